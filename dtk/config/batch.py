@@ -1,4 +1,4 @@
-"""The batch of a job: chooses the micro-batch for `train.micro_batch_size=0`, and suggests sizes that fit."""
+"""The batch of a job: chooses the micro-batch if `train.micro_batch_size=0`, and suggests valid sizes."""
 
 from dataclasses import replace
 
@@ -11,10 +11,10 @@ from dtk.parallel.mesh import divisors
 
 
 def check_batch(config: Config, world_size: int) -> None:
-    """Refuse a global batch that does not divide into whole micro-batches of all ranks.
+    """Reject a global batch that does not divide evenly into micro-batches of all ranks.
 
     Raises:
-        DtkError: with the nearest sizes that do.
+        DtkError: with the nearest valid sizes.
     """
     plan = config.batch_plan(world_size)
     wanted = config.parallel.microbatches
@@ -54,7 +54,7 @@ def settle(composed: Composed, world_size: int) -> Composed:
         return composed
     plan, wanted = composed.config.batch_plan(world_size), composed.config.parallel.microbatches
     chosen = None if wanted is None else plan.micro_batch_size_of(wanted)
-    if chosen is None:  # A pipeline wants as many micro-batches as it has stages, at least.
+    if chosen is None:  # A pipeline should have at least as many micro-batches as stages.
         chosen = plan.chosen_micro_batch_size(composed.config.parallel.pp)
     if chosen is None:
         what = f"train.global_batch_size={plan.global_batch_size} does not divide over {counted(plan.dp_size, 'rank')}"
@@ -64,7 +64,7 @@ def settle(composed: Composed, world_size: int) -> Composed:
 
 
 def _fewer_ranks(plan: BatchPlan) -> str:
-    """Return the advice for a resumed run, whose global batch cannot change: use fewer ranks, which always fits."""
+    """Return advice for a resumed run, whose global batch cannot change: use fewer ranks, which is always possible."""
     ranks = plan.fewer_ranks()
     again = "" if replace(plan, dp_size=ranks).is_whole else " train.micro_batch_size=0"
     return f"the global batch cannot change in a resumed run, so use fewer ranks: launcher.nproc={ranks}{again}"

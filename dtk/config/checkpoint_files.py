@@ -1,4 +1,4 @@
-"""Checks the files of a checkpoint against their recorded sizes and checksums, without torch."""
+"""Verification of a checkpoint's files against their recorded sizes and checksums, without torch."""
 
 import shlex
 import zlib
@@ -9,12 +9,12 @@ from diagnostics.contract.files import open_regular, read_json
 from dtk.errors import DtkError
 
 BUDGET_BYTES = 4 << 30
-"""About 3 s of one core (CRC-32 at 1.4 GB/s): all of GPT-2 medium with AdamW, a sample of what is larger."""
-_BLOCK_BYTES = 1 << 20  # Read at once; larger blocks read no faster.
+"""About 3 s of one core (CRC-32 at 1.4 GB/s): all of GPT-2 medium with AdamW, a sample of larger checkpoints."""
+_BLOCK_BYTES = 1 << 20  # Bytes per read; larger blocks are not faster.
 
 
 def describe_files(folder: Path) -> dict[str, dict[str, int]]:
-    """Return size, checksum and the distance of the blocks that it reads, of every file but checkpoint.json itself.
+    """Return size, checksum and stride of the checked blocks for every file except checkpoint.json.
 
     Raises:
         OSError: a file cannot be read.
@@ -30,14 +30,14 @@ def describe_files(folder: Path) -> dict[str, dict[str, int]]:
 
 
 def refuse_damaged(folder: Path) -> None:
-    """Compare the files of a complete checkpoint with what was written.
+    """Compare the files of a complete checkpoint with their records.
 
     Raises:
-        DtkError: they differ, naming the file and what to do without this checkpoint.
+        DtkError: they differ; names the file and how to continue without this checkpoint.
     """
     try:
         files = read_json(folder / CHECKPOINT_INFO).get("files", {})
-        # Somebody else's may name files elsewhere, or leave no gaps in terabytes of holes.
+        # An untrusted record may name files elsewhere, or request every block of a sparse file of terabytes.
         stride_bytes = _BLOCK_BYTES * sum(written["size_bytes"] for written in files.values()) // BUDGET_BYTES
         for name, written in files.items():
             path, size_bytes = folder / Path(name).name, written["size_bytes"]
@@ -62,10 +62,10 @@ def damaged(folder: Path, why: str) -> DtkError:
 
 
 def _crc32(path: Path, size: int, stride_bytes: int) -> int:
-    """Checksum of one block in every `stride_bytes` bytes."""
+    """Return the checksum of one block in every `stride_bytes` bytes."""
     checksum = 0
     with open_regular(path) as file:
-        for offset in range(0, size, max(stride_bytes, _BLOCK_BYTES)):  # A small one would read blocks many times.
+        for offset in range(0, size, max(stride_bytes, _BLOCK_BYTES)):  # A small stride would read blocks repeatedly.
             file.seek(offset)
             checksum = zlib.crc32(file.read(_BLOCK_BYTES), checksum)
     return checksum

@@ -1,4 +1,4 @@
-"""Rules between fields, checked in the parent before any rank starts. `strict` checks types."""
+"""Rules between keys, checked in the parent before any rank starts. `strict` checks types."""
 
 import math
 import re
@@ -20,7 +20,7 @@ def check(config: Config, world_size: int, device: str, cuda_devices: int = 0, *
     """Refuse what cannot run or would not mean what it says; `numbers` = False: all of them are known to be in range.
 
     Raises:
-        DtkError: the first rule that is broken.
+        DtkError: for the first violated rule.
     """
     if numbers:
         check_limits(config)
@@ -41,10 +41,10 @@ def check(config: Config, world_size: int, device: str, cuda_devices: int = 0, *
 
 
 def check_ranks(config: Config, world_size: int, device: str, cuda_devices: int = 0) -> None:
-    """Refuse a number of ranks, or a device, that the strategy cannot have: before anyone divides a batch over them.
+    """Reject a number of ranks or a device that the strategy does not support, before the batch is divided.
 
     Raises:
-        DtkError: the first rule that is broken.
+        DtkError: for the first violated rule.
     """
     launcher = config.launcher
     check_device(device if launcher.device == "auto" else launcher.device, launcher.backend, cuda_devices)
@@ -66,12 +66,12 @@ def check_ranks(config: Config, world_size: int, device: str, cuda_devices: int 
 
 
 def _clash(typed: str, other: str, why: str, instead: str) -> DtkError:
-    """Return the error for two choices that exclude each other, with what to type instead."""
+    """Return the error for two mutually exclusive choices, with what to type instead."""
     return DtkError(f"{typed} is incompatible with {other}", why, f"use {instead}")
 
 
 def _engine(config: Config) -> None:
-    """Raise DtkError for what another library would not run as it is meant."""
+    """Raise DtkError for settings that another library's engine would run differently."""
     if config.engine == "native":
         return
     section, scaled = config.strategy, config.precision.initial_loss_scale is not None
@@ -95,7 +95,7 @@ def _engine(config: Config) -> None:
 
 
 def _pipeline(config: Config, world_size: int) -> None:
-    """Raise DtkError for what a pipeline cannot do, or would do otherwise than it says."""
+    """Raise DtkError for what a pipeline does not support or would do differently."""
     parallel = config.parallel
     typed = f"parallel.pp={parallel.pp}"
     if parallel.pp == 1:
@@ -151,7 +151,7 @@ def _model(config: Config) -> None:
 
 
 def _experts(config: Config) -> None:
-    """Raise DtkError for experts that cannot be divided, or are asked for where they do not work."""
+    """Raise DtkError for experts that cannot be divided, or are requested where they do not work."""
     model, ep = config.model, config.parallel.ep
     if not isinstance(model, MoEConfig):
         if ep > 1:
@@ -182,7 +182,7 @@ def _experts(config: Config) -> None:
 
 
 def _tensor_parallel(config: Config) -> None:
-    """Raise DtkError if tensor parallelism cannot cut the model evenly, or would draw dropout that differs."""
+    """Raise DtkError if tensor parallelism cannot shard the model evenly, or dropout would differ between ranks."""
     tp = config.parallel.tp
     if tp == 1:
         return
@@ -207,7 +207,7 @@ def _tensor_parallel(config: Config) -> None:
 
 
 def _context_parallel(config: Config) -> None:
-    """Raise DtkError if a sequence or its heads do not divide over the ranks, or attention cannot reach them."""
+    """Raise DtkError if a sequence or its heads do not divide over the ranks, or attention does not support cp."""
     parallel, model, length = config.parallel, config.model, config.data.sequence_length
     cp, chosen = parallel.cp, f"parallel.cp={parallel.cp}"
     if cp == 1:
@@ -275,7 +275,7 @@ def _in_backward(config: Config, world_size: int) -> None:
 
 
 def _states(config: Config) -> None:
-    """Raise DtkError for states that the strategy cannot keep or move, and for phases of the schedule that overlap."""
+    """Raise DtkError for states that the strategy cannot keep or move, and for overlapping phases of the schedule."""
     strategy, typed = config.strategy, f"strategy.offload={config.strategy.offload}"
     if strategy.remembers_error and config.precision.initial_loss_scale is not None:
         hook = f"strategy.communication_hook={strategy.communication_hook} with strategy.error_feedback=true"
@@ -291,7 +291,7 @@ def _states(config: Config) -> None:
         what = f"strategy.offload_to={strategy.offload_to} with strategy.offload_folder={folder or 'null'}"
         fix = "use strategy.offload_to=nvme strategy.offload_folder=FOLDER, both or neither"
         raise DtkError(what, "the folder holds the file of offloaded states", fix)
-    # A run that is over before its warm-up is, is a trial; the banner says so.
+    # A run shorter than its warm-up is a trial; the banner mentions it.
     schedule, steps = config.schedule, config.train.steps
     if schedule.name == "wsd" and schedule.warmup_steps < steps < schedule.warmup_steps + schedule.decay_steps:
         phases = f"schedule.warmup_steps={schedule.warmup_steps} + schedule.decay_steps={schedule.decay_steps}"
@@ -300,13 +300,13 @@ def _states(config: Config) -> None:
 
 
 def _indivisible(key: str, number: int, degree: str, parts: int) -> DtkError:
-    """Return the error for a number that a degree of parallelism does not divide, with the nearest of both that fit."""
+    """Return the error for a number that a degree of parallelism does not divide, with the nearest valid values."""
     fix = f"use {degree}={_nearest_divisor(number, parts)}, or {_multiples(key, number, parts)}"
     return DtkError(f"{key}={number} does not divide into {degree}={parts} equal parts", fix=fix)
 
 
 def _multiples(key: str, number: int, parts: int) -> str:
-    """Return the nearest multiples of `parts`, as typed: `model.heads=4 or model.heads=8`."""
+    """Format the nearest multiples of `parts` as overrides: `model.heads=4 or model.heads=8`."""
     return " or ".join(f"{key}={n}" for n in (number // parts * parts, -(-number // parts) * parts) if n)
 
 

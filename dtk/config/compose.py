@@ -1,4 +1,4 @@
-"""Composes overrides into a checked Config, in the parent only. Never imports torch; imports Hydra when called."""
+"""Composes overrides into a checked Config, in the parent only. Never imports torch; imports Hydra on demand."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,22 +18,22 @@ _PATHS = (
     ("strategy", "offload_folder"), ("strategy", "config"),
 )  # fmt: skip
 _SIZES = {"vocab_size": ("vocab_size",), "context_length": ("max_position_embeddings", "n_positions")}
-"""Keys of model=hf that are 0 where they are to be read -> their names in transformers' config.json."""
-_TOKENIZERS = ("byte", "gpt2")  # Names that are no paths.
+"""Keys of model=hf that are read from transformers' config.json if they are 0 -> their names in it."""
+_TOKENIZERS = ("byte", "gpt2")  # Names that are not paths.
 
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """One point: typed, plain (every key), and what was typed to get it."""
+    """One composed point: typed, plain (every key), and its overrides."""
 
     config: Config
     plain: dict[str, Any]
     overrides: list[str]
     origins: Origins = field(default_factory=Origins)
-    """Which file or override set each key, where that was asked for."""
+    """The file or override that set each key, if traced."""
 
     def with_train(self, **values: int) -> "Composed":
-        """Return the same with other values of the section train."""
+        """Return a copy with changed values in the `train` section."""
         config = replace(self.config, train=replace(self.config.train, **values))  # type: ignore[arg-type]
         return replace(self, config=config, plain=to_plain(config))
 
@@ -43,12 +43,12 @@ def compose(overrides: list[str], config_dir: Path | None = None, *, traced: boo
 
     Args:
         overrides: in Hydra's grammar: `strategy=ddp`, `train.steps=5`.
-        config_dir: the user's own YAML files, which hide dtk's files of the same group and name; or a main file of
-            theirs, `DIR/NAME.yaml`.
-        traced: find out the origin of every key as well, which takes half as long again.
+        config_dir: folder of custom YAML files, which override dtk's of the same group and name, or a custom main file,
+            `DIR/NAME.yaml`.
+        traced: also trace the origin of every key, which takes 50% longer.
 
     Raises:
-        DtkError: anything wrong in an override or a YAML file, as one line.
+        DtkError: an override or a YAML file is invalid.
     """
     sources = _sources(overrides, config_dir)
     from dtk.config.hydra_compose import compose_plain
@@ -76,16 +76,16 @@ def expand(overrides: list[str], config_dir: Path | None = None) -> list[list[st
 
 
 def _sources(overrides: list[str], config_dir: Path | None) -> tuple[list[str], list[Path], str]:
-    """Return what Hydra composes: overrides as it is to receive them, folders, and the name of the main file."""
+    """Return Hydra's input: normalised overrides, folders, and the name of the main file."""
     folders = search_path(config_dir)
     return normalise(overrides, groups(folders), list(groups(folders[-1:]))), folders, main_file(config_dir)
 
 
 def lists_of_files(overrides: list[str], config_dir: Path | None = None) -> list[str]:
-    """Return the lists that the files add to those that were typed for `-m`: `hydra.sweeper.params`.
+    """Return the lists in `hydra.sweeper.params` of the files, which `-m` sweeps in addition to the typed ones.
 
     Raises:
-        DtkError: as `compose`, and for params that are no mapping.
+        DtkError: as `compose`, and for params that are not a mapping.
     """
     from dtk.config.hydra_compose import swept
 
@@ -96,7 +96,7 @@ def lists_of_files(overrides: list[str], config_dir: Path | None = None) -> list
 
 
 def files_merged(overrides: list[str], config_dir: Path | None = None) -> str:
-    """Return the search path and the files in the order of merging, as text for `--info`."""
+    """Return the search path and the files in merge order, as text for `--info`."""
     from dtk.config.hydra_compose import merged
 
     sources = _sources(overrides, config_dir)
@@ -110,19 +110,19 @@ def files_merged(overrides: list[str], config_dir: Path | None = None) -> str:
 
 
 def without_reasons(composed: Composed) -> Composed:
-    """Return the configuration as a run folder stores it, without the reasons for NCCL's variables."""
+    """Return the configuration in its stored form, without the reasons for NCCL's variables."""
     config = replace(composed.config, nccl=replace(composed.config.nccl, about={}))
     return replace(composed, config=config, plain=to_plain(config))
 
 
 def _read_sizes(model: Any) -> None:
-    """Fill in the sizes of a transformers model from its folder, where they are 0."""
+    """Read the sizes of a transformers model that are 0 from its folder."""
     unknown = [key for key in _SIZES if isinstance(model, dict) and model.get(key) == 0]
     if not unknown or model.get("path") in (None, MISSING):
         return
     path = Path(model["path"]) / "config.json"
     try:
-        stored = dict(read_json(path, follow=True))  # Hubs link to files of theirs.
+        stored = dict(read_json(path, follow=True))  # Hubs link to their files.
         for key in unknown:
             model[key] = next(stored[name] for name in _SIZES[key] if name in stored)
     except (OSError, ValueError, TypeError) as error:
@@ -133,7 +133,7 @@ def _read_sizes(model: Any) -> None:
 
 
 def make_absolute(plain: dict[str, Any], keys: tuple[str, ...]) -> None:
-    """Replace one relative path, so that a rank in another working directory finds it; other keys stay."""
+    """Make one relative path absolute, so that a rank in another working directory finds it."""
     if keys not in _PATHS:
         return
     section: Any = plain
@@ -146,7 +146,7 @@ def make_absolute(plain: dict[str, Any], keys: tuple[str, ...]) -> None:
     if not value:
         raise DtkError(f"{dotted} is empty", fix=f"write {dotted}=PATH")
     path = Path(value).expanduser()
-    # With data=hf a name that is no file here is that of a dataset on the Hugging Face hub.
+    # With data=hf a name that is not a file here is that of a dataset on the Hugging Face hub.
     on_hub = section.get("name") == "hf" and not path.is_absolute() and not path.exists()
     named = value in _TOKENIZERS if dotted == "data.tokenizer" else on_hub
     if not named:

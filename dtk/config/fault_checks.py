@@ -1,4 +1,4 @@
-"""Refuses a fault that cannot occur in this configuration: the run would be healthy and the user puzzled."""
+"""Rejects a fault that cannot occur in this configuration: the run would be healthy without explanation."""
 
 from diagnostics.contract.files import table_beside
 from dtk.config.schema import Config, EveryRankFault, NodesFault, NoFault, SettingFault
@@ -9,14 +9,14 @@ _ONLY: dict[str, dict[str, list[str]]] = table_beside(__file__)
 
 
 class FaultConflictError(DtkError):
-    """The configuration leaves no place for the fault."""
+    """The fault cannot occur with this configuration."""
 
 
 def check_fault(config: Config, world_size: int) -> None:
     """Refuse a fault that cannot happen here; the batch is settled already.
 
     Raises:
-        FaultConflictError: the first reason.
+        FaultConflictError: with the first reason.
     """
     fault = config.fault
     if isinstance(fault, NoFault):

@@ -1,4 +1,4 @@
-"""Where the YAML files are: dtk's own conf/ and the user's folder. Knows paths, not contents, and not Hydra."""
+"""Locations of the YAML files: dtk's own conf/ and the user's folder. Independent of their contents and of Hydra."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,13 +7,13 @@ from dtk.errors import DtkError
 
 _HERE = Path(__file__).resolve()
 HARDWARE = "hardware"
-"""Folder of the descriptions of machines that `dtk plan` reads. No group of an experiment."""
+"""Folder of the hardware descriptions for `dtk plan`; not a config group."""
 SWEEPS = "sweep"
-"""Folder of the sweep files that `dtk sweep` reads. No group of an experiment either."""
+"""Folder of the sweep files for `dtk sweep`; not a config group."""
 
 
 def source_tree() -> Path | None:
-    """Return the root of the source tree that this code runs from; None when it is installed."""
+    """Return the root of the source tree that this code runs from; None if it is installed."""
     root = _HERE.parents[2]
     return root if (root / "pyproject.toml").is_file() and (root / "conf" / "config.yaml").is_file() else None
 
@@ -26,7 +26,7 @@ def conf_folder() -> Path:
     """Return the folder of dtk's own YAML files: that of the source tree, else the copy inside the installed package.
 
     Raises:
-        DtkError: the installation lacks them.
+        DtkError: the installation does not have it.
     """
     root = source_tree()
     folder = root / "conf" if root else _HERE.parents[1] / "conf"
@@ -39,15 +39,15 @@ MAIN = "config"
 
 
 def main_file(config_dir: Path | None) -> str:
-    """Return the name of the main file, without `.yaml`: config, or that of `--config-name`."""
+    """Return the name of the main file without `.yaml`: config, or that of `--config-name`."""
     return config_dir.stem if config_dir is not None and config_dir.suffix == ".yaml" else MAIN
 
 
 def search_path(config_dir: Path | None) -> list[Path]:
-    """Return absolute folders in the order in which a file is looked for: the user's own first.
+    """Return absolute folders in search order: the user's first.
 
     Args:
-        config_dir: the user's own folder, or a main file in it.
+        config_dir: the user's folder, or a main file in it.
 
     Raises:
         DtkError: the user's folder or main file does not exist.
@@ -66,7 +66,7 @@ def search_path(config_dir: Path | None) -> list[Path]:
 
 
 def groups(folders: Sequence[Path]) -> dict[str, dict[str, Path]]:
-    """Group -> option -> file, sorted by name. An earlier folder hides the same file in a later one."""
+    """Return group -> option -> file, sorted by name. Earlier folders take precedence."""
     groups: dict[str, dict[str, Path]] = {}
     for folder in reversed(folders):
         for path in sorted(folder.glob("*/*.yaml")):
@@ -76,7 +76,7 @@ def groups(folders: Sequence[Path]) -> dict[str, dict[str, Path]]:
 
 
 def preset_sections(path: Path | None) -> list[str]:
-    """Return sections that an option sets beside its own; those of a fault are what it takes to see it, and stay."""
+    """Return the other sections that an option sets, except for a fault, whose settings are needed to observe it."""
     if path is None or path.parent.name == "fault" or not path.read_text(encoding="utf-8").startswith(_GLOBAL):
         return []
     import yaml

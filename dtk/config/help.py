@@ -1,4 +1,4 @@
-"""The groups and options in `dtk run --help`, read from conf/ without Hydra or a YAML parser."""
+"""Groups and options for `dtk run --help`, read from conf/ without Hydra or a YAML parser."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,14 +9,14 @@ from dtk.config.folders import conf_folder, groups
 from dtk.errors import DtkError
 
 ALL = "all"
-_LISTED = 20  # Longer lists are not shown without being asked for.
+_LISTED = 20  # Longer lists are shown only on request.
 
 
 def description(path: Path) -> str:
-    """Return the first comment line of a YAML file without its `#`; empty if the file starts with anything else."""
+    """Return the first comment line of a YAML file without its `#`; empty if the file does not start with one."""
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
-            if not line.startswith("# @"):  # Hydra's own header
+            if not line.startswith("# @"):  # Hydra's own header.
                 return line.removeprefix("#").strip() if line.startswith("#") else ""
     return ""
 
@@ -25,10 +25,10 @@ def help_text(which: str = "") -> str:
     """Return the groups of the configuration and their options as text.
 
     Args:
-        which: empty = names only; a group, or `all`, = its options with what each is.
+        which: empty for names only; a group or `all` for its options with descriptions.
 
     Raises:
-        DtkError: there is no such group.
+        DtkError: the group is unknown.
     """
     options_of = groups([conf_folder()])
     if which not in ("", ALL, *options_of):
@@ -55,6 +55,6 @@ def help_text(which: str = "") -> str:
 
 
 def _described(group: str, options: Mapping[str, Path]) -> list[str]:
-    """Return a group with a line for each option."""
+    """Return a group with one line per option."""
     width = max(map(len, options))
     return [f"  {group}", *(f"    {option:<{width}}  {description(path)}" for option, path in options.items())]

@@ -1,4 +1,4 @@
-"""Hydra's compose API, with its errors as one line. The only module that calls Hydra to compose; knows no schema."""
+"""Hydra's compose API, with errors as one line. No other module calls Hydra to compose; independent of the schema."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,16 +21,16 @@ from yaml import YAMLError
 
 from dtk.errors import DtkError
 
-_LOCK = RLock()  # Hydra's state is that of the process, so one thread composes at a time.
+_LOCK = RLock()  # Hydra's state is global, so one thread composes at a time.
 
 
 class UserFolders(SearchPathPlugin):
-    """Puts the user's folders before dtk's own. `hydra.searchpath` could only put them behind."""
+    """Puts the user's folders before dtk's. `hydra.searchpath` could only append them."""
 
     folders: ClassVar[Sequence[Path]] = ()
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Prepend the user's folders; Hydra calls this whenever it builds a search path."""
+        """Prepend the user's folders; called by Hydra whenever it builds a search path."""
         for folder in self.folders:
             search_path.prepend(provider="dtk", path=f"file://{folder}", anchor="main")
 
@@ -40,39 +40,39 @@ Plugins.instance().register(UserFolders)
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What Hydra puts together."""
+    """The inputs that Hydra merges."""
 
     @dataclass(frozen=True, slots=True)
     class File:
         """One YAML file."""
 
         config: str
-        """`strategy/ddp`."""
+        """Config name, such as `strategy/ddp`."""
         package: str
-        """Where its keys go, dotted; empty = the top."""
+        """Dotted package of its keys; empty for the root."""
         group: str
-        """Whose option it is; empty of config.yaml itself."""
+        """The group of the option; empty for config.yaml itself."""
         chosen_in: str
-        """The file that names it, like `config`."""
+        """The file that selects it, such as `config`."""
 
     files: list[File]
-    """In the order of merging."""
+    """Files in merge order."""
     typed_choices: dict[str, str]
-    """Group -> override that chose its option."""
+    """Group -> override that selected its option."""
     values: list[Override]
-    """All other overrides, in their order."""
+    """All other overrides, in order."""
 
 
 def compose_plain(overrides: Sequence[str], folders: Sequence[Path], main: str) -> dict[str, Any]:
     """Return plain values of the main file with overrides, all interpolations resolved.
 
     Args:
-        overrides: in Hydra's grammar, already normalised.
-        folders: absolute, in the order in which a file is looked for; the last one is dtk's own.
+        overrides: normalised overrides in Hydra's grammar.
+        folders: absolute folders in search order; the last one is dtk's.
         main: name of the main file, `config`.
 
     Raises:
-        DtkError: whatever Hydra, OmegaConf or YAML object to.
+        DtkError: Hydra, OmegaConf or YAML raised an error.
     """
     with _ready(folders):
         composed = hydra.compose(main, overrides=list(overrides))
@@ -83,14 +83,14 @@ def compose_plain(overrides: Sequence[str], folders: Sequence[Path], main: str) 
 
 
 def swept(overrides: Sequence[str], folders: Sequence[Path], main: str) -> dict[str, Any]:
-    """Return `hydra.sweeper.params` of the files: key -> list, such as `ddp,fsdp`. Arguments as of `compose_plain`."""
+    """Return `hydra.sweeper.params` of the files: key -> list, such as `ddp,fsdp`. Arguments as for `compose_plain`."""
     with _ready(folders):
         sweeper = hydra.compose(main, overrides=list(overrides), return_hydra_config=True).hydra.sweeper
         return dict(sweeper.get("params") or {})
 
 
 def merged(overrides: Sequence[str], folders: Sequence[Path], main: str) -> Merged:
-    """Return the files and values that `compose_plain` merges, like Hydra's `--info defaults`.
+    """Return the files and values that `compose_plain` merges, as Hydra's `--info defaults` does.
 
     Raises:
         DtkError: as `compose_plain`.
@@ -114,9 +114,9 @@ def merged(overrides: Sequence[str], folders: Sequence[Path], main: str) -> Merg
 
 @contextmanager
 def _ready(folders: Sequence[Path]) -> Iterator[None]:
-    """Hydra set up on these folders for the length of a block; its errors leave it as ours."""
+    """Initialize Hydra with these folders for a block; convert its errors to DtkError."""
     *own, primary = folders
-    # 1.3 warns when version_base is left out, 1.4 when it is given.
+    # Hydra 1.3 warns if version_base is missing, 1.4 if it is given.
     version: dict[str, Any] = {"version_base": "1.3"} if hydra.__version__.startswith("1.3") else {}
     _LOCK.acquire()
     try:
@@ -132,7 +132,7 @@ def _ready(folders: Sequence[Path]) -> Iterator[None]:
 
 
 def _translate(error: BaseException) -> DtkError:
-    """Translate an error of Hydra, OmegaConf or YAML into a DtkError of one line."""
+    """Convert an error of Hydra, OmegaConf or YAML to a DtkError of one line."""
     cause: BaseException | None = error
     while cause is not None:
         mark = getattr(cause, "problem_mark", None)
@@ -142,7 +142,7 @@ def _translate(error: BaseException) -> DtkError:
         if isinstance(cause, UnicodeDecodeError):
             return DtkError("a YAML file is not UTF-8 text", str(cause))
         cause = cause.__cause__ or cause.__context__
-    # Hydra continues with its search path, and advises + for unknown keys, which dtk does not allow.
+    # Hydra's message continues with its search path, and suggests + for unknown keys, which dtk does not allow.
     lines = []
     for line in str(error).splitlines():
         if line.startswith(("Config search path", "See ", "Set the environment")):

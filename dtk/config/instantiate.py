@@ -1,4 +1,4 @@
-"""`_target_`: imports a name and calls it, if an allow list permits: a configuration may come from someone else."""
+"""`_target_`: imports a name and calls it if an allow list permits it, as a configuration may be untrusted."""
 
 import importlib
 import importlib.util
@@ -15,7 +15,7 @@ from dtk.config.schema import Config
 from dtk.errors import DtkError
 
 ALLOWED = ("dtk.models.*", "dtk.tasks.*", "dtk.train.callbacks.*", "dtk.train.builtin.*", "torch.nn.*", "torch.optim.*")
-"""Prefixes that need no `allow_targets`; only classes of the expected kind below them can be named."""
+"""Prefixes that need no `allow_targets`; below them only classes of the expected kind are accepted."""
 
 
 def instantiate(target: str, arguments: dict[str, Any], allow: list[str], kind: type = object) -> Any:
@@ -24,22 +24,22 @@ def instantiate(target: str, arguments: dict[str, Any], allow: list[str], kind: 
     Args:
         target: dotted import path of a class.
         arguments: keyword arguments, checked against the signature before the call.
-        allow: import paths, or prefixes that end in `.*`, besides `ALLOWED`.
-        kind: the class that it must derive from, checked before anything is called.
+        allow: import paths, or prefixes that end in `.*`, in addition to `ALLOWED`.
+        kind: required base class, checked before the call.
 
     Raises:
-        DtkError: the target is not allowed, does not exist, is no class of this kind, or does not take these arguments.
-            What the target itself raises goes through unchanged: it is the user's own code.
+        DtkError: the target is not allowed, does not exist, is not a class of this kind, or does not accept these
+            arguments. Exceptions of the target itself propagate unchanged: it is the user's code.
     """
     return find_class(target, arguments, allow, kind)(**arguments)
 
 
 def check_target(target: str, arguments: dict[str, Any], allow: list[str]) -> None:
-    """Find out what `instantiate` would refuse, as far as that goes without importing or calling anything.
+    """Check what `instantiate` checks, as far as possible without importing or calling anything.
 
     Args:
-        target: as for `instantiate`, like the others.
-        arguments: checked if the module happens to be imported already.
+        target: as for `instantiate`.
+        arguments: checked only if the module is already imported.
         allow: import paths and prefixes.
 
     Raises:
@@ -51,10 +51,10 @@ def check_target(target: str, arguments: dict[str, Any], allow: list[str]) -> No
 
 
 def check_targets(config: Config) -> None:
-    """Find out, for every `_target_` of a configuration, what `check_target` finds out.
+    """Run `check_target` for every `_target_` of a configuration.
 
     Raises:
-        DtkError: the first that is refused.
+        DtkError: for the first that is rejected.
     """
     sections = config.model, config.task, config.data, config.optimizer, config.schedule, config.tracker
     for section in (*sections, *config.callbacks):
@@ -65,7 +65,7 @@ def check_targets(config: Config) -> None:
 
 
 def _check_allowed(target: str, allow: list[str]) -> None:
-    """Refuse what is no import path of a public name, or is not on the allow list."""
+    """Reject a target that is not an import path of a public name, or not on the allow list."""
     parts = target.split(".")
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
         raise DtkError(f'_target_="{target}" is not an import path', fix="write it as my_package.MyModel")
@@ -82,8 +82,8 @@ def find_class(target: str, arguments: dict[str, Any], allow: list[str], kind: t
     Args:
         target: dotted import path of a class.
         arguments: keyword arguments, checked against the signature.
-        allow: import paths, or prefixes that end in `.*`, besides `ALLOWED`.
-        kind: the class that it must derive from.
+        allow: import paths, or prefixes that end in `.*`, in addition to `ALLOWED`.
+        kind: required base class.
 
     Raises:
         DtkError: as `instantiate`.
@@ -92,7 +92,7 @@ def find_class(target: str, arguments: dict[str, Any], allow: list[str], kind: t
     named = _find(target)
     if not isinstance(named, type):
         raise DtkError(f"_target_={target} is not a class", f"it is a {type(named).__name__}", "name a class")
-    # A module also holds what it imported: dtk.launch.local.subprocess.run must not pass as dtk's own.
+    # A module also contains its imports: dtk.launch.local.subprocess.run must not count as dtk's.
     home = f"{getattr(named, '__module__', None)}.{getattr(named, '__qualname__', '')}"
     if target not in allow and not _listed(home, allow):
         fix = f"allow this name: 'allow_targets=[{target}]'"
@@ -114,7 +114,7 @@ def _listed(target: str, allow: list[str]) -> bool:
 
 
 def _find(target: str) -> Any:
-    """Import the longest prefix that is a module, then follow classes; never into another module."""
+    """Import the longest prefix that is a module, then follow attributes that are classes, never modules."""
     parts = target.split(".")
     module = _import(parts[0], target)
     used = 1
@@ -135,7 +135,7 @@ def _find(target: str) -> Any:
 
 
 def _import(name: str, target: str) -> ModuleType:
-    # As in a rank, which `python -m` starts; console scripts and `python -P` leave the working directory out.
+    # As in a rank, which `python -m` starts; console scripts and `python -P` omit the working directory.
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -148,7 +148,7 @@ def _check_arguments(target: str, function: Callable[..., Any], arguments: dict[
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        return  # written in C without a signature: the call itself will tell
+        return  # written in C without a signature: the call itself will check
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     names = [p.name for p in named]
     for name in arguments:

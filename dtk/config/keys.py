@@ -1,6 +1,6 @@
 """Documentation of configuration keys: type and default from the schema, text from the YAML file beside it.
 
-Of a strategy's own keys the text stands behind each of them in conf/strategy/.
+Texts of a strategy's own keys are comments next to them in conf/strategy/.
 """
 
 import inspect
@@ -24,20 +24,20 @@ _COMMENTED = re.compile(r"^(?P<key>\w+): .*? # (?P<text>.+)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key of one kind of its section."""
+    """A key for one kind of its section."""
 
     name: str
     """`train.micro_batch_size`."""
     kind: str
-    """Values of the discriminating key for which it exists: `strategy=ddp`; empty = always."""
+    """Values of the discriminating key for which it exists: `strategy=ddp`; empty if always."""
     type: str
     default: str
-    """Of the schema; files in conf/ may set another one. Empty = it must be given."""
+    """Default in the schema, which files in conf/ may override. Empty if required."""
     about: str
 
 
 def keys() -> Iterator[Key]:
-    """Yield every key, section by section; one that several kinds of a section share comes once for each text."""
+    """Yield every key, section by section; keys shared by several kinds of a section once per distinct text."""
     hints = get_type_hints(Config)
     for field in fields(Config):
         kinds = KINDS[field.name][1] if field.name in KINDS else {}
@@ -66,7 +66,7 @@ def _key(prefix: str, field: Any, kind_of_value: Any, texts: dict[str, str], kin
 
 @cache
 def _texts(section: type) -> dict[str, str]:
-    """Return key -> its text, of a section and the classes that it extends."""
+    """Return key -> text for a section and its base classes."""
     texts: dict[str, str] = {}
     for cls in reversed(section.__mro__[:-1]):
         module = Path(inspect.getfile(cls))

@@ -1,4 +1,4 @@
-"""The range of every number in the configuration. Knows single keys; rules between keys are in `checks`."""
+"""The range of every number in the configuration. Rules between keys are in `checks`."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -10,26 +10,26 @@ from dtk.config.schema import Config
 from dtk.config.strict import to_plain
 from dtk.errors import DtkError
 
-_ABOVE_ZERO = math.ulp(0.0)  # The smallest float: excludes 0 itself.
-_BELOW_ONE = math.nextafter(1.0, 0.0)  # The largest float below 1: excludes 1 itself.
+_ABOVE_ZERO = math.ulp(0.0)  # The smallest positive float: excludes 0.
+_BELOW_ONE = math.nextafter(1.0, 0.0)  # The largest float below 1: excludes 1.
 _NONE = math.inf
-_DIGITS = 40  # A longer number is cut in a message.
+_DIGITS = 40  # Longer numbers are truncated in messages.
 
 _OPEN = {"above 0": _ABOVE_ZERO, "below 1": _BELOW_ONE}
 
 
 @cache
 def limits() -> dict[str, tuple[float, float]]:
-    """Return dotted key -> smallest and largest value. A test holds it against the schema: no number is left out."""
+    """Return dotted key -> (smallest, largest value). A test compares it with the schema, so no number is missing."""
     table = table_beside(__file__)
     return {key: (_OPEN.get(low, low), _OPEN.get(high, high)) for low, high, keys in table for key in keys.split()}
 
 
 def check_limits(config: Config) -> None:
-    """Refuse a number outside its range.
+    """Reject a number outside its range.
 
     Raises:
-        DtkError: the first one, with the range.
+        DtkError: for the first one, with the range.
     """
     check_numbers(to_plain(config), {f"strategy.{key}": bounds for key, bounds in config.strategy.limits.items()})
     betas = getattr(config.optimizer, "betas", None)
@@ -40,10 +40,10 @@ def check_limits(config: Config) -> None:
 
 
 def check_numbers(plain: dict[str, Any], more: Mapping[str, tuple[float, float]] | None = None) -> None:
-    """Refuse a number outside its range, in the whole configuration or in some of its sections.
+    """Reject a number outside its range, in the whole configuration or in some of its sections.
 
     Raises:
-        DtkError: the first one, with the range.
+        DtkError: for the first one, with the range.
     """
     ranges = {**limits(), **(more or {})}
     for key, value in _numbers(plain):
@@ -56,7 +56,7 @@ def check_numbers(plain: dict[str, Any], more: Mapping[str, tuple[float, float]]
 
 
 def _numbers(plain: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Every number by its dotted key; the members of a list by the key of the list."""
+    """Yield every number by its dotted key; members of a list by the key of the list."""
     for name, value in plain.items():
         key = f"{prefix}{name}"
         if isinstance(value, dict):
@@ -67,7 +67,7 @@ def _numbers(plain: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, flo
 
 
 def _show(number: float) -> str:
-    """Format a whole number in full, shortened if it is very long, and any other number to 12 digits."""
+    """Format an integer in full, truncated if very long, and any other number to 12 digits."""
     if isinstance(number, float):
         return f"{number:.12g}"
     text = str(number)

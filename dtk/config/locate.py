@@ -1,4 +1,4 @@
-"""Resolves an import path without importing it, so that the parent reports a mistake before the ranks start."""
+"""Resolves an import path without importing it, so that the parent reports an error before the ranks start."""
 
 import re
 import sys
@@ -13,17 +13,17 @@ _WORD = re.compile(r"import \*|[^\W\d]\w*")
 _DYNAMIC = {
     "globals", "locals", "vars", "exec", "eval", "setattr", "__getattr__", "__dict__", "modules", "import *",
 }  # fmt: skip
-"""Words in a module's source that may define names which are not among its words."""
+"""Words in a module's source that may define names which do not occur in it."""
 
 
 def locate(target: str) -> str:
-    """Name of the module that has the target, as far as that can be said without running any code.
+    """Return the name of the module that contains the target, as far as known without executing code.
 
     Raises:
-        DtkError: there is no such module, or the name stands nowhere in its source.
+        DtkError: the module does not exist, or its source does not contain the name.
     """
     parts = target.split(".")
-    # The ranks look into the working directory first; the console script of the parent does not.
+    # Ranks search the working directory first; the parent's console script does not.
     spec = _spec(parts[0], [str(Path.cwd()), *sys.path])
     if spec is None:
         raise cannot_import(target, f"No module named {parts[0]!r}")
@@ -46,11 +46,11 @@ def cannot_import(target: str, why: str) -> DtkError:
 
 
 def _spec(name: str, path: Sequence[str]) -> ModuleSpec | None:
-    """Where a module lies, by the finders that an import would ask."""
+    """Return the spec of a module from the finders that an import would use."""
     for finder in sys.meta_path:
         try:
             spec = finder.find_spec(name, path)
-        except KeyError:  # A namespace package: its finder asks for the parent, which nobody has imported.
+        except KeyError:  # A namespace package: its finder requires the parent, which is not imported.
             spec = ModuleSpec(name, None, is_package=True)
             below = (Path(folder) / name.rpartition(".")[2] for folder in path)
             spec.submodule_search_locations = [str(folder) for folder in below if folder.is_dir()]
@@ -62,7 +62,7 @@ def _spec(name: str, path: Sequence[str]) -> ModuleSpec | None:
 
 
 def _words(spec: ModuleSpec) -> set[str] | None:
-    """Return the words of a module's source; None if it cannot be read or may define names that are not among them."""
+    """Return the words of a module's source; None if it cannot be read or may define further names."""
     if spec.origin is None or not spec.origin.endswith(".py"):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Which file or override sets each key of a composed configuration, for `dtk show RUN --why KEY`."""
+"""The file or override that sets each key of a composed configuration, for `dtk show RUN --why KEY`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,13 +18,13 @@ def trace(arguments: Sequence[str], folders: Sequence[Path], main: str, plain: d
     """Trace the origins of all keys.
 
     Args:
-        arguments: overrides, already normalised.
-        folders: in the order in which a file is looked for; the last one is dtk's own.
+        arguments: normalised overrides.
+        folders: folders in search order; the last one is dtk's.
         main: name of the main file.
-        plain: what was composed of them.
+        plain: the composed configuration.
 
     Raises:
-        DtkError: Hydra cannot list the files, or one has a setting of Hydra that dtk does without.
+        DtkError: Hydra cannot list the files, or one has a Hydra setting that dtk does not support.
     """
     sources = merged(arguments, folders, main)
     origins = Origins(values=flat(plain))
@@ -54,18 +54,18 @@ def trace(arguments: Sequence[str], folders: Sequence[Path], main: str, plain: d
 
 
 def _file(config: str, folders: Sequence[Path]) -> Path | None:
-    """Return the file that Hydra used for a name such as `strategy/ddp`."""
+    """Return the file that Hydra read for a name such as `strategy/ddp`."""
     return next((path for folder in folders if (path := folder / f"{config}.yaml").is_file()), None)
 
 
 def _shown(path: Path, folders: Sequence[Path]) -> str:
-    """`conf/strategy/ddp.yaml` of dtk's own files; the whole path of the user's."""
+    """Return `conf/strategy/ddp.yaml` for dtk's files, and the whole path for the user's."""
     own = folders[-1]
     return f"conf/{path.relative_to(own)}" if path.is_relative_to(own) else str(path)
 
 
 def _leaves(node: Any, prefix: str) -> list[tuple[str, int, str]]:
-    """Dotted key, line and value as written, of every leaf of a YAML file."""
+    """Return dotted key, line and source text of every leaf of a YAML file."""
     if isinstance(node, yaml.MappingNode) and (node.value or not prefix):
         return [leaf for key, value in node.value for leaf in _leaves(value, f"{prefix}.{key.value}".lstrip("."))]
     if node is None:

@@ -1,7 +1,7 @@
-"""Overrides on the command line: parsed with Hydra's grammar and checked before Hydra composes.
+"""Command-line overrides, parsed with Hydra's grammar and checked before Hydra composes.
 
-Group choices are checked against the files that exist; every other key becomes `++key=value`, so
-that Hydra accepts it and the strict check afterwards is the only judge of keys and types.
+Group choices are checked against the existing files; every other key becomes `++key=value`, so that Hydra accepts it
+and only the strict check decides on keys and types.
 """
 
 import itertools
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 Groups = Mapping[str, Mapping[str, Path]]
 SWEPT = "hydra.sweeper.params"
-"""What a file says that `-m` is to sweep."""
+"""Key of a file with the values that `-m` sweeps."""
 LARGEST_SWEEP = 10_000
-"""More points than that are a slip of the keyboard."""
+"""Sweeps with more points are assumed to be typing errors."""
 
 
 def normalise(overrides: Sequence[str], groups: Groups, defaults: Sequence[str]) -> list[str]:
-    """Return the overrides as Hydra is to receive them; if a group is given twice, the last choice counts.
+    """Return the overrides for Hydra; if a group is given twice, the last choice takes precedence.
 
     Args:
-        overrides: what was typed.
+        overrides: overrides as typed.
         groups: group -> option -> file.
-        defaults: groups in the defaults list; other ones (the user's own) must be appended with `+`.
+        defaults: groups in the defaults list; others (custom groups) are appended with `+`.
 
     Raises:
-        DtkError: bad syntax, an unknown option, a list without `-m`, a setting of Hydra itself.
+        DtkError: invalid syntax, an unknown option, a list without `-m`, or a setting of Hydra itself.
     """
     choices: dict[str, str] = {}
     values = []
@@ -45,7 +45,7 @@ def normalise(overrides: Sequence[str], groups: Groups, defaults: Sequence[str])
         if key in (SWEEPS, "repeats"):
             fix = "use dtk sweep NAME" if key == SWEEPS else "use dtk run -m, or dtk sweep"
             raise DtkError(f"{key} is not part of an experiment", "it says which runs to make", fix)
-        if re.match(rf"{HARDWARE}([./]|$)", key):  # Others than `dtk plan` do not take it.
+        if re.match(rf"{HARDWARE}([./]|$)", key):  # Only `dtk plan` accepts it.
             fix = f"use dtk plan {HARDWARE}=NAME"
             raise DtkError(f"{key} is not part of an experiment", "it says what to plan for", fix)
         if override.is_sweep_override():
@@ -58,7 +58,7 @@ def normalise(overrides: Sequence[str], groups: Groups, defaults: Sequence[str])
             values.append(text)
         else:
             section, _, name = key.partition(".")
-            if section in KINDS and name == KINDS[section][0]:  # It would leave the keys of another kind behind it.
+            if section in KINDS and name == KINDS[section][0]:  # It would leave keys of the previous kind in place.
                 fix = f"use {section}=OPTION: {', '.join(groups.get(section, ()))}"
                 raise DtkError(f"{key} is fixed by the choice of {section}", fix=fix)
             values.append("++" + text.lstrip("+"))
@@ -66,12 +66,12 @@ def normalise(overrides: Sequence[str], groups: Groups, defaults: Sequence[str])
 
 
 def expand_sweep(overrides: Sequence[str], groups: Groups) -> list[list[str]]:
-    """Return every combination of the values that `a,b`, choice(), range() and glob() stand for.
+    """Return every combination of the values of `a,b`, choice(), range() and glob().
 
     The last list varies fastest, as in nested loops.
 
     Raises:
-        DtkError: bad syntax, a glob that matches nothing, more than `LARGEST_SWEEP` points.
+        DtkError: invalid syntax, a glob that matches nothing, more than `LARGEST_SWEEP` points.
     """
     axes = []
     points = 1
@@ -87,10 +87,10 @@ def expand_sweep(overrides: Sequence[str], groups: Groups) -> list[list[str]]:
 
 
 def parse(text: str) -> "Override":
-    """Return one override by Hydra's grammar.
+    """Parse one override with Hydra's grammar.
 
     Raises:
-        DtkError: bad syntax.
+        DtkError: invalid syntax.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
@@ -111,7 +111,7 @@ def parse(text: str) -> "Override":
 
 
 def _option(override: "Override", groups: Groups) -> str | None:
-    """Return the chosen option of a group; None for `experiment=null`, the only group that may be empty."""
+    """Return the selected option of a group; None for `experiment=null`, the only group that may be empty."""
     group = override.key_or_group
     options = groups[group]
     listed = f"options: {', '.join(options)}"
@@ -128,7 +128,7 @@ def _option(override: "Override", groups: Groups) -> str | None:
 
 
 def _values(text: str, override: "Override", groups: Groups) -> list[str]:
-    """One `key=value` per value of a sweep."""
+    """Return one `key=value` per value of a sweep."""
     from hydra.core.override_parser.types import Glob
 
     key = override.key_or_group
@@ -149,10 +149,10 @@ def _values(text: str, override: "Override", groups: Groups) -> list[str]:
 
 
 def refuse_hydra(key: str, where: str = "") -> None:
-    """Refuse a setting of Hydra itself.
+    """Reject a setting of Hydra itself.
 
     Raises:
-        DtkError: it is one; `where` says in which file it stands, if it was not typed.
+        DtkError: it is one; `where` names its file if it was not typed.
     """
     if re.fullmatch(r"hydra[./](launcher|sweeper)|hydra\.(launcher|sweeper|sweep)\..*|hydra\.mode", key):
         why, fix = "dtk runs sweeps itself, one run after another", f"use -m with lists, typed or as {SWEPT} of a file"

@@ -1,4 +1,4 @@
-"""Where the ranks of a job run: device, backend and number of ranks, with the reasons. Never initialises CUDA."""
+"""Placement of a job's ranks: device, backend and number of ranks, with the reasons. Never initializes CUDA."""
 
 import dataclasses
 import os
@@ -16,16 +16,16 @@ from dtk.errors import DtkError, refused
 from dtk.strategies.traits import StrategyConfig
 
 CPU_RANKS = 2
-"""Ranks on a machine without a GPU: the fewest that communicate."""
+"""Number of ranks on a machine without a GPU: the smallest that communicates."""
 RANKS_PER_CORE = 16
-"""Starting a rank (importing torch, joining) takes 4 s of one core, measured: more would take minutes to start."""
+"""Starting a rank (importing torch, joining) takes 4 s of one core, measured: more ranks would take minutes."""
 RANK_BYTES = 300 << 20
-"""Resident set of a rank with a tiny model on the CPU, measured: 330 MiB, of which some is shared between ranks."""
+"""Measured resident set of a CPU rank with a tiny model: 330 MiB, some of it shared between ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What was decided, with the reasons for the banner."""
+    """The chosen placement, with the reasons for the banner."""
 
     nproc: int
     device: str
@@ -42,7 +42,7 @@ def place(
     """Resolve every `auto` of the launcher section.
 
     Raises:
-        DtkError: CUDA or NCCL asked for where there is none, less than one rank, or more than this machine can start.
+        DtkError: CUDA or NCCL is unavailable, or the number of ranks is below one or too large for this machine.
     """
     reasons = []
     device = launcher.device
@@ -69,7 +69,7 @@ def place(
         fix = f"use launcher.nproc={cuda_devices} or launcher.backend=gloo"
         raise DtkError(what, "NCCL needs a device per rank", fix)
     threads = own_threads() if launcher.threads == "auto" else launcher.threads
-    if launcher.threads == "auto" and threads is not None and local_size is None:  # Else it may be torchrun's.
+    if launcher.threads == "auto" and threads is not None and local_size is None:  # Otherwise it may be torchrun's.
         reasons.append("threads: your OMP_NUM_THREADS")
     if threads is None:
         threads = max(1, usable_cores() // nproc)
@@ -80,7 +80,7 @@ def check_device(device: str, backend: str, cuda_devices: int) -> None:
     """Refuse CUDA or NCCL where there is no device for it; the backend `auto` is not judged.
 
     Raises:
-        DtkError: with what to use instead.
+        DtkError: with the alternative.
     """
     if device == "cuda" and not cuda_devices:
         raise DtkError("launcher.device=cuda, but no CUDA device was found", fix="use launcher.device=cpu")
@@ -94,7 +94,7 @@ def _backend(launcher: LauncherConfig, device: str) -> str:
 
 
 def _check_host(nproc: int) -> None:
-    """Refuse more ranks than this machine can start, and name the largest number that it can."""
+    """Reject more ranks than this machine can start, and name the largest possible number."""
     cores, memory = usable_cores(), host_memory()
     fits = {f"{counted(cores, 'CPU core')} here, at most {RANKS_PER_CORE} ranks each": RANKS_PER_CORE * cores}
     if memory is not None:
@@ -107,14 +107,14 @@ def _check_host(nproc: int) -> None:
 
 
 def host_memory(meminfo: Path = Path("/proc/meminfo"), group: Path = Path("/sys/fs/cgroup")) -> tuple[int, int] | None:
-    """Bytes of host memory, and those available, by the kernel and the container's limit; None where nobody says."""
+    """Return (host memory, available memory) in bytes within the container's limit; None if unknown."""
     try:
         pairs = (line.split(":") for line in meminfo.read_text(encoding="utf-8").splitlines() if ":" in line)
         kib = {name: int(value.split()[0]) for name, value in pairs}
         whole, free = kib["MemTotal"] * 1024, kib["MemAvailable"] * 1024
     except (OSError, ValueError, KeyError, IndexError):
         return None
-    with suppress(OSError, ValueError):  # `max`, or no such control group.
+    with suppress(OSError, ValueError):  # `max`, or no such cgroup.
         limit = int((group / "memory.max").read_text(encoding="utf-8"))
         used = int((group / "memory.current").read_text(encoding="utf-8"))
         whole, free = min(whole, limit), min(free, max(0, limit - used))
@@ -122,13 +122,13 @@ def host_memory(meminfo: Path = Path("/proc/meminfo"), group: Path = Path("/sys/
 
 
 def own_threads() -> int | None:
-    """Return how many CPU threads the user's own OMP_NUM_THREADS asks for; None without one that OpenMP would take."""
+    """Return the number of threads in the user's OMP_NUM_THREADS; None if unset or invalid."""
     first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     return int(first) if first.isascii() and first.isdigit() and int(first) else None
 
 
 def check_port(port: int) -> None:
-    """Make sure that the rendezvous can listen on the port (0 = any).
+    """Check that the rendezvous can listen on the port (0 = any).
 
     Raises:
         DtkError: the port is in use or not allowed.
@@ -141,12 +141,12 @@ def check_port(port: int) -> None:
 
 
 def is_remote(launcher: Any) -> bool:
-    """Whether the job starts on other machines than this one."""
+    """Whether the job runs on other machines."""
     return isinstance(launcher, RemoteLauncher)
 
 
 def ranks_per_node(launcher: RemoteLauncher, strategy: StrategyConfig) -> int:
-    """Return what was asked for, else one per GPU, else as many as a machine without a GPU has."""
+    """Return the configured number, else one per GPU, else the default of a machine without a GPU."""
     if launcher.nproc != "auto":
         return launcher.nproc
     if strategy.traits.one_process:
@@ -155,10 +155,10 @@ def ranks_per_node(launcher: RemoteLauncher, strategy: StrategyConfig) -> int:
 
 
 def remote_placement(config: Config) -> Placement:
-    """Return the device, backend and ranks per node of the job, with every rule between them checked.
+    """Return the device, backend and ranks per node of the job after checking the rules between them.
 
     Raises:
-        DtkError: a number out of range, more processes than the strategy has, GPUs that no node gives.
+        DtkError: a number is out of range, the strategy has fewer processes, or nodes have too few GPUs.
     """
     check_numbers({"launcher": dataclasses.asdict(config.launcher)})
     launcher, strategy = config.launcher, config.strategy
@@ -192,7 +192,7 @@ def _check_gpus(launcher: RemoteLauncher, device: str, backend: str, nproc: int)
 
 
 def tp_warning(config: Config, world_size: int, local_size: int) -> str:
-    """Return the warning that groups of tensor parallelism cross nodes of so many ranks; empty where none does."""
+    """Return the warning that tensor-parallel groups cross nodes with `local_size` ranks; empty if none does."""
     parallel = config.parallel
     if parallel.tp == 1 or not config.mesh(world_size).crosses("tp", local_size):
         return ""

@@ -21,7 +21,7 @@ from dtk.config.trust import WRITTEN, check_entries, check_owner, refuse_stored_
 from dtk.errors import DtkError
 
 FIXED = ("model", "data", "task", "seed", "train.global_batch_size")
-"""Changing one of these would not continue the same experiment."""
+"""Keys that cannot change, as it would no longer be the same experiment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +32,18 @@ class Resumed:
     paths: RunPaths | None
     attempt: int
     earlier: Path | None = None
-    """The run folder whose configuration is run once more."""
+    """The run folder whose configuration is rerun."""
 
 
 def resume(composed: Composed, config_dir: Path | None, *, trust: bool = False) -> Resumed:
-    """Take the stored configuration and apply the new overrides to it.
+    """Apply the new overrides to the stored configuration.
 
     Raises:
         DtkError: no such run, a run still running, a damaged folder or checkpoint, an override that may not change, a
             folder of somebody else, or a setting of the folder that would execute something.
     """
     run = Path(str(composed.config.resume))
-    if not run.exists() and run.parent == Path.cwd():  # No path, but `last`, or the beginning of a run id.
+    if not run.exists() and run.parent == Path.cwd():  # Not a path, but `last` or the beginning of a run id.
         with contextlib.suppress(NoSuchRunError):
             run = find_run(run.name, Path(composed.config.runs_folder))
     paths = RunPaths(run)
@@ -51,7 +51,7 @@ def resume(composed: Composed, config_dir: Path | None, *, trust: bool = False) 
     check_owner(paths.root, option, trust=trust)
     check_entries(paths.root, option, trust=trust)
     stored = read_stored(paths, option)
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # Not a record of a run that could still continue.
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # Not the record of a run that can continue.
         status, manifest = read_status(paths.status), mapping(str(paths.manifest), [])
         if status.state == "running" and (pid := manifest.get("pid")) != os.getpid() and still_runs(manifest):
             # Two launches in one folder would overwrite each other.
@@ -61,7 +61,7 @@ def resume(composed: Composed, config_dir: Path | None, *, trust: bool = False) 
     if any(override.lstrip("+~").split("=")[0] == "train.steps" for override in new):
         stored.plain["train"]["epochs"] = None
     stored.plain["resume"] = str(paths.root)
-    # What the user's own configuration says too, as that of a sweep's trial, is not the folder's choice.
+    # A setting that the user's configuration has too, such as a sweep trial's, is not the folder's choice.
     own = [key for key in WRITTEN if at_key(composed.plain, key) == at_key(stored.plain, key)]
     again = _as_data(stored, new, config_dir, option, own)
     _refuse_other_experiment(stored.plain, again.plain, new)
@@ -70,13 +70,13 @@ def resume(composed: Composed, config_dir: Path | None, *, trust: bool = False) 
         why = f"its checkpoints hold the state of {before}"
         fix = "start a new run for it; optimizer.lr and the like may change here"
         raise DtkError(f"optimizer={now} cannot replace {before} in a resumed run", why, fix)
-    if again.config.train.epochs is None:  # Else the samples have to be counted first.
+    if again.config.train.epochs is None:  # Otherwise the samples must be counted first.
         check_continuable(paths, again.config.train.steps)
     return Resumed(again, paths, next_attempt(paths))
 
 
 def _refuse_other_experiment(before: dict[str, Any], now: dict[str, Any], new: list[str]) -> None:
-    """Refuse an override that changes what is fixed; one that only repeats what the run has is none."""
+    """Reject an override that changes a fixed key; one that repeats the run's value is accepted."""
     typed = [override.lstrip("+~").split("=")[0] for override in new]
     for fixed in FIXED:
         if changed := [
@@ -87,10 +87,10 @@ def _refuse_other_experiment(before: dict[str, Any], now: dict[str, Any], new: l
 
 
 def rerun(run: Path, new: list[str], config_dir: Path | None, *, trust: bool = False) -> Resumed:
-    """Take a run's configuration once more, for a run of its own.
+    """Return the configuration of a run for a new run.
 
-    It is written beside that run if the configuration says so too, else in the default runs folder: a folder that
-    somebody handed over does not decide where files are written.
+    The new run is written next to that run if the user's configuration agrees, else to the default runs folder: an
+    untrusted folder must not decide where files are written.
 
     Raises:
         DtkError: no such run, a damaged folder, an override that does not fit, a folder of somebody else without
@@ -100,7 +100,7 @@ def rerun(run: Path, new: list[str], config_dir: Path | None, *, trust: bool = F
     check_owner(run, option, trust=trust)
     stored = read_stored(RunPaths(run), option)
     stored.plain["resume"] = None
-    # Moved, or somebody else's choice of where to write.
+    # The run was moved, or its stored folder is not the user's choice.
     if Path(stored.plain["runs_folder"]) != run.absolute().parent:
         stored.plain["runs_folder"] = str(RUNS.absolute())
     again = _as_data(stored, new, config_dir, option)
@@ -110,7 +110,7 @@ def rerun(run: Path, new: list[str], config_dir: Path | None, *, trust: bool = F
 
 
 def _as_data(stored: Stored, new: list[str], config_dir: Path | None, option: str, own: Sequence[str] = ()) -> Composed:
-    """Return the stored configuration with overrides applied; code and folders that it names must be the user's own."""
+    """Return the stored configuration with overrides applied; code and folders in it must be confirmed by the user."""
     stored.plain["allow_targets"] = []
     again = change(stored, new, config_dir)
     typed = [*own, *(parse(text).key_or_group.lstrip("+") for text in new)]
@@ -119,10 +119,10 @@ def _as_data(stored: Stored, new: list[str], config_dir: Path | None, option: st
 
 
 def refuse_other_data(paths: RunPaths, data: dict[str, Any]) -> None:
-    """Refuse to resume a run with other data than it began with.
+    """Reject a resume with different data.
 
     Raises:
-        DtkError: its hash is another.
+        DtkError: the hash of the data differs.
     """
     before = at_key(mapping(str(paths.manifest), []), "data.sha256")
     if before is not None and before != (now := data.get("sha256")):
@@ -131,22 +131,22 @@ def refuse_other_data(paths: RunPaths, data: dict[str, Any]) -> None:
 
 
 def earlier_argv(paths: RunPaths) -> list[Any]:
-    """Return command lines of the attempts so far, oldest first, so that the manifest keeps them all."""
+    """Return the command lines of all attempts so far, oldest first, so that the manifest keeps them."""
     manifest = mapping(str(paths.manifest), [])
     earlier = manifest.get("earlier_argv", [])
     return [*earlier, manifest["argv"]] if isinstance(earlier, list) and "argv" in manifest else []
 
 
 def check_continuable(paths: RunPaths, steps: int) -> None:
-    """Refuse a run that has nothing left to do, or that cannot be read where it stopped.
+    """Reject a run that is complete, or whose newest checkpoint is unreadable.
 
     Raises:
-        DtkError: all steps are made, or the newest checkpoint is damaged.
+        DtkError: all steps are done, or the newest checkpoint is damaged.
     """
     if not (complete := complete_checkpoints(paths)):
         return
     step = int(complete[-1].name.removeprefix("step_"))
-    if step >= steps:  # Nothing would be trained, and the summary of what was would be overwritten.
+    if step >= steps:  # No step would run, and the existing summary would be overwritten.
         what = f"the run {paths.root.name} has already completed {step} of {steps} steps"
         raise DtkError(what, fix=f"continue with more steps: train.steps={2 * step}")
     refuse_damaged(complete[-1])

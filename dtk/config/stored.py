@@ -23,20 +23,20 @@ class Stored:
     """The configuration of a run."""
 
     plain: dict[str, Any]
-    """Every key."""
+    """Plain values of every key."""
     typed: list[str]
-    """The overrides that were given for it."""
+    """The overrides of the run."""
     origins: Origins
-    """Who set each key; of a run that has no record of it, the run itself."""
+    """The file or override that set each key; the run itself if it has no record of it."""
 
 
 def read_stored(paths: RunPaths, option: str) -> Stored:
-    """Return every key of a run's configuration, what was typed for it and who set it.
+    """Return a run's configuration, its overrides and the origin of each key.
 
     Raises:
-        DtkError: there is no such folder, or it is no run of dtk.
+        DtkError: the folder does not exist, or is not a run of dtk.
     """
-    from diagnostics.evidence import safe_yaml  # Loads PyYAML, which `dtk run` needs for a stored run only.
+    from diagnostics.evidence import safe_yaml  # Loads PyYAML, which `dtk run` needs only for a stored run.
 
     if not paths.root.is_dir():
         raise DtkError(f"{option}: there is no such run folder", fix=f"{command('ls')} lists the runs")
@@ -60,7 +60,7 @@ def read_stored(paths: RunPaths, option: str) -> Stored:
         raise DtkError(f"{option} is not a run folder of dtk", " ".join(str(error).split())) from error
     try:
         origins = read_origins(paths.origins)
-    except (OSError, ValueError):  # What it explains is all there.
+    except (OSError, ValueError):  # The error message is complete.
         origins = Origins({key: [Setting("run", paths.root.name)] for key in flat(plain)}, values=flat(plain))
     return Stored(plain, [text for text in typed if not text.startswith("resume=")], origins)
 
@@ -68,16 +68,16 @@ def read_stored(paths: RunPaths, option: str) -> Stored:
 def change(stored: Stored, new: list[str], config_dir: Path | None) -> Composed:
     """Return the stored configuration with overrides in Hydra's grammar applied.
 
-    A choice (`strategy=ddp`) replaces the sections of its file, any other key (`train.steps=20`) only itself.
+    A choice (`strategy=ddp`) replaces the sections of its file; any other key (`train.steps=20`) only itself.
 
     Raises:
-        DtkError: an unknown option, key or value, as one line; an experiment, which is many choices at once.
+        DtkError: an option, key or value is unknown, or an experiment is given, which is many choices at once.
     """
     plain, origins = copy.deepcopy(stored.plain), copy.deepcopy(stored.origins)
     options = groups(search_path(config_dir))
     parsed = [(text, parse(text)) for text in new]
     chosen_groups = {override.key_or_group for _, override in parsed if override.key_or_group in options}
-    # With the keys of the same sections: of some options (model=custom) a key is required.
+    # Together with the keys of the same sections, as some options (model=custom) require a key.
     sections_of_choices = {*chosen_groups, "allow_targets"}
     choices = [
         text for text, override in parsed if override.key_or_group.lstrip("+").split(".")[0] in sections_of_choices
@@ -100,7 +100,7 @@ def change(stored: Stored, new: list[str], config_dir: Path | None) -> Composed:
         else:
             *sections, name = key.split(".")
             target = plain
-            for part in sections:  # Whether the key exists is the strict check's business.
+            for part in sections:  # The strict check decides whether the key exists.
                 target = target.setdefault(part, {})
                 if not isinstance(target, dict):
                     raise DtkError(f"{key} is not a key", f"{part} is a value, not a section")

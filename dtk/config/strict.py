@@ -1,7 +1,7 @@
 """Converts plain values to the typed Config and back, strictly: an unknown key or wrong type is a one-line error.
 
-This check runs after composing, so nothing slips past it: neither a typo inside a YAML file nor a
-key forced in by `+key=`. Knows the schema only; the rules between fields are in `checks`.
+This check runs after composing, so it also finds typos inside YAML files and keys added by `+key=`. Rules between keys
+are in `checks`.
 """
 
 import dataclasses
@@ -17,26 +17,26 @@ from dtk.config.schema import KINDS, Config
 from dtk.errors import DtkError
 
 MISSING = "???"
-"""What a YAML file writes for a value that the user must give."""
+"""Value in a YAML file for a key that the user must set."""
 
 
 def from_plain(plain: dict[str, Any]) -> Config:
     """Build the Config from nested plain values.
 
-    Integers are accepted for floats; nothing else is converted. A missing key takes its default.
+    Integers are accepted for floats; nothing else is converted. A missing key gets its default.
 
     Raises:
-        DtkError: an unknown key, a wrong type, an unknown choice, a missing value. The first one found.
+        DtkError: for the first unknown key, wrong type, unknown choice or missing value.
     """
     config: Config = _build(Config, plain, "", plain)
     return config
 
 
 def section_from_plain(cls: type, values: Any, path: str) -> Any:
-    """Return one section by itself, as strictly as `from_plain`.
+    """Build a single section, as strictly as `from_plain`.
 
     Raises:
-        DtkError: as `from_plain`.
+        DtkError: see `from_plain`.
     """
     return _build(cls, values, path, {path: values})
 
@@ -47,7 +47,7 @@ def to_plain(config: Config) -> dict[str, Any]:
 
 
 def _build(cls: type, value: Any, path: str, plain: dict[str, Any]) -> Any:
-    """One section from its values; `plain` is the whole configuration, for suggestions."""
+    """Build a section from its values; `plain` is the whole configuration, for suggestions."""
     if not isinstance(value, dict):
         example = next(iter(get_type_hints(cls)))
         raise DtkError(f"{path}={_show(value)} is not a section with keys", fix=f"set a key: {path}.{example}=VALUE")
@@ -68,10 +68,10 @@ def _build(cls: type, value: Any, path: str, plain: dict[str, Any]) -> Any:
 
 
 def kind_of(section: str, value: Any) -> type:
-    """Return the dataclass of a section that comes in several kinds.
+    """Return the dataclass of a section with several kinds.
 
     Raises:
-        DtkError: the value does not say which, or names none.
+        DtkError: the discriminating key is missing or unknown.
     """
     tag, kinds = KINDS[section]
     if not isinstance(value, dict):
@@ -87,7 +87,7 @@ def kind_of(section: str, value: Any) -> type:
 
 
 def _convert(value: Any, hint: Any, path: str, plain: dict[str, Any]) -> Any:
-    """Return the value if it is of the type `hint`, with an int converted where a float is expected; else raise."""
+    """Return the value if it has the type `hint`, with an int converted to an expected float; else raise DtkError."""
     if isinstance(value, str) and value == MISSING:
         raise _missing(path, plain)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
@@ -116,7 +116,7 @@ def _members(hint: Any) -> tuple[Any, ...]:
 
 
 def _is(value: Any, hint: Any) -> bool:
-    """Whether a scalar has the type, without any conversion but int to float."""
+    """Whether a scalar has the type, with no conversion except int to float."""
     members = _members(hint)
     if len(members) > 1:
         if type(None) in members and isinstance(value, str) and value.lower() == "none":
@@ -172,7 +172,7 @@ def _show(value: Any) -> str:
 
 
 def _missing(path: str, plain: dict[str, Any]) -> DtkError:
-    """`data.path is required: data=text data.path=FILE`."""
+    """Return the error for a missing value: `data.path is required: data=text data.path=FILE`."""
     section, _, key = path.partition(".")
     if not key:
         return DtkError(f"{path} is required", fix=f"the configuration needs the section {path}")
@@ -203,13 +203,13 @@ def _unknown_key(path: str, plain: dict[str, Any]) -> DtkError:
 
 
 def _choices(section: str, names: list[Any]) -> str:
-    """`strategy=ddp or strategy=zero1`; models are told apart by architecture."""
+    """Return `strategy=ddp or strategy=zero1`; models are distinguished by architecture."""
     label = "model.architecture" if section == "model" else section
     return " or ".join(f"{label}={name}" for name in names)
 
 
 def _keys_of(plain: dict[str, Any]) -> Iterator[str]:
-    """Dotted keys that this configuration may have."""
+    """Yield the dotted keys that this configuration may have."""
     for field in dataclasses.fields(Config):
         yield field.name
         hint: Any = get_type_hints(Config)[field.name]

@@ -1,7 +1,7 @@
-"""What comes from a run folder is data: who owns the folder, and which of its settings need the user's consent.
+"""Trust in run folders: who owns a folder, and which of its settings need the user's consent.
 
-A run folder may be somebody else's. Nothing in it may name code to import, commands to run, or libraries to load;
-such settings, and folders that a run writes to, count only when the user types them again.
+A run folder may belong to another user. Nothing in it may name code to import, commands to run or libraries to load;
+such settings, and folders that a run writes to, apply only if the user types them again.
 """
 
 import contextlib
@@ -19,10 +19,10 @@ from dtk.errors import DtkError
 
 _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 _RANGE = re.compile(r"[0-9a-fA-F.:]+/\d{1,3}(?=,|$)")
-"""Of addresses, `10.1.0.0/16`: the one value with a slash that is no path. Transports load libraries from any other
-(NCCL_NET_PLUGIN, FI_PROVIDER_PATH, UCX_MODULE_DIR, HSA_TOOLS_LIB) or write there."""
+"""An address range such as `10.1.0.0/16`: the only value with a slash that is not a path. Transports load libraries
+from other paths (NCCL_NET_PLUGIN, FI_PROVIDER_PATH, UCX_MODULE_DIR, HSA_TOOLS_LIB) or write there."""
 _FILE = re.compile(r"(?:FILE|PATH|DIR|FOLDER)$")
-"""Variables whose value is a path, also one without a slash: it lies in the folder that the user works in."""
+"""Variables whose value is a path even without a slash, relative to the user's working directory."""
 _WRITES = re.compile(r"(?:DEBUG|DUMP)\w*_FILE$")
 """Variables that name a file to write: the one kind that may name a path in the run folder, as dtk's presets do.
 A library there would be somebody else's code."""
@@ -37,19 +37,19 @@ COMMANDS = (
 )  # fmt: skip
 """Settings that become commands, or name what is executed."""
 WRITTEN = ("strategy.offload_folder",)
-"""Folders in which a run writes outside its own; of `runs_folder` see `dtk.config.resume.rerun`."""
+"""Folders outside its own that a run writes to; for `runs_folder` see `dtk.config.resume.rerun`."""
 
 
 def check_owner(folder: Path, option: str, *, trust: bool) -> None:
-    """Refuse to run what lies in a folder that others may have written.
+    """Reject a folder that others may have written to.
 
     Raises:
-        DtkError: another user owns the folder, or its group or everybody may write to it.
+        DtkError: another user owns the folder, or its group or everybody can write to it.
     """
     try:
         status = folder.stat()
     except OSError:
-        return  # What reads the folder says so.
+        return  # The reader of the folder reports it.
     if trust or not hasattr(os, "geteuid"):
         return
     fix = "inspect its config.yaml, then add --trust"
@@ -60,8 +60,8 @@ def check_owner(folder: Path, option: str, *, trust: bool) -> None:
         what = f"{option}: {who} can write to the folder"
         raise DtkError(what, "someone else may have changed it", f"chmod go-w, or {fix}")
     paths = RunPaths(folder)
-    for path in (paths.config, paths.overrides, paths.origins):  # A umask of 002 lets a group write into files.
-        with contextlib.suppress(OSError):  # What reads the file says so.
+    for path in (paths.config, paths.overrides, paths.origins):  # A umask of 002 makes files group-writable.
+        with contextlib.suppress(OSError):  # The reader of the file reports it.
             status = path.stat()
             if (is_own := status.st_uid == os.geteuid()) and not status.st_mode & stat.S_IWOTH:
                 continue
@@ -78,7 +78,7 @@ def check_entries(folder: Path, option: str, *, trust: bool) -> None:
     root = folder.resolve()
     for above, folders, files in () if trust else os.walk(root):
         entries = [Path(above) / name for name in (*folders, *files)]
-        folders[:] = [name for name in folders if name != "wandb"]  # Inside it, W&B links to its caches.
+        folders[:] = [name for name in folders if name != "wandb"]  # W&B links to its caches in there.
         for path in entries:
             link = path.is_symlink()
             inside = path.exists() and path.resolve().is_relative_to(root)
@@ -90,7 +90,7 @@ def check_entries(folder: Path, option: str, *, trust: bool) -> None:
 
 
 def owner(folder: Path) -> str:
-    """Return the name of the user who owns a folder, or the number where it has no name."""
+    """Return the name of the user who owns a folder, or the user id if it has no name."""
     try:
         return folder.owner()
     except KeyError:
@@ -98,7 +98,7 @@ def owner(folder: Path) -> str:
 
 
 def refuse_stored_code(stored: Mapping[str, Any], plain: Mapping[str, Any], typed: Iterable[str], option: str) -> None:
-    """Refuse settings of a run folder that would execute something or write elsewhere, unless they were typed again.
+    """Reject settings of a run folder that would execute something or write elsewhere, unless typed again.
 
     Raises:
         DtkError: such a setting came from the folder.
@@ -130,14 +130,14 @@ def _on_one_machine(environment: Mapping[str, str]) -> bool:
 
 
 def _variables(plain: Mapping[str, Any]) -> dict[str, str]:
-    """Return the variables of NCCL with the keys of their section filled in; but the topology, which is only read."""
+    """Return the NCCL variables with placeholders filled in, except for the topology file, which is only read."""
     given = {name: str(text) for name, text in (at_key(plain, "nccl.variables") or {}).items()}
     filled = {name: _KEY.sub(lambda key: str(at_key(plain, f"nccl.{key[1]}")), text) for name, text in given.items()}
     return filled | {name: text for name, text in given.items() if name == "NCCL_TOPO_FILE"}
 
 
 def refuse_masked(plain: Mapping[str, Any]) -> None:
-    """Refuse a configuration of a run folder whose secrets were masked when it was written.
+    """Reject a stored configuration whose secrets are masked.
 
     Raises:
         DtkError: a value must be typed again.
@@ -148,10 +148,10 @@ def refuse_masked(plain: Mapping[str, Any]) -> None:
 
 
 def refuse_secrets(plain: Mapping[str, Any]) -> None:
-    """Refuse a configuration that holds secrets, for a job whose files others may read.
+    """Reject a configuration with secrets for a job whose files others may read.
 
     Raises:
-        DtkError: it names the key.
+        DtkError: names the key.
     """
     shown = flat(masked(dict(plain)))
     for key, value in flat(plain).items():

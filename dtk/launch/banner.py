@@ -1,4 +1,4 @@
-"""The first and last lines of a run: what was chosen and why, how it ended, what to type next."""
+"""The first and last lines of a run: what was chosen and why, how it ended, and what to type next."""
 
 import os
 
@@ -15,7 +15,7 @@ from dtk.nccl.lint import doubts
 from dtk.nccl.render import ENVIRONMENT, Rendered, render
 from dtk.record.trackers import offline_logs, offline_reason
 
-NAMED = 5  # Variables of a preset that the banner names.
+NAMED = 5  # Variables of a preset that the banner prints.
 
 
 def banner(
@@ -48,7 +48,7 @@ def banner(
         f"{counted(train.steps, 'step')}{only_warmup}"
     )
     parallel = config.parallel
-    if parallel.pp > 1:  # A rank waits while the first micro-batch comes and the last one goes.
+    if parallel.pp > 1:  # A rank idles while the first micro-batch arrives and the last one leaves.
         bubble = parallel.pipeline(accumulation).ideal_bubble
         stages = counted(parallel.pp * parallel.stages_per_rank, "stage")
         pieces = f"{parallel.schedule}, {stages}, micro-batches: {accumulation}"
@@ -71,7 +71,7 @@ def banner(
 
 
 def farewell(console: Console, paths: RunPaths, outcome: Outcome) -> None:
-    """One line on how it ended, one with the next command."""
+    """Print one line on how the run ended, and one with the next command."""
     if outcome.exit_code == 2:
         return
     for line in keep_effect(paths):
@@ -81,7 +81,7 @@ def farewell(console: Console, paths: RunPaths, outcome: Outcome) -> None:
     following = command("show", typed(paths.root))
     if outcome.state == "finished":
         console.line(f"finished{_figures(paths)}", 32)
-        if paths.trace(0).is_file():  # record=full: where time and memory went was asked for.
+        if paths.trace(0).is_file():  # With record=full the user wants to know where time and memory went.
             following = command("diagnose", typed(paths.root))
     elif outcome.state == "failed" and (status := read_status(paths.status)).failure is None:
         at = "" if status.step is None else f" after step {status.step}"
@@ -95,7 +95,7 @@ def farewell(console: Console, paths: RunPaths, outcome: Outcome) -> None:
 
 
 def _nccl(console: Console, rendered: Rendered, backend: str) -> None:
-    """Print what is set for NCCL and which of the user's own values win; over gloo only if anything was chosen."""
+    """Print the NCCL variables that are set and the user's overriding values; with gloo only a chosen preset."""
     if backend == "gloo" and rendered.preset == "auto" and set(rendered.variables) <= {"NCCL_DEBUG"}:
         return
     texts = [f"{name}={value}" for name, value in rendered.variables.items()]
@@ -110,7 +110,7 @@ def _nccl(console: Console, rendered: Rendered, backend: str) -> None:
 
 
 def _figures(paths: RunPaths) -> str:
-    """Loss, speed and peak memory from the summary, if one was written."""
+    """Return loss, speed and peak memory from the summary, if there is one."""
     try:
         summary = read_json(paths.summary)
         figures, unit = summary["figures"], summary.get("speed_unit", "token")

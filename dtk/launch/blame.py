@@ -1,5 +1,5 @@
-"""Names the first rank that failed, from exit codes, error.json files and heartbeats.
-Peers of the rank that failed may end before it, so ranks are ordered by how they ended, and only then by time.
+"""Finds the first rank that failed, from exit codes, error.json files and heartbeats. Peers of that rank may exit
+before it, so ranks are ordered by how they ended, and only then by time.
 """
 
 import re
@@ -21,29 +21,29 @@ from dtk.launch.processes import killed_by
 from dtk.record.desync import find_desync
 
 _EXCEPTION_LINE = re.compile(r"[\w.]*(Error|Exception|Interrupt)\b")
-MESSAGE = 2000  # Characters of an exception's message in status.json; error.json has all of it.
-_TAIL_BYTES = 65536  # Of a log that are searched for its last exception.
+MESSAGE = 2000  # Length of an exception's message in status.json; error.json has all of it.
+_TAIL_BYTES = 65536  # Bytes of a log that are searched for its last exception.
 
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """What is known of one failed rank."""
+    """What is known about one failed rank."""
 
     ending: endings.Ending
     reason: str
-    """One line for people."""
+    """One line for the user."""
     type: str = ""
-    """Class of its exception, also of one that only its log names."""
+    """Class of its exception, even if only its log has it."""
     message: str = ""
 
     @property
     def order(self) -> tuple[int, float]:
-        """Sorts the first to fail first: an exception before an abort, before a lost peer; time decides the rest."""
+        """Sort key, first failure first: an exception before an abort before a lost peer; then by time."""
         return max(endings.ORDER[self.ending.kind], endings.ORDER["raised"]), self.ending.time_s or 0.0
 
     @property
     def by_communication(self) -> bool:
-        """Whether it may come from ranks that called different collectives: a communication error, an abort."""
+        """Whether different collectives on the ranks may be the reason: a communication error or an abort."""
         if self.ending.type:
             return self.ending.type in endings.COMMUNICATION_ERRORS
         return self.ending.exit_code == ENDED_BY_WATCH or self.ending.kind in ("aborted", "stopped")
@@ -99,7 +99,7 @@ def find_failure(paths: RunPaths, attempt: int, world_size: int, exit_codes: dic
 
 
 def user_error(paths: RunPaths, attempt: int, world_size: int) -> str | None:
-    """Return the one line of a problem that the user can fix, if that is what ended the ranks."""
+    """Return the line of a problem that the user can fix if it ended the ranks, else None."""
     for rank in range(world_size):
         error = mapping(str(paths.error(attempt, rank)), [])
         if error.get("user_error"):
@@ -108,7 +108,7 @@ def user_error(paths: RunPaths, attempt: int, world_size: int) -> str | None:
 
 
 def where_it_was(paths: RunPaths, rank: int) -> tuple[int | None, str | None]:
-    """Step and open region in the rank's last heartbeat, if it kept one."""
+    """Return step and open region of the rank's last heartbeat, if any."""
     beat = read_heartbeat(paths.heartbeat(rank))
     return (None, None) if beat is None else (beat.step, beat.region)
 
@@ -125,7 +125,7 @@ def _case(paths: RunPaths, attempt: int, rank: int, exit_code: int | None, recor
     if ending.signal is not None:
         return _Case(ending, killed_by(ending.signal))
     last = _last_error(paths.logs(attempt, rank) / "stderr.log")
-    # A rank of dtk writes an error.json for every exception that Python sees, so a bare exit code is its own doing.
+    # A dtk rank writes an error.json for every Python exception, so a bare exit code is the process's own end.
     if not last:
         return _Case(replace(ending, kind="exited"), f"exited with code {exit_code}")
     type_, message = endings.exception_of_line(last)
@@ -135,7 +135,7 @@ def _case(paths: RunPaths, attempt: int, rank: int, exit_code: int | None, recor
 
 
 def _vanished(paths: RunPaths, rank: int) -> bool:
-    """Whether the rank's process on this host is gone or a zombie, by the heartbeat it kept."""
+    """Whether the rank's process on this host has exited or is a zombie, according to its heartbeat."""
     beat = read_heartbeat(paths.heartbeat(rank))
     if beat is None or beat.host != socket.gethostname():
         return False
@@ -146,6 +146,6 @@ def _vanished(paths: RunPaths, rank: int) -> bool:
 
 
 def _last_error(path: Path) -> str:
-    """Return the last line of the log that looks like an exception rather than a warning or a source line."""
+    """Return the last line of the log that looks like an exception instead of a warning or a source line."""
     lines = (line.decode("utf-8", "replace") for line in reversed(last_lines(path, _TAIL_BYTES)))
     return next((line.strip()[:300] for line in lines if _EXCEPTION_LINE.match(line)), "")

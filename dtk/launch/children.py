@@ -1,4 +1,4 @@
-"""The rank processes that this process starts: their messages (`dtk.orphan.tell`), exit codes and last errors."""
+"""Rank processes that this process starts: their messages (`dtk.orphan.tell`), exit codes and last errors."""
 
 import json
 import os
@@ -19,35 +19,35 @@ from diagnostics.evidence.endings import exception_of_line, is_victim, kind_of_e
 from dtk.launch.processes import free_port, importable, killed_by
 from dtk.parallel import loopback
 
-SHOWN = 300  # Characters of an error that are told.
-KILLED_S = 2.0  # Longest wait for the end of a child that was killed: one that is stuck in a driver cannot be.
+SHOWN = 300  # Length of an error message that is shown.
+KILLED_S = 2.0  # Timeout for a killed child to exit: one that is blocked in a driver cannot be killed.
 Environments = dict[int, dict[str, str]]  # Rank -> all variables of its process.
-_live: "set[Children]" = set()  # What is to be ended when nobody waits for it any more.
+_live: "set[Children]" = set()  # Children to kill if nothing waits for them any more.
 _ERROR_LINE = re.compile(r"[\w.]*(Error|Exception)\b.*")
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """One rank that did not come to its end."""
+    """A rank that did not finish."""
 
     rank: int
     ended: str
     """`was killed by SIGKILL`, `ended with exit code 3`, `failed`"""
     error: str
-    """What it said of it: `RuntimeError: ...`, else its last line; empty when it said nothing."""
+    """Its error: `RuntimeError: ...`, else its last line of output; empty if there is none."""
     victim: bool
-    """Whether it says that it lost another rank, so that it is not the cause."""
+    """Whether it reports the loss of another rank, so that it is not the cause."""
 
     def __str__(self) -> str:
-        """Return `failed: RuntimeError: ...`, as it follows the rank."""
+        """Format as `failed: RuntimeError: ...`, to follow the rank."""
         return f"{self.ended}: {self.error}" if self.error else self.ended
 
 
 class Children:
-    """Ranks of one launch that run on this machine. Use as a context.
+    """Ranks of one launch on this machine; a context manager.
 
     Args:
-        arguments: of this Python.
+        arguments: arguments of the Python interpreter.
         environments: rank -> all its variables.
     """
 
@@ -84,7 +84,7 @@ class Children:
             log.close()
 
     def lines(self, wait_s: float) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield (rank, what it told) since the last call, waiting up to `wait_s` seconds for the first line."""
+        """Yield (rank, message) since the last call, waiting up to `wait_s` seconds for the first one."""
         first = True
         while True:
             try:
@@ -97,7 +97,7 @@ class Children:
                 continue
             try:
                 line = json.loads(text)
-            except ValueError:  # A library wrote to standard output.
+            except ValueError:  # Other output of a library.
                 continue
             if isinstance(line, dict):
                 if "error" in line:
@@ -106,12 +106,12 @@ class Children:
 
     @property
     def running(self) -> set[int]:
-        """Ranks whose process has not ended."""
+        """Ranks whose process has not exited."""
         return {rank for rank, process in self._processes.items() if process.poll() is None}
 
     @property
     def ended(self) -> bool:
-        """Whether all have ended and everything they told was handed over."""
+        """Whether all ranks have exited and all their messages were returned."""
         return self._open == 0 and not self.running
 
     def failed(self) -> list[Failed]:
@@ -119,7 +119,7 @@ class Children:
         return [self._why(rank, code) for rank, process in self._processes.items() if (code := process.poll())]
 
     def kill(self) -> None:
-        """End all at once, with what they started; nothing they would write on the way is wanted."""
+        """Kill all ranks and their children immediately; their further output is not needed."""
         for rank in self.running:
             with suppress(OSError):
                 os.killpg(self._processes[rank].pid, signal.SIGKILL)
@@ -140,7 +140,7 @@ class Children:
         log = self._logs[rank]
         log.seek(0)
         lines = [line.strip()[:SHOWN] for line in log.read()[-65536:].splitlines() if line.strip()]
-        # A rank that failed before it could tell, as where torch cannot be imported, has left a traceback.
+        # A rank that failed before it could report, for example because torch cannot be imported, has left a traceback.
         errors = [match[0] for line in lines if (match := _ERROR_LINE.match(line))]
         if rank not in self._errors and not errors:
             last = "".join(lines[-1:])
@@ -151,7 +151,7 @@ class Children:
 
 
 def end_all() -> None:
-    """End every child of this process that still runs, also of a check that was left behind."""
+    """Kill every child of this process that still runs, including those of an abandoned check."""
     for children in list(_live):
         children.kill()
 
@@ -171,5 +171,5 @@ def inherited(variables: Mapping[str, str], **own: str) -> dict[str, str]:
 
 
 def culprit(failed: Sequence[Failed]) -> Failed:
-    """Return the failure to report; a rank that only lost another rank is chosen last."""
+    """Return the failure to report: one that only lost another rank is the last choice."""
     return min(failed, key=lambda failure: (failure.victim, failure.rank))

@@ -28,13 +28,13 @@ from dtk.rank.job import Job
 from dtk.record.run_folder import close
 
 SHARE_TIMEOUT_S = 300.0  # torch's own timeout of a store: rank 0 may tokenise data meanwhile.
-VANISH_S = 2.0  # How long a rank that lost a peer looks for the one that is gone.
-LAUNCHERS = {"torchrun": "torchrun", "slurm": "Slurm"}  # Launchers of others, as people write them.
+VANISH_S = 2.0  # Timeout of a rank that lost a peer for finding out which one is gone.
+LAUNCHERS = {"torchrun": "torchrun", "slurm": "Slurm"}  # Foreign launchers, spelled as users write them.
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What rank 0 tells the others."""
+    """Rank 0's decision for all ranks."""
 
     run_folder: str
     config: str
@@ -45,7 +45,7 @@ class Shared:
 
 
 def local_size(environment: Mapping[str, str]) -> int:
-    """Return the ranks on this machine, as torchrun or Slurm says (`2(x3),1` = three nodes with 2, one with 1)."""
+    """Return the ranks on this machine according to torchrun or Slurm (`2(x3),1`: three nodes with 2, one with 1)."""
     for name in ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"):
         if match := re.match(r"\d+", environment.get(name, "")):
             return int(match[0])
@@ -60,7 +60,7 @@ def as_found(placement: Placement, section: LauncherConfig, launcher: str, world
 
 
 def detected(launcher: str, environment: Mapping[str, str], world_size: int) -> str:
-    """Return who started the ranks, and on how many nodes."""
+    """Describe the launcher of the ranks, and the number of nodes."""
     names = ("GROUP_WORLD_SIZE", "SLURM_STEP_NUM_NODES", "SLURM_NNODES")
     nodes = next((int(environment[name]) for name in names if environment.get(name, "").isdigit()), None)
     if nodes is None:
@@ -71,10 +71,10 @@ def detected(launcher: str, environment: Mapping[str, str], world_size: int) -> 
 def adopt_slurm(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that torch expects, derived from those that srun sets.
 
-    The port is derived from the job id, so that two jobs on one node do not meet.
+    The port is derived from the job id, so that two jobs on one node use different ones.
 
     Raises:
-        DtkError: srun did not say where the first node is.
+        DtkError: srun did not provide the address of the first node.
     """
     nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST") or ""
     host = environment.get("MASTER_ADDR") or first_host(nodes) or environment.get("SLURM_LAUNCH_NODE_IPADDR")
@@ -96,12 +96,12 @@ def first_host(nodes: str) -> str:
 
 
 def share(store: PrefixStore, rank: int, decide: Callable[[], Shared]) -> Shared:
-    """Let rank 0 decide; all ranks return what it decided.
+    """Let rank 0 decide; all ranks return its decision.
 
-    After a restart by torchrun it decides what it decided before, so that the run continues in its folder.
+    After a restart by torchrun the earlier decision is reused, so that the run continues in its folder.
 
     Raises:
-        DtkError: on every rank, when rank 0 could not continue.
+        DtkError: on every rank, if rank 0 cannot continue.
     """
     if rank == 0:
         outer = store.underlying_store
@@ -122,15 +122,15 @@ def share(store: PrefixStore, rank: int, decide: Callable[[], Shared]) -> Shared
 
 
 def rank_environment(config: Config, paths: RunPaths) -> None:
-    """Set the variables that torch needs before it creates a communicator; the user's own values win."""
+    """Set the variables that torch needs before it creates a communicator; the user's values take precedence."""
     one_machine = os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
     for name, value in rank_variables(config, paths, os.environ, one_machine=one_machine).items():
         os.environ.setdefault(name, value)
-    set_debug_level_from_env()  # torch read TORCH_DISTRIBUTED_DEBUG when it was imported.
+    set_debug_level_from_env()  # torch read TORCH_DISTRIBUTED_DEBUG at import.
 
 
 def keep_logs(paths: RunPaths, job: Job) -> None:
-    """Copy this rank's output to the run folder as well, native code's included; the launcher still gets it."""
+    """Copy this rank's output, including that of native code, to the run folder; the launcher still receives it."""
     folder = paths.logs(job.attempt, job.rank)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -141,7 +141,7 @@ def keep_logs(paths: RunPaths, job: Job) -> None:
                 stdin=subprocess.PIPE,
                 stdout=stream.fileno(),
                 start_new_session=True,
-                restore_signals=False,  # Python ignores SIGPIPE, so tee continues with the file when nobody listens.
+                restore_signals=False,  # Python ignores SIGPIPE, so tee continues with the file if the pipe closes.
             )
             assert copier.stdin is not None
             os.dup2(copier.stdin.fileno(), stream.fileno())
@@ -161,11 +161,11 @@ def say_farewell(paths: RunPaths, code: int) -> None:
 
 
 def close_failed(job: Job) -> None:
-    """Close the run after this rank failed: nobody else will, as the launcher is not ours.
+    """Write the run's final status after this rank failed, as a foreign launcher does not.
 
-    Every failing rank writes what is known by then, so the last to come has seen the errors of
-    those before it and names the first one. One that lost a peer looks for a while who it was: a killed
-    process closes its connections before it is seen to be gone.
+    Every failing rank writes what is known at that time, so the last one has seen all earlier errors and names the
+    first. A rank that lost a peer waits a while for its exit: a killed process closes its connections before its exit
+    is visible.
     """
     paths = RunPaths(job.run_folder)
     failure, state = find_failure(paths, job.attempt, job.world_size, {})

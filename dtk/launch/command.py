@@ -1,4 +1,4 @@
-"""Runs a user's command transparently, and also keeps its standard error in a file."""
+"""Runs a user's command transparently, and also saves its standard error to a file."""
 
 import fcntl
 import os
@@ -18,33 +18,33 @@ from typing import BinaryIO
 from dtk.errors import refused
 
 LOG_BYTES = 64 << 20
-"""The log is begun anew beyond this, and the part before is kept once: the last words are what counts."""
-DRAIN_S = 2.0  # Longest wait for error output after the end: a process left behind may hold the pipe open.
-KILL_S = 5.0  # Between SIGTERM and SIGKILL when the command is to end.
+"""The log is rotated at this size, with one older part: the last lines matter."""
+DRAIN_S = 2.0  # Timeout for error output after the exit: a process left behind may keep the pipe open.
+KILL_S = 5.0  # Time between SIGTERM and SIGKILL when the command is to be terminated.
 _CHUNK = 1 << 16  # Capacity of a pipe on Linux, pipe(7).
 
 
 class Command:
-    """One run of a command. Use as a context; SIGINT and SIGTERM reach the command while it is active."""
+    """One run of a command; a context manager that forwards SIGINT and SIGTERM to the command."""
 
     def __init__(self, argv: Sequence[str], environment: dict[str, str], log: Path) -> None:
         self.argv = list(argv)
         self.environment = environment
         self.log = log
-        self.stopped = False  # Whether someone asked it to stop.
+        self.stopped = False  # Whether a stop was requested.
         self.held: int | None = None
-        """The first signal that is to end it, where it waits for `release`: the ranks have a word before."""
-        self.holds = False  # Whether that first signal is to wait.
-        self.keeps_log = True  # Set to false where what follows is no evidence.
+        """The first stop signal, held until `release`, so that the ranks can report before."""
+        self.holds = False  # Whether that first signal is to be held.
+        self.keeps_log = True  # Set to False if further output is not evidence.
         self._process: subprocess.Popen[bytes] | None = None
         self._tee: threading.Thread | None = None
         self._previous: dict[int, object] = {}
 
     def __enter__(self) -> "Command":
-        """Start it.
+        """Start the command.
 
         Raises:
-            DtkError: it cannot be started, or the log cannot be written.
+            DtkError: the command cannot be started, or the log cannot be written.
         """
         with refused(f"cannot run {self.argv[0]}"):
             self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -71,20 +71,20 @@ class Command:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def poll(self) -> int | None:
-        """Return the exit code as a shell gives it; None while the command runs."""
+        """Return the exit code as a shell reports it; None while the command runs."""
         assert self._process is not None
         code = self._process.poll()
         return 128 - code if code is not None and code < 0 else code
 
     def wait(self, timeout_s: float) -> int | None:
-        """Return `poll()` once the command has ended, or after so many seconds."""
+        """Return `poll()` once the command has exited or the timeout has passed."""
         assert self._process is not None
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout_s)
         return self.poll()
 
     def end(self) -> None:
-        """Ask it to end, then make it."""
+        """Terminate the command, and kill it if necessary."""
         assert self._process is not None
         self._process.terminate()
         if self.wait(KILL_S) is None:
@@ -92,21 +92,21 @@ class Command:
             self._process.wait()
 
     def drain(self) -> None:
-        """After its end: wait until all it wrote has come through."""
+        """Wait after the exit until all output has been copied."""
         if self._tee is not None:
             self._tee.join(DRAIN_S)
 
     def _copy(self, source: int, log: BinaryIO) -> None:
-        """Error output to ours and to the log, until everyone who writes has closed it."""
+        """Copy error output to ours and to the log until every writer has closed it."""
         size = 0
         while True:
             try:
                 data = os.read(source, _CHUNK)
-            except OSError:  # What a terminal says at its end.
+            except OSError:  # A closed terminal raises this at its end.
                 data = b""
             if not data:
                 break
-            with suppress(OSError, ValueError):  # Ours is closed: the command's is not.
+            with suppress(OSError, ValueError):  # Our stderr is closed; the command's is not.
                 sys.stderr.buffer.write(data)
                 sys.stderr.buffer.flush()
             if self.keeps_log:
@@ -121,14 +121,14 @@ class Command:
         os.close(source)
 
     def _forward(self, number: int, frame: FrameType | None) -> None:
-        """Pass a signal on, but for Ctrl-C: the terminal gives that to the command too."""
+        """Forward a signal, except for Ctrl-C, which the terminal also sends to the command."""
         first, self.stopped = not self.stopped, True
         self.held = number if first and self.holds else None
         if self.held is None:
             self._pass_on(number)
 
     def release(self) -> None:
-        """Pass on what was held, if a second signal has not done so."""
+        """Forward the held signal, unless a second signal has already done so."""
         number, self.held = self.held, None
         if number is not None:
             self._pass_on(number)
@@ -136,13 +136,13 @@ class Command:
     def _pass_on(self, number: int) -> None:
         with suppress(OSError, ValueError):
             if number == signal.SIGINT and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp():
-                return  # The terminal gives it to the command too.
+                return  # The terminal sends it to the command too.
         if self._process is not None:
             self._process.send_signal(number)
 
 
 def _channel() -> tuple[int, int]:
-    """Where we read and where the command writes: a terminal if ours is one, so that progress bars stay bars."""
+    """Return (read end, write end for the command): a terminal if ours is one, so that progress bars work."""
     if not sys.stderr.isatty():
         return os.pipe()
     source, sink = pty.openpty()

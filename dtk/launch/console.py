@@ -1,4 +1,4 @@
-"""What `dtk run` prints: banner, progress, failure, next command."""
+"""Terminal output of `dtk run`: banner, progress, failure, next command."""
 
 import os
 import re
@@ -15,28 +15,28 @@ from diagnostics.contract.formatting import clean
 from diagnostics.contract.invocation import typed
 from dtk.launch.blame import find_failure
 
-POLL_S = 0.1  # Chosen: lines seem to appear at once.
+POLL_S = 0.1  # Chosen: lines appear without visible delay.
 
 
 class Console:
-    """Prints for one run. Colours and the live line only on a terminal."""
+    """Prints for one run. Uses colours and a live line only on a terminal."""
 
     def __init__(self) -> None:
         self.live = sys.stdout.isatty()
         self._line_open = False
 
     def line(self, text: str, colour: int | None = None) -> None:
-        """Print a line that stays, in bold and in a colour (an ANSI code) if one is given and this is a terminal."""
+        """Print a permanent line, in bold and with a colour (an ANSI code) if one is given and this is a terminal."""
         text = clean(text)
         self.rendered(f"\x1b[1;{colour}m{text}\x1b[0m" if colour is not None and self.live else text)
 
     def rendered(self, text: str) -> None:
-        """Print what a renderer has made fit for a terminal."""
+        """Print text that a renderer has already made safe for a terminal."""
         self.end_live()
         _write(f"{text}\n")
 
     def progress(self, text: str) -> None:
-        """Show a step line: in place on a terminal, where every tenth of the run stays; else as a line."""
+        """Show a step line: in place on a terminal, where every tenth of the run is permanent; otherwise as a line."""
         text = clean(text)
         if not self.live:
             _write(f"{text}\n")
@@ -50,13 +50,13 @@ class Console:
                 self.end_live()
 
     def end_live(self) -> None:
-        """Keep the live line as it stands and continue below it."""
+        """Make the live line permanent and continue below it."""
         if self._line_open:
             _write("\n")
             self._line_open = False
 
     def failure(self, failure: Failure, state: str, paths: RunPaths) -> None:
-        """Five lines: who, what, where, whom it took along, which log."""
+        """Print five lines: which rank, what, where, which other ranks it took down, which log."""
         where = [f"step {failure.step}"] if failure.step is not None else []
         where += [f"region {failure.region}"] if failure.region else []
         who = f": rank {failure.rank}{' failed first' * (state != 'hung')}" if failure.rank >= 0 else ""
@@ -74,7 +74,7 @@ def _write(text: str) -> None:
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
-    except OSError:  # Closed: what is still to come goes nowhere, also what the interpreter flushes at its end.
+    except OSError:  # Closed: further output is discarded, including what the interpreter flushes at exit.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
@@ -82,7 +82,7 @@ def _write(text: str) -> None:
 
 @dataclass(eq=False)
 class Follower:
-    """Follows the logs of this machine's ranks on a thread while the agent waits for them."""
+    """Follows the logs of this machine's ranks on a thread while the agent waits for the ranks."""
 
     paths: RunPaths
     console: Console
@@ -117,7 +117,7 @@ class Follower:
         if self.paths.logs(self.attempt + 1, 0).exists():
             self._read_all()
             self.attempt += 1
-            # The agent waits for the ranks that are left, so all error files are there.
+            # The agent waits for the remaining ranks, so all error files exist.
             failure, _ = find_failure(self.paths, self.attempt - 1, self.nproc, {})
             who = f"rank {failure.rank}: " if failure.rank >= 0 else ""
             self.console.line(f"attempt {self.attempt - 1} failed: {who}{failure.reason}")
@@ -133,7 +133,7 @@ class Follower:
                     self.console.line(f"[rank {rank}] {text.removeprefix('dtk: ')}")
 
     def _new_lines(self, path: Path) -> list[str]:
-        """Complete lines since the last look."""
+        """Return the complete lines since the last call."""
         try:
             with open_regular(path) as file:
                 file.seek(self._offsets.get(path, 0))

@@ -1,4 +1,4 @@
-"""The short diagnosis below the message of a failed run. Never raises and never takes long."""
+"""The short diagnosis below the message of a failed run. Never raises, and has a time limit."""
 
 import shutil
 from contextlib import suppress
@@ -8,18 +8,18 @@ from diagnostics.contract.artifacts import RunPaths
 from dtk.launch.console import Console
 from dtk.record.guard import bounded
 
-LIMIT_S = 20.0  # Longest wait for a diagnosis; the run's own reason stands above it.
+LIMIT_S = 20.0  # Timeout of a diagnosis; the run's own reason is printed before.
 
 
 def explain(console: Console, paths: RunPaths) -> None:
-    """Diagnose the run folder and print what was found, if a cause was."""
+    """Diagnose the run folder and print the result if a cause was found."""
     if text := explanation(paths, console.live):
         console.rendered(text)
 
 
 def prepare() -> None:
-    """Load what a diagnosis needs, so that it is there at once when it is needed."""
-    with suppress(ImportError):  # `explanation` says so.
+    """Import what a diagnosis needs, so that it does not delay one later."""
+    with suppress(ImportError):  # `explanation` reports it.
         for module in ("diagnose", "evidence.gather", "report.terminal", "report.diagnosis"):
             import_module(f"diagnostics.{module}")
         import_module("diagnostics.causes.registry").collect()
@@ -35,7 +35,7 @@ def explanation(paths: RunPaths, terminal: bool) -> str:
         from diagnostics.report.diagnosis import document
         from diagnostics.report.terminal import render
 
-        with suppress(DiagnosticsError):  # Nothing there to go by.
+        with suppress(DiagnosticsError):  # No evidence.
             report = diagnose(paths.root)
             if report.root_causes:
                 columns = shutil.get_terminal_size().columns if terminal else None

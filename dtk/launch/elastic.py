@@ -20,15 +20,15 @@ from diagnostics.contract.artifacts import RunPaths
 from dtk.launch.processes import importable
 from dtk.parallel import loopback
 
-SHUTDOWN_TIMEOUT_S = 5  # How long the agent waits for the peers of a failed rank after SIGTERM.
+SHUTDOWN_TIMEOUT_S = 5  # Timeout of the agent for the peers of a failed rank after SIGTERM.
 RENDEZVOUS = "dtk-loopback"  # Name of `LoopbackRendezvous` in torch's registry.
 
 
 class LoopbackRendezvous(StaticTCPRendezvous):
-    """A store in the parent that listens on loopback, used by the agent and its ranks over all restarts.
+    """A store in the parent that listens on loopback; the agent and its ranks use it across all restarts.
 
-    torch's `c10d` rendezvous keeps its state as a pickle in a store that listens on every interface, so whoever
-    reaches the port executes code in the launcher. One node has nothing to agree on: it is always rank 0 of 1.
+    torch's `c10d` rendezvous keeps its state as a pickle in a store that listens on every interface, so anyone who
+    reaches the port can execute code in the launcher. A single node needs no agreement: it is always rank 0 of 1.
     """
 
     def __init__(self, port: int, run_id: str) -> None:
@@ -36,11 +36,11 @@ class LoopbackRendezvous(StaticTCPRendezvous):
         super().__init__(loopback.ADDRESS, self.store.port, rank=0, world_size=1, run_id=run_id, timeout=0)
 
     def get_backend(self) -> str:
-        """Return the name under which it is registered."""
+        """Return the name of this rendezvous backend."""
         return RENDEZVOUS
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Return the store and this node's place: there is nobody to wait for."""
+        """Return the store and this node's rank, without waiting for other nodes."""
         address = RendezvousStoreInfo(self.master_addr, self.master_port)
         return RendezvousInfo(PrefixStore(self.run_id, self.store), self.rank, self.world_size, address)
 
@@ -55,11 +55,11 @@ class RankLogs(LogsSpecs):
 
     @property
     def root_log_dir(self) -> str:
-        """The run's logs folder."""
+        """Logs folder of the run."""
         return str(self.paths.root / "logs")
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """Make the folders of one attempt and name its files."""
+        """Create the folders of one attempt and return its file names."""
         destination = LogsDest()
         for local_rank, env in envs.items():
             attempt = self.first_attempt + int(env["TORCHELASTIC_RESTART_COUNT"])
@@ -77,7 +77,7 @@ def run_ranks(paths: RunPaths, nproc: int, first_attempt: int, max_restarts: int
     """Start the ranks and wait for them.
 
     Returns:
-        exit code of every rank that failed (negative = killed by that signal); empty when all went well.
+        Exit code of every rank that failed (negative = killed by that signal); empty if none did.
     """
     for part in ("elastic", "launcher"):
         logging.getLogger(f"torch.distributed.{part}").setLevel(logging.CRITICAL)
@@ -85,8 +85,8 @@ def run_ranks(paths: RunPaths, nproc: int, first_attempt: int, max_restarts: int
         rendezvous_handler_registry.register(
             RENDEZVOUS, lambda given: LoopbackRendezvous(int(given.endpoint.rpartition(":")[2]), given.run_id)
         )
-    # Without local_addr the agent asks the resolver for this host's name, which laptops may not know. SIGINT, SIGTERM
-    # and SIGHUP are ours: the ranks are asked to write a checkpoint first.
+    # Without local_addr the agent resolves this host's name, which laptops may not know. SIGINT, SIGTERM and SIGHUP are
+    # handled by dtk: the ranks are asked for a checkpoint first.
     options: dict[str, Any] = {"min_nodes": 1, "max_nodes": 1, "nproc_per_node": nproc, "max_restarts": max_restarts}
     options |= {"run_id": uuid.uuid4().hex, "rdzv_backend": RENDEZVOUS, "rdzv_endpoint": f"127.0.0.1:{port}"}
     options |= {"local_addr": "127.0.0.1", "signals_to_handle": "SIGQUIT", "shutdown_timeout": SHUTDOWN_TIMEOUT_S}

@@ -1,4 +1,4 @@
-"""One rank that torchrun or Slurm started, from rendezvous to exit code; the caller on rank 0 decides what it runs."""
+"""A rank that torchrun or Slurm started, from rendezvous to exit code; the caller on rank 0 decides what it runs."""
 
 import json
 import os
@@ -15,14 +15,14 @@ from dtk.rank.worker import work
 
 
 def join(launcher: str, decide: Callable[[], cluster.Shared]) -> int:
-    """Meet, let rank 0 decide, train.
+    """Join the other ranks, let rank 0 decide, and train.
 
     Args:
         launcher: `torchrun` or `slurm`.
         decide: called on rank 0, and after a restart by torchrun only if nothing was decided before.
 
     Raises:
-        DtkError: on every rank, when rank 0 could not continue.
+        DtkError: on every rank, if rank 0 cannot continue.
     """
     if launcher == "slurm":
         os.environ.update(cluster.adopt_slurm(os.environ))

@@ -1,4 +1,4 @@
-"""Checks the inputs of a run before it begins, so that a mistake is one line and not one traceback per rank."""
+"""Checks of a run's inputs before it starts, so that a mistake is one line and not one traceback per rank."""
 
 import math
 from importlib.util import find_spec
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from dtk.data.dataset import Dataset
 
 _counted: "list[tuple[DataConfig, list[str], Dataset]]" = []
-"""The dataset that `settle_epochs` has built, at most one, for `check_parts`: it may take minutes to build."""
+"""The dataset that `settle_epochs` has built, at most one, for reuse by `check_parts`: building it may take minutes."""
 
 
 def check_parts(config: Config, world_size: int) -> dict[str, Any]:
-    """Look at the folder for offloaded states, optimizer, tracker, weights and data where they are.
+    """Check the folder for offloaded states, the optimizer, the tracker, weights and data.
 
     Returns:
-        what the data is.
+        The description of the data.
 
     Raises:
-        DtkError: the first part that cannot be used.
+        DtkError: for the first part that cannot be used.
     """
     from dtk.data.build import check_dataset
     from dtk.record.trackers import check_tracker
@@ -37,7 +37,7 @@ def check_parts(config: Config, world_size: int) -> dict[str, Any]:
     if config.strategy.offload_folder is not None:
         from dtk.parallel.tiers import Swap
 
-        Swap(config.strategy.offload_folder, [])  # Each rank takes what it needs before its first step.
+        Swap(config.strategy.offload_folder, [])  # Each rank reserves its space before its first step.
     if isinstance(config.optimizer, CustomOptimizerConfig):
         from dtk.train.optimizer import check_optimizer
 
@@ -60,7 +60,7 @@ def check_parts(config: Config, world_size: int) -> dict[str, Any]:
 
 
 def settle_epochs(composed: Composed) -> Composed:
-    """Turn `train.epochs` into steps: the samples are counted.
+    """Convert `train.epochs` to steps by counting the samples.
 
     Raises:
         DtkError: the data cannot be used.
@@ -75,7 +75,7 @@ def settle_epochs(composed: Composed) -> Composed:
 
 
 def _dataset(config: Config) -> "Dataset":
-    """Build the dataset, or take the one whose samples were just counted; it is handed over once."""
+    """Build the dataset, or return the one whose samples were just counted, once."""
     from dtk.data.build import build_dataset
 
     if _counted and _counted[0][:2] == (config.data, config.allow_targets):

@@ -1,4 +1,4 @@
-"""One run on this machine: starts the ranks, follows them, and writes the final status."""
+"""A run on this machine: starts the ranks, follows them, and writes the final status."""
 
 import dataclasses
 import json
@@ -31,7 +31,7 @@ class Outcome:
 def launch(config: Config, paths: RunPaths, placement: Placement, attempt: int, console: Console) -> Outcome:
     """Run all ranks to their end and close the status; prints progress and, if need be, what failed."""
     begin(paths, attempt)
-    # With a number of the user's own the ranks set their threads themselves, if one is configured.
+    # If the user has set a number, each rank sets its threads itself, if configured.
     threads = 0 if own_threads() else placement.threads
     variables = rank_variables(config, paths, os.environ, threads=threads, one_machine=True)
     variables |= {job.DEVICE: placement.device, job.BACKEND: placement.backend, job.ATTEMPT: str(attempt)}
@@ -49,7 +49,7 @@ def launch(config: Config, paths: RunPaths, placement: Placement, attempt: int, 
                 close(paths, "failed", 1, reason=f"the launcher failed: {type(error).__name__}: {error}")
                 raise
         last_attempt = follower.attempt
-        failed_by_itself = any(code > 0 for code in exit_codes.values())  # Others were asked to end.
+        failed_by_itself = any(code > 0 for code in exit_codes.values())  # Other ranks were asked to stop.
         if stop.signal_number is not None and (stop.twice or not failed_by_itself):
             return _stopped(paths, stop)
     if not exit_codes:
@@ -58,7 +58,7 @@ def launch(config: Config, paths: RunPaths, placement: Placement, attempt: int, 
 
 
 def _ended_in_order(config: Config, paths: RunPaths) -> Outcome:
-    """All ranks ended by themselves; rank 0 wrote the status unless the disk was full."""
+    """Handle the normal exit of all ranks; rank 0 wrote the status unless the disk was full."""
     status = read_status(paths.status)
     if status.state != "running":
         return Outcome(status.state, status.exit_code or 0)
@@ -71,13 +71,13 @@ def _ended_in_order(config: Config, paths: RunPaths) -> Outcome:
 
 
 def _stopped(paths: RunPaths, stop: StopSignals) -> Outcome:
-    """Close a run that was asked to stop; rank 0 has written the status if it had time to."""
+    """Write the status of a stopped run; rank 0 has written it if it had time."""
     assert stop.signal_number is not None
     exit_code = 128 + stop.signal_number
     status = read_status(paths.status)
     if status.state == "finished":
         return Outcome("finished", 0)
-    # Rank 0 says more, such as why there is no checkpoint, but knows only the parent's own signal.
+    # Rank 0 reports more, such as why there is no checkpoint, but knows only the parent's own signal.
     stated = status.reason if status.state == "preempted" else ""
     reason = "stopped at once, without a checkpoint" if stop.twice else stated or "stopped by a signal"
     close(paths, "preempted", exit_code, reason=reason)
@@ -87,7 +87,7 @@ def _stopped(paths: RunPaths, stop: StopSignals) -> Outcome:
 def _failed(
     config: Config, paths: RunPaths, placement: Placement, attempt: int, exit_codes: dict[int, int], console: Console
 ) -> Outcome:
-    """Close a failed run: a user's error is one line, anything else names the first rank."""
+    """Write the status of a failed run: a user's error is one line, anything else names the first failed rank."""
     message = user_error(paths, attempt, placement.nproc)
     if message is not None:
         close(paths, "failed", 2, reason=message)

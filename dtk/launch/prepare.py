@@ -1,5 +1,5 @@
-"""Prepares a job before its launch: composes, places and checks it, and describes it in a run folder. Imports what a
-later phase needs only there, so that `--cfg` and a refused job answer at once.
+"""Prepares a job before its launch: composes, places and checks it, and describes it in a run folder. Imports of a
+later phase are local to it, so that `--cfg` and a rejected job respond immediately.
 """
 
 import dataclasses
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 def compose_point(
     overrides: list[str], config_dir: Path | None, earlier: Path | None = None, *, trust: bool = False
 ) -> Resumed:
-    """Compose one point from what was typed for it, checked as far as that goes without knowing the ranks.
+    """Compose one point from its overrides, and check what does not depend on the number of ranks.
 
     Args:
         overrides: in Hydra's grammar.
-        config_dir: the user's own YAML files.
-        earlier: a run folder whose configuration is taken instead of conf/.
-        trust: also take one that others own or can write to.
+        config_dir: folder of custom YAML files.
+        earlier: a run folder whose configuration is used instead of conf/.
+        trust: accept a folder that others own or can write to.
 
     Raises:
-        DtkError: anything wrong in it.
+        DtkError: an override or a file is invalid.
     """
     if earlier is not None:
         return rerun(earlier, overrides, config_dir, trust=trust)
@@ -54,7 +54,7 @@ def print_configuration(point: Resumed) -> None:
 
 
 def place_point(point: Resumed) -> tuple[Resumed, Placement]:
-    """Settle ranks and batch of a run, and check what can be checked without reading data."""
+    """Resolve ranks and batch of a run, and check everything that does not need the data."""
     launcher = point.composed.config.launcher
     if is_remote(launcher):
         placement = remote_placement(point.composed.config)
@@ -66,7 +66,7 @@ def place_point(point: Resumed) -> tuple[Resumed, Placement]:
 
 
 def settle_point(point: Resumed, placement: Placement, world_size: int) -> Resumed:
-    """Divide the batch over the ranks, and check every rule that needs no data."""
+    """Divide the batch over the ranks, and check every rule that does not need the data."""
     from dtk.nccl.render import check_preset
     from dtk.record.manifest import network
 
@@ -86,7 +86,7 @@ def settle_point(point: Resumed, placement: Placement, world_size: int) -> Resum
 
 
 def make_folder(point: Resumed, data: dict[str, Any], placement: Placement, world_size: int, launcher: str) -> RunPaths:
-    """Make the run folder, or continue in the one that is resumed, and describe the run in it."""
+    """Create the run folder, or reuse that of a resumed run, and describe the run in it."""
     from dtk.nccl.render import render
     from dtk.plan.stored import keep_plan
     from dtk.record.run_folder import create, describe, name_run
@@ -121,7 +121,7 @@ def manifest_of(
     """Return the content of manifest.json for a point, with its data and the runs that it continues from.
 
     Raises:
-        DtkError: the run is resumed with other data.
+        DtkError: the run is resumed with different data.
     """
     from dtk.record.manifest import manifest
 
@@ -138,7 +138,7 @@ def manifest_of(
 
 
 def cuda_devices(wanted: str) -> int:
-    """Return how many CUDA devices there are here, counted without initialising CUDA in the parent."""
+    """Return the number of CUDA devices, without initializing CUDA in the parent."""
     if wanted == "cpu":
         return 0
     import torch

@@ -1,4 +1,4 @@
-"""Helpers to start processes of dtk: an environment in which they find dtk, a free port, termination by SIGTERM."""
+"""Helpers for starting dtk's processes: an environment in which they find dtk, a free port, termination by SIGTERM."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from dtk.config.folders import source_tree
 
 
 def importable(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment with dtk's own source tree first on PYTHONPATH, where it runs from one; else as it is."""
+    """Return the environment with dtk's source tree first on PYTHONPATH; unchanged if dtk is installed."""
     root = source_tree()
     if root is None:
         return dict(environment)
@@ -33,7 +33,7 @@ def killed_by(name: str) -> str:
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends what runs inside as Ctrl-C does, so that processes which it started do not outlive it."""
+    """Make SIGTERM end the block as Ctrl-C does, so that the processes it started do not outlive it."""
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

@@ -18,13 +18,13 @@ from dtk.record.run_folder import begin
 
 
 def join_job(arguments: argparse.Namespace) -> int:
-    """Join as one rank of torchrun or Slurm: rank 0 composes and makes the folder, all train."""
+    """Join as one rank of torchrun or Slurm: rank 0 composes and creates the run folder, all ranks train."""
     launcher = str(started_by(os.environ))
     return join(launcher, lambda: _decide(arguments, launcher))
 
 
 def _decide(arguments: argparse.Namespace, launcher: str) -> cluster.Shared:
-    """Decide, on rank 0, what all ranks of torchrun or Slurm share, including the run folder."""
+    """Return rank 0's decision for all ranks of torchrun or Slurm, including the run folder."""
     world_size = int(os.environ["WORLD_SIZE"])
     local_size = cluster.local_size(os.environ)
     point = compose_point(arguments.overrides, arguments.config_dir, arguments.rerun, trust=arguments.trust)

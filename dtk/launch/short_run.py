@@ -1,4 +1,4 @@
-"""A short run of dtk in its own process, for commands that try something: started, read, and always removed."""
+"""A short run of dtk in a subprocess, for commands that try something: started, read, and always removed."""
 
 import os
 import shlex
@@ -17,16 +17,16 @@ from dtk.launch.processes import importable
 from dtk.orphan import killed_with
 
 QUIET = ("train.evaluate_every=-1", "checkpoint=off", "tracker=none")
-"""Overrides by which a run leaves nothing but its records."""
+"""Overrides with which a run writes nothing except its records."""
 _END_S = (2.0, 15.0, 5.0)
-"""Waited for a run to end by itself, as Ctrl-C has reached it too, then after each of two requests."""
+"""Timeouts for a run to exit: by itself, as Ctrl-C has reached it too, then after each of two requests."""
 
 
 def run_short(arguments: Sequence[str], home: Path) -> Path:
     """Run `dtk run` once to its end and return its run folder below `home`, in which its output stays.
 
     Raises:
-        DtkError: the run could not start, which it says in one line.
+        DtkError: the run could not start; contains its error line.
     """
     before = _folders(home)
     code, errors = _run([*arguments, override("runs_folder", home.absolute())])
@@ -38,7 +38,7 @@ def run_short(arguments: Sequence[str], home: Path) -> Path:
 
 
 def speed_and_peak(run: Details) -> tuple[float | None, float | None]:
-    """Return tokens/s, and the peak memory in bytes of the rank with the most; None where it was not measured."""
+    """Return tokens/s, and the peak memory in bytes of the rank with the most; None if not measured."""
     figures = {**run.last_metrics, **run.summary}
     ranks = figures.get("peak_memory_bytes_per_rank")
     peak = max(ranks) if isinstance(ranks, list) and ranks else figures.get("peak_memory_bytes")
@@ -50,7 +50,7 @@ def _folders(home: Path) -> set[Path]:
 
 
 def _run(arguments: Sequence[str]) -> tuple[int, str]:
-    """Exit code and standard error; a run is never left behind."""
+    """Return exit code and standard error; the run never outlives this call."""
     process = subprocess.Popen(
         [sys.executable, "-m", "dtk.run", *arguments],
         env=importable(os.environ),
@@ -59,12 +59,12 @@ def _run(arguments: Sequence[str]) -> tuple[int, str]:
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        preexec_fn=partial(killed_with, os.getpid()),  # Nobody would read what an orphan measures.
+        preexec_fn=partial(killed_with, os.getpid()),  # Measurements of an orphan would not be read.
     )
     try:
         _, errors = process.communicate()
     except BaseException:
-        for wait_s in _END_S:  # A run that is asked twice ends its ranks at once.
+        for wait_s in _END_S:  # A second request makes a run kill its ranks immediately.
             with suppress(subprocess.TimeoutExpired):
                 process.wait(wait_s)
                 break

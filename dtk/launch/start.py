@@ -1,4 +1,4 @@
-"""Starts a prepared job: a preflight if one is wanted, then the ranks of this machine, or a submission to a cluster."""
+"""Starts a prepared job: a preflight if requested, then the ranks of this machine, or a submission to a cluster."""
 
 import gc
 import shutil
@@ -14,7 +14,7 @@ from dtk.config.resume import Resumed
 from dtk.errors import INTERRUPTED
 from dtk.launch.prepare import make_folder
 
-FAILED = 1  # Exit code when a preflight refuses to launch, as when a rank fails.
+FAILED = 1  # Exit code if a preflight rejects the launch, as if a rank fails.
 
 
 def run_point(
@@ -23,10 +23,10 @@ def run_point(
     """Start one run on this machine, or submit a job for others.
 
     Returns:
-        the exit code, see `dtk.run.main`.
+        The exit code, see `dtk.run.main`.
 
     Raises:
-        DtkError: data, tracker or runs folder cannot be used, or the cluster refuses the job.
+        DtkError: data, tracker or runs folder cannot be used, or the cluster rejects the job.
     """
     nodes = point.composed.config.launcher.nodes if is_remote(point.composed.config.launcher) else 1
     with redirect_stdout(sys.stderr) if dry_run else nullcontext():
@@ -42,7 +42,7 @@ def run_point(
 
 
 def _run_here(point: Resumed, placement: Placement, opened: Callable[[RunPaths], None] | None, dry_run: bool) -> int:
-    """One run on this machine: `run_point` without what is elsewhere."""
+    """Run on this machine: `run_point` without remote launchers."""
     from dtk.launch.banner import banner, farewell
     from dtk.launch.console import Console
     from dtk.launch.inputs import check_parts
@@ -65,13 +65,13 @@ def _run_here(point: Resumed, placement: Placement, opened: Callable[[RunPaths],
     try:
         outcome = launch(config, paths, placement, point.attempt, console)
         farewell(console, paths, outcome)
-    except KeyboardInterrupt:  # The last words were cut off; the run is closed already.
+    except KeyboardInterrupt:  # The last lines were interrupted; the run is already closed.
         return INTERRUPTED
     return outcome.exit_code
 
 
 def preflight_point(composed: Composed, world_size: int, local_size: int) -> str:
-    """Return, with preflight=on, the report on a job that would hang; empty when it may be launched."""
+    """Return, with preflight=on, the report on a job that would hang; empty if it may be launched."""
     if composed.config.preflight == "off":
         return ""
     from diagnostics.report.terminal import render

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a closed terminal in the parent: the first asks ranks for a checkpoint, a second ends them."""
+"""Ctrl-C, SIGTERM and hangup in the parent: the first signal requests a checkpoint, the second kills the ranks."""
 
 import contextlib
 import os
@@ -10,14 +10,14 @@ import psutil
 
 from dtk.parallel.stop import LOCAL_STOP, STOPPING, is_ignored_hangup
 
-STOPPED = tuple(128 + number for number in STOPPING)  # Exit codes of a run that was asked to stop.
+STOPPED = tuple(128 + number for number in STOPPING)  # Exit codes of a stopped run.
 
 
 class StopSignals:
-    """While active, turns the first signal into a request and the second into an immediate end.
+    """While active, converts the first signal to a stop request and the second to immediate termination.
 
-    A hangup is a request only, however often it comes: the kernel and the shell both send it when a
-    terminal is closed, and nobody is left to be impatient.
+    A hangup is only a request, however often it is received: the kernel and the shell both send one when a terminal is
+    closed.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class StopSignals:
         self._previous: dict[int, object] = {}
 
     def __enter__(self) -> "StopSignals":
-        # Ranks inherit this and so survive a request that comes before they listen; it is repeated.
+        # Ranks inherit this and so survive a request that arrives before they install handlers; it is repeated.
         self._previous[LOCAL_STOP] = signal.signal(LOCAL_STOP, signal.SIG_IGN)
         for number in STOPPING:
             if not is_ignored_hangup(number):
@@ -50,19 +50,19 @@ class StopSignals:
             return
         self.signal_number = number
         again = "press Ctrl-C again" if number == signal.SIGINT else "send the signal again"
-        with contextlib.suppress(OSError):  # The terminal may be gone.
+        with contextlib.suppress(OSError):  # The terminal may be closed.
             text = f"\nstopping after this step, with a checkpoint ({again} to stop now)\n"
             os.write(sys.stderr.fileno(), text.encode())
         self.repeat()
 
     def repeat(self) -> None:
-        """Ask the ranks again, if a stop was asked for: some may not have listened yet."""
+        """Repeat a stop request to the ranks, as some may not have installed handlers before."""
         if self.signal_number is not None and not self.twice:
             ask_ranks()
 
 
 def ask_ranks() -> None:
-    """Ask the ranks that this process started for an orderly end; may be repeated."""
+    """Request a graceful stop of the ranks that this process started; may be repeated."""
     for child in psutil.Process().children():
         _send(child, LOCAL_STOP)
 

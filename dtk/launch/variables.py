@@ -1,4 +1,4 @@
-"""The environment that a configuration asks for in its ranks, whoever starts them."""
+"""The environment variables of the ranks according to the configuration, whatever launcher starts them."""
 
 from collections.abc import Mapping
 
@@ -12,18 +12,18 @@ from dtk.record.flight import environment as flight_environment
 def rank_variables(
     config: Config, paths: RunPaths, here: Mapping[str, str] | None, *, threads: int = 0, one_machine: bool = False
 ) -> dict[str, str]:
-    """Return the variables that the ranks must have before they create a communicator; the user's own values win.
+    """Return the variables that the ranks need before they create a communicator; the user's values take precedence.
 
     Args:
-        config: settled for the ranks of the job.
+        config: resolved for the ranks of the job.
         paths: the run folder, as the ranks see it.
-        here: environment of the process that starts the ranks, or of the rank itself; None = they start elsewhere, and
-            each adds there what depends on its machine.
-        threads: of the CPU per rank; 0 = each rank sets them itself.
-        one_machine: whether all ranks share this one, so that loopback is enough.
+        here: environment of the process that starts the ranks, or of the rank itself; None if they start elsewhere,
+            where each adds what depends on its machine.
+        threads: CPU threads per rank; 0 = each rank sets them itself.
+        one_machine: whether all ranks run on this machine, so that loopback is sufficient.
 
     Raises:
-        DtkError: the preset needs a key that is not given.
+        DtkError: the preset requires a key that is not set.
     """
     chosen = {"OMP_NUM_THREADS": str(threads)} if threads else {}
     if config.train.deterministic:

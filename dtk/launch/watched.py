@@ -1,4 +1,4 @@
-"""A user's command under the live watch (`dtk.record.watched_rank`): environment, exit code and output."""
+"""Runs a user's command under the live watch (`dtk.record.watched_rank`): environment, exit code and output."""
 
 import os
 import signal
@@ -28,20 +28,20 @@ from dtk.record.stall_probe import STANDS_S
 from dtk.record.watch_environment import is_watched, watch_variables
 
 POLL_S = 0.1  # Chosen: far below the seconds that a verdict takes.
-LOOK_S = 1.0  # Between two looks at ranks that have not met.
-LEAVE_S = 1.0  # Wait for the command to end by itself after the watch ended its ranks, before the report is printed.
-COMPARE_S = 5.0  # Longest that the end of a job waits for the comparison of its ranks' last calls.
-ANSWER_S = 2.5  # Longest that a signal to stop is held back until the ranks have said where they are.
+LOOK_S = 1.0  # Interval between two checks of ranks that have not joined.
+LEAVE_S = 1.0  # Time for the command to exit after the watch terminated its ranks, before the report is printed.
+COMPARE_S = 5.0  # Limit of the comparison of the ranks' last calls at the end of a job.
+ANSWER_S = 2.5  # Limit for which a stop signal is held until the ranks have reported their places.
 FRESH_S = 5.0
-"""A rank that has not told for longer is gone, or native code holds Python's lock: nothing is known of it."""
-HUNG = 1  # Exit code when the watch ended the job.
+"""A rank without a report for longer has exited, or native code holds the GIL: its state is unknown."""
+HUNG = 1  # Exit code if the watch ended the job.
 
 
 def run_watched(argv: list[str], folder: Path, stall_timeout_s: float, start_timeout_s: float) -> int:
-    """Run the command to its end, or to that of its watch.
+    """Run the command until it exits or its watch ends it.
 
     Raises:
-        DtkError: the command cannot be started, or its log not be written.
+        DtkError: the command cannot be started, or its log cannot be written.
     """
     paths = RunPaths(folder)
     recorder = recorder_environment(RecordConfig(), paths)
@@ -57,24 +57,24 @@ def run_watched(argv: list[str], folder: Path, stall_timeout_s: float, start_tim
         if verdict is None:
             return _ended(command, paths)
         command.keeps_log = False
-        # The reason at once, and the report when the command has ended.
+        # The reason is printed immediately, the report once the command has exited.
         say(verdict.reason)
         text = explanation(paths, sys.stderr.isatty())
         if command.wait(LEAVE_S) is not None:
             command.drain()
         _show(text)
         say(f"more: {_more(paths)}")
-    # Ranks of this host that outlived the command, which may have had to be killed.
+    # Ranks of this host may outlive the command, if it had to be killed.
     pids = {beat.pid for beat in _beats(paths) if beat.host == socket.gethostname()}
     for pid in pids | pids_on_their_way(paths):
-        with suppress(OSError):  # It is gone, or not ours.
+        with suppress(OSError):  # It has exited, or belongs to another user.
             if is_watched(pid, paths):
                 os.kill(pid, signal.SIGKILL)
     return HUNG
 
 
 def _follow(command: Command, paths: RunPaths, start_timeout_s: float) -> None:
-    """Until the command ends, or its watch ends it."""
+    """Wait until the command exits, or its watch ends it."""
     ready, looked_s = False, time.monotonic()
     while command.wait(POLL_S) is None and _verdict(paths) is None:
         if not ready and paths.heartbeat(0).parent.is_dir():
@@ -87,18 +87,18 @@ def _follow(command: Command, paths: RunPaths, start_timeout_s: float) -> None:
             looked_s = time.monotonic()
             if (verdict := missing_ranks(paths, start_timeout_s)) is not None:
                 write_json(paths.verdict(verdict.attempt), verdict)
-                command.end()  # Its ranks have no watch yet that would end them.
+                command.end()  # Ranks that have not joined have no watch that would end them.
 
 
 def _ask(paths: RunPaths) -> None:
-    """Ask the ranks of this host by a file, as one that hangs hears no signal, and wait for them up to ANSWER_S."""
+    """Ask the ranks of this host by a file, as a hanging rank handles no signal, and wait up to ANSWER_S seconds."""
     here = socket.gethostname()
     beats = {path: read_heartbeat(path) for path in paths.heartbeat(0).parent.glob("rank_*.json")}
     awaited = [paths.answer(int(path.stem[5:])) for path, beat in beats.items() if beat and beat.host == here]
     try:
         paths.question.parent.mkdir(parents=True, exist_ok=True)
         paths.question.touch()
-    except OSError:  # The disk is full: the signal counts more.
+    except OSError:  # The disk is full: the signal is more important.
         return
     ends_s = time.monotonic() + ANSWER_S
     while time.monotonic() < ends_s and not all(path.exists() for path in awaited):
@@ -106,14 +106,14 @@ def _ask(paths: RunPaths) -> None:
 
 
 def _stood(paths: RunPaths) -> bool:
-    """Whether all ranks that answered had stood still for a while, and one of them waited in a call."""
+    """Whether all ranks that answered were stalled, and one of them waited in a call."""
     answers = [mapping(str(path), []) for path in paths.answer(0).parent.glob("answer_*.json")]
     still = [answer for answer in answers if (number(answer.get("idle_s")) or 0.0) >= STANDS_S]
     return bool(still) and len(still) == len(answers) and any(answer.get("inside") for answer in still)
 
 
 def say(text: str) -> None:
-    """One line on standard error, where the command's standard output stays what it is."""
+    """Print one line on standard error, which leaves the command's standard output unchanged."""
     print(f"dtk watch: {clean(text)}", file=sys.stderr, flush=True)
 
 
@@ -127,10 +127,10 @@ def _show(report: str) -> None:
 
 
 def _ended(command: Command, paths: RunPaths) -> int:
-    """Return the command's exit code, and print the cause if it failed and nobody stopped it."""
+    """Return the command's exit code; print the cause if it failed without being stopped."""
     command.drain()
     code = command.poll() or 0
-    if command.stopped:  # What it hung in, if it stood still; else where to ask.
+    if command.stopped:  # The cause of the hang if it was stalled; otherwise where to look.
         if paths.question.parent.is_dir():
             if _stood(paths):
                 _show(explanation(paths, sys.stderr.isatty()))
@@ -142,16 +142,16 @@ def _ended(command: Command, paths: RunPaths) -> int:
             say(f"the command failed with exit code {code} before any process group was made")
         else:
             say(f"the command failed with exit code {code}; for what was recorded: {_more(paths)}")
-    # Of a rank on another node this one's command says nothing.
+    # The exit code here tells nothing about ranks on other nodes.
     elif not _differed(paths) and {beat.host for beat in _beats(paths)} <= {socket.gethostname()}:
         record = {"kind": artifacts.FINISHED, "command": command.argv, "time_s": time.time()}
-        with suppress(OSError):  # A full disk: the command's own end stands.
+        with suppress(OSError):  # A full disk: the command's own result remains.
             write_json(paths.finished, record)
     return code
 
 
 def _differed(paths: RunPaths) -> bool:
-    """Return whether the last calls of the ranks differed, which the live watch may miss when a command ends well."""
+    """Return whether the ranks' last calls differed, which the live watch may miss if a command exits normally."""
     verdicts: list[Verdict] = []
 
     def compare() -> None:
@@ -169,13 +169,13 @@ def _differed(paths: RunPaths) -> bool:
 
 
 def _verdict(paths: RunPaths) -> Verdict | None:
-    """Why the ranks were ended, if they were, in whichever attempt."""
+    """Return why the ranks were terminated, in whichever attempt; None if they were not."""
     verdicts = (read_verdict(path) for path in paths.verdict(0).parent.parent.glob("attempt_*/watch.json"))
     return max((verdict for verdict in verdicts if verdict), key=lambda verdict: verdict.time_s, default=None)
 
 
 def _beats(paths: RunPaths) -> list[artifacts.Heartbeat]:
-    """Return the last heartbeat of every rank that left one."""
+    """Return the last heartbeat of every rank that has one."""
     beats = (read_heartbeat(path) for path in paths.heartbeat(0).parent.glob("rank_*.json"))
     return [beat for beat in beats if beat is not None]
 
@@ -214,12 +214,12 @@ def pids_on_their_way(paths: RunPaths) -> set[int]:
 
 
 def _starts(paths: RunPaths) -> tuple[int, dict[int, LogFact]]:
-    """Return the number of the last attempt, and the starts that its ranks reported."""
+    """Return the number of the last attempt, and the start reports of its ranks."""
     folders = [folder for folder in paths.start(0, 0).parent.parent.glob("attempt_*") if folder.name[8:].isdecimal()]
     last = max(folders, key=lambda folder: int(folder.name[8:]), default=None)
     starts: dict[int, LogFact] = {}
     for path in last.glob("rank_*.json") if last else ():
-        with suppress(OSError, ValueError):  # It is being written for the first time.
+        with suppress(OSError, ValueError):  # The file is being written for the first time.
             fact = start.read(path, path.name, Limits())
             if fact.rank is not None:
                 starts[fact.rank] = fact
@@ -227,11 +227,11 @@ def _starts(paths: RunPaths) -> tuple[int, dict[int, LogFact]]:
 
 
 def _runs(fact: LogFact, here: str) -> bool:
-    """Whether its process is there; of another host that is not known, so it counts."""
+    """Whether its process is running; on another host this is unknown and counts as running."""
     if fact.fields["host"] != here:
         return True
     try:
         os.kill(fact.fields["pid"], 0)
-    except (OSError, TypeError, OverflowError):  # The file may hold anything.
+    except (OSError, TypeError, OverflowError):  # The file may contain anything.
         return False
     return True

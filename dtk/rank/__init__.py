@@ -1,1 +1,1 @@
-"""One rank of a run: its process, from configuration to training."""
+"""The process of one rank, from configuration to training."""

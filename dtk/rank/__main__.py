@@ -8,9 +8,9 @@ from dtk.orphan import end_with, leave_process
 
 
 def main(run_folder: Path, launcher_pid: int) -> int:
-    """Train; the exit code of the rank."""
+    """Train and return the exit code of the rank."""
     end_with(launcher_pid)
-    # What importing torch makes lives to the end; walking it again and again is a third of the start.
+    # Objects of torch's import live to the end; scanning them repeatedly is a third of the start-up time.
     gc.disable()
     from dtk.rank.worker import main as work
 

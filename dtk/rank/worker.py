@@ -1,4 +1,4 @@
-"""One rank: trains from a resolved configuration, under dtk's launcher (`main`), torchrun or Slurm. Knows no Hydra."""
+"""Training on one rank from a resolved configuration, under dtk's launcher (`main`), torchrun or Slurm. No Hydra."""
 
 import gc
 import json
@@ -35,22 +35,22 @@ def work(
     on_failure: Callable[[], None] | None = None,
     on_hang: Callable[[Verdict], None] | None = None,
 ) -> int:
-    """Run one rank from joining to leaving.
+    """Run one rank from joining to leaving the process group.
 
     Args:
         config: resolved configuration.
-        job: where this rank runs and where it writes.
-        store: where the ranks meet, if they have met already.
-        on_failure: called after this rank failed; None = the launcher closes the run.
-        on_hang: called on the rank that judges, when the live watch ends the run; None = the launcher closes it.
+        job: placement and run folder of this rank.
+        store: store of the ranks if they are already connected.
+        on_failure: called after this rank failed; None if the launcher closes the run.
+        on_hang: called on the judging rank when the live watch ends the run; None if the launcher closes it.
 
     Returns:
-        exit code of this rank: 0 also after an orderly stop under dtk's launcher (which knows why),
-        128 + signal after one under torchrun or Slurm, 1 after a failure, 2 for a user's error.
+        Exit code of this rank: 0 on success or after a graceful stop under dtk's launcher (which knows why), 128 +
+        signal after one under torchrun or Slurm, 1 after a failure, 2 for a user's error.
     """
     stop = StopRequest()
     stop.install(job.own_launcher)
-    if isinstance(config.launcher.threads, int):  # torchrun has set OMP_NUM_THREADS=1 for everybody.
+    if isinstance(config.launcher.threads, int):  # torchrun has set OMP_NUM_THREADS=1 for all ranks.
         torch.set_num_threads(config.launcher.threads)
     paths = RunPaths(job.run_folder)
     device = torch.device(f"cuda:{job.local_rank % torch.cuda.device_count()}" if job.device == "cuda" else "cpu")
@@ -75,7 +75,7 @@ def work(
 
 
 def _train(config: Config, job: Job, context: Context, recorder: Recorder, stop: StopRequest) -> int:
-    """Set up, restore, train, sum up; the exit code that the run has by what this rank knows."""
+    """Set up, restore, train and summarise; return the exit code as far as this rank knows it."""
     paths = RunPaths(job.run_folder)
     complete = complete_checkpoints(paths) if job.attempt else []
     newest = complete[-1] if complete else None
@@ -84,7 +84,7 @@ def _train(config: Config, job: Job, context: Context, recorder: Recorder, stop:
         from dtk.faults.install import install
 
         loop = install(loop)
-    gc.freeze()  # Modules and the like live to the end: no collection needs to look at them.
+    gc.freeze()  # Modules and the like live to the end: garbage collection need not scan them.
     gc.enable()
     if context.rank == 0:
         if newest is not None:
@@ -104,7 +104,7 @@ def _train(config: Config, job: Job, context: Context, recorder: Recorder, stop:
 
 
 def _close(paths: RunPaths, finished: bool, loop: Loop, stop: StopRequest) -> int:
-    """Write the status of an orderly end, on rank 0 under every launcher; without a last checkpoint it has failed."""
+    """Write the status of a normal end, on rank 0 under every launcher; without a last checkpoint the run failed."""
     step, shortfall = loop.state.step, loop.checkpoints.shortfall()
     state: State = "preempted" if not finished else "failed" if shortfall else "finished"
     code = int(bool(shortfall)) if finished else 128 + stop.signal_number
@@ -117,7 +117,7 @@ def _close(paths: RunPaths, finished: bool, loop: Loop, stop: StopRequest) -> in
 
 
 def _describe(loop: Loop) -> None:
-    """Print what the parent cannot know before a rank has built it."""
+    """Print what the parent cannot know before a rank has built the model."""
     dataset = loop.dataset
     about = dataset.describe()
     synthetic = "  SYNTHETIC DATA: the loss means nothing" if about.get("synthetic") else ""
@@ -137,9 +137,9 @@ def _describe(loop: Loop) -> None:
 
 
 def main(run_folder: Path) -> int:
-    """Entry of a rank that dtk's launcher started: the folder says the rest."""
+    """Run a rank that dtk's launcher started; the run folder contains the configuration."""
     paths = RunPaths(run_folder)
-    # Out of the environment, so that what the job starts does not inherit it.
+    # Removed from the environment, so that child processes do not inherit it.
     secret = os.environ.pop(CONFIG, None)
     config = from_plain(json.loads(secret) if secret else yaml.safe_load(read_record(paths.config)))
     placement = os.environ[DEVICE], os.environ[BACKEND], int(os.environ[ATTEMPT])

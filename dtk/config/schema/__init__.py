@@ -1,8 +1,8 @@
 """Types of the configuration: one frozen dataclass per section, and a YAML file per module that documents each key.
 
-Values live in `conf/`; this package says which keys exist. It imports neither
-torch nor hydra, so `dtk --help` and the docs can read it. Sections with several kinds (model,
-data, strategy, ...) are told apart by `name` (models by `architecture`): see `KINDS`.
+Values are in `conf/`; this package defines the keys. It imports neither torch nor hydra, so `dtk --help` and the docs
+can use it. Sections with several kinds (model, data, strategy, ...) are distinguished by `name` (models by
+`architecture`): see `KINDS`.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from dtk.strategies.registry import CONFIG_TYPES
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
-    """A whole experiment, resolved: what `runs/<id>/config.yaml` holds."""
+    """A whole experiment, resolved: the content of `runs/<id>/config.yaml`."""
 
     model: Any
     data: Any
@@ -54,27 +54,27 @@ class Config:
     allow_targets: list[str] = field(default_factory=list)
 
     def batch_plan(self, world_size: int) -> BatchPlan:
-        """Return how the global batch is divided on that many processes; the mesh says which are data-parallel."""
+        """Return the division of the global batch over this many processes, of which the mesh has dp_size parts."""
         dp_size = self.mesh(world_size).dp_size
         return BatchPlan(self.train.global_batch_size, self.train.micro_batch_size, dp_size)
 
     def mesh(self, world_size: int) -> Mesh:
-        """Return the degrees of parallelism on that many ranks.
+        """Return the mesh for this number of ranks.
 
         Raises:
-            DtkError: the configured degrees do not fit the ranks or the strategy.
+            DtkError: the configured degrees do not match the ranks or the strategy.
         """
         return self.parallel.mesh(self.strategy, world_size)
 
     def stage_blocks(self, layers: int) -> list[range]:
-        """Return the blocks of each pipeline stage of the model, which has that many."""
+        """Return the blocks of each pipeline stage of a model with this many blocks."""
         parallel, head = self.parallel, head_blocks(self.model, self.data.sequence_length)
         sizes = parallel.blocks_per_stage or stage_sizes(layers, parallel.pp * parallel.stages_per_rank, head)
         return [range(end - size, end) for end, size in zip(accumulate(sizes), sizes)]
 
 
 def _kinds(tag: str, *classes: type) -> tuple[str, dict[str, type]]:
-    """Return the key that tells the classes apart, and each of its values that a class lists -> that class."""
+    """Return the discriminating key, and each of its values -> the class that lists it."""
     return tag, {value: cls for cls in classes for value in get_args(get_type_hints(cls)[tag])}
 
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataConfig:
-    """What every data source has."""
+    """Keys of every data source."""
 
     name: str
     sequence_length: int = 128
@@ -14,13 +14,13 @@ class DataConfig:
 
     @property
     def unit(self) -> str:
-        """Return what speed is counted in."""
+        """Return the unit in which speed is counted."""
         return "token"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StdlibData(DataConfig):
-    """The Python standard library's own source: real text that is there on every machine."""
+    """The Python standard library's source code: real text that exists on every machine."""
 
     name: Literal["stdlib"] = "stdlib"
     tokenizer: str = "byte"
@@ -29,7 +29,7 @@ class StdlibData(DataConfig):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextData(DataConfig):
-    """Your own text: one file, or a folder that is searched for text files."""
+    """Custom text: one file, or a folder that is searched for text files."""
 
     name: Literal["text"] = "text"
     path: str
@@ -59,7 +59,7 @@ class HFData(DataConfig):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClassificationData(DataConfig):
-    """Labelled text. Without a path: which standard-library package does this source come from?"""
+    """Labelled text. Without a path the task is: which standard-library package does this source come from?"""
 
     name: Literal["classification"] = "classification"
     path: str | None = None
@@ -69,7 +69,7 @@ class ClassificationData(DataConfig):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CustomData(DataConfig):
-    """Your own `torch.utils.data.Dataset` with a length; a sample is a pair (inputs, targets)."""
+    """A custom `torch.utils.data.Dataset` with a length; a sample is a pair (inputs, targets)."""
 
     name: Literal["custom"] = "custom"
     _target_: str
@@ -79,13 +79,13 @@ class CustomData(DataConfig):
 
     @property
     def unit(self) -> str:
-        """Return what speed is counted in."""
+        """Return the unit in which speed is counted."""
         return "sample" if self.sequence_length == 1 else "token"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SyntheticData(DataConfig):
-    """Random tokens. For measuring speed and memory only: the loss means nothing."""
+    """Random tokens, for measuring speed and memory only: the loss is meaningless."""
 
     name: Literal["synthetic"] = "synthetic"
     vocab_size: int = 256

@@ -1,4 +1,4 @@
-"""Keys of the `fault` section: one dataclass per family, so that a key without meaning for a fault is refused."""
+"""Keys of the `fault` section: one dataclass per family, so that keys without meaning for a fault are rejected."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,14 +6,14 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NoFault:
-    """Nothing goes wrong; nothing of `dtk.faults` is imported."""
+    """No fault; nothing of `dtk.faults` is imported."""
 
     name: Literal["none"] = "none"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SettingFault:
-    """Nothing but settings: the other keys of the fault's file are the fault, `name` labels the run."""
+    """A fault that consists of settings: the other keys of the fault's file; `name` labels the run."""
 
     name: Literal[
         "no_reshard", "root_only_wrapping", "tiny_buckets", "one_bucket", "nccl_typo", "pipeline_bubble",
@@ -23,7 +23,7 @@ class SettingFault:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EveryRankFault:
-    """Every rank takes part, from one step on."""
+    """A fault on every rank, from one step on."""
 
     name: Literal[
         "branch", "group_order", "recv_before_send", "full_gather", "gathered_logits", "leak",
@@ -34,7 +34,7 @@ class EveryRankFault:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankFault:
-    """One rank does something else than the others, in one step."""
+    """A fault in which one rank deviates in one step."""
 
     name: Literal[
         "extra_collective", "other_operation", "other_shape", "other_dtype", "rank0_state_dict", "rank0_evaluation",
@@ -48,7 +48,7 @@ class RankFault:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlowRankFault(RankFault):
-    """One rank is late in every step from one step on."""
+    """A fault in which one rank is late in every step from one step on."""
 
     name: Literal["straggler"] = "straggler"  # type: ignore[assignment]
     delay_s: float = 0.4
@@ -56,7 +56,7 @@ class SlowRankFault(RankFault):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodesFault:
-    """The ranks of a machine stand for nodes, with a slow link between them."""
+    """A fault that treats ranks of one machine as nodes with a slow link between them."""
 
     name: Literal["tp_across_nodes"] = "tp_across_nodes"
     ranks_per_node: int = 1

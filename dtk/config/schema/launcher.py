@@ -6,7 +6,7 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LauncherConfig:
-    """How the ranks start. Under torchrun or srun the ranks exist already and only join."""
+    """How the ranks start. Under torchrun or srun the ranks already exist and only join."""
 
     name: Literal["local", "slurm", "kubernetes", "skypilot"] = "local"
     nproc: int | Literal["auto"] = "auto"
@@ -28,7 +28,7 @@ class LocalLauncher(LauncherConfig):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RemoteLauncher(LauncherConfig):
-    """What every launcher beyond this machine has: nodes, what each of them gives, how dtk starts there."""
+    """Keys of every remote launcher: nodes, their resources, and how dtk starts on them."""
 
     nodes: int = 1
     gpus_per_node: int = 0
@@ -38,7 +38,7 @@ class RemoteLauncher(LauncherConfig):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlurmLauncher(RemoteLauncher):
-    """A batch job of Slurm. Null leaves a choice to the cluster."""
+    """A Slurm batch job. Null leaves a choice to the cluster."""
 
     name: Literal["slurm"] = "slurm"
     partition: str | None = None
@@ -76,7 +76,7 @@ class KubernetesLauncher(RemoteLauncher):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SkypilotLauncher(RemoteLauncher):
-    """A task file for SkyPilot, on whichever cloud has the machines."""
+    """A task file for SkyPilot, on any cloud that has the machines."""
 
     name: Literal["skypilot"] = "skypilot"
     accelerator: str | None = None

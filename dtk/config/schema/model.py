@@ -39,7 +39,7 @@ class LlamaConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MoEConfig(LlamaConfig):
-    """Llama whose feed-forward networks are a mixture of experts (Shazeer et al. 2017, Jiang et al. 2024)."""
+    """Llama with mixture-of-experts feed-forward networks (Shazeer et al. 2017, Jiang et al. 2024)."""
 
     architecture: Literal["moe"] = "moe"  # type: ignore[assignment]
     experts: int = 8
@@ -53,7 +53,7 @@ class MoEConfig(LlamaConfig):
 
     @property
     def idle_parameters(self) -> int:
-        """Those of the experts that a token does not pass through."""
+        """Number of parameters of the experts that a token is not routed to."""
         idle = (self.layers - self.dense_layers) * (self.experts - self.experts_per_token)
         return idle * 3 * self.width * self.expert_width
 
@@ -74,7 +74,7 @@ class EncoderConfig:
 
 
 def head_blocks(model: Any, sequence_length: int) -> float:
-    """Return how many blocks the output projection is worth, by the FLOPs of matrix products per token."""
+    """Return the cost of the output projection in blocks, by the FLOPs of matrix products per token."""
     if not isinstance(model, GPTConfig | LlamaConfig):
         return 0.0
     narrow, inner = model.width, 8 * model.width
@@ -87,7 +87,7 @@ def head_blocks(model: Any, sequence_length: int) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CustomModelConfig:
-    """Your own `torch.nn.Module`, named by import path; its forward maps token ids to logits."""
+    """A custom `torch.nn.Module`, named by import path; its forward maps token ids to logits."""
 
     name: str
     _target_: str

@@ -1,4 +1,4 @@
-"""Keys of `optimizer` and `schedule`: how parameters change (`precision`: `dtk.parallel.number_formats`)."""
+"""Keys of `optimizer` and `schedule` (`precision`: see `dtk.parallel.number_formats`)."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AdamWConfig:
-    """AdamW (Loshchilov & Hutter 2019). Weight decay acts on matrices only, not on biases and norms."""
+    """AdamW (Loshchilov & Hutter 2019). Weight decay applies to matrices only, not to biases and norms."""
 
     name: Literal["adamw"] = "adamw"
     lr: float = 6e-4
@@ -31,7 +31,7 @@ class SGDConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CustomOptimizerConfig:
-    """An optimizer by its import path: torch's own, or yours. The schedule sets its learning rate."""
+    """An optimizer by its import path: torch's or a custom one. The schedule sets its learning rate."""
 
     name: Literal["custom"] = "custom"
     _target_: str
@@ -44,7 +44,7 @@ class CustomOptimizerConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConstantSchedule:
-    """The same learning rate at every step, after an optional warm-up."""
+    """Constant learning rate, after an optional warm-up."""
 
     name: Literal["constant"] = "constant"
     warmup_steps: int = 0
@@ -52,7 +52,7 @@ class ConstantSchedule:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CosineSchedule:
-    """Linear warm-up, then a cosine down to `min_lr_ratio` times the learning rate at the last step."""
+    """Linear warm-up, then cosine decay to `min_lr_ratio` times the learning rate at the last step."""
 
     name: Literal["cosine"] = "cosine"
     warmup_steps: int = 5

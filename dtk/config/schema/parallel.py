@@ -14,12 +14,12 @@ from dtk.parallel.pipeline import Pipeline
 from dtk.strategies.traits import StrategyConfig
 
 MODEL_PARALLEL = ("pp", "cp", "tp")
-"""Dimensions that take ranks from data parallelism: those of one group work on the same samples."""
+"""Dimensions that reduce data parallelism: ranks of one group work on the same samples."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParallelConfig:
-    """Degrees of the mesh. The ranks that pp, cp and tp leave are data-parallel, and `strategy` divides them."""
+    """Degrees of the mesh. Ranks not used by pp, cp and tp are data-parallel, and `strategy` divides them."""
 
     dp_replicate: int = -1
     dp_shard: int = -1
@@ -38,16 +38,16 @@ class ParallelConfig:
 
     @property
     def cut(self) -> list[str]:
-        """What was chosen that cuts the model, as typed: `parallel.tp=2`."""
+        """Return the settings that shard the model, as typed: `parallel.tp=2`."""
         degrees = {name: getattr(self, name) for name in (*MODEL_PARALLEL, "ep")}
         return [f"parallel.{name}={degree}" for name, degree in degrees.items() if degree > 1]
 
     @functools.lru_cache(maxsize=256)  # noqa: B019  (Few values, kept; a search asks often.)
     def mesh(self, strategy: StrategyConfig, world_size: int) -> Mesh:
-        """Return all degrees on that many ranks.
+        """Return the mesh for this number of ranks.
 
         Raises:
-            DtkError: a dimension that the strategy does not implement, or degrees that do not fit the ranks.
+            DtkError: the strategy does not implement a dimension, or the degrees do not match the ranks.
         """
         for name in (*MODEL_PARALLEL, "ep"):
             if (degree := getattr(self, name)) < 1:
@@ -75,11 +75,11 @@ class ParallelConfig:
             raise DtkError(what, str(error), f"use parallel.ep={fits}") from error
 
     def pipeline(self, micro_batches: int) -> Pipeline:
-        """Return the schedule of a step with that many micro-batches."""
+        """Return the schedule of a step with this many micro-batches."""
         return Pipeline(self.schedule, self.pp, micro_batches, self.stages_per_rank)
 
     def _misfit(self, degrees: dict[str, int], world_size: int) -> DtkError:
-        """Name the nearest degrees whose product divides the ranks."""
+        """Return an error with the nearest degrees whose product divides the ranks."""
         chosen = [name for name, degree in degrees.items() if degree > 1]
         fitting = [c for c in product(divisors(world_size), repeat=len(chosen)) if world_size % prod(c) == 0]
         near = min(fitting, key=lambda c: sum(abs(log(n / degrees[name])) for n, name in zip(c, chosen, strict=True)))

@@ -24,7 +24,7 @@ class TrainConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskConfig:
-    """What a batch means: the loss and the metrics."""
+    """The task: how a batch is used, its loss and its metrics."""
 
     name: Literal["auto", "language_modeling", "classification", "image_classification", "regression"] = "auto"
     _target_: str | None = None
@@ -53,7 +53,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordConfig:
-    """What a run leaves behind for a later diagnosis."""
+    """What a run records for a later diagnosis."""
 
     level: Literal["off", "light", "full"] = "light"
     black_box_every_s: float = 5.0
@@ -67,7 +67,7 @@ class RecordConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WatchConfig:
-    """The live watch: ends a run that hangs, and says why. Needs record=light or full."""
+    """The live watch: ends a run that hangs, and reports why. Needs record=light or full."""
 
     enabled: bool = True
     stall_timeout_s: float = 120.0
@@ -115,7 +115,7 @@ class CustomTracker:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NCCLConfig:
-    """Environment variables for NCCL, set before any communicator exists. Your own always win."""
+    """Environment variables for NCCL, set before any communicator exists. The user's own take precedence."""
 
     name: str = "auto"
     backend: Literal["any", "nccl", "gloo"] = "any"

@@ -1,1 +1,1 @@
-"""Jobs on other machines: frozen (`submission`), rendered, submitted (`submit`), and run there (`rank`)."""
+"""Jobs on other machines: frozen (`submission`), rendered, submitted (`submit`), and run on them (`rank`)."""

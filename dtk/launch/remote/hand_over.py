@@ -1,4 +1,4 @@
-"""Freezes a composed run for other machines, renders its script and submits it; with --dry-run prints it only."""
+"""Freezes a composed run for other machines, renders its script and submits it, or with --dry-run prints it."""
 
 import dataclasses
 import shutil
@@ -20,7 +20,7 @@ from dtk.launch.remote import submit
 from dtk.launch.remote.submission import Submission, freeze
 from dtk.nccl.render import Rendered
 
-UNMOUNTED = "/tmp/dtk-runs"  # Run folders of a SkyPilot job without a bucket: on the first node's disk.
+UNMOUNTED = "/tmp/dtk-runs"  # Run folders of a SkyPilot job without a bucket, on the first node's disk.
 
 
 def hand_over(
@@ -29,7 +29,7 @@ def hand_over(
     """Submit a run, or print what would be submitted.
 
     Raises:
-        DtkError: anything that is wrong with the job, or the cluster refuses it; then no run folder is left behind.
+        DtkError: the job is invalid or the cluster rejects it; no run folder is left behind.
     """
     from dtk.plan.stored import planned
     from dtk.record.run_folder import name_run
@@ -46,7 +46,7 @@ def hand_over(
         point, data = _moved(point), None
     composed, world_size = point.composed, launcher.nodes * placement.nproc
     paths = point.paths or RunPaths(Path(composed.config.runs_folder) / name_run(composed.config, world_size))
-    # The first rank adds the variables that its machine gives.
+    # The first rank adds the variables that depend on its machine.
     nccl = Rendered(composed.config.nccl.name, {}, ())
     about = manifest_of(point, paths, data, placement, world_size, launcher.name, nccl)
     plan = planned(composed, world_size, placement.nproc, "cuda" if placement.device == "cuda" else "cpu")
@@ -66,7 +66,7 @@ def hand_over(
 
 
 def _moved(point: Resumed) -> Resumed:
-    """Return the same run with its folder moved to the job's mounted storage, unless it already lies there."""
+    """Return the run with its folder moved to the job's mounted storage, unless it is already there."""
     config = point.composed.config
     launcher = config.launcher
     mounted = launcher.volume_path if launcher.name == "kubernetes" else launcher.bucket_path
@@ -82,14 +82,14 @@ def _moved(point: Resumed) -> Resumed:
 def _to_slurm(
     point: Resumed, job: Submission, text: str, program: str, opened: Callable[[RunPaths], None] | None
 ) -> int:
-    """Make the run folder, or continue in the one that is resumed, and submit."""
+    """Create the run folder, or reuse that of a resumed run, and submit."""
     from diagnostics.report.files import replace
     from dtk.record.run_folder import writing
 
     root, made = job.paths.root, point.paths is None
     if not made:
         submit.check_not_queued(root.name)
-    # As they were in a run that is resumed: a job that is refused changes nothing.
+    # Previous files of a resumed run: a rejected job changes nothing.
     frozen_files = [] if made else [root / name for name in (*job.files, job.paths.status.name)]
     before = {path: read_record(path) for path in frozen_files if path.is_file()}
     try:

@@ -1,5 +1,5 @@
 """The manifest of a job for the Kubeflow training operator. Contacts no cluster. One document holds the frozen run (a
-ConfigMap), one the job; torchrun starts the ranks of each pod.
+ConfigMap), the other the job; torchrun starts the ranks of each pod.
 """
 
 import re
@@ -11,10 +11,10 @@ from dtk.console.script_text import as_yaml, check_form, kubernetes_argument
 from dtk.errors import DtkError
 from dtk.launch.remote.submission import RANK, Submission
 
-FROZEN = "/etc/dtk/run"  # Where the frozen run is mounted.
-PORT = 23456  # Of the store, unless `launcher.master_port` names another; the operator tells it to all pods.
-_CONFIG_MAP_BYTES = 1_000_000  # What a ConfigMap holds, less some room.
-_NAME_LENGTH = 46  # Of the job: the operator makes names of pods and services from it, which have 63.
+FROZEN = "/etc/dtk/run"  # Mount path of the frozen run.
+PORT = 23456  # Port of the store, unless `launcher.master_port` is set; the operator passes it to all pods.
+_CONFIG_MAP_BYTES = 1_000_000  # Size limit of a ConfigMap, minus some margin.
+_NAME_LENGTH = 46  # Limit of the job's name: the operator derives pod and service names from it, which have at most 63.
 _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?([EPTGMk]i?|Ki|m)?")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
@@ -24,7 +24,7 @@ def render(job: Submission) -> str:
     """Return both documents.
 
     Raises:
-        DtkError: what Kubernetes would refuse, or pods that could not share a run folder.
+        DtkError: Kubernetes would reject the job, or its pods could not share a run folder.
     """
     launcher: KubernetesLauncher = job.launcher
     _check(launcher)
@@ -40,7 +40,7 @@ def render(job: Submission) -> str:
 
 
 def _filled(node: Any, values: dict[str, Any]) -> Any:
-    """Put values for the names that begin with $, and leave out keys whose value is None."""
+    """Replace placeholders that begin with $ by values, and remove keys whose value is None."""
     if isinstance(node, dict):
         items = {key: _filled(item, values) for key, item in node.items()}
         return {key: item for key, item in items.items() if item is not None}
@@ -50,7 +50,7 @@ def _filled(node: Any, values: dict[str, Any]) -> Any:
 
 
 def _values(job: Submission) -> dict[str, Any]:
-    """Return what the documents of `kubernetes.yaml` name; None = the key is left out."""
+    """Return the placeholder values of `kubernetes.yaml`; None removes the key."""
     launcher: KubernetesLauncher = job.launcher
     labels = {"app.kubernetes.io/name": "dtk", "app.kubernetes.io/managed-by": "dtk"}
     if _LABEL.fullmatch(job.paths.root.name):
@@ -78,7 +78,7 @@ def _values(job: Submission) -> dict[str, Any]:
 
 
 def name_of(job: Submission) -> str:
-    """Return a DNS label made of the beginning of the run's id, which may be cut, and its random end."""
+    """Return a DNS label from the start of the run's id, truncated if necessary, and its random end."""
     name = re.sub(r"[^a-z0-9]+", "-", job.paths.root.name.lower()).strip("-")
     head, _, tail = name.rpartition("-")
     return f"dtk-{head[: _NAME_LENGTH - len(tail) - 5].strip('-')}-{tail}"
@@ -103,10 +103,10 @@ def _check(launcher: KubernetesLauncher) -> None:
 
 
 def _command(job: Submission) -> list[str]:
-    """Return the command that a pod runs; the operator supplies the address of the first pod and the pod's rank."""
+    """Return the command of a pod; the operator supplies the address of the first pod and the pod's rank."""
     launcher: KubernetesLauncher = job.launcher
     here = []
-    if launcher.kind == "PyTorchJob":  # There in all versions; torchrun's own PET_ names are not.
+    if launcher.kind == "PyTorchJob":  # Available in all versions, unlike torchrun's PET_ variables.
         here = ["--node-rank=$(RANK)", "--master-addr=$(MASTER_ADDR)", "--master-port=$(MASTER_PORT)"]
     elif launcher.master_port:
         here = [f"--master-port={launcher.master_port}"]
@@ -126,7 +126,7 @@ def _variables(job: Submission) -> list[dict[str, Any]]:
 
 
 def _resources(job: Submission) -> dict[str, Any]:
-    """Return equal requests and limits, as a training job that shares its cores or memory becomes a straggler."""
+    """Return equal requests and limits, as a training job that shares cores or memory becomes a straggler."""
     launcher: KubernetesLauncher = job.launcher
     wanted = {
         "cpu": str((launcher.cpus_per_rank or 0) * job.placement.nproc),

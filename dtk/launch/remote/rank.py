@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Train; the exit code of the rank."""
-    # What importing torch makes lives to the end; walking it again and again is a third of the start.
+    """Train and return the exit code of the rank."""
+    # Objects of torch's import live to the end; scanning them repeatedly is a third of the start-up time.
     gc.disable()
     parser = argparse.ArgumentParser(prog="python -m dtk.launch.remote.rank", description=__doc__)
     parser.add_argument("run", type=Path, metavar="RUN_FOLDER")
@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
         from dtk.launch.external_rank import join
         from dtk.rank.job import started_by
 
-        # Slurm starts a single rank too, of which `started_by` says that it is alone.
+        # Slurm also starts jobs with a single rank, which `started_by` reports as not launched.
         launcher = started_by(os.environ) or ("slurm" if "SLURM_PROCID" in os.environ else None)
         if launcher is None:
             raise DtkError("a rank of a submitted job starts under srun or torchrun", "neither started this process")
@@ -44,10 +44,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def decide(run: Path, frozen: Path | None, launcher: str) -> "Shared":
-    """Decide, on rank 0, what all ranks share: the frozen configuration, the attempt, the device and the backend.
+    """Return rank 0's decision for all ranks: the frozen configuration, the attempt, the device and the backend.
 
     Raises:
-        DtkError: the folder cannot be read, the job has other ranks than it was submitted for, the data has changed.
+        DtkError: the folder cannot be read, the number of ranks differs from the submission, or the data has changed.
     """
     from diagnostics.contract.artifacts import RunPaths, read_status
     from dtk.config.resume import check_continuable, next_attempt
@@ -65,7 +65,7 @@ def decide(run: Path, frozen: Path | None, launcher: str) -> "Shared":
         plain = read_stored(paths, str(paths.root)).plain
         config = from_plain(plain)
         check_continuable(paths, config.train.steps)
-        attempt = next_attempt(paths)  # After a requeue; the first one was counted when the job was submitted.
+        attempt = next_attempt(paths)  # After a requeue; the first attempt was counted at submission.
         with suppress(OSError, ValueError):
             if (status := read_status(paths.status)).state == "queued":
                 attempt = status.attempt
@@ -73,7 +73,7 @@ def decide(run: Path, frozen: Path | None, launcher: str) -> "Shared":
         _write_manifest(paths, about)
     except DtkError as error:
         with suppress(OSError, ValueError):
-            if read_status(paths.status).state == "queued":  # In any other state the run is not this job's to close.
+            if read_status(paths.status).state == "queued":  # In any other state this job must not close the run.
                 close(paths, "failed", USER_ERROR, reason=str(error))
         raise
     begin(paths, attempt)
@@ -82,13 +82,13 @@ def decide(run: Path, frozen: Path | None, launcher: str) -> "Shared":
 
 
 def _thaw(paths: "RunPaths", frozen: Path) -> None:
-    """Make the run folder of what travelled with the job."""
+    """Create the run folder from the files of the submission."""
     from dtk.record.run_folder import unwritable
 
     try:
         paths.root.mkdir(parents=True, exist_ok=True)
         names = sorted(path.name for path in frozen.iterdir() if path.is_file() and not path.name.startswith("."))
-        # The configuration last: its presence says that the folder is whole.
+        # The configuration is last: its presence means that the folder is complete.
         for name in sorted(names, key=lambda name: name == paths.config.name):
             shutil.copyfile(frozen / name, paths.root / name)
     except OSError as error:
@@ -100,7 +100,7 @@ def _thaw(paths: "RunPaths", frozen: Path) -> None:
 def _here(
     config: "Config", plain: dict[str, Any], paths: "RunPaths", launcher: str
 ) -> "tuple[Placement, dict[str, Any]]":
-    """Device and ranks as they are here, and the manifest with this machine in it."""
+    """Return the placement on this machine, and the manifest with this machine in it."""
     import torch
 
     from dtk.config.checks import check
@@ -126,7 +126,7 @@ def _here(
 
 
 def _write_manifest(paths: "RunPaths", about: dict[str, Any]) -> None:
-    """Hardware and versions are of the machine that trains; command line and commit are of the submission."""
+    """Write the manifest: hardware and versions of the training machine, command line and commit of the submission."""
     from diagnostics.contract.artifacts import write_json
     from diagnostics.runs.records import mapping
     from dtk.record.run_folder import writing

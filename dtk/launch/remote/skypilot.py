@@ -1,4 +1,4 @@
-"""The task file of a SkyPilot job, with the frozen run in its script. Starts no machine."""
+"""The task file of a SkyPilot job, whose script contains the frozen run. Starts no machine."""
 
 import re
 from typing import Any
@@ -8,7 +8,7 @@ from dtk.console.script_text import as_yaml, check_form, check_line, shell
 from dtk.errors import DtkError
 from dtk.launch.remote.submission import RANK, Submission
 
-PORT = 29500  # Of the store, unless `launcher.master_port` names another.
+PORT = 29500  # Port of the store, unless `launcher.master_port` is set.
 _MEMORY = re.compile(r"\d+(?:\.\d+)?[+x]?")
 _END = "DTK_END_OF_FILE"
 
@@ -17,7 +17,7 @@ def render(job: Submission) -> str:
     """Render the task file.
 
     Raises:
-        DtkError: machines that are not described enough, or that could not share a run folder.
+        DtkError: the machines are not specified sufficiently, or could not share a run folder.
     """
     launcher: SkypilotLauncher = job.launcher
     _check(launcher)
@@ -30,12 +30,12 @@ def render(job: Submission) -> str:
 
 
 def name_of(job: Submission) -> str:
-    """Return a name that SkyPilot accepts, made from the run's id."""
+    """Return a name that SkyPilot accepts, derived from the run's id."""
     return "dtk-" + "".join(letter if letter.isalnum() or letter == "-" else "-" for letter in job.paths.root.name)
 
 
 def run_script(job: Submission) -> str:
-    """Return the script that every node runs: it writes the frozen run to disk and starts torchrun."""
+    """Return the script of every node: it writes the frozen run to disk and starts torchrun."""
     launcher: SkypilotLauncher = job.launcher
     frozen = f"dtk-frozen-{job.paths.root.name}"
     lines = ["set -eu", f'frozen="$HOME"/{shell(frozen)}', 'mkdir -p "$frozen"']

@@ -12,30 +12,30 @@ from dtk.console.script_text import check_form, check_line, sbatch_option, sbatc
 from dtk.errors import DtkError
 from dtk.launch.remote.submission import RANK, Submission
 
-LOG = "slurm-%j.log"  # Below the run folder's logs; `%j` is the job's number.
+LOG = "slurm-%j.log"  # Below the run folder's logs; `%j` is the job id.
 _OURS = {
     "ntasks": "nproc", "ntasks-per-node": "nproc", "gres": "gpus_per_node", "gpus-per-node": "gpus_per_node",
     "cpus-per-task": "cpus_per_rank", "mem": "memory_per_node", "no-requeue": "requeue", "signal": "signal_before_s",
     **{name: name for name in ("nodes", "partition", "account", "qos", "time", "requeue")},
 }  # fmt: skip
-"""Options of sbatch that have a key of their own."""
+"""sbatch options that have their own key."""
 _BODY = Path(__file__).with_name("slurm_body.sh")
-"""What the script does with the variables that are set above it: the ranks, their signals, another start."""
+"""Main part of the script, after the variables: starts the ranks, forwards signals and requeues."""
 _MEMORY = re.compile(r"\d+[KMGTkmgt]?")
 _TIME = re.compile(r"\d+(:[0-5]?\d){0,2}|\d+-\d+(:[0-5]?\d){0,2}")
 _FIXED = ("job-name", "output", "error", "chdir", "open-mode", "export", "wrap", "array", "parsable")
-"""Options of sbatch on which dtk's own script rests."""
+"""sbatch options that dtk's script depends on."""
 
 
 def render(job: Submission, folder: str) -> str:
     """Render the whole script; `folder` is the absolute working directory of the job.
 
     Raises:
-        DtkError: a value that sbatch could not read, or an option that is dtk's own.
+        DtkError: a value is invalid for sbatch, or an option is reserved for dtk.
     """
     launcher: SlurmLauncher = job.launcher
     setup = [check_line(line, "launcher.setup") for line in launcher.setup]
-    # Strict about unset variables only once the user's own lines are over: they may source anything.
+    # Unset variables are errors only after the user's lines, which may source anything.
     parts = ["#!/bin/bash", *_options(job, folder), f"# {job.title()}", ":", *setup, "set -u"]
     return "\n".join([*parts, *_environment(job), *_ranks(job), "", _BODY.read_text(encoding="utf-8")])
 
@@ -63,10 +63,10 @@ def _options(job: Submission, folder: str) -> list[str]:
         "signal": f"B:USR1@{launcher.signal_before_s}",
         "open-mode": "append",
         "chdir": folder,
-        "output": f"{logs.replace('%', '%%')}/{LOG}",  # In which only `%j` means something to Slurm.
+        "output": f"{logs.replace('%', '%%')}/{LOG}",  # Slurm expands only `%j` here.
     }
     lines = [sbatch_option(name, value) for name, value in given.items() if value is not None]
-    # Two jobs in one run folder would overwrite each other: the second waits for the first.
+    # Two jobs in one run folder would overwrite each other, so the second waits for the first.
     lines += ["#SBATCH --dependency=singleton", f"#SBATCH --{'requeue' if launcher.requeue else 'no-requeue'}"]
     for option in launcher.extra:
         name = option.partition("=")[0].removeprefix("--")
@@ -79,7 +79,7 @@ def _options(job: Submission, folder: str) -> list[str]:
 
 
 def _environment(job: Submission) -> list[str]:
-    """Variables that the user has not set where he submits; where dtk's source lies, if it is not installed."""
+    """Return export lines for variables that the user has not set, and for dtk's source tree if not installed."""
     lines = [f"[[ -v {name} ]] || export {name}={shell(value)}" for name, value in job.variables().items()]
     if not job.placement.threads:
         lines.append('[[ -v OMP_NUM_THREADS ]] || export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-1}"')
@@ -98,7 +98,7 @@ def _ranks(job: Submission) -> list[str]:
             raise DtkError(f"launcher.srun_extra: {option} is not an option", fix="write --name=value, one per entry")
     counts = [f"--nodes={launcher.nodes}", f"--ntasks={job.world_size}", f"--ntasks-per-node={job.placement.nproc}"]
     counts += [f"--cpus-per-task={launcher.cpus_per_rank}"] if launcher.cpus_per_rank else []
-    # Ranks of one node follow each other, which meshes rest on. When one fails, the others say what they saw and end.
+    # Meshes assume that ranks of a node are consecutive. When one fails, the others report and exit.
     fixed = ["--distribution=block", "--kill-on-bad-exit=0", "--mpi=none", "--export=ALL"]
     options = [*counts, *fixed, *launcher.srun_extra]
     python = launcher.python or sys.executable

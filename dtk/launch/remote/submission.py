@@ -18,41 +18,41 @@ from dtk.config.trust import refuse_secrets
 from dtk.launch.variables import rank_variables
 
 KEPT = ("schema_version", "run_id", "created", "argv", "cwd", "host", "launcher", "config_sha256", "git", "topology")
-"""Of the manifest: what is known where a job is submitted. The first rank adds the hardware that the job got."""
-RANK = "dtk.launch.remote.rank"  # What each rank runs by `python -m`, with the run folder.
+"""Keys of the manifest that are known at submission. The first rank adds the hardware of the job."""
+RANK = "dtk.launch.remote.rank"  # Module that each rank runs, with the run folder.
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """One job for another place."""
+    """One job for another machine."""
 
     config: Config
     paths: RunPaths
     """The run folder, as the ranks see it."""
     placement: Placement
-    """Of one node."""
+    """Placement on one node."""
     attempt: int
     files: dict[str, str]
-    """Name -> content of what is frozen."""
+    """Name -> content of the frozen files."""
     typed: list[str]
     """Overrides."""
 
     @property
     def launcher(self) -> Any:
-        """The section of the launcher."""
+        """The `launcher` section."""
         return self.config.launcher
 
     @property
     def world_size(self) -> int:
-        """Ranks over all nodes."""
+        """Number of ranks over all nodes."""
         return int(self.launcher.nodes) * self.placement.nproc
 
     def variables(self) -> dict[str, str]:
-        """Return the variables that the configuration sets for the ranks; the user's own values win.
+        """Return the variables that the configuration sets for the ranks; the user's values take precedence.
 
         Raises:
-            DtkError: the preset needs a key that is not given.
+            DtkError: the preset requires a key that is not set.
         """
         return rank_variables(self.config, self.paths, None, threads=self.placement.threads)
 
@@ -69,10 +69,10 @@ def freeze(
     about: dict[str, Any],
     plan: dict[str, Any] | None = None,
 ) -> Submission:
-    """Freeze what the ranks will read.
+    """Freeze the files that the ranks will read.
 
     Raises:
-        DtkError: the configuration holds a secret, which would lie open in the job's files.
+        DtkError: the configuration contains a secret, which the job's files would expose.
     """
     refuse_secrets(composed.plain)
     launcher: RemoteLauncher = composed.config.launcher

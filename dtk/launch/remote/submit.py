@@ -1,4 +1,4 @@
-"""Hands a rendered job to the cluster's own program: sbatch, kubectl or sky. Renders nothing."""
+"""Submits a rendered job with the cluster's own program: sbatch, kubectl or sky."""
 
 import os
 import shutil
@@ -14,16 +14,16 @@ from dtk.launch.remote import kubernetes, skypilot, slurm
 from dtk.launch.remote.submission import Submission
 from dtk.record.run_folder import now, writing
 
-SCRIPT = "job.sbatch"  # The batch script, in the run folder.
-TIMEOUT_S = 120.0  # Longest wait for sbatch or kubectl.
+SCRIPT = "job.sbatch"  # Name of the batch script in the run folder.
+TIMEOUT_S = 120.0  # Timeout of sbatch or kubectl.
 PROGRAMS = {"slurm": "sbatch", "kubernetes": "kubectl", "skypilot": "sky"}
 
 
 def render(job: Submission) -> str:
-    """Render the job in the form that its cluster reads.
+    """Render the job in its cluster's format.
 
     Raises:
-        DtkError: what the cluster would refuse.
+        DtkError: the cluster would reject it.
     """
     if job.launcher.name == "slurm":
         return slurm.render(job, str(Path.cwd()))
@@ -31,10 +31,10 @@ def render(job: Submission) -> str:
 
 
 def check_program(launcher: str) -> str:
-    """Return the path of the program that takes the job.
+    """Return the path of the program that submits the job.
 
     Raises:
-        DtkError: it is not here.
+        DtkError: the program is not installed.
     """
     program = PROGRAMS[launcher]
     path = shutil.which(program)
@@ -45,47 +45,47 @@ def check_program(launcher: str) -> str:
 
 
 def submit_slurm(job: Submission, text: str, program: str) -> str:
-    """Write the script into the run folder, which is there already, and submit it.
+    """Write the script into the run folder, which must exist, and submit it.
 
     Returns:
-        number of the job.
+        The job id.
 
     Raises:
-        DtkError: the folder cannot be written, or Slurm refuses the job.
+        DtkError: the folder cannot be written, or Slurm rejects the job.
     """
     script, began = job.paths.root / SCRIPT, now()
     queued = Status("queued", attempt=job.attempt, started=began, updated=began, reason="submitted to Slurm")
     with writing(job.paths.root):
         (job.paths.root / "logs").mkdir(exist_ok=True)
         script.write_text(text, encoding="utf-8")
-        # The job may begin before sbatch returns, and its first rank then owns the status.
+        # The job may start before sbatch returns, and its first rank then owns the status.
         write_json(job.paths.status, queued)
     answer = ask([program, "--parsable", str(script)], "Slurm", None)
     return answer.split(";")[0].strip()
 
 
 def check_not_queued(run_id: str) -> None:
-    """Two jobs in one run folder would overwrite each other's records.
+    """Check that Slurm has no other job of this run, which would overwrite its records.
 
     Raises:
-        DtkError: Slurm has a job of this run, waiting or running.
+        DtkError: Slurm has a pending or running job of this run.
     """
     program = shutil.which("squeue")
     if program is None:
         return
     try:
         number = ask([program, "--noheader", f"--name={run_id}", "--format=%i"], "Slurm", None).split()
-    except DtkError:  # What is wrong with Slurm, sbatch will say.
+    except DtkError:  # sbatch will report what is wrong with Slurm.
         return
     if number:
         raise DtkError(f"the run {run_id} is in Slurm as job {number[0]}", fix=f"wait for it, or scancel {number[0]}")
 
 
 def submit_skypilot(job: Submission, text: str, program: str) -> int:
-    """Let sky launch the task, in this terminal: it asks before it spends anything.
+    """Launch the task with sky in this terminal; sky asks for confirmation before it incurs costs.
 
     Returns:
-        its exit code.
+        The exit code of sky.
     """
     verb = ["jobs", "launch"] if job.launcher.use_spot else ["launch"]
     with tempfile.TemporaryDirectory(prefix="dtk-") as folder:
@@ -95,7 +95,7 @@ def submit_skypilot(job: Submission, text: str, program: str) -> int:
 
 
 def say_submitted(paths: RunPaths, number: str) -> None:
-    """Where to look next, after Slurm took the job."""
+    """Print where to look next after the submission to Slurm."""
     log = paths.root / "logs" / slurm.LOG.replace("%j", number)
     print(f"submitted to Slurm as job {number}: squeue -j {number}; scancel {number} stops it, with a checkpoint")
     print(f"  run       {typed(paths.root)}")
