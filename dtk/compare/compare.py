@@ -1,4 +1,4 @@
-"""The comparison: read the runs, group the repeats, check parity, measure, then say which is faster and why."""
+"""The comparison: reads runs, groups repeats, checks parity, measures, then reports which is faster and why."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,11 +20,11 @@ from dtk.compare.why import verdicts
 
 
 class Options(Struct, frozen=True):
-    """What the user can choose."""
+    """The user's options."""
 
     warmup_steps: int = steps.WARMUP_STEPS
     loss_tolerance: float | None = None
-    """Relative; None = by the number format."""
+    """Relative tolerance of losses; None derives it from the dtype."""
     progress: Callable[[str], None] | None = None
 
 
@@ -94,7 +94,7 @@ _BATCH = ("batch=", "micro=", "tokens=")
 
 
 def grid(variants: Sequence[Variant], figures: Sequence[Figure]) -> list[GridCell]:
-    """Return one cell per variant, in its row and column; nothing unless there are several of both."""
+    """Return one cell per variant, in its row and column; empty unless there are several of both."""
     keys = ("step_time_s", "tokens_per_s", "peak_memory_bytes")
     times_s, speeds, peaks = (medians(figures, key) for key in keys)
     batches = [(*variant.any.batch, variant.any.get("train.micro_batch_size")) for variant in variants]

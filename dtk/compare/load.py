@@ -1,4 +1,4 @@
-"""Reads one run folder with bounded memory: refuses what cannot be compared, and tolerates what is absent."""
+"""Reads one run folder in bounded memory: rejects what cannot be compared, and tolerates missing files."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -26,11 +26,11 @@ def load(folder: Path, limits: Limits) -> RunRecord:
     """Read a run folder.
 
     Raises:
-        DiagnosticsError: it is no run folder, damaged, or was written by a newer dtk.
+        DiagnosticsError: it is not a run folder, is damaged, or was written by a newer dtk.
     """
     if not folder.is_dir() or not run_folder.is_run(folder):
         raise DiagnosticsError(f"{folder} is not a run folder", f"{command('ls')} lists the runs")
-    for name in _NEEDED:  # Reading a pipe would wait for its writer.
+    for name in _NEEDED:  # Reading a named pipe would block.
         if (folder / name).exists() and not (folder / name).is_file():
             raise _damaged(folder, f"{name}: not a regular file")
     problems: list[Problem] = []

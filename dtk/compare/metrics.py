@@ -17,16 +17,16 @@ _DECODER = msgspec.json.Decoder(Window)
 
 
 class Metrics(Struct, frozen=True):
-    """What the file holds."""
+    """Contents of metrics.jsonl."""
 
     windows: tuple[Window, ...] = ()
-    """In order of steps."""
+    """Windows in step order."""
     broken: int = 0
-    """Lines that cannot be read."""
+    """Number of unreadable lines."""
     problem: str = ""
-    """Why the file as a whole cannot be used; empty when it can, or when it is absent."""
+    """Why the whole file cannot be used; empty if it can, or if it is absent."""
     absent: bool = False
-    """It is missing or empty."""
+    """Whether the file is missing or empty."""
 
 
 def read(path: Path, limits: Limits, *, grows: bool) -> Metrics:

@@ -16,33 +16,33 @@ NOT_COMPARED = frozenset({"failed", "hung", "oom", "lost"})  # States of runs wh
 
 
 class Window(Struct, frozen=True):
-    """One record of metrics.jsonl, by its own fields: what it says of the steps since the record before."""
+    """One record of metrics.jsonl: what it reports on the steps since the previous record."""
 
     last: int = msgspec.field(name="step")
-    """Steps finished when it ended."""
+    """Number of finished steps at its end."""
     time_s: float = 0.0
-    """Its end, seconds since 1970."""
+    """Time of its end, seconds since 1970."""
     attempt: int = 0
     loss: float | None = None
-    """Of the last step; None when it is not finite."""
+    """Loss of the last step; None if not finite."""
     step_time_s: float | None = None
     """None in the record of an evaluation."""
     tokens: int | None = None
-    """Since step 0."""
+    """Tokens since step 0."""
     mfu: float | None = None
     memory_bytes: float | None = msgspec.field(name="peak_memory_bytes", default=None)
     sent_bytes: float | None = msgspec.field(name="communicated_bytes_per_step", default=None)
     samples_hash: str | None = None
     samples: int | None = None
-    """Sum modulo 2^64 over the samples of its steps; None when it was not recorded."""
+    """Sum modulo 2^64 over the samples of its steps; None if not recorded."""
     first: int = 0
-    """Steps finished when it began."""
+    """Number of finished steps at its start."""
     began_step: int = 0
-    """Steps finished when the attempt began."""
+    """Number of finished steps when the attempt started."""
 
 
 class Disturbance(Struct, frozen=True):
-    """Something outside the run that distorts its figures."""
+    """An external condition that distorts a run's figures."""
 
     what: str
     """The same text for every run: `other processes used the CPU`."""
@@ -57,43 +57,43 @@ class Traffic(Struct, frozen=True):
     group: str
     count: int
     size_bytes: int
-    """Full buffers of all of them."""
+    """Full-buffer bytes of all of them."""
     sent_bytes: int
-    """On the wire, of one rank."""
+    """Bytes that one rank sends."""
 
 
 class RunRecord(Struct, frozen=True, kw_only=True):
-    """One run folder, read."""
+    """The contents of one run folder."""
 
     path: Path
     state: str
-    """Of status.json, or `lost`: it says running, but its process is gone."""
+    """State in status.json, or `lost` if it is `running` but the process has exited."""
     reason: str
-    """Why it ended, as the launcher wrote it."""
+    """Why it ended, according to the launcher."""
     started: str
     config: Mapping[str, Any]
     manifest: Mapping[str, Any]
     parity: Mapping[str, Any]
-    """parity.json; empty when it was not recorded."""
+    """parity.json; empty if not recorded."""
     figures: Mapping[str, Any]
-    """Of summary.json; empty before the end of a run."""
+    """Figures of summary.json; empty before the end of a run."""
     traffic: tuple[Traffic, ...]
     planned: bool = True
     """Whether plan.json lists the traffic; if not, an empty `traffic` means unknown."""
     windows: tuple[Window, ...]
-    """In order of steps; of a step that several attempts made, only the latest."""
+    """Windows in step order; for a step of several attempts only the latest."""
     world_size: int
     breakdown: Breakdown | None = None
     causes: tuple[str, ...] = ()
-    """What the diagnosis of its traces found, in words."""
+    """Causes that the diagnosis of its traces found, in words."""
     energy_j: float | None = None
-    """Joules per step of all devices; None when no device tells."""
+    """Joules per step of all devices; None if no device reports them."""
     clocks_mhz: float | None = None
     """Median SM clock of its devices over the measured steps."""
     disturbances: tuple[Disturbance, ...] = ()
     """What the telemetry shows that distorts the figures, such as throttling."""
     damage: tuple[str, ...] = ()
-    """Files, or lines of them, that cannot be read and are not used."""
+    """Unreadable files or lines, which are not used."""
 
     @property
     def name(self) -> str:
@@ -117,16 +117,16 @@ class Variant(Struct):
     """What distinguishes it from the others: `fsdp`, `fsdp micro=2`."""
     runs: list[RunRecord]
     compared: list[RunRecord]
-    """Those that ended well and have steps after the warm-up, the oldest first."""
+    """Runs that finished and have steps after the warm-up, oldest first."""
 
     @property
     def any(self) -> RunRecord:
-        """A run that stands for what all of them have in common."""
+        """A run that represents what all of them have in common."""
         return (self.compared or self.runs)[0]
 
     @property
     def outcome(self) -> str:
-        """How those that are not compared ended: `oom`, `failed`, ...; empty when all are compared."""
+        """How the runs that are not compared ended: `oom`, `failed`, ...; empty if all are compared."""
         states = [run.state for run in self.runs if run not in self.compared]
         worst = next((state for state in ("oom", "hung", "failed", "lost") if state in states), "no steps")
         return worst if states else ""
@@ -142,7 +142,7 @@ class Check(Struct, frozen=True):
     title: str
     status: Status
     detail: str
-    """What differs, or what is the same; why it is not known."""
+    """What differs, or what is equal; why it is unknown."""
 
 
 class Cell(Struct, frozen=True):
@@ -150,13 +150,13 @@ class Cell(Struct, frozen=True):
 
     variant: str
     batch: str
-    """Of the runs it is compared with: samples and tokens."""
+    """Samples and tokens of the batch of the runs that it is compared with."""
     estimate: Estimate | None
-    """Over the repeats; None where the figure was not recorded."""
+    """Estimate over the repeats; None if the figure was not recorded."""
     ratio: Estimate | None
-    """To the first variant of the same batch; None for that one, and for runs that are not comparable."""
+    """Ratio to the first variant of the same batch; None for that one, and for runs that are not comparable."""
     spread: tuple[float, float] | None = None
-    """Middle half of the steps, where there is one run only."""
+    """Interquartile range of the steps, if there is only one run."""
 
 
 class Figure(Struct, frozen=True):
@@ -165,9 +165,9 @@ class Figure(Struct, frozen=True):
     key: str
     title: str
     short: str
-    """The title where there is little room."""
+    """The title for narrow columns."""
     unit: str
-    """tokens/s, s, bytes, fraction, J."""
+    """Unit: tokens/s, s, bytes, fraction, J."""
     definition: str
     less_is_better: bool
     cells: tuple[Cell, ...]
@@ -185,11 +185,11 @@ class Scaled(Struct, frozen=True):
     series: str
     """The variant without its number of ranks."""
     kind: Literal["strong", "weak"]
-    """strong: the global batch stays; weak: it grows with the ranks."""
+    """strong: constant global batch; weak: it grows with the ranks."""
     world_size: int
     tokens_per_s: float
     efficiency: float
-    """Tokens/s per rank over those of the fewest ranks, a fraction of 1."""
+    """Tokens/s per rank relative to the fewest ranks, as a fraction of 1."""
 
 
 class GridCell(Struct, frozen=True):
@@ -202,7 +202,7 @@ class GridCell(Struct, frozen=True):
     tokens_per_s: float | None
     memory_bytes: float | None
     outcome: str
-    """`oom`, `failed`, ...: why there are no figures."""
+    """Why there are no figures: `oom`, `failed`, ..."""
 
 
 class Doubt(str):
@@ -224,11 +224,11 @@ class Comparison(Struct, frozen=True, kw_only=True):
     """Empty where there are not several strategies and several batches."""
     warmup_steps: int
     notes: tuple[str, ...]
-    """What the reader must know about the figures."""
+    """Notes that qualify the figures."""
 
     @property
     def fair(self) -> bool:
-        """Whether no condition is broken."""
+        """Whether no condition is violated."""
         return not any(check.status == "differs" for check in self.checks)
 
     @property
@@ -243,11 +243,11 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
     @property
     def comparable(self) -> bool:
-        """Whether there are at least two runs with figures, and all are known to have done the same work."""
+        """Whether at least two runs have figures, and all are known to have done the same work."""
         return self.fair and not self.doubt and (len(self.compared) > 1 or self.repeats)
 
     @property
     def doubt(self) -> str:
-        """Why nobody can say that runs which differ in nothing else did the same work; empty = they did."""
+        """Why it is unknown whether otherwise equal runs did the same work; empty if they did."""
         open_checks = (check for check in self.checks if check.key == "weights" and check.status == "unknown")
         return next((f"{check.title}: {check.detail}" for check in open_checks), "")

@@ -1,1 +1,1 @@
-"""What a run will need, before it is launched: memory, communication and time of one step."""
+"""Prediction of a run before its launch: memory, communication and time of one step."""

@@ -19,15 +19,15 @@ from dtk.plan.solve import at_world_size
 from dtk.strategies.registry import CONFIG_TYPES, preferred
 
 STRATEGIES = tuple(name for name, section in CONFIG_TYPES.items() if section.traits.compared)
-"""The simplest first."""
+"""Strategies to compare, simplest first."""
 LEAST_MEMORY = preferred("units")
-"""The one that no other shards more than."""
+"""The strategy that shards the most."""
 FASTER = 1.05
-"""Tokens/s over those of the simplest from which a faster one is worth naming."""
+"""Minimum speed-up over the simplest at which a faster variant is recommended."""
 TIGHT = 0.05
-"""Part of the device below which what is left over is called little."""
+"""Fraction of device memory below which the remainder counts as little."""
 _MORE_RANKS = 1 << 16  # More than any cluster has devices.
-_NAMED = 3  # Variants that a sentence names at most.
+_NAMED = 3  # Limit of variants that a sentence lists.
 _CHECKPOINTING = "train.activation_checkpoint_every"
 
 
@@ -48,11 +48,11 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One variant and what it needs."""
+    """One variant and its prediction."""
 
     variant: Variant
     overrides: tuple[str, ...]
-    """What to type for it, beside the rest of the job."""
+    """Overrides that select it, in addition to those of the job."""
     prediction: Prediction | None
     problem: str = ""
     """Why there is no prediction."""
@@ -60,14 +60,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All rows, the simplest first."""
+    """All rows, simplest first."""
 
     rows: tuple[Row, ...]
     recommended: Row | None
-    """The simplest that fits."""
+    """The simplest variant that fits."""
     reasons: tuple[str, ...]
     fastest: Row | None = None
-    """The fastest that fits, where it is clearly faster than the simplest."""
+    """The fastest variant that fits, if it is clearly faster than the simplest."""
 
 
 VARIANTS = tuple(Variant(name, checkpointing) for checkpointing in (False, True) for name in STRATEGIES)
@@ -79,9 +79,9 @@ def compare(job: Composed, here: Machine, config_dir: Path | None = None) -> Com
     """Plan the job under every variant.
 
     Args:
-        job: settled; its strategy is one of many here.
-        here: the machine; without a device nothing fits or does not, and nothing is recommended.
-        config_dir: the user's own YAML files.
+        job: resolved job; its strategy is one of those compared.
+        here: the machine; without a device there is no fit and no recommendation.
+        config_dir: folder of custom YAML files.
     """
     with_strategy = functools.cache(lambda strategy: _with_strategy(job, here, strategy, config_dir))
     ranks, every = ranks_of(job.config), job.config.train.activation_checkpoint_every
@@ -104,7 +104,7 @@ def compare(job: Composed, here: Machine, config_dir: Path | None = None) -> Com
     if not fitting:
         return Comparison(tuple(rows), None, tuple(_nothing_fits(rows, job, here, with_strategy)))
     simplest = fitting[0]
-    # Copies to the host and back are not in the times of offloading.
+    # The times of offloading do not include copies to the host and back.
     fastest = max((row for row in fitting if not row.variant.offload), key=_tokens_per_s, default=simplest)
     clearly = _tokens_per_s(fastest) > FASTER * _tokens_per_s(simplest) > 0
     named = fastest if clearly else None
@@ -122,7 +122,7 @@ def _selecting(job: Composed, here: Machine, strategy: str) -> list[str]:
 
 
 def _variant_job(job: Composed, variant: Variant, ranks: int, with_strategy: Callable[[str], Config]) -> Composed:
-    """Return the job with this variant's settings, settled for so many ranks."""
+    """Return the job with this variant's settings, resolved for this many ranks."""
     other = with_strategy(variant.strategy)
     every = (job.config.train.activation_checkpoint_every or 1) if variant.checkpointing else 0
     train = dataclasses.replace(job.config.train, activation_checkpoint_every=every)
@@ -144,12 +144,12 @@ def _with_strategy(job: Composed, here: Machine, strategy: str, config_dir: Path
 
 
 def _tokens_per_s(row: Row) -> float:
-    """Return 0 where the time is not known."""
+    """Return the tokens/s of a row, 0 if unknown."""
     return row.prediction.time.tokens_per_s if row.prediction is not None and row.prediction.time is not None else 0.0
 
 
 def _reasons(rows: Sequence[Row], simplest: Row, fastest: Row | None) -> Iterator[str]:
-    """Say why the simpler variants are out, how much memory is left, and what is faster."""
+    """Yield why simpler variants do not fit, how much memory is left, and which variant is faster."""
     plan = simplest.prediction
     assert plan is not None
     device = plan.device_memory_bytes or 0
@@ -177,7 +177,7 @@ def _reasons(rows: Sequence[Row], simplest: Row, fastest: Row | None) -> Iterato
 def _nothing_fits(
     rows: list[Row], job: Composed, here: Machine, with_strategy: Callable[[str], Config]
 ) -> Iterator[str]:
-    """Yield lines that say which variant is closest to fitting and what would make it fit."""
+    """Yield lines on which variant is closest to fitting and what would make it fit."""
     planned = [(row.variant.name, row.prediction) for row in rows if row.prediction is not None]
     if not planned:
         yield "No strategy can run this job."

@@ -1,4 +1,4 @@
-"""One prediction of one job: chooses the engine and the hardware, and reports where two engines disagree."""
+"""Prediction of one job: selects the engine and the hardware, and reports where the two engines disagree."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 Choice = Literal["auto", "closed_form", "simulated", "both"]
 NODE = 8
-"""Ranks of one node where no hardware is chosen and no number of ranks per machine is given."""
+"""Ranks per node without hardware and without a configured number."""
 TOLERATED = 0.05
-"""Engines that differ by more than this fraction are shown side by side."""
+"""Relative difference above which the figures of both engines are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the job is planned for: a known device, or only how many ranks share a node; and who plans it."""
+    """The machine to plan for: a known device or only a node size, and the engine."""
 
     local_size: int
     hardware: "Hardware | None" = None
@@ -40,7 +40,7 @@ class Difference:
 def machine(config: Config, hardware: "Hardware | None", choice: Choice = "auto") -> Machine:
     """Return the node that the ranks run on, sized by the hardware, else by the configuration, else by `NODE`.
 
-    The formulas know dtk's own architectures; what is the user's own is simulated.
+    The formulas cover dtk's architectures; custom models are simulated.
     """
     launcher = config.launcher
     if is_remote(launcher):
@@ -56,19 +56,19 @@ def machine(config: Config, hardware: "Hardware | None", choice: Choice = "auto"
 def predict(
     config: Config, world_size: int, here: Machine, engine: Engine | None = None, timed: bool = True
 ) -> Prediction:
-    """Memory and traffic by one engine, and time where the hardware is known.
+    """Predict memory and traffic with one engine, and time if the hardware is known.
 
     Args:
-        config: its batch is settled for `world_size`.
-        world_size: ranks over all nodes.
+        config: configuration with a batch resolved for `world_size`.
+        world_size: number of ranks over all nodes.
         here: the machine.
-        engine: another one than the machine's: `closed_form` is instant, `simulated` runs the real step without memory.
-        timed: False = memory and traffic are enough, as to know what fits.
+        engine: overrides the machine's: `closed_form` is instant, `simulated` runs the real step without memory.
+        timed: whether to predict time; memory and traffic are enough for fitting.
 
     Raises:
-        DtkError: the engine cannot say anything of this job.
+        DtkError: the engine does not support this job.
     """
-    if (engine or here.engine) == "simulated":  # Only this engine needs torch.
+    if (engine or here.engine) == "simulated":  # Only the simulated engine needs torch.
         from dtk.plan.simulated.engine import simulate as predicted
     else:
         from dtk.plan.formulas.closed_form import closed_form as predicted
@@ -85,7 +85,7 @@ def predict(
 
 
 def on_device(config: Config, here: Machine) -> Config:
-    """Return the configuration with the hardware's device, so that the engines count the kernels of that device."""
+    """Return the configuration with the hardware's device, so that the engines use that device's kernels."""
     if here.hardware is None:
         return config
     device: Literal["cuda", "cpu"] = "cuda" if here.hardware.backend == "nccl" else "cpu"

@@ -2,23 +2,23 @@
 
 
 def rate_text(tokens_per_s: float) -> str:
-    """`412,000 tokens/s`, to three digits."""
+    """Format as `412,000 tokens/s`, to three digits."""
     return f"{float(f'{tokens_per_s:.3g}'):,.0f}" if tokens_per_s >= 100 else f"{tokens_per_s:.3g}"
 
 
 def percent_text(part: float) -> str:
-    """`43.1%`, `19,792%`."""
+    """Format as `43.1%`, `19,792%`."""
     return f"{part:.1%}" if part < 10 else f"{part:,.0%}"
 
 
 def flops_text(flops: float) -> str:
-    """`989 TFLOP/s`."""
+    """Format as `989 TFLOP/s`."""
     tera = flops / 10**12
     return f"{tera:.3g} TFLOP/s" if tera < 1000 else f"{tera:,.0f} TFLOP/s"
 
 
 def count_text(count: float) -> str:
-    """`1.56 B`, `124 M`, `812 k`: parameters, tokens/s."""
+    """Format parameters or tokens/s as `1.56 B`, `124 M`, `812 k`."""
     for unit, scale in (("T", 10**12), ("B", 10**9), ("M", 10**6), ("k", 10**3)):
         if count >= scale:
             value = count / scale

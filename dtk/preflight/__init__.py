@@ -1,1 +1,1 @@
-"""Proves without the machines that every rank finishes a job's steps, or names the first point where ranks diverge."""
+"""Proves, without the machines, that all ranks finish a job's steps, or finds the first point where they diverge."""

@@ -1,6 +1,6 @@
 """The calls of one simulated rank as plain values, which equal ranks share and processes exchange.
 
-Entries say what is called where, with which arguments; events, that an entry is issued or an issued call waited for.
+An entry is a call with its site and arguments; an event issues an entry, or waits for an issued call.
 """
 
 from array import array
@@ -14,47 +14,47 @@ from diagnostics.evidence.ring.format import ANY_PEER, NO_PEER
 from dtk.record.signatures import KINDS
 
 NEW_GROUP = "new_group"
-"""Making a process group counts as a collective of the default group: all its ranks must make the same one."""
+"""Creating a process group counts as a collective of the default group: all ranks must create the same one."""
 
 
 class Entry(NamedTuple):
-    """One kind of call: what the ranks must agree on, and where it is made."""
+    """One kind of call: what the ranks must agree on, and its call site."""
 
     group: int
     """Index into the rank's own list of groups."""
     op: str
     """The function of torch.distributed."""
     wire: Wire
-    """What must be the same on all ranks of the group at this position; its root is the rank in the group."""
+    """What must be equal on all ranks of the group at this position; the root is a rank in the group."""
     user_op: str
-    """The object collective that the call is a part of; empty for any other call."""
+    """The object collective that the call belongs to; empty for other calls."""
     dtype: str
     sizes: str
-    """JSON list of the shapes of the inputs, or of the outputs where there are no inputs."""
+    """JSON list of the input shapes, or of the output shapes if there are no inputs."""
     p2p: Literal["", "send", "recv"]
     peer: int | None
-    """Of a send or receive: rank in the group; None = any."""
+    """Rank in the group of the peer of a send or receive; None = any."""
     tag: int
     site: str
     """`file:line<tab>function` of the user's innermost frame."""
     stack: str
-    """The user's frames, innermost first, each as `site`, one a line."""
+    """The user's frames, innermost first, each formatted as `site`, one per line."""
     region: str
     step: int
-    """Counted from 1; -1 before the first."""
+    """Step, counted from 1; -1 before the first."""
     sent: tuple[int, ...] = ()
-    """Bytes for each member of the group; one number = the same for all, none = not a matter of sizes."""
+    """Bytes for each member of the group; one number if equal for all, empty if sizes do not matter."""
     taken: tuple[int, ...] = ()
-    """Bytes expected of each member, likewise: what one sends another must expect."""
+    """Bytes expected from each member, in the same form; they must equal what the member sends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The calls of one rank; ranks that call the same share one."""
+    """The calls of one rank; ranks with equal calls share one program."""
 
     entries: tuple[Entry, ...]
     events: bytes
-    """int32: e >= 0 issues entry e; e < 0 waits for the issued call of number -1 - e."""
+    """int32: e >= 0 issues entry e; e < 0 waits for issued call -1 - e."""
 
     def steps(self) -> "array[int]":
         """Return the events as integers."""
@@ -68,17 +68,17 @@ class End:
     """How a rank's simulation ended."""
 
     kind: Literal["finished", "exited", "raised", "killed", "stalled"] = "finished"
-    """`finished`: it did all that was asked. `exited`: it ended earlier. `stalled`: it stopped outside any call."""
+    """`finished`: did all requested steps. `exited`: ended earlier. `stalled`: blocked outside any call."""
     error: RankError | None = None
     """The exception of `raised`."""
     signal: str = ""
-    """Of `killed`."""
+    """Signal of `killed`."""
     code: int = 0
     """Exit code of `exited`."""
     stack: tuple[Frame, ...] = ()
-    """Where a stalled rank stood, innermost first."""
+    """Where a stalled rank was blocked, innermost frame first."""
     step: int = -1
-    """Last step that began, counted from 1."""
+    """Last step that started, counted from 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +90,11 @@ class Record:
     groups: tuple[Group, ...]
     end: End
     errors: str = ""
-    """What it wrote to standard error, tracebacks included."""
+    """Its standard error, including tracebacks."""
     made: tuple[tuple[tuple[int, ...], str], ...] = ()
-    """Ranks and description of every group made after the default one, also those without this rank, in order."""
+    """Ranks and description of every group after the default one, in order, including those without this rank."""
     rounds: int = 0
-    """Steps that it did: those it began in a job of dtk, those its optimizer made in a script."""
+    """Number of steps: started ones in a dtk job, optimizer steps in a script."""
 
     def label(self, group: int) -> str:
         """Return a label for a group that is the same on all ranks, even if each of them is in a different group."""
@@ -102,7 +102,7 @@ class Record:
         return f"{members.desc} {len(members.ranks)}" if members.desc not in ("", "undefined") else members.name
 
     def issued(self) -> list[Entry]:
-        """Return the calls in the order in which they were issued."""
+        """Return the calls in the order of issue."""
         entries = self.program.entries
         return [entries[event] for event in self.program.steps() if event >= 0]
 
@@ -117,14 +117,14 @@ class Tape:
     def __init__(self) -> None:
         self.groups: list[Group] = []
         self.issued = 0
-        """Calls so far; the next one has this number."""
+        """Number of calls so far, which is the number of the next one."""
         self.stack = ""
-        """Of the call that is about to begin, as for `sent` and `taken`."""
+        """Stack of the next call; likewise `sent` and `taken`."""
         self.sent: tuple[int, ...] = ()
         self.taken: tuple[int, ...] = ()
         """See `Entry`."""
         self.last: Entry | None = None
-        """The call that began last."""
+        """The last call that was issued."""
         self._texts: list[str] = [""]
         self._numbers: dict[str, int] = {"": 0}
         self._entries: dict[Entry, int] = {}
@@ -139,7 +139,7 @@ class Tape:
         return number
 
     def add_group(self, name: str, ranks: tuple[int, ...], desc: str, generation: int) -> int:
-        """Index of a new group of this rank."""
+        """Return the index of a new group of this rank."""
         self.groups.append(Group(f"{name}#{generation}" if generation else name, ranks, desc))
         return len(self.groups) - 1
 
@@ -162,10 +162,10 @@ class Tape:
         return self.issued - 1
 
     def end(self, number: int, group: int, seq: int, state: int, p2p: bool) -> None:
-        """Nothing: whether it completes is for the matcher to say."""
+        """Do nothing: the matcher decides whether a call completes."""
 
     def unsound(self) -> None:
-        """Nothing: a call that could not be recorded is reported where it is made."""
+        """Do nothing: a call that could not be recorded is reported at its call site."""
 
     def wait(self, number: int) -> None:
         """Record that the rank waits until this call is complete."""

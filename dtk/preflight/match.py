@@ -29,23 +29,23 @@ _ANY = -1
 
 @dataclass(slots=True)
 class Standing:
-    """Where one rank stands when nothing moves any more."""
+    """Where one rank is when no rank can advance."""
 
     issued: int
-    """Calls that it issued."""
+    """Number of issued calls."""
     pending: int | None
-    """Number of the call that it waits for; None = it finished."""
+    """Number of the call that it waits for; None if it finished."""
     incomplete: tuple[int, ...] = ()
-    """Numbers of all its calls that did not complete, ascending."""
+    """Numbers of all its incomplete calls, ascending."""
 
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """One rank sends another more or less than that one expects, in calls that meet."""
+    """A rank sends another more or less than it expects, in matching calls."""
 
     sender: int
     sent: int
-    """Number of its call."""
+    """Number of the sender's call."""
     receiver: int
     taken: int
     sent_bytes: int
@@ -57,11 +57,11 @@ class Outcome:
     """The result of matching."""
 
     standings: dict[int, Standing] = field(default_factory=dict)
-    """Of every rank, when something did not complete; empty when all ended."""
+    """Place of every rank if something is incomplete; empty if all finished."""
     events: int = 0
-    """Calls and waits of all ranks together."""
+    """Total number of calls and waits of all ranks."""
     misfit: Misfit | None = None
-    """The first one, if nothing else is wrong with the call."""
+    """The first misfit, if nothing else is wrong with the call."""
 
     @property
     def ends(self) -> bool:
@@ -78,22 +78,22 @@ class _Operation:
     complete: bool = False
     waiting: list[int] = field(default_factory=list)
     members: list[tuple[int, int, Entry]] = field(default_factory=list)
-    """Rank and number of each call of it."""
+    """Rank and number of each of its calls."""
 
 
 @dataclass(slots=True)
 class _Rank:
-    """One rank on its way."""
+    """The progress of one rank."""
 
     record: Record
     steps: "array[int]"
     at: int = 0
     operations: list[_Operation] = field(default_factory=list)
-    """Of the calls issued so far, by number."""
+    """Operations of the calls issued so far, by number."""
 
     @property
     def ends_waiting(self) -> bool:
-        """Whether it ends in order, and so waits for what it issued."""
+        """Whether it exits normally, and so waits for its issued calls."""
         return self.record.end.kind in ("finished", "exited")
 
     def standing(self) -> Standing:
@@ -123,10 +123,10 @@ def match(records: Iterable[Record]) -> Outcome:
 
 
 def alike(records: list[Record]) -> bool:
-    """Whether all ranks issue the same calls over groups that look the same to each of their members.
+    """Whether all ranks issue the same calls over groups that are equivalent for each member.
 
-    Then all end: at every position each member of a group issues the same call to the same group, so by induction
-    over the positions it completes everywhere. It needs that no call is point to point or has parts of several sizes.
+    Then all end: at every position each member of a group issues the same call to the same group, so by induction over
+    the positions it completes everywhere. It needs that no call is point to point or has parts of several sizes.
     """
     if not records:
         return True
@@ -153,23 +153,23 @@ def _form(program: Program) -> list[tuple[object, ...]]:
 
 
 class _Matching:
-    """Advances every rank until it waits, and wakes those that need not wait any more."""
+    """Advances every rank until it waits, and wakes ranks whose wait is over."""
 
     def __init__(self, records: list[Record]) -> None:
         steps = {id(record.program): record.program.steps() for record in records}
         self.ranks = {record.rank: _Rank(record, steps[id(record.program)]) for record in records}
         self.positions: Counter[tuple[int, Group]] = Counter()
-        """Rank and group -> collectives that it issued there."""
+        """(rank, group) -> number of collectives issued there."""
         self.operations: dict[tuple[Group, int], _Operation] = {}
         self.dead: set[Group] = set()
-        """Two members issued different calls, so that neither these nor any later ones of the group complete."""
+        """Groups in which members issued different calls, so that these and later calls never complete."""
         self.misfit: Misfit | None = None
         self.posted: dict[tuple[Group, int, int], list[tuple[Entry, _Operation]]] = {}
-        """Group, sender and receiver (by rank in the group; _ANY = any) -> halves without their other half."""
+        """(group, sender, receiver) by rank in the group (_ANY = any) -> unmatched sends or receives."""
         self.ready: deque[int] = deque(self.ranks)
 
     def run(self) -> Outcome:
-        """To the end, or until nothing moves."""
+        """Advance all ranks until they finish or none can advance."""
         while self.ready:
             self._advance(self.ranks[self.ready.popleft()])
         events = sum(len(rank.steps) for rank in self.ranks.values())
@@ -178,7 +178,7 @@ class _Matching:
         return Outcome({number: rank.standing() for number, rank in self.ranks.items()}, events, self.misfit)
 
     def _advance(self, rank: _Rank) -> None:
-        """Let one rank run until it waits."""
+        """Run one rank until it waits."""
         steps = rank.steps
         while rank.at < len(steps):
             event = steps[rank.at]
@@ -265,5 +265,5 @@ class _Matching:
 
 
 def _share(sizes: tuple[int, ...], place: int) -> int:
-    """Bytes for or of one member; see `Entry`."""
+    """Return the bytes for or of one member; see `Entry`."""
     return sizes[place] if len(sizes) > 1 else sizes[0] if sizes else 0

@@ -1,4 +1,4 @@
-"""The ledger of (fake) tensors' memory: what each storage holds, when, and since which moment of the step."""
+"""The memory ledger of (fake) tensors: what each storage holds, when, and since which moment of the step."""
 
 import sys
 import weakref
@@ -28,15 +28,15 @@ Event = tuple[int, int, Place]
 Held = dict[str, int]
 """Category -> bytes."""
 Part = tuple[str, str]
-"""Region, and where in the model."""
+"""Region of the step, and part of the model."""
 Parts = dict[Part, Held]
 
 
 class Ledger(_Mode):  # type: ignore[misc]
-    """Enters every storage that operations return.
+    """Records every storage that operations return.
 
-    `events` are (entry, change in bytes, place) in order; `guessed` and `marked` say what an entry is: the first by
-    the moment in which it was made, the second by what it turned out to be.
+    `events` are (entry, change in bytes, place) in order; `guessed` and `marked` say what an entry is: the first by the
+    moment in which it was made, the second by what it turned out to be.
     """
 
     def __init__(self, where: Callable[[], Place], guess: Callable[[Tensor], str]) -> None:
@@ -47,14 +47,14 @@ class Ledger(_Mode):  # type: ignore[misc]
         self.guessed: list[str] = []
         self.marked: dict[int, str] = {}
         self.host_numbers = False
-        """Whether new whole numbers have values: DDP's reducer writes its bookkeeping past the dispatcher."""
+        """Whether new integer tensors have values: DDP's reducer writes its bookkeeping past the dispatcher."""
         self.paused = False
         self._sizes: list[int] = []
         self._entries: dict[int, tuple[weakref.ref[Any], int]] = {}  # Address of a storage that lives -> its entry.
         self._resize: Any = None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Let the operation run, and enter what it returns."""
+        """Run the operation, and record the storages that it returns."""
         if any(t not in _PLAIN for t in types):
             return NotImplemented
         kwargs = kwargs or {}
@@ -88,7 +88,7 @@ class Ledger(_Mode):  # type: ignore[misc]
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Ignore storages made while the context is open, as they are not this rank's memory."""
+        """Ignore storages created inside the context, as they are not this rank's memory."""
         before, self.paused = self.paused, True
         try:
             yield
@@ -96,11 +96,11 @@ class Ledger(_Mode):  # type: ignore[misc]
             self.paused = before
 
     def touch(self) -> None:
-        """Record that a place begins: what is held there counts, even if nothing is allocated in it."""
+        """Record the start of a place: what is held there counts, even if nothing is allocated in it."""
         self.events.append((-1, 0, self.where()))
 
     def mark(self, tensors: Iterable[Tensor], what: str, weak: bool = False) -> None:
-        """Say what storages are; weakly: only those of which nobody has said it yet."""
+        """Set the category of storages; with `weak` only of those without one."""
         for tensor in tensors:
             _, entry = self._entries.get(tensor.untyped_storage()._cdata, (None, -1))
             if entry >= 0 and not (weak and entry in self.marked):

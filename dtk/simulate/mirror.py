@@ -1,8 +1,8 @@
-"""A process group without the other ranks: every collective ends at once, as if they all contributed what this
-rank contributes. Knows the interface of `torch.distributed.ProcessGroup` and nothing of who calls it.
+"""A process group without the other ranks: every collective completes immediately, as if all ranks contributed the same
+as this one. Knows the interface of `torch.distributed.ProcessGroup` and nothing of who calls it.
 
-Values are thereby harmless rather than right: sums are world_size times this rank's, what only another rank
-could know is zero. Tensors without data are left alone.
+Values are thereby harmless rather than right: sums are world_size times this rank's, what only another rank could know
+is zero. Tensors without data are left alone.
 """
 
 import sys
@@ -48,7 +48,7 @@ class _Received(dist.Work):
         self.source = source
 
     def wait(self, timeout: Any = None) -> bool:
-        """At once."""
+        """Return immediately."""
         return True
 
     def _source_rank(self) -> int:
@@ -59,11 +59,11 @@ class MirrorGroup(_Group):  # type: ignore[misc]
     """One rank of `size`, alone in this process. Constructed as gloo's group is; its other options mean nothing."""
 
     heard: ClassVar[Heard | None] = None
-    """Told of every call that carries tensors."""
+    """Called for every call that carries tensors."""
     group_name: Any = ""
-    """Unique in this process."""
+    """Name, unique in this process."""
     group_desc = ""
-    """What it is for."""
+    """Purpose of the group."""
     supports_splitting = False
     supports_coalescing = False
 
@@ -103,7 +103,7 @@ class MirrorGroup(_Group):  # type: ignore[misc]
         return self._ended("broadcast", tensors)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        """Every part is a copy of ours."""
+        """Fill every part with a copy of this rank's."""
         return self._copies("all_gather", outputs, inputs)
 
     allgather_coalesced = allgather
@@ -115,7 +115,7 @@ class MirrorGroup(_Group):  # type: ignore[misc]
         return self._ended(op, flat(outputs))
 
     def all_gather_single(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        """Each output, one or several, holds world_size copies of its input."""
+        """Fill each output, one or several, with world_size copies of its input."""
         for output, tensor in zip(listed(outputs), listed(inputs), strict=True):
             if _has_data(output) and output.numel():  # The input may be a part of it.
                 output.detach().view(self.size(), -1).copy_(tensor.detach().clone().view(1, -1))
@@ -165,13 +165,13 @@ class MirrorGroup(_Group):  # type: ignore[misc]
     alltoall_base = all_to_all_single
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        """As `all_to_all_single`, part by part."""
+        """Exchange part by part, as `all_to_all_single` does."""
         for output, tensor in zip(outputs, inputs, strict=True):
             self.all_to_all_single(output, tensor)
         return _done(list(outputs))
 
     def send(self, tensors: Any, destination: int, tag: int) -> Any:
-        """Has arrived."""
+        """Complete immediately."""
         return self._ended("send", tensors)
 
     def recv(self, tensors: Any, source: int, tag: int) -> Any:
@@ -193,14 +193,14 @@ class MirrorGroup(_Group):  # type: ignore[misc]
         return _done(listed(results))
 
     def barrier(self, opts: Any = None) -> Any:
-        """Nobody to wait for."""
+        """Return immediately, as there are no other ranks."""
         return _done([])
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-        """Nobody to wait for."""
+        """Return immediately, as there are no other ranks."""
 
     def _nothing(self, *_: Any) -> None:
-        """Do nothing: nothing is open, and nobody else is there."""
+        """Do nothing: no connections are open."""
 
     _start_coalescing = _set_sequence_number_for_group = _set_default_timeout = shutdown = abort = _nothing
     _end_coalescing = barrier
@@ -218,7 +218,7 @@ class MirrorGroup(_Group):  # type: ignore[misc]
 
 
 def listed(tensors: Any) -> list[Tensor]:
-    """Return one tensor, or several, as a list."""
+    """Return one or several tensors as a list."""
     return [tensors] if isinstance(tensors, Tensor) else list(tensors)
 
 

@@ -43,9 +43,9 @@ from dtk.train.pipeline import Pipelined
 from dtk.train.setup import Parts, set_up
 
 MICRO_BATCHES = 3
-"""Simulated at most: the first, one that only accumulates, the last. All between them are alike."""
+"""Limit of simulated micro-batches: the first, one that only accumulates, and the last. All others are alike."""
 OWN_GRADIENTS = "own gradients"
-"""What `.grad` of this rank's parameters holds; other gradients are whole ones on their way into a reduction."""
+"""Category of `.grad` of this rank's parameters; other gradients are whole ones on their way into a reduction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +54,13 @@ class Call:
 
     op: str
     group: str
-    """What the group was made for: `mesh_dp_shard`, `control`; `default_pg` holds all ranks."""
+    """Purpose of the group: `mesh_dp_shard`, `control`; `default_pg` has all ranks."""
     ranks: tuple[int, ...]
     size_bytes: int
-    """Of the full buffer on this rank."""
+    """Bytes of the full buffer on this rank."""
     micro_batch: int
     dimension: str = ""
-    """That the region around it names; groups of the same ranks may be one to torch."""
+    """Dimension named by the surrounding region, as torch may share a group between dimensions with equal ranks."""
 
 
 @dataclass(slots=True)
@@ -70,14 +70,14 @@ class Observed:
     rank: int
     parameters: int
     parts: dict[tuple[str, str], Held]
-    """(region, part of the model) -> what was held at the highest use there."""
+    """(region, part of the model) -> what was held at the peak there."""
     calls: list[Call]
     micro_batches: int
-    """That were simulated."""
+    """Number of simulated micro-batches."""
     loads: list[int] = field(default_factory=list)
-    """Elements whose optimizer state each rank owns, where whole parameters are dealt out (ZeRO-1)."""
+    """Elements whose optimizer state each rank owns, if whole parameters are assigned to ranks (ZeRO-1)."""
     classes: int = 0
-    """Logits per position: the last size of the model's answer."""
+    """Logits per position: the last dimension of the model's output."""
 
 
 def simulate_step(config: Config, rank: int, world_size: int, local_size: int, edge: int) -> Observed:
@@ -187,10 +187,10 @@ class _Run:
             )
 
     def enter(self, region: regions.Region) -> None:
-        """Nothing yet."""
+        """Do nothing at the start of a region."""
 
     def exit(self, region: regions.Region) -> None:
-        """Say what gradients are when backward has made them, and optimizer states when the optimizer has."""
+        """Set the category of gradients after backward, and of optimizer states after the optimizer."""
         if region.name not in ("backward", "optimizer"):
             return
         with torch.no_grad(), self.ledger.pause():
@@ -243,7 +243,7 @@ class _Run:
         return assemble(config, context, paths, recorder, StopRequest(), made=(data, parts))
 
     def _guess(self, tensor: Tensor) -> str:
-        """Guess what a storage is from the moment in which it is made."""
+        """Guess the category of a storage from the moment of its creation."""
         region = self.places.region
         if self.ledger.host_numbers or self.places.communicates:  # DDP's buckets are made in set-up
             return "buckets"

@@ -1,1 +1,1 @@
-"""The closed form: memory and traffic of a step by arithmetic, for any number of ranks, without torch."""
+"""The closed form: memory and traffic of a step from formulas, for any number of ranks, without torch."""

@@ -15,14 +15,14 @@ from dtk.plan.formulas.tape import Buffer, Tape, Value, drop
 from dtk.plan.prediction import Category
 from dtk.strategies.declared import Shape
 
-FLOAT_BYTES = 4  # Of float32.
+FLOAT_BYTES = 4  # Bytes of a float32.
 PER_TARGET_BYTES = 10
-"""Kept by the loss on a part of the vocabulary: the target in it, int64, and whether it is there and counts."""
+"""Bytes per target that the vocabulary-parallel loss saves: its local index, int64, and two masks."""
 
 
 @dataclass(slots=True)
 class Layers:
-    """Runs layers on a tape; the sizes of tensors follow from its numbers."""
+    """Records layers on a tape; tensor sizes follow from its fields."""
 
     shape: ModelShape
     tape: Tape
@@ -30,24 +30,24 @@ class Layers:
     """Samples in the micro-batch."""
     sequence: int
     stream_bytes: int
-    """Per element of the residual stream: 4, or 2 where FSDP casts whole units."""
+    """Bytes per element of the residual stream: 4, or 2 if FSDP casts whole units."""
     compute_bytes: int
-    """Per element of what matrix products give."""
+    """Bytes per element of the output of matrix products."""
     on_cuda: bool
     tp: int = 1
-    """Ranks that each layer is cut over."""
+    """Ranks over which each layer is sharded."""
     sequence_parallel: bool = True
-    """With tp: whether the residual stream is cut along the sequence."""
+    """With tp: whether the residual stream is sharded along the sequence."""
     loss_parallel: bool = True
     """With tp: whether the loss is computed on each rank's part of the vocabulary."""
     cp: int = 1
-    """Ranks that divide each sequence, of which `sequence` is one's part."""
+    """Ranks that divide each sequence; `sequence` is the length of one part."""
     context: str = "ring"
-    """With cp: how their attention reaches the others' tokens, see `dtk.dimensions.cp`."""
+    """With cp: how attention reaches the other ranks' tokens, see `dtk.dimensions.cp`."""
     holding: Holding | None = None
-    """Who keeps the parameters, where experts are kept by themselves."""
+    """Owner of the parameters, if experts are held separately."""
     shapes: dict[str, Shape] = field(init=False)
-    """Of every parameter; those of blocks without their number."""
+    """Shapes of all parameters; names of block parameters have no block number."""
     cast_weights: dict[str, Buffer] = field(default_factory=dict)
     """Autocast's cache: 16-bit copies of weights, until its context ends."""
 
@@ -57,17 +57,17 @@ class Layers:
 
     @property
     def tokens(self) -> int:
-        """In the micro-batch."""
+        """Tokens in the micro-batch."""
         return self.batch * self.sequence
 
     @property
     def stream_tokens(self) -> int:
-        """Of the micro-batch, in the residual stream of a rank."""
+        """Tokens of the micro-batch in a rank's residual stream."""
         return self.tokens // self.tp if self.sequence_parallel else self.tokens
 
     @property
     def stream_size(self) -> int:
-        """Bytes of the residual stream of a rank."""
+        """Bytes of a rank's residual stream."""
         return self.stream_tokens * self.shape.config.width * self.stream_bytes
 
     @property
@@ -76,7 +76,7 @@ class Layers:
         return self.compute_bytes != self.stream_bytes
 
     def end_autocast(self) -> None:
-        """Its cache is emptied; backward still holds what it needs."""
+        """Empty the cast cache; backward still holds the copies that it needs."""
         for copy in self.cast_weights.values():
             copy.drop()
         self.cast_weights.clear()
@@ -91,7 +91,7 @@ class Layers:
         elif not self.on_cuda:  # Composed of small operations in float32.
             work = self.stream_tokens * self.shape.config.width * FLOAT_BYTES
             saved += work
-            if self.stream_bytes != FLOAT_BYTES:  # The input in float32 is kept in place of the input.
+            if self.stream_bytes != FLOAT_BYTES:  # The float32 input is saved instead of the input.
                 saved, saves = saved + work, []
         return self.tape.operation(
             size,
@@ -104,7 +104,7 @@ class Layers:
         )
 
     def enter(self, x: Value) -> Value:
-        """Return activations as column-cut layers need them, whole; the caller holds both."""
+        """Return whole activations, as column-parallel layers need them; the caller holds both."""
         if self.tp == 1:
             return x.held()
         part = x.held()
@@ -119,19 +119,19 @@ class Layers:
         return out
 
     def join(self, x: Value, copies: bool, sums: bool = False) -> Value:
-        """Gather the parts of the ranks; parts that do not lie one after another are `copies` once more.
+        """Gather the ranks' parts; non-contiguous parts are copied once more (`copies`).
 
         Args:
             x: this rank's part.
-            copies: whether they do not lie so.
-            sums: whether backward adds up what the ranks have of the gradient, and does not only take its part.
+            copies: whether the parts are non-contiguous.
+            sums: whether backward reduce-scatters the gradient instead of slicing it.
         """
         whole, graded = x.size_bytes * self.tp, [(x, x.size_bytes)]
         work = whole if copies else 0
         return self.tape.operation(whole, graded, workspace_bytes=work, backward_workspace_bytes=work * sums)
 
     def leave(self, x: Value) -> Value:
-        """Add up what the ranks have of `x`, which is released."""
+        """Sum `x` over the ranks and release it."""
         if self.tp == 1:
             return x
         if not self.sequence_parallel:
@@ -140,7 +140,7 @@ class Layers:
         return self.tape.then(x, x.size_bytes // self.tp, workspace_bytes=work, backward_workspace_bytes=work)
 
     def row(self, x: Value, name: str) -> Value:
-        """Return the sum over the ranks of the products of a row-cut layer, whose bias is added after it."""
+        """Return the sum over the ranks of a row-parallel layer's products, to which the bias is added."""
         width = self.shape.config.width
         y = self.leave(self.linear(x, name, width, self.tokens))
         if self.tp == 1 or plain(f"{name}.bias") not in self.shapes:
@@ -149,7 +149,7 @@ class Layers:
         return self.tape.then(y, self.stream_size, narrow, parameters=[self.gradient(f"{name}.bias")])
 
     def linear(self, x: Value, name: str, features: int, rows: int, category: Category = "activations") -> Value:
-        """Return the output of a matrix product, which keeps its input, or 16-bit copies of input and weight."""
+        """Return the output of a matrix product, which saves its input, or 16-bit copies of input and weight."""
         parameters = [self.gradient(f"{name}.weight")]
         if plain(f"{name}.bias") in self.shapes and (self.tp == 1 or name.rpartition(".")[2] not in ROW):
             parameters.append(self.gradient(f"{name}.bias"))
@@ -176,11 +176,11 @@ class Layers:
     def attention(self, inputs: tuple[Value, ...], sizes: tuple[int, ...], dropout: float) -> Value:
         """Flash attention (Dao et al. 2022) keeps inputs, output and one number per row, not the s x s matrix.
 
-        With dropout the CPU has no such kernel: the matrix is kept as softmax, as mask and after dropout.
+        With dropout the CPU has no such kernel: the matrix is saved as softmax, as mask and after dropout.
 
         Args:
-            inputs: queries, keys and values, or one value of which they are views.
-            sizes: of their gradients.
+            inputs: queries, keys and values, or the value that they are views of.
+            sizes: bytes of their gradients.
             dropout: probability.
         """
         config, heads = self.shape.config, self.shape.config.heads // self.tp
@@ -193,7 +193,7 @@ class Layers:
         graded = list(zip(inputs, sizes))
         if self.cp == 1:
             return self.tape.operation(queries, graded, saves=inputs, saves_output=True, kept_bytes=saved)
-        # Keys and values travel together. What is sent and what arrives is there beside what is made of it.
+        # Keys and values are exchanged together. Send and receive buffers exist in addition to the results.
         both = sum(sizes) - queries
         work = max(2 * queries, 3 * both)
         given = self.tape.operation(sum(sizes), graded, workspace_bytes=work, backward_workspace_bytes=work)
@@ -206,13 +206,13 @@ class Layers:
         return flat
 
     def _ring(self, inputs: tuple[Value, ...], queries: int, both: int, saved: int) -> Value:
-        """Return attention whose keys and values, of `both` bytes, go round, as on the first rank of the ring.
+        """Record ring attention on the first rank of the ring, with keys and values of `both` bytes.
 
-        In every hop the second half of its queries sees all keys that arrive. While it does, those of the next hop
-        arrive; in backward the gradients of keys and values follow them in float32.
+        In every hop the second half of its queries attends to all received keys, while those of the next hop are
+        received; in backward the float32 gradients of keys and values follow them.
         """
         wide, arriving = FLOAT_BYTES * queries // self.compute_bytes, both * min(2, self.cp - 1)
-        repeated = 2 * queries if both < 2 * queries else 0  # Shared heads are there for every query head.
+        repeated = 2 * queries if both < 2 * queries else 0  # Shared heads are expanded for every query head.
         work = max(both + repeated, arriving + queries // 2 + 3 * wide // 2)
         following = FLOAT_BYTES * both // self.compute_bytes
         back = arriving + following + queries + 4 * wide + repeated
@@ -228,16 +228,16 @@ class Layers:
         return y
 
     def add(self, x: Value, branch: Value) -> Value:
-        """Return the residual sum, for which nothing is kept, and release `branch`."""
+        """Return the residual sum, which saves nothing, and release `branch`."""
         size = self.stream_size
         total = self.tape.operation(size, [(x, 0), (branch, 0 if branch.size_bytes == size else branch.size_bytes)])
         branch.drop()
         return total
 
     def dropout(self, x: Value, rate: float) -> Value:
-        """Apply dropout, which keeps its mask, and release `x`.
+        """Apply dropout, which saves its mask, and release `x`.
 
-        The mask has the type of the input on the CPU and takes a byte per element on CUDA.
+        The mask has the dtype of the input on the CPU and one byte per element on CUDA.
         """
         if not rate:
             return x
@@ -245,9 +245,9 @@ class Layers:
         return self.tape.then(x, x.size_bytes, kept_bytes=elements if self.on_cuda else x.size_bytes)
 
     def cross_entropy(self, logits: Value) -> Value:
-        """In float32: at its peak the log-probabilities, their gradient and that of the logits exist at once.
+        """Record the float32 loss: at its peak the log-probabilities, their gradient and that of the logits coexist.
 
-        On a part of the vocabulary the gradient of the loss is one number. Releases `logits`.
+        If vocabulary-parallel, the gradient of the loss is one number. Releases `logits`.
         """
         divided = self.tp > 1 and not isinstance(self.shape.config, EncoderConfig)
         if divided and not self.loss_parallel:
@@ -266,7 +266,7 @@ class Layers:
         return loss
 
     def gradient(self, name: str) -> tuple[str, int]:
-        """Return a parameter's name and the bytes of its gradient, which has 16 bits where FSDP casts whole units."""
+        """Return a parameter's name and the bytes of its gradient, which has 16 bits if FSDP casts whole units."""
         return name, prod(self.shapes[plain(name)]) * self.stream_bytes
 
     def _cast(self, name: str) -> Buffer:

@@ -14,8 +14,8 @@ def closed_form(config: Config, world_size: int, local_size: int = 8) -> Predict
     """Predict memory and traffic of one job without running anything.
 
     Args:
-        config: checked, its micro-batch settled for `world_size`. CUDA's kernels are counted where `launcher.device`
-            is cuda, else the CPU's.
+        config: checked configuration with a micro-batch resolved for `world_size`; `launcher.device` selects CUDA's or
+            the CPU's kernels.
         world_size: ranks over all nodes.
         local_size: consecutive ranks of one node.
 
@@ -33,7 +33,7 @@ def memory(config: Config, world_size: int, whole: bool = False) -> Memory:
     Raises:
         DtkError: `model.architecture=custom`.
     """
-    # Of a pipeline both ends and their neighbours: the other ranks are like these.
+    # For a pipeline both ends and their neighbours: the other ranks are like these.
     ranks = config.parallel.pp
     places = sorted({0, 1, ranks - 2, ranks - 1} & {*range(ranks)})
     return max((rank_memory(config, world_size, place, whole) for place in places), key=lambda each: each.peak_bytes)

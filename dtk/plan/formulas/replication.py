@@ -13,11 +13,11 @@ from dtk.strategies.engines.stage3 import gathered, persistent
 
 
 def owned_elements(shapes: Sequence[Shape], world_size: int) -> list[int]:
-    """Elements that each rank updates; 0 for ranks that are left without parameters.
+    """Return the number of elements that each rank updates; 0 for ranks without parameters.
 
-    As torch's ZeroRedundancyOptimizer deals whole parameters out: group by group (matrices, then vectors, as weight
-    decay tells them apart), the largest first, each to the rank that has least. Rajbhandari et al. 2020 cut evenly
-    instead: Psi / N.
+    torch's ZeroRedundancyOptimizer assigns whole parameters: group by group (matrices with weight decay, then vectors),
+    the largest first, each to the rank with the fewest elements. Rajbhandari et al. 2020 partition evenly instead: Psi
+    / N.
     """
     ranks = [(0, rank) for rank in range(world_size)]
     alike = Counter(shapes)
@@ -45,10 +45,10 @@ class Replicated(Holding):
 
     gradients: dict[str, Buffer] = field(default_factory=dict)
     buckets: list[tuple[set[str], int]] = field(default_factory=list)
-    """Names of the gradients that are still to come, and what its hook then holds beside the bucket."""
+    """Names of pending gradients of each bucket, and the extra bytes that its hook then holds."""
 
     def settle(self) -> None:
-        """Parameters, DDP's buckets (as large as all gradients, never freed), optimizer state."""
+        """Allocate parameters, DDP's buckets (as large as all gradients, never freed) and optimizer state."""
         strategy = self.config.strategy
         elements = self.shape.parameters
         tensors = self.shape.total(len)
@@ -56,7 +56,7 @@ class Replicated(Holding):
         if self._reduces:
             self.ledger.change("gradients" if self._views else "buckets", MASTER_BYTES * elements)
             if strategy.remembers_error:
-                self.ledger.change("buckets", MASTER_BYTES * elements)  # Errors of compression.
+                self.ledger.change("buckets", MASTER_BYTES * elements)  # Compression errors.
             if strategy.communication_hook != "none":
                 ready, reductions = self.shape.names[::-1], strategy.reductions(self.shape.shapes, self.mesh.dp_size)
                 self.buckets = [({ready[i] for i in each.members}, each.beside_bytes) for each in reductions]
@@ -68,7 +68,7 @@ class Replicated(Holding):
         self.place_states(elements, tensors, prod)
 
     def piled(self) -> list[Buffer]:
-        """Gradients that the update frees; views of buckets are let go of one by one in the last micro-batch."""
+        """Return the gradients that the update frees; bucket views are released one by one in the last micro-batch."""
         return [] if self._views else list(self.gradients.values())
 
     def gradient(self, name: str, gradient: Buffer) -> None:
@@ -112,9 +112,9 @@ class FlatParts(Replicated):
     """
 
     bucket: Buffer | None = None
-    """In which gradients are reduced, from the first of a micro-batch to the last."""
+    """Bucket in which gradients are reduced, from the first of a micro-batch to the last."""
     gathered: Buffer | None = None
-    """What stage 3 gathers of other ranks' parameters."""
+    """Parameters that stage 3 gathered from other ranks."""
 
     def settle(self) -> None:
         """Parameters in the type of compute, whole or in part, the float32 copy of this rank's part, and its state."""
@@ -132,7 +132,7 @@ class FlatParts(Replicated):
         self.temporary_bytes += MASTER_BYTES * own  # The gradients of this rank's part, flat and in float32.
 
     def before_forward(self, unit: int) -> None:
-        """Gather, under stage 3."""
+        """Gather parameters under stage 3."""
         if unit == ROOT and self.config.strategy.stage == 3 and self.gathered is None:
             shapes, tuned = self.shape.shapes, self.config.strategy.tuned()
             stay = sum(prod(s) for s, stays in zip(shapes, persistent(shapes, tuned), strict=True) if stays)
@@ -141,7 +141,7 @@ class FlatParts(Replicated):
             self.gathered = self.ledger.allocate("gathered parameters", self._item_bytes * others)
 
     def after_backward(self, unit: int) -> None:
-        """Free what was gathered and the bucket."""
+        """Free gathered parameters and the bucket."""
         if unit == ROOT:
             for buffer in (self.gathered, self.bucket):
                 if buffer is not None:

@@ -12,39 +12,39 @@ from dtk.strategies.declared import ITEM_BYTES, Shape, padded_elements, reduced_
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What is gathered together."""
+    """Parameters that are gathered together."""
 
     parameters: Named
     experts: bool = False
-    """Whether they are those of an `ep` rank, which others share than all else."""
+    """Whether these are an `ep` rank's experts, which are sharded over fewer ranks than the rest."""
 
 
 @dataclass(slots=True)
 class Sharded(Holding):
-    """Zhao et al. 2023, "PyTorch FSDP", section 3, as FSDP2 does it: per-parameter shards on dim 0."""
+    """FSDP2's per-parameter sharding on dim 0 (Zhao et al. 2023, "PyTorch FSDP", section 3)."""
 
     shards: int = 1
     """Ranks that share one copy of the parameters."""
     units: list[Unit] = field(default_factory=list)
-    """All but the root, as forward ends them: the experts of a block before the block."""
+    """All units except the root, in forward order: the experts of a block before the block."""
     gathered: dict[int, Buffer] = field(default_factory=dict)
     arriving: dict[int, Buffer] = field(default_factory=dict)
-    """Outputs of gathers that were not copied out yet."""
+    """Outputs of all_gathers that have not been copied out yet."""
     secondary: dict[int, Buffer] = field(default_factory=dict)
-    """What forward leaves of gathered parameters on a part of the ranks, for backward."""
+    """Secondary shards of gathered parameters that forward keeps for backward."""
     copied_out: Buffer | None = None
-    """In forward FSDP2 keeps the last output until the next one is copied out."""
+    """In forward FSDP2 keeps the last all_gather output until the next one is copied out."""
     unsharded: dict[int, dict[str, Buffer]] = field(default_factory=dict)
     """Gradients before their reduction, by unit."""
     widened: set[Buffer] = field(default_factory=set)
-    """Those of them that are in the type of the reduction already."""
+    """Those gradients that already have the reduce dtype."""
     reducing: Buffer | None = None
-    """Input of the last reduction: kept until the next one begins."""
+    """Input of the last reduction, kept until the next one starts."""
     reduced: list[Buffer] = field(default_factory=list)
     """Gradient shards."""
 
     def settle(self) -> None:
-        """Shards of parameters and optimizer state, on the device or, offloaded, on the host."""
+        """Allocate the shards of parameters and optimizer state, on the device or, if offloaded, on the host."""
         shape, strategy, mixtures = self.shape, self.config.strategy, self.shape.layers - self.shape.dense
         elements = shape.total(lambda named: shard_elements(_shapes(named), self.shards))
         elements += mixtures * shard_elements(_shapes(shape.experts), self.mesh.expert_shard)
@@ -70,7 +70,7 @@ class Sharded(Holding):
             self.paged_bytes += MASTER_BYTES * (2 * elements + (rounds * gathered if self.shards > 1 else 0))
 
     def unit(self, block: int, experts: bool = False) -> int:
-        """Return its place in `units`."""
+        """Return the index in `units`."""
         size = self.config.strategy.blocks_per_unit
         if not size and not experts:
             return ROOT
@@ -79,12 +79,12 @@ class Sharded(Holding):
         return mixtures - experts + (block // size if size else 0)
 
     def piled(self) -> list[Buffer]:
-        """Shards of gradients; where blocks are no units, the gradients that wait for the end of backward."""
+        """Return gradient shards; if blocks are not units, the gradients that wait for the end of backward."""
         waiting = [] if self.config.strategy.blocks_per_unit else list(self.unsharded.get(ROOT, {}).values())
         return [*self.reduced, *waiting]
 
     def before_forward(self, unit: int) -> None:
-        """Gather, and ask for the next ones where a depth is set: the library alone asks for none on the host."""
+        """Gather, and prefetch if a depth is set: without one, no prefetch starts from the host."""
         self._unshard(unit)
         self._wait(unit, forward=True)
         depth = 0 if unit == ROOT else self.config.strategy.prefetch_depth
@@ -92,7 +92,7 @@ class Sharded(Holding):
             self._unshard(ahead)
 
     def after_forward(self, unit: int) -> None:
-        """Free the gathered parameters, unless they stay until backward, which needs those of the root unit first."""
+        """Free gathered parameters, except those kept until backward, which needs the root unit first."""
         if unit == ROOT:
             self._free_copied_out()
         elif self.config.strategy.reshard_after_forward:
@@ -102,7 +102,7 @@ class Sharded(Holding):
             self.gathered.pop(unit).drop()
 
     def before_backward(self, unit: int) -> None:
-        """Gather again, and ask for the units before; the root unit is freed only by a backward in a pipeline."""
+        """Gather again, and prefetch earlier units; only a backward in a pipeline frees the root unit."""
         self._unshard(unit)
         self._wait(unit, forward=False)
         # While the head's gradients are computed, the last unit of blocks is gathered.
@@ -116,7 +116,7 @@ class Sharded(Holding):
             self.gathered.pop(unit).drop()
         gradients = self.unsharded.get(unit, {})
         if not self.last:
-            for name, gradient in gradients.items():  # They wait for the last one in the type of the reduction.
+            for name, gradient in gradients.items():  # They wait for the last micro-batch in the reduce dtype.
                 if self._reduce_bytes != self._compute_bytes and gradient not in self.widened:
                     gradients[name] = self._widened(gradient)
             return
@@ -134,7 +134,7 @@ class Sharded(Holding):
             wide = self.ledger.allocate("gradients", own * MASTER_BYTES)
             shard.drop()
             shard = wide
-        # Offloaded it is kept on the host; an update in backward frees it at once.
+        # Offloaded gradients are kept on the host; an update in backward frees them immediately.
         if self.config.strategy.offloads_parameters or self.config.optimizer.in_backward:
             shard.drop()
         else:
@@ -144,7 +144,7 @@ class Sharded(Holding):
             self.reducing = None
 
     def gradient(self, name: str, gradient: Buffer) -> None:
-        """Keep it whole until its unit is reduced."""
+        """Keep the whole gradient until its unit is reduced."""
         block, apart = block_of(name), bool(self.shape.experts) and ".experts." in name
         unit = ROOT if block is None else self.unit(block, apart)
         gradients = self.unsharded.setdefault(unit, {})
@@ -161,7 +161,7 @@ class Sharded(Holding):
         self.reduced.clear()
 
     def whole_bytes(self, accumulated: bool) -> int:
-        """Return what is there whole after a forward: parameters that stay, gradients of the micro-batches before."""
+        """Return the whole tensors after a forward: parameters that stay, and gradients of earlier micro-batches."""
         stays = 0 if self.config.strategy.reshard_after_forward or self.shards == 1 else self._compute_bytes
         return self.shape.parameters * (stays + accumulated * self._reduce_bytes)
 
@@ -181,15 +181,15 @@ class Sharded(Holding):
         return _shapes(self.shape.root) + [size for block in self.shape.blocks * alone for size in _shapes(block)]
 
     def _shards(self, unit: int) -> int:
-        """Return the ranks that share a unit."""
+        """Return the number of ranks that share a unit."""
         return self.mesh.expert_shard if unit != ROOT and self.units[unit].experts else self.shards
 
     def _padded(self, unit: int) -> int:
-        """Elements of a unit as it is gathered and reduced."""
+        """Return the elements of a unit as it is gathered and reduced."""
         return padded_elements(self._unit(unit), self._shards(unit))
 
     def _unshard(self, unit: int) -> None:
-        """Start the gather; a no-op where it was started or is not needed."""
+        """Start the all_gather; do nothing if it was started or is not needed."""
         if unit in self.gathered or unit in self.arriving:
             return
         shards = self._shards(unit)
@@ -202,14 +202,14 @@ class Sharded(Holding):
         sent.drop()
 
     def _round(self, unit: int, gathers: bool) -> None:
-        """Take what a gather or a reduction in int8 needs beside its buffers, and give it back."""
+        """Account for the temporary buffers of an int8 gather or reduction."""
         strategy, shards = self.config.strategy, self._shards(unit)
         if shards > 1 and (strategy.quantized_weights if gathers else strategy.quantized_gradients):
             blocks = shard_blocks(self._unit(unit), shards)
             self.ledger.allocate("temporaries", rounding_bytes(blocks, shards, gathers)).drop()
 
     def _wait(self, unit: int, forward: bool) -> None:
-        """Copy a finished gather out into the parameters."""
+        """Copy a finished all_gather out into the parameters."""
         if unit not in self.arriving:
             return
         size = self._padded(unit) * self._compute_bytes
@@ -218,7 +218,7 @@ class Sharded(Holding):
             self.secondary.pop(unit).drop()
         output = self.arriving.pop(unit)
         if forward:
-            # Only now: torch waits for the copy before, but holds its source until this one is made.
+            # Only now: torch waits for the previous copy, but holds its source until this one is made.
             self._free_copied_out()
             self.copied_out = output
         else:
@@ -230,7 +230,7 @@ class Sharded(Holding):
             self.copied_out = None
 
     def _widened(self, gradient: Buffer) -> Buffer:
-        """Return the gradient in the type of the reduction."""
+        """Return the gradient in the reduce dtype."""
         size = gradient.size_bytes // self._compute_bytes * self._reduce_bytes
         others, gradient.copies = gradient.copies - 1, 1
         slack = self.ledger.slack_bytes(gradient.size_bytes)

@@ -18,7 +18,7 @@ from dtk.plan.prediction import Memory
 from dtk.strategies.declared import Collective, padded_elements
 
 CUDA_BLOCK_BYTES = 512
-"""What CUDA's caching allocator rounds to."""
+"""Allocation granularity of CUDA's caching allocator."""
 
 
 def settled_holding(config: Config, shape: ModelShape, mesh: Mesh, ledger: Ledger, walked: int) -> Holding:
@@ -45,24 +45,24 @@ def stage_shape(shape: ModelShape, blocks: range) -> ModelShape:
 
 
 def stage_part(config: Config, blocks: range) -> ModelShape:
-    """Return what a rank has of the stage with these blocks."""
+    """Return this rank's part of the stage with these blocks."""
     whole = model_shape(config.model, config.parallel.ep)
     return cut(stage_shape(whole, blocks), config.parallel.tp)
 
 
 def on_mesh(config: Config, world_size: int) -> Config:
-    """Return the configuration with the section that keeps states on this mesh."""
+    """Return the configuration with the section that distributes states on this mesh."""
     return dataclasses.replace(config, strategy=config.strategy.on(config.mesh(world_size)))
 
 
 def states_mesh(config: Config, world_size: int) -> Mesh:
-    """Return the mesh over which the ranks of a job keep states."""
+    """Return the mesh over which a job's ranks distribute states."""
     mesh: Mesh = config.strategy.states_mesh(config.mesh(world_size))
     return mesh
 
 
 def message_bytes(config: Config) -> int:
-    """Bytes of the residual stream of one micro-batch, or of its gradient: what neighbouring stages send each other."""
+    """Return the bytes of one micro-batch's residual stream or its gradient, which neighbouring stages exchange."""
     parts = config.parallel.cp * (config.parallel.tp if config.parallel.sequence_parallel else 1)
     elements: int = config.train.micro_batch_size * config.data.sequence_length // parts * config.model.width
     return elements * stream_item_bytes(config)
@@ -76,21 +76,21 @@ def rank_stages(config: Config, place: int) -> dict[int, range]:
 
 
 def messages(config: Config, place: int) -> int:
-    """Return how many a rank sends per micro-batch, and receives: one over each boundary of each of its stages."""
+    """Return the messages that a rank sends, and receives, per micro-batch: one per boundary of each of its stages."""
     last = config.parallel.pp * config.parallel.stages_per_rank - 1
     return sum((stage > 0) + (stage < last) for stage in rank_stages(config, place))
 
 
 def rank_memory(config: Config, world_size: int, place: int = 0, whole: bool = False) -> Memory:
-    """Walk one step of the rank at this place of its pipeline; without a pipeline its one stage is the model.
+    """Simulate one step of the rank at this place of its pipeline; without one its only stage is the model.
 
     The cost depends on neither depth nor accumulation, as bisection and search call it often.
 
     Args:
-        config: its batch is settled.
+        config: configuration with a resolved batch.
         world_size: ranks over all nodes.
-        place: along `pp`.
-        whole: walk through every block and every micro-batch, which gives the same.
+        place: coordinate along `pp`.
+        whole: walk every block and micro-batch, for the same result.
 
     Raises:
         DtkError: `model.architecture=custom`.
@@ -115,7 +115,7 @@ def rank_memory(config: Config, world_size: int, place: int = 0, whole: bool = F
 
 
 class _Rank:
-    """One step of a rank: its stages, what they hold, what is under way between them."""
+    """One step of a rank: its stages, what they hold, and messages in flight between them."""
 
     def __init__(self, config: Config, mesh: Mesh, stages: dict[int, range], whole: bool, count: int) -> None:
         self.config, self.stages = config, stages
@@ -129,19 +129,19 @@ class _Rank:
         for number, blocks in stages.items():
             part = stage_part(config, blocks)
             walk = stretch(len(blocks), unit, every, ahead)
-            if whole or part.dense:  # Whose first blocks are unlike the others.
+            if whole or part.dense:  # The first blocks, which may differ from the others.
                 walk = Stretch(len(blocks), 1)
             self.walks[number] = walk
             self.holdings[number] = settled_holding(config, part, mesh, ledger, walk.walked)
-        self.left = dict.fromkeys(stages, count)  # Backwards to come.
+        self.left = dict.fromkeys(stages, count)  # Remaining backwards.
         self.size_bytes = message_bytes(config)
         self.flying: dict[tuple[int, int], tuple[Step, Value]] = {}
         self.results: dict[tuple[bool, int, int], Buffer] = {}
         """(whether forward, stage that needs it, micro-batch) -> residual stream or its gradient."""
-        self.sent: deque[Buffer] = deque()  # Messages under way.
+        self.sent: deque[Buffer] = deque()  # Messages in flight.
 
     def run(self, order: Order) -> None:
-        """Walk through the schedule and the update."""
+        """Walk the schedule and the update."""
         for kind, number, i in order:
             if kind in RECEIVES:
                 buffer = self.ledger.allocate("activations", self.size_bytes)
@@ -182,9 +182,9 @@ class _Rank:
 
 
 def least_bytes(config: Config, world_size: int) -> int:
-    """Return what the first rank of a pipeline holds at the least: states, and activations that are in flight.
+    """Return a lower bound of the first rank's memory: states, and activations in flight.
 
-    Costs next to nothing, so that a search can leave out what is sure to be too large.
+    It is cheap, so that a search can skip layouts that are certainly too large.
     """
     config = on_mesh(config, world_size)
     ledger = Ledger(CUDA_BLOCK_BYTES if config.launcher.device == "cuda" else 1)
@@ -207,7 +207,7 @@ def least_bytes(config: Config, world_size: int) -> int:
 
 
 def stage_declarations(config: Config, world_size: int, place: int) -> list[Collective]:
-    """Return what the rank at this place of its pipeline issues per step."""
+    """Return the collectives per step of the rank at this place of its pipeline."""
     config = on_mesh(config, world_size)
     mesh, count = config.mesh(world_size), config.batch_plan(world_size).accumulation_steps
     sent = count * messages(config, place)
@@ -220,7 +220,7 @@ def stage_declarations(config: Config, world_size: int, place: int) -> list[Coll
 
 
 def stage_states(config: Config, mesh: Mesh, place: int) -> list[Collective]:
-    """Return what the strategy sends of the states of a rank's stages; of `on_mesh` and `states_mesh`."""
+    """Return the strategy's collectives for the states of a rank's stages; see `on_mesh` and `states_mesh`."""
     parts = (stage_part(config, blocks) for blocks in rank_stages(config, place).values())
     count = config.batch_plan(mesh.world_size).accumulation_steps
     return [call for part in parts for call in config.strategy.declare(part.declared, mesh, config.precision, count)]

@@ -1,8 +1,7 @@
 """One optimizer step, moment by moment, in the order of `dtk.train.loop`: a model on a tape under a strategy.
 
-Blocks repeat with a period; once the walk has settled, each period adds the same to what is held. Memory at one
-moment of the period is then a straight line over the periods, whose highest point lies at its first or its last one,
-and both are walked.
+Blocks repeat with a period; once the walk has settled, each period adds the same to what is held. Memory at one moment
+of the period is then linear in the number of periods, so its peak is in the first or the last one, and both are walked.
 """
 
 import dataclasses
@@ -24,13 +23,13 @@ class Stretch:
     """Blocks to walk, with a place in their middle where so many periods of blocks are left out."""
 
     walked: int
-    """Blocks."""
+    """Number of walked blocks."""
     period: int
-    """Blocks after which everything repeats."""
+    """Number of blocks after which the walk repeats."""
     at: int = -1
-    """Block before which the others are left out; -1 = none are."""
+    """Block before which periods are skipped; -1 if none are."""
     skipped: int = 0
-    """Periods that are left out there."""
+    """Number of skipped periods."""
 
 
 @dataclass(slots=True)
@@ -40,23 +39,23 @@ class Step:
     holding: Holding
     blocks: Stretch
     first_block: int = 0
-    """Number of its first block in the whole model."""
+    """Index of its first block in the whole model."""
     last: bool = True
-    """Whether it ends with the loss; another stage sends the residual stream."""
+    """Whether the stage computes the loss; other stages send the residual stream."""
     model: Model = field(init=False)
     blocks_per_unit: int = field(init=False)
-    """0 = blocks are no units."""
+    """0 if blocks are not units."""
     passed: list[tuple[Value, Value, int]] = field(default_factory=list)
     """Of each block in this micro-batch: its input, its output, and the nodes on the tape before it."""
     head: int = 0
-    """Nodes on the tape before the head."""
+    """Number of nodes on the tape before the head."""
     answered: int = 0
-    """Nodes on the tape before the loss."""
+    """Number of nodes on the tape before the loss."""
     measured_from: tuple[Counter[Category], set[Buffer]] = field(default_factory=lambda: (Counter(), set()))
     """What was held, and had piled up, before the period that is measured."""
     received: Value | None = None
     returned: tuple[Buffer, ...] = ()
-    """What a half backward holds until the other half is over."""
+    """Buffers that a half backward holds until the other half is done."""
 
     def __post_init__(self) -> None:
         holding, config = self.holding, self.holding.config
@@ -139,7 +138,7 @@ class Step:
             if self._last_of_unit(i):
                 holding.before_backward(holding.unit(i))
             x, out, mark = self.passed.pop()
-            if self._recomputes(i):  # The block runs once more, from its input (Chen et al. 2016).
+            if self._recomputes(i):  # Recompute the block from its input (Chen et al. 2016).
                 gradient = tape.gradients.pop(out)
                 again = self.model.block(x, f"blocks.{i}.")
                 again.drop()

@@ -174,17 +174,17 @@ def at_depth(config: Config, layers: int) -> Config:
 
 
 def edge_blocks(config: Config) -> int:
-    """Blocks at either end whose peaks are told apart, so that a peak is compared with that of the same block."""
+    """Return the blocks at either end whose peaks are separate, so that equal blocks are compared across depths."""
     return 2 * _period(config)
 
 
 def extended(depths: Sequence[int], figures: Sequence[Mapping[_Key, int]], layers: int) -> dict[_Key, int]:
-    """Figures at `layers` blocks: as they are for one depth, on the line through two; never below 0.
+    """Return the figures at `layers` blocks: unchanged for one depth, linear extrapolation from two; at least 0.
 
     Args:
-        depths: that were simulated, one or two.
-        figures: one mapping per depth; what is missing in one of them is 0 there.
-        layers: of the model.
+        depths: simulated depths, one or two.
+        figures: one mapping per depth; missing keys count as 0.
+        layers: number of blocks of the model.
     """
     if len(depths) == 1:
         return dict(figures[0])

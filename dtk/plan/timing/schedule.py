@@ -17,16 +17,16 @@ Price = Callable[[str, str, float], Cost]
 
 @dataclass(slots=True)
 class Walk:
-    """Streams that run one thing after another; a thing begins when its stream is free and what it needs is done."""
+    """Sequential streams; work starts when its stream is free and its inputs are ready."""
 
     price: Price
     blocking: bool = False
-    """Whether the host waits for each collective before it continues, so that nothing runs beside it."""
+    """Whether the host waits for each collective, so that nothing overlaps."""
     now_s: float = 0.0
-    """When the compute stream is free."""
+    """Time at which the compute stream is free."""
     compute_s: float = 0.0
     free_s: dict[str, float] = field(default_factory=dict)
-    """Group -> when its communicator is free."""
+    """Group -> time at which its communicator is free."""
     transfers: dict[tuple[str, str, str], Transfer] = field(default_factory=dict)
 
     def compute(self, seconds: float, after_s: float = 0.0) -> None:
@@ -35,10 +35,10 @@ class Walk:
         self.compute_s += seconds
 
     def communicate(self, op: str, group: str, size_bytes: float, after_s: float | None = None) -> float:
-        """Issue one collective; it begins after `after_s` (by default what compute has done so far).
+        """Issue one collective; it starts after `after_s` (by default after the current compute).
 
         Returns:
-            when it is done; nothing to send takes no time.
+            The time at which it is complete; empty messages take no time.
         """
         if not size_bytes:
             return self.now_s
@@ -51,7 +51,7 @@ class Walk:
         return end_s
 
     def repeat(self, times: int, part: Callable[["Walk"], None]) -> None:
-        """Walk a part that leaves no collective behind; it takes as long each time, so it is walked once."""
+        """Walk a part without pending collectives `times` times; as each takes equally long, it is walked once."""
         if times < 1:
             return
         once = Walk(self.price, self.blocking)
@@ -60,7 +60,7 @@ class Walk:
         self.add(once, times)
 
     def add(self, other: "Walk", times: int = 1) -> None:
-        """Add the work of another walk, but no time."""
+        """Add the work of another walk without its time."""
         self.compute_s += times * other.compute_s
         for transfer in other.transfers.values():
             self.count(transfer, times)
@@ -74,12 +74,12 @@ class Walk:
 
     @property
     def end_s(self) -> float:
-        """When everything is done."""
+        """Time at which all streams are done."""
         return max(self.now_s, *self.free_s.values(), 0.0)
 
     @property
     def communication_s(self) -> float:
-        """Seconds of all collectives, one after another."""
+        """Total seconds of all collectives."""
         return sum(transfer.seconds for transfer in self.transfers.values())
 
 
@@ -88,13 +88,13 @@ class Bucket:
     """A gradient bucket of DDP."""
 
     fill_s: float
-    """Compute of backward from the bucket before until this one is full."""
+    """Seconds of backward from the previous bucket until this one is full."""
     calls: tuple[tuple[str, float], ...]
-    """Operation and bytes of what reduces it, in order."""
+    """Operation and bytes of each call that reduces it, in order."""
 
 
 def ddp_micro_batch(walk: Walk, forward_s: float, buckets: Sequence[Bucket], last: bool) -> None:
-    """Forward and backward; in the last micro-batch each full bucket is reduced while backward continues.
+    """Walk forward and backward; in the last micro-batch each full bucket is reduced while backward continues.
 
     The next thing on the compute stream finds all buckets reduced: DDP waits for them at the end of backward.
     """
@@ -110,22 +110,22 @@ def ddp_micro_batch(walk: Walk, forward_s: float, buckets: Sequence[Bucket], las
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What FSDP2 gathers and reduces together."""
+    """Parameters that FSDP2 gathers and reduces together."""
 
     forward_s: float
     backward_s: float
     gather_bytes: float
     again_bytes: float
-    """Of the gather for backward."""
+    """Bytes of the all_gather for backward."""
     reduce_bytes: float
     shard_bytes: float
-    """Of the reduced gradients that a rank keeps."""
+    """Bytes of the reduced gradient shard of a rank."""
     group: str = "dp_shard"
     """Ranks that gather and reduce it."""
     again_group: str = "dp_shard"
     """Ranks that gather for backward."""
     averaged_over: str = ""
-    """Ranks that average reduced shards."""
+    """Ranks that average the reduced shards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class Sharded:
 
 
 def fsdp_micro_batch(walk: Walk, model: Sharded, last: bool, gathers: bool = True) -> None:
-    """Forward with gathers ahead, backward with gathers ahead and reductions behind.
+    """Walk forward with prefetched gathers, and backward with prefetched gathers and asynchronous reductions.
 
     A gather starts when the unit `prefetch_depth` before it starts to wait for its own. Gathers and reductions share
     the communicator of dp_shard and run on it in the order in which they are issued. Not `gathers`: all is gathered.
@@ -156,7 +156,7 @@ def fsdp_micro_batch(walk: Walk, model: Sharded, last: bool, gathers: bool = Tru
         return walk.communicate("all_gather", unit.again_group, unit.again_bytes)
 
     def reduce(unit: Unit) -> None:
-        """FSDP2 keeps one input buffer: compute waits for the reduction before."""
+        """Reduce a unit; FSDP2 keeps one input buffer, so compute waits for the previous reduction."""
         nonlocal scattered_s, averaged_s
         walk.compute(0.0, after_s=scattered_s)
         begin_s = max(walk.now_s, averaged_s)
@@ -165,7 +165,7 @@ def fsdp_micro_batch(walk: Walk, model: Sharded, last: bool, gathers: bool = Tru
             averaged_s = walk.communicate("all_reduce", unit.averaged_over, unit.shard_bytes, scattered_s)
 
     def ready_s(units: Sequence[Unit], i: int, done_s: list[float], gather: Callable[[Unit], float]) -> float:
-        """When a unit is gathered; those ahead of it are asked for before."""
+        """Return when a unit is gathered; the units ahead of it are prefetched before."""
         while len(done_s) <= min(i + max(model.prefetch_depth, 1), len(units) - 1):
             done_s.append(gather(units[len(done_s)]))
         return done_s[i]

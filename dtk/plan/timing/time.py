@@ -31,15 +31,15 @@ from dtk.plan.timing.work import (
 from dtk.record.metrics import model_flops_utilization
 from dtk.strategies.declared import ITEM_BYTES, Collective, Shape, padded_elements, reduced_item_bytes, wire_bytes
 
-_FULL = 4  # Times as many micro-batches as ranks, after which a schedule repeats.
+_FULL = 4  # Multiple of the ranks in micro-batches after which a schedule repeats.
 
 
 def step_time(config: Config, world_size: int, hardware: Hardware) -> Time:
-    """One optimizer step: each stage of a job's pipeline is a data-parallel job of its own.
+    """Predict one optimizer step, in which each pipeline stage is a separate data-parallel job.
 
-    They are set into the order of the schedule; without a pipeline there is one stage. What a stage communicates in
-    every micro-batch lengthens its forward and backward; what it reduces and updates after its last one follows the
-    whole schedule, on the slowest rank.
+    Stages run in the order of the schedule; without a pipeline there is one stage. What a stage communicates in every
+    micro-batch lengthens its forward and backward; what it reduces and updates after its last one follows the whole
+    schedule, on the slowest rank.
 
     Raises:
         DtkError: the model cannot be built, or the hardware does not know the precision.
@@ -77,7 +77,7 @@ def step_time(config: Config, world_size: int, hardware: Hardware) -> Time:
 
 
 def _timeline_s(schedule: Pipeline, action_s: Callable[[Action], float], message_s: float) -> float:
-    """Walk the schedule; once it is full, as many micro-batches more as there are ranks take as long each time."""
+    """Walk the schedule; once it is full, each further round of as many micro-batches as ranks takes equally long."""
     rounds, rest = divmod(schedule.micro_batches, schedule.ranks)
     if rounds <= _FULL or (rest and schedule.stages_per_rank > 1):
         return walk_pipeline(schedule, action_s, message_s).end_s
@@ -87,9 +87,9 @@ def _timeline_s(schedule: Pipeline, action_s: Callable[[Action], float], message
 
 
 def least_s(config: Config, world_size: int, hardware: Hardware) -> float:
-    """Return a time that no step is below.
+    """Return a lower bound of the step time.
 
-    What the busiest rank computes and the first micro-batch's way there, or what a data-parallel group sends.
+    It is the busiest rank's compute plus the first micro-batch's latency, or the traffic of a data-parallel group.
     """
     job = _Job(config, world_size, hardware)
     sent_s: dict[str, float] = defaultdict(float)
@@ -107,27 +107,27 @@ class _Part:
 
     blocks: range
     layout: Layout
-    seconds: Seconds  # Of the ends, what the stage has of them.
+    seconds: Seconds  # Parts of the embeddings and the head that the stage has.
     again: tuple[bool, ...]  # Whether each block is recomputed.
 
     @property
     def forward_s(self) -> float:
-        """Of a micro-batch."""
+        """Seconds of a micro-batch's forward."""
         return len(self.blocks) * self.seconds.block_forward + self.seconds.head_forward
 
     @property
     def backward_s(self) -> float:
-        """Of a micro-batch."""
+        """Seconds of a micro-batch's backward."""
         times = self.seconds
         return len(self.blocks) * times.block_backward + sum(self.again) * times.block_again + times.head_backward
 
     def block_backward(self, i: int) -> float:
-        """Return the seconds of its i-th block, with what is recomputed."""
+        """Return the seconds of the i-th block's backward, including recomputation."""
         return self.seconds.block_backward + self.again[i] * self.seconds.block_again
 
 
 class _Job:
-    """What is timed: the stages of a job, and what their calls take."""
+    """The stages of a job, and the cost of their collectives."""
 
     def __init__(self, config: Config, world_size: int, hardware: Hardware) -> None:
         self.config, self.hardware = on_mesh(config, world_size), hardware
@@ -157,7 +157,7 @@ class _Job:
             seconds = dataclasses.replace(seconds, head_forward=0.0, head_backward=0.0)
         if self.job_mesh.tp * self.job_mesh.cp * self.job_mesh.ep == 1:
             return seconds
-        # What stands before the first block or after the last one communicates also where there are no blocks.
+        # Modules before the first block or after the last one communicate even without blocks.
         ends_s = sum(self.waits_s(range(end, end), 0) for end in (blocks.start, blocks.stop))
         block_s, again_s = ((self.waits_s(blocks, every) - ends_s) / len(blocks) for every in (0, 1))
         return dataclasses.replace(
@@ -170,13 +170,13 @@ class _Job:
         )
 
     def priced(self, calls: Iterable[Collective]) -> list[tuple[Collective, Cost]]:
-        """Return what each of the calls takes."""
+        """Return the cost of each call."""
         return [(call, self.price(call.op, call.group, call.size_bytes / call.count)) for call in calls if call.count]
 
     def waits_s(self, blocks: range, every: int) -> float:
-        """Return how long the layers of these blocks wait for others in a micro-batch, every so many recomputed.
+        """Return the exposed communication of these blocks per micro-batch in seconds; every `every`-th is recomputed.
 
-        What goes round a ring travels while attention computes with what is there: what takes longer is waited for.
+        The ring exchange of keys and values overlaps attention: only the part longer than compute is exposed.
         """
         train = dataclasses.replace(self.config.train, activation_checkpoint_every=every)
         config = dataclasses.replace(self.config, train=train)
@@ -191,7 +191,7 @@ class _Job:
         return seconds[False] + max(0.0, seconds[True] - hidden_s)
 
     def inside_layers(self, blocks: range) -> Walk:
-        """Return what the layers of a stage communicate in a step; what is waited for is in the seconds of compute."""
+        """Return the communication of a stage's layers in a step; its exposed part is in the compute seconds."""
         walk = Walk(self.price)
         for call, cost in self.priced(inside(self.config, self.job_mesh, 1, [], blocks)):
             each = Transfer(call.op, call.group, cost.algorithm, 1, call.size_bytes // call.count, cost.seconds)
@@ -200,7 +200,7 @@ class _Job:
         return walk
 
     def walk(self, part: _Part, rounds: int) -> tuple[Walk, float]:
-        """Walk through a step of a stage by itself, once for stages alike; also returns the seconds of its update."""
+        """Walk a step of one stage, cached for equal stages; also return the seconds of its update."""
         ends = part.blocks.start == 0, part.blocks.stop == len(self.layout.blocks)
         kind = *ends, part.again, self._clips(part), rounds
         if kind not in self.walked:
@@ -215,7 +215,7 @@ class _Job:
         return any(part is each for each in self.parts[: self.schedule.ranks])
 
     def _walk_replicated(self, walk: Walk, part: _Part, rounds: int) -> float:
-        """Walk ddp and zero1, and single and dp, which communicate nothing; returns the seconds of the update."""
+        """Walk ddp and zero1, or single and dp without communication; return the seconds of the update."""
         strategy, ranks = self.config.strategy, self.mesh.dp_size
         gradients, shapes = _gradients_s(part), part.layout.shapes
         communicates = strategy.traits.gradients_in == "buckets" and ranks > 1
@@ -235,7 +235,7 @@ class _Job:
         return updating_s
 
     def _walk_sharded(self, walk: Walk, part: _Part, rounds: int) -> float:
-        """Walk what fully_shard keeps; returns the seconds of the update."""
+        """Walk strategies on fully_shard; return the seconds of the update."""
         sharded, once = _sharded(self.config, self.mesh, part), self.config.strategy.gathers_once
         if once and rounds > 1:
             fsdp_micro_batch(walk, sharded, last=False)
@@ -247,7 +247,7 @@ class _Job:
         return self._update(walk, part, sum(padded_elements(shapes, n) // n for shapes, n in parts))
 
     def _update(self, walk: Walk, part: _Part, gradients: int) -> float:
-        """Walk what follows the last backward: sums of gradients over other dimensions, clipping, the update."""
+        """Walk the end of the step: gradient sums over other dimensions, clipping, the update."""
         config, hardware = self.config, self.hardware
         if config.model.architecture != "custom":
             for call in sums_of_gradients(config, self.mesh, part.blocks):
@@ -261,7 +261,7 @@ class _Job:
 def _gradients_s(part: _Part) -> list[float]:
     """Seconds of backward for each parameter, from the last to the first: a part's compute is shared out by size."""
     model = part.layout
-    # The output projection comes first, also where it is tied to the embedding, whose gradient is complete at the end.
+    # The output projection comes first, even if it is tied to the embedding, whose gradient is complete at the end.
     parts: list[tuple[float, tuple[Shape, ...]]] = [(0.0, model.before)]
     parts += [(part.block_backward(i), block) for i, block in enumerate(model.blocks)]
     parts.append((part.seconds.head_backward, model.after))
@@ -279,7 +279,7 @@ def _gradients_s(part: _Part) -> list[float]:
 
 
 def _sharded(config: Config, mesh: Mesh, part: _Part) -> Sharded:
-    """Return the units of fully_shard with what each computes, gathers and reduces."""
+    """Return the units of fully_shard with their compute, gathers and reductions."""
     strategy, precision, model = config.strategy, config.precision, part.layout
     compute = ITEM_BYTES["float32" if strategy.autocasts else precision.compute_dtype]
     reduce = ITEM_BYTES["float32"] if strategy.autocasts else reduced_item_bytes(precision)
@@ -329,7 +329,7 @@ def _price(states: Mesh, mesh: Mesh, hardware: Hardware) -> Price:
 
     @functools.cache
     def price(op: str, group: str, size_bytes: float) -> Cost:
-        if op in ("send", "recv"):  # Both ways at once.
+        if op in ("send", "recv"):  # Both directions at once.
             seconds = collective("broadcast", size_bytes, pair(group)).seconds if op == "send" else 0.0
             return Cost("point to point", seconds)
         # torch's gloo reduces the whole buffer everywhere and keeps a part.
@@ -365,7 +365,7 @@ def _time(walk: Walk, updating_s: float, bubble_s: float, job: _Job) -> Time:
 
 
 def _assumptions(config: Config, hardware: Hardware) -> Iterator[str]:
-    """Yield what the reader must know before trusting the time."""
+    """Yield the assumptions and limits behind the time."""
     strategy = config.strategy
     if hardware.backend == "gloo":
         yield "What the host does between operations is not in the time: on the CPU small models take longer."
