@@ -258,9 +258,20 @@ def end_after(rank: int, limit_s: float) -> None:
         time.sleep(POLL_S)
     time.sleep(limit_s)
     say(f"tracker: not finished {limit_s:g} s after the run; terminated")
-    if os.getpgrp() == os.getpid():  # Its own session, as dtk starts it.
-        os.killpg(0, signal.SIGKILL)
-    os._exit(1)
+    kill_with_children(os.getpid())
+
+
+def kill_with_children(pid: int) -> None:
+    """Kill a process and all that it started: W&B's core leads a session of its own, which would stay if hung."""
+    with suppress(ImportError):  # Of the extra train; `dtk sync` runs without it.
+        import psutil
+
+        with suppress(psutil.Error):
+            for child in psutil.Process(pid).children(recursive=True):
+                with suppress(psutil.Error):
+                    child.kill()
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def main() -> int:

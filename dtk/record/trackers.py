@@ -4,7 +4,6 @@ import dataclasses
 import importlib.util
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -20,7 +19,7 @@ from dtk.config.schema import CustomTracker, NoTracker, TensorboardTracker, Wand
 from dtk.errors import DtkError
 from dtk.extras import install
 from dtk.record.guard import Writer, report
-from dtk.record.tracker_process import base_url, has_key
+from dtk.record.tracker_process import base_url, has_key, kill_with_children
 
 CLOSE_S = 5.0  # Timeout for a tracker at the end of a run.
 KILL_S = 1.0  # A killed process exits immediately unless a driver blocks it.
@@ -124,10 +123,9 @@ class Tracker:
         return code, count
 
     def _kill(self) -> None:
-        """Kill the process and its children."""
-        if self._process is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        """Kill the process and all that its library started."""
+        if self._process is not None and self._process.poll() is None:
+            kill_with_children(self._process.pid)
 
     def close(self, exit_code: int, timeout_s: float = CLOSE_S) -> None:
         """Let the tracker finish for a few seconds; after that it continues alone, or is killed if it stalls."""

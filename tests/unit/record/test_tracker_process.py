@@ -126,7 +126,7 @@ def test_a_hung_tracker_ends_after_its_rank_with_what_it_started(tmp_path):
     hung = (
         "import subprocess, sys, time; from pathlib import Path; import dtk.record.tracker_process as t\n"
         "def hang(settings, lines):\n"
-        "    service = subprocess.Popen(['sleep', '1000'])\n"
+        "    service = subprocess.Popen(['sleep', '1000'], start_new_session=True)  # As W&B starts its core.\n"
         f"    Path({str(tmp_path / 'pids')!r}).write_text(f'{{t.os.getpid()}} {{service.pid}}')\n"
         "    time.sleep(1000)\n"
         "t.FINISH_S, t.POLL_S, t.follow = 1.0, 0.1, hang\n"
