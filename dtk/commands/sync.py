@@ -95,15 +95,18 @@ def _hand_over(paths: RunPaths, arguments: argparse.Namespace, group: str | None
     chosen, config = _tracker(paths, arguments, group)
     figures = as_mapping(mapping(str(paths.summary), []).get("figures"))
     code = mapping(str(paths.status), []).get("exit_code")
+    before = offline_logs(paths.root)
     tracker = Tracker(SimpleNamespace(tracker=chosen, own=config), paths.root.absolute())
     code, count = tracker.replay(_records(paths.metrics), figures, code, arguments.timeout_s)
     if code:
         late = f"it was ended after {arguments.timeout_s:g} s" if code < 0 else "its message is above"
         fix = "metrics.jsonl is as it was: try again, or allow more by --timeout-s"
         raise DtkError(f"{chosen.name} did not take the run {paths.root.name}", late, fix)
-    logs = offline_logs(paths.root)[-1:] if chosen.name == "wandb" else []
-    upload_later = "".join(f"\nto send it: wandb sync {log}" for log in logs)
-    output.put(f"{paths.root.name}: {count:,} records uploaded to {chosen.name}{upload_later}\n")
+    logs = [log for log in offline_logs(paths.root) if log not in before]
+    upload_later = "".join(f"\nto upload it: wandb sync {log}" for log in logs)
+    done = "written to" if logs or chosen.name != "wandb" else "uploaded to"
+    where = f"offline files of {chosen.name}" if logs else chosen.name
+    output.put(f"{paths.root.name}: {count:,} records {done} {where}{upload_later}\n")
     return chosen
 
 
