@@ -94,7 +94,7 @@ def export_weights(
     description = dataclasses.asdict(section)
     if isinstance(config, GPTConfig):
         end = 50256 if config.vocab_size == 50257 else None  # GPT-2's token ids, if the model has them.
-        sizes = {hf_key: getattr(config, ours) for hf_key, ours in _SIZES.items()}
+        sizes = {hf_key: getattr(config, key) for hf_key, key in _SIZES.items()}
         dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), config.dropout)
         architecture = {"architectures": ["GPT2LMHeadModel"], "bos_token_id": end, "eos_token_id": end}
         description = {**architecture, **_FIXED, **sizes, **dropout}
@@ -136,11 +136,11 @@ def _check_settings(config: GPTConfig, folder: Path) -> None:
     kind = settings.get("model_type") if isinstance(settings, dict) else None
     if kind != "gpt2":
         raise DtkError(f"{folder} holds no GPT-2", f"its config.json says model_type={kind}", "pick a GPT-2 folder")
-    for hf_key, ours in _SIZES.items():
-        value = getattr(config, ours)
+    for hf_key, name in _SIZES.items():
+        value = getattr(config, name)
         if (size := settings.get(hf_key)) != value:
-            why = f"{hf_key}={size} there, model.{ours}={value} here"
-            raise DtkError(f"{folder} holds a GPT-2 of another size", why, f"set model.{ours}={size}")
+            why = f"{hf_key}={size} there, model.{name}={value} here"
+            raise DtkError(f"{folder} holds a GPT-2 of another size", why, f"set model.{name}={size}")
     for key, value in _FIXED.items():
         accepted = (value, 4 * config.width) if key == "n_inner" else (value,)
         if settings.get(key, value) not in accepted:

@@ -191,8 +191,8 @@ class TopK(Compressed):
         starts = accumulate((len(gradient) for gradient in gradients), initial=0)
         first = torch.cat([torch.full_like(index, start) for index, start in zip(chosen, starts, strict=False)])
         buffer.zero_()
-        for theirs, index in received.unbind():  # The indices of one rank are distinct.
-            buffer.index_add_(0, first + index, theirs.view(torch.float32).to(buffer.dtype))
+        for rank_values, index in received.unbind():  # The indices of one rank are distinct.
+            buffer.index_add_(0, first + index, rank_values.view(torch.float32).to(buffer.dtype))
         buffer /= self.ranks
 
 

@@ -22,30 +22,30 @@ from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import Frame
 
 
-def not_ready(ours: list[Call], theirs: list[Call], before: list[Call]) -> tuple[Term, ...]:
+def not_ready(waiting_calls: list[Call], other_calls: list[Call], before: list[Call]) -> tuple[Term, ...]:
     """Return the evidence that a rank left the backward pass without a bucket that its peers wait for; else nothing.
 
     Args:
-        ours: calls of the side that waits, from that bucket on.
-        theirs: calls of the other side, from the same position on.
+        waiting_calls: calls of the side that waits, from that bucket on.
+        other_calls: calls of the other side, from the same position on.
         before: its calls before.
     """
-    expected, got = ours[0], theirs[0]
+    expected, got = waiting_calls[0], other_calls[0]
     if not in_backward(expected) or in_backward(got):
         return ()
     if not before or not in_backward(before[-1]):
         same_step = expected.step is not None and expected.step == got.step
         return (support("backward begun"),) if same_step else ()
-    part = _took_part(ours, before)
+    part = _took_part(waiting_calls, before)
     if part is None:
         # A call behind the loop is one that the rank never made before.
         part = at_line(got) in {at_line(call) for call in before}
     return (support("round already begun"),) if part else ()
 
 
-def _took_part(ours: list[Call], before: list[Call]) -> bool | None:
+def _took_part(waiting_calls: list[Call], before: list[Call]) -> bool | None:
     """Whether it issued some of the buckets of the step that its peers are in; None where that is not recorded."""
-    expected, last = ours[0], before[-1]
+    expected, last = waiting_calls[0], before[-1]
     if expected.step is not None and last.step is not None:
         return expected.step == last.step
     buckets, start = _announced(before)
@@ -56,7 +56,7 @@ def _took_part(ours: list[Call], before: list[Call]) -> bool | None:
         return None
     if not all(in_backward(call) for call in before[-prediction.round :]):
         return None
-    left = next((number for number, call in enumerate(ours) if not in_backward(call)), len(ours))
+    left = next((number for number, call in enumerate(waiting_calls) if not in_backward(call)), len(waiting_calls))
     return left % prediction.round != 0
 
 
@@ -150,10 +150,10 @@ def explain(majority: list[Call], minority: list[Call], position: int) -> Explan
         minority: calls of a rank of the minority.
         position: where they differ.
     """
-    ours = [call for call in majority if call.seq >= position]
-    theirs = [call for call in minority if call.seq >= position]
+    majority_tail = [call for call in majority if call.seq >= position]
+    minority_tail = [call for call in minority if call.seq >= position]
     before = [call for call in minority if call.seq < position]
-    expected, got = ours[0], theirs[0]
+    expected, got = majority_tail[0], minority_tail[0]
     if same_statement(expected, got):
         return Explanation("change", "within", (expected, got), (support("same line"),))
     if bool(expected.site) != bool(got.site):
@@ -166,9 +166,9 @@ def explain(majority: list[Call], minority: list[Call], position: int) -> Explan
     if position != 1 and len(majority) == len(minority) == 1:
         in_order = _program_order(expected, got, before) if loop_exit.straight(expected, got) else None
         return _by_text_alone(expected, got) or in_order or _what_meets(expected, got, "single position")
-    if (aligned := _aligned(ours, theirs, before)) is not None:
+    if (aligned := _aligned(majority_tail, minority_tail, before)) is not None:
         return aligned
-    if terms := not_ready(ours, theirs, before):
+    if terms := not_ready(majority_tail, minority_tail, before):
         return Explanation("drop", "backward", (expected,), terms)
     return (
         _accumulation(expected, got, before)
@@ -213,9 +213,9 @@ def origin(majority: list[Call], minority: list[Call], position: int) -> int:
     return min(edits)[1] if edits else position
 
 
-def program_order(one: tuple[Frame, ...], other: tuple[Frame, ...]) -> int:
+def program_order(first: tuple[Frame, ...], second: tuple[Frame, ...]) -> int:
     """Return -1 when the first stack is at an earlier line of the innermost function that both share, 1 at a later."""
-    for left, right in zip(reversed(one), reversed(other), strict=False):
+    for left, right in zip(reversed(first), reversed(second), strict=False):
         if (left.file, left.function) != (right.file, right.function):
             return 0
         if left.line != right.line:
@@ -223,24 +223,24 @@ def program_order(one: tuple[Frame, ...], other: tuple[Frame, ...]) -> int:
     return 0
 
 
-def _edit(ours: list[Call], theirs: list[Call]) -> sequences.Edit | None:
-    enough = 1 if ours[0].site and theirs[0].site else 2  # Without lines one equal call is easily met by chance.
+def _edit(majority: list[Call], minority: list[Call]) -> sequences.Edit | None:
+    enough = 1 if majority[0].site and minority[0].site else 2  # Without lines one equal call is easily met by chance.
     for identity in (on_path, at_line):  # A wrapper on one side only makes its calls none of another path.
-        majority, minority = ([identity(call) for call in calls[: sequences.LONGEST]] for calls in (ours, theirs))
-        if edit := sequences.smallest_edit(majority, minority, enough):
+        most, fewest = ([identity(call) for call in calls[: sequences.LONGEST]] for calls in (majority, minority))
+        if edit := sequences.smallest_edit(most, fewest, enough):
             return edit
     return None
 
 
-def _aligned(ours: list[Call], theirs: list[Call], before: list[Call]) -> Explanation | None:
+def _aligned(majority: list[Call], minority: list[Call], before: list[Call]) -> Explanation | None:
     """Explain by the edit behind which all later calls agree."""
-    smallest = _edit(ours, theirs)
+    smallest = _edit(majority, minority)
     if smallest is None:
         return None
     agree = (support("later calls agree", smallest.agreeing),)
     if smallest.kind in {"substitute", "swap"}:
-        return Explanation(smallest.kind, "within", (ours[0], theirs[0]), agree, aligned=True)
-    longer, shorter = (ours, theirs) if smallest.kind == "drop" else (theirs, ours)
+        return Explanation(smallest.kind, "within", (majority[0], minority[0]), agree, aligned=True)
+    longer, shorter = (majority, minority) if smallest.kind == "drop" else (minority, majority)
     calls = tuple(longer[: smallest.count])
     place: Place = "round" if _whole_rounds(calls, before, longer[smallest.count], shorter[0]) else "within"
     return Explanation(smallest.kind, place, calls, agree, aligned=True)
@@ -392,11 +392,11 @@ def _by_text_alone(expected: Call, got: Call) -> Explanation | None:
         if behind and not before:
             return Explanation("drop" if drop else "insert", "behind", (expected, got), (term,))
         # Of two calls in one loop the one in a branch is the one that it does not make in every round.
-        ours, theirs = loop_exit.in_branch(expected, got), loop_exit.in_branch(got, expected)
-        terms = (term, position("any call")) if ours != theirs else (term,)
+        expected_branch, got_branch = loop_exit.in_branch(expected, got), loop_exit.in_branch(got, expected)
+        terms = (term, position("any call")) if expected_branch != got_branch else (term,)
         return (
             Explanation("drop", "within", (expected,), terms)
-            if ours and not theirs
+            if expected_branch and not got_branch
             else Explanation("insert", "within", (got,), terms)
         )
     return None

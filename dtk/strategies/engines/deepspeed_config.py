@@ -87,19 +87,19 @@ class DeepSpeedConfig(StrategyConfig):
         Raises:
             DtkError: the file cannot be read, has an unknown key or section, or contradicts the configuration.
         """
-        ours, table = dict(self._ours(job, world_size)), table_beside(__file__)
+        dtk_settings, table = dict(self._ours(job, world_size)), table_beside(__file__)
         file = self._file()
         self.tuned(file)
         made: dict[str, Any] = {}
         notes: list[str] = []
         for path, value in file.items():
             first = path.partition(".")[0]
-            if value == {} and any(key.startswith(f"{path}.") for key in (*ours, *table["kept"])):
+            if value == {} and any(key.startswith(f"{path}.") for key in (*dtk_settings, *table["kept"])):
                 continue  # A known section without this key.
             if first in table["replaced"]:
                 notes.append(f"{first} is replaced by {table['replaced'][first]}")
-            elif path in ours:
-                setting = ours[path]
+            elif path in dtk_settings:
+                setting = dtk_settings[path]
                 if value == AUTO:
                     notes.append(f"{path}=auto becomes {_text(setting.value)}")
                 elif not _same(value, setting.value):
@@ -114,7 +114,7 @@ class DeepSpeedConfig(StrategyConfig):
                 raise DtkError(what, "DeepSpeed ignores most keys that it does not know", "correct it or remove it")
             elif value != AUTO:
                 _put(made, path, value)
-        for path, setting in ours.items():
+        for path, setting in dtk_settings.items():
             if setting.value is not None and not path.startswith("optimizer."):  # dtk builds this section itself.
                 _put(made, path, setting.value)
         return made, [*dict.fromkeys(notes)]

@@ -108,5 +108,5 @@ def test_gpt2_without_cache_and_network_fails_soon(
     started = time.monotonic()
     with pytest.raises(DtkError, match=f"neither cached nor to be downloaded.*({reason})") as caught:
         tokenizer.encode(b"text")
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
     assert "\n" not in str(caught.value) and "TIKTOKEN_CACHE_DIR" in str(caught.value)
