@@ -21,9 +21,9 @@ from dtk.attach import processes, stacks
 from dtk.attach.processes import Job, RankProcess
 from dtk.attach.stacks import Manner
 
-AT_ONCE = 8  # Processes looked at side by side; each costs a core for as long as it takes.
-SETTLE_S = 0.1  # Until a process that py-spy has left waits again.
-FLIGHT_S = 3.0  # Longest wait for the flight recorder's files.
+AT_ONCE = 8  # Number of processes inspected in parallel; each uses one core.
+SETTLE_S = 0.1  # Time until a process waits again after py-spy has left it.
+FLIGHT_S = 3.0  # Timeout for the flight recorder's files.
 MOST_FLIGHT_BYTES = 256 << 20  # Chosen: far above a dump of torch's default of 2,000 entries.
 _DUMP_FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
@@ -39,10 +39,10 @@ class Watched:
     problem: str = ""
 
     def look(self, program: str | None, manner: Manner) -> Moment:
-        """Take stacks once; return what /proc said before."""
+        """Read the stacks once; return the sample of /proc taken before."""
         before, _ = processes.moment(self.process.pid)
         if program is not None and before.state not in ("", "Z", "X"):
-            # What is stopped does not move, and letting go of it could wake it.
+            # A suspended process does not move, and detaching could resume it.
             manner = "nonblocking" if before.state in ("T", "t") else manner
             seen = stacks.dump(program, self.process.pid, manner)
             if manner == "native" and not seen.text:
@@ -60,7 +60,7 @@ def collect(
     """Look at all ranks in rounds and write what they show; C's frames are read in the last round only.
 
     Returns:
-        what could not be collected and what to type, one line each.
+        What could not be collected and how to fix it, one line each.
 
     Raises:
         OSError: the folder cannot be written.
@@ -82,7 +82,7 @@ def collect(
         last, code = processes.moment(seen.process.pid)
         _record(folder, seen.process, rank, last, code, seen)
     peer = ranks[min(ranks)]
-    # torch's agent ends all ranks of a host as soon as one fails: one that is missing all the time has ended well.
+    # torch's agent terminates all ranks of a host when one fails, so one that is always missing has exited normally.
     lives = any(seen.looks[-1][1].state not in ("", "Z", "X") for seen in watched.values())
     code = 0 if lives and "TORCHELASTIC_RUN_ID" in peer.environment else None
     missing = processes.missing(ranks)
@@ -100,7 +100,7 @@ def collect(
 def _record(
     folder: Path, process: RankProcess, rank: int, last: Moment, code: int | None, seen: Watched | None = None
 ) -> None:
-    """Write what `diagnostics.evidence.readers.process` reads."""
+    """Write the file that `diagnostics.evidence.readers.process` reads."""
     record: dict[str, object] = {"dtk_process": 1, "rank": rank, "world_size": process.world_size}
     pairs = [[list(before), list(after)] for before, after in seen.looks] if seen else []
     record |= {"host": socket.gethostname(), "last": list(last), "looks": pairs}
@@ -131,16 +131,16 @@ def _devices(folder: Path, first_rank: int) -> list[str]:
 
 
 def _flight(folder: Path, ranks: Job) -> list[str]:
-    """Ask each rank's ProcessGroupNCCL through its pipe, if the job opened one, for the file of a timeout."""
+    """Request a timeout dump from each rank's ProcessGroupNCCL through its pipe, if the job opened one."""
     awaited: dict[int, tuple[Path, float, int]] = {}
     for rank, process in ranks.items():
         variables = process.environment
         stem = variables.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "")
         file = next((variables[name] for name in _DUMP_FILES if name in variables), "/tmp/nccl_trace_rank_")
-        root = processes.PROC / str(process.pid) / "root"  # A container has files of its own.
+        root = processes.PROC / str(process.pid) / "root"  # A container has its own file system.
         pipe = root / f"{stem}{rank}.pipe".lstrip("/")
         with suppress(OSError):
-            # Its user names the files, and root may be asking: what is not that user's is left alone.
+            # The job's user names the files, and root may run this: files of other users are left alone.
             if stem and pipe.is_fifo() and pipe.lstat().st_uid == (owner := root.parent.stat().st_uid):
                 awaited[rank] = root / f"{file}{rank}".lstrip("/"), time.time(), owner
                 with os.fdopen(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "wb", buffering=0) as handle:

@@ -21,9 +21,9 @@ PLACES = (
     ("PMI_RANK", "PMI_SIZE"),
     ("SLURM_PROCID", "SLURM_NTASKS"),
 )
-"""Variables by which launchers number processes: torchrun and most others, Open MPI, MPICH, srun."""
+"""Variables in which launchers number processes: torchrun and most others, Open MPI, MPICH, srun."""
 _GROUP_THREADS = {"pt_gloo_runloop": 2, "pt_nccl_watchdg": 1}
-"""Names of torch's threads (ProcessGroupGloo.cpp, ProcessGroupNCCL.cpp) -> how many it starts for a process group."""
+"""Names of torch's threads (ProcessGroupGloo.cpp, ProcessGroupNCCL.cpp) -> number per process group."""
 _JOB = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")  # Unit of the times in /proc/PID/stat, proc(5).
 _STATE, _PARENT, _USER, _SYSTEM, _EXIT = 0, 1, 11, 12, 49  # Fields of proc_pid_stat(5), counted from the third one on.
@@ -37,13 +37,13 @@ class RankProcess:
     rank: int
     world_size: int
     job: tuple[str, ...]
-    """What its launcher calls the job: equal for its ranks, different for other jobs of this host."""
+    """Identity of the job: equal for its ranks, different for other jobs of this host."""
     command: str
     environment: Mapping[str, str] = field(repr=False)
 
     @property
     def place(self) -> tuple[int, int, str]:
-        """Equal for a rank and the processes that it started."""
+        """Key that is equal for a rank and its child processes."""
         return self.rank, self.world_size, self.environment.get("LOCAL_RANK", "")
 
 
@@ -120,13 +120,13 @@ def about(pid: int) -> dict[str, object]:
 
 
 def groups(pid: int) -> int:
-    """Return how many process groups of gloo and NCCL a rank has made, by the threads that torch starts for each."""
+    """Return the number of gloo and NCCL process groups of a rank, from the threads that torch starts for each."""
     names = [kernel_text(task / "comm") for task in (PROC / str(pid) / "task").glob("*")]
     return sum(-(-names.count(name) // each) for name, each in _GROUP_THREADS.items())
 
 
 def _rank(pid: int) -> RankProcess | None:
-    """Return the rank that a Python process is, or None for any other one and for those that are closed to us."""
+    """Return the rank that a Python process is; None for other or inaccessible processes."""
     folder = PROC / str(pid)
     try:
         if not (folder / "exe").readlink().name.startswith("python"):
@@ -136,7 +136,7 @@ def _rank(pid: int) -> RankProcess | None:
     pairs = (entry.partition("=") for entry in kernel_text(folder / "environ").split("\0"))
     environment = {name: value for name, _, value in pairs}
     for names in PLACES:
-        size = integer(environment.get(names[1]), 1, MOST_RANKS + 1)  # Any user's process: it may say anything.
+        size = integer(environment.get(names[1]), 1, MOST_RANKS + 1)  # It may be any user's process, with any content.
         rank = integer(environment.get(names[0]), 0, size or 0)
         if size is not None and rank is not None:
             command = kernel_text(folder / "cmdline").replace("\0", " ").strip()
@@ -146,5 +146,5 @@ def _rank(pid: int) -> RankProcess | None:
 
 
 def _stat(folder: Path) -> list[str]:
-    """Fields of proc_pid_stat(5) from the third one on; empty when the process is gone."""
+    """Return the fields of proc_pid_stat(5) from the third one on; empty if the process has exited."""
     return kernel_text(folder / "stat").rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""Takes stacks of a running process with py-spy, which stops it for milliseconds, or says which right is missing."""
+"""Reads stacks of a running process with py-spy, which stops it for milliseconds, or reports the missing permission."""
 
 import json
 import os
@@ -12,34 +12,34 @@ from typing import Any, Literal
 from diagnostics.evidence.calls import is_library
 
 Manner = Literal["native", "python", "nonblocking"]
-"""With C's frames, without, or without stopping the process, so that a stack may be torn."""
-TIMEOUT_S = 12.0  # Longest time for one process; symbols of torch's CUDA libraries take seconds to read.
-_MOST_DIGITS = 9  # Line numbers are 32-bit in CPython, so longer ones are no lines.
+"""With native frames, without, or without stopping the process, so that a stack may be inconsistent."""
+TIMEOUT_S = 12.0  # Timeout for one process; reading symbols of torch's CUDA libraries takes seconds.
+_MOST_DIGITS = 9  # CPython's line numbers have 32 bits, so larger ones are invalid.
 _SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 _MAY_PTRACE = 1 << 19  # CAP_SYS_PTRACE (linux/capability.h).
 
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """Stacks of one process at one moment."""
+    """Stacks of one process at one time."""
 
     text: str
-    """As `py-spy dump` prints it, without its head."""
+    """Output of `py-spy dump` without its header."""
     call: dict[str, str] = field(default_factory=dict)
-    """Function of torch.distributed that the main thread is in, whether its group is the default one, its peer."""
+    """torch.distributed function that the main thread is in, whether its group is the default one, and its peer."""
     counters: list[dict[str, Any]] = field(default_factory=list)
-    """Whole numbers in the variables of the script's own frames: how far its loops are."""
+    """Integer variables in the script's own frames: the progress of its loops."""
     problem: str = ""
 
 
 def spy() -> str | None:
-    """Return py-spy's program, or None where it is not installed."""
+    """Return the path of py-spy, or None if it is not installed."""
     beside = Path(sys.executable).with_name("py-spy")
     return str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy")
 
 
 def dump(program: str, pid: int, manner: Manner) -> Dump:
-    """Look at one process."""
+    """Read the stacks of one process."""
     option = {"native": ["--native"], "nonblocking": ["--nonblocking"]}.get(manner, [])
     argv = [program, "dump", "--json", "--locals", "--full-filenames", *option, "--pid", str(pid)]
     try:
@@ -77,7 +77,7 @@ def rights(problem: str) -> str:
 
 
 def _text(thread: dict[str, Any]) -> str:
-    """One thread as `py-spy dump` prints it."""
+    """Format a thread as `py-spy dump` does."""
     doing = "active" if thread["active"] else "idle"
     lines = [f'Thread {thread["os_thread_id"] or 0} ({doing}): "{thread["thread_name"] or ""}"']
     for frame in thread["frames"]:

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from dtk.attach.stacks import Manner
 
 FOLDERS = Path("dtk-attach")
-MOST_S = 45.0  # Between the first round and the last.
-SLURM_S = 300.0  # Longest wait for the hosts of a Slurm job.
+MOST_S = 45.0  # Time between the first round and the last.
+SLURM_S = 300.0  # Timeout for the hosts of a Slurm job.
 VALUES = {"most_s": MOST_S, "folders": FOLDERS}
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Look, and diagnose what was seen.
+    """Collect evidence and diagnose it.
 
     Raises:
         DtkError: there is no such job here, or the folder or an option cannot be used.
@@ -81,7 +81,7 @@ def _diagnose(arguments: argparse.Namespace, folder: Path) -> int:
 
 
 def _slurm(arguments: argparse.Namespace) -> int:
-    """Let each host of a Slurm job collect into one folder, which all of them must see."""
+    """Let each host of a Slurm job collect into one shared folder."""
     if shutil.which("srun") is None:
         raise DtkError("there is no srun on this host", fix="run it where jobs are submitted, or see --collect")
     folder = make_folder(arguments.folder, FOLDERS, "process", 0o700)
@@ -101,12 +101,12 @@ def _slurm(arguments: argparse.Namespace) -> int:
 
 
 def _line(ranks: "Job") -> str:
-    """`ranks 0-3 of 4 (pids 11 12 13 14): python train.py`."""
+    """Format as `ranks 0-3 of 4 (pids 11 12 13 14): python train.py`."""
     first = ranks[min(ranks)]
     pids = " ".join(str(ranks[rank].pid) for rank in sorted(ranks)[:8]) + (" ..." if len(ranks) > 8 else "")
     return f"{ranks_spoken(tuple(sorted(ranks)))} of {first.world_size} (pids {pids}): {clean(first.command)[:100]}"
 
 
 def _say(text: str) -> None:
-    """One line on standard error; standard output is the report's."""
+    """Print one line on standard error; standard output is for the report."""
     print(f"dtk attach: {clean(text)}", file=sys.stderr, flush=True)

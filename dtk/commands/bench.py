@@ -31,7 +31,7 @@ def add_more(bench: Parser) -> None:
 
 
 def comm(arguments: argparse.Namespace) -> int:
-    """Measure, print, write. Under torchrun and srun every rank comes here, and rank 0 does all that.
+    """Measure, print, write. Under torchrun and srun every rank calls this; rank 0 prints and writes.
 
     Raises:
         DtkError: an option, an override or a preset cannot be used.
@@ -114,7 +114,7 @@ def _measure(arguments: argparse.Namespace, chosen: "Chosen", team: "Team") -> i
 
 
 def _operations(text: str | None) -> tuple[str, ...]:
-    """Names separated by commas, each once."""
+    """Return the comma-separated names, each once."""
     if text is None:
         return tuple(OPERATIONS)
     names = [name.strip() for name in text.split(",")]

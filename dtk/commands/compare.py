@@ -34,10 +34,10 @@ def run(arguments: argparse.Namespace) -> int:
     names = arguments.runs if arguments.baseline is None else [arguments.baseline, *arguments.runs]
     warmup_steps = WARMUP_STEPS if arguments.warmup is None else arguments.warmup
     folders: list[Path] = []
-    first = 0  # Folders that the first name stands for.
+    first = 0  # Folders that the first name expands to.
     with Progress(after_s=AFTER_S) as progress:
         options = Options(warmup_steps=warmup_steps, loss_tolerance=arguments.loss_tolerance, progress=progress.say)
-        for name in names:  # A folder that contains runs stands for all of them.
+        for name in names:  # A folder that contains runs expands to all of them.
             path = Path(name)
             inside = runs_in(path) if name and path.is_dir() and not is_run(path) else ()
             folders += [path / run for run in inside] or [find(name)]

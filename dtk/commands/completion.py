@@ -18,7 +18,7 @@ VALUES = {"shells": _SHELLS, "choices": (*_SHELLS, "words")}
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the script, or for `words` what may stand at the end of a line."""
+    """Print the script, or for `words` the completions of the last word."""
     if arguments.shell != "words":
         output.put((SCRIPTS / f"{arguments.shell}.txt").read_text(encoding="utf-8"))
         return 0
@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def candidates(typed: list[str]) -> Iterator[str]:
-    """Yield what may stand in place of the last word; the caller takes those that begin like it.
+    """Yield candidates for the last word; the caller filters them by prefix.
 
     Args:
         typed: the words behind `dtk`; the last one is incomplete, and may be empty.
@@ -52,12 +52,12 @@ def candidates(typed: list[str]) -> Iterator[str]:
             yield from _overrides(last.partition("="))
         if command in WITH_RUNS:
             yield "last"
-            with suppress(OSError):  # The shell obeys what it completes: nothing that it would expand or run.
+            with suppress(OSError):  # The shell evaluates completions: exclude everything that it would expand or run.
                 yield from (path.name for path in Path("runs").iterdir() if path.name == shlex.quote(path.name))
 
 
 def _overrides(typed: tuple[str, str, str]) -> Iterator[str]:
-    """Yield groups and keys, or behind the `=` of one its options or values."""
+    """Yield groups and keys, or after the `=` of one its options or values."""
     from dtk.config.folders import groups, search_path
     from dtk.config.keys import keys
 

@@ -85,7 +85,7 @@ def find(name: str) -> Path:
     """Return the path for what was typed: a file, a folder, a run id or its beginning, or `last`.
 
     Raises:
-        DtkError: there is no such thing.
+        DtkError: nothing is found.
     """
     from diagnostics.runs.find import NoSuchRunError, find_run
 
@@ -100,7 +100,7 @@ def find(name: str) -> Path:
 
 
 def _settle(arguments: argparse.Namespace) -> None:
-    """Options that belong together; `--html PATH` without a FILE means the path."""
+    """Resolve options that depend on each other; `--html PATH` without a FILE means the path."""
     if arguments.path is None and arguments.html and arguments.html != PAGE and arguments.html.exists():
         arguments.path, arguments.html = str(arguments.html), PAGE
     if arguments.path is None:

@@ -25,7 +25,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run one subcommand.
 
     Returns:
-        exit code: 0, or 2 with one line on stderr when the input is wrong; of `dtk run` see `dtk.run`.
+        Exit code: 0, or 2 with one line on stderr for invalid input; for `dtk run` see `dtk.run`.
     """
     gc.set_threshold(100_000)  # Importing torch makes so much that lives to the end that walking it is a third of it.
     atexit.register(_freeze)
@@ -42,13 +42,13 @@ def _dispatch(argv: list[str]) -> int:
     """Run the command of the arguments `argv`."""
     if sys.stdout is None:
         raise DtkError("standard output is closed", fix="redirect it: > FILE, or > /dev/null")
-    if argv[:1] == ["run"]:  # Has a parser of its own, for which Hydra and torch are needed.
+    if argv[:1] == ["run"]:  # It has its own parser, which needs Hydra and torch.
         from dtk.run import main as run
 
         return run(argv[1:])
     wrapped: list[str] = []
     if argv[:1] in (["watch"], ["preflight"]) and "--" in argv:
-        # Not argparse's business: a command to watch, or the arguments of a script.
+        # argparse must not parse a command to watch, or the arguments of a script.
         at = argv.index("--")
         argv, wrapped = argv[:at], argv[at + 1 :]
     parser, commands = make_parser(argv[:1])
@@ -58,7 +58,7 @@ def _dispatch(argv: list[str]) -> int:
         near = did_you_mean(argv[0], commands.choices)
         raise DtkError(f'there is no command "{argv[0]}"', fix=near or f"commands: {', '.join(commands.choices)}")
     arguments, rest = parser.parse_known_args(argv)
-    if hasattr(arguments, "overrides"):  # argparse takes them in one place only, not between options
+    if hasattr(arguments, "overrides"):  # argparse accepts them in one place only, not between options
         arguments.overrides += [text for text in rest if not text.startswith("-")]
         rest = [text for text in rest if text.startswith("-")]
     if rest:

@@ -10,7 +10,7 @@ from dtk.errors import DtkError, refused
 
 TEMPLATES = Path(__file__).parents[1] / "templates" / "project"
 _NAMED = {"module.txt": "{module}.py", "tests/test_module.txt": "tests/test_{module}.py"}
-"""Template -> where it goes; others keep their names."""
+"""Template -> file name in the project; other templates keep their names."""
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
             text = template.read_text(encoding="utf-8")
             path.write_text(text.replace("{module}", module).replace("{name}", folder.resolve().name), encoding="utf-8")
             print(f"made {path}")
-    with chdir(folder):  # What is typed next is typed there.
+    with chdir(folder):  # The next commands are typed in that folder.
         then = command("run", "--config-dir", "conf", "experiment=first")
     print(f"next: cd {shlex.quote(str(folder))} && {then}")
     return 0

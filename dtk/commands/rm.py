@@ -17,7 +17,7 @@ from dtk.runs.remove import Size, refusal, remove, size_of
 from dtk.runs.select import add_selection, check_selection, runs_in, selected, selects
 
 DECLINED = 1  # Exit code when the answer was no.
-_SLOW_S = 2.0  # After it a person wonders whether anything happens.
+_SLOW_S = 2.0  # After this many seconds the user expects some output.
 VALUES = {"run_help": RUN_HELP}
 add_more = add_selection
 
@@ -75,7 +75,7 @@ def _fitting(arguments: argparse.Namespace) -> tuple[list[Run], list[str]]:
 
 
 def _show(runs: Sequence[Run]) -> Size:
-    """Print what would go; returns how much that is."""
+    """Print the runs to remove, and return their size."""
     output.put(listing(runs, columns=output.columns(), colour=output.colours()))
     began_s, announced = time.monotonic(), False
     files = total = 0
@@ -90,7 +90,7 @@ def _show(runs: Sequence[Run]) -> Size:
 
 
 def _remove(runs: Sequence[Run], force: bool) -> int:
-    """Remove one after another; what fails does not keep the rest."""
+    """Remove one run after another; a failure does not affect the rest."""
     code = 0
     for run in runs:
         path = Path(run.path)

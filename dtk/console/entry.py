@@ -1,4 +1,4 @@
-"""How every program of dtk ends: one line for an error of the user's, one for Ctrl-C, silence for a closed pipe."""
+"""The exit of every dtk program: one line for a user's error, one for Ctrl-C, silence for a closed pipe."""
 
 import os
 import sys

@@ -15,7 +15,7 @@ Options = TypeVar("Options", bound=Any)
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, as every other error of dtk, and folds its help to the terminal.
+    """Parser that reports errors in one line, like all of dtk, and wraps its help to the terminal.
 
     Args:
         text: name of the file with description and epilog (`help_text.read_text`), read when help is asked for.
@@ -41,7 +41,7 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
-        """Raise DtkError, so that a wrong option is reported in one line without the usage above it."""
+        """Raise DtkError, so that an invalid option is reported in one line without the usage."""
         raise DtkError(message, fix=command(*self.prog.split()[1:], "--help"))
 
 
@@ -111,7 +111,7 @@ def add_options(parser: argparse._ActionsContainer, table: Mapping[str, Any], **
 
 
 def _filled(key: str, entry: Any, values: Mapping[str, Any]) -> Any:
-    if entry == argparse.SUPPRESS:  # argparse looks for this very object.
+    if entry == argparse.SUPPRESS:  # argparse tests for this very object.
         return argparse.SUPPRESS
     for name, value in values.items() if isinstance(entry, str) else ():
         if key != "help" and entry == f"{{{name}}}":

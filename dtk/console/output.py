@@ -14,7 +14,7 @@ _UNSEEN = re.compile(r"(?!\t|\n|\x1b\[[\d;]*m)[\x00-\x1f\x7f-\x9f\u061c\u200e\u2
 
 
 def columns() -> int | None:
-    """Return the width of the terminal that standard output is; None = it is none."""
+    """Return the width of the terminal on standard output; None if it is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -38,7 +38,7 @@ def put(text: str) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        # What is buffered would fail once more when the interpreter ends.
+        # Buffered data would fail again at interpreter exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         why = error.strerror or str(error)
         raise DtkError("cannot write to standard output", why, "redirect it to another place") from error
@@ -50,10 +50,10 @@ def say(text: str = "") -> None:
 
 
 def check_page(path: Path | None, default: Path) -> None:
-    """Refuse a page that cannot be written, before the work that it is to show.
+    """Reject a page that cannot be written, before doing the work that it shows.
 
     Raises:
-        DtkError: the name is empty or a folder, or its folder is not there or closed to us.
+        DtkError: the name is empty or a folder, or its folder is missing or not writable.
     """
     if path is None:
         return
@@ -68,7 +68,7 @@ def check_page(path: Path | None, default: Path) -> None:
 
 
 def write(path: Path, text: str) -> None:
-    """Put a file in its place, whole or not at all.
+    """Write a file atomically.
 
     Raises:
         DtkError: the folder is absent, full or read-only.

@@ -48,7 +48,7 @@ class Swallowed(FaultyLoop, name="swallowed_exception"):
 class Killed(FaultyLoop, name="sigkill"):
     """One rank is killed, as the kernel does when memory runs out, right after all ranks compared their norms.
 
-    Nothing can tell at which line a rank was killed: the marked one is its last call, which outlives it.
+    The line at which a rank was killed cannot be observed: the marked one is its last recorded call.
     """
 
     def _clip(self) -> Tensor | None:
@@ -71,7 +71,7 @@ class OutOfMemory(FaultyLoop, name="out_of_memory"):
 
 
 class LoaderStuck(FaultyLoop, name="data_loader_stuck"):
-    """The data loader of one rank waits for a worker that died without a word."""
+    """The data loader of one rank waits for a worker that died silently."""
 
     def _batches(self, step: int) -> list[Batch]:
         if self.strikes(step + 1):

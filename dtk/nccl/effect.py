@@ -14,8 +14,8 @@ from diagnostics.evidence.model import LogFact
 from diagnostics.evidence.readers import log as logs
 from diagnostics.evidence.run_folder import last_attempt
 
-MOST_FILES = 32  # Logs that are read: every rank says much the same.
-MOST_BYTES = 4 << 20  # Of one log: NCCL says at its start what it took.
+MOST_FILES = 32  # Number of logs to read: those of all ranks are similar.
+MOST_BYTES = 4 << 20  # Bytes of one log: NCCL reports its settings at the start.
 NOTHING = "no line of NCCL in the logs; NCCL_DEBUG=INFO writes them (nccl=debug_net)"
 _LIMITS = Limits(stream_bytes=MOST_BYTES)
 
@@ -64,7 +64,7 @@ def effect(wanted: dict[str, str], facts: Iterable[LogFact]) -> dict[str, Any]:
         "socket_interfaces": _listed(by_kind["nccl_socket"], "interfaces"),
         "infiniband_devices": _listed(by_kind["nccl_ib"], "devices"),
         "transports": sorted({str(fact.fields.get("transport")) for fact in by_kind["nccl_transport"]}),
-        # Whether the network reaches GPU memory by itself; null where nothing went over the network.
+        # Whether the network accesses GPU memory directly; None without network traffic.
         "gpu_direct_rdma": any(fact.fields.get("gdr") for fact in over_net) if over_net else None,
         "nvls": _all(by_kind["nccl_nvls"], "available"),
         "variables": {
@@ -90,7 +90,7 @@ def summary_lines(effect: dict[str, Any]) -> list[str]:
 
 
 def _variable(name: str, text: str, by_kind: dict[str, list[LogFact]]) -> dict[str, Any]:
-    """One variable: what was wanted, and what NCCL printed of it."""
+    """Describe one variable: the requested value, and what NCCL printed about it."""
     got = _all((fact for fact in by_kind["nccl_env"] if fact.fields.get("name") == name), "value")
     read = number(text)
     # `true`, which NCCL reads as 0, is not the number in the log.
@@ -106,7 +106,7 @@ def _variable(name: str, text: str, by_kind: dict[str, list[LogFact]]) -> dict[s
 
 
 def _all(facts: Iterable[LogFact], field: str) -> list[str]:
-    """Different texts of a field, in the order in which they were seen."""
+    """Return the distinct texts of a field, in the order of occurrence."""
     return list(dict.fromkeys(str(fact.fields[field]) for fact in facts if fact.fields.get(field) is not None))
 
 

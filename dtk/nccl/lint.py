@@ -25,7 +25,7 @@ FILE_CAUSE, UNKNOWN_CAUSE = "env.invalid_value", "env.unknown_variable"
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing that is wrong, with its place."""
+    """One problem, with its place."""
 
     severity: Severity
     variable: str
@@ -34,23 +34,23 @@ class Item:
     message: str
     fix: str
     cause: str
-    """As `dtk diagnose` names it."""
+    """Id of the cause in `dtk diagnose`."""
     fix_in_message: bool = False
-    """Whether the message says it already."""
+    """Whether the message already contains the fix."""
 
 
 @dataclass(frozen=True, slots=True)
 class Linted:
-    """The answer."""
+    """The result of linting."""
 
     items: tuple[Item, ...]
     read: tuple[str, ...]
     checked: int
-    """Variables that were looked at."""
+    """Number of variables checked."""
     nccl_version: str
-    """Empty = not known: rules that depend on it are silent."""
+    """Empty if unknown: rules that depend on it are skipped."""
     facts: str
-    """What is known of the machine, in words."""
+    """Known facts of the machine, in words."""
 
     @property
     def exit_code(self) -> int:
@@ -126,7 +126,7 @@ def parse_version(text: str) -> Version:
 
 
 def _folder_missing(name: str, text: str) -> bool:
-    """Whether NCCL will write to a folder that is not there; one with %h or %p in it is not known."""
+    """Whether NCCL would write to a missing folder; unknown, thus False, with %h or %p in the path."""
     variable = catalogue().nccl.get(name)
     if variable is None or variable.type != "file":
         return False

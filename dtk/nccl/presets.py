@@ -28,15 +28,15 @@ class Setting:
 
     name: str
     value: str
-    """As in the file: `{interface}` and the like are not filled in."""
+    """The value in the file, with placeholders such as `{interface}`."""
     why: str
     source: str
     versions: str
-    """Of what reads it."""
+    """Versions that read it."""
     harms: str
-    """When it does harm."""
+    """When it is harmful."""
     remove: str
-    """When to take it out again."""
+    """When to remove it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Preset:
 
     @property
     def about(self) -> dict[str, str]:
-        """What holds for the whole preset."""
+        """Facts about the whole preset."""
         return self.config.about.get(WHOLE, {})
 
 

@@ -29,7 +29,7 @@ _EXAMPLES = {"interface": "eth0", "hca": '"mlx5_0,mlx5_1"', "address_range": "10
 
 
 class MissingKeyError(DtkError):
-    """A variable of a preset needs a key that is not given."""
+    """A variable of a preset needs a key that is not set."""
 
     def __init__(self, what: str, why: str = "", fix: str = "", key: str = "") -> None:
         super().__init__(what, why, fix)
@@ -38,26 +38,26 @@ class MissingKeyError(DtkError):
 
 @dataclass(frozen=True, slots=True)
 class OwnVariable:
-    """A variable that the user has set himself."""
+    """A variable that the user has set."""
 
     name: str
     value: str
-    """The user's, which counts."""
+    """The user's value, which takes precedence."""
     preset: str
     """What the preset would have set."""
     source: str
-    """`environment`, or the file."""
+    """`environment`, or the path of the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """What a preset sets in this environment."""
+    """The variables of a preset in this environment."""
 
     preset: str
     variables: dict[str, str]
-    """To be set, without those that the user has set."""
+    """Variables to set, without those that the user has set."""
     kept: tuple[OwnVariable, ...]
-    """The user's own that win, where they differ from the preset's."""
+    """The user's variables that take precedence, if they differ from the preset's."""
 
     def as_json(self) -> dict[str, Any]:
         """Return what the manifest keeps."""
@@ -122,7 +122,7 @@ def placeholders(config: NCCLConfig) -> set[str]:
 def check_preset(
     config: NCCLConfig, backend: str, environment: Mapping[str, str], interfaces: Sequence[str] | None
 ) -> None:
-    """Refuse a preset that does not fit what the ranks talk over, or that names what is not there.
+    """Reject a preset that does not match the backend, or names missing devices or files.
 
     Args:
         config: the section.
@@ -131,7 +131,7 @@ def check_preset(
         interfaces: network interfaces of this machine; None = not known.
 
     Raises:
-        DtkError: the first thing that is wrong.
+        DtkError: for the first problem.
     """
     check_address_range(config.address_range)
     if config.backend not in ("any", backend):

@@ -29,24 +29,24 @@ MOST_YAML_BYTES = 256 << 10  # Of a YAML file, which takes far longer to read.
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Variables, where each stands, and what is odd about the files."""
+    """Variables with their places, and problems of the files."""
 
     variables: dict[str, str]
-    """Empty text: the value is known only when the script runs."""
+    """Name -> value; empty if it is known only when the script runs."""
     places: dict[str, str]
     """Name -> `environment` or `FILE:LINE`."""
     oddities: tuple[tuple[str, str], ...]
-    """(place, what is odd there)."""
+    """(place, problem at that place)."""
     read: tuple[str, ...]
-    """What was looked at."""
+    """Files and environments that were read."""
     shadowed: tuple[tuple[str, str, str], ...] = ()
     """(name, place where it has no effect, value there)."""
     nodes: int | None = None
-    """That a batch script asks for."""
+    """Number of nodes that a batch script requests."""
 
 
 def given_here(environment: Mapping[str, str]) -> Given:
-    """Return what a job started here would use: the environment, then the user's file, then the machine's."""
+    """Return the variables of a job started here: the environment, then the user's file, then the machine's."""
     variables = {name: text for name, text in environment.items() if name.startswith(PREFIXES)}
     places = dict.fromkeys(variables, ENVIRONMENT)
     oddities: list[tuple[str, str]] = []

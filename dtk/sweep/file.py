@@ -1,4 +1,4 @@
-"""Reads a W&B sweep file, more strictly than W&B: what `dtk run` could not read is a one-line error."""
+"""Reads a W&B sweep file, more strictly than W&B: whatever `dtk run` cannot read is a one-line error."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from dtk.sweep.values import refuse_endless, spelled
 METHODS = ("grid", "random", "bayes")
 KEYS, SPACE = (tuple(words.split()) for words in table_beside(__file__).values())
 MOST_BYTES = 300_000  # Read in seconds; ten thousand values, which is the most, take less.
-_DEEPEST = 20  # Levels of brackets.
+_DEEPEST = 20  # Maximum depth of brackets.
 CHOICES = "${args_no_hyphens}"  # W&B's name for the parameters of a point as `key=value` words.
 DEFAULT = ["${env}", "${interpreter}", "-m", "dtk.run", "tracker=wandb", CHOICES]
 WRITE = f"write command: [{', '.join(repr(word) if word.startswith('$') else word for word in DEFAULT)}]"
@@ -29,23 +29,23 @@ _NUMBERS = ("min", "max", "mu", "sigma", "q", "a", "b")
 
 @dataclass(frozen=True, slots=True)
 class SweepFile:
-    """A sweep as its file describes it."""
+    """The sweep that a file describes."""
 
     path: Path
     content: dict[str, Any]
-    """All of it, for the search and for the server."""
+    """The whole file, for the search and for the server."""
     method: str
     parameters: dict[str, dict[str, Any]]
     """Group or dotted key -> its space of values."""
     fixed: list[str]
-    """Overrides of every point, out of `command`."""
+    """Overrides of every point, from `command`."""
     metric: dict[str, Any] = field(default_factory=dict)
     """Name, goal and perhaps target; empty without one."""
     run_cap: int | None = None
 
     @property
     def stops_early(self) -> bool:
-        """Whether runs that do worse than others are ended before their time."""
+        """Whether runs that do worse than others are stopped early."""
         return "early_terminate" in self.content
 
 
@@ -53,7 +53,7 @@ def read(path: Path) -> SweepFile:
     """Read and check a file.
 
     Raises:
-        DtkError: no such file, no YAML, or anything that dtk could not run.
+        DtkError: the file is missing or not YAML, or has something that dtk cannot run.
     """
     content = load(path)
     try:
@@ -90,7 +90,7 @@ def _checked(path: Path, content: dict[str, Any]) -> SweepFile:
 
 
 def _refuse_large(given: Any, method: str) -> None:
-    """Refuse too many points by their number alone: each value costs time to check, and each point far more."""
+    """Reject too many points by count: checking each value takes time, and each point far more."""
     most, points = f"the most are {LARGEST_SWEEP:,}", 1.0
     for key, space in given.items() if isinstance(given, dict) else ():
         if not isinstance(space, dict):
@@ -105,14 +105,14 @@ def _refuse_large(given: Any, method: str) -> None:
 
 
 def _count(space: Mapping[str, Any]) -> float:
-    """Values that a grid would make of a space; 1 for what is checked later."""
+    """Return the number of grid values of a space; 1 for spaces that are checked later."""
     if isinstance(space.get("values"), list):
         return len(space["values"])
     low, high, step = space.get("min"), space.get("max"), space.get("q", 1)
     if not all(isinstance(number, int | float) for number in (low, high, step)) or "value" in space:
         return 1
     if "q" not in space and not (isinstance(low, int) and isinstance(high, int)):
-        return 1  # Of no list: the search refuses it.
+        return 1  # Not a list: the search rejects it.
     try:
         return max(1.0, (float(high) - float(low)) / float(step) + 1)  # type: ignore[arg-type]
     except (OverflowError, ZeroDivisionError):
@@ -120,7 +120,7 @@ def _count(space: Mapping[str, Any]) -> float:
 
 
 def _space(key: str, space: Any) -> dict[str, Any]:
-    """One parameter, each of its values as it would be typed."""
+    """Check one parameter; format each value as it would be typed."""
     if not isinstance(space, dict) or not space:
         fix = f"write {key}: {{values: [...]}} or {{min: ..., max: ...}}"
         raise DtkError(f"parameters: {key} has no values", fix=fix)
@@ -171,7 +171,7 @@ def load(path: Path) -> dict[str, Any]:
     """Return the mapping that a file holds, with its keys as text.
 
     Raises:
-        DtkError: it is not a regular file of a bearable size, no YAML, or gives a key twice.
+        DtkError: it is not a regular file, too large, not YAML, or has a duplicate key.
     """
     if path.is_dir():
         raise DtkError(f"{path} is a folder, not a sweep file", fix="name a YAML file in it")
@@ -195,7 +195,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 class _OnceLoader(yaml.SafeLoader):
-    """A safe loader for which a key that is given twice is no choice of the last."""
+    """A safe loader that rejects duplicate keys."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
@@ -213,7 +213,7 @@ def fixed_overrides(content: dict[str, Any]) -> list[str]:
     """Return the overrides that a file's `command` gives to every point.
 
     Raises:
-        DtkError: no command, or one that does not end in dtk's with its overrides.
+        DtkError: there is no command, or it does not end in dtk's with its overrides.
     """
     words = content.get("command")
     if words is None:

@@ -31,13 +31,13 @@ _LARGEST_BYTES = 64 * 1024 * 1024  # Chosen: 10,000 points take a few MiB.
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a sweep is: sweep.json, written once."""
+    """The identity of a sweep: sweep.json, written once."""
 
     id: str
     method: str
     """`multirun`, `grid`, `random` or `bayes`."""
     source: dict[str, Any]
-    """What makes it this sweep and no other: lists or file, what was typed beside it."""
+    """What identifies the sweep: lists or file, and further overrides."""
     repeats: int
     created: str
     schema_version: int = SCHEMA_VERSION
@@ -50,22 +50,22 @@ class Trial:
     point: int
     repeat: int
     run: Path | None = None
-    """Its run folder; None = it did not come to that."""
+    """Its run folder; None if none was created."""
     state: str = "running"
-    """A state of a run, `refused` (it was not launched) or `stopped early` (by the search)."""
+    """State of the run, `refused` (not launched) or `stopped early` (by the search)."""
     exit_code: int | None = None
     reason: str = ""
 
 
 @dataclass(slots=True)
 class Sweep:
-    """One sweep's folder, open for appending."""
+    """A sweep's folder, open for appending."""
 
     root: Path
     about: About
     points: list[Point] = field(default_factory=list)
     trials: list[Trial] = field(default_factory=list)
-    """In the order in which they began; of a point that was run again, the last one counts."""
+    """Trials in the order of their start; if a point was rerun, the last one counts."""
     _log: TextIO | None = None
 
     def add(self, point: Point) -> None:
@@ -79,20 +79,20 @@ class Sweep:
         self.points.append(point)
 
     def begin(self, point: int, repeat: int) -> Trial:
-        """Record that a run of a point begins."""
+        """Record the start of a run of a point."""
         trial = Trial(point, repeat)
         self.trials.append(trial)
         self._append("began", trial)
         return trial
 
     def opened(self, trial: Trial, run: Path) -> None:
-        """Record that a trial has a run folder."""
+        """Record the run folder of a trial."""
         trial.run = run
-        runs = self.root.parent.parent  # Relative to it where the run lies there, so that both can be moved together.
+        runs = self.root.parent.parent  # Relative if the run is below it, so that both can be moved together.
         self._append("opened", trial, run=str(run.relative_to(runs) if run.is_relative_to(runs) else run))
 
     def end(self, trial: Trial, state: str, exit_code: int, reason: str) -> None:
-        """Record that a trial ended."""
+        """Record the end of a trial."""
         trial.state, trial.exit_code, trial.reason = state, exit_code, reason
         self._append("ended", trial, state=state, exit_code=exit_code, reason=reason)
 
@@ -101,30 +101,30 @@ class Sweep:
         return next((t for t in reversed(self.trials) if (t.point, t.repeat) == (point, repeat)), None)
 
     def close(self) -> None:
-        """Let others continue with it."""
+        """Release the lock, so that another process can continue the sweep."""
         if self._log is not None:
             self._log.close()
             self._log = None
 
     def lock(self) -> None:
-        """Keep a second process from continuing the same sweep.
+        """Lock the sweep against a second process.
 
         Raises:
-            DtkError: one does already, or the folder cannot be written.
+            DtkError: another process holds it, or the folder cannot be written.
         """
         try:
             path = self.root / "runs.jsonl"
             before = path.read_bytes() if path.exists() else b""
             self._log = path.open("a", encoding="utf-8")
             fcntl.flock(self._log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if before and not before.endswith(b"\n"):  # Torn by a kill.
+            if before and not before.endswith(b"\n"):  # Truncated by a kill.
                 self._log.write("\n")
         except BlockingIOError as error:
             self.close()
             what = f"the sweep {self.about.id} is still running"
             raise DtkError(what, fix="wait for it, or stop it first") from error
         except OSError as error:
-            if self._log is None:  # Else the file system has no locks, which costs only this check.
+            if self._log is None:  # Otherwise the file system has no locks, and only this check is lost.
                 raise unwritable(self.root, error) from error
 
     def _append(self, event: str, trial: Trial, **more: Any) -> None:
@@ -210,7 +210,7 @@ def _newer(about: About) -> DtkError:
 
 
 def _read(root: Path, about: About) -> Sweep:
-    """Read the points and runs.jsonl; a line that was torn when the process was killed says nothing."""
+    """Read the points and runs.jsonl; a line that was truncated by a kill is ignored."""
     sweep, log = Sweep(root, about), root / "runs.jsonl"
     with refused(f"the sweep {sweep.about.id} is damaged", "start a new sweep", ValueError):
         for path in sorted((sweep.root / "points").glob("*.json")):
@@ -233,7 +233,7 @@ def _read(root: Path, about: About) -> Sweep:
             trial.state, trial.exit_code = str(event.get("state")), event.get("exit_code")
             trial.reason = str(event.get("reason", ""))
     for trial in sweep.trials:
-        if trial.exit_code is None:  # The sweep was killed meanwhile; the run's own status knows.
+        if trial.exit_code is None:  # The sweep was killed meanwhile; the run's own status has the result.
             trial.state = "lost"
             with suppress(OSError, ValueError):
                 trial.state = trial.state if trial.run is None else str(read_status(RunPaths(trial.run).status).state)

@@ -22,21 +22,21 @@ from dtk.sweep.points import Point
 
 STOPPED_EARLY = "stopped early"
 DONE = ("finished", STOPPED_EARLY, "queued")
-"""States of a run that `--resume` does not begin again; a queued one is another scheduler's business."""
+"""States of runs that `--resume` does not restart; another scheduler owns a queued run."""
 
 
 class Watch(Protocol):
-    """Looks at a run while it is running, and may stop it."""
+    """Monitors a running run, and may stop it."""
 
     stopped: bool
-    """Whether it did."""
+    """Whether it stopped the run."""
 
     def following(self, trial: Trial) -> AbstractContextManager[None]:
         """Watches as long as the context is open; `trial.run` is set when there is a run folder."""
 
 
 class Runner:
-    """Runs points and writes down what became of them."""
+    """Runs points and records their results."""
 
     def __init__(self, sweep: Sweep, config_dir: Path | None, total: int | None, watch: Watch | None = None) -> None:
         self.sweep = sweep
@@ -48,24 +48,24 @@ class Runner:
         self._number = 0
 
     def interleaved(self, points: Sequence[Point]) -> int:
-        """Every point once, then every point once more: ABAB, so that a drift of the machine hits all alike.
+        """Run all points, then repeat (ABAB), so that a drift of the machine affects all equally.
 
         Returns:
             the exit code of `Runner.exit_code`.
         """
         turns = ((point, repeat) for repeat in range(self.sweep.about.repeats) for point in points)
-        all(self.once(point, repeat) for point, repeat in turns)  # Ends with the first that was stopped.
+        all(self.once(point, repeat) for point, repeat in turns)  # The first stopped run ends the loop.
         return self.exit_code()
 
     def once(self, point: Point, repeat: int) -> bool:
-        """One run of a point, unless it is done already; whether the sweep continues."""
+        """Run a point once unless it is done; return whether the sweep continues."""
         self._number += 1
         before = self.sweep.last(point.index, repeat)
         if before is not None and before.state in DONE:
             return True
         earlier = [t for number in range(repeat) if (t := self.sweep.last(point.index, number)) is not None]
         if before is None and earlier and not any(trial.state in DONE for trial in earlier):
-            return True  # All its runs so far failed: once more would only cost the same again.
+            return True  # All its runs so far failed: another would cost the same again.
         self._headline(point, repeat)
         trial = self.sweep.begin(point.index, repeat)
         code = self._run(point, before, trial)
@@ -86,7 +86,7 @@ class Runner:
         self.codes.append(USER_ERROR)
 
     def _run(self, point: Point, before: Trial | None, trial: Trial) -> int:
-        """Launch, and close the record of the run; its exit code."""
+        """Launch, close the record of the run and return its exit code."""
         state, reason = "", ""
         following = self.watch.following(trial) if self.watch is not None else nullcontext()
         try:
@@ -98,7 +98,7 @@ class Runner:
             code, state, reason = USER_ERROR, "refused" if trial.run is None else "failed", str(error)
         except KeyboardInterrupt:
             code, state, reason = INTERRUPTED, "preempted", "stopped before the first step"
-        except Exception as error:  # The others need not suffer from it.
+        except Exception as error:  # Other points are not affected.
             traceback.print_exc()
             code, state, reason = FAILED, "failed", f"{type(error).__name__}: {error}"
         if not state:
@@ -109,7 +109,7 @@ class Runner:
         return code
 
     def _start(self, point: Point, before: Trial | None) -> Resumed:
-        """From its last checkpoint if it was interrupted and has one, else from the beginning."""
+        """Start from the last checkpoint of an interrupted run, if any, else from the beginning."""
         fresh = point.thaw(self.sweep.about.id)
         run = before.run if before is not None and before.state in ("preempted", "running") else None
         if run is None or not complete_checkpoints(RunPaths(run)):
@@ -128,7 +128,7 @@ class Runner:
 
 
 def _ending(run: Path | None, code: int) -> tuple[str, str]:
-    """State and reason as the run folder has them."""
+    """Return state and reason from the run folder."""
     if run is None:  # Handed to a cluster that makes the folder itself, or not launched.
         return ("refused", "preflight: it would hang") if code else ("queued", "")
     try:

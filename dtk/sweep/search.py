@@ -21,19 +21,19 @@ _NO_NUMPY_1 = (3, 13)  # The package asks for numpy below 2, and from this Pytho
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A point that was run, as a search sees it."""
+    """A point that was run, for the search."""
 
     name: str
     values: dict[str, Any]
     state: str
-    """`running`, `finished`, `failed`, or `killed` for one that was ended before its time."""
+    """`running`, `finished`, `failed`, or `killed` if it was stopped early."""
     history: list[dict[str, Any]] = field(default_factory=list)
-    """What was logged, oldest first."""
+    """Logged records, oldest first."""
     summary: dict[str, Any] = field(default_factory=dict)
 
 
 class Search:
-    """Proposes points and says which runs to end.
+    """Proposes points and decides which runs to stop early.
 
     Args:
         file: checked.
@@ -76,7 +76,7 @@ class Search:
         return _values(proposed[0]) if proposed and proposed[0] is not None else None
 
     def ends(self, running: Tried, others: Sequence[Tried]) -> bool:
-        """Whether a run is to be ended, as hyperband compares it with the others at the same step."""
+        """Whether hyperband stops a run, compared with the others at the same step."""
         runs = [self._run(point) for point in (*others, running)]
         return any(run is runs[-1] for run in self._package.stop_runs(self.file.content, runs))
 

@@ -1,4 +1,4 @@
-"""The candidates of each topic. Pure: knows the configuration, runs nothing."""
+"""The candidates of each topic, as pure functions of the configuration."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,27 +17,27 @@ PRESET = "nccl"
 TUNED = {"micro_batch_size": MICRO_BATCH_SIZE, "bucket": BUCKET, "wrap": WRAP, "nccl": PRESET}
 """Topic -> the key that is tuned."""
 ONE_NODE = ("auto", "nvlink_single_node", "pcie_no_p2p", "low_memory")
-"""Presets that can make a difference within a node; the others are about networks, clouds and looking for faults."""
+"""Presets that can make a difference within a node; the others are for networks, clouds and debugging."""
 _MOST_DIGITS = 9  # Keeps numbers within 32 bits.
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One value of what is tuned."""
+    """One value of the tuned key."""
 
     key: str
     value: str
     present: bool = False
-    """Whether the configuration has it already."""
+    """Whether the configuration already has it."""
 
     @property
     def override(self) -> str:
-        """What to type for it."""
+        """The override that selects it."""
         return f"{self.key}={self.value}"
 
 
 def micro_batch_sizes(config: Config, world_size: int, most: int | None) -> list[int]:
-    """Return the sizes by which the share of one rank divides: with any other the global batch would not come out.
+    """Return the sizes that divide one rank's part of the global batch.
 
     Raises:
         DtkError: the global batch does not divide over the ranks.
@@ -54,7 +54,7 @@ def buckets(config: Config, values: Sequence[str]) -> list[Candidate]:
     """Return the sizes of DDP's gradient buckets, the present one among them.
 
     Raises:
-        DtkError: the strategy has no buckets, or a value is no size.
+        DtkError: the strategy has no buckets, or a value is not a size.
     """
     sizes = []
     for text in values:

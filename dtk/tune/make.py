@@ -28,7 +28,7 @@ STOPPED = "stopped by a signal"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What was typed."""
+    """The request as typed."""
 
     topic: str
     overrides: tuple[str, ...]
@@ -37,7 +37,7 @@ class Request:
     repeats: int
     steps: int
     most: int | None
-    """Largest micro-batch to try."""
+    """Largest micro-batch size to try."""
     keep: Path | None
     limit_s: float
 
@@ -79,7 +79,7 @@ def make(request: Request, say: Callable[[str], None]) -> TuneReport:
             trials.stopped = STOPPED
         report = _in_turns(trials, candidates, request, job) if candidates else _searched(trials, sizes, request, job)
     finally:
-        keeps_runs = request.keep is not None or bool(failure)  # What failed is evidence.
+        keeps_runs = request.keep is not None or bool(failure)  # The folder of a failed probe is evidence.
         if not keeps_runs:
             shutil.rmtree(home, ignore_errors=True)
     rows = report.rows if keeps_runs else tuple(replace(row, runs=()) for row in report.rows)
@@ -163,7 +163,7 @@ def _variables(preset: NCCLConfig, config: Config, backend: str) -> dict[str, st
 
 
 def _felt(variables: dict[str, str], backend: str) -> dict[str, str]:
-    """Variables that can make a difference to speed under this backend."""
+    """Return the variables that can affect speed with this backend."""
     if backend == "nccl":
         return {name: value for name, value in variables.items() if name != "NCCL_DEBUG"}
     return {name: value for name, value in variables.items() if not name.startswith("NCCL_")}
@@ -175,7 +175,7 @@ def _searched(trials: Trials, sizes: Sequence[int], request: Request, job: _Job)
     taken = micro.choose(rows, fastest)
     verdict = micro.verdict(rows, taken, fastest, sizes[-1] if sizes else 0, up=bool(trials.stopped))
     if trials.stopped == STOPPED:
-        # What was tried by then is no search, and what is fastest among it says nothing.
+        # An interrupted search is not a result, and neither is its fastest size.
         taken, verdict = None, "stopped before the search had ended: nothing is recommended"
     rule = "of the sizes indistinguishable from the fastest, the smallest is taken: it leaves the most memory"
     notes = () if taken is None else (rule,)
@@ -183,7 +183,7 @@ def _searched(trials: Trials, sizes: Sequence[int], request: Request, job: _Job)
 
 
 def _in_turns(trials: Trials, candidates: Sequence[Candidate], request: Request, job: _Job) -> TuneReport:
-    """Every candidate against the present one."""
+    """Measure every candidate against the present one."""
     present = candidates[0]
     reference = trials.probes.get(present, {})
     tried = [candidate for candidate in candidates if candidate in trials.probes]

@@ -7,22 +7,22 @@ from dtk.tune.candidates import MICRO_BATCH_SIZE, Candidate
 from dtk.tune.model import NO_GAIN, Row, row_of
 from dtk.tune.probe import Trials
 
-FIRST = 1  # Number of the round in which sizes are searched.
+FIRST = 1  # Index of the round in which sizes are searched.
 
 
 class ProbeFailedError(Exception):
-    """A probe ended by something else than memory: the search cannot continue. Its text is one line."""
+    """A probe failed for a reason other than memory, which ends the search. The message is one line."""
 
 
 class TimeUpError(Exception):
-    """No time for another probe."""
+    """There is no time for another probe."""
 
 
 def find_largest(trials: Trials, sizes: Sequence[int]) -> int | None:
-    """Double, then bisect; None when not even the smallest fits, or nothing was tried.
+    """Find the largest size that fits by doubling, then bisection; None if none fits or nothing was tried.
 
     Raises:
-        ProbeFailedError: a probe failed, and not by memory.
+        ProbeFailedError: a probe failed for a reason other than memory.
     """
 
     def fits(size: int) -> bool:
@@ -40,7 +40,7 @@ def find_largest(trials: Trials, sizes: Sequence[int]) -> int | None:
 
 
 def fitting(trials: Trials) -> list[int]:
-    """Return the sizes that fitted so far, ascending."""
+    """Return the sizes that fit so far, ascending."""
     return sorted(int(size.value) for size, probes in trials.probes.items() if all(p.fits for p in probes.values()))
 
 
@@ -50,7 +50,7 @@ def candidate(size: int) -> Candidate:
 
 
 def rows(trials: Trials) -> tuple[list[Row], Candidate | None]:
-    """Return all sizes, ascending, with gains over the fastest, which comes as the second."""
+    """Return all sizes, ascending, with gains over the fastest, and the fastest."""
     tried = sorted(trials.probes, key=lambda size: int(size.value))
     rows = {size: row_of(size, trials.probes[size], None) for size in tried}
     speeds = {size: row.tokens_per_s.median for size, row in rows.items() if row.finished and row.tokens_per_s}
@@ -62,10 +62,10 @@ def rows(trials: Trials) -> tuple[list[Row], Candidate | None]:
 
 
 def choose(rows: Sequence[Row], fastest: Candidate | None) -> Candidate | None:
-    """Return the smallest candidate that cannot be told from the fastest one, as it leaves the most memory."""
+    """Return the smallest candidate that is not significantly slower than the fastest, as it leaves the most memory."""
     if fastest is None:
         return None
-    # Without an interval nothing can be told, so the fastest as measured is taken.
+    # Without intervals no difference is significant, so the fastest as measured is used.
     measured = [row for row in rows if row.finished and row.gain is not None and row.gain.low is not None]
     alike = [row.candidate for row in measured if row.gain is not None and row.gain.holds(1.0)]
     return min([fastest, *alike], key=lambda size: int(size.value))

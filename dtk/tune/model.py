@@ -16,24 +16,24 @@ class Row:
 
     candidate: Candidate
     ended: str
-    """`finished`, or how its first probe that did not finish ended."""
+    """`finished`, or how its first unfinished probe ended."""
     out_of_memory: bool
     tokens_per_s: Estimate | None
     peak_memory_bytes: Estimate | None
-    """Of the rank with the most."""
+    """Peak of the rank with the most memory."""
     gain: Estimate | None
-    """Tokens/s over those of the reference, pair by pair; null for the reference itself."""
+    """Ratio of tokens/s to the reference in each pair of probes; None for the reference itself."""
     runs: tuple[str, ...]
-    """Run folders, where they are kept."""
+    """Run folders, if they are kept."""
 
     @property
     def finished(self) -> bool:
-        """Whether it came to its end every time."""
+        """Whether every probe finished."""
         return self.ended == "finished"
 
     @property
     def verdict(self) -> str:
-        """What can be said of it against the reference."""
+        """Assessment of the candidate against the reference."""
         if self.gain is None:
             return ""
         if self.gain.low is None:
@@ -45,33 +45,33 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneReport:
-    """All of it."""
+    """The complete result."""
 
     topic: str
     job: tuple[str, ...]
     """The overrides as typed."""
     terms: tuple[str, ...]
-    """What made the runs short."""
+    """Overrides that made the runs short."""
     world_size: int
     device: str
     rows: tuple[Row, ...]
     reference: Candidate | None
-    """What gains are over."""
+    """Candidate that gains refer to."""
     take: Candidate | None
-    """What to type; null: leave it as it is."""
+    """Candidate to use; None keeps the present value."""
     verdict: str
     notes: tuple[str, ...] = ()
     kept: str | None = None
     """Folder of the probes' run folders, where they are kept."""
     interrupted: bool = False
-    """Whether Ctrl-C or another signal ended it."""
+    """Whether Ctrl-C or another signal ended the search."""
     failure: str = ""
-    """The probe that failed, and not by memory, so that the search ended."""
+    """The probe that failed for a reason other than memory and thereby ended the search."""
     seconds: float = 0.0
 
     @property
     def measured(self) -> bool:
-        """Whether the question was answered."""
+        """Whether the search has a result."""
         return not self.failure and any(row.finished for row in self.rows)
 
 
@@ -93,7 +93,7 @@ def row_of(candidate: Candidate, probes: Mapping[int, Probe], reference: Mapping
 
 
 def _speeds(probes: Mapping[int, Probe]) -> dict[int, float]:
-    """Repeat -> tokens/s, of the probes that finished."""
+    """Return repeat -> tokens/s of the finished probes."""
     return {n: probe.tokens_per_s for n, probe in probes.items() if probe.fits and probe.tokens_per_s}
 
 

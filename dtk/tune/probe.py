@@ -12,7 +12,7 @@ from dtk.tune.candidates import Candidate
 
 Progress = Callable[[str], None]
 LOG_EVERY = 2
-"""Windows of two steps: the host waits for the device half as often, and three windows remain after the first two."""
+"""Windows of two steps: half as many synchronizations, and three windows remain after the first two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,21 +21,21 @@ class Probe:
 
     run: Path
     state: str
-    """Of status.json."""
+    """State in status.json."""
     reason: str
     tokens_per_s: float | None
     peak_memory_bytes: float | None
-    """Of the rank with the most."""
+    """Peak of the rank with the most memory."""
     failure: Failure | None = None
 
     @property
     def fits(self) -> bool:
-        """Whether it came to its end."""
+        """Whether the run finished."""
         return self.state == "finished"
 
     @property
     def out_of_memory(self) -> bool:
-        """Whether memory ended it; the kernel sends SIGKILL when the host has none left."""
+        """Whether memory ran out; the kernel sends SIGKILL if the host has none left."""
         ended = self.failure is not None and (self.failure.kind == "oom" or self.failure.signal == "SIGKILL")
         return self.state == "oom" or (self.state == "failed" and ended)
 
@@ -55,7 +55,7 @@ def probe(overrides: Sequence[str], config_dir: Path | None, home: Path) -> Prob
     """Run once to its end; its run folder lies in `home`, which exists.
 
     Raises:
-        DtkError: the run could not start, which it says in one line.
+        DtkError: the run could not start; contains its error line.
     """
     folder = [] if config_dir is None else ["--config-dir", str(config_dir)]
     return _read(run_short([*folder, *overrides], home))
@@ -74,16 +74,16 @@ class Trials:
     """All probes of one command."""
 
     overrides: list[str]
-    """As typed, and what makes a run short."""
+    """The typed overrides, and those that make a run short."""
     config_dir: Path | None
     home: Path
     say: Progress
     ends_s: float
-    """No probe starts after this, by the monotonic clock."""
+    """No probe starts after this time of the monotonic clock."""
     probes: dict[Candidate, dict[int, Probe]] = field(default_factory=dict)
     """Candidate -> round -> probe."""
     stopped: str = ""
-    """Why not all repeats were taken."""
+    """Why not all repeats were measured."""
 
     def try_once(self, candidate: Candidate, number: int, label: str) -> Probe | None:
         """Run one probe; None where the time is up.
@@ -104,7 +104,7 @@ class Trials:
     def rounds(self, candidates: Sequence[Candidate], first: int, last: int) -> None:
         """Repeats `first` to `last` of all candidates, one after the other in each round.
 
-        One that does not come to its end is not tried again.
+        A candidate that does not finish is not tried again.
         """
         for number in range(first, last + 1):
             for at, candidate in enumerate(candidates, 1):

@@ -18,18 +18,18 @@ from diagnostics.runs.find import Run
 from diagnostics.runs.records import last_lines, latest_records, mapping, number, objects, whole_number
 
 TAIL_BYTES = 8 << 20
-"""Of metrics.jsonl, from its end: 20,000 records at some 400 bytes each, read in a tenth of a second."""
-MOST_POINTS = 400  # Of a curve: a screen has no more room.
+"""Bytes read from the end of metrics.jsonl: 20,000 records of some 400 bytes, read in a tenth of a second."""
+MOST_POINTS = 400  # Points of a curve: a screen has no more room.
 MOST_RANKS = 16_384
-RINGS = 64  # Ranks whose rings are read for each look, those that are furthest behind: half a megabyte each.
-MOST_MARKS = 24  # Shown as filters; further ones can be typed into the address.
+RINGS = 64  # Ranks whose rings are read on each refresh, the slowest first: half a megabyte each.
+MOST_MARKS = 24  # Shown as filters; others can be entered in the URL.
 _LONGEST = 60  # Characters of a tag.
 _RANK = re.compile(r"rank_([0-9]{5,8})\.json")
 
 
 @dataclass(frozen=True, slots=True)
 class RankNow:
-    """One rank at its last sign of life."""
+    """One rank at its last heartbeat."""
 
     rank: int
     step: int | None
@@ -37,13 +37,13 @@ class RankNow:
     quiet_s: float
     """Seconds since its heartbeat."""
     call: str = ""
-    """The collective that it is inside, since when, and the line that called it; empty when it is in none."""
+    """The collective that it is inside, since when, and its call site; empty if none."""
 
 
 def curves(metrics: Path) -> dict[str, list[tuple[float, float]]]:
-    """Name of each numeric metric -> (step, value), ascending, at most `MOST_POINTS`.
+    """Return metric name -> (step, value) points, ascending, at most `MOST_POINTS`.
 
-    Of a step that several attempts made, the latest attempt's record counts.
+    If several attempts recorded a step, the latest one counts.
 
     Args:
         metrics: metrics.jsonl; a file that is absent or damaged has no curves.
@@ -58,7 +58,7 @@ def curves(metrics: Path) -> dict[str, list[tuple[float, float]]]:
     for name, values in curves_by_name.items():
         points = sorted(values.items())
         stride = -(-len(points) // MOST_POINTS)
-        thinned[name] = points[(len(points) - 1) % stride :: stride]  # The newest is always one of them.
+        thinned[name] = points[(len(points) - 1) % stride :: stride]  # The newest point is always included.
     return thinned
 
 
@@ -97,7 +97,7 @@ def _call(paths: RunPaths, rank: int, now_s: float | None) -> str:
 
 
 def unread_ns(paths: RunPaths) -> int:
-    """Return when the newest trace was written, nanoseconds since 1970; 0 without traces or with a report of them."""
+    """Return the time of the newest trace in ns since 1970; 0 if there is none or it was already reported."""
     traces = [path.stat().st_mtime_ns for path in (paths.root / "traces").glob("rank_*")]
     with suppress(OSError):
         if (paths.root / "report" / "report.json").stat().st_mtime_ns >= max(traces, default=0):
@@ -106,8 +106,8 @@ def unread_ns(paths: RunPaths) -> int:
 
 
 def step_parts(paths: RunPaths) -> Breakdown | None:
-    """Return where a step of the profiled window went, by the run's report; None without traces or a report."""
-    with suppress(AttributeError, KeyError, TypeError, ValueError, OverflowError):  # Of somebody else's report.
+    """Return the breakdown of a profiled step from the run's report; None without traces or a report."""
+    with suppress(AttributeError, KeyError, TypeError, ValueError, OverflowError):  # The report may be untrusted.
         return breakdown(mapping(str(paths.root / "report" / "report.json"), [])["measures"])
     return None
 

@@ -32,16 +32,16 @@ from dtk.record.metrics import BOOKKEEPING
 from dtk.runs.select import SORTS
 from dtk.ui.live import MOST_MARKS, RankNow, curves, ranks, step_parts, sweeps, tags
 
-PAGE_ROWS = 200  # Runs on a page: a browser lays out so many rows at once without a pause.
-DENSE_RANKS = 64  # Beyond so many ranks each has a cell instead of a row.
+PAGE_ROWS = 200  # Runs per page: a browser lays out this many rows without delay.
+DENSE_RANKS = 64  # With more ranks each has a cell instead of a row.
 CELLS = 32  # Ranks in a row of cells: four nodes of eight.
 QUIET_S = 30.0
-"""A rank of a running run without a sign of life for so long is marked. The shortest that the default watch waits
-before it looks closer is longer; a checkpoint or an evaluation beats in between."""
+"""A running rank without a heartbeat for this long is marked. The default watch waits longer before it probes;
+checkpoints and evaluations send heartbeats."""
 FIRST: dict[str, str] = table_beside(__file__)
-"""Curves in the order in which people look at them, and their titles; others follow in a fold."""
+"""Titles of the curves that are shown first, in order; others are in a collapsed section."""
 _COLOURS = {"bad": "h5", "warn": "k8", "good": "h0", "": "h0"}  # Of cells, by tone.
-_NO_HEADLINE = ("grad_norm", "lr")  # Their curves are looked at, not their last value.
+_NO_HEADLINE = ("grad_norm", "lr")  # Metrics whose curve matters, not their last value.
 _TONES: dict[str, doc.Tone] = {"finished": "good", "running": "strong", "queued": "soft", "preempted": "warn"}
 
 
@@ -60,7 +60,7 @@ def find(folder: Path, identity: str) -> Path:
     """Return a run's folder.
 
     Raises:
-        DtkError: the folder has no run of that name, or the name leads out of the folder.
+        DtkError: the folder has no run with this name, or the name leads outside of it.
     """
     path = folder / identity
     with suppress(OSError, ValueError):
@@ -123,7 +123,7 @@ def runs_page(folder: Path, query: Mapping[str, str]) -> doc.Document:
 
 
 def _filters(kind: str, members: Mapping[str, Set[str]], chosen: Mapping[str, str | None]) -> Iterator[doc.Span | str]:
-    """Yield a link for each tag or sweep, which keeps the other filters; a second click on it takes it away."""
+    """Yield a link for each tag or sweep that keeps the other filters; clicking it again removes it."""
     for name, runs in list(members.items())[:MOST_MARKS]:
         is_on = chosen[kind] == name
         text = f"{name} ({len(runs):,})"
@@ -141,7 +141,7 @@ def _tone(state: str) -> doc.Tone:
 
 
 def run_page(folder: Path, identity: str) -> doc.Document:
-    """Return the page of one run, as it stands now.
+    """Return the page of one run in its current state.
 
     Raises:
         DtkError: there is no such run.
@@ -201,7 +201,7 @@ def plan_page(folder: Path, identity: str) -> doc.Document:
 
 
 def _strip(figures: Mapping[str, Any], step: Breakdown | None) -> doc.Cards | None:
-    """Return the headline figures beside each other. None before the first step."""
+    """Return the headline figures side by side; None before the first step."""
     names = ("step", *(name for name in FIRST if name not in _NO_HEADLINE))
     shown = {name: _text(name, value) for name in names if (value := figures.get(name)) is not None}
     cards = [doc.Card(text, (doc.Span(_title(name), "soft"),)) for name, text in shown.items()]
@@ -251,7 +251,7 @@ def _chart(name: str, points: Sequence[tuple[float, float]], *, is_open: bool) -
 
 
 def _ranks(present: Sequence[RankNow], *, live: bool) -> doc.Section | None:
-    """Return where each rank is: a row each, or a cell each where there are many."""
+    """Return the place of each rank: one row each, or one cell each if there are many."""
     if not present:
         return None
     newest = max((rank.step or 0 for rank in present), default=0)
@@ -300,7 +300,7 @@ def _ranks(present: Sequence[RankNow], *, live: bool) -> doc.Section | None:
 
 
 def _planned(paths: RunPaths, figures: Mapping[str, Any]) -> doc.Section | None:
-    """Return what the plan predicted beside what was measured."""
+    """Return the plan's predictions next to the measurements."""
     rows = [
         (title, _text(name, planned), "-" if measured is None else _text(name, measured))
         for title, name, planned, measured in planned_and_measured(mapping(str(paths.plan), []), figures)

@@ -27,7 +27,7 @@ from dtk.ui.live import unread_ns
 from dtk.ui.pages import find, link, plan_page, run_page, run_path, runs_page
 
 HOST = "127.0.0.1"
-DIAGNOSIS_S = 600.0  # Longest that a diagnosis may take: those of the largest traces take minutes.
+DIAGNOSIS_S = 600.0  # Timeout of a diagnosis: the largest traces take minutes.
 MOST_COMPARED = 64
 _BACK = doc.Paragraph((link("All runs", "/"),))
 _HEADERS = {
@@ -56,16 +56,16 @@ class Server(http.server.ThreadingHTTPServer):
 
     @property
     def port(self) -> int:
-        """The one that it listens on."""
+        """The port on which the server listens."""
         return int(self.server_address[1])
 
     @property
     def address(self) -> str:
-        """What to open in a browser."""
+        """The URL to open in a browser."""
         return f"http://{HOST}:{self.port}/?token={self.token}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing where a browser left in the middle of an answer."""
+        """Ignore connections that the browser closed early."""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -98,7 +98,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             page = self._page(unquote(url.path), query)
         except DtkError as error:
             code, text = HTTPStatus.NOT_FOUND, str(error)
-        except Exception as error:  # Else the browser would show an empty page.
+        except Exception as error:  # Otherwise the browser would show an empty page.
             code = HTTPStatus.INTERNAL_SERVER_ERROR
             text = f"this page cannot be made: {type(error).__name__}: {error}"
         if text:
@@ -127,10 +127,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         raise DtkError(f"there is no page {path}")
 
     def _measure(self, run: Path) -> None:
-        """Have new traces read beside the page, once: what they say of a step is then in the run's report."""
+        """Read new traces in the background, once, so that the run's report has the breakdown of a step."""
 
         def read() -> None:
-            with suppress(DtkError, OSError):  # The page of the diagnosis says what is wrong.
+            with suppress(DtkError, OSError):  # The page of the diagnosis shows the error.
                 self._diagnosis(run)
 
         if (unread := unread_ns(RunPaths(run))) and self.server.measured.get(run.name) != unread:
@@ -138,9 +138,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             threading.Thread(target=read, name="dtk-ui-traces", daemon=True).start()
 
     def _diagnosis(self, run: Path) -> bytes:
-        """Return the report of a run, once for each change; its limits on time and memory need a process of its own."""
+        """Return the report of a run, cached until it changes; its time and memory limits need a separate process."""
         with self.server.one_diagnosis:
-            # The report itself is written beside the run.
+            # The report itself is written next to the run.
             entries = (path for path in run.iterdir() if path.name != "report")
             changed_s = max((path.lstat().st_mtime for path in entries), default=1.0)
             made_s, page = self.server.diagnoses.get(run.name, (0.0, b""))
