@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from diagnostics.contract.files import table_beside
 from dtk.errors import DtkError
 
-GB = 1e9  # nccl-tests count in powers of ten.
+GB = 1e9  # nccl-tests uses powers of ten here.
 ALIGNED_BYTES = 16  # The share of one rank is a multiple of this where the buffer is divided over the ranks.
-LARGEST_BYTES = 1 << 40  # No device has that much memory: a slip of the keyboard.
+LARGEST_BYTES = 1 << 40  # No device has this much memory, so a larger size is a typing error.
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +17,9 @@ class Operation:
 
     name: str
     in_place: bool
-    """Whether the result overwrites the input, as torch.distributed does it."""
+    """Whether the result overwrites the input, as in torch.distributed."""
     divided: bool
-    """Whether the size is that of all ranks' shares together."""
+    """Whether the size is the total of all ranks' shards."""
     size_is: str
     factor_is: str
 
@@ -31,7 +31,7 @@ class Operation:
         return rounds * (world_size - 1) / world_size
 
     def fitted(self, size_bytes: int, world_size: int, element_bytes: int) -> int:
-        """Return the size that is actually sent: whole elements, in equal aligned shares where the data is divided."""
+        """Return the size that is actually sent: whole elements, in equal aligned shards if the data is divided."""
         unit = world_size * max(ALIGNED_BYTES, element_bytes) if self.divided else element_bytes
         return max(1, size_bytes // unit) * unit
 
@@ -63,7 +63,7 @@ def size_of(text: str) -> int:
     """Return the bytes of `4096`, `64K`, `1MiB`, `8M`; units are powers of two, as in nccl-tests.
 
     Raises:
-        DtkError: it is no size, or none that a buffer can have.
+        DtkError: it is not a valid size of a buffer.
     """
     match = _SIZE.fullmatch(text.strip())
     size = int(match[1]) << _UNITS[match[2].lower()] if match else 0
@@ -76,7 +76,7 @@ def sizes(least: int, most: int, factor: int) -> list[int]:
     """Return `least`, times `factor` and so on, up to `most`.
 
     Raises:
-        DtkError: nothing lies between, or the factor does not grow.
+        DtkError: the range is empty, or the factor is not above 1.
     """
     if factor < 2:
         raise DtkError(f"--factor {factor} does not grow", fix="use 2 or more")

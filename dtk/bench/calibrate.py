@@ -16,7 +16,7 @@ from dtk.errors import DtkError
 from dtk.launch.children import Children, culprit, local_ranks
 from dtk.plan.timing.hardware import MEASURED, Hardware, measured_path, store_hardware
 
-SECONDS = 8.0  # Of measuring; starting the ranks comes on top.
+SECONDS = 8.0  # Measuring time; starting the ranks is extra.
 _PATIENCE_S = 90.0  # A machine that needs longer to start the ranks is too busy to be measured.
 _ADAPTER_BYTES_PER_S = 1.25e9  # 10 Gbit/s Ethernet: assumed, as one machine cannot measure it.
 _ADAPTER_LATENCY_S = 50e-6  # Of TCP between two hosts of a rack: assumed too.
@@ -25,19 +25,19 @@ _ADAPTER_LATENCY_S = 50e-6  # Of TCP between two hosts of a rack: assumed too.
 def calibrate(
     device: str = "auto", ranks: int = 2, seconds: float = SECONDS, say: Callable[[str], None] = lambda line: None
 ) -> Hardware:
-    """Measure with all ranks at work at once, as in training, and store the result as `measured`.
+    """Measure with all ranks working simultaneously, as in training, and store the result as `measured`.
 
     Args:
         device: auto, cpu or cuda.
-        ranks: on this machine; on CUDA at most one per device.
-        seconds: of measuring, shared out over all figures.
-        say: gets a line of progress now and then.
+        ranks: number of ranks on this machine; on CUDA at most one per device.
+        seconds: measuring time, divided over all figures.
+        say: called with progress messages.
 
     Returns:
-        what was stored in `measured_path()`.
+        The hardware that was stored in `measured_path()`.
 
     Raises:
-        DtkError: the device is not there, a rank failed, or the result cannot be written.
+        DtkError: the device is missing, a rank failed, or the result cannot be written.
     """
     import torch
 
@@ -87,7 +87,7 @@ def _run(device: str, ranks: int, seconds: float, say: Callable[[str], None]) ->
     figures: dict[int, dict[str, Any]] = {}
     ends_s = time.monotonic() + seconds + _PATIENCE_S
     with Children(["-m", "dtk.bench.calibrate_rank", device, str(seconds)], environments) as children:
-        # A rank that fails leaves the others in a collective.
+        # A failed rank leaves the others blocked in a collective.
         while not (children.ended or children.failed()) and time.monotonic() < ends_s:
             for rank, line in children.lines(POLL_S):
                 if "at" in line:

@@ -18,17 +18,17 @@ from dtk.orphan import run_child, tell
 from dtk.parallel.context import join, leave, meet
 from dtk.parallel.verified import timed_s
 
-SIZES_BYTES = tuple(4**i for i in range(5, 13))  # Of the all_reduce: 1 KiB to 16 MiB.
+SIZES_BYTES = tuple(4**i for i in range(5, 13))  # Sizes of the all_reduce: 1 KiB to 16 MiB.
 WIDTH = {"cpu": 1024, "cuda": 8192}
-"""Of the square matrix that rows are multiplied with: large enough to run at full speed."""
+"""Width of the square matrix: large enough to run at full speed."""
 ROWS = {"cpu": 512, "cuda": 8192}  # Chosen: one product takes milliseconds on either.
 COPIED_BYTES = {"cpu": 2**26, "cuda": 2**30}  # Far more than caches hold.
-MATMUL, COPY, ALL_REDUCE = 0.45, 0.1, 0.45  # Shares of the time.
-START_S = TIMEOUT_S = 60.0  # Longest wait for the other ranks, at the start and in a collective.
+MATMUL, COPY, ALL_REDUCE = 0.45, 0.1, 0.45  # Fractions of the time.
+START_S = TIMEOUT_S = 60.0  # Timeout for the other ranks, at the start and in a collective.
 
 
 def _median_s(device: str, budget_s: float, run: Callable[[], object]) -> float:
-    """Median of as many runs as the budget allows, one at least, after one that warms up."""
+    """Return the median of as many runs as the budget allows, at least one, after a warm-up run."""
     end_s = time.perf_counter() + budget_s
     timed_s(run, device)
     times = [timed_s(run, device)]
@@ -73,7 +73,7 @@ def all_reduce_s(device: str, budget_s: float) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    """Measure and write the figures; rank 0 says what it is at."""
+    """Measure and write the figures; rank 0 also reports progress."""
     device, seconds = sys.argv[1], float(sys.argv[2])
     on_cuda = device == "cuda"
     context = join(meet(START_S), device, "nccl" if on_cuda else "gloo", TIMEOUT_S)

@@ -15,15 +15,15 @@ from dtk.compare.statistics import estimate, ratio
 from dtk.launch.children import Children, culprit
 
 AB_PASSES = 3  # Times that each launch of two sides measures everything; their median is one repeat.
-_START_S = 150.0  # Until the ranks have met and said the first word.
-_LATER_S = 10.0  # A collective's own limit speaks first: it names the operation.
+_START_S = 150.0  # Timeout until the ranks have joined and reported.
+_LATER_S = 10.0  # A collective's own timeout is shorter: it names the operation.
 STOPPED = "stopped by Ctrl-C"
 Progress = Callable[[str], None]
 
 
 @dataclass(slots=True)
 class Launch:
-    """What the ranks of one launch told."""
+    """Messages of the ranks of one launch."""
 
     side: str
     about: dict[str, Any] = field(default_factory=dict)
@@ -31,11 +31,11 @@ class Launch:
     passes: list[dict[str, float]] = field(default_factory=list)
     left_out: list[dict[str, Any]] = field(default_factory=list)
     at: str = ""
-    """What rank 0 was at."""
+    """What rank 0 is measuring."""
     failure: str = ""
 
     def take(self, line: Mapping[str, Any]) -> None:
-        """One line of a rank."""
+        """Process one message of a rank."""
         if "cell" in line:
             cell = line["cell"]
             self.cells[key_of(cell["operation"], cell["size_bytes"])] = cell
@@ -52,11 +52,11 @@ def measure(team: Team, spec: Spec, sides: Sequence[Side], repeats: int, say: Pr
     """Measure one side, or two in turns with fresh processes each time.
 
     Args:
-        team: who starts the ranks.
+        team: starts the ranks.
         spec: of all launches together; its `passes` and `seconds` are shared out here.
         sides: one or two.
-        repeats: figures that every median is taken of.
-        say: told what is going on.
+        repeats: number of figures per median.
+        say: called with progress messages.
     """
     began_s = time.monotonic()
     rounds = repeats if len(sides) == 2 else 1
@@ -82,7 +82,7 @@ def measure(team: Team, spec: Spec, sides: Sequence[Side], repeats: int, say: Pr
 
 
 def _watch(team: Team, spec: Spec, children: Children, launch: Launch, say: Progress) -> str:
-    """Pass on what is told until all have ended, one has failed, or nothing moves."""
+    """Process messages until all ranks have exited, one has failed, or none makes progress; return the problem."""
     moved_s = time.monotonic()
     while True:
         for _, line in children.lines(POLL_S):
@@ -100,7 +100,7 @@ def _watch(team: Team, spec: Spec, children: Children, launch: Launch, say: Prog
 
 
 def _dead(team: Team, children: Children, launch: Launch) -> str:
-    """One line on the rank that failed first."""
+    """Return one line on the rank that failed first."""
     ends_s = time.monotonic() + GRACE_S
     while not children.ended and time.monotonic() < ends_s:
         for _, line in children.lines(POLL_S):
@@ -118,7 +118,7 @@ def _where(launch: Launch) -> str:
 
 
 def _report(world_size: int, spec: Spec, sides: Sequence[Side], launches: Sequence[Launch]) -> BenchReport:
-    """All launches as one report."""
+    """Combine all launches into one report."""
     by_side = {side.name: [launch for launch in launches if launch.side == side.name] for side in sides}
     repeats = {name: _repeats(own, alone=len(sides) == 1) for name, own in by_side.items()}
     results = []
@@ -157,7 +157,7 @@ def _repeats(launches: Sequence[Launch], *, alone: bool) -> dict[str, dict[int, 
 
 
 def _gains(first: Mapping[str, Mapping[int, float]], second: Mapping[str, Mapping[int, float]]) -> list[Gain]:
-    """Of every cell that both have, over the rounds that both have."""
+    """Return the gain of every cell that both sides have, over their common rounds."""
     gains = []
     for key in first:
         rounds = sorted(first[key].keys() & second.get(key, {}).keys())
@@ -170,7 +170,7 @@ def _gains(first: Mapping[str, Mapping[int, float]], second: Mapping[str, Mappin
 
 
 def _notes(world_size: int, sides: Sequence[Side]) -> list[str]:
-    """Return notes on how the figures are to be read."""
+    """Return notes on the interpretation of the figures."""
     own = [(side, name, value) for side in sides for name, value in side.kept.items()]
     notes = [f"your {name}={value} is kept; {side.name} has {side.variables[name]}" for side, name, value in own]
     if world_size == 1:

@@ -10,18 +10,18 @@ from dtk.bench.bandwidth import DEFINITIONS, OPERATIONS, algorithm_bandwidth, bu
 from dtk.compare.statistics import METHOD, Estimate
 
 SCHEMA = "dtk.bench.comm/1"
-AS_IS = "as it is"  # Name of the only side where no preset was asked for.
+AS_IS = "as it is"  # Name of the only side if no preset was chosen.
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What one set of launches ran under."""
+    """Environment of one set of launches."""
 
     name: str
     variables: dict[str, str] = field(default_factory=dict)
-    """Of the preset."""
+    """Variables of the preset."""
     kept: dict[str, str] = field(default_factory=dict)
-    """Variables of the user's own environment that won over the preset's."""
+    """Variables of the user's environment that override the preset's."""
 
     @property
     def effective(self) -> dict[str, str]:
@@ -37,13 +37,13 @@ class Result:
     operation: str
     size_bytes: int
     count: int
-    """Elements of that size."""
+    """Number of elements of that size."""
     calls: int
-    """Back to back in one figure; the fewest of all launches."""
+    """Number of consecutive calls per figure; the minimum over all launches."""
     time_s: Estimate
-    """Of one call."""
+    """Time of one call."""
     wrong_elements: int | None
-    """Over all ranks and launches; null where results were not verified."""
+    """Sum over all ranks and launches; None if results were not verified."""
 
     def algbw(self) -> Estimate:
         """Return algorithm bandwidth in GB/s: a longer time is a lower bandwidth."""
@@ -65,7 +65,7 @@ class Gain:
 
     @property
     def verdict(self) -> str:
-        """What the figures allow to say."""
+        """Assessment that the figures support."""
         if self.ratio.holds(1.0):
             return "indistinguishable from noise"
         return "faster" if self.ratio.median > 1 else "slower"
@@ -73,25 +73,25 @@ class Gain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchReport:
-    """All of it."""
+    """The complete result."""
 
     backend: str
     device: str
     """cpu or cuda."""
     about: dict[str, Any]
-    """Of rank 0: host, device, versions."""
+    """Host, device and versions of rank 0."""
     world_size: int
     dtype: str
     sides: tuple[Side, ...]
     results: tuple[Result, ...]
     gains: tuple[Gain, ...] = ()
     left_out: tuple[dict[str, Any], ...] = ()
-    """Operation, size from which on, reason."""
+    """Operation, size from which on it was skipped, and reason."""
     notes: tuple[str, ...] = ()
     failure: str = ""
-    """Why it ended early; what was measured until then is above."""
+    """Why it ended early; figures measured before are kept."""
     seconds: float = 0.0
-    """Wall clock of everything."""
+    """Total wall-clock time."""
 
     @property
     def wrong(self) -> bool:
@@ -120,7 +120,7 @@ def as_json(report: BenchReport) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """One launch."""
+    """Settings of one launch."""
 
     operations: tuple[str, ...]
     sizes_bytes: tuple[int, ...]
@@ -129,15 +129,15 @@ class Spec:
     device: str
     backend: str
     passes: int
-    """Times that everything is measured, after the one that warms up and verifies."""
+    """Number of measuring passes, after the one that warms up and verifies."""
     warm_up: int
-    """Calls before a size is timed."""
+    """Number of calls before a size is timed."""
     calls: int
-    """Calls back to back that make one figure, at most."""
+    """Maximum number of consecutive calls per figure."""
     seconds: float
-    """Budget of measuring; sizes that do not fit into it are left out."""
+    """Measuring budget in seconds; sizes that exceed it are skipped."""
     timeout_s: float
-    """Longest wait in a collective."""
+    """Timeout of a collective."""
     verify: bool
 
     def dumps(self) -> str:

@@ -18,20 +18,20 @@ from dtk.parallel.context import Context, join, meet
 from dtk.parallel.verified import Buffers, make, timed_s, wrong_elements
 
 _NOT_OFFERED = re.compile(r"invalid scalar type|not supported|unsupported|does not support|not implemented", re.I)
-"""A backend that lacks an operation or a type says so on every rank, before it sends anything."""
+"""Error texts of a backend that lacks an operation or dtype, which it raises on every rank before sending."""
 _START_S = 120.0  # Importing torch takes seconds, on a cold network file system a minute.
 
 
 class Bench:
-    """Measures all cells of one launch on this rank. Ranks decide by agreed figures, so all call alike."""
+    """Measures all cells of one launch on this rank. Decisions use reduced figures, so all ranks issue equal calls."""
 
     def __init__(self, spec: Spec, context: Context) -> None:
         self.spec = spec
         self.context = context
         self.cells: dict[str, tuple[Buffers, int]] = {}
-        """Key -> buffers, calls in a figure."""
+        """Key -> buffers, and calls per figure."""
         self.spent_s = 0.0
-        """Of the budget, by agreed figures."""
+        """Used part of the budget, from reduced figures."""
 
     def run(self) -> None:
         """Warm up, verify and measure."""
@@ -49,7 +49,7 @@ class Bench:
         for operation in self.spec.operations:
             fits = OPERATIONS[operation].fitted
             sizes = (fits(size, self.context.world_size, element.itemsize) for size in self.spec.sizes_bytes)
-            for size in dict.fromkeys(sizes):  # Until one does not fit into the budget.
+            for size in dict.fromkeys(sizes):  # Until a size exceeds the budget.
                 self._tell(at=f"warm-up: {operation} of {bytes_text(size)}")
                 if reason := self._warm_up(operation, size, element):
                     self._tell(left_out={"operation": operation, "size_bytes": size, "reason": reason})
@@ -102,7 +102,7 @@ class Bench:
         return calls
 
     def _agreed(self, value: float, how: Any) -> float:
-        """One value of all ranks."""
+        """Reduce a value over all ranks."""
         tensor = torch.tensor([value], dtype=torch.float64)
         dist.all_reduce(tensor, op=how, group=self.context.control)
         return float(tensor)

@@ -24,7 +24,7 @@ from dtk.record.manifest import network
 
 _SECTIONS = ("launcher", "nccl")
 RANK = ("-m", "dtk.bench.rank")
-POLL_S = 0.2  # Chosen: an end is noticed before a person does, and the CPU stays with the ranks.
+POLL_S = 0.2  # Chosen: exits are noticed quickly, and the CPU is left to the ranks.
 GRACE_S = 2.0  # After the first failure: those that were torn down with it tell their part meanwhile.
 BYE_S = 5.0  # Chosen: the store's last messages take milliseconds.
 
@@ -35,25 +35,25 @@ class Team:
     def __init__(self, world_size: int, threads: int) -> None:
         self.world_size = world_size
         self.threads = threads
-        """Of a rank that inherits no OMP_NUM_THREADS."""
+        """OMP_NUM_THREADS of a rank that inherits none."""
 
     def start(self, spec: Spec, variables: Mapping[str, str]) -> Children:
         """Start one launch on all ranks and return this process's own ones, to be used as a context."""
         return Children([*RANK, spec.dumps()], local_ranks(self.world_size, self.threads, variables))
 
     def elsewhere(self) -> list[Failed]:
-        """Return ranks of the present launch that failed under other processes."""
+        """Return ranks of the current launch that failed under other processes."""
         return []
 
     def over(self) -> None:
-        """End the present launch and every rank that still runs in it under other processes."""
+        """End the current launch, including ranks that still run under other processes."""
 
     def close(self, code: int) -> None:
-        """No launch follows; the other processes end with this exit code."""
+        """Announce that no launch follows; the other processes exit with this code."""
 
 
 class Leader(Team):
-    """Rank 0 of torchrun or Slurm: tells the others over the store what to start."""
+    """Rank 0 of torchrun or Slurm: tells the other ranks through the store what to start."""
 
     def __init__(self, store: PrefixStore) -> None:
         super().__init__(int(os.environ["WORLD_SIZE"]), 1)
@@ -73,7 +73,7 @@ class Leader(Team):
         return [Failed(**json.loads(self.store.get(f"failure/{self._launch}/{n}"))) for n in range(1, failures + 1)]
 
     def over(self) -> None:
-        """Ranks of this launch that still run are ended by their processes."""
+        """Make the other processes kill ranks of this launch that still run."""
         self.store.set(f"over/{self._launch}", "1")
 
     def close(self, code: int) -> None:
@@ -85,7 +85,7 @@ class Leader(Team):
 
 
 def follow_leader(store: PrefixStore) -> int:
-    """Start, on a rank other than 0, what rank 0 says until it says the end; returns the exit code."""
+    """Start what rank 0 announces, on any other rank, until it announces the end; return the exit code."""
     for launch in count(1):
         order = json.loads(store.get(f"launch/{launch}"))
         if "end" in order:

@@ -1,1 +1,1 @@
-"""`dtk doctor`: whether this machine, or these nodes, are fit to train. Checks everything below the model's code."""
+"""`dtk doctor`: checks whether this machine, or these nodes, can train, below the level of the model's code."""

@@ -8,23 +8,23 @@ from typing import Any
 
 from dtk.launch.children import Children
 
-POLL_S = 0.05  # Chosen: far below what the checks take.
-GRACE_S = 3.0  # How long the others may continue after one child failed.
+POLL_S = 0.05  # Chosen: far below the duration of the checks.
+GRACE_S = 3.0  # Time for which other children may continue after one failed.
 
 
 @dataclass(slots=True)
 class ChildOutput:
-    """What a child process wrote and how it ended."""
+    """Output and exit of a child process."""
 
     records: list[dict[str, Any]] = field(default_factory=list)
     problem: str = ""
-    """Why it is incomplete; empty = it ended well."""
+    """Why the output is incomplete; empty if the child succeeded."""
     late: bool = False
-    """It had to be killed at the limit, or because another one failed."""
+    """Whether it was killed at the time limit, or because another child failed."""
 
 
 def run_child(arguments: Sequence[str], timeout_s: float) -> ChildOutput:
-    """Run this Python with some arguments, in this environment, to its end or the limit."""
+    """Run Python with these arguments in this environment, until it exits or the time limit is reached."""
     return run_children(arguments, timeout_s, {0: os.environ})[0]
 
 

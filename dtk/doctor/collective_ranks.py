@@ -18,12 +18,12 @@ from torch._C._distributed_c10d import PrefixStore
 from dtk.parallel.context import meet
 from dtk.parallel.verified import KINDS, make, timed_s, wrong_elements
 
-SHARE_BYTES = 1024  # Of each rank, where the data is divided over them.
+SHARE_BYTES = 1024  # Bytes of each rank, if the data is divided over them.
 REPEATS = 3  # The best of three: the first call sets up the connections.
 
 
 def try_all(backend: str, timeout_s: float) -> None:
-    """Meet the others, try everything, leave."""
+    """Join the other ranks, try every collective, and leave."""
     device, rank, world_size = torch.device("cpu"), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if backend == "nccl":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
@@ -46,7 +46,7 @@ def try_all(backend: str, timeout_s: float) -> None:
             best_s = min(timed_s(buffers.call, device) for _ in range(REPEATS))
             tell(done=name, right=not wrong, ms=round(best_s * 1e3, 3))
     tell(begin="leaving")
-    dist.barrier()  # A rank that serves the store must not go before the others have come.
+    dist.barrier()  # A rank that serves the store must not exit before the others have connected.
 
 
 if __name__ == "__main__":

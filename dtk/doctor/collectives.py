@@ -10,18 +10,18 @@ from dtk.doctor.scope import Scope
 from dtk.launch.children import local_ranks
 
 TOPIC = "collectives"
-RANKS = 2  # On one machine without GPUs: the fewest that communicate.
+RANKS = 2  # Without GPUs, the smallest number of ranks that communicates.
 BETWEEN_NODES = "checked between the nodes: see the last table"
-INNER = 0.75  # Part of the limit after which a rank gives up by itself, so that it can still say where.
+INNER = 0.75  # Fraction of the limit after which a rank gives up by itself, so that it can report where.
 
 
 def try_ranks(backend: str, timeout_s: float, environments: Mapping[int, Mapping[str, str]]) -> list[ChildOutput]:
-    """Try every collective as the ranks whose variables are given."""
+    """Try every collective on the ranks with these variables."""
     return run_children(["-m", "dtk.doctor.collective_ranks", backend, str(INNER * timeout_s)], timeout_s, environments)
 
 
 def gloo(scope: Scope) -> Result:
-    """On the CPU, between processes."""
+    """Check gloo between processes on the CPU."""
     if scope.nodes > 1:
         return not_applicable(BETWEEN_NODES)
     torch = scope.torch()
@@ -31,7 +31,7 @@ def gloo(scope: Scope) -> Result:
 
 
 def nccl(scope: Scope) -> Result:
-    """Between all GPUs of this machine."""
+    """Check NCCL between all GPUs of this machine."""
     if scope.nodes > 1:
         return not_applicable(BETWEEN_NODES)
     torch = scope.torch()
@@ -64,7 +64,7 @@ def judge(outputs: Sequence[ChildOutput], backend: str, hosts: Sequence[str] = (
 
 
 def _stopped(outputs: Sequence[ChildOutput], backend: str, hosts: Sequence[str]) -> list[Finding]:
-    """Return a finding on ranks that did not finish: those that failed by themselves, else the silent ones."""
+    """Return findings on ranks that did not finish: those that failed by themselves, else the silent ones."""
     bad = [rank for rank, output in enumerate(outputs) if output.problem]
     if not bad:
         return []

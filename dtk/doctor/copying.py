@@ -8,14 +8,14 @@ import torch
 from dtk.orphan import run_child, tell
 from dtk.parallel.verified import timed_s
 
-COPY_BYTES = 64 << 20  # Large enough that the fixed cost of a copy (about 10 us) does not count.
+COPY_BYTES = 64 << 20  # Large enough that the fixed cost of a copy (about 10 us) is negligible.
 REPEATS = 3  # The best of three: others may use the link.
 
 
 def main(devices: list[str]) -> None:
     """Copy from every device to every other one."""
     for i, source in enumerate(devices):
-        # Not the same word everywhere, so that a copy from a wrong place is seen.
+        # Different values, so that a copy from a wrong offset is detected.
         sent = torch.arange(COPY_BYTES // 8, device=source, dtype=torch.int64) * 2654435761 + i
         for j, target in enumerate(devices):
             if i != j:

@@ -1,4 +1,4 @@
-"""Whether torch's CUDA build, the NVIDIA driver, the devices and NCCL fit each other. Starts no CUDA here."""
+"""Compatibility of torch's CUDA build, the NVIDIA driver, the devices and NCCL. Does not initialize CUDA."""
 
 import os
 import re
@@ -35,7 +35,7 @@ def cuda_driver(scope: Scope) -> Result:
 
 
 def _fit(facts: dict[str, Any], driver: str, runs: tuple[int, int]) -> Iterator[Finding]:
-    """Return findings where torch's build, the driver and the devices do not fit together."""
+    """Yield findings on incompatibilities between torch's build, the driver and the devices."""
     if facts["cuda_build"] is None:
         text = f"torch {facts['version']} is built without CUDA, and an NVIDIA driver ({driver}) is here"
         yield Finding("failure", text, _build_for(runs))
@@ -71,7 +71,7 @@ def _runs(name: str, major: int, minor: int) -> bool:
 
 
 def _build_for(runs: tuple[int, int]) -> Remedy:
-    """How to get a torch for what the driver runs."""
+    """Return the remedy: how to install a torch build that the driver supports."""
     wheels = WHEELS.get(runs[0])
     if wheels is None:
         newest = f"install driver {dotted(DRIVER_FOR[max(WHEELS)])} or later, then reboot"
@@ -82,7 +82,7 @@ def _build_for(runs: tuple[int, int]) -> Remedy:
 
 
 def nccl(scope: Scope) -> Result:
-    """NCCL in torch, and whether another one was put before it."""
+    """Check the NCCL in torch, and whether another one takes precedence."""
     facts = scope.torch().facts
     if not facts:
         return not_applicable(f"torch cannot be queried: {scope.torch().reason}")

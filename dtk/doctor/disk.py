@@ -1,4 +1,4 @@
-"""The disk of the runs folder: space, whether it can be written, how long a flush takes. Standard library only."""
+"""The disk of the runs folder: free space, write access, duration of a flush. Standard library only."""
 
 import os
 import statistics
@@ -16,7 +16,7 @@ TOPIC = "disk"
 FEW_BYTES, SOME_BYTES = 1 << 30, 20 << 30
 """Free space that no run fits in, and that a few checkpoints of a large model fill."""
 FEW_INODES = 10_000  # Chosen: a run of a thousand ranks writes several files a rank.
-BLOCK_BYTES, FLUSHES = 1 << 20, 7  # Chosen: the median of so many flushes ignores a busy moment.
+BLOCK_BYTES, FLUSHES = 1 << 20, 7  # Chosen: the median of this many flushes ignores a busy moment.
 SLOW_FLUSH_S = 0.1  # Checkpoints and status files are flushed; above it the logging of a step may wait for the disk.
 LONGEST_S = 10.0  # The trial ends after that time, with the flushes that it had.
 
@@ -28,7 +28,7 @@ def nearest(folder: Path) -> Path:
 
 
 def space(scope: Scope) -> Result:
-    """Space and inodes, and a file really written."""
+    """Check space and inodes, and write a file."""
     place = nearest(scope.runs_folder)
     if not place.is_dir():
         return judged([found("runs_folder", text=f"{place} is a file, so there is no place for runs")])
@@ -48,7 +48,7 @@ def space(scope: Scope) -> Result:
 
 
 def fsync(scope: Scope) -> Result:
-    """How long it takes until what was written is safe."""
+    """Measure how long it takes until written data is durable."""
     place = nearest(scope.runs_folder)
     times: list[float] = []
     ends_s = time.monotonic() + LONGEST_S

@@ -9,14 +9,14 @@ from dtk.doctor.model import Check, Result, found, judged
 from dtk.doctor.scope import Scope
 
 QUICK_LIMIT_S = 20.0
-"""A check that only asks the system: a dead network file system or a driver that hangs answers never."""
+"""Limit of a check that only queries the system: a dead network file system or driver never answers."""
 SLACK_S = 30.0
-"""What a slow check may take beside asking torch and its own trial, each of which has the limit of the user."""
+"""Extra time for a slow check in addition to importing torch and its own trial, which have the user's limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A check that was made."""
+    """The result of a check."""
 
     name: str
     topic: str
@@ -36,13 +36,13 @@ def examine(checks: Sequence[Check], scope: Scope, begin: Callable[[Check], None
 
 
 def _limited(check: Check, scope: Scope, limit_s: float) -> Result:
-    """Make one check in a thread of its own: what is stuck in the kernel cannot be stopped, only left behind."""
+    """Run one check in its own thread: one that is blocked in the kernel can only be abandoned."""
     answers: list[Result] = []
 
     def make() -> None:
         try:
             answers.append(check.run(scope))
-        except Exception as error:  # A check that fails is an answer about this check alone.
+        except Exception as error:  # A check that raises is a result of this check only.
             text = f"{type(error).__name__}: {error}"
             answers.append(judged([found("check_failed", error=text, name=check.name)]))
 

@@ -15,7 +15,7 @@ MANY_CORRECTED = 1000  # Corrected errors since the last reset above which a cel
 SM_CLOCK = 1  # NVML_CLOCK_SM, nvml.h.
 SLOW_CLOCK = 0.7  # Part of the highest SM clock below which a busy device is slow.
 POWER_SHARE = 0.9  # Part of the default power limit below which somebody has lowered it on purpose.
-HELD_SHARE = 0.1  # Part of the memory that is in use without a visible process: more than a driver needs.
+HELD_SHARE = 0.1  # Fraction of memory in use without a visible process that exceeds what a driver needs.
 THROTTLES = {
     "hardware_slowdown": "failure",
     "hardware_thermal": "failure",
@@ -27,7 +27,7 @@ THROTTLES = {
 
 
 def clocks(scope: Scope) -> Result:
-    """Clocks of busy devices against their highest, the same highest clock for all, and the power limit."""
+    """Check the clocks of busy devices against their maximum, equal maximum clocks, and the power limit."""
     highest: dict[str, set[int]] = {}
 
     def look(gpu: Gpu) -> Seen:
@@ -57,7 +57,7 @@ def clocks(scope: Scope) -> Result:
 
 @each_gpu("no device is throttled now")
 def throttling(gpu: Gpu) -> Seen:
-    """Whether something slows the device down at this moment, and its temperature."""
+    """Check whether the device is throttled at this moment, and its temperature."""
     bits = gpu.read("GetCurrentClocksEventReasons")
     if bits is None:
         bits = gpu.read("GetCurrentClocksThrottleReasons")  # The name in drivers before 535.
@@ -76,7 +76,7 @@ def throttling(gpu: Gpu) -> Seen:
 
 @each_gpu("no uncorrected memory error")
 def ecc(gpu: Gpu) -> Seen:
-    """Memory errors that were not corrected, many that were, and ECC switched off."""
+    """Check for uncorrected memory errors, many corrected ones, and disabled ECC."""
     mode = gpu.read("GetEccMode")
     if mode is None:
         yield None
@@ -97,9 +97,9 @@ def ecc(gpu: Gpu) -> Seen:
 
 @each_gpu("no row waits or failed to be remapped")
 def remapped_rows(gpu: Gpu) -> Seen:
-    """Rows of memory taken out of use: waiting for a reset, or no spare row left."""
+    """Check for remapped memory rows that wait for a reset, or no spare rows."""
     rows = gpu.read("GetRemappedRows")
-    if rows is None:  # Before Ampere pages were retired.
+    if rows is None:  # Before Ampere, pages were retired.
         pending = gpu.read("GetRetiredPagesPendingStatus")
         yield None if pending is None else f"GPU {gpu.index}  pages to retire: {'yes' if pending else 'none'}"
         if pending:
@@ -123,7 +123,7 @@ def gpu_processes(gpu: Gpu) -> Seen:
     for process in running or []:
         if process.pid in (os.getpid(), os.getppid()):
             continue
-        # One in another container is known by its number only.
+        # A process in another container is known by its pid only.
         name = kernel_text(Path(f"/proc/{process.pid}/comm")) or "not visible here"
         used = f", {process.usedGpuMemory / 2**20:,.0f} MiB" if process.usedGpuMemory else ""
         yield f"GPU {gpu.index}  pid {process.pid} ({name}){used}"

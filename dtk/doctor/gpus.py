@@ -1,4 +1,4 @@
-"""The GPUs as NVML sees them: in PCI order, whatever CUDA_VISIBLE_DEVICES says, as nvidia-smi numbers them."""
+"""GPUs as NVML lists them: in PCI order like nvidia-smi, independent of CUDA_VISIBLE_DEVICES."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -26,21 +26,21 @@ class Gpu:
     name: str
     uuid: str
     bus: str
-    """PCI address as the kernel writes it: 0000:3b:00."""
+    """PCI address in the kernel's format: 0000:3b:00."""
     handle: Any
 
     def read(self, call: str, *arguments: Any) -> Any:
-        """Return what `ask` returns of this device."""
+        """Return the result of `ask` for this device."""
         return ask(self.nvml, call, self.handle, *arguments)
 
     def is_busy(self) -> bool:
-        """Whether something computes on it now; an idle device and its link slow down to save power."""
+        """Whether the device is busy: idle devices and their links slow down to save power."""
         rates = self.read("GetUtilizationRates")
         return rates is not None and rates.gpu >= BUSY_PERCENT
 
 
 def find(scope: Scope) -> tuple[list[Gpu], list[Finding], str]:
-    """Return the devices that answer, findings on those that do not, and the reason if there is no NVML."""
+    """Return the devices that answer, findings on those that do not, and the reason if NVML is missing."""
     nvml, reason = scope.nvml()
     if nvml is None:
         return [], [], reason
@@ -61,7 +61,7 @@ def find(scope: Scope) -> tuple[list[Gpu], list[Finding], str]:
 
 
 Seen = Iterator[Finding | str | None]
-"""What a check sees on one device: findings, lines of details, and None if the device does not tell."""
+"""Observations on one device: findings, lines of details, and None if the device does not report."""
 
 
 def each_gpu(fine: str) -> Callable[[Callable[[Gpu], Seen]], Callable[[Scope], Result]]:
@@ -95,7 +95,7 @@ def each(scope: Scope, look: Callable[[Gpu], Seen], fine: str) -> Result:
 
 
 def present(scope: Scope) -> Result:
-    """NVML answers, every device answers, and they are of one kind."""
+    """Check that NVML and every device answer, and that all devices are of one kind."""
     gpus, findings, reason = find(scope)
     nvml, _ = scope.nvml()
     if nvml is None:
@@ -125,7 +125,7 @@ def present(scope: Scope) -> Result:
 
 
 def _without_nvml(reason: str) -> Result:
-    """No NVML is normal without a GPU, and a fault where the kernel has a device."""
+    """Return the result without NVML: normal without a GPU, a failure if the kernel has a device."""
     if "mismatch" in reason.lower():
         return judged([found("driver_mismatch", reason=reason)])
     if nvidia_devices():
@@ -134,7 +134,7 @@ def _without_nvml(reason: str) -> Result:
 
 
 def nvidia_devices() -> bool:
-    """Whether the kernel gave this system (or container) an NVIDIA device."""
+    """Whether the kernel exposes an NVIDIA device to this system (or container)."""
     return any(os.path.exists(path) for path in ("/dev/nvidiactl", "/proc/driver/nvidia/version"))  # noqa: PTH110
 
 

@@ -19,7 +19,7 @@ MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")
 PIDS_MAX = CGROUP / "pids.max"
 SEGMENT_BYTES = 32 << 20
-"""What is really taken for the trial: three of NCCL's segments of 9.6 MB, one batch of a data loader."""
+"""Bytes allocated for the trial: three of NCCL's 9.6 MB segments, or one batch of a data loader."""
 SHM_BYTES = 1 << 30  # Below it several ranks with data loader workers run out; Docker's default is 64 MiB.
 FILES, FEW_FILES = 4096, 512
 """Descriptors of a rank: sockets to all peers, shared tensors of data loader workers, data files."""
@@ -28,7 +28,7 @@ RANKS_MEMLOCK_BYTES = 1 << 30  # Chosen: RDMA buffers of a rank are some hundred
 
 
 def judge_shm(folder: Path) -> Result:
-    """Size and free space of a folder for shared memory, and a segment really made in it."""
+    """Check size and free space of a folder for shared memory, and create a segment in it."""
     if not folder.is_dir():
         return judged([found("shm_absent", folder=folder)])
     about = os.statvfs(folder)
@@ -46,7 +46,7 @@ def judge_shm(folder: Path) -> Result:
 
 
 def trial(folder: Path, size_bytes: int) -> str:
-    """Take so much of a folder and give it back; return why it failed."""
+    """Allocate this much in a folder and free it; return why it failed, or an empty string."""
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".dtk-doctor-") as file:
             os.posix_fallocate(file.fileno(), 0, size_bytes)
@@ -72,7 +72,7 @@ def judge_memlock(rdma: Path) -> Result:
 
 
 def files(scope: Scope) -> Result:
-    """File descriptors that a process may have open."""
+    """Check the number of file descriptors that a process may open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     findings = []
     if soft < FILES:

@@ -17,7 +17,7 @@ MANY_REPLAYS = 100  # Chosen: a few happen on healthy links.
 
 
 def nvlink(scope: Scope) -> Result:
-    """Links that are down, links with errors, the registration with the NVSwitch fabric."""
+    """Check for links that are down, links with errors, and the registration with the NVSwitch fabric."""
     ups: dict[int, int] = {}
 
     def look(gpu: Gpu) -> Seen:
@@ -52,7 +52,7 @@ def nvlink(scope: Scope) -> Result:
 
 
 def _fabric(gpu: Gpu) -> Seen:
-    """On machines with NVSwitch: CUDA starts only when the fabric manager has let the device in."""
+    """Check the NVSwitch fabric: CUDA starts only after the fabric manager has registered the device."""
     info: Any = gpu.nvml.c_nvmlGpuFabricInfoV_t()
     if gpu.read("GetGpuFabricInfoV", gpu.nvml.byref(info)) is None:
         return
@@ -65,7 +65,7 @@ def _fabric(gpu: Gpu) -> Seen:
 
 @each_gpu("full width, no repeated transfers")
 def pcie(gpu: Gpu) -> Seen:
-    """Links narrower or (when busy) slower than device and slot allow, and transfers that were repeated."""
+    """Check for links narrower or (if busy) slower than device and slot allow, and for repeated transfers."""
     width, most = gpu.read("GetCurrPcieLinkWidth"), gpu.read("GetMaxPcieLinkWidth")
     if width is None or most is None:
         yield None

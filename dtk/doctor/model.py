@@ -1,4 +1,4 @@
-"""The types of a check and its result. Knows no check, prints nothing, imports no torch."""
+"""The types of a check and its result. Imports no torch."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ SEVERITY: tuple[Status, ...] = ("not_applicable", "ok", "warning", "failure")  #
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What to do, and the exact command for it where there is one."""
+    """A remedy, and the exact command for it if there is one."""
 
     what: str
     command: str = ""
@@ -25,7 +25,7 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The answer of one check."""
+    """The result of one check."""
 
     status: Status
     summary: str
@@ -34,27 +34,27 @@ class Result:
     """Further lines: one per device, pair, interface ..."""
     remedies: tuple[Remedy, ...] = ()
     measures: Mapping[str, Any] = field(default_factory=dict)
-    """The figures for programs; units in the names."""
+    """Figures for programs, with units in the names."""
     common: Mapping[str, str] = field(default_factory=dict)
-    """What has to be the same on all nodes of a job: name -> value here."""
+    """Values that must be equal on all nodes of a job: name -> value here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One question to the machine."""
+    """One check of the machine."""
 
     name: str
     topic: str
     about: str
-    """What it looks at, in a few words."""
+    """What it checks, in a few words."""
     run: Callable[["Scope"], Result]
     slow: bool = False
-    """Takes seconds: its limit is the user's `--timeout-s`, and progress is shown."""
+    """Whether it takes seconds: its limit is the user's `--timeout-s`, and progress is shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something seen within one check; the worst of them decides its result."""
+    """An observation within one check; the worst one decides the result."""
 
     status: Status
     text: str
