@@ -1,8 +1,8 @@
 """Runs every benchmark and prints the tables of docs/benchmarks.md, with the machine and the versions.
 
 python benchmarks/run_all.py        (needs the extra `bench`; about an hour and a half on two cores)
-hang_accuracy.py and trace_speed.py need dumps and traces of real jobs, slow_link.py needs root, engines.py the extras
-`deepspeed` and `accelerate`: they are run by hand.
+corpus.py, hang_accuracy.py and trace_speed.py need dumps and traces of real jobs, slow_link.py needs root, engines.py
+the extras `deepspeed` and `accelerate`: they are run by hand.
 """
 
 import os
