@@ -1,1 +1,1 @@
-"""What writers, readers, causes and reports share: the run folder's layout, findings, names. Imports no other layer."""
+"""Types shared by writers, readers, causes and reports: run folder layout, findings, names. Imports no other layer."""

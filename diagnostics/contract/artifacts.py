@@ -1,5 +1,5 @@
-"""The run folder: where each record lies and what it holds (docs/architecture.md, "The run folder").
-The contract of writers (`dtk.record`) and readers (`diagnostics`); imports nothing of either.
+"""The run folder: the path and content of each record (docs/architecture.md, "The run folder").
+The contract between writers (`dtk.record`) and readers (`diagnostics`); imports neither.
 """
 
 import json
@@ -14,20 +14,20 @@ from msgspec import convert
 from diagnostics.contract.files import read_json, replacing
 from diagnostics.contract.secrets import masked
 
-SCHEMA_VERSION = 1  # Raised when a record changes so that an old reader would misread it.
+SCHEMA_VERSION = 1  # Increased when a record changes so that an old reader would misread it.
 HEARTBEAT_BYTES = 512  # Size of a heartbeat file: one JSON object padded with spaces, rewritten in place.
 ENDED_BY_WATCH = 75
-"""Exit code of a rank that the live watch ended: the consequence of what the watch saw, never the cause."""
-FINISHED = "finished"  # Kind of the record of a command under `dtk watch` that ended with exit code 0.
+"""Exit code of a rank that the live watch terminated, which is a consequence of the failure, never its cause."""
+FINISHED = "finished"  # Kind of the record for a command under `dtk watch` that exited with code 0.
 CHECKPOINT_INFO = "checkpoint.json"
-"""Beside the files of a checkpoint: what it is of. Its presence says that the checkpoint is complete."""
+"""Metadata next to the files of a checkpoint. Its presence means that the checkpoint is complete."""
 _CHECKPOINT = re.compile(r"step_[0-9]{8,18}")
 State = Literal["queued", "running", "finished", "failed", "hung", "oom", "preempted"]
 _P = ParamSpec("_P")
 
 
 class _At:
-    """A path below the run folder."""
+    """A path in the run folder."""
 
     def __init__(self, place: str, holds: str = "") -> None:
         self.place, self.__doc__ = place, holds
@@ -37,7 +37,7 @@ class _At:
 
 
 class _Of(Generic[_P]):
-    """Paths below the run folder that have numbers in their names."""
+    """Paths in the run folder with numbers in their names."""
 
     def __init__(self, place: str, holds: str = "") -> None:
         self.place, self.__doc__ = place, holds
@@ -51,7 +51,7 @@ class _Of(Generic[_P]):
 
 @dataclass(frozen=True, slots=True)
 class RunPaths:
-    """Paths inside one run folder. Builds names only; touches no file."""
+    """Paths inside one run folder. Builds names only; does not access files."""
 
     root: Path
 
@@ -72,7 +72,7 @@ class RunPaths:
     events = _Of[[int]]("events/rank_{:05d}.jsonl", "Of a rank: spans and lifecycle events, JSON lines.")
     heartbeat = _Of[[int]]("heartbeat/rank_{:05d}.json", "Step, open region and time of a rank, rewritten in place.")
     start = _Of[[int, int]]("start/attempt_{}/rank_{:05d}.json")
-    """Of an attempt and a rank of a watched command: how far it is on its way to its process group; written by
+    """Progress of a rank of a watched command towards its process group, by attempt and rank; written by
     `dtk.record.inject`."""
     question = _At("start/asked", "Made when the ranks of a watched command are to say at once where they are.")
     answer = _Of[[int]]("start/answer_{:05d}.json", "How long it has been idle (`idle_s`), whether in a call.")
@@ -92,30 +92,30 @@ class RunPaths:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The first rank that failed, and what happened to it."""
+    """The first rank that failed, and how."""
 
     rank: int
-    """-1 = no single rank is to blame: they disagree, or all wait."""
+    """-1 if no single rank is to blame: the ranks disagree, or all wait."""
     reason: str
     """One line: `ValueError: bad batch (train.py:12)`, `killed by SIGKILL`."""
     step: int | None = None
-    """Step it was in, counted from 1."""
+    """Step in progress, counted from 1."""
     region: str | None = None
-    """Region that was open, for example `backward`."""
+    """Region that was open, such as `backward`."""
     log: str | None = None
     """Log file or folder, relative to the run folder."""
     exit_code: int | None = None
-    """As the operating system reports it; negative = killed by that signal."""
+    """Exit code as reported by the operating system; negative if killed by that signal."""
     victims: list[int] = field(default_factory=list)
-    """Ranks that failed because this one did."""
+    """Ranks that failed as a consequence."""
     kind: str = ""
-    """How it ended, of `diagnostics.evidence.endings.Kind`; empty where no single rank is to blame."""
+    """A `diagnostics.evidence.endings.Kind`; empty if no single rank is to blame."""
     type: str = ""
-    """Class of its exception; empty without one."""
+    """Class of its exception; empty if there is none."""
     message: str = ""
-    """Of the exception."""
+    """Message of the exception."""
     signal: str | None = None
-    """That ended it: `SIGKILL`."""
+    """Signal that killed it, such as `SIGKILL`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +125,12 @@ class Status:
     state: State
     attempt: int = 0
     exit_code: int | None = None
-    """Of the command; null while running."""
+    """Exit code of the command; null while running."""
     reason: str = ""
     step: int | None = None
     """Last finished step."""
     started: str = ""
-    """UTC, ISO 8601."""
+    """Start time, UTC, ISO 8601."""
     updated: str = ""
     failure: Failure | None = None
     schema_version: int = SCHEMA_VERSION
@@ -138,33 +138,33 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Content of watch.json: why the ranks were ended while they ran."""
+    """Content of watch.json: why the ranks were terminated."""
 
     kind: Literal["desync", "stall"]
-    """`desync`: ranks called different collectives at one position of a group. `stall`: nothing moved any more."""
+    """`desync`: ranks called different collectives at one position of a group. `stall`: all progress stopped."""
     reason: str
     """One or two sentences."""
     culprits: list[int]
-    """Ranks that the rest waited for, or that differ from the majority; empty when none can be told from the rest."""
+    """Ranks that the rest waited for, or that differ from the majority; empty if they cannot be determined."""
     victims: list[int]
     group: str = ""
     position: int | None = None
-    """Sequence number in the group, of the first difference."""
+    """Sequence number of the first difference in the group."""
     step: int | None = None
     region: str | None = None
     attempt: int = 0
     time_s: float = 0.0
-    """When it was found, seconds since 1970."""
+    """Time of detection, seconds since 1970."""
     schema_version: int = SCHEMA_VERSION
 
     def failure(self) -> Failure:
-        """As the run's status holds it; rank -1 = no single rank is to blame."""
+        """Return the verdict as the failure in status.json; its rank is -1 if no single rank is to blame."""
         rank = self.culprits[0] if len(self.culprits) == 1 else -1
         return Failure(rank=rank, reason=self.reason, step=self.step, region=self.region, victims=self.victims)
 
 
 def read_verdict(path: Path) -> Verdict | None:
-    """Read watch.json; None when there is none to be read."""
+    """Read watch.json; return None if it is missing or invalid."""
     try:
         return convert(read_json(path), Verdict)
     except (OSError, ValueError):
@@ -172,13 +172,13 @@ def read_verdict(path: Path) -> Verdict | None:
 
 
 def complete_checkpoints(paths: RunPaths) -> list[Path]:
-    """Complete checkpoints of a run, oldest first; a folder of any other name is none."""
+    """Return the complete checkpoints of a run, oldest first; folders with other names are ignored."""
     folders = (folder for folder in paths.checkpoints.glob("step_*") if _CHECKPOINT.fullmatch(folder.name))
     return sorted((folder for folder in folders if (folder / CHECKPOINT_INFO).is_file()), key=lambda f: int(f.name[5:]))
 
 
 def write_json(path: Path, record: Any) -> None:
-    """Write a dataclass or JSON value, its secrets masked; readers see the old or the new file, never half.
+    """Write a dataclass or JSON value atomically, with secrets masked.
 
     Raises:
         OSError: the folder is full or read-only.
@@ -191,7 +191,7 @@ def write_json(path: Path, record: Any) -> None:
 
 
 class NewerSchemaError(ValueError):
-    """A record that only a newer dtk can read. The message is one line."""
+    """A record that requires a newer dtk. The message is one line."""
 
 
 def read_status(path: Path) -> Status:
@@ -199,14 +199,14 @@ def read_status(path: Path) -> Status:
 
     Raises:
         OSError: the file cannot be read.
-        NewerSchemaError: it is of a newer schema.
+        NewerSchemaError: its schema is newer.
         ValueError: it is not a status record.
     """
     return as_status(read_json(path), path)
 
 
 def as_status(value: Any, path: Path | str) -> Status:
-    """Return the status that a JSON value holds. See `read_status`."""
+    """Convert a JSON value to a status. See `read_status`."""
     if not isinstance(value, dict) or "state" not in value:
         raise ValueError(f"{path} is not a status record")
     if isinstance(version := value.get("schema_version", 0), int) and version > SCHEMA_VERSION:
@@ -216,10 +216,10 @@ def as_status(value: Any, path: Path | str) -> Status:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Where one rank was at its last sign of life."""
+    """The last known position of one rank."""
 
     step: int | None
-    """The step in progress, counted from 1; null before the first."""
+    """The step in progress, counted from 1; null before the first step."""
     region: str | None
     """Innermost open region; null between regions."""
     time_s: float
@@ -230,7 +230,7 @@ class Heartbeat:
 
 
 def read_heartbeat(path: Path) -> Heartbeat | None:
-    """Read a heartbeat file, also while it is being rewritten; None when there is none to be read."""
+    """Read a heartbeat file, even during a rewrite; return None if it is missing or invalid."""
     for _ in range(5):
         try:
             value = read_json(path)
@@ -239,5 +239,5 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
         except OSError:
             return None
         except (ValueError, KeyError, TypeError):
-            continue  # Caught in the middle of a rewrite.
+            continue  # Read in the middle of a rewrite.
     return None

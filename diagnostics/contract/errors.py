@@ -2,7 +2,7 @@
 
 
 class DiagnosticsError(Exception):
-    """Ends as one line on stderr and exit code 2.
+    """An error printed as one line on stderr, with exit code 2.
 
     Args:
         what: what happened.

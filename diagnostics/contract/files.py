@@ -1,5 +1,5 @@
-"""Opens files that others may have placed (a pipe would block forever), and replaces dtk's own: readers see the old
-file or the new one, never half. Modes follow the umask.
+"""Opens untrusted files (opening a pipe could block forever), and replaces dtk's files atomically. Modes follow the
+umask.
 """
 
 import datetime
@@ -17,13 +17,13 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, BinaryIO, cast
 
-MOST_BYTES = 32 << 20  # Of a record of a run folder; real ones stay below one MiB.
+MOST_BYTES = 32 << 20  # Size of a record in a run folder; real ones are smaller than one MiB.
 _roots: list[Path] = []
 
 
 @contextmanager
 def inside(root: Path) -> Iterator[None]:
-    """While it is open, no record outside `root` is read: a folder may become a link after it was looked at."""
+    """Within the context, do not read records outside `root`: a folder may become a link after it was checked."""
     _roots.append(root.resolve())
     try:
         yield
@@ -32,11 +32,11 @@ def inside(root: Path) -> Iterator[None]:
 
 
 def open_regular(path: str | Path, *, follow: bool = True) -> BinaryIO:
-    """Open a file for reading. Never waits for a pipe or a device: the descriptor is checked before anything is read.
+    """Open a file for reading. Never blocks on a pipe or a device: the descriptor is checked before the first read.
 
     Args:
-        path: of the file.
-        follow: whether it may be a link, as a user's own file; a record of a run never is one, nor `inside` out of it.
+        path: the file.
+        follow: whether links are allowed, as for a user's file; records of a run are never links, nor leave `inside`.
 
     Raises:
         OSError: it cannot be opened, or is not a regular file.
@@ -61,11 +61,11 @@ def _check_inside(place: Path, path: str | Path) -> None:
 
 
 def read_record(path: str | Path, most_bytes: int = MOST_BYTES, *, follow: bool = True) -> bytes:
-    """Return the content of a small record; of `follow` see `open_regular`.
+    """Return the content of a small record; for `follow` see `open_regular`.
 
     Raises:
         OSError: it cannot be opened, or is not a regular file.
-        ValueError: it is larger than such a record.
+        ValueError: it is larger than `most_bytes`.
     """
     with open_regular(path, follow=follow) as file:
         size = os.fstat(file.fileno()).st_size
@@ -75,25 +75,25 @@ def read_record(path: str | Path, most_bytes: int = MOST_BYTES, *, follow: bool 
 
 
 def kernel_text(path: Path) -> str:
-    """Return what a file of the kernel (/proc, /sys) says; empty where it does not answer, or there is none."""
+    """Return the text of a kernel file (/proc, /sys); empty if it is missing or unreadable."""
     with suppress(OSError):
         return path.read_text(encoding="utf-8", errors="replace").strip()
     return ""
 
 
 def kernel_entries(folder: Path) -> list[Path]:
-    """Return what lies in a folder of the kernel (/proc, /sys), sorted; nothing where there is none."""
+    """Return the sorted entries of a kernel folder (/proc, /sys); empty if it is missing."""
     with suppress(OSError):
         return sorted(folder.iterdir())
     return []
 
 
 def read_json(path: str | Path, most_bytes: int = MOST_BYTES, *, follow: bool = False) -> Any:
-    """Return the JSON value in a small record; of `follow` see `open_regular`.
+    """Return the JSON value in a small record; for `follow` see `open_regular`.
 
     Raises:
         OSError: it cannot be opened, or is not a regular file.
-        ValueError: it is larger than such a record, nested too deeply, or no JSON.
+        ValueError: it is larger than `most_bytes`, nested too deeply, or not JSON.
     """
     try:
         return json.loads(read_record(path, most_bytes, follow=follow))
@@ -102,7 +102,7 @@ def read_json(path: str | Path, most_bytes: int = MOST_BYTES, *, follow: bool = 
 
 
 def table_beside(module: str) -> Any:
-    """Return the plain values of the YAML file that lies beside a module under its name: a table of dtk's own.
+    """Return the plain values of the YAML file of the same name next to a module.
 
     Args:
         module: its `__file__`.
@@ -111,14 +111,14 @@ def table_beside(module: str) -> Any:
 
 
 def patterns_beside(module: str) -> dict[str, re.Pattern[str]]:
-    """Return the regular expressions in the YAML file beside a module, by name; a long one is a list of its parts."""
+    """Return the regular expressions in the YAML file next to a module, by name; long ones are lists of parts."""
     return {name: re.compile("".join(parts)) for name, parts in table_beside(module).items()}
 
 
 def read_table(path: Path) -> Any:
-    """Return the plain values of a YAML file that is part of dtk: the caller's own, which it may change."""
+    """Return the plain values of a YAML file that is part of dtk. Each call returns a new copy."""
     values: dict[str, Any] = {"inf": inf, "nan": nan, "datetime": datetime}
-    exec(_table(str(path)), values)  # Literals, made below.
+    exec(_table(str(path)), values)  # Literals, compiled below.
     return values["table"]
 
 
@@ -128,35 +128,35 @@ def _table(path: str) -> CodeType:
 
 
 class _Compiled(SourceFileLoader):
-    """Compiles YAML into literals, which Python keeps in `__pycache__` like any module's code.
+    """Compiles YAML into literals, which Python caches in `__pycache__` like any module.
 
-    Parsing all tables of a diagnosis, with the import of the parser, would take a fifth of its start. The names end in
-    `.table` as `pause.py` and `pause.yaml` would be kept in one file.
+    Parsing all tables at each start, including the import of the parser, would take 20% of it. The names end in
+    `.table`, as `pause.py` and `pause.yaml` would share a cache file.
     """
 
     def path_stats(self, path: str) -> Mapping[str, Any]:
-        """Return time and size of the YAML file."""
+        """Return modification time and size of the YAML file."""
         return super().path_stats(path.removesuffix(".table"))
 
     def get_data(self, path: str) -> bytes:
-        """Return the content of the YAML file, or of what was compiled."""
+        """Return the content of the YAML file, or of its compiled cache."""
         return super().get_data(path.removesuffix(".table"))
 
     def source_to_code(self, data: Any, path: Any, **options: Any) -> CodeType:  # type: ignore[override]
         """Parse the YAML."""
         import yaml
 
-        # The C loader is in every wheel of PyYAML; it is six times as fast.
+        # The C loader is in every wheel of PyYAML; it is six times faster.
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         return compile(f"table = {yaml.load(data, loader)!r}", path, "exec")  # noqa: S506 - a safe one
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a new empty file beside `path`; at the end it takes the place of `path`, after an exception it is removed.
+    """Yield a new empty file next to `path`, which replaces `path` on success and is removed after an exception.
 
     Raises:
-        OSError: the folder is absent, full or read-only.
+        OSError: the folder is missing, full or read-only.
     """
     aside = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     os.close(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))

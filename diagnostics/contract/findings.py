@@ -1,4 +1,4 @@
-"""A finding: what is decided about a cause, as typed data. Sentences are made when the report is written."""
+"""A finding: the decision about a cause, as typed data. Text is generated when the report is written."""
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -12,85 +12,85 @@ from diagnostics.contract.formatting import Phrase
 _P = ParamSpec("_P")
 Status = Literal["confirmed", "ruled_out", "undecided"]
 Outcome = Literal["healthy", "hung", "oom", "slow", "crashed", "diverged", "at_risk", "undecided"]
-"""What happened to the run as a whole."""
+"""Outcome of the whole run."""
 Unit = Literal["s blocked", "bytes", "ms per step", "ms per window", "steps lost", "none"]
 
 
 SURE = 0.5
-"""Confidence below which a finding is never a root cause. Measured (`benchmarks/log_corpus.py`): of what is claimed
-with less, one of three is right; from 0.5 on 15 of 15."""
+"""Confidence below which a finding is never a root cause. Measured (`benchmarks/log_corpus.py`): one in three findings
+below it is correct; 15 of 15 from 0.5 on."""
 
 
 class Where(Struct, frozen=True):
-    """A source line: the innermost frame outside torch and the interpreter's own files."""
+    """A source line: the innermost frame outside torch and the standard library."""
 
     rank: int | None
     file: str
     line: int
     function: str = ""
     does: str | Phrase = ""
-    """What the rank does there: `all_reduce [1024] float32`, `waits in queue.get`."""
+    """The rank's activity there: `all_reduce [1024] float32`, `waits in queue.get`."""
 
 
 class EvidenceItem(Struct, frozen=True):
-    """One thing seen, and where a reader can look it up."""
+    """One observation, and its location in the evidence."""
 
     kind: str
     """`flight`, `trace`, `log`, `stacks`, `error`, `heartbeat`, `config`, `snapshot`, `timeline`, `environment`."""
     file: str
-    """Relative to the diagnosed path."""
+    """Path relative to the diagnosed path."""
     detail: str | Phrase
-    """What is quoted, or a row of the cause's texts with its figures, of which the report makes the words."""
+    """The quoted text, or a row of the cause's texts with its figures, which the report formats."""
     line: int | None = None
 
 
 class Remedy(Struct, frozen=True):
-    """A change that fixes it: an override for dtk's runs, code at a place for others, a variable."""
+    """A change that fixes the cause: an override for dtk's runs, a code change at a location for others, a variable."""
 
     kind: Literal["override", "code", "environment"]
     change: str
-    """What to type: `strategy.bucket_cap_mb=25`; for code a sentence that names file:line."""
+    """What to type: `strategy.bucket_cap_mb=25`; for code, a sentence that names file:line."""
     why: str
     saves: str = ""
-    """What it wins at most: `3.1 GiB of 14.8 GiB`, `41 ms of 180 ms a step`."""
+    """Upper bound of the saving: `3.1 GiB of 14.8 GiB`, `41 ms of 180 ms a step`."""
 
 
 class Group(Struct, frozen=True):
-    """A process group: the one in question, or one that a rank belongs to."""
+    """A process group: that of a finding, or one that a rank belongs to."""
 
     name: str
-    """torch's own: equal on all members that made their groups in the same order."""
+    """torch's name, equal on all members that created their groups in the same order."""
     ranks: tuple[int, ...]
-    """Global, by rank in the group; empty when unknown."""
+    """Global ranks, ordered by rank in the group; empty if unknown."""
     desc: str = ""
 
 
 class Cost(Struct, frozen=True):
-    """What the cause costs; of a remedy it is a ceiling, not a promise."""
+    """Cost of the cause; for a remedy an upper bound of the saving, not a promise."""
 
     value: float
     unit: Unit
 
 
 class Text(Struct, frozen=True):
-    """A finding in words, made when the report is written. They are facts as well, of a user's own detector."""
+    """Text of a finding, generated for the report. Custom detectors may also use it as facts."""
 
     summary: str
-    """One or two sentences for the user. Undecided: what the evidence does not tell."""
+    """One or two sentences for the user. If undecided: what the evidence does not show."""
     measured: str = ""
-    """The value at this edge of the tree: `0 of 3,120 positions differ`, `exposed 41 ms of 180 ms`."""
+    """Measured value at this edge of the tree: `0 of 3,120 positions differ`, `exposed 41 ms of 180 ms`."""
     missing: str = ""
-    """Undecided only: the override, variable or file that would record what is missing."""
+    """Only if undecided: the override, variable or file that would record what is missing."""
     remedies: tuple[Remedy, ...] = ()
-    """The best first."""
+    """Remedies, the best first."""
 
     @property
     def claim(self) -> str:
-        """The first sentence of the summary as a clause."""
+        """Return the first sentence of the summary as a clause."""
         return self.summary.partition(". ")[0].rstrip(".")
 
     def text(self, finding: "Finding") -> "Text":
-        """Return the words as they were given."""
+        """Return the text unchanged."""
         return self
 
 
@@ -98,26 +98,26 @@ Stated = Text
 
 
 class Facts(Protocol):
-    """What a finding rests on: a frozen dataclass of figures, calls, sites and names, defined beside its cause."""
+    """Facts of a finding: a frozen dataclass of figures, calls, sites and names, defined next to its cause."""
 
     def text(self, finding: "Finding") -> Text:
-        """Return the finding in words. The text depends only on these facts and the finding."""
+        """Return the text of the finding, which depends only on these facts and the finding."""
         ...
 
 
 class Worded(Struct, frozen=True):
-    """Figures of a finding, and the function that puts them into words: made by `worded`."""
+    """Figures of a finding, and the function that formats them; created by `worded`."""
 
     words: "Callable[..., Text]"
     figures: Mapping[str, Any]
 
     def text(self, finding: "Finding") -> Text:
-        """Put the figures into words."""
+        """Format the figures as text."""
         return self.words(finding, **self.figures)
 
 
 def worded(words: "Callable[Concatenate[Finding, _P], Text]", /, *args: _P.args, **figures: _P.kwargs) -> Worded:
-    """Return facts of the figures that `words` takes, all of them named."""
+    """Return facts that consist of the arguments of `words`."""
     if args:
         raise TypeError("figures are named, so that a report can hold them")
     return Worded(words, figures)
@@ -127,29 +127,29 @@ class Finding(Struct, frozen=True, kw_only=True, dict=True):
     """One decided cause (ids: docs/causes.md)."""
 
     cause: str = ""
-    """Given by the declaration of a cause; a user's own detector gives it itself."""
+    """Id of the cause; set by its declaration, or by a custom detector itself."""
     status: Status
     facts: Facts
-    """What was measured or seen, of which `text_of` makes the sentences."""
+    """Measurements and observations, formatted by `text_of`."""
     injected: str = ""
-    """The fault that was injected into the run, in a confirmed finding of such a run."""
+    """The injected fault, in a confirmed finding of a run with one."""
     confidence: float = 1.0
-    """0 to 1: 1 = proven by the evidence itself; below `SURE` it is never a root cause."""
+    """0 to 1: 1 if proven by the evidence itself; below `SURE` it is never a root cause."""
     ranks: tuple[int, ...] = ()
-    """To blame, ascending. A tie is all of them, and the summary says that it is a tie."""
+    """Culprits, ascending. In a tie all of them, and the summary mentions the tie."""
     victims: tuple[int, ...] = ()
     group: Group | None = None
     position: int | None = None
     """Sequence number within the group."""
     step: int | None = None
     where: tuple[Where, ...] = ()
-    """Both sides of a mismatch; the blamed rank first."""
+    """Both sides of a mismatch; the culprit first."""
     cost: Cost | None = None
     evidence: tuple[EvidenceItem, ...] = ()
 
     @cached_property
     def _text(self) -> Text:
-        """Made once: findings are sorted, evaluated and shown by their words."""
+        """Return the text, cached because findings are sorted, evaluated and displayed by it."""
         text = self.facts.text(self)
         if self.injected and not any(remedy.kind == "override" for remedy in text.remedies):
             why = f"the fault {self.injected} was injected into this run"
@@ -158,26 +158,26 @@ class Finding(Struct, frozen=True, kw_only=True, dict=True):
 
 
 def text_of(finding: Finding) -> Text:
-    """Return the finding in words. Where no override fixes an injected fault, the first remedy removes it."""
+    """Return the text of the finding. If no override fixes an injected fault, the first remedy removes the fault."""
     return finding._text
 
 
 class Suspicion(Struct, frozen=True):
-    """A cause that nothing confirms, and how likely it is by what the evidence shows."""
+    """An unconfirmed cause, and its probability given the evidence."""
 
     cause: str
     probability: float
-    """0 to 1, over all causes that come into question (`benchmarks/log_corpus.py` prints how often it is right)."""
+    """0 to 1, over all possible causes (`benchmarks/log_corpus.py` prints its calibration)."""
     ranks: tuple[int, ...] = ()
-    """Whom it would blame; empty = not known."""
+    """Suspected ranks; empty if unknown."""
     speaks_for: tuple[str, ...] = ()
     speaks_against: tuple[str, ...] = ()
     decide: str = ""
-    """What to run or to collect, so that it is confirmed or ruled out; needs nothing of dtk in the job."""
+    """What to run or collect to confirm it or rule it out; requires no changes to the job."""
 
 
 class Detection(Struct):
-    """What one detector gives."""
+    """Result of one detector."""
 
     findings: list[Finding]
     measures: dict[str, Any] = field(default_factory=dict)
@@ -185,12 +185,12 @@ class Detection(Struct):
 
 
 class Detector(Protocol):
-    """Built in, or a user's own by the entry point `dtk.detectors`."""
+    """A built-in detector, or a custom one from the entry point `dtk.detectors`."""
 
     name: str
     causes: tuple[str, ...]
     """Ids that it decides; it returns at least one finding for each."""
 
     def detect(self, evidence: Any) -> Detection:
-        """Decide every cause. Never raises on odd evidence: what cannot be read is `undecided`."""
+        """Decide every cause. Never raise on unexpected evidence: causes without readable evidence are `undecided`."""
         ...

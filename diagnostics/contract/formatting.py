@@ -1,4 +1,4 @@
-"""Formats ranks, counts, bytes and seconds, everywhere. Knows no evidence and no finding."""
+"""Formatting of ranks, counts, bytes and seconds for all output. Independent of evidence and findings."""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -7,25 +7,25 @@ from typing import Any
 
 from diagnostics.contract.secrets import masked_text
 
-RUNS_SHOWN = 12  # Runs of ranks (`0-7`) that are written out.
-_NOISE_S = 1e-12  # What sums of times in seconds leave of rounding.
+RUNS_SHOWN = 12  # Maximum number of rank ranges (`0-7`) in a list.
+_NOISE_S = 1e-12  # Rounding error of sums of times, in seconds.
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def clean(value: object) -> str:
-    """Return text that may be shown: line breaks and control sequences made visible, secrets masked."""
+    """Return text that is safe to display: line breaks and control sequences escaped, secrets masked."""
     text = masked_text(str(value))
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def ranks_text(ranks: Iterable[int]) -> str:
-    """For lists and tables: `rank 3`, `ranks 0-2, 5`; nothing for no rank."""
+    """Format ranks for lists and tables: `rank 3`, `ranks 0-2, 5`; empty for no ranks."""
     numbers = set(ranks)
     return _plural(numbers) + numbers_text(numbers) if numbers else ""
 
 
 def ranks_spoken(ranks: Iterable[int]) -> str:
-    """For sentences: `rank 2`, `ranks 0, 1 and 3`, `ranks 0-6 and 9`; `no rank` for none."""
+    """Format ranks for sentences: `rank 2`, `ranks 0, 1 and 3`, `ranks 0-6 and 9`; `no rank` for none."""
     numbers = set(ranks)
     parts, more = _parts(numbers, pairs=False)
     parts += [f"{more} more"] if more else []
@@ -41,20 +41,20 @@ def joined(parts: Iterable[object], word: str = "and") -> str:
 
 
 def numbers_text(ranks: Iterable[int]) -> str:
-    """`0-2, 5`"""
+    """Format ranks without the noun: `0-2, 5`."""
     parts, more = _parts(set(ranks), pairs=True)
     return ", ".join([*parts, f"and {more} more"] if more else parts)
 
 
 class Bytes(int):
-    """A number of bytes that format strings show as `3.28 GiB`."""
+    """A number of bytes that format strings render as `3.28 GiB`."""
 
     def __format__(self, spec: str) -> str:
         return bytes_text(self)
 
 
 def bytes_text(value: float) -> str:
-    """`3.28 GiB`, `12 MiB`, `-1.5 KiB`, `1012 KiB`."""
+    """Format bytes: `3.28 GiB`, `12 MiB`, `-1.5 KiB`, `1012 KiB`."""
     size, unit = float(value), 0
     while abs(size) >= 1024 and unit < len(_UNITS) - 1:
         size, unit = size / 1024, unit + 1
@@ -62,7 +62,7 @@ def bytes_text(value: float) -> str:
 
 
 def seconds_text(value_s: float) -> str:
-    """`1.24 s`, `18.3 ms`, `42 us`, `1,240 s`; what no clock shows is 0."""
+    """Format seconds: `1.24 s`, `18.3 ms`, `42 us`, `1,240 s`; values below a clock's resolution are 0."""
     if abs(value_s) < _NOISE_S:
         return "0 s"
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
@@ -73,29 +73,29 @@ def seconds_text(value_s: float) -> str:
 
 
 def figure(value: float) -> str:
-    """Return the three digits that matter."""
+    """Format a number with three significant digits."""
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 rank`, `2 ranks`, `1,000 ranks`."""
+    """Format a count with its noun: `1 rank`, `2 ranks`, `1,000 ranks`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def sentence(text: str) -> str:
-    """Begin with a capital letter."""
+    """Capitalize the first letter."""
     return text[:1].upper() + text[1:]
 
 
 def verb(ranks: Iterable[int], singular: str, plural: str) -> str:
-    """Choose the form that agrees with the number of ranks."""
+    """Select the verb form that agrees with the number of ranks."""
     return singular if len(set(ranks)) == 1 else plural
 
 
 class Phrase:
-    """A part of a sentence as data: a row of a table of texts, and the figures that fill it in when it is shown.
+    """Part of a sentence as data: a row of a table of texts, and the figures inserted when it is displayed.
 
-    No struct: what writes a command's help takes this module, and nothing beside the standard library.
+    Not a Struct: command help imports this module, which must need only the standard library.
     """
 
     def __init__(self, row: str, text: str, figures: Mapping[str, Any]) -> None:
@@ -110,11 +110,11 @@ class Phrase:
         return isinstance(other, Phrase) and vars(self) == vars(other)
 
     def __hash__(self) -> int:
-        return hash(str(self))  # Figures may be lists.
+        return hash(str(self))  # Figures may be lists, which are not hashable.
 
 
 class _Filler(Formatter):
-    """Fills texts in; see `filled`."""
+    """Formats texts; see `filled`."""
 
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
         value, first = super().get_field(field_name, args, kwargs)
@@ -147,24 +147,24 @@ _WRITTEN: dict[str, Callable[[Any], str]] = {
     "figure": lambda value: figure(value),
 }
 _COUNTS = re.compile(r"[#|]|^n$")
-"""Ways to write a collection that say how many there are, of texts as well."""
+"""Format specs that count the elements of a collection, even of texts."""
 _FILLER = _Filler()
 
 
 def filled(text: str, figures: Mapping[str, Any]) -> str:
-    """Fill figures into a text, as `str.format` does, and write what texts about ranks need.
+    """Insert figures into a text, as `str.format` does, with format specs for ranks and units.
 
-    Ranks (any collection of numbers) are written as in a sentence: `{ranks}` is `ranks 0, 1 and 3`, `{ranks:is|are}`
-    the word that agrees with them, `{ranks:n}` their number. `{text:^}` begins a sentence, `{count:#call}` is
-    `2 calls`, `{size:bytes}` `3.28 GiB`, `{time:s}` `18.3 ms`, `{ms:figure}` `18.3`, `{path:name}` a file without its
-    folders. Texts and phrases are joined: `{parts:; }`, `{parts:^; }` with a capital letter first. Methods are called:
+    Ranks (any collection of numbers) are formatted for a sentence: `{ranks}` is `ranks 0, 1 and 3`, `{ranks:is|are}`
+    the word that agrees with them, `{ranks:n}` their number. `{text:^}` is capitalized, `{count:#call}` is
+    `2 calls`, `{size:bytes}` `3.28 GiB`, `{time:s}` `18.3 ms`, `{ms:figure}` `18.3`, `{path:name}` a file without
+    its folders. Texts and phrases are joined: `{parts:; }`, `{parts:^; }` capitalized. Methods are called:
     `{call.cited}`.
     """
     return _FILLER.vformat(text, (), figures) if "{" in text else text
 
 
 def file_name(path: str) -> str:
-    """Drop the folders, of a Windows path as well."""
+    """Return the file name without folders, also for Windows paths."""
     return path.replace("\\", "/").rpartition("/")[2]
 
 
@@ -173,7 +173,7 @@ def _plural(numbers: set[int]) -> str:
 
 
 def _parts(numbers: set[int], *, pairs: bool) -> tuple[list[str], int]:
-    """Return the runs of ranks as text (two neighbours as `0-1` if `pairs`), and how many ranks are left out."""
+    """Return ranges of ranks as text (two adjacent ranks as `0-1` if `pairs`), and the number of omitted ranks."""
     runs: list[list[int]] = []
     for rank in sorted(numbers):
         if runs and rank == runs[-1][1] + 1:

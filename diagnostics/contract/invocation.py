@@ -1,4 +1,4 @@
-"""Commands and paths as the user would type them here, so that every hint can be run as printed."""
+"""Commands and paths as the user would type them in this shell, so that every hint can be pasted."""
 
 import json
 import os
@@ -12,12 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 
 _PLAIN = re.compile(r"(?!(?i:null|true|false|[+-]?(inf|nan|[0-9][0-9_.e+-]*))$)[A-Za-z0-9_./+@-]+")
-"""Texts that Hydra's grammar takes without quotes, and takes for texts."""
+"""Values that Hydra's grammar accepts without quotes and parses as strings."""
 
 
 def typed(path: Path) -> Path:
-    """Return the path as one would type it here, relative if it lies below the working directory."""
-    with suppress(OSError, ValueError):  # Not below it, or there is none any more.
+    """Return the path as the user would type it, relative if it is below the working directory."""
+    with suppress(OSError, ValueError):  # Not below it, or the working directory no longer exists.
         return path.relative_to(Path.cwd())
     return path
 
@@ -26,20 +26,20 @@ def command(*arguments: object, name: str = "dtk") -> str:
     """Return a command line for a shell in this directory, quoted where necessary.
 
     Args:
-        arguments: what follows the name.
-        name: of a console script that is also a package to run by `python -m`.
+        arguments: arguments after the name.
+        name: console script whose package also supports `python -m`.
     """
     return " ".join([_program(name), *(shlex.quote(str(argument)) for argument in arguments)])
 
 
 def override(key: str, value: object) -> str:
-    """`key=value` as `dtk run` reads it: quoted by its grammar where it must be."""
+    """Return `key=value` for `dtk run`, quoted for Hydra's grammar if necessary."""
     text = str(value)
     return f"{key}={text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)}"
 
 
 def _program(name: str) -> str:
-    """Return the bare name if PATH leads to this environment's script, else its path, else `python -m` and the name."""
+    """Return the bare name if PATH finds this environment's script, else its path, else `python -m NAME`."""
     schemes = [sysconfig.get_default_scheme()]
     if site.ENABLE_USER_SITE:
         schemes.append(sysconfig.get_preferred_scheme("user"))
@@ -53,7 +53,7 @@ def _program(name: str) -> str:
         return shlex.quote(_as_program(scripts[0]))
     if not sys.executable:
         return f"python -m {name}"
-    with suppress(OSError):  # The folders are compared, as links lead out of a virtual environment.
+    with suppress(OSError):  # Compare the folders, as links point outside a virtual environment.
         if python is not None and Path(python).parent.samefile(Path(sys.executable).parent):
             return f"python -m {name}"
     return f"{shlex.quote(_as_program(Path(sys.executable)))} -m {name}"

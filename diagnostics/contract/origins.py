@@ -1,4 +1,4 @@
-"""origins.json: which file or override set each key of a run, recorded at the launch, as conf/ may change later."""
+"""origins.json: the file or override that set each key of a run, recorded at launch, as conf/ may change later."""
 
 import json
 from collections.abc import Mapping
@@ -9,47 +9,47 @@ from diagnostics.contract.artifacts import SCHEMA_VERSION, NewerSchemaError
 from diagnostics.contract.secrets import MASK, masked
 
 Kind = Literal["file", "typed", "default", "launch", "run"]
-LONGEST = 200  # Characters of a value as it was written; more does not help to find it.
+LONGEST = 200  # Stored characters of a value as written; enough to find it.
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One place that gave a key a value."""
+    """One assignment of a key."""
 
     kind: Kind
-    """`file`, `typed` on the command line, `default` of dtk's schema, `launch` (derived there from ranks and devices)
-    or `run` (taken over from a run that did not say more)."""
+    """`file`, `typed` on the command line, `default` of dtk's schema, `launch` (derived at launch from ranks and
+    devices) or `run` (inherited from a run without more details)."""
     by: str = ""
-    """`conf/experiment/smoke.yaml:7`, `train.steps=3`, or a run; empty where the kind says it all."""
+    """`conf/experiment/smoke.yaml:7`, `train.steps=3`, or a run; empty if `kind` is sufficient."""
     written: str = ""
-    """The value as it stands there."""
+    """The value as written there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The file that was taken for a group."""
+    """The selected file of a group."""
 
     option: str
     file: str
     kind: Kind
     by: str
-    """What chose it: `strategy=ddp`, or the file that names it."""
+    """What selected it: `strategy=ddp`, or the file that names it."""
 
 
 @dataclass(slots=True)
 class Origins:
-    """Of all keys and groups of a configuration."""
+    """Origins of all keys and groups of a configuration."""
 
     keys: dict[str, list[Setting]] = field(default_factory=dict)
-    """Dotted key -> who set it, the one that counts last."""
+    """Dotted key -> its assignments; the last one applies."""
     choices: dict[str, Choice] = field(default_factory=dict)
-    """Group -> its file."""
+    """Group -> its selected file."""
     values: dict[str, Any] = field(default_factory=dict)
-    """Dotted key -> its value in the end."""
+    """Dotted key -> final value."""
 
 
 def flat(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted key -> value, of nested mappings; an empty one is a value."""
+    """Flatten nested mappings to dotted key -> value; an empty mapping is a value."""
     values: dict[str, Any] = {}
     for key, value in plain.items():
         name = f"{prefix}{key}"
@@ -58,7 +58,7 @@ def flat(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def at_key(plain: object, key: str, default: Any = None) -> Any:
-    """Return the value of a dotted key (`strategy.bucket_cap_mb`) of nested mappings."""
+    """Return the value of a dotted key (`strategy.bucket_cap_mb`) in nested mappings."""
     for part in key.split("."):
         if not isinstance(plain, Mapping) or part not in plain:
             return default
@@ -71,9 +71,9 @@ def add_typed(origins: Origins, key: str, text: str, removes: bool = False) -> N
 
     Args:
         origins: changed in place.
-        key: dotted.
-        text: as it was typed.
-        removes: whether it takes the key away, so that it falls back to the schema's default.
+        key: dotted key.
+        text: the override as typed.
+        removes: whether it deletes the key, which restores the schema's default.
     """
     for name in {key, *(name for name in origins.values if name.startswith(f"{key}."))}:
         settings = origins.keys.setdefault(name, [])
@@ -83,9 +83,9 @@ def add_typed(origins: Origins, key: str, text: str, removes: bool = False) -> N
 
 
 def at_launch(origins: Origins, plain: Mapping[str, Any]) -> Origins:
-    """Return the origins with the values that a run begins with.
+    """Return the origins of the values at launch.
 
-    Values that changed since composing are marked as derived at the launch.
+    Values changed after composition are marked as derived at the launch.
     """
     values = flat(plain)
     keys = {}
@@ -97,7 +97,7 @@ def at_launch(origins: Origins, plain: Mapping[str, Any]) -> Origins:
 
 
 def dumps(origins: Origins) -> str:
-    """Content of origins.json: one line a key, to be read by people too. Secrets are masked."""
+    """Return the content of origins.json: one line per key, readable by people. Secrets are masked."""
     keys = {}
     for key, value in origins.values.items():
         given = map(asdict, origins.keys.get(key, ()))
@@ -111,13 +111,13 @@ def dumps(origins: Origins) -> str:
 
 
 def loads(content: bytes) -> Origins:
-    """Read it back.
+    """Parse the content of origins.json.
 
     Raises:
-        NewerSchemaError: only a newer dtk can read it.
-        ValueError: it is not what dtk wrote.
+        NewerSchemaError: it requires a newer dtk.
+        ValueError: it is invalid.
     """
-    from msgspec import ValidationError, convert  # Here, as it costs every command its start.
+    from msgspec import ValidationError, convert  # Imported here, as it would slow down the start of every command.
 
     value = json.loads(content)
     try:

@@ -1,5 +1,5 @@
-"""Masks passwords, keys and tokens, by name and by form, as `***`. Text may come from evidence, so every pattern takes
-time that is linear in its length.
+"""Masks passwords, keys and tokens, by name and by format, as `***`. Text may come from evidence, so every pattern runs
+in time linear in its length.
 """
 
 import re
@@ -16,8 +16,8 @@ _BEFORE_KEY = re.compile(
 _PASSWORD = re.compile(r"(?:password|passwd|passphrase|apikey)$", re.IGNORECASE)
 _BEFORE_PASS = re.compile(r"admin|db|database|ftp|ldap|login|mail|mongo|mysql|pg|postgres|redis|root|smtp|ssh|user")
 _MODEL_TOKEN = re.compile(r"bos|cls|end|eos|first|image|last|mask|new|next|pad|per|sep|special|start|unk")
-"""`pad_token` is a word of a tokenizer."""
-_HARMLESS_END = re.compile(r"dir|file|folder|id|length|names?|path|type")  # `token_file` says where a secret lies.
+"""`pad_token` is a tokenizer's key."""
+_HARMLESS_END = re.compile(r"dir|file|folder|id|length|names?|path|type")  # `token_file` is the path of a secret.
 
 _FORMS = re.compile(
     r"""(?<![\w-])(?:
@@ -32,7 +32,7 @@ _HEADER = re.compile(
     r"""\b( (?:bearer|basic|authorization["']?\s{0,4}[:=]\s{0,4}["']?[a-z]{1,20})\s{1,4}(?=[\w.~+/=-]{12})
     | cookie["']?:\s{0,4} | (?<=[?&])(?:[\w-]{0,20}-)?sig(?:nature)?= )[^\s"'<>&;]+""",
     re.IGNORECASE | re.VERBOSE,
-)  # The last ones are of links that a storage service has signed.
+)  # The last ones are parameters of pre-signed storage URLs.
 _RANDOM = re.compile(r"""["']?(?=[\w.~+/=-]{0,40}\d)(?=[\w.~+/=-]{0,40}[A-Za-z])[\w.~+/=-]{20}""")
 _NAME = re.compile(
     r"""(?<![\w.-])(?:
@@ -45,8 +45,8 @@ _OVERRIDE = re.compile(r"[+~]*([\w.@/-]+)=(.+)", re.DOTALL)
 
 
 def is_secret(name: str) -> bool:
-    """Whether what stands under a name (`WANDB_API_KEY`, `model.arguments.dbPassword`) is a secret."""
-    if name.lstrip("-+").startswith("launcher.secrets."):  # Names of Kubernetes' secrets.
+    """Return whether the value of a name (`WANDB_API_KEY`, `model.arguments.dbPassword`) is a secret."""
+    if name.lstrip("-+").startswith("launcher.secrets."):  # Names of Kubernetes secrets.
         return False
     words = [word.lower() for word in _WORDS.findall(name.rpartition(".")[2])]
     if not words or _HARMLESS_END.fullmatch(words[-1]):
@@ -62,11 +62,11 @@ def is_secret(name: str) -> bool:
 
 
 def masked(value: Any, name: str = "") -> Any:
-    """Return JSON values with the secrets among them replaced; the others are as they were.
+    """Return JSON values with secrets masked and the others unchanged.
 
     Args:
         value: nested dicts and lists.
-        name: what it stands under.
+        name: key of the value.
     """
     if isinstance(value, dict):
         return value if name == "secrets" else {key: masked(item, str(key)) for key, item in value.items()}
@@ -78,7 +78,7 @@ def masked(value: Any, name: str = "") -> Any:
 
 
 def masked_text(text: str) -> str:
-    """Return a text without passwords in URLs, values of secret names (`api_key=...`), and what has a token's form."""
+    """Return a text with passwords in URLs, values of secret names (`api_key=...`) and token-like strings masked."""
     text = _FORMS.sub(MASK, text)
     if "://" in text:
         text = _URL.sub(lambda match: f"{match[1]}:{MASK}@" if match[1] is not None else f"{MASK}@", text)
@@ -97,7 +97,7 @@ def masked_text(text: str) -> str:
 
 
 def _masked_item(item: Any, before: Any, name: str) -> Any:
-    """Return an item of a list: an override, an argument behind `--password`, or a value."""
+    """Mask an item of a list: an override, an argument after `--password`, or a value."""
     if isinstance(item, str):
         override = _OVERRIDE.fullmatch(item)
         if override is not None and override[1].startswith("launcher.secrets"):

@@ -1,4 +1,4 @@
-"""What the diagnosis knows of a dtk run's strategy: the traits in manifest.json, never the strategy's name."""
+"""Traits of a dtk run's strategy, from manifest.json; the diagnosis never compares the strategy's name."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,34 +11,34 @@ Name = Annotated[str, Meta(min_length=1)]
 
 
 class StrategyTraits(Struct, frozen=True):
-    """Traits of one strategy; the defaults say nothing of it."""
+    """Traits of one strategy; the defaults mean unknown."""
 
     name: str = ""
     is_known: bool = False
-    """Whether the run says what its strategy is like; else nothing follows from the other fields."""
+    """Whether the run recorded its traits; if not, the other fields are meaningless."""
     sharded: frozenset[str] = frozenset()
-    """Of parameters, gradients and optimizer_state: those of which a rank keeps a part between steps."""
+    """Those of parameters, gradients and optimizer_state of which a rank keeps a shard between steps."""
     replicated_over: Name | None = None
     """Mesh dimension whose ranks must hold the same parameters: dp or dp_replicate."""
     gradients_in: Name | None = None
-    """buckets (DDP) or units (fully_shard); None = gradients do not travel between processes."""
+    """buckets (DDP) or units (fully_shard); None if gradients are not communicated."""
     keeps_gradients: bool = False
-    """Whether the memory of gradients is held from step to step."""
+    """Whether the memory of gradients is kept between steps."""
     keeps_gathered: bool = False
-    """Whether it keeps gathered parameters from forward to backward by definition."""
+    """Whether it always keeps gathered parameters from forward to backward."""
     library: str = ""
-    """Package that runs it and reduces gradients by keys of its own; empty = torch alone."""
+    """Library that runs it and configures gradient reduction by its own keys; empty for torch alone."""
     needs_less_memory: Name | None = None
-    """The strategy to use where this one needs too much memory for model states."""
+    """The alternative strategy if model states need too much memory."""
 
     @property
     def shards_parameters(self) -> bool:
-        """Whether a rank gathers parameters before it uses them."""
+        """Whether parameters are gathered before they are used."""
         return "parameters" in self.sharded
 
     @property
     def shards_optimizer_only(self) -> bool:
-        """Whether only the optimizer state is dealt out (ZeRO-1)."""
+        """Whether only the optimizer state is sharded (ZeRO-1)."""
         return self.sharded == {"optimizer_state"}
 
 
@@ -49,7 +49,7 @@ def strategy_traits(manifest: Mapping[str, Any], config: Mapping[str, Any]) -> S
     """Read the traits of a run's strategy.
 
     Args:
-        manifest: content of manifest.json; untrusted, so what has another type is passed over.
+        manifest: content of manifest.json; untrusted, so values of other types are ignored.
         config: content of config.yaml.
     """
     section = config.get("strategy")
@@ -61,6 +61,6 @@ def strategy_traits(manifest: Mapping[str, Any], config: Mapping[str, Any]) -> S
         return StrategyTraits(name)
     traits: dict[str, Any] = {}
     for field in fields(StrategyTraits):
-        with suppress(KeyError, ValueError):  # Also a half of a surrogate pair, which no type takes.
+        with suppress(KeyError, ValueError):  # This also raises for lone surrogates, which no type accepts.
             traits[field.name] = convert(recorded[field.name], field.type)
     return StrategyTraits(**{**traits, "name": name, "is_known": True})

@@ -3,25 +3,25 @@
 from collections.abc import Iterable
 from difflib import SequenceMatcher
 
-_CLOSE = 0.6  # Similarity (difflib's ratio, 0 to 1) below which a name is no suggestion.
-_TIE = 0.1  # Names that are this much worse than the best are not worth showing.
+_CLOSE = 0.6  # Similarity (difflib's ratio, 0 to 1) below which a name is not suggested.
+_TIE = 0.1  # Names with a larger distance to the best match are omitted.
 
 
 def nearest(word: str, candidates: Iterable[str], limit: int = 3, close: float = _CLOSE, dot: str = ".") -> list[str]:
     """Return candidates that resemble `word`, best first.
 
     Args:
-        word: what was typed, maybe with dots.
-        candidates: what exists.
-        limit: at most that many.
-        close: similarity from which on a name counts.
-        dot: what stands between the parts of a name; `/` for files of one folder, whose names are wholes.
+        word: the typed word, possibly dotted.
+        candidates: valid names.
+        limit: maximum number of results.
+        close: minimum similarity.
+        dot: separator of a name's parts; `/` for files in one folder, whose names are not split.
     """
     section, _, leaf = word.rpartition(dot)
     scores = {}
     for name in candidates:
         owner, _, key = name.rpartition(dot)
-        # Of the last parts when the section is the same or was left out, else of the whole.
+        # Compare the last parts if the section is equal or omitted, else the whole names.
         pair = (leaf, key) if section in ("", owner) else (word, name)
         scores[name] = SequenceMatcher(None, *pair).ratio()
     best = max(scores.values(), default=0.0)
@@ -30,6 +30,6 @@ def nearest(word: str, candidates: Iterable[str], limit: int = 3, close: float =
 
 
 def did_you_mean(word: str, candidates: Iterable[str], prefix: str = "") -> str:
-    """Return `did you mean train.steps?`, or nothing when no name is near; `prefix` may be `strategy=`."""
+    """Return `did you mean train.steps?`, or an empty string if no name is close; `prefix` may be `strategy=`."""
     names = nearest(word, candidates)
     return f"did you mean {' or '.join(prefix + name for name in names)}?" if names else ""

@@ -1,1 +1,1 @@
-"""Readers: turn the files on disk into typed records. They give no verdicts."""
+"""Readers: convert files on disk to typed records, without verdicts."""

@@ -1,4 +1,4 @@
-"""Time and memory that one reader or cause may use: what is built from a file may be far larger than the file."""
+"""Limits of time and memory for one reader or cause: the result of reading a file may be far larger than the file."""
 
 import os
 import signal
@@ -13,40 +13,40 @@ from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.evidence.limits import Limits
 
 SECONDS_PER_MIB = 4
-"""A gzip trace of 60 times its size on disk is read in 1.5 s a MiB, a flight dump in 0.07 s (docs/benchmarks.md)."""
+"""Reading takes 1.5 s per MiB for a gzip trace compressed 60:1, 0.07 s per MiB for a flight dump (benchmarks.md)."""
 MEMORY_PER_BYTE = 64
 _INLINE_BYTES = 64 << 10
-"""File systems put small files where they count no blocks."""
+"""File systems may store smaller files inline, without blocks."""
 CHECK_S = 0.2
-"""Of processor time."""
+"""Interval of the checks, in processor time."""
 
 
 class OverBudgetError(DiagnosticsError, ValueError):
-    """A reader or a cause takes more than its budget."""
+    """A reader or a cause exceeded its budget."""
 
     def __init__(self) -> None:
         super().__init__("it takes more time or memory than evidence of this size may", "raise it with --limit-scale")
 
 
 _open: list[tuple[float, int]] = []
-"""Processor time of this process and its resident bytes at which each open budget ends; the innermost last."""
+"""Processor time of this process (s) and resident bytes at which each active budget ends; the innermost last."""
 
 
 @contextmanager
 def budget(limits: Limits, size_bytes: int) -> Iterator[None]:
-    """Bound what runs inside; only in the main thread, and where the system has timers of processor time.
+    """Limit time and memory of the block. Only in the main thread, and if the system has timers of processor time.
 
     Args:
-        limits: the part that does not depend on the size.
-        size_bytes: of the evidence on disk; evidence that was made in memory (0) is trusted.
+        limits: the part independent of the size.
+        size_bytes: size of the evidence on disk; evidence created in memory (0) is trusted.
 
     Raises:
-        OverBudgetError: inside, from any line of Python.
+        OverBudgetError: in the block, from any line of Python.
     """
     if not (size_bytes and hasattr(signal, "setitimer")) or threading.current_thread() is not threading.main_thread():
         yield
         return
-    if signal.getsignal(signal.SIGPROF) is not _look:  # It stays: a signal may arrive after the timer was stopped.
+    if signal.getsignal(signal.SIGPROF) is not _look:  # Stays installed for signals that arrive late.
         signal.signal(signal.SIGPROF, _look)
     end_s = time.process_time() + limits.seconds + SECONDS_PER_MIB * size_bytes / 2**20
     _open.append((end_s, resident_bytes() + limits.memory_bytes + MEMORY_PER_BYTE * size_bytes))
@@ -65,7 +65,7 @@ def _look(number: int, frame: object) -> None:
 
 
 def resident_bytes() -> int:
-    """Memory of this process; 0 where the system does not tell in /proc."""
+    """Return the resident memory of this process; 0 if /proc does not provide it."""
     try:
         with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123 - read for every cause and reader
             return int(file.read(200).split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -74,7 +74,7 @@ def resident_bytes() -> int:
 
 
 def disk_bytes(path: Path) -> int:
-    """Return what a file takes on disk: a hole takes nothing, whatever the size says. 0 where it cannot be read."""
+    """Return the allocated bytes of a file, which exclude the holes of a sparse file; 0 if unreadable."""
     try:
         about = path.stat()
     except OSError:
@@ -84,7 +84,7 @@ def disk_bytes(path: Path) -> int:
 
 
 def failure(error: Exception) -> str:
-    """Return what went wrong in one line; of what nobody expected, a line for a bug report."""
+    """Return a one-line description of an error; for unexpected ones with the line of code, for a bug report."""
     text = " ".join(str(error).split())[:200]
     if isinstance(error, OverBudgetError) or error.__traceback__ is None:
         return text

@@ -1,8 +1,8 @@
-"""The offset between two ranks' clocks, from collectives of one group that both made.
+"""The offset between two ranks' clocks, from collectives of one group that both issued.
 
-Nobody leaves a collective before all have come. So the call that a rank makes behind one comes, in true time, after
-every other rank has come to that one: each position bounds the offset of the clocks from both sides. Calls that are
-not waited for at once blur that by as many positions as are under way. Knows no verdict.
+No rank returns from a collective before all have entered it. So the next call of a rank is, in true time, after
+every other rank entered that collective: each position bounds the offset of the clocks on both sides. Asynchronous
+calls loosen the bounds by the number of positions in flight. Independent of verdicts.
 """
 
 from collections.abc import Mapping
@@ -11,48 +11,48 @@ from msgspec import Struct
 
 SURE_POSITIONS = 16
 SURE_RATIO = 500
-"""Recorded time over the width of the bounds. Two runs of one program keep the same pace to a few thousandths, and
-drift apart by that; ranks of one job do not drift."""
+"""Recorded time over the width of the bounds. Two runs of one program proceed at the same rate to within a few
+thousandths and drift apart by that; ranks of one job do not."""
 _UNDER_WAY = (1, 2, 4, 8, 16, 32)
-"""Positions that may be under way at the same time."""
+"""Numbers of positions that may be in flight at the same time."""
 
 
 class Offset(Struct, frozen=True):
-    """Bounds of the seconds by which the second clock is ahead of the first."""
+    """Bounds of the time in seconds by which the second clock is ahead of the first."""
 
     low_s: float
     high_s: float
     span_s: float
-    """Recorded time that both have in common."""
+    """Recorded time that both ranks share."""
     positions: int
 
     @property
     def value_s(self) -> float:
-        """The middle: both bounds are met where ranks continue at once."""
+        """Return the midpoint; both bounds are tight if ranks continue at once."""
         return (self.low_s + self.high_s) / 2
 
     @property
     def width_s(self) -> float:
-        """How well it is known."""
+        """Return the uncertainty of the offset."""
         return self.high_s - self.low_s
 
     @property
     def sure(self) -> bool:
-        """Whether the two went in step so closely that they are ranks of one job."""
+        """Return whether the two proceeded closely enough in step to be ranks of one job."""
         return self.positions >= SURE_POSITIONS and self.span_s >= SURE_RATIO * self.width_s
 
     def apart_s(self) -> float:
-        """Seconds by which the clocks differ at least; 0 where they may agree."""
+        """Return the minimum difference of the clocks in seconds; 0 if they may agree."""
         return max(self.low_s, -self.high_s, 0.0)
 
 
 def offset(first: Mapping[int, float], second: Mapping[int, float]) -> Offset | None:
-    """Compare two ranks; None where they did not go in step, or have too little in common.
+    """Compare two ranks; return None if they did not proceed in step, or share too few positions.
 
     Args:
-        first: position in the group -> when the call was made (s, by this rank's clock). Only calls that all ranks must
-            join before any returns: none with a root, none that is not waited for.
-        second: of the other rank.
+        first: position in the group -> time of the call (s, by this rank's clock). Only synchronous calls that all
+            ranks must enter before any returns, so none with a root.
+        second: the same for the other rank.
     """
     common = sorted(first.keys() & second.keys())
     if len(common) < 3:

@@ -1,4 +1,4 @@
-"""What evidence of each kind exists, and whether it could be read."""
+"""Which kinds of evidence exist, and whether they could be read."""
 
 from contextlib import suppress
 from typing import Any
@@ -8,7 +8,7 @@ from diagnostics.evidence.registry import LOG, readers
 
 
 def records(evidence: Evidence) -> dict[str, list[Any]]:
-    """Return kind -> its handles, or the errors, stacks and facts that its files gave; each has `rank` and `file`."""
+    """Return kind -> its handles, or the errors, stacks and facts read from its files; each has `rank` and `file`."""
     by_kind: dict[str, list[Any]] = {reader.kind: [] for reader in readers()}
     for kind, handles in evidence.files.items():
         by_kind[kind] = [*handles]
@@ -21,15 +21,15 @@ def records(evidence: Evidence) -> dict[str, list[Any]]:
 
 
 def absent_without(kind: str) -> str:
-    """Return what a rank lacks that left no file of a kind; empty where not every rank writes one."""
+    """Return what a rank without a file of this kind lacks; empty if not every rank writes one."""
     reader = next((reader for reader in readers() if reader.kind == kind), None)
     return reader.per_rank if reader is not None else kind if kind == "simulation" else ""
 
 
 def unused(evidence: Evidence) -> list[Problem]:
-    """Why nothing of the evidence could be used; empty when something was.
+    """Return why none of the evidence could be used; empty if some was.
 
-    A file that a detector complained about is loaded once more, because a complaint may be about its end only.
+    A file that a detector reported is loaded again, because the problem may concern only its end.
     """
     if evidence.run is not None or evidence.errors or evidence.facts or evidence.stacks:
         return []
@@ -45,6 +45,6 @@ def unused(evidence: Evidence) -> list[Problem]:
 
 
 def damaged(evidence: Evidence, harmless: bool = False) -> list[Problem]:
-    """Return the problems by which something is not known; `harmless`: also those by which nothing is lost."""
+    """Return the problems that lose information; if `harmless`, also those that do not."""
     kinds = {*(reader.kind for reader in readers()), *evidence.files}
     return [p for p in evidence.problems if p.kind in kinds and (harmless or not p.harmless)]

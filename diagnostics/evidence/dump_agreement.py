@@ -1,4 +1,4 @@
-"""Whether flight dumps can be of one job: what two of them say about the same collective must agree."""
+"""Whether flight dumps can be from one job: what two of them record for the same collective must agree."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -11,22 +11,22 @@ from diagnostics.evidence.clock_offset import offset
 
 _TEXTS: dict[str, str] = table_beside(__file__)["texts"]
 APART_S = 3600.0
-"""Ranks that issue the same collective so far apart are of different jobs: nothing waits so long by default."""
+"""Ranks that issue the same collective this far apart are from different jobs: no default timeout is that long."""
 SKEW_S = 2.0
-"""Clocks of one cluster differ by less."""
+"""Upper bound of the clock skew in one cluster."""
 SAMPLE = 32
-"""Dumps that are compared with each other; all would be a second pass over large evidence."""
+"""Number of dumps that are compared with each other; comparing all would double the time for large evidence."""
 MOMENT_S = 60.0
-"""Dumps of one moment are written within that time of each other."""
+"""Maximum time between dumps that were written together."""
 SAME_S = 1.0
-"""A rank's clock, read twice for the same call."""
+"""Maximum difference between two readings of a rank's clock for one call."""
 
 
 class _Made(NamedTuple):
     """One collective of one rank."""
 
     at_s: float
-    """When it was issued; 0 = unknown."""
+    """Time of the call; 0 if unknown."""
     text: str
     op: str
     done: bool
@@ -36,7 +36,7 @@ _Calls = dict[tuple[GroupKey, int], _Made]
 
 
 def contradiction(one: Any, other: Any) -> str:
-    """Why two dumps of one rank are not of one job; empty when they can be, as an earlier and a later dump."""
+    """Return why two dumps of one rank contradict each other; empty if they may be successive dumps of one job."""
     first, second = _calls(_dumps(one)), _calls(_dumps(other))
     for key in sorted(first.keys() & second.keys()):
         first_call, second_call = first[key], second[key]
@@ -49,17 +49,17 @@ def contradiction(one: Any, other: Any) -> str:
 
 
 class _Standing(NamedTuple):
-    """How far one dump got."""
+    """The position that one dump reached."""
 
     handle: Any
     last_s: float
     counters: dict[GroupKey, tuple[int, int]]
-    """Last position enqueued and completed."""
+    """Last position that was enqueued and completed."""
     members: dict[GroupKey, tuple[int, ...]]
 
 
 class Moments:
-    """Dumps of several ranks beside each other, by when they issued the same collectives."""
+    """Dumps of several ranks, compared by when they issued the same collectives."""
 
     def __init__(self, handles: Sequence[Any]) -> None:
         stride = max(1, len(handles) // SAMPLE)
@@ -72,9 +72,9 @@ class Moments:
             self.standing += [_Standing(handle, dump.last_s(), dump.counters, dump.members) for dump in dumps]
 
     def overtaken(self) -> str:
-        """Two dumps of which one completed what the other had never issued when it stopped, over a minute earlier.
+        """Return two dumps of which one completed a collective that the other, a minute later, had not issued.
 
-        A collective completes only when all members issued it: then the dumps are of different jobs or moments.
+        A collective completes only after all members issued it, so the dumps are from different jobs or times.
         """
         ordered = sorted(self.standing, key=lambda dump: (dump.last_s, dump.handle.file))
         for n, early in enumerate(ordered):
@@ -90,14 +90,14 @@ class Moments:
         return ""
 
     def far_apart(self) -> list[list[Any]]:
-        """Return the handles of each job, if the times of the same collective show several; else one list or none."""
+        """Return the handles of each job if the times of the same collectives show several; else at most one list."""
         return [[handle for handle, _ in part] for part in self._parts(APART_S)]
 
     def doubt(self) -> str:
-        """Why the dumps may be of jobs that ran shortly after each other; empty when nothing speaks for it.
+        """Return why the dumps may be from successive jobs; empty if there is no sign of it.
 
-        Ranks that had left a collective, for which all must come, before the others came to it, at every position:
-        then these are other jobs, or the clocks are wrong. Only of gloo's calls, which return when they are complete.
+        If some ranks returned from a synchronizing collective before the others entered it, at every position,
+        these are other jobs, or the clocks are wrong. Only for gloo's calls, which return on completion.
         """
         for early, late in pairwise(self._parts(SKEW_S)):
             place = _left_before(early[0][1], late[0][1])
@@ -108,7 +108,7 @@ class Moments:
         return ""
 
     def _parts(self, gap_s: float) -> list[list[tuple[Any, _Calls]]]:
-        """Return the dumps, split wherever the next one issued their first common collective much later."""
+        """Return the dumps, split where one issued the first common collective much later than the previous one."""
         if len(self.known) < 2:
             return []
         common = set.intersection(*(set(calls) for _, calls in self.known))
@@ -127,7 +127,7 @@ class Moments:
 
 
 def _in_step(early: _Calls, late: _Calls) -> bool:
-    """Whether the two went through their calls so closely in step that only their clocks differ. Gloo's calls only."""
+    """Return whether two ranks proceeded in step, so that only their clocks differ. For gloo's calls only."""
     for key in sorted({key for key, _ in early.keys() & late.keys() if key.recorder == "gloo"}):
         first_times, second_times = (
             {seq: m.at_s for (group, seq), m in calls.items() if group == key and m.at_s and m.op not in ROOTED}
@@ -144,7 +144,7 @@ def _who(part: list[tuple[Any, _Calls]]) -> str:
 
 
 def _left_before(early: _Calls, late: _Calls) -> tuple[GroupKey, int] | None:
-    """Return the first collective that `early` had left before `late` reached it."""
+    """Return the first collective that `early` returned from before `late` entered it."""
     left = None
     places = sorted(early.keys() & late.keys())
     for (key, seq), (after_key, after_seq) in pairwise(places):
@@ -166,12 +166,12 @@ def _dumps(handle: Any) -> list[Dump]:
 
 
 def _calls(dumps: list[Dump]) -> _Calls:
-    """Group and number of each collective -> when it was issued, and what it is."""
+    """Return group and position of each collective -> its time and signature."""
     made: _Calls = {}
     shared: set[GroupKey] = set()
     for call in (call for dump in dumps for call in dump.calls if not call.p2p):
         place = call.key, call.seq
         if place in made:
-            shared.add(call.key)  # several groups under one name: numbers do not tell calls apart
+            shared.add(call.key)  # several groups under one name: positions do not identify calls
         made[place] = _Made(call.created_s or 0.0, call.described.text, call.wire.op, call.done)
     return {place: call for place, call in made.items() if place[0] not in shared}

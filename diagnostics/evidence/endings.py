@@ -1,4 +1,4 @@
-"""How a rank ended: the only classification of exceptions, signals, exit codes and launchers' texts."""
+"""How a rank ended: the only classification of exceptions, signals, exit codes and launcher messages."""
 
 import re
 import signal as signals
@@ -19,109 +19,109 @@ Kind = Literal[
 ]  # fmt: skip
 """How a rank ended.
 
-- `raised`: an exception of its own; `oom`: memory ran out, on the host or on the device
-- `killed`: by a signal that no launcher sends, or its process vanished; `exited`: an exit code without an exception
-- `unreduced`: DDP found gradients missing; `aborted`: SIGABRT, which C++ code sends to its own process
-- `mismatch`: the library noticed that a peer's collective is another one
-- `lost_peer`: the connection to a peer broke; `timed_out`: a peer did not come in time
-- `stopped`: by the launcher or the user; `failed`: exit code 1 and nothing else, so its own error or a peer's
+- `raised`: its own exception; `oom`: memory ran out, on the host or on the device
+- `killed`: by a signal that no launcher sends, or its process disappeared; `exited`: an exit code without an exception
+- `unreduced`: DDP found gradients missing; `aborted`: SIGABRT, which C++ code raises in its own process
+- `mismatch`: the library detected that a peer issued a different collective
+- `lost_peer`: the connection to a peer broke; `timed_out`: a peer did not arrive in time
+- `stopped`: by the launcher or the user; `failed`: exit code 1 without details, so its own error or a peer's
 """
 Detail = Literal[
     "", "cgroup", "host_memory", "nccl_memory", "data_loader_worker", "data_loader_sigkill", "split_sizes",
     "model_differs", "host_allocation", "driver_memory",
 ]  # fmt: skip
-"""What is known beyond the kind.
+"""Details of the kind.
 
-- `cgroup`: the kernel killed it for its job's memory limit; `host_memory`: because memory ran out on the host
+- `cgroup`: the kernel killed it because of its job's memory limit; `host_memory`: because memory ran out on the host
 - `host_allocation`: an allocation on the host failed
-- `nccl_memory`: NCCL found no memory on the device; `driver_memory`: a call of CUDA outside torch's allocator did not
+- `nccl_memory`: NCCL could not allocate on the device; `driver_memory`: CUDA outside torch's allocator could not
 - `data_loader_worker`: a worker process of its data loader died; `data_loader_sigkill`: by SIGKILL
-- `split_sizes`: gloo refused the split sizes of all_to_all that this rank gave
-- `model_differs`: DDP found other parameters on another rank
+- `split_sizes`: gloo rejected this rank's split sizes of all_to_all
+- `model_differs`: DDP found different parameters on another rank
 """
 
 BY_ITSELF: tuple[Kind, ...] = ("raised", "oom", "killed", "exited")
-"""The ways in which a rank fails or leaves by itself, in the order in which they are told."""
+"""Kinds of a rank that failed or exited by itself, in the order of the report."""
 _VICTIM: frozenset[Kind] = frozenset({"mismatch", "lost_peer", "timed_out", "stopped"})
 
 UNNAMED = -1
-"""Rank of an ending that no file ties to a rank."""
+"""Rank of an ending that no file assigns to a rank."""
 
 
 class Ending(RankError, frozen=True, kw_only=True):  # noqa: N818 - no exception
-    """How one rank ended: what an error record, or a line of a log, says of it, classified."""
+    """How one rank ended: an error record or a line of a log, classified."""
 
     rank: int
-    """`UNNAMED` where no file ties it to one."""
+    """`UNNAMED` if no file assigns it to a rank."""
     message: str = ""
-    """First line of what the exception says, of which `said` may hold the first sentence only."""
+    """First line of the exception's message; `said` may contain only its first sentence."""
     kind: Kind
     said: str = ""
-    """What an exception or a log says of it, `ValueError: bad batch`; empty where only a signal or a code is known."""
+    """Text from an exception or a log, `ValueError: bad batch`; empty if only a signal or an exit code is known."""
     source: Literal["error", "log"] = "log"
-    """Kind of the evidence that `file` is."""
+    """Kind of the evidence in `file`."""
     quoted: str = ""
-    """The line there; empty where none can be quoted."""
+    """The quoted line of the file; empty if there is none."""
     detail: Detail = ""
     connection_closed: bool = False
-    """Whether a connection was closed at the other side, so some process ended before this one."""
+    """Whether the peer closed a connection, so some process ended before this one."""
     gloo: bool = False
-    """Whether it is an exception that gloo raised."""
+    """Whether gloo raised the exception."""
     side_error: str = ""
-    """The exception of a side thread before it, as the log says it."""
+    """An earlier exception of a side thread, from the log."""
     unlisted: bool = False
-    """Whether the exit code is concluded: the launcher listed all ranks that failed or that it had to stop."""
+    """Whether the exit code is inferred: the launcher listed all ranks that failed or that it had to stop."""
 
     @property
     def record(self) -> EvidenceItem:
-        """Where it stands."""
+        """Return its location in the evidence."""
         return EvidenceItem(self.source, self.file, self.quoted, self.line or None)
 
     @property
     def what(self) -> str | Phrase:
-        """How it ended: what was said or the signal, else a phrase, of which the report makes the words."""
+        """Return how the rank ended: the quoted text or the signal, else a phrase that the report formats."""
         row = self.detail if self.detail in _WORDS else "vanished" if self.exit_code is None else "exit_code"
         how = self.said or (self.detail not in _WORDS and self.signal) or _phrase(row, code=self.exit_code)
         return _phrase("side_error", how=how, error=self.side_error) if self.side_error else how
 
     @property
     def evidence(self) -> EvidenceItem:
-        """The record, with how it ended where nothing can be quoted."""
+        """Return the record, with a description of the ending if there is nothing to quote."""
         how = _phrase("unlisted" if self.unlisted else "in_order") if self.unlisted or self.in_order else self.what
         how = how if self.rank == UNNAMED else _phrase("of_rank", rank=self.rank, how=how)
         return self.record if self.quoted else replace(self.record, detail=how)
 
     @property
     def by_itself(self) -> bool:
-        """Whether the rank failed or left by itself rather than after a peer."""
+        """Return whether the rank failed or exited by itself rather than because of a peer."""
         return self.kind in BY_ITSELF
 
     @property
     def victim(self) -> bool:
-        """Whether another rank or the launcher made it end."""
+        """Return whether another rank or the launcher caused the ending."""
         return self.kind in _VICTIM
 
     @property
     def gone(self) -> bool:
-        """Whether the rank left its work: neither ended by the launcher nor after it gave up on a peer."""
+        """Return whether the rank exited early: neither stopped by the launcher nor after an error about a peer."""
         return self.by_itself or self.kind in {"aborted", "unreduced"}
 
     @property
     def in_order(self) -> bool:
-        """Whether it ended with exit code 0."""
+        """Return whether it exited with code 0."""
         return self.kind == "exited" and self.exit_code == 0
 
     @property
     def only_exit_code(self) -> bool:
-        """Whether nothing but an exit code other than 0 is known of its failure."""
+        """Return whether only a non-zero exit code is known about its failure."""
         return not self.type and self.exit_code is not None and self.exit_code > 0
 
 
 def first_is_unknown(endings: Iterable[Ending]) -> bool:
-    """Whether every known ending is that of a victim.
+    """Return whether all known endings are those of victims.
 
-    Then some rank failed first of which nothing is known, so no rank and no way to fail can be ruled out. False
-    without any ending: nothing is known then, not even that a rank failed.
+    Then the rank that failed first is unknown, so no rank and no kind of failure can be ruled out. False
+    without endings, as then it is not even known that a rank failed.
     """
     kinds = [ending.kind for ending in endings]
     return bool(kinds) and all(kind in _VICTIM or kind in {"failed", "unknown"} for kind in kinds)
@@ -131,16 +131,16 @@ def first_is_unknown(endings: Iterable[Ending]) -> bool:
 
 _TABLE = table_beside(__file__)
 ORDER: dict[Kind, int] = _TABLE["order"]
-"""Which of several endings says most about who failed first: lower comes first."""
+"""Priority of endings as evidence of who failed first: lowest first."""
 COMMUNICATION_ERRORS = frozenset(_TABLE["communication_errors"])
-"""Classes that torch's collectives, process groups and stores raise."""
+"""Exception classes of torch's collectives, process groups and stores."""
 _C10D_ERRORS = COMMUNICATION_ERRORS - {"RuntimeError"}
-"""Classes that nothing but torch's communication raises."""
+"""Exception classes that only torch's communication raises."""
 _SOCKET_ERRORS = frozenset(_TABLE["socket_errors"])
-"""Python's own classes for sockets: a lost peer only when torch.distributed raised them."""
+"""Python's socket exceptions: a lost peer only if torch.distributed raised them."""
 
 _TEXT = {name: re.compile("".join(parts)) for name, parts in _TABLE["texts"].items()}
-"""What each of them matches is said in the table."""
+"""Compiled patterns, documented in the table."""
 _WORDS: dict[str, str] = _TABLE["words"]
 VANISHED = _WORDS["vanished"]
 
@@ -150,23 +150,23 @@ def _phrase(row: str, **figures: object) -> Phrase:
 
 
 MISMATCH_TEXT = _TEXT["mismatch_text"]
-"""Of gloo, and of torch with TORCH_DISTRIBUTED_DEBUG=DETAIL."""
+"""Messages of gloo, and of torch with TORCH_DISTRIBUTED_DEBUG=DETAIL."""
 _THEN = " (then "
-"""Behind it the assembled traceback has what clearing up raised, which says nothing about the exception."""
+"""Separates errors during cleanup, which are not informative, in an assembled traceback."""
 
 
 def kind_of_exception(type_: str, message: str, frames: tuple[Frame, ...] = ()) -> Kind:
     """Classify one exception.
 
-    An exception is the rank's own unless torch's communication raised it about a peer. That is certain by a text that
+    An exception is the rank's own unless torch's communication raised it about a peer. This is certain for texts that
     only gloo, NCCL and the stores write: they are C++, so their errors also come out of `work.wait()` or of backward
-    in the user's line. Any other text that speaks of a connection counts only if the innermost frame lies in
-    torch.distributed, or if the class exists nowhere else; an HTTP client has lost connections of its own.
+    in the user's line. Any other text about a connection counts only if the innermost frame is in
+    torch.distributed, or if the class exists nowhere else, as HTTP clients also lose connections.
 
     Args:
         type_: class of the exception, with or without its module.
-        message: its text, also one that was put together from a chain.
-        frames: its traceback, innermost first; empty where it is not known.
+        message: its message, possibly combined from a chain.
+        frames: its traceback, innermost first; empty if unknown.
     """
     name = _TEXT["repeated_class"].sub(r"\1", type_.rpartition(".")[2])
     text = message.partition(_THEN)[0]
@@ -194,20 +194,20 @@ def kind_of_exception(type_: str, message: str, frames: tuple[Frame, ...] = ()) 
 
 
 def is_victim(kind: str) -> bool:
-    """Whether a rank that ended in this way (a `Kind`) was made to by another rank or the launcher."""
+    """Return whether a rank with this ending (a `Kind`) was stopped by another rank or the launcher."""
     return kind in _VICTIM
 
 
 def allocator_of(type_: str, message: str) -> Literal["", "cuda", "cpu"]:
-    """Return which of torch's allocators found no memory: of the device or of the host; empty for any other text."""
-    raised = type_.rpartition(".")[2] == "OutOfMemoryError" and "low on memory" not in message  # Ray's is the host's.
+    """Return the torch allocator that ran out of memory, on the device or the host; empty for any other error."""
+    raised = type_.rpartition(".")[2] == "OutOfMemoryError" and "low on memory" not in message  # Ray's: host.
     if raised or _TEXT["device_memory"].search(message):
         return "cuda"
     return "cpu" if "DefaultCPUAllocator" in message else ""
 
 
 def is_uncaught(text: str) -> bool:
-    """Whether a line is how the interpreter prints an exception that nobody caught: its class comes first."""
+    """Return whether a line is the interpreter's output for an uncaught exception, which begins with its class."""
     return bool(_TEXT["exception_line"].match(text))
 
 
@@ -232,7 +232,7 @@ _FAULTS = frozenset({"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP"})
 
 
 def signal_name(number: int) -> str | None:
-    """9 -> `SIGKILL`; None for a number that is no signal."""
+    """Return the name of a signal: 9 -> `SIGKILL`; None if the number is not a signal."""
     try:
         return signals.Signals(number).name
     except ValueError:
@@ -240,22 +240,22 @@ def signal_name(number: int) -> str | None:
 
 
 def signal_of(exit_code: int) -> str | None:
-    """-9 -> `SIGKILL`. 137, as shells report it, is not taken for a signal: it may be a program's own code."""
+    """Return the signal of an exit code: -9 -> `SIGKILL`. Not for 137 (shells): programs may exit with it."""
     return signal_name(-exit_code)
 
 
 def is_fault(signal: str | None) -> bool:
-    """Whether the signal means that the process failed over its own native code: nobody sends it."""
+    """Return whether the signal is a fault in the process's native code, which is never sent by another process."""
     return signal in _FAULTS
 
 
 def kind_of_signal(signal: str) -> Kind:
-    """Classify the signal that ended a process."""
+    """Classify the signal that killed a process."""
     return "aborted" if signal == "SIGABRT" else "stopped" if signal in _LAUNCHER_SIGNALS else "killed"
 
 
 def kind_of_exit_code(code: int) -> Kind:
-    """Classify an exit code beside which no exception is known; Python ends with 1 after any of them."""
+    """Classify an exit code without a known exception; Python exits with 1 after any of them."""
     if code < 0:
         return kind_of_signal(signal_of(code) or "")
     return "failed" if code == 1 else "exited"
@@ -264,27 +264,27 @@ def kind_of_exit_code(code: int) -> Kind:
 # Records of evidence
 
 _LONG = 120
-"""Characters of a message from which on only its first sentence is shown."""
+"""Length in characters from which only a message's first sentence is shown."""
 _LINE = 200
-"""Characters of a line of a log that are quoted."""
+"""Maximum characters of a quoted log line."""
 _KEPT = 1000
-"""Characters of the first line of a message that are kept."""
+"""Maximum stored characters of a message's first line."""
 _OOM_FACTS = frozenset({"cuda_oom", "cpu_oom"})
 
 
 def ends_a_rank(error: RankError) -> bool:
-    """Whether the record says how a rank ended, rather than what the watch or the launcher noted about it."""
+    """Return whether the record describes how a rank ended, rather than a note of the watch or the launcher."""
     if error.exit_code == ENDED_BY_WATCH and not error.type:
         return False
     return bool(error.type or error.signal or error.exit_code is not None or error.vanished)
 
 
 def of_error(error: RankError, rank: int) -> Ending:
-    """Return the ending that one error record describes.
+    """Convert an error record to an ending.
 
     Args:
         error: satisfies `ends_a_rank`.
-        rank: whose it is taken to be, or `UNNAMED`.
+        rank: the assumed rank, or `UNNAMED`.
     """
     signal, code, line = error.signal, error.exit_code, ""
     if error.type:
@@ -308,7 +308,7 @@ def of_error(error: RankError, rank: int) -> Ending:
 
 
 def of_fact(fact: LogFact, rank: int) -> Ending | None:
-    """Return the ending that one line of a log describes: out of memory, or a kernel that failed."""
+    """Convert a log line to an ending: out of memory, or a kernel that failed."""
     error = str(fact.fields.get("error")) if fact.kind == "cuda_error" else ""
     out_of_memory = "out of memory" in error
     if error and not out_of_memory and "ends" in fact.fields and "shutting down" not in error:
@@ -321,17 +321,17 @@ def of_fact(fact: LogFact, rank: int) -> Ending | None:
 
 
 def of_line(fact: LogFact, rank: int, kind: Kind, **known: Any) -> Ending:
-    """Return the ending that a line of a log tells, with what else is `known` of it."""
+    """Convert a log line to an ending, with further fields in `known`."""
     more = {"type": "", "quoted": shortened(fact.text, _LINE)} | known
     return Ending(rank=rank, file=fact.file, line=fact.line, kind=kind, **more)
 
 
 SIGNAL_TEXTS: dict[str, str] = _TABLE["signals"]
-"""How the C library names a signal, and with it srun and Python."""
+"""The C library's signal descriptions, which srun and Python print."""
 
 
 def of_srun(fact: LogFact) -> list[Ending]:
-    """Return the endings that one line of srun describes (fact `srun_task`). Each of its tasks is a rank."""
+    """Return the endings in one line of srun (fact `srun_task`). Each task is a rank."""
     text = str(fact.fields.get("why", ""))
     ranks = fact.fields.get("ranks", ())
     if match := _TEXT["srun_code"].match(text):
@@ -344,7 +344,7 @@ def of_srun(fact: LogFact) -> list[Ending]:
 
 
 def by_kernel(ending: Ending, fact: LogFact) -> Ending:
-    """Return the ending of a rank that the kernel killed for memory, as this line of it or of Slurm says."""
+    """Return the ending of a rank that the kernel killed for memory, according to a line of the kernel or Slurm."""
     whole_host = not any(fact.fields.get(name) for name in ("cgroup", "kills")) and fact.fields.get("constraint") in (
         None, "CONSTRAINT_NONE",
     )  # fmt: skip
@@ -355,7 +355,7 @@ def by_kernel(ending: Ending, fact: LogFact) -> Ending:
 
 
 def _telling_line(error: RankError) -> str:
-    """As `_first_line`, of the line about memory: NCCL puts it last, c10 behind the check that failed."""
+    """Return `_first_line` of the line about memory: NCCL prints it last, c10 after the failed check."""
     if asked := _TEXT["request"].match(error.message):
         return f"{error.type}: {asked[0]}"
     if _TEXT["out_of_memory_type"].search(error.type):
@@ -367,14 +367,14 @@ def _telling_line(error: RankError) -> str:
 
 
 def _opening(message: str) -> str:
-    """Return the first line, and the second where the first only announces it: `Failed to import x because of:`."""
+    """Return the first line, and the second if the first only introduces it: `Failed to import x because of:`."""
     first, _, rest = message.strip().partition("\n")
     announced = rest.partition("\n")[0].strip() if first.rstrip().endswith(":") else ""
     return f"{first.rstrip()} {announced}".rstrip()
 
 
 def _first_line(error: RankError) -> str:
-    """Class and first line of the message; of a long line its first sentence."""
+    """Return class and first line of the message; only the first sentence of a long line."""
     line = " ".join(_opening(error.message).split())
     if check := _TEXT["own_arguments"].match(line):
         line = f"gloo/{check[1]}: {check[2]} does not hold"
@@ -383,17 +383,17 @@ def _first_line(error: RankError) -> str:
     return f"{error.type}: {shortened(line, 200)}" if line else error.type
 
 
-# The last line of a traceback, where nothing else of the exception is known
+# The last line of a traceback, if nothing else is known of the exception
 
 
 def exception_of_line(text: str) -> tuple[str, str]:
-    """Return class and message of `KeyError: 'x'`; the class is empty where the line names none."""
+    """Return class and message of `KeyError: 'x'`; the class is empty if the line has none."""
     match = _TEXT["exception"].match(text.strip())
     return (match[1].rpartition(".")[2], match[2]) if match else ("", text.strip())
 
 
 def kind_of_line(text: str) -> Kind:
-    """Classify the last line of a traceback; `unknown` where it says nothing about an ending."""
+    """Classify the last line of a traceback; `unknown` if it does not describe an ending."""
     type_, message = exception_of_line(text)
     if type_:
         return kind_of_exception(type_, message)

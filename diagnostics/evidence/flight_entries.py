@@ -1,4 +1,4 @@
-"""Converts the entries of a flight-recorder dump to calls: all forms that torch has written since 2.4.
+"""Converts the entries of a flight-recorder dump to calls: all formats since torch 2.4.
 
 Sources: FlightRecorder.hpp / FlightRecorderDetail.hpp of PyTorch (names of fields), measured dumps of gloo.
 """
@@ -21,15 +21,15 @@ _Config = dict[str, tuple[str, tuple[int, ...]]]
 _CACHE: dict[bytes, tuple[str, Described]] = {}
 _MAX_CACHED = 50_000
 _ELEMENTS = {"gather": 0, "scatter": 1, "broadcast": 0, "reduce": 0}
-"""Rooted operations: the side whose sizes every rank gives (0 inputs, 1 outputs)."""
+"""Rooted operations: the side whose sizes are set on every rank (0 for inputs, 1 for outputs)."""
 
 
 def dump(value: dict[str, Any], rank: int | None, file: str) -> Dump:
-    """One recorder's dump in the common form.
+    """Convert one recorder's dump to the common format.
 
     Raises:
-        ValueError: entries of it cannot be understood. What a rank did is then not known: the calls that are left out
-            would read as calls that it never made.
+        ValueError: some entries are invalid. The rank's history is then unknown: the omitted calls
+            would look like calls that it never issued.
     """
     raw = value.get("entries")
     if raw is not None and not isinstance(raw, list):
@@ -49,8 +49,8 @@ def dump(value: dict[str, Any], rank: int | None, file: str) -> Dump:
     for name, (desc, ranks) in config.items():
         if name and ranks:
             members.setdefault(GroupKey(recorder, name, desc), ranks)
-    # Gloo overwrites its one entry by the group joined last, and writes no ranks for one that is not the default. So a
-    # full list says that no other group was joined after the default one; `[]` says that one was.
+    # Gloo overwrites its single entry with the group joined last, and writes no ranks for non-default groups. So a
+    # full list means that no other group was joined after the default one; `[]` means that one was.
     nameless = config.get("", ("", ()))[1]
     default = next((ranks for key, ranks in members.items() if key.desc == DEFAULT_GROUP), ())
     return Dump(
@@ -67,7 +67,7 @@ def dump(value: dict[str, Any], rank: int | None, file: str) -> Dump:
 
 
 def _config(raw: Any) -> _Config:
-    """Read the groups; ValueError where they have more members together than the groups of any rank."""
+    """Parse the groups; raise ValueError if they have more members in total than the groups of any rank."""
     config: _Config = {}
     left = MAX_MEMBERS
     for key, group in raw.items() if isinstance(raw, dict) else ():
@@ -81,7 +81,7 @@ def _config(raw: Any) -> _Config:
 
 
 def _ranks(raw: Any) -> tuple[int, ...]:
-    """`"[0, 1]"` or a list."""
+    """Parse `"[0, 1]"` or a list."""
     if isinstance(raw, str):
         numbers = [int(part) for part in re.findall(r"\d{1,9}", raw)]
     else:
@@ -92,22 +92,22 @@ def _ranks(raw: Any) -> tuple[int, ...]:
 def _outside(groups: dict[int, GroupKey]) -> list[tuple[int, int]]:
     """Return pairs of group names between which a rank joined no other group.
 
-    A rank numbers the groups it belongs to (`pg_id`) and all ranks together number the names, both in order of
-    creation. Between two groups with consecutive ids, the rank therefore joined none whose name lies between theirs.
+    A rank numbers its own groups (`pg_id`), and all ranks jointly number the names, both in order of
+    creation. Between two groups with consecutive ids, the rank therefore joined no group with a name between theirs.
     """
     named = [(pg_id, int(key.name)) for pg_id, key in sorted(groups.items()) if _NUMBERED.fullmatch(key.name)]
     if named and named[0][0] > 0:
-        named.insert(0, (0, 0))  # The default group, of which nothing was recorded.
+        named.insert(0, (0, 0))  # The default group, without recorded calls.
     return [
         (name, after) for (pg_id, name), (later, after) in pairwise(named) if later == pg_id + 1 and after > name + 1
     ]
 
 
 def _counters(raw: Any, groups: dict[int, GroupKey], config: _Config, recorder: str) -> dict[GroupKey, tuple[int, int]]:
-    """Group -> (enqueued, completed). `pg_status` is keyed by pg_id, which only entries tie to a name.
+    """Return group -> (enqueued, completed). `pg_status` is keyed by pg_id, which only entries map to a name.
 
-    Where a group has no entry in the dump: ids and names are both given in the order of creation, so with
-    as many of the one as of the other they pair up, unless an entry contradicts.
+    For groups without entries: ids and names are both assigned in order of creation, so with
+    equal numbers of both they are paired, unless an entry contradicts.
     """
     status = {}
     for key, counts in raw.items() if isinstance(raw, dict) else ():
@@ -169,7 +169,7 @@ def _call(
 
 
 def _point_to_point(call: Call, entry: dict[str, Any], members: tuple[int, ...]) -> None:
-    """`nccl:recv 0<-1` is in ranks of the group; the second one is the peer."""
+    """Parse `nccl:recv 0<-1`, which has ranks of the group; the second one is the peer."""
     call.seq = integer(entry.get("p2p_seq_id")) or 0
     match = _P2P.search(str(entry.get("profiling_name")))
     call.p2p = match[1] if match else call.wire.op.split(" ")[0]

@@ -1,4 +1,4 @@
-"""Walks a path and builds the Evidence: which files there are, whose, which could not be used, how many ranks."""
+"""Walks a path and builds the Evidence: files, their ranks, the unusable ones, and the number of ranks."""
 
 import stat
 import time
@@ -30,26 +30,26 @@ from diagnostics.evidence.walk import Walk
 from diagnostics.runs.find import NoSuchRunError, find_run
 
 QUIET_S = 2.0
-"""Nothing is said about the progress of a shorter gathering."""
+"""Progress is not reported for shorter gathering."""
 EVERY_S = 0.5
 NAMED = 8
-"""Files without evidence that are named; the others are counted."""
+"""Number of files without evidence that are named; the others are counted."""
 LONG_HEAD_BYTES = 1 << 20
-"""Of a JSON object whose beginning tells nothing: exporters put tables of their own before the events of a trace."""
+"""Bytes read to identify a JSON object: exporters may write other tables before the events of a trace."""
 MAX_FOREIGN_PICKLE_BYTES = 16 << 20
-"""Pickles that no reader knows are looked into only to say what they would have run."""
+"""Unknown pickles up to this size are inspected, only to report what they would have executed."""
 
 
 def gather(path: Path, limits: Limits, progress: Callable[[str], None] | None = None) -> Evidence:
-    """Everything below a path (a folder or one file) that is evidence.
+    """Read all evidence below a path.
 
     Args:
-        path: a run folder of dtk, any other folder, or one file.
-        limits: on untrusted files.
-        progress: told what was found so far, twice a second once it takes over two seconds.
+        path: dtk's run folder, any other folder, or one file.
+        limits: limits for untrusted files.
+        progress: called with the findings so far, twice a second after the first two seconds.
 
     Raises:
-        DiagnosticsError: there is no such path, or nothing in it can be used.
+        DiagnosticsError: the path does not exist, or has no usable evidence.
     """
     target = _target(path)
     is_folder = target.is_dir()
@@ -63,7 +63,7 @@ def gather(path: Path, limits: Limits, progress: Callable[[str], None] | None = 
     gathering = _Gathering(evidence, progress)
     if is_folder:
         skipped: frozenset[str] = frozenset()
-        if evidence.run is not None:  # Folders that are read otherwise, and the logs of earlier attempts.
+        if evidence.run is not None:  # Folders that are read separately, and the logs of earlier attempts.
             earlier = min(evidence.run.attempt, 10_000)
             skipped = run_folder.SKIPPED.union(f"logs/attempt_{attempt}" for attempt in range(earlier))
         walk = Walk(root, limits, evidence.problems, skipped)
@@ -80,7 +80,7 @@ def gather(path: Path, limits: Limits, progress: Callable[[str], None] | None = 
 
 
 def _target(path: Path) -> Path:
-    """Return the path without links, if it is a folder or a regular file."""
+    """Return the resolved path if it is a folder or a regular file."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError) as problem:
@@ -108,7 +108,7 @@ def _did_you_mean(path: Path) -> str:
 
 
 def _refuse_nothing(path: Path, evidence: Evidence, seen: Counter[str], logs_read: int, empty: int) -> None:
-    """Raise DiagnosticsError when there is no usable evidence."""
+    """Raise DiagnosticsError if there is no usable evidence."""
     if evidence.run is not None or any(evidence.files.values()) or evidence.stacks or evidence.errors or evidence.facts:
         return
     if evidence.problems:
@@ -125,7 +125,7 @@ def _refuse_nothing(path: Path, evidence: Evidence, seen: Counter[str], logs_rea
 
 
 def _contents_text(seen: Counter[str], empty: int) -> str:
-    """`5 .log, 2 without an ending, all of them empty`"""
+    """Summarize the files: `5 .log, 2 without an ending, all of them empty`."""
     ordered = sorted(seen.items(), key=lambda item: (-item[1], item[0]))
     parts = [f"{count:,} {ending}" for ending, count in ordered[:6]]
     rest = sum(count for _, count in ordered[6:])
@@ -137,7 +137,7 @@ def _contents_text(seen: Counter[str], empty: int) -> str:
 
 
 class _Gathering(Struct):
-    """Takes file after file and settles at the end what needs all of them."""
+    """Collects file by file; resolves at the end what depends on all of them."""
 
     evidence: Evidence
     progress: Callable[[str], None] | None
@@ -146,7 +146,7 @@ class _Gathering(Struct):
     claims: Claims = field(default_factory=Claims)
     counts: Counter[str] = field(default_factory=Counter)
     foreign: list[str] = field(default_factory=list)
-    """Files that hold no evidence, though their names allow it."""
+    """Files without evidence, though their names match."""
     files: list[str] = field(default_factory=list)
     """Every file, relative to the root."""
     empty: int = 0
@@ -154,7 +154,7 @@ class _Gathering(Struct):
     reported_s: float = 0.0
 
     def take(self, path: Path) -> None:
-        """One file; whatever is wrong with it ends as a problem."""
+        """Read one file; errors become problems."""
         now_s = time.monotonic()
         if self.progress is not None and now_s - self.began_s >= QUIET_S and now_s - self.reported_s >= EVERY_S:
             self.reported_s = now_s
@@ -215,7 +215,7 @@ class _Gathering(Struct):
             self._problem("file", file, str(EmptyFileError()), "empty")
 
     def _foreign_pickle(self, path: Path, file: str) -> None:
-        """Of no kind that is known; a refusal is worth a line."""
+        """Inspect a pickle of unknown kind; report rejected content."""
         if path.stat().st_size > MAX_FOREIGN_PICKLE_BYTES:
             return
         try:
@@ -227,7 +227,7 @@ class _Gathering(Struct):
         self._problem("file", file, "other_pickle")
 
     def finish(self) -> None:
-        """Ranks, duplicates, world size and environment, in an order that no name and no listing decides."""
+        """Resolve ranks, duplicates, world size and environment, independent of the order of names and listings."""
         evidence = self.evidence
         traces = list(evidence.handles(TraceFile))
         for reader in readers():
@@ -251,7 +251,7 @@ class _Gathering(Struct):
         evidence.problems.sort(key=lambda problem: (problem.kind, problem.file, problem.what))
 
     def tell_foreign(self) -> None:
-        """One note on all files that hold no evidence; a run of dtk has such files of its own."""
+        """Add one note on all files without evidence, except for those that dtk's runs write."""
         files = sorted(set(self.foreign) - {problem.file for problem in self.evidence.problems})
         if files and self.evidence.run is None:
             about, figures = "foreign_more" if len(files) > NAMED else "foreign_files", {"files": files[:NAMED]}

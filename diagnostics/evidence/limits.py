@@ -1,4 +1,4 @@
-"""Bounds on untrusted files, and the only ways to read one: whole, or as a decompressed stream."""
+"""Limits for untrusted files, and the only functions that read one: whole, or as a decompressed stream."""
 
 import errno
 import gc
@@ -16,37 +16,37 @@ from diagnostics.contract.files import open_regular
 
 BLOCK_BYTES = 1 << 20
 MOST_DEPTH = 500
-"""Python's own limit is 1,000 calls, of which the reader has used some: deeper values cannot be read at any factor."""
+"""Python's own limit is 1,000 calls, some of which the reader uses: deeper values cannot be read with any factor."""
 _GZIP = b"\x1f\x8b"
 
 
-@dataclass(frozen=True, slots=True)  # No Struct: `dtk diagnose --help` shows it, and starts without msgspec.
+@dataclass(frozen=True, slots=True)  # Not a Struct: `dtk diagnose --help` shows it without importing msgspec.
 class Limits:
-    """Raised together by `--limit-scale`; every one is stated in `dtk diagnose --help`."""
+    """Limits, scaled together by `--limit-scale`; all are listed in `dtk diagnose --help`."""
 
     whole_bytes: int = 256 << 20
-    """Largest file, after decompression, that is held in memory as a whole (dumps, snapshots, stacks)."""
+    """Largest file, after decompression, that is loaded as a whole (dumps, snapshots, stacks)."""
     stream_bytes: int = 16 << 30
     """Largest file, after decompression, that is read as a stream (traces, logs)."""
     ratio: int = 200
-    """Decompressed over compressed bytes, once more than 64 MiB came out: real traces stay below 60."""
+    """Decompressed over compressed bytes, after the first 64 MiB: real traces stay below 60."""
     depth: int = 64
-    """Nesting of JSON; no factor raises it over `MOST_DEPTH`."""
+    """Nesting of JSON; no factor raises it above `MOST_DEPTH`."""
     line_bytes: int = 64 << 10
-    """Longest line of a log that is looked at; the rest of a longer one is skipped."""
+    """Longest line of a log; the rest of a longer one is skipped."""
     event_bytes: int = 4 << 20
     """Longest single event of a trace."""
     files: int = 200_000
-    """Files looked at below PATH."""
+    """Maximum number of files below PATH."""
     spans: int = 4_000_000
-    """Device events kept of one trace or Nsight export; beyond, its window ends there."""
+    """Device events kept per trace or Nsight export; its window ends at the limit."""
     seconds: int = 60
-    """Processor time that one file or one cause may take; `budget` adds some for each MiB of evidence."""
+    """Processor time for one file or one cause; `budget` adds time for each MiB of evidence."""
     memory_bytes: int = 1 << 30
-    """Memory that it may take, likewise."""
+    """Memory for one file or one cause; `budget` adds memory likewise."""
 
     def scaled(self, factor: float) -> "Limits":
-        """All limits times `factor`; the depth at most `MOST_DEPTH`, or as it was."""
+        """Return all limits times `factor`; the depth is at most `MOST_DEPTH`, or unchanged."""
         scaled = {name: int(getattr(self, name) * factor) for name in self.__dataclass_fields__}
         scaled["depth"] = min(scaled["depth"], max(MOST_DEPTH, self.depth))
         return Limits(**scaled)
@@ -54,7 +54,7 @@ class Limits:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Build what has no cycles without looking for garbage in it, which would take longer than building it."""
+    """Disable garbage collection while building data without cycles: collecting would take longer than building."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -65,20 +65,20 @@ def uncollected() -> Iterator[None]:
 
 
 class EmptyFileError(ValueError):
-    """A file without any content."""
+    """A file without content."""
 
     def __init__(self) -> None:
         super().__init__("it is empty")
 
 
 class TooLargeError(ValueError):
-    """A file is over a limit. The message says which, and how to raise it."""
+    """A file exceeds a limit. The message names it, and how to raise it."""
 
 
 SMALL_BYTES = 1 << 20
-"""Of a record that `small_json` reads."""
+"""Size limit of `small_json`."""
 RATIO_FREE_BYTES = 64 << 20
-"""Bytes that may come out before the ratio counts: short files of zeros are no attack."""
+"""Bytes without a limit on the ratio: short files of zeros are harmless."""
 
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
@@ -88,7 +88,7 @@ _listeners: list[_Tell] = []
 
 @contextmanager
 def reading(tell: _Tell) -> Iterator[None]:
-    """While it is open, `tell(path, share)` hears how far each file was read, from 0 to 1, many times a second."""
+    """Within the context, call `tell(path, share)` with the read share of each file, 0 to 1, many times a second."""
     _listeners.append(tell)
     try:
         yield
@@ -97,7 +97,7 @@ def reading(tell: _Tell) -> Iterator[None]:
 
 
 def is_deeper(head: bytes, limits: Limits) -> bool:
-    """Whether JSON that begins so is nested over the limit."""
+    """Return whether JSON with this beginning is nested deeper than the limit."""
     if head.lstrip()[:1] not in (b"{", b"["):
         return False
     depth = 0
@@ -113,14 +113,14 @@ def blocks(path: Path, limits: Limits, block_bytes: int = BLOCK_BYTES, text: boo
 
     Args:
         path: a regular file.
-        limits: on untrusted files.
-        block_bytes: how much is held at once.
-        text: leave out the holes of a sparse file, which hold no lines, however long they are.
+        limits: limits for untrusted files.
+        block_bytes: size of a block in memory.
+        text: skip the holes of a sparse file, which contain no lines.
 
     Raises:
         OSError: it cannot be read.
-        TooLargeError: more than `stream_bytes`, or compressed beyond `ratio`.
-        ValueError: the gzip stream is damaged; what was whole before it has been yielded.
+        TooLargeError: the file exceeds `stream_bytes` or `ratio`.
+        ValueError: the gzip stream is damaged; the intact part has been yielded.
     """
     total = 0
     with open_regular(path, follow=False) as file:
@@ -144,15 +144,15 @@ def _written(file: BinaryIO, block_bytes: int) -> Iterator[bytes]:
             try:
                 file.seek(file.tell(), os.SEEK_DATA)
             except OSError as problem:
-                if problem.errno == errno.ENXIO:  # Nothing but a hole up to the end; else there are no holes here.
+                if problem.errno == errno.ENXIO:  # Only a hole up to the end, or the file system does not report holes.
                     return
 
 
 def lines_of(path: Path, limits: Limits) -> Iterator[bytes]:
-    """Yield the lines of a file of records without their ends; of one that is too long only a part, which is no record.
+    """Yield the lines of a file without line ends; overlong lines are cut, which makes them invalid records.
 
     Raises:
-        OSError, ValueError: as `blocks`.
+        OSError, ValueError: as for `blocks`.
     """
     rest = b""
     for block in blocks(path, limits, text=True):
@@ -194,11 +194,11 @@ def _gunzip(file: object, limits: Limits, block_bytes: int) -> Iterator[bytes]:
 
 
 def whole(path: Path, limits: Limits) -> bytes:
-    """All bytes of a file, decompressed if they are gzip.
+    """Return all bytes of a file, decompressed if gzip.
 
     Raises:
         OSError: it cannot be read.
-        TooLargeError: more than `whole_bytes`, or compressed beyond `ratio`.
+        TooLargeError: the file exceeds `whole_bytes` or `ratio`.
         ValueError: the gzip stream is damaged.
     """
     parts: list[bytes] = []
@@ -216,7 +216,7 @@ def small_json(path: Path, limits: Limits, most_bytes: int = SMALL_BYTES) -> dic
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is damaged, too large, nested too deep, or no object.
+        ValueError: it is damaged, too large, nested too deeply, or not an object.
     """
     data = whole(path, limits)
     if len(data) > most_bytes:
@@ -233,7 +233,7 @@ def small_json(path: Path, limits: Limits, most_bytes: int = SMALL_BYTES) -> dic
 
 
 def head(path: Path, size_bytes: int = 8192) -> bytes:
-    """Return the first bytes of a file, decompressed as far as possible, by which readers know it; raises OSError."""
+    """Return the first bytes of a file, decompressed if possible, for readers to identify it; raise OSError."""
     with open_regular(path, follow=False) as file:
         data = file.read(size_bytes)
     if not data.startswith(_GZIP):

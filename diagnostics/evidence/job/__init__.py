@@ -1,1 +1,1 @@
-"""Assigns files to ranks: which rank, which of several files counts, and whether all are of one job."""
+"""Assigns files to ranks, selects one of several files for a rank, and checks that all are from one job."""

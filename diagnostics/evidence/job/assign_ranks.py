@@ -1,4 +1,4 @@
-"""Assigns lines, stacks and errors to ranks: maps local ranks and NCCL's processes to global ranks."""
+"""Assigns log lines, stacks and errors to ranks: maps local ranks and NCCL's processes to global ranks."""
 
 import re
 from collections import defaultdict
@@ -16,11 +16,11 @@ _PARALLEL = re.compile(
     r"(?:^|/)(?:torch/distributed/|torch/nn/parallel/distributed\.py|torch/multiprocessing/spawn\.py|deepspeed/|horovod/|"
     r"ray/|(?:vllm|sglang)/|megatron/)"
 )
-"""Code that runs in jobs of several processes."""
+"""Code that runs in multi-process jobs."""
 
 
 def assign_ranks(evidence: Evidence, read: list[tuple[Contents, Owner]]) -> None:
-    """Move records into the evidence, with local ranks made global and NCCL's processes made ranks."""
+    """Move records into the evidence, with local ranks and NCCL's processes mapped to global ranks."""
     newest: dict[str, int] = {}
     for _, of in read:
         if of.attempt is not None:
@@ -30,7 +30,7 @@ def assign_ranks(evidence: Evidence, read: list[tuple[Contents, Owner]]) -> None
     processes = _processes(read)
 
     def settled(stated: int | None, fact: LogFact | None = None) -> int | None:
-        """From the rank that a record states to the global one; below zero is local: -1 is local rank 0."""
+        """Convert a recorded rank to the global one; negative values are local: -1 is local rank 0."""
         if stated is None and of.local_rank is not None:
             stated = -1 - of.local_rank
         if stated is None and fact is not None:
@@ -49,7 +49,7 @@ def assign_ranks(evidence: Evidence, read: list[tuple[Contents, Owner]]) -> None
 
 
 def _one_node(reads: list[Contents]) -> bool:
-    """Whether torchrun's `[default3]:` can be taken for rank 3: no second node, no rank beyond those of this one."""
+    """Return whether torchrun's `[default3]:` can mean global rank 3: no second node, no higher ranks."""
     prefixed = [read for read in reads if read.local]
     facts = [fact for read in reads for fact in read.facts if fact.kind != "start"]
     most = max((fact.fields.get("nranks", 0) for fact in facts), default=0)
@@ -57,7 +57,7 @@ def _one_node(reads: list[Contents]) -> bool:
 
 
 def _processes(logs: Iterable[tuple[Contents, Owner]]) -> dict[str, int]:
-    """NCCL's `host:pid` -> rank, from the communicators with the most ranks in the whole evidence."""
+    """Return NCCL's `host:pid` -> rank, from the communicators with the most ranks in the whole evidence."""
     worlds: dict[str, tuple[int, int]] = {}
     for read, _ in logs:
         for process, world in read.processes.items():
@@ -68,7 +68,7 @@ def _processes(logs: Iterable[tuple[Contents, Owner]]) -> dict[str, int]:
 
 
 def adopt_single(evidence: Evidence) -> None:
-    """Assign a log without any rank to rank 0, if nothing shows a second process."""
+    """Assign a log without ranks to rank 0 if there is no sign of a second process."""
     records: list[RankError | LogFact] = [*evidence.errors, *evidence.facts]
     others: list[Any] = [handle for kind in OF_RANKS for handle in evidence.files.get(kind, ())]
     ranks = {record.rank for record in (*others, *evidence.stacks, *records)} - {None, 0}
@@ -79,7 +79,7 @@ def adopt_single(evidence: Evidence) -> None:
         return
     lone = [error for error in evidence.errors if error.rank is None and error.type]
     if not all(error.frames and error.frames[-1].function == "<module>" for error in lone):
-        return  # What was cut out of a log may be of any rank.
+        return  # Text cut from a log may be from any rank.
     if any(_PARALLEL.search(frame.file.replace("\\", "/")) for error in lone for frame in error.frames):
         return
     if not lone or any(is_victim(kind_of_exception(error.type, error.message, error.frames)) for error in lone):
@@ -89,7 +89,7 @@ def adopt_single(evidence: Evidence) -> None:
 
 
 def launched(owners: Iterable[Owner], logs: list[tuple[Contents, Owner]]) -> frozenset[int]:
-    """Ranks for which torchrun made a folder, also where nothing was written into it; none with several nodes."""
+    """Return ranks for which torchrun created a folder, even an empty one; none for several nodes."""
     placed = [(of.node, of.attempt or 0, of.local_rank) for of in owners if of.local_rank is not None]
     offsets = {read.offset for read, _ in logs if read.offset is not None}
     if len({node for node, _, _ in placed}) != 1 or len(offsets) > 1:
@@ -100,9 +100,9 @@ def launched(owners: Iterable[Owner], logs: list[tuple[Contents, Owner]]) -> fro
 
 
 def adopt_listed(evidence: Evidence) -> None:
-    """Assign the one exception of a log without ranks to the one process that torchrun lists with exit code 1.
+    """Assign the only exception of a log without ranks to the only process that torchrun lists with exit code 1.
 
-    Python ends with that code after an exception that nobody caught; its peers in the list were stopped by a signal.
+    Python exits with that code after an uncaught exception; its peers in the list were stopped by a signal.
     """
     for fact in [fact for fact in evidence.facts if fact.kind == "torchrun_list"]:
         homeless = [e for e in evidence.errors if e.rank is None and e.type and e.file == fact.file]
@@ -115,7 +115,7 @@ def adopt_listed(evidence: Evidence) -> None:
 
 
 def adopt(evidence: Evidence) -> None:
-    """Assign the last words of an aborting process, which carry no prefix, to the one rank that died by that signal."""
+    """Assign the last messages of an aborting process, without a prefix, to the only rank that died by that signal."""
     signals: defaultdict[str, set[int]] = defaultdict(set)
     for error in evidence.errors:
         if error.rank is not None and error.signal is not None:
@@ -138,10 +138,10 @@ def adopt(evidence: Evidence) -> None:
 
 
 def merge_errors(errors: list[RankError]) -> list[RankError]:
-    """One record where several files tell of the same end; by rank, then by time.
+    """Merge records from several files about one ending; sort by rank, then by time.
 
-    A traceback in a log repeats the error file, torchrun's list and dtk's status repeat both: the fullest is
-    kept and given the exit code, signal, step and time that only another has.
+    A traceback in a log repeats the error file; torchrun's list and dtk's status repeat both. The most complete is
+    kept, with the exit code, signal, step and time of the others if it has none.
     """
     by_rank: defaultdict[int | None, list[RankError]] = defaultdict(list)
     for error in sorted(errors, key=_fullness):
@@ -162,13 +162,13 @@ def merge_errors(errors: list[RankError]) -> list[RankError]:
 
 
 def _fullness(error: RankError) -> tuple[Any, ...]:
-    """Fullest first: with a type, with frames, from a file of its own."""
+    """Sort key, most complete first: with a type, with frames, from a separate file."""
     own_file = error.line == 0 and error.file != "status.json"
     return (not error.type, not error.frames, not own_file, error.file, error.line, error.type, error.message)
 
 
 def _same(error: RankError, other: RankError) -> bool:
-    """Whether two records may tell of one end: the same exception, or one says only how the process ended."""
+    """Return whether two records may be about one ending: the same exception, or one has only the exit."""
     if error.type and other.type:
         first, second = _words(error.message), _words(other.message)
         return error.type == other.type and (first.startswith(second[:60]) or second.startswith(first[:60]))

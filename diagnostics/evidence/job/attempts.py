@@ -1,4 +1,4 @@
-"""Assigns evidence to attempts of a job. torchrun and dtk keep what each attempt left in a folder `attempt_<n>`."""
+"""Assigns evidence to attempts of a job. torchrun and dtk store each attempt in a folder `attempt_<n>`."""
 
 import re
 from collections.abc import Iterable
@@ -16,21 +16,21 @@ from diagnostics.evidence.readers import error, watch
 
 _ATTEMPT = re.compile(r"(?:^|(.*)/)attempt_(\d{1,6})/")
 MOST_TOLD = 3
-"""Attempts, the last before the one that counts."""
+"""Maximum number of reported attempts before the last one."""
 _MOST_RANKS = 1024
-"""Error files that are read of an earlier attempt."""
+"""Maximum number of error files read per earlier attempt."""
 
 
 def set_aside(
     evidence: Evidence, files: Iterable[str], read: list[tuple[Contents, Owner]]
 ) -> list[tuple[Contents, Owner]]:
-    """Return what was read of the last attempt; errors of earlier ones go into `evidence.earlier`.
+    """Return the contents of the last attempt; move errors of earlier ones to `evidence.earlier`.
 
-    Nothing is set aside where the last attempt left nothing that was read: how it went is not known then.
+    Nothing is set aside if no content of the last attempt was read, as its result is then unknown.
 
     Args:
-        evidence: the job's, changed in place.
-        files: every file that was looked at, relative to the root.
+        evidence: the job's evidence, changed in place.
+        files: all files, relative to the root.
         read: contents of small files.
     """
     for contents, _ in read:
@@ -56,7 +56,7 @@ def set_aside(
         if place is not None and place[1] < last[place[0]] and (ended_well or place[0] in speak):
             earlier.setdefault(place[1], []).extend(contents.errors)
         elif place is None and ended_well and contents.errors:
-            # All attempts write to the log of the launcher, which says in the end that the last one went well.
+            # All attempts write to the launcher's log, which states at the end that the last one succeeded.
             earlier.setdefault(max(last.values()) - 1, []).extend(contents.errors)
         else:
             of_last.append((contents, owner))
@@ -65,13 +65,13 @@ def set_aside(
 
 
 def _place(file: str) -> tuple[str, int] | None:
-    """Return the folder of the job and the number of the attempt that a file belongs to."""
+    """Return the job's folder and the attempt number of a file."""
     match = _ATTEMPT.match(file)
     return None if match is None else ((match[1] or "").rpartition("/")[0], int(match[2]))
 
 
 def _of_run(root: Path, attempt: int, limits: Limits) -> list[EarlierAttempt]:
-    """Return how the attempts before the last one of a run of dtk ended, by their error files."""
+    """Return how the attempts of a dtk run before the last one ended, from their error files."""
     earlier = []
     for number in range(max(0, attempt - MOST_TOLD), attempt):
         errors, silent = [], []
@@ -87,7 +87,7 @@ def _of_run(root: Path, attempt: int, limits: Limits) -> list[EarlierAttempt]:
 
 
 def _first(errors: Iterable[RankError]) -> RankError | None:
-    """Return the error of the rank that failed first: a cause before its consequences, a named rank, then by time."""
+    """Return the error of the rank that failed first: causes before consequences, named ranks first, then by time."""
 
     def order(error: RankError) -> tuple[int, bool, float]:
         rank = UNNAMED if error.rank is None else error.rank

@@ -1,4 +1,4 @@
-"""Chooses among several files about the same rank, and refuses folders that hold several jobs."""
+"""Chooses among several files for one rank, and rejects folders that contain several jobs."""
 
 import re
 from collections import defaultdict
@@ -24,9 +24,9 @@ from diagnostics.evidence.readers.nsys import NsysFile
 from diagnostics.evidence.readers.ring import RingFile
 
 JOB_S = 90 * 86_400.0
-"""No job lasts longer: records of different kinds further apart are of different ones."""
+"""Maximum duration of a job: records of different kinds further apart are from different jobs."""
 WINDOWS_S = 86_400.0
-"""Profiler windows further apart are of one job only if a process wrote into both."""
+"""Profiler windows further apart are from one job only if a process is in both."""
 _HEAD_BYTES = 64 << 10
 _EVENT = re.compile(
     rb'"cat"\s*:\s*"(?:cpu_op|operator|user_annotation|cuda_runtime)"[^{}]{0,4000}?"pid"\s*:\s*(\d{1,12})'
@@ -36,26 +36,26 @@ _EVENT = re.compile(
 _BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})')
 _RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]{0,2000}?"rank"\s*:\s*(\d{1,7})')
 _EPOCH_US = 1e15
-"""Times below it count from the start of the machine."""
+"""Smaller times are relative to the boot time."""
 
 
 class Moment(Struct, frozen=True):
-    """When a file was written."""
+    """Time of writing of a file."""
 
     kind: str
     file: str
     at_s: float
-    """Since 1970."""
+    """Seconds since 1970."""
     rank: int | None = None
     pid: int | None = None
 
 
 def refuse_mixed(evidence: Evidence, handles: Iterable[Any], standing: Iterable[tuple[str, float]]) -> None:
-    """Raise DiagnosticsError if two files cannot be of one job.
+    """Raise DiagnosticsError if two files cannot be from one job.
 
     Args:
-        evidence: its Nsight exports.
-        handles: of all traces.
+        evidence: its Nsight exports are checked.
+        handles: handles of all traces.
         standing: file and time (s since 1970) of the last call of flight dumps.
     """
     traces = [moment for handle in handles if (moment := _trace(handle)) is not None]
@@ -74,7 +74,7 @@ def refuse_mixed(evidence: Evidence, handles: Iterable[Any], standing: Iterable[
 
 
 def _trace(handle: Any) -> Moment | None:
-    """Return the moment of the first event of a trace, or None if its clock is unknown."""
+    """Return the time of a trace's first event, or None if its clock is unknown."""
     try:
         start = head(handle.path, _HEAD_BYTES)
     except OSError:
@@ -89,7 +89,7 @@ def _trace(handle: Any) -> Moment | None:
 
 
 def _windows(evidence: Evidence, moments: Sequence[Moment]) -> None:
-    """Windows days apart are of one job where a process is in both."""
+    """Check windows days apart, which are from one job if a process is in both."""
     ordered = sorted(moments, key=attrgetter("at_s", "file"))
     for n, (early, late) in enumerate(pairwise(ordered)):
         if late.at_s - early.at_s <= WINDOWS_S:
@@ -110,10 +110,10 @@ def _refuse(evidence: Evidence, one: Moment, other: Moment, why: str = "") -> No
 
 
 def one_per_rank(reader: Reader, handles: list[Any], evidence: Evidence) -> list[Any]:
-    """At most one handle of a kind for each rank and group of `Reader.groups`: the larger file.
+    """Return at most one handle for each rank and group of `Reader.groups`: the largest file.
 
     Raises:
-        DiagnosticsError: several folders hold the same ranks: a choice for each rank would mix jobs.
+        DiagnosticsError: several folders contain the same ranks; choosing for each rank would mix jobs.
     """
     if reader.groups is None:
         return handles
@@ -146,15 +146,15 @@ def _refuse_several_jobs(kind: str, groups: dict[int, list[Any]], evidence: Evid
 
 
 def refuse_mixed_times(evidence: Evidence, traces: list[Any]) -> None:
-    """Raise DiagnosticsError if files cannot be of one job. Note a problem if it is only doubtful.
+    """Raise DiagnosticsError if files cannot be from one job. Add a problem if it is only doubtful.
 
-    Folders that dtk made for a run or a watched command are not checked, as each always holds a single job.
+    Folders that dtk created for a run or a watched command are not checked, as each contains a single job.
 
     Args:
-        evidence: settled.
-        traces: all that were found, also those of which another of the same rank was chosen.
+        evidence: evidence with final ranks.
+        traces: all traces, including those replaced by another one of the same rank.
     """
-    # Under `dtk watch` all dumps lie beside the rings of their ranks.
+    # With `dtk watch` all dumps are next to the rings of their ranks.
     beside = {(ring.path.parent, ring.rank) for ring in evidence.handles(RingFile)}
     watched = bool(beside) and all((dump.path.parent, dump.rank) in beside for dump in evidence.handles(FlightFile))
     if evidence.run is not None or watched:
@@ -194,8 +194,8 @@ def _choose(group: list[Any], evidence: Evidence, reader: Reader) -> list[Any]:
 
 
 def _digest(path: Path) -> str:
-    """Hash of a file's bytes as they lie on disk; of very large ones of their beginning."""
-    import hashlib  # Here, as it loads OpenSSL, and few jobs have two files of one rank.
+    """Return the hash of a file's raw bytes; for very large files, of the beginning only."""
+    import hashlib  # Imported here, as it loads OpenSSL, and few jobs have two files for one rank.
 
     digest = hashlib.sha256()
     try:

@@ -1,4 +1,4 @@
-"""The world size of a job by every file that states it, and whether the files can be of one job."""
+"""The world size of a job according to all files, and whether they can be from one job."""
 
 import re
 from collections import defaultdict
@@ -10,9 +10,9 @@ from diagnostics.evidence.model import Evidence, Problem
 from diagnostics.evidence.values import MOST_RANKS, integer
 
 ALL_RANKS = -1
-"""Key of `Evidence.environment` for variables of the whole job."""
+"""Key of `Evidence.environment` for the variables of the whole job."""
 OF_RANKS = ("flight", "ring", "trace", "snapshot")
-"""Kinds of handles of which each is one rank's."""
+"""Kinds whose handles each belong to one rank."""
 _VARIABLES = re.compile(r"^(?:NCCL|TORCH|GLOO|CUDA|PYTORCH|OMP|RCCL|HIP)[A-Z0-9_]*$")
 
 
@@ -21,24 +21,24 @@ class Claims(Struct):
 
     sizes: defaultdict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
     by_rank: set[int] = field(default_factory=set)
-    """Sizes that a rank's own dump or trace states: those are of one moment, where a log may tell of restarts."""
+    """Sizes in ranks' own dumps or traces, which are from one time, whereas a log may cover restarts."""
 
     def add(self, size: int, file: str) -> None:
-        """Add a world size that a file states."""
+        """Add the world size from a file."""
         if 0 < size <= MOST_RANKS:
             self.sizes[size].append(file)
 
     def add_of_rank(self, size: int, file: str) -> None:
-        """Note what a rank's own dump or trace states."""
+        """Add the world size from a rank's own dump or trace."""
         self.add(size, file)
         self.by_rank.add(size)
 
 
 def settle(evidence: Evidence, claims: Claims) -> None:
-    """Set `world_size`. If files contradict each other, report a problem and leave it unknown.
+    """Set `world_size`. If files contradict each other, add a problem and leave it unknown.
 
     Raises:
-        DiagnosticsError: dumps or traces of ranks are of jobs of different sizes.
+        DiagnosticsError: dumps or traces are from jobs of different sizes.
     """
     weakest = 0
     for fact in evidence.facts:
@@ -46,7 +46,7 @@ def settle(evidence: Evidence, claims: Claims) -> None:
         if fact.kind in ("world_size", "start") and isinstance(nranks, int):
             claims.add(nranks, fact.file)
         elif fact.kind == "nccl_init" and isinstance(nranks, int):
-            weakest = max(weakest, nranks)  # a communicator may be of a sub-group
+            weakest = max(weakest, nranks)  # a communicator may belong to a sub-group
     topology = evidence.run.manifest.get("topology") if evidence.run is not None else None
     stated = integer(topology.get("world_size"), 1, MOST_RANKS + 1) if isinstance(topology, dict) else None
     if stated is not None:
@@ -72,7 +72,7 @@ def settle(evidence: Evidence, claims: Claims) -> None:
 
 
 def environment(evidence: Evidence) -> None:
-    """Variables of the manifest and those that NCCL or the log repeats."""
+    """Collect variables from the manifest and those that NCCL or the log prints."""
     if evidence.run is not None:
         recorded = evidence.run.manifest.get("environment")
         if isinstance(recorded, dict):
