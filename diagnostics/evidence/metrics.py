@@ -1,4 +1,4 @@
-"""metrics.jsonl of a dtk run over its steps: losses, gradient norms, figures of the layout. Decides nothing."""
+"""Metrics of a dtk run over its steps (metrics.jsonl): losses, gradient norms, figures of the layout."""
 
 import math
 from collections import deque
@@ -10,7 +10,7 @@ from msgspec import Struct, field
 FIGURES = ("loss", "grad_norm", "validation_loss")
 _PIPELINE = ("pipeline_bubble", "pipeline_bubble_ideal", "pipeline_busiest", "pipeline_imbalance")
 LAYOUT = ("step_time_s", *_PIPELINE, "expert_rank_load")
-"""Figures of which the last `KEPT` are kept: how a layout did."""
+"""Figures whose last `KEPT` values are kept, to evaluate a layout."""
 KEPT = 200
 
 
@@ -22,38 +22,38 @@ class BadFigure(Struct, frozen=True):
     """`nan`, `inf` or `-inf`."""
     step: int
     line: int
-    """In metrics.jsonl, from 1."""
+    """Line in metrics.jsonl, from 1."""
     step_before: int | None
-    """Last step with a record in which it was finite."""
+    """Last recorded step with a finite value."""
 
 
 class Metrics(Struct):
-    """What the records say."""
+    """Summary of the records."""
 
     records: int = 0
-    """With a training loss."""
+    """Number of records with a training loss."""
     last_step: int | None = None
     bad: dict[str, BadFigure] = field(default_factory=dict)
     """Figure -> its first bad value."""
     lowest: float = math.inf
     """Smallest finite loss before the first bad one, in nats."""
     last_finite: float | None = None
-    """Newest finite loss before the first bad one."""
+    """Latest finite loss before the first non-finite one."""
     recovered: bool = False
     """Whether a finite loss followed a bad one."""
     recent: dict[str, deque[float]] = field(default_factory=dict)
-    """Name of `LAYOUT` -> its last finite values, the oldest first."""
+    """Name in `LAYOUT` -> its last finite values, the oldest first."""
 
     finite_at: dict[str, int] = field(default_factory=dict)
-    """Figure -> last step in which it was finite."""
+    """Figure -> last step with a finite value."""
 
     def typical(self, name: str) -> float | None:
-        """Return the median of the later half of a figure of `LAYOUT`; None where it was not recorded."""
+        """Return the median of the later half of a figure in `LAYOUT`; None if it was not recorded."""
         values = list(self.recent.get(name, ()))
         return median(values[len(values) // 2 :]) if values else None
 
     def take(self, record: dict[str, Any], number: int) -> None:
-        """Add one record, the line of which has this number; a record without a step is none of training."""
+        """Add the record of line `number`; records without a step are ignored."""
         step, loss = record.get("step"), _figure(record, "loss")
         if not isinstance(step, int):
             return

@@ -1,4 +1,4 @@
-"""The Evidence: what the readers found, as one value that the detectors share. Holds no verdict and reads no file."""
+"""The Evidence: the readers' results in one object, shared by the detectors. No verdicts; reads no files."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ from diagnostics.evidence.limits import Limits
 
 
 class Kind(Protocol):
-    """A class of handles: it names the kind of its files."""
+    """A class of handles, which names the kind of its files."""
 
     kind: ClassVar[str]
 
@@ -39,50 +39,50 @@ class Thread(Struct, frozen=True):
 
 
 class Stacks(Struct, frozen=True):
-    """Stacks of all threads of one rank at one moment (faulthandler, py-spy)."""
+    """Stacks of all threads of one rank at one time (faulthandler, py-spy)."""
 
     rank: int | None
     file: str
-    """Relative to the evidence's root, as every `file` here."""
+    """Path relative to the evidence's root, as every `file` here."""
     threads: tuple[Thread, ...]
     time_s: float | None = None
 
 
 class RankError(Struct, frozen=True):
-    """How one rank ended, as an error file, a traceback or the launcher's summary tells it."""
+    """How one rank ended, from an error file, a traceback or the launcher's summary."""
 
     rank: int | None
     file: str
     line: int
-    """Line in `file` where it stands; 0 for a whole file."""
+    """Line in `file`; 0 for the whole file."""
     type: str
-    """Class of the exception; `""` when only a signal or an exit code is known."""
+    """Class of the exception; empty if only a signal or an exit code is known."""
     message: str
     frames: tuple[Frame, ...] = ()
     """Innermost first."""
     signal: str | None = None
     """`SIGKILL`, `SIGABRT`, ..."""
     exit_code: int | None = None
-    """As the operating system reports it; negative = killed by that signal."""
+    """Exit code as reported by the operating system; negative if killed by that signal."""
     time_s: float | None = None
     step: int | None = None
     region: str | None = None
     vanished: bool = False
-    """Its process was gone, and nobody saw how."""
+    """Whether its process disappeared without a known exit status."""
 
 
 class EarlierAttempt(Struct, frozen=True):
-    """An attempt of the job that was followed by another."""
+    """An attempt of the job that was followed by another one."""
 
     attempt: int
     error: RankError | None
-    """Of the rank that failed first; None where it left none."""
+    """Error of the rank that failed first; None if there is none."""
     silent: tuple[int, ...] = ()
-    """Ranks without an error file, as one that is killed."""
+    """Ranks without an error file, such as killed ones."""
 
 
 class LogFact(Struct, frozen=True):
-    """One line of a log that says something known, decoded."""
+    """One decoded line of a log that matches a pattern."""
 
     kind: str
     """`watchdog_timeout`, `desync_report`, `nccl_warn`, `nccl_env`, `cuda_oom`, `cpu_oom`, `gloo_mismatch`,
@@ -91,9 +91,9 @@ class LogFact(Struct, frozen=True):
     file: str
     line: int
     text: str
-    """The line itself, shortened."""
+    """The line, shortened."""
     fields: dict[str, Any] = field(default_factory=dict)
-    """What the pattern captured: names in the field's words, numbers as numbers, bytes in `_bytes`."""
+    """Captured values: field names with units, numbers as numbers, sizes in `_bytes`."""
     time_s: float | None = None
 
 
@@ -101,25 +101,25 @@ _PROBLEMS = read_table(Path(__file__).with_name("problems.yaml"))
 
 
 class Problem(Struct, frozen=True):
-    """A file that could not be used, or a contradiction between files; a line under coverage."""
+    """A file that could not be used, or a contradiction between files; printed under coverage."""
 
     kind: str
     """Kind of evidence: `flight`, `trace`, `log`, ..., or `file`."""
     file: str
     about: str
-    """A name in `problems.yaml`; any other text is what an exception said."""
+    """A name in `problems.yaml`; any other text is an exception's message."""
     harmless: bool = False
-    """Nothing is lost by it: what it is about is known from elsewhere, or is no evidence."""
+    """Whether nothing is lost: the content is known from elsewhere, or is not evidence."""
     unread: bool = False
-    """Nothing of the file could be used."""
+    """Whether none of the file could be used."""
     reason: Literal["", "damaged", "newer", "empty"] = ""
     """Of a run's own record: it is not what dtk wrote, or only a newer dtk can read it. `empty` of any file."""
     figures: dict[str, Any] = field(default_factory=dict)
-    """What the sentence of that name is filled with; whole numbers in a list are ranks."""
+    """Figures for the sentence of that name; integers in a list are ranks."""
 
     @property
     def what(self) -> str:
-        """The problem as one line, made when it is shown."""
+        """Return the problem as one line."""
         if (line := _PROBLEMS.get(self.about)) is None:
             return self.about
         lists = {name: value for name, value in self.figures.items() if isinstance(value, list | tuple)}
@@ -133,80 +133,80 @@ class RunEvidence(Struct):
     root: Path
     status: Status | None
     config: dict[str, Any]
-    """Resolved configuration; empty when it is damaged."""
+    """Resolved configuration; empty if damaged."""
     manifest: dict[str, Any]
     summary: dict[str, Any]
     plan: dict[str, Any]
     heartbeats: dict[int, Heartbeat]
     events: dict[int, list[dict[str, Any]]]
-    """Lifecycle events of each rank (no spans), of the last attempt."""
+    """Lifecycle events of each rank in the last attempt, without spans."""
     attempt: int = 0
     lost: bool = False
-    """Whether status.json says `running`, and the process that wrote it is gone."""
+    """Whether status.json is `running`, but the process that wrote it has exited."""
 
     seen: bool = True
-    """False where status.json says `running`, and this machine cannot see whether the process that wrote it lives."""
+    """False if status.json is `running`, and this machine cannot check whether the process that wrote it is alive."""
 
     def silent_s(self, now_s: float) -> float | None:
-        """Seconds since any rank was last heard of; None without a heartbeat."""
+        """Return the seconds since the latest heartbeat of any rank; None without heartbeats."""
         return max(0.0, now_s - max(beat.time_s for beat in self.heartbeats.values())) if self.heartbeats else None
 
     @property
     def state(self) -> str:
-        """A state of status.json, or `lost`; empty where no status can be read."""
+        """Return a state of status.json, or `lost`; empty if the status cannot be read."""
         return "lost" if self.lost else self.status.state if self.status is not None else ""
 
     @property
     def injected(self) -> str:
-        """Name of the fault that was injected into the run; empty without one."""
+        """Return the name of the injected fault; empty if there is none."""
         name = self.get("fault.name", "none")
         return name if isinstance(name, str) and name != "none" else ""
 
     def get(self, key: str, default: Any = None) -> Any:
-        """One value of the configuration by its dotted key (`strategy.bucket_cap_mb`)."""
+        """Return a value of the configuration by its dotted key (`strategy.bucket_cap_mb`)."""
         return at_key(self.config, key, default)
 
     def number(self, key: str, default: float) -> float:
-        """One number of the configuration; the default where there is none, or something else in its place."""
+        """Return a number of the configuration; the default if it is missing or not a number."""
         value = self.get(key)
         usable = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15
         return value if usable else default
 
 
 class Evidence(Struct):
-    """Everything that was recognised below one path."""
+    """All evidence found below one path."""
 
     root: Path
     limits: Limits
     run: RunEvidence | None = None
     world_size: int | None = None
-    """Ranks of the job as far as any file says; the ranks seen are at most a lower bound."""
+    """Number of ranks of the job according to any file; the observed ranks are only a lower bound."""
     launched: frozenset[int] = frozenset()
-    """Ranks for which torchrun made a folder of logs; the job may have more."""
+    """Ranks for which torchrun created a folder of logs; the job may have more."""
     files: dict[str, list[Any]] = field(default_factory=dict)
     """Kind -> the handles of its files: objects with `rank`, `file` and `load()`, on disk or in memory. A history of
     calls that was never a file is one too (`calls.CallFile`, under `flight`, `ring` or `simulation`)."""
     stacks: list[Stacks] = field(default_factory=list)
     errors: list[RankError] = field(default_factory=list)
     earlier: list[EarlierAttempt] = field(default_factory=list)
-    """What the attempts before the last one left; everything else here is of the last one."""
+    """Results of the attempts before the last one; all other fields are about the last one."""
     facts: list[LogFact] = field(default_factory=list)
     environment: dict[int, dict[str, str]] = field(default_factory=dict)
-    """Rank (-1 = all, from a manifest) -> variables that matter (NCCL_*, TORCH_*, GLOO_*, CUDA_*, PYTORCH_*)."""
+    """Rank (-1 for all, from a manifest) -> relevant variables (NCCL_*, TORCH_*, GLOO_*, CUDA_*, PYTORCH_*)."""
     inside: dict[str, set[int]] = field(default_factory=dict)
-    """Kind -> ranks that its files turned out to be of once they were read; names alone may not tell."""
+    """Kind -> ranks found in the content of its files, as names may not contain them."""
     problems: list[Problem] = field(default_factory=list)
     disk_bytes: int = 0
-    """What all files take on disk; 0 of evidence that was made in memory."""
+    """Allocated size of all files; 0 for evidence created in memory."""
     doubt: str = ""
-    """Why the dumps may not be of one job, so that ranks cannot be compared; empty where nothing speaks for it."""
+    """Why the dumps may be from several jobs, so that ranks cannot be compared; empty if there is no sign of it."""
 
     def handles(self, kind: type[H]) -> list[H]:
-        """Return the handles of one class, which its reader made."""
+        """Return the handles of one class."""
         return self.files.setdefault(kind.kind, [])
 
     def relative(self, path: Path) -> str:
-        """Return a path as the report prints it."""
+        """Return a path as printed in the report."""
         try:
             return str(path.relative_to(self.root)) or path.name
         except ValueError:
@@ -214,7 +214,7 @@ class Evidence(Struct):
 
 
 def shortened(text: str, limit: int) -> str:
-    """At most `limit` characters, with an ellipsis where something was cut off."""
+    """Return at most `limit` characters, with an ellipsis if the text was cut."""
     return text if len(text) <= limit else text[: limit - 3].rstrip() + "..."
 
 
@@ -243,18 +243,18 @@ _ATTEMPT = re.compile(r"attempt_(\d{1,6})")
 
 
 class Owner(NamedTuple):
-    """Whose file it is."""
+    """The rank, attempt and node of a file."""
 
     rank: int | None = None
     local_rank: int | None = None
     """Rank within a node: torchrun's `attempt_0/3/stderr.log`."""
     attempt: int | None = None
     node: str = ""
-    """Folder above torchrun's attempts: one for each agent."""
+    """Folder above torchrun's attempts, one for each agent."""
 
 
 def owner(relative: Path) -> Owner:
-    """Return the rank, attempt and node that a path below the evidence's root states."""
+    """Return the rank, attempt and node according to a path relative to the evidence's root."""
     folders = relative.parts[:-1]
     attempt = next((int(match[1]) for part in folders if (match := _ATTEMPT.fullmatch(part))), None)
     match = _RANK.search(relative.name) or (_RANK.search(folders[-1]) if folders else None)

@@ -1,4 +1,4 @@
-"""The type of a reader of one kind of evidence, and of its result. Reads nothing itself."""
+"""The types of a reader for one kind of evidence and of its result. Reads nothing itself."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,59 +11,59 @@ from diagnostics.evidence.model import LogFact, Owner, RankError, Stacks, rank_i
 
 
 class Source(Struct, frozen=True):
-    """A file that a reader recognised."""
+    """A file recognized by a reader."""
 
     path: Path
     file: str
-    """Relative to the evidence's root, as the report prints it."""
+    """Path relative to the evidence's root, as printed in the report."""
     head: bytes
-    """Its first bytes, decompressed."""
+    """First bytes, decompressed."""
     limits: Limits
     owner: Owner
-    """Which rank it belongs to, by words in its path that mean a rank."""
+    """Rank, attempt and node according to the path."""
 
 
 class Handle(Struct, frozen=True):
-    """A file that is too large to be held: each kind adds its name and `load()`.
+    """A file that is too large to be kept in memory; each kind adds its name and `load()`.
 
     `load()` raises OSError for a file that cannot be read, and ValueError for one that is damaged, too large or none.
     """
 
     kind: ClassVar[str]
-    """As of its reader, under which `Evidence.handles` finds it."""
+    """Kind of its reader, the key for `Evidence.handles`."""
     path: Path
     file: str
-    """Relative to the evidence's root."""
+    """Path relative to the evidence's root."""
     rank: int | None
-    """As its name says; None when it does not."""
+    """Rank according to the file's name; None if it has none."""
     limits: Limits
 
 
 class Contents(Struct):
-    """What one file says."""
+    """Content of one file."""
 
     file: str
     handles: list[Any] = field(default_factory=list)
-    """For files too large to be held: objects with `rank`, `file` and `load()`."""
+    """Files too large to be kept in memory: objects with `rank`, `file` and `load()`."""
     facts: list[LogFact] = field(default_factory=list)
     errors: list[RankError] = field(default_factory=list)
     stacks: list[Stacks] = field(default_factory=list)
     earlier: list[list[RankError]] = field(default_factory=list)
-    """Errors of each attempt before the last one, where all of them wrote into this file."""
+    """Errors of each attempt before the last one, if all of them wrote to this file."""
     processes: dict[str, tuple[int, int]] = field(default_factory=dict)
     """NCCL's `host:pid` -> ranks in the largest communicator, rank in it."""
     dropped: int = 0
-    """Facts beyond the limits."""
+    """Number of facts beyond the limits."""
     local: int = 0
     """Ranks within the node that torchrun's prefixes name; 0 when there are none. Records that only such a prefix
     gives a rank have -1 - local rank instead, until `assign_ranks` knows the node."""
     offset: int | None = None
-    """Global minus local rank on this node, where torchrun's list of failures says so."""
+    """Global minus local rank on this node, according to torchrun's list of failures."""
     problem: str = ""
-    """Why it was not read to its end."""
+    """Why the file was not read to its end."""
 
     def __bool__(self) -> bool:
-        """Whether it says anything."""
+        """Return whether there is any content."""
         return bool(self.handles or self.facts or self.errors or self.stacks)
 
 
@@ -73,34 +73,34 @@ class Reader(Struct, frozen=True):
     kind: str
     """`flight`, `log`: the key of `Evidence.files`, and the kind under coverage."""
     recognise: Callable[[bytes], bool]
-    """Whether a file that begins with these bytes is one."""
+    """Return whether a file with these first bytes is of this kind."""
     open: Callable[[Source], Contents]
     """Read a small file, or make a handle for a large one. Raises OSError or ValueError, whose text is shown."""
     title: str = ""
-    """What it reads, in the plural; empty for files that only come with others."""
+    """Description of the files, in the plural; empty for files that only accompany others."""
     order: int = 0
-    """Readers are asked in ascending order; one that recognises loosely comes later."""
+    """Readers are tried in ascending order; less specific ones come later."""
     suffixes: tuple[str, ...] = ()
     """Suffixes of files that hold nothing but evidence: an empty one, or a folder of that name, is worth a line."""
     not_suffixes: frozenset[str] = frozenset()
-    """Suffixes of files that are not read even if their content fits."""
+    """Suffixes of files that are never read, even if their content matches."""
     per_rank: str = ""
-    """What a rank without such a file lacks (`dump`); empty where not every rank writes one."""
+    """What a rank without such a file lacks (`dump`); empty if not every rank writes one."""
     facts: tuple[str, ...] = ()
-    """Kinds of its facts, where they are counted under this kind rather than as lines of logs."""
+    """Kinds of its facts that are counted under this kind rather than as log lines."""
     world_size: Callable[[bytes], int | None] = lambda head: None
-    """The number of ranks that the first bytes of a file state."""
+    """Returns the world size in the first bytes of a file."""
     groups: Callable[[Sequence[Any], bool], list[list[Any]]] | None = lambda handles, in_run: [[*handles]]
     """Sort a rank's handles into groups of which one each is kept; the second argument says whether they lie in a run
     folder of dtk. None where one file may hold several ranks, so that all are kept."""
     contradiction: Callable[[Any, Any], str] = lambda one, other: ""
-    """Why two handles of one rank cannot be of one job; empty when they can."""
+    """Returns why two handles of one rank cannot be from one job; empty if they can."""
 
 
 def opens(
     handle: Callable[..., Any], rank_of: Callable[[Path], int | None] = rank_in_name
 ) -> Callable[[Source], Contents]:
-    """Return an `open` that makes a handle from path, file, rank and limits."""
+    """Return an `open` function that creates a handle from path, file, rank and limits."""
 
     def open_(source: Source) -> Contents:
         return Contents(source.file, [handle(source.path, source.file, rank_of(source.path), source.limits)])

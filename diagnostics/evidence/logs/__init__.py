@@ -1,1 +1,1 @@
-"""Logs of any size, tracebacks in them, error files: what they say, and which rank said it."""
+"""Logs of any size, tracebacks in them, error files: their facts, and the rank of each."""

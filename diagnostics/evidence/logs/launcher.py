@@ -14,7 +14,7 @@ from diagnostics.evidence.model import Frame, RankError
 
 _MAX_ERRORS = 100_000
 _TEXT = patterns_beside(__file__)
-"""What each of them matches is said in the table."""
+"""Compiled patterns, documented in the table."""
 ROW = _TEXT["row"]
 LAUNCHER_TYPE, DRIVER_TYPE = _TEXT["launcher_type"], _TEXT["driver_type"]
 
@@ -29,7 +29,7 @@ def fatal_error(text: str, rank: int | None, file: str, line: int) -> RankError 
 
 
 def ended_child(message: str, file: str, line: int) -> RankError | None:
-    """Return how a process ended that a launcher started; few exceptions of launchers name its rank."""
+    """Return how a launcher's child process ended; few launchers' exceptions name its rank."""
     if (match := _TEXT["child"].search(message)) is None:
         return None
     signal, code = match["signal"], int(match["code"]) if match["code"] else None
@@ -39,12 +39,12 @@ def ended_child(message: str, file: str, line: int) -> RankError | None:
 
 
 def by_launcher(frames: Iterable[Frame]) -> bool:
-    """Whether an exception was raised in torchrun itself. Its decorator `record` also runs in ranks."""
+    """Return whether torchrun itself raised the exception. Its decorator `record` also runs in ranks."""
     return any(_TEXT["launcher_file"].search(frame.file) for frame in frames)
 
 
 def signal_in(text: str) -> str | None:
-    """Return the signal that a line of torchrun names: `Signal 9 (SIGKILL) received`."""
+    """Return the signal named in a line of torchrun: `Signal 9 (SIGKILL) received`."""
     match = _TEXT["signal"].search(text)
     return match[2] if match else None
 
@@ -55,7 +55,7 @@ class _Row(Struct):
     line: int
     rank: int = -1
     local_rank: int = -1
-    """Known in every row of `FailureTable.rows`."""
+    """Set in every row of `FailureTable.rows`."""
     code: int | None = None
     pid: int | None = None
     signal: str | None = None
@@ -70,7 +70,7 @@ class FailureTable(Struct):
     row: _Row | None = None
 
     def feed(self, text: str, number: int) -> bool:
-        """One line without its prefix; whether the table continues."""
+        """Parse one line without its prefix; return whether the table continues."""
         match = ROW.match(text)
         if match is None:
             if self.row is not None and self.row.trace.active and text.startswith("  "):
@@ -99,18 +99,18 @@ class FailureTable(Struct):
         return True
 
     def offset(self) -> int | None:
-        """Global minus local rank where all rows of this node agree; None without rows."""
+        """Return global minus local rank if all rows of this node agree; None without rows."""
         offsets = {row.rank - row.local_rank for row in self.rows}
         return offsets.pop() if len(offsets) == 1 else None
 
     def listed(self) -> dict[str, Any]:
-        """Ranks of the list, their process ids, and the rank of each process."""
+        """Return the listed ranks, their process ids, and the rank of each process."""
         rank_of = {row.pid: row.rank for row in self.rows if row.pid is not None}
         ranks = sorted({row.rank for row in self.rows})
         return {"ranks": ranks, "pids": sorted(rank_of), "rank_of": rank_of}
 
     def errors(self, file: str) -> list[RankError]:
-        """One error for each row, in the order of the ranks."""
+        """Return one error per row, ordered by rank."""
         by_place: dict[tuple[int, int], RankError] = {}
         for row in self.rows:
             what = f"killed by {row.signal}" if row.signal else f"exit code {row.code}"

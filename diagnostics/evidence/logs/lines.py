@@ -1,4 +1,4 @@
-"""Splits a log of any size into lines, stops only at those that could matter, and tells which rank wrote a line."""
+"""Splits a log of any size into lines, stops only at relevant ones, and finds the rank that wrote a line."""
 
 import codecs
 import json
@@ -14,25 +14,25 @@ from diagnostics.evidence.limits import Limits, blocks
 
 
 class Line(NamedTuple):
-    """One line without what launchers put in front of it."""
+    """One line without the prefixes of launchers."""
 
     number: int
-    """From 1."""
+    """Line number, from 1."""
     text: str
     stream: str
-    """The prefix: lines of one writer have the same, so interleaved writers can be told apart."""
+    """The prefix, equal for all lines of one writer, so that interleaved writers can be separated."""
     rank: int | None
-    """Stated by the prefix."""
+    """Rank in the prefix."""
     local_rank: int | None
-    """Stated by torchrun's `[default3]:`, which counts within one node."""
+    """Rank in torchrun's `[default3]:`, local to one node."""
     before: str = ""
-    """What another writer left in front of the prefix without a newline, as a progress bar does."""
+    """Text of another writer before the prefix, without a newline, such as a progress bar."""
 
 
 _TEXT = patterns_beside(__file__)
-"""What each of them matches is said in the table."""
+"""Compiled patterns, documented in the table."""
 _MESSAGE_KEYS = ("log", "message", "msg", "text")
-"""Where container runtimes and log shippers keep the line that they wrap in JSON."""
+"""Keys under which container runtimes and log shippers store a line that they wrap in JSON."""
 
 
 def split(number: int, raw: bytes, labelled: bool = False) -> Line:
@@ -71,14 +71,14 @@ def split(number: int, raw: bytes, labelled: bool = False) -> Line:
 
 
 def is_labelled(head: bytes) -> bool:
-    """Whether a log looks like the output of `srun --label`: all of its first lines begin with a rank."""
+    """Return whether a log looks like the output of `srun --label`: all of its first lines begin with a rank."""
     text = head.decode("utf-16" if has_utf16_mark(head) else "utf-8", "replace")
     lines = [line for line in text.splitlines()[:-1] if line][:50]
     return len(lines) >= 3 and all(_TEXT["srun_label"].match(line) for line in lines)
 
 
 def has_utf16_mark(head: bytes) -> bool:
-    """Whether a text begins with the mark of UTF-16, as PowerShell's `>` writes it."""
+    """Return whether a text begins with the byte order mark of UTF-16, as written by PowerShell's `>`."""
     return head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and not head.startswith(codecs.BOM_UTF32_LE)
 
 
@@ -94,18 +94,18 @@ def _utf8(blocks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class LineReader(Struct):
-    """Streams the lines of one file that hold one of `words`, and whole stretches on request."""
+    """Streams the lines of one file that contain one of `words`, and whole sections on request."""
 
     path: Path
     limits: Limits
     words: tuple[bytes, ...]
     wanted: Callable[[], bool]
-    """Whether the consumer wants the very next line, whatever is in it."""
+    """Whether the consumer requests the next line, whatever its content."""
     every: Callable[[bytes, int], None] | None = None
-    """Called with whole lines and the number of the first, before those of interest in them are yielded."""
+    """Called with blocks of whole lines and the number of the first, before the relevant ones are yielded."""
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the number (from 1) and the bytes of each line of interest. Lines over `line_bytes` are cut.
+        """Yield number (from 1) and bytes of each relevant line. Lines over `line_bytes` are cut.
 
         Raises:
             OSError, ValueError: as `limits.blocks`; what came before was yielded.
@@ -131,7 +131,7 @@ class LineReader(Struct):
             yield from self._among(rest, number)
 
     def _among(self, data: bytes, number: int) -> Iterator[tuple[int, bytes]]:
-        """Lines of interest in whole lines of which the first is `number`."""
+        """Yield the relevant lines in a block of whole lines, the first of which is `number`."""
         if self.every is not None:
             self.every(data, number)
         hits = self._hits(data)
@@ -151,7 +151,7 @@ class LineReader(Struct):
             at, number = end + 1, number + 1
 
     def _hits(self, data: bytes) -> list[int]:
-        """Where words stand, ascending."""
+        """Return the positions of words, ascending."""
         hits = []
         for word in self.words:
             at = data.find(word)

@@ -1,4 +1,4 @@
-"""What a line of a log can say: the table `patterns.yaml`, compiled, and the values that a pattern captured."""
+"""Patterns of log lines: the table `patterns.yaml`, compiled, and the decoding of captured values."""
 
 import re
 from collections.abc import Iterator
@@ -10,9 +10,9 @@ from msgspec import Struct
 from diagnostics.contract.files import table_beside
 
 SIZE = r"[\d.]+ ?(?:[KMGT]i?B|bytes|B)\b"
-"""A size as torch writes it."""
+"""A size as formatted by torch."""
 _DIGITS = 18
-"""Of a number in a line that are read; no honest one has more."""
+"""Maximum digits of a number in a line; no valid one has more."""
 _OOM_GPU = re.compile(r"\bGPU (\d+)")
 _OOM_OTHER = re.compile(rf"Process (\d+) has (?P<size>{SIZE}) memory in use")
 _PARTS_OF_SIZE = re.compile(r"([\d.]+) ?([KMGT]?)(i?)(B|bytes)")
@@ -25,15 +25,15 @@ class Pattern(Struct, frozen=True, dict=True):
 
     kind: str
     word: bytes
-    """Stands literally in every such line."""
+    """Literal text in every such line."""
     text: str
-    """Regular expression, compiled when a line first holds the word: most logs need few of them."""
+    """Regular expression, compiled when a line first contains the word: most logs need few of them."""
     rank_group: str
-    """Group that holds the global rank the line speaks for, where no prefix says it."""
+    """Group with the global rank that the line is about, if no prefix has it."""
 
     @cached_property
     def regex(self) -> re.Pattern[str]:
-        """The expression."""
+        """Return the compiled expression."""
         return re.compile(self.text, re.ASCII)  # What libraries write; other digits would make no number.
 
 
@@ -68,7 +68,7 @@ def size_bytes(text: str) -> int | None:
 
 
 def decode(kind: str, match: re.Match[str]) -> dict[str, Any]:
-    """Return the fields of a matching line: numbers as numbers, sizes in bytes, lists of ranks as lists."""
+    """Return the fields of a matching line: numbers, sizes in bytes, lists of ranks as lists."""
     fields: dict[str, Any] = {}
     for name, text in match.groupdict().items():
         if text is None:
@@ -87,7 +87,7 @@ def decode(kind: str, match: re.Match[str]) -> dict[str, Any]:
 
 
 def oom_parts(text: str) -> dict[str, Any]:
-    """Return the figures of an out-of-memory message of torch's allocators, of any torch 2.x (and 1.x)."""
+    """Parse the figures of an out-of-memory message of torch's allocators, for torch 1.x and 2.x."""
     fields: dict[str, Any] = {}
     for name, regex in _OOM_PARTS:
         if match := regex.search(text):
@@ -102,7 +102,7 @@ def oom_parts(text: str) -> dict[str, Any]:
 
 
 def _ranks(text: str) -> list[int]:
-    """`1, 3` or Slurm's `0-3,7`."""
+    """Parse `1, 3` or Slurm's `0-3,7`."""
     ranks: list[int] = []
     for match in _RANKS.finditer(text):
         first, last = int(match[1]), int(match[2] or match[1])

@@ -1,4 +1,4 @@
-"""Reads the lines that trainers print about their steps: loss, gradient norm, loss scale. One table of formats."""
+"""Reads the lines that trainers print for each step: loss, gradient norm, loss scale. One table of formats."""
 
 import re
 from array import array
@@ -11,10 +11,10 @@ from msgspec import Struct, field
 from diagnostics.contract.files import table_beside
 
 MAX_POINTS = 200_000
-"""Steps of one log that are kept; the rest is only counted."""
+"""Maximum number of steps kept per log; further ones are only counted."""
 MAX_TIMES = 20_000  # Of steps that are kept.
 LEAST = 10
-"""Steps of a log that show a course."""
+"""Minimum number of steps for an analysis."""
 _N = rb"-?(?:\d{1,15}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,3})?|[nN]a[nN]|[iI]nf(?:inity)?)"
 
 
@@ -27,10 +27,10 @@ def _compiled(regex: bytes) -> re.Pattern[bytes]:
 
 _TABLE = table_beside(__file__)
 FORMATS: dict[str, bytes] = {name: "".join(row["regex"]).encode() for name, row in _TABLE["formats"].items()}
-"""Trainer -> a step of it."""
+"""Trainer -> pattern of a step."""
 _WORDS: dict[str, bytes] = {name: row["word"].encode() for name, row in _TABLE["formats"].items()}
 DATA_TIME = "".join(_TABLE["data_time"]["regex"]).encode()
-"""Seconds of a step, and those in which it waited for its data."""
+"""Pattern of a step's time and its time waiting for data, in seconds."""
 _DATA_WORDS = [word.encode() for word in _TABLE["data_time"]["words"]]
 OVERFLOW = "".join(_TABLE["overflow"]).encode()
 
@@ -40,26 +40,26 @@ def _zeros() -> "array[float]":
 
 
 class Series(Struct):
-    """The steps of one log in the order of its lines; NaN = not printed."""
+    """The steps of one log in line order; NaN if a value was not printed."""
 
     lines: "array[int]" = field(default_factory=lambda: array("q"))
     step: "array[float]" = field(default_factory=_zeros)
-    """Numbers of steps, or epochs with a fraction."""
+    """Numbers of steps, or fractional epochs."""
     loss: "array[float]" = field(default_factory=_zeros)
     norm: "array[float]" = field(default_factory=_zeros)
     scale: "array[float]" = field(default_factory=_zeros)
     skipped: "array[float]" = field(default_factory=_zeros)
-    """1 where the step was skipped."""
+    """1 if the step was skipped."""
     printed: "array[int]" = field(default_factory=lambda: array("b"))
-    """Bits: 1 = a loss was printed, 2 = a norm."""
+    """Bit mask: 1 if a loss was printed, 2 if a norm was."""
 
     def is_non_finite(self) -> bool:
-        """Whether a loss or a norm was printed that is not finite."""
+        """Return whether a printed loss or norm is not finite."""
         rows = zip(self.loss, self.norm, self.printed, strict=True)
         return any((bits & 1 and not isfinite(loss)) or (bits & 2 and not isfinite(norm)) for loss, norm, bits in rows)
 
     def has_skipped_all(self) -> bool:
-        """Whether no loss was printed for steps because all of them were skipped."""
+        """Return whether all steps were skipped, so that no loss was printed."""
         return any(skip > 0 and not bits & 1 for skip, bits in zip(self.skipped, self.printed, strict=True))
 
 
@@ -69,22 +69,22 @@ class Steps(Struct):
     series: dict[str, Series] = field(default_factory=dict)
     overflow_lines: "array[int]" = field(default_factory=lambda: array("q"))
     overflow_scales: "array[float]" = field(default_factory=_zeros)
-    """What each skipped step reduced the loss scale to; NaN = not told."""
+    """The loss scale after each skipped step; NaN if it was not printed."""
     data_times: list[tuple[int, float, float]] = field(default_factory=list)
-    """Line of a step, the seconds that it took, and those of them in which it waited for its data."""
+    """Line of a step, its duration, and its time waiting for data (s)."""
 
     @property
     def last(self) -> int:
-        """Line of the last step; 0 without one."""
+        """Return the line of the last step; 0 if there are none."""
         return max((series.lines[-1] for series in self.series.values() if series.lines), default=0)
 
     def after(self, line: int) -> int:
-        """Return how many different steps were printed behind a line."""
+        """Return the number of distinct steps printed after a line."""
         rows = [zip(series.lines, series.step, strict=True) for series in self.series.values()]
         return max((len({step for at, step in row if at > line and step == step}) for row in rows), default=0)
 
     def __bool__(self) -> bool:
-        """Whether there are enough to say anything; skipped steps and a figure that is not finite say it alone."""
+        """Return whether there are enough steps for an analysis; a skipped step or a non-finite value suffices."""
         return (
             len(self.data_times) >= LEAST
             or bool(self.overflow_lines)
@@ -95,7 +95,7 @@ class Steps(Struct):
         )
 
     def feed(self, data: bytes, number: int) -> None:
-        """Read whole lines of which the first is `number`."""
+        """Read a block of whole lines, the first of which is `number`."""
         at = 0
         if b"verflow" in data or b"OVERFLOW!" in data:
             for match in _compiled(OVERFLOW).finditer(data):
@@ -108,7 +108,7 @@ class Steps(Struct):
             self._read_data_times(data, number)
         if b"loss" not in data:
             return
-        for trainer, word in _WORDS.items():  # A script may print steps of its own beside its trainer's.
+        for trainer, word in _WORDS.items():  # A script may print its own steps in addition to its trainer's.
             if word in data:
                 self._read(trainer, data, number)
 
@@ -119,7 +119,7 @@ class Steps(Struct):
             self.data_times.append((number, float(match["step"]), float(match["data"])))
 
     def _read(self, trainer: str, data: bytes, number: int) -> None:
-        """Read what one trainer prints, by a few calls for the whole block."""
+        """Read the steps of one trainer, with few calls for the whole block."""
         regex = _compiled(FORMATS[trainer])
         parts = regex.split(data)
         between, *groups = (parts[n :: regex.groups + 1] for n in range(regex.groups + 1))

@@ -19,26 +19,26 @@ MAX_ERRORS = 2000
 MAX_STACKS = 4096
 MAX_FACTS = 20_000
 TEXT = 400
-"""Characters of a line that a fact keeps."""
+"""Maximum characters of a line stored in a fact."""
 MAX_STREAMS = 4096
-"""Writers in one log whose tracebacks are followed at the same time."""
+"""Maximum number of writers in one log whose tracebacks are assembled at the same time."""
 GOES_ON = 3
 """Different steps told behind a traceback by which the process has survived it; where ranks share a log without
 prefixes, the peers of a rank that died tell one more step at most."""
 FOLLOWED = 64
-"""Lines behind a traceback in which they are looked for."""
+"""Lines after a traceback in which these steps are counted."""
 _TABLE = table_beside(__file__)
 _PROGRESS, _FINISHED = re.compile(_TABLE["progress"]), re.compile(_TABLE["finished"])
 ASIDE = tuple(_TABLE["aside"])
-"""How Python announces an exception that ends no process."""
+"""Python's announcements of exceptions that do not end the process."""
 STRUCTURE = (*_TABLE["structure"], *ASIDE)
-"""Words of lines that say how a process ended or where it stands, beside those of `patterns.yaml`."""
+"""Words of lines about a process's end or position, in addition to those of `patterns.yaml`."""
 _THREADS = ("_bootstrap_inner", "_bootstrap")
 """Outermost frames of a side thread, in threading.py; those of the main thread begin in a module."""
 
 
 class _Stream(Struct):
-    """What is under way in the lines of one writer."""
+    """State of one writer's lines."""
 
     traceback: tracebacks.Assembler = field(default_factory=tracebacks.Assembler)
     box: tracebacks.Box = field(default_factory=tracebacks.Box)
@@ -49,28 +49,28 @@ class _Stream(Struct):
     """Rank of a process whose traceback torch.multiprocessing repeats."""
     fatal: RankError | None = None
     raised: list[RankError] = field(default_factory=list)
-    """The last ones, until it is clear whether the process continued."""
+    """The last exceptions, until it is clear whether the process continued."""
     seen: set[tuple[str, str, tuple[Frame, ...]]] = field(default_factory=set)
-    """Exceptions told before."""
+    """Exceptions already reported."""
     steps: set[str] = field(default_factory=set)
-    """Told since the last traceback."""
+    """Steps printed since the last traceback."""
     finished: bool = False
     aside: int = 0
-    """Lines within which the traceback of an exception that ends no process begins."""
+    """Number of lines within which the traceback of a harmless exception begins."""
 
 
 class Streams(Struct):
-    """All writers of one log; what they complete goes into `read`."""
+    """All writers of one log; completed records are added to `read`."""
 
     read: Contents
     rank: int | None
-    """Whose log it is, where its name says so."""
+    """Rank according to the log's name."""
     following: int = 0
-    """Lines that are wanted whatever they hold."""
+    """Number of further lines to read, whatever their content."""
     streams: dict[str, _Stream] = field(default_factory=dict)
 
     def feed(self, line: Line, rank: int | None) -> None:
-        """One line, and whose it is."""
+        """Read one line of a rank."""
         stream = self.streams.get(line.stream)
         if stream is None:
             if len(self.streams) >= MAX_STREAMS:
@@ -126,7 +126,7 @@ class Streams(Struct):
             self._take_back(stream)
 
     def finish(self) -> None:
-        """Complete what is under way at the end of the log."""
+        """Complete pending tracebacks at the end of the log."""
         for stream in self.streams.values():
             self._keep(stream, end=True)
             self._take_back(stream)
@@ -137,7 +137,7 @@ class Streams(Struct):
                 self._handled(error)
 
     def went_on(self, steps: Steps) -> None:
-        """Take back the errors behind which enough steps were printed: the job survived them."""
+        """Withdraw errors that were followed by enough steps: the job survived them."""
         for error in [error for error in self.read.errors if error.type and steps.after(error.line) >= GOES_ON]:
             self._handled(error)
 
@@ -149,7 +149,7 @@ class Streams(Struct):
         self.following = max(self.following, lines)
 
     def _take_back(self, stream: _Stream) -> None:
-        """Turn errors that were handled into facts."""
+        """Convert handled errors to facts."""
         if not stream.raised or not (stream.finished or len(stream.steps) >= GOES_ON):
             return
         for error in stream.raised:
@@ -158,7 +158,7 @@ class Streams(Struct):
         stream.raised = []
 
     def _fact(self, kind: str, rank: int | None, line: int, error: RankError | tracebacks.Raised) -> None:
-        """Note an exception that did not end its process."""
+        """Add an exception that did not end its process as a fact."""
         if len(self.read.facts) >= MAX_FACTS:
             return
         at = f"{error.frames[0].file}:{error.frames[0].line}" if error.frames else ""
@@ -167,7 +167,7 @@ class Streams(Struct):
         self.read.facts.append(LogFact(kind, rank, self.read.file, line, text, fields))
 
     def _keep(self, stream: _Stream, end: bool = False) -> None:
-        """Take over what a stream has completed."""
+        """Collect what a stream has completed."""
         if end:
             stream.stack.close()
         done, stream.stack.done = stream.stack.done, []

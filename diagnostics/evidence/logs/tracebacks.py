@@ -13,12 +13,12 @@ from diagnostics.evidence.model import Frame
 
 MAX_FRAMES = 200
 MAX_MESSAGE = 2000
-"""Characters."""
+"""Maximum characters of a message."""
 _MAX_LINES = 2000
-"""Lines of one traceback; beyond it is no traceback."""
+"""Maximum lines of one traceback; longer text is not a traceback."""
 
 _TEXT = patterns_beside(__file__)
-"""What each of them matches is said in the table."""
+"""Compiled patterns, documented in the table."""
 START = _TEXT["start"]
 SPAWNED = _TEXT["spawned"]
 HEAD = _TEXT["head"]
@@ -34,13 +34,13 @@ class Raised(Struct):
     """One exception, its frames innermost first."""
 
     type: str
-    """Without its module, as `error.json` writes it."""
+    """Class name without its module, as in `error.json`."""
     message: str
     frames: tuple[Frame, ...]
     aside: bool = False
-    """It ended no process: that of a side thread, of a destructor."""
+    """Whether it did not end the process: raised in a side thread or a destructor."""
     remote: bool = False
-    """A process repeats what another one raised, of which it does not say the rank."""
+    """Whether a process repeats another one's exception, without its rank."""
 
 
 class Box(Struct):
@@ -51,7 +51,7 @@ class Box(Struct):
     """A frame so far whose path went over the end of its line."""
 
     def lines(self, text: str) -> tuple[str, ...]:
-        """Return what a line stands for; nothing for borders, code and values of variables."""
+        """Return the lines for one input line; empty for borders, code and values of variables."""
         if _TEXT["box"].match(text):
             self.inside, self.cut = True, ""
             return ("Traceback (most recent call last):",)
@@ -69,14 +69,14 @@ class Box(Struct):
 
 
 class Assembler(Struct):
-    """Fed the lines of one stream; `take` gives what is complete."""
+    """Consumes the lines of one stream; `take` returns completed exceptions."""
 
     first: Raised | None = None
     """The exception that is kept of the chain so far, complete but for what may still be chained to it."""
     frames: list[Frame] = field(default_factory=list)
-    """Outermost first."""
+    """Frames, outermost first."""
     inside: bool = False
-    """Between `Traceback` and the exception's line."""
+    """Whether the current line is between `Traceback` and the exception's line."""
     chained: bool = False
     handled: bool = False
     """What is chained was raised while the kept one was being handled, rather than wraps it."""
@@ -84,24 +84,24 @@ class Assembler(Struct):
     """Within `Original Traceback` of a data loader's worker."""
     indent: int = 0
     quiet: int = 0
-    """Lines since the exception's line."""
+    """Number of lines since the exception's line."""
     length: int = 0
     done: list[Raised] = field(default_factory=list)
     message_open: bool = False
     aside: bool = False
-    """Set from outside before the first line of such a traceback."""
+    """Set by the caller before the first line of such a traceback."""
 
     @property
     def active(self) -> bool:
-        """Whether the next line may belong to this."""
+        """Return whether the next line may belong to this traceback."""
         return self.inside or self.first is not None
 
     def separate(self, text: str) -> bool:
-        """Whether a traceback that begins with this line has nothing to do with the complete one before it."""
+        """Return whether a traceback that begins with this line is unrelated to the completed one before it."""
         return self.first is not None and not (self.chained or _TEXT["original"].match(text))
 
     def feed(self, text: str) -> None:
-        """One line without its prefix."""
+        """Read one line without its prefix."""
         if START.match(text):
             self.nested = self.first is not None and bool(_TEXT["original"].match(text))
             if self.separate(text):
@@ -119,7 +119,7 @@ class Assembler(Struct):
             self._ended(Raised(end[1].rpartition(".")[2], (end[2] or "").strip()[:MAX_MESSAGE], (), self.aside))
 
     def take(self, end: bool = False) -> list[Raised]:
-        """Complete exceptions since the last call; with `end` also the last one."""
+        """Return the exceptions completed since the last call; with `end` also the last one."""
         if end:
             self._close()
             self.inside = False
