@@ -5,6 +5,7 @@ from dataclasses import replace
 from diagnostics.contract.formatting import counted, joined
 from dtk.config.compose import Composed
 from dtk.config.schema import Config
+from dtk.config.strict import to_plain
 from dtk.errors import DtkError
 from dtk.parallel.batch_plan import BatchPlan
 from dtk.parallel.mesh import divisors
@@ -41,6 +42,20 @@ def check_batch(config: Config, world_size: int) -> None:
     relation = "is less than" if total < plan.dp_size * plan.micro_batch_size else "does not divide into"
     what = f"train.global_batch_size={total} {relation} {ranks} x train.micro_batch_size={plan.micro_batch_size}"
     raise DtkError(what, fix=f"use {', or '.join(ways)}" if ways else _fewer_ranks(plan))
+
+
+def fill_degrees(composed: Composed, world_size: int) -> Composed:
+    """Replace a degree of -1 of tp, pp, cp and ep by its number of ranks.
+
+    Raises:
+        DtkError: several are -1, or another degree does not fit.
+    """
+    config = composed.config
+    filled = config.parallel.filled(config.strategy, world_size)
+    if filled is config.parallel:
+        return composed
+    config = replace(config, parallel=filled)
+    return replace(composed, config=config, plain=to_plain(config))
 
 
 def settle(composed: Composed, world_size: int) -> Composed:

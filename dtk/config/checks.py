@@ -197,7 +197,7 @@ def _tensor_parallel(config: Config) -> None:
         parts.append(("data.sequence_length", config.data.sequence_length))
     for key, number in parts:
         if number % tp:
-            raise _indivisible(key, number, "parallel.tp", tp)
+            raise _indivisible(key, number, "parallel.tp", tp, only_more=key == "model.vocab_size")
     if getattr(model, "dropout", 0.0) and not config.parallel.sequence_parallel:
         what = f"{chosen} with model.dropout={model.dropout} needs parallel.sequence_parallel=true"
         why = "replicated activations need the same dropout mask on every rank, sharded ones need different masks"
@@ -299,9 +299,13 @@ def _states(config: Config) -> None:
         raise DtkError(f"{phases} is more than train.steps={steps}", fix=fix)
 
 
-def _indivisible(key: str, number: int, degree: str, parts: int) -> DtkError:
-    """Return the error for a number that a degree of parallelism does not divide, with the nearest valid values."""
-    fix = f"use {degree}={_nearest_divisor(number, parts)}, or {_multiples(key, number, parts)}"
+def _indivisible(key: str, number: int, degree: str, parts: int, only_more: bool = False) -> DtkError:
+    """Return the error for a number that a degree does not divide, with the nearest valid values.
+
+    `only_more`: offer no smaller number: a smaller vocabulary may lack tokens of the data.
+    """
+    multiples = f"{key}={-(-number // parts) * parts}" if only_more else _multiples(key, number, parts)
+    fix = f"use {degree}={_nearest_divisor(number, parts)}, or {multiples}"
     return DtkError(f"{key}={number} does not divide into {degree}={parts} equal parts", fix=fix)
 
 

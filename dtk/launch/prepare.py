@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.secrets import masked
-from dtk.config.batch import settle
+from dtk.config.batch import fill_degrees, settle
 from dtk.config.checks import check, check_ranks
 from dtk.config.compose import compose, without_reasons
 from dtk.config.instantiate import check_targets
@@ -71,6 +71,7 @@ def settle_point(point: Resumed, placement: Placement, world_size: int) -> Resum
     from dtk.record.manifest import network
 
     refuse_masked(point.composed.plain)
+    point = dataclasses.replace(point, composed=fill_degrees(point.composed, world_size))
     place = (world_size, placement.device, placement.cuda_devices)
     check_ranks(point.composed.config, *place)
     composed = settle_epochs(settle(point.composed, world_size))

@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-from dtk.config.batch import settle
+from dtk.config.batch import fill_degrees, settle
 from dtk.config.checks import check, check_ranks
 from dtk.config.compose import Composed, compose
 from dtk.config.instantiate import check_targets
@@ -39,6 +39,7 @@ def planned_job(
         composed = resume(composed, config_dir).composed
     ranks = ranks_of(composed.config, devices) if world_size is None else world_size
     check_world_size(ranks, f"world_size={ranks}")
+    composed = fill_degrees(composed, ranks)
     train = composed.config.train
     chosen = any(text.lstrip("+").startswith("train.global_batch_size=") for text in composed.overrides)
     if train.global_batch_size == TrainConfig().global_batch_size and not (chosen or composed.config.resume):

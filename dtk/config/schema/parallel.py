@@ -49,9 +49,11 @@ class ParallelConfig:
         Raises:
             DtkError: the strategy does not implement a dimension, or the degrees do not match the ranks.
         """
+        if (filled := self.filled(strategy, world_size)) is not self:
+            return filled.mesh(strategy, world_size)
         for name in (*MODEL_PARALLEL, "ep"):
             if (degree := getattr(self, name)) < 1:
-                why = "it must be 1 or more; the ranks that are left are data-parallel"
+                why = "it must be 1 or more, or -1 for the ranks that the other degrees leave"
                 raise DtkError(f"parallel.{name}={degree} is out of range", why)
             if degree > 1 and name not in strategy.traits.dimensions:
                 what = f"strategy={strategy.name} is incompatible with parallel.{name}={degree}"
@@ -73,6 +75,27 @@ class ParallelConfig:
             fits = max(n for n in divisors(dataclasses.replace(mesh, **degrees).divided_by_ep) if n <= self.ep)
             what = f"parallel.ep={self.ep} does not fit {counted(world_size, 'rank')}"
             raise DtkError(what, str(error), f"use parallel.ep={fits}") from error
+
+    def filled(self, strategy: StrategyConfig, world_size: int) -> "ParallelConfig":
+        """Return the degrees with a number in place of -1: the ranks that the other degrees leave; for ep all of its.
+
+        Raises:
+            DtkError: several of pp, cp and tp are -1, or another degree does not fit.
+        """
+        rest = [name for name in MODEL_PARALLEL if getattr(self, name) == -1]
+        if len(rest) > 1:
+            typed = " and ".join(f"parallel.{name}" for name in rest)
+            raise DtkError(f"{typed} are -1", "one degree can be the rest of the ranks", "give the others a number")
+        if rest:
+            names = ("dp_replicate", "dp_shard")
+            fixed = [max(1, getattr(self, name), getattr(strategy, name, 1)) for name in names]
+            fixed += [max(1, getattr(self, name)) for name in MODEL_PARALLEL]
+            degree = max(1, world_size // prod(fixed))
+            return dataclasses.replace(self, **{rest[0]: degree}).filled(strategy, world_size)  # type: ignore[arg-type]
+        if self.ep == -1:
+            mesh = dataclasses.replace(self, ep=1).mesh(strategy, world_size)
+            return dataclasses.replace(self, ep=mesh.divided_by_ep)
+        return self
 
     def pipeline(self, micro_batches: int) -> Pipeline:
         """Return the schedule of a step with this many micro-batches."""

@@ -82,3 +82,8 @@ def test_a_run_with_other_ranks_than_planned_is_refused() -> None:
         check_ranks(config, 2, "cpu")
     assert "launcher.world_size=4, but this run has 2 ranks" in str(raised.value)
     assert "launcher.nproc=4" in str(raised.value)
+
+
+def test_a_degree_of_minus_one_is_a_number_in_the_job() -> None:
+    job = planned_job(["model=gpt2_tiny", "strategy=ddp", "parallel.tp=-1", "parallel.pp=2"], None, 8)
+    assert job.config.parallel.tp == job.plain["parallel"]["tp"] == 4

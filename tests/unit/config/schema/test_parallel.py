@@ -11,6 +11,7 @@ from dtk.config.schema import ParallelConfig
 from dtk.errors import DtkError
 from dtk.strategies.ddp import DDPConfig
 from dtk.strategies.fsdp import FSDPConfig
+from dtk.strategies.hsdp import HSDPConfig
 from dtk.strategies.single import SingleConfig
 
 
@@ -43,8 +44,10 @@ def test_the_strategy_divides_the_ranks_that_are_left() -> None:
         (ParallelConfig(tp=3), 8, "parallel.tp=3 does not fit 8 ranks: the degrees multiply to a divisor"),
         (ParallelConfig(tp=2, pp=3), 8, "parallel.pp=3 x parallel.tp=2 does not fit 8 ranks"),
         (ParallelConfig(tp=0), 2, "parallel.tp=0 is out of range: it must be 1 or more"),
-        (ParallelConfig(pp=-1), 2, "parallel.pp=-1 is out of range: it must be 1 or more; the ranks that are left"),
-        (ParallelConfig(ep=-1), 2, "parallel.ep=-1 is out of range"),
+        (ParallelConfig(pp=-2), 2, "parallel.pp=-2 is out of range: it must be 1 or more, or -1 for the ranks"),
+        (ParallelConfig(pp=-1, tp=-1), 4, "parallel.pp and parallel.tp are -1: one degree can be the rest"),
+        (ParallelConfig(pp=-1, tp=3), 4, "parallel.tp=3 does not fit 4 ranks"),
+        (ParallelConfig(ep=-2), 2, "parallel.ep=-2 is out of range"),
         (ParallelConfig(ep=3), 4, "parallel.ep=3 does not fit 4 ranks: ep=3 does not divide dp_shard x cp x tp = 4 -"),
     ],
 )
@@ -52,6 +55,17 @@ def test_degrees_that_do_not_fit_are_one_line(parallel: ParallelConfig, ranks: i
     with pytest.raises(DtkError) as caught:
         parallel.mesh(FSDPConfig(), ranks)
     assert str(caught.value).startswith(message)
+
+
+def test_minus_one_is_the_rest_of_the_ranks() -> None:
+    assert ParallelConfig(tp=-1).mesh(DDPConfig(), 8).tp == 8
+    assert ParallelConfig(tp=-1, pp=2).filled(DDPConfig(), 8).tp == 4
+    shards = ParallelConfig(cp=-1, dp_shard=2).mesh(FSDPConfig(), 8)
+    assert (shards.cp, shards.dp_shard) == (4, 2)
+    replicas = ParallelConfig(pp=-1).mesh(HSDPConfig(dp_replicate=2, dp_shard=2), 8)
+    assert (replicas.pp, replicas.dp_replicate, replicas.dp_shard) == (2, 2, 2)
+    assert ParallelConfig(ep=-1, tp=2).mesh(FSDPConfig(), 8).ep == 8
+    assert ParallelConfig(ep=-1, pp=-1, dp_shard=4).mesh(FSDPConfig(), 8).ep == 4
 
 
 def test_a_degree_that_is_said_and_fits_is_taken() -> None:
