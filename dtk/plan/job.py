@@ -1,4 +1,4 @@
-"""The job that is planned: composed and checked as `dtk run` does, without this machine's ports or data."""
+"""The job to plan: composed and checked as in `dtk run`, without this machine's ports or data."""
 
 import dataclasses
 from pathlib import Path
@@ -19,20 +19,20 @@ from dtk.errors import DtkError
 def planned_job(
     overrides: list[str], config_dir: Path | None = None, world_size: int | None = None, devices: int | None = None
 ) -> Composed:
-    """Compose, check for that many ranks, divide the batch over them.
+    """Compose a job, check it for `world_size` ranks, and divide the batch over them.
 
     Args:
-        overrides: as for `dtk run`.
-        config_dir: the user's own YAML files.
-        world_size: ranks over all nodes; None = `launcher.world_size`, else the ranks that `dtk run` would start.
-        devices: of the machine on which it would start them; None = those that are here.
+        overrides: overrides as in `dtk run`.
+        config_dir: folder of custom YAML files.
+        world_size: ranks over all nodes; None uses `launcher.world_size`, else the ranks that `dtk run` would start.
+        devices: number of devices of the target machine; None counts those of this machine.
 
     Returns:
-        with `train.micro_batch_size` and `launcher.world_size` filled in. A global batch that nobody chose and that
-        does not divide over the ranks becomes one sample a rank, and stands among the overrides.
+        The job with `train.micro_batch_size` and `launcher.world_size` set. A default global batch that is not
+        divisible by the ranks becomes one sample per rank, which is added to the overrides.
 
     Raises:
-        DtkError: what cannot be composed, a mesh or a batch that does not fit the ranks, a rule that is broken.
+        DtkError: the job cannot be composed, its mesh or batch does not fit the ranks, or it violates a rule.
     """
     composed = compose(overrides, config_dir)
     if composed.config.resume:
@@ -44,7 +44,7 @@ def planned_job(
     chosen = any(text.lstrip("+").startswith("train.global_batch_size=") for text in composed.overrides)
     if train.global_batch_size == TrainConfig().global_batch_size and not (chosen or composed.config.resume):
         plan = composed.config.batch_plan(ranks)
-        if not plan.is_whole:  # The default batch, meant for a laptop, grows with the ranks.
+        if not plan.is_whole:  # The default batch is meant for a laptop, so it grows with the ranks.
             grown = dataclasses.replace(train, global_batch_size=plan.dp_size * max(1, train.micro_batch_size))
             overrides = [*composed.overrides, f"train.global_batch_size={grown.global_batch_size}"]
             config = dataclasses.replace(composed.config, train=grown)
@@ -53,19 +53,19 @@ def planned_job(
 
 
 def settled_job(composed: Composed, world_size: int) -> Composed:
-    """One composed job for another number of ranks: checked, its batch divided.
+    """Check a composed job for another number of ranks and divide its batch.
 
     Args:
-        composed: types are right already; `train.micro_batch_size=0` is chosen here.
+        composed: job with validated types; `train.micro_batch_size=0` is chosen here.
         world_size: ranks over all nodes.
 
     Raises:
-        DtkError: a rule that is broken with that many ranks.
+        DtkError: the job violates a rule with this many ranks.
     """
     launcher = dataclasses.replace(composed.config.launcher, world_size=world_size)
     config = dataclasses.replace(composed.config, launcher=launcher)
     device = "cpu" if launcher.device == "cpu" else "cuda"
-    devices = 0 if device == "cpu" else max(2, world_size)  # 2: what strategy dp asks for.
+    devices = 0 if device == "cpu" else max(2, world_size)  # 2 selects strategy dp.
     check_ranks(config, world_size, device, devices)
     job = settle(dataclasses.replace(composed, config=config, plain=to_plain(config)), world_size)
     check(job.config, world_size, device, devices)
@@ -74,14 +74,14 @@ def settled_job(composed: Composed, world_size: int) -> Composed:
 
 
 def ranks_of(config: Config, devices: int | None = None) -> int:
-    """Ranks over all nodes: as asked for, else as many as `dtk run` would start on one machine.
+    """Return the ranks over all nodes: as requested, else the number that `dtk run` would start on one machine.
 
     Args:
         config: the job.
-        devices: of that machine; None = those that are here.
+        devices: number of devices of that machine; None counts those of this machine.
 
     Raises:
-        DtkError: the number asked for is out of range.
+        DtkError: the requested number is out of range.
     """
     launcher: LauncherConfig = config.launcher
     if launcher.world_size is None and isinstance(launcher, RemoteLauncher):
@@ -101,10 +101,10 @@ def ranks_of(config: Config, devices: int | None = None) -> int:
 
 
 def check_world_size(world_size: int, typed: str) -> None:
-    """Refuse a number of ranks that no job has.
+    """Check the range of a number of ranks.
 
     Raises:
-        DtkError: it is below 1, or more than any cluster has.
+        DtkError: it is below 1, or exceeds any cluster's size.
     """
     low, high = limits()["launcher.world_size"]
     if not low <= world_size <= high:

@@ -19,13 +19,13 @@ from dtk.plan.search import search
 from dtk.plan.solve import USUAL, check_solvable, max_batch, max_model, parse_world_sizes, scaling
 
 _HARDWARE = "hardware="
-_SLOW = 4  # Ratio of matrix rates from which the slower type is probably a default: fp32 to bf16 is 15, tf32 2.
-_SHORT = 4  # A sample of at most this part of the context is probably a default left as it is.
+_SLOW = 4  # Ratio of matrix rates above which the slower dtype is probably a default: fp32 to bf16 is 15, tf32 2.
+_SHORT = 4  # A sample of at most this fraction of the context is probably an unchanged default.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What the user wants to know, as typed."""
+    """The user's request, as typed."""
 
     overrides: tuple[str, ...]
     config_dir: Path | None = None
@@ -36,9 +36,9 @@ class Request:
     max_batch: bool = False
     memory_table: bool = False
     world_size: str | None = None
-    """Numbers of ranks to plan for, with commas."""
+    """Comma-separated numbers of ranks to plan for."""
     html: bool = False
-    """Whether a page with plots is written: it needs figures over numbers of ranks although none were asked for."""
+    """Whether a page with plots is written: it needs figures over numbers of ranks even if none were requested."""
 
 
 def make(request: Request) -> PlanReport:
@@ -97,7 +97,7 @@ def make(request: Request) -> PlanReport:
 
 
 def _check(choice: Choice, config: Config, ranks: int, here: Machine) -> tuple[Check | None, tuple[str, ...]]:
-    """Predict the same job with both engines, and return the comparison with notes about it."""
+    """Predict the same job with both engines; return the comparison and notes about it."""
     if here.engine == "simulated" or choice == "closed_form":
         return None, ()
     on_cpu = Machine(here.local_size)
@@ -115,7 +115,7 @@ def _check(choice: Choice, config: Config, ranks: int, here: Machine) -> tuple[C
 
 
 def _doubts(config: Config, here: Machine) -> Iterator[str]:
-    """Yield settings that will probably differ in the run, and layers that wait for the slow links between nodes."""
+    """Yield settings that will probably differ in the run, and layers that wait for slow links between nodes."""
     hardware = here.hardware
     if warning := tp_warning(config, ranks_of(config), here.local_size):
         yield warning

@@ -14,9 +14,9 @@ Category = Literal[
     "parameters", "gathered parameters", "gradients", "optimizer states", "activations", "logits", "buckets",
     "temporaries", "allocator slack",
 ]  # fmt: skip
-"""The words of `dtk diagnose` for what the peak consists of.
+"""The memory categories of `dtk diagnose` for the contents of the peak.
 
-`logits`: the model's output and what the loss makes of it. `buckets`: buffers of collectives. `temporaries`: of the
+`logits`: the model's output and the temporaries of the loss. `buckets`: buffers of collectives. `temporaries`: of the
 optimizer, of clipping, of kernels.
 """
 
@@ -27,25 +27,25 @@ class Memory:
 
     rank: int
     at_peak_bytes: dict[Category, int]
-    """What the peak consists of; the values add up to it."""
+    """Bytes per category at the peak; the values add up to it."""
     region: str
-    """Region of the step in which it stands: forward, backward, clip, optimizer."""
+    """Region of the step that contains the peak: forward, backward, clip, optimizer."""
     by_region_bytes: dict[str, int]
-    """Highest use within each region."""
+    """Peak within each region."""
     host_bytes: int = 0
-    """Kept in host memory by offloading, per rank."""
+    """Bytes in host memory for offloading, per rank."""
     file_bytes: int = 0
-    """Kept in a file by offloading, per rank."""
+    """Bytes in a file for offloading, per rank."""
     paged_bytes: int = 0
-    """Read from and written to the place of offloaded states in a step, per rank."""
+    """Bytes read from and written to the storage of offloaded states per step, per rank."""
 
     @property
     def peak_bytes(self) -> int:
-        """Highest use of the step."""
+        """Peak of the step."""
         return sum(self.at_peak_bytes.values())
 
     def excess_bytes(self, device_bytes: int, node_ranks: int, node_host_bytes: int | None) -> int:
-        """Bytes beyond the device, or beyond the host of its node, whichever is more; 0 or less fits."""
+        """Return the bytes above the device's memory or its node's host memory, whichever is more; 0 or less fits."""
         excess = self.peak_bytes - device_bytes
         if node_host_bytes is None or not self.host_bytes:
             return excess
@@ -65,7 +65,7 @@ class Traffic:
     size_bytes: int
     """Full (largest) buffers on one rank, summed over the calls: what `Collective` declares and a run records."""
     sent_bytes: int
-    """What one rank sends by the ring algorithm, summed over the calls."""
+    """Bytes that one rank sends by the ring algorithm, summed over the calls."""
     link: Link
     """The slowest link that the group crosses."""
 
@@ -77,40 +77,40 @@ class Transfer:
     op: str
     group: str
     algorithm: str
-    """The fastest for its size: ring, tree, chain or 2-D torus."""
+    """The fastest algorithm for its size: ring, tree, chain or 2-D torus."""
     count: int
     size_bytes: int
-    """Full buffers, summed over the calls."""
+    """Full-buffer bytes, summed over the calls."""
     seconds: float
-    """Summed over the calls."""
+    """Seconds, summed over the calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """One optimizer step on the chosen hardware; seconds. compute_s + exposed_s + bubble_s = step_s."""
+    """Time of one optimizer step on the chosen hardware in seconds. compute_s + exposed_s + bubble_s = step_s."""
 
     compute_s: float
-    """Forward, backward with recomputation, clipping and optimizer."""
+    """Time of forward, backward with recomputation, clipping and optimizer."""
     communication_s: float
     exposed_s: float
-    """Part of the communication that nothing hides."""
+    """Communication time that does not overlap with compute."""
     step_s: float
     tokens_per_s: float
     mfu: float | None
     scaling_efficiency: float
-    """Tokens/s per rank over those of one rank that communicates nothing, at the same micro-batch."""
+    """Tokens/s per rank relative to a single rank without communication, at the same micro-batch."""
     bubble_s: float = 0.0
-    """What the busiest rank of a pipeline waits for other stages and their messages."""
+    """Time for which the busiest rank of a pipeline waits for other stages and their messages."""
     optimizer_s: float = 0.0
-    """The part of compute_s that clipping and the optimizer take."""
+    """Time of clipping and the optimizer, included in compute_s."""
     transfers: tuple[Transfer, ...] = ()
-    """What communication_s is the sum of."""
+    """Transfers whose times add up to communication_s."""
     assumptions: tuple[str, ...] = ()
-    """What the time does not contain, or guesses."""
+    """What the time excludes or assumes."""
     matmul_dtype: str = ""
-    """Type of the matrix products: float32, tf32, bfloat16 or float16."""
+    """Dtype of the matrix products: float32, tf32, bfloat16 or float16."""
     peak_flops: float | None = None
-    """What `mfu` is a part of: FLOP/s of one device in that type; None when nobody publishes it."""
+    """Peak FLOP/s of one device in that dtype, the denominator of `mfu`; None if unpublished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,20 +129,20 @@ class Prediction:
     traffic: tuple[Traffic, ...]
     hardware: str | None = None
     device_memory_bytes: int | None = None
-    """Usable bytes of the device; None when it is not known."""
+    """Usable bytes of the device; None if unknown."""
     node_ranks: int = 1
-    """Ranks that share a node."""
+    """Ranks per node."""
     node_host_bytes: int | None = None
-    """Usable host memory of a node; None when it is not known."""
+    """Usable host memory of a node in bytes; None if unknown."""
     dp_size: int | None = None
-    """Parts into which the batch is divided; None = as many as there are ranks."""
+    """Number of parts of the batch; None if it equals the number of ranks."""
     time: Time | None = None
     notes: tuple[str, ...] = ()
-    """What was assumed, and what the engine could not see."""
+    """Assumptions, and what the engine could not see."""
 
     @classmethod
     def of(cls, config: "Config", world_size: int, **figures: Any) -> "Prediction":
-        """Return the prediction of a configured job, whose batch is settled, with these `figures`."""
+        """Return the prediction of a configured job with a resolved batch and these `figures`."""
         return cls(
             strategy=config.strategy.name,
             model=config.model.name,
@@ -156,24 +156,24 @@ class Prediction:
 
     @property
     def fits(self) -> bool | None:
-        """Whether the peak is within the device, and what is offloaded within the host; None without a device."""
+        """Whether the peak fits the device, and offloaded states the host; None if the device is unknown."""
         return None if self.device_memory_bytes is None else self.excess_bytes <= 0
 
     @property
     def host_bytes_per_node(self) -> int:
-        """What offloading keeps in host memory on all ranks of a node."""
+        """Bytes that offloading keeps in host memory on all ranks of a node."""
         return self.memory.host_bytes * self.node_ranks
 
     @property
     def exceeds_host(self) -> bool:
-        """Whether more is offloaded than the host of a node is known to have."""
+        """Whether offloading needs more than the known host memory of a node."""
         return self.node_host_bytes is not None and self.host_bytes_per_node > self.node_host_bytes
 
     @property
     def excess_bytes(self) -> int:
-        """As `Memory.excess_bytes`, of this device and node."""
+        """`Memory.excess_bytes` for this device and node."""
         return self.memory.excess_bytes(self.device_memory_bytes or 0, self.node_ranks, self.node_host_bytes)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values, with the figures that are properties here."""
+        """Return plain values, including the figures that are properties here."""
         return {"schema": SCHEMA, **asdict(self), "peak_bytes": self.memory.peak_bytes, "fits": self.fits}

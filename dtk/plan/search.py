@@ -1,7 +1,7 @@
-"""`--search`: ranks every division of the ranks over dimensions, strategies, recomputation and micro-batches.
+"""`--search`: ranks all combinations of dimension sizes, strategies, recomputation and micro-batches.
 
-Each layout has a bound below its step time and one below its memory; what is sure to be too large or too slow is not
-planned. Knows no output.
+Each layout has a lower bound of its step time and of its memory; layouts that are certainly too large or too slow are
+not planned. Independent of the output.
 """
 
 import dataclasses
@@ -26,10 +26,10 @@ from dtk.plan.prediction import Prediction, Time
 from dtk.strategies.registry import CONFIG_TYPES
 
 SHOWN = 10
-"""Layouts that are ranked and planned whole."""
+"""Number of layouts that are ranked and fully planned."""
 _LARGEST_MICRO_BATCH, _VIRTUAL = 16, (1, 2, 4)
-"""Chosen: larger micro-batches gain little, and deeper splits lose to the messages."""
-_NAMED = 3  # Layouts that a sentence names at most.
+"""Chosen: larger micro-batches gain little, and more virtual stages lose to the messages."""
+_NAMED = 3  # Maximum number of layouts that a sentence names.
 Typed = dict[str, Any]
 """Keys and values of overrides."""
 
@@ -39,20 +39,20 @@ class FittingLayout:
     """A layout that fits the device."""
 
     overrides: tuple[str, ...]
-    """What to type for it, beside the rest of the job."""
+    """Overrides to type for it, in addition to those of the job."""
     prediction: Prediction
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The layouts that fit, the fastest first."""
+    """The layouts that fit, fastest first."""
 
     fitting: tuple[FittingLayout, ...]
     layouts: int
-    """That the model and the batch allow."""
+    """Number of layouts that the model and the batch allow."""
     too_large: int
     too_slow: int
-    """Their times, or bounds below them, are above the last one shown."""
+    """Number of layouts whose time, or its lower bound, exceeds that of the last one shown."""
     reasons: tuple[str, ...]
 
 
@@ -64,7 +64,7 @@ class _Candidate:
 
 
 def search(job: Composed, here: Machine) -> Search:
-    """Rank the layouts of a settled job's ranks, model and global batch by step time; what is typed stays."""
+    """Rank the layouts of a resolved job's ranks, model and global batch by step time; typed settings are kept."""
     from dtk.plan.timing.time import least_s, step_time
 
     assert here.hardware is not None
@@ -73,7 +73,7 @@ def search(job: Composed, here: Machine) -> Search:
     layouts = [_Candidate(typed, config, least_s(config, ranks, here.hardware)) for typed, config in possible]
     fitting: list[FittingLayout] = []
     large: list[tuple[_Candidate, int]] = []
-    # By bound, then by time, of which memory costs ten times as much: only of those that nothing faster precedes.
+    # By bound, then by time. Memory costs ten times as much to compute, so only for candidates that may be shown.
     queue: list[tuple[float, int, Time | None]] = [(each.least_s, n, None) for n, each in enumerate(layouts)]
     heapify(queue)
     while queue and len(fitting) < SHOWN:
@@ -96,11 +96,11 @@ def search(job: Composed, here: Machine) -> Search:
 
 
 def _layouts(job: Composed, ranks: int, local_size: int) -> Iterator[tuple[Typed, Config]]:
-    """Yield what the rules of a run allow. `cp` stays as it is; tp stays inside a node."""
+    """Yield the layouts that the rules of a run allow. `cp` is kept; tp stays within a node."""
     degrees = divisors(getattr(job.config.model, "experts", 1))
     fixed = dict(text.lstrip("+~").partition("=")[::2] for text in job.overrides)
     names = [name for name, kind in CONFIG_TYPES.items() if kind.traits.compared and not kind.traits.one_process]
-    if (chosen := fixed.pop("strategy", "")) in CONFIG_TYPES:  # Not a preset.
+    if (chosen := fixed.pop("strategy", "")) in CONFIG_TYPES:  # The strategy is not a preset.
         names = [chosen]
     sections = {name: CONFIG_TYPES[name](name=name) for name in names} | {job.config.strategy.name: job.config.strategy}
     batch = job.config.train.global_batch_size
@@ -142,13 +142,13 @@ def _with(config: Config, strategy: Any, typed: Typed) -> Config:
 
 
 def _overrides(typed: Typed) -> tuple[str, ...]:
-    """Return what to type, without what is so anyway."""
+    """Return the overrides to type, without those that equal the defaults."""
     plain = {"parallel.tp": 1, "parallel.pp": 1, "parallel.ep": 1, "train.activation_checkpoint_every": 0}
     return tuple(f"{key}={value}" for key, value in typed.items() if plain.get(key) != value)
 
 
 def _reasons(fitting: list[FittingLayout], large: list[tuple[_Candidate, int]], room: int, slow: int) -> Iterator[str]:
-    """Say where the first layout saves time over the second, and why the others are left out."""
+    """Yield why the first layout is faster than the second, and why the others are excluded."""
     if not fitting:
         yield "No layout fits."
     times = [layout.prediction.time for layout in fitting if layout.prediction.time is not None]

@@ -16,21 +16,21 @@ from dtk.plan.prediction import Prediction
 DEEPEST = 100_000
 """Layers; the schema's own limit."""
 WIDEST = 4096
-"""Heads; wider models are sharded along their width, which no strategy here does."""
+"""Heads; wider models need sharding along their width, which the search does not vary."""
 LARGEST_BATCH = 1 << 24
-"""Samples in a micro-batch; beyond it the number of tokens exceeds what a tensor indexes."""
+"""Samples in a micro-batch; with more, the number of tokens exceeds a tensor's index range."""
 
 
 @dataclass(frozen=True, slots=True)
 class Largest:
-    """The largest of one kind that fits."""
+    """The largest setting of one kind that fits."""
 
     what: str
     """`deeper`, `wider`, `deeper and wider`, `micro-batch`."""
     overrides: tuple[str, ...]
-    """What to type for it."""
+    """Overrides to type for it."""
     prediction: Prediction | None
-    """None: not even the smallest fits."""
+    """Prediction of this setting; None if not even the smallest fits."""
 
 
 def max_batch(job: Composed, here: Machine) -> Largest:
@@ -55,10 +55,10 @@ def max_model(job: Composed, here: Machine) -> tuple[Largest, ...]:
 
 
 def check_solvable(config: Config, here: Machine, option: str) -> None:
-    """Refuse `--max-batch`, `--max-model` and `--search` where there is nothing to fit into, or nothing to change.
+    """Check that `--max-batch`, `--max-model` or `--search` has a device to fit into and a model to change.
 
     Raises:
-        DtkError: no device is known, or the model is the user's own.
+        DtkError: no device is known, or the model is custom.
     """
     if here.hardware is None:
         raise DtkError(f"{option} needs a device to fit in", fix="add hardware=NAME, for example hardware=h100_sxm")
@@ -68,11 +68,11 @@ def check_solvable(config: Config, here: Machine, option: str) -> None:
 
 
 def largest(sizes: Sequence[int], fits: Callable[[int], bool]) -> int | None:
-    """Return the largest size that fits, if all smaller ones do; None when not even the smallest does.
+    """Return the largest size that fits, if all smaller ones do; None if not even the smallest does.
 
     Args:
-        sizes: ascending, at least one.
-        fits: asked at most once for each size, and never for one above the first that did not fit.
+        sizes: candidate sizes, ascending, at least one.
+        fits: called at most once per size, and never above the first size that did not fit.
     """
     below, above = -1, len(sizes)
     at = 0
@@ -81,7 +81,7 @@ def largest(sizes: Sequence[int], fits: Callable[[int], bool]) -> int | None:
             above = at
             break
         below = at
-        # The largest up to twice this one, or the next where divisors lie further apart.
+        # The largest size up to twice this one, or the next size if divisors are further apart.
         at = max(bisect_right(sizes, 2 * sizes[at]) - 1, at + 1)
     while above - below > 1 and below >= 0:
         middle = (below + above) // 2
@@ -93,9 +93,9 @@ def largest(sizes: Sequence[int], fits: Callable[[int], bool]) -> int | None:
 
 
 def _largest_model(config: Config, here: Machine, what: str) -> Largest:
-    """Return the largest model along one way to grow; heads keep their size, the feed-forward layer its proportion."""
+    """Return the largest model of one kind of growth; head size and the feed-forward ratio are kept."""
     model, ranks = config.model, ranks_of(config)
-    # Heads that share their keys and values are added together.
+    # Heads that share keys and values are added together.
     step = model.heads // model.kv_heads if hasattr(model, "kv_heads") else 1
 
     def sizes(n: int) -> dict[str, int]:
@@ -119,7 +119,7 @@ def _largest_model(config: Config, here: Machine, what: str) -> Largest:
 
 
 def _excess(config: Config, here: Machine) -> int:
-    """Bytes that the job needs beyond those of the device, or of the host where that is more."""
+    """Return the bytes that the job needs beyond the device's memory, or the host's if that is more."""
     ranks = ranks_of(config)
     if here.engine == "simulated" or (hardware := here.hardware) is None:
         return predict(config, ranks, here, timed=False).excess_bytes
@@ -128,7 +128,7 @@ def _excess(config: Config, here: Machine) -> int:
 
 
 USUAL = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
-"""World sizes of the page's plots where none are asked for."""
+"""Default world sizes of the page's plots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +138,14 @@ class Point:
     world_size: int
     prediction: Prediction | None
     problem: str = ""
-    """Why there is none."""
+    """Why there is no prediction."""
 
 
 def parse_world_sizes(text: str) -> tuple[int, ...]:
-    """`8,64,512` as numbers, ascending.
+    """Parse `8,64,512` into ascending numbers.
 
     Raises:
-        DtkError: another text, or a number that no job has.
+        DtkError: the text has another form, or a number is out of range.
     """
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
@@ -156,7 +156,7 @@ def parse_world_sizes(text: str) -> tuple[int, ...]:
 
 
 def scaling(job: Composed, sizes: Sequence[int], here: Machine) -> tuple[Point, ...]:
-    """One point for each number of ranks; a number that is impossible says why.
+    """Return one point per number of ranks; an impossible number has a `problem`.
 
     Raises:
         DtkError: none of the numbers is possible.
@@ -176,7 +176,7 @@ def scaling(job: Composed, sizes: Sequence[int], here: Machine) -> tuple[Point, 
 
 
 def at_world_size(job: Composed, world_size: int) -> Composed:
-    """Return the job on that many ranks, each of which does as much work as before.
+    """Return the job on `world_size` ranks with the same work per rank.
 
     Raises:
         DtkError: the mesh does not fit the ranks.

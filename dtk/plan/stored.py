@@ -1,4 +1,4 @@
-"""Writes `plan.json` of a run: the closed form's prediction, for `dtk diagnose`. Never fails a run."""
+"""Writes `plan.json` of a run: the closed-form prediction, for `dtk diagnose`. Never fails a run."""
 
 import dataclasses
 import sys
@@ -15,7 +15,7 @@ Device = Literal["cpu", "cuda"]
 
 
 def keep_plan(paths: RunPaths, composed: Composed, world_size: int, local_size: int, device: Device) -> None:
-    """Write what was planned into the run folder."""
+    """Write the plan into the run folder."""
     if (plan := planned(composed, world_size, local_size, device)) is not None:
         with _reported():
             write_json(paths.plan, plan)
@@ -24,7 +24,7 @@ def keep_plan(paths: RunPaths, composed: Composed, world_size: int, local_size: 
 def planned(composed: Composed, world_size: int, local_size: int, device: Device) -> dict[str, Any] | None:
     """Return the plan to write; for a job with an injected fault, the plan of the job without the fault.
 
-    None where the formulas do not know such a job, as a model of the user's own.
+    None if the formulas do not cover the job, such as a custom model.
     """
     config = composed.config
     with _reported(), suppress(DtkError):
@@ -41,7 +41,7 @@ def planned(composed: Composed, world_size: int, local_size: int, device: Device
 
 @contextmanager
 def _reported() -> Iterator[None]:
-    """Print what goes wrong as one line, and continue."""
+    """Report an exception as one line, and continue."""
     try:
         yield
     except Exception as error:

@@ -165,7 +165,7 @@ class Tape:
         """Do nothing: the matcher decides whether a call completes."""
 
     def unsound(self) -> None:
-        """Do nothing: a call that could not be recorded is reported at its call site."""
+        """Do nothing: an unrecordable call is reported at its call site."""
 
     def wait(self, number: int) -> None:
         """Record that the rank waits until this call is complete."""

@@ -1,5 +1,5 @@
-"""Classes of ranks: of a job of thousands of ranks one of each class is simulated. A class is a place at which code may
-branch: the first and last rank of the job, of a node and of each mesh dimension, and every rank that is named.
+"""Classes of ranks: in a job of thousands of ranks one of each class is simulated. A class is a position at which code
+may branch: the first and last rank of the job, of a node and of each mesh dimension, and every named rank.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -9,9 +9,9 @@ from diagnostics.contract.findings import Group
 from dtk.preflight.calls import Record
 
 ALL_UP_TO = 256
-"""Ranks of a job up to which every one is simulated unless something else is asked for."""
+"""Largest job of which every rank is simulated by default."""
 _DEFAULT = "0"
-"""torch's name of the group of all ranks; those made later are numbered on."""
+"""torch's name of the group of all ranks; later groups have the following numbers."""
 
 
 def representatives(
@@ -21,14 +21,14 @@ def representatives(
     named: Iterable[int] = (),
     apart: Collection[str] = (),
 ) -> dict[int, int]:
-    """Return every rank -> the rank that is simulated in its place.
+    """Return a mapping from every rank to the rank that is simulated for it.
 
     Args:
-        world_size: ranks of the job.
+        world_size: number of ranks of the job.
         local_size: ranks per node.
-        degrees: dimension of the mesh -> its size, outermost first.
-        named: ranks that differ by name, such as that of a fault.
-        apart: which of the degrees have a class for each place, as stages of a pipeline do different things.
+        degrees: mesh dimension -> its size, outermost first.
+        named: ranks that are configured by number, such as that of a fault.
+        apart: dimensions of which each coordinate is a class, as the stages of a pipeline differ.
     """
     own = {0, world_size - 1, *named}
     first: dict[tuple[str, ...], int] = {}
@@ -47,10 +47,10 @@ def _place(index: int, size: int) -> str:
 
 
 def spread(records: Mapping[int, Record], stands_for: Mapping[int, int]) -> dict[int, Record]:
-    """Return the records of all ranks, from those that were simulated.
+    """Return the records of all ranks, derived from those that were simulated.
 
-    A rank runs the program of the one that stands for it, over the groups at the same place among its own; whom it
-    sends to is a place in such a group.
+    A rank runs the program of its representative over the groups with the same indices among its own; the peer of a
+    send is a rank in such a group.
     """
     made = next(iter(records.values())).made
     belongs: dict[int, list[int]] = {}
@@ -61,7 +61,7 @@ def spread(records: Mapping[int, Record], stands_for: Mapping[int, int]) -> dict
     def same_place(group: Group, simulated: int, rank: int) -> Group:
         if group.name == _DEFAULT:
             return group
-        if not group.name.isdecimal():  # Made by its members alone, at the same distances from them everywhere.
+        if not group.name.isdecimal():  # It is created by its members alone, at the same offsets from them everywhere.
             ranks = tuple(member + rank - simulated for member in group.ranks)
             return Group(f"{group.desc} {ranks}", ranks, group.desc)
         index = belongs[rank][belongs[simulated].index(int(group.name) - 1)]
@@ -71,7 +71,7 @@ def spread(records: Mapping[int, Record], stands_for: Mapping[int, int]) -> dict
     for rank, record in records.items():
         programs[rank] = program = record.program
         if any(len(entry.sent) > 1 or len(entry.taken) > 1 for entry in program.entries):
-            # Lengths that differ by member: those of one rank say nothing of another.
+            # Sizes that differ by member: those of one rank do not determine another's.
             entries = tuple(entry._replace(sent=(), taken=()) for entry in program.entries)
             programs[rank] = replace(program, entries=entries)
     spread_out = {}
@@ -82,11 +82,11 @@ def spread(records: Mapping[int, Record], stands_for: Mapping[int, int]) -> dict
 
 
 def replaceable(records: Iterable[Record], apart: bool = False) -> bool:
-    """Whether one rank can stand for another.
+    """Return whether one rank can represent another.
 
     Args:
-        records: of those that were simulated.
-        apart: whether each place has a class of its own along dimensions whose ranks send to each other; else nobody
+        records: records of the simulated ranks.
+        apart: whether each coordinate is a separate class along dimensions with point-to-point calls; otherwise no rank
             may send to a rank by its number.
     """
     simulated = list(records)

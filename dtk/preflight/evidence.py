@@ -1,4 +1,4 @@
-"""Turns the records of a simulated job into evidence in memory for `dtk diagnose`. Decides nothing."""
+"""Turns the records of a simulated job into in-memory evidence for `dtk diagnose`. Decides nothing."""
 
 import json
 from collections.abc import Mapping
@@ -22,14 +22,14 @@ from dtk.preflight.calls import Entry, Record
 from dtk.preflight.match import Standing
 
 TICK_S = 1e-3
-"""Between two calls of a rank, as nothing ran."""
+"""Assumed time between two calls of a rank, as nothing is executed."""
 LAST_CALLS = 2048
-"""Calls handed over of each rank, the last ones: as many as a run keeps (`dtk.record.ring`)."""
+"""Number of each rank's last calls that are included: as many as a run keeps (`dtk.record.ring`)."""
 LAST_CALLS_OF_MANY = 128
 MANY_RANKS = 64
-"""With more ranks than these LAST_CALLS_OF_MANY of each are enough: the pass over them is linear in both."""
+"""With more ranks than this, LAST_CALLS_OF_MANY of each are enough: the analysis is linear in both."""
 NOWHERE = Path("preflight")
-"""No folder: nothing is read from it."""
+"""Placeholder folder: nothing is read from it."""
 
 
 def evidence(
@@ -38,7 +38,7 @@ def evidence(
     config: Mapping[str, object],
     degrees: Mapping[str, int] | None = None,
 ) -> Evidence:
-    """Return the stuck state as evidence; of a script, `config` is empty and `degrees` is None."""
+    """Return the stuck state as evidence; for a script, `config` is empty and `degrees` is None."""
     last = LAST_CALLS if len(records) <= MANY_RANKS else LAST_CALLS_OF_MANY
     failed = any(record.end.kind in ("killed", "raised") or record.end.code for record in records.values())
     run = RunEvidence(NOWHERE, Status("failed" if failed else "hung", exit_code=1), dict(config), {}, {}, {}, {}, {})
@@ -77,12 +77,12 @@ def _add_end(gathered: Evidence, run: RunEvidence, record: Record, file: str, ca
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The calls of one simulated rank: a `CallFile` that was never a file."""
+    """The calls of one simulated rank, with the interface of `CallFile`."""
 
     record: Record
     standing: Standing
     last: int
-    """How many calls are handed over."""
+    """Number of calls to include."""
 
     @property
     def rank(self) -> int:
@@ -91,7 +91,7 @@ class History:
 
     @property
     def file(self) -> str:
-        """What the report calls it."""
+        """Name in the report."""
         return f"simulated rank {self.record.rank}"
 
     def load(self) -> list[Dump]:
@@ -110,7 +110,7 @@ class History:
             if number >= standing.issued - self.last:
                 call = _call(entry, record.groups[entry.group].ranks, keys[entry.group], seq)
                 call.done, call.created_s = done, 1.0 + number * TICK_S
-                # A transfer that nobody waits for yet blocks nothing.
+                # A transfer that no rank waits for yet blocks nothing.
                 call.completion_known = done or not entry.p2p or number == standing.pending
                 calls.append(call)
         return [
@@ -127,7 +127,7 @@ class History:
         ]
 
     def read(self) -> RingDump:
-        """Return the calls with what a rank sends each of the others and expects of them, as `RingFile.read`."""
+        """Return the calls with the bytes that a rank sends to and expects of each other rank, as `RingFile.read`."""
         record, standing = self.record, self.standing
         named = [(group.name, group.desc, group.ranks, f"{group.name} {group.ranks}") for group in record.groups]
         groups = tuple(RingGroup(*each, 0, 0, 0) for each in named)
@@ -150,7 +150,7 @@ class History:
 
 
 def _rows(entry: Entry, ranks: int, shapes: list[list[int]]) -> str:
-    """Return the splits of an all_to_all as a ring has them; empty for any other call."""
+    """Return the splits of an all_to_all in the ring's format; empty for any other call."""
     if not entry.op.startswith("all_to_all") or len(shapes) != 1:
         return ""
     sides = [side if len(side) == ranks else side * ranks for side in (entry.sent, entry.taken)]
@@ -159,13 +159,13 @@ def _rows(entry: Entry, ranks: int, shapes: list[list[int]]) -> str:
 
 
 def whole_history(record: Record) -> list[Call]:
-    """Return all calls that a rank would ever make, by number."""
+    """Return all calls that a rank would ever issue, by number."""
     issued = len(record.issued())
     return History(record, Standing(issued, None), issued).load()[0].calls
 
 
 def _call(entry: Entry, ranks: tuple[int, ...], key: GroupKey, seq: int) -> Call:
-    """Return the call as a rank of the group makes it."""
+    """Return the call in the form in which a rank of the group records it."""
     root = None if entry.wire.root is None else ranks[entry.wire.root]
     peer = None if entry.peer is None else ranks[entry.peer]
     stack, in_backward = stack_of(entry.stack or entry.site)
@@ -200,7 +200,7 @@ def stack_of(text: str) -> tuple[tuple[Frame, ...], bool]:
 
 
 def frame_of(site: str) -> Frame:
-    """Return the frame that `file:line<tab>function` names."""
+    """Return the frame of `file:line<tab>function`."""
     place, _, function = site.partition("\t")
     file, _, line = place.rpartition(":")
     return Frame(file, int(line or 0), function)

@@ -1,8 +1,8 @@
-"""Values that simulated ranks exchange: what code may read of the result of a collective or a receive.
+"""Values that simulated ranks exchange: what code may read from the result of a collective or receive.
 
-Of ranks that are simulated at the same time a rank offers what it brings, asks for the result once it waits, and the
-parent puts the offers together. Of ranks one after another it gets what earlier ones gave: small tensors of whole
-numbers (sizes, flags, objects). What would come from a later rank is noted, so that it can be simulated again.
+Ranks that are simulated concurrently offer their inputs and ask for the result when they wait for it; the parent
+combines the offers. A rank that is simulated after others gets their small integer tensors (sizes, flags, objects).
+Values needed from a later rank are noted, so that this rank can be simulated again.
 """
 
 import pickle
@@ -16,40 +16,40 @@ import torch
 from torch import Tensor
 
 MAX_BYTES = 1 << 28
-"""Larger tensors are data, not decisions; they stay made up."""
+"""Larger tensors are treated as data that decides nothing; their values stay placeholders."""
 MAX_BYTES_KEPT = 1 << 20
-"""The same where ranks are simulated one after another, and all that they gave is kept."""
+"""The same limit if ranks are simulated in sequence, as all offers are then kept."""
 ADRIFT_S = 10.0
-"""How long a rank continues with placeholder values at most, once no rank can continue without them."""
+"""Maximum time for which a rank continues with placeholder values once no rank can continue without them."""
 ASK, OFFER, END = b"a", b"o", b"e"
 """First byte of each message to the parent."""
 Key = tuple[object, ...]
 How = Literal["reduce", "reduce_mine", "root", "root_mine", "all", "mine"]
-"""What comes of the offers: reduced over the members, what the root brings, what all bring. `mine`: of it, the part
-that is for the member who asks."""
+"""How offers give the result: reduced over the members, the root's offer, or all offers. `mine`: only the part of it
+for the asking member."""
 Values = tuple[bytes, ...]
 
 
 class Offer(NamedTuple):
-    """What one rank brings to a call."""
+    """Input of one rank to a call."""
 
     key: Key
-    """Of the call; the same on all members."""
+    """Key of the call, equal on all members."""
     rank: int
     members: tuple[int, ...]
-    """Global ranks of those who take part, by rank in the group."""
+    """Global ranks of the members, by rank in the group."""
     agreed: tuple[object, ...]
-    """What must be the same on all members."""
+    """Attributes that must be equal on all members."""
     how: How
     reduce_op: str
     root: int
-    """Global rank of the only giver; -1 = all give."""
+    """Global rank of the only giver; -1 if all give."""
     takers: int
-    """How many members get something."""
+    """Number of members that get a result."""
     dtypes: tuple[str, ...]
-    """Of the parts."""
+    """Dtypes of the parts."""
     parts: Values | None
-    """None: without values."""
+    """Values of the parts; None if there are no values."""
 
 
 @dataclass(slots=True)
@@ -58,32 +58,32 @@ class Exchange:
 
     rank: int
     offers: dict[Key, Offer] = field(default_factory=dict)
-    """From ranks that were simulated before."""
+    """Offers of ranks that were simulated before."""
     done: frozenset[int] = frozenset()
     """Those of them that need not be simulated again."""
     spoiled: frozenset[Key] = frozenset()
-    """Group and position of reductions to which another rank brought a value that is not a number."""
+    """Group and position of reductions to which another rank contributed NaN or infinity."""
     watches: bool = False
-    """Whether to look for values that are not numbers; costs a pass over each tensor."""
+    """Whether to look for NaN and infinity, which costs a pass over each tensor."""
     given: dict[Key, Offer] = field(default_factory=dict)
     spread: set[Key] = field(default_factory=set)
-    """Group and position of the reductions to which this rank brought a value that is not a number."""
+    """Group and position of the reductions to which this rank contributed NaN or infinity."""
     missed: set[int] = field(default_factory=set)
-    """Ranks from which a value was needed that are not simulated yet."""
+    """Ranks whose values were needed before they were simulated."""
     pipe: Connection | None = None
-    """To the parent, where all ranks are simulated at the same time; None = one after another."""
+    """Connection to the parent if all ranks are simulated concurrently; None if in sequence."""
     adrift: bool = False
-    """No rank can continue: from here on values are made up."""
+    """Whether no rank can continue, so that placeholder values are used from now on."""
     made_up: bool = False
-    """Whether a result that code may have read was made up before that."""
+    """Whether a result that code may have read was a placeholder before that."""
 
     @property
     def live(self) -> bool:
-        """Whether all ranks are simulated at the same time."""
+        """Whether all ranks are simulated concurrently."""
         return self.pipe is not None
 
     def carries(self, how: How, tensors: Sequence[Tensor]) -> bool:
-        """Whether the values of such a call reach other ranks."""
+        """Return whether the values of such a call reach other ranks."""
         if self.live:
             return True
         return how.startswith("root") and all(
@@ -92,7 +92,7 @@ class Exchange:
         )
 
     def offer(self, offer: Offer) -> None:
-        """Leave what this rank brings; nobody answers."""
+        """Leave this rank's input without waiting for an answer."""
         if self.pipe is None:
             if offer.parts:
                 self.given[offer.key] = offer
@@ -100,9 +100,9 @@ class Exchange:
             self.pipe.send_bytes(OFFER + pickle.dumps(tuple(offer)))
 
     def ask(self, key: Key, needed: tuple[int, ...]) -> Values | None:
-        """Return what comes of a call, as soon as the ranks `needed` have brought their shares; None = not known.
+        """Return the result of a call once the ranks `needed` have made their offers; None if unknown.
 
-        The clock of this rank stands meanwhile.
+        The time limit of this rank is paused meanwhile.
         """
         if self.pipe is None:
             offer = self.offers.get(key)
@@ -121,7 +121,7 @@ class Exchange:
         return values
 
     def spoil(self, place: Key, tensors: Sequence[Tensor]) -> None:
-        """Spread NaN over the ranks of a call: note tensors that are not finite, and fill those of spoiled calls."""
+        """Propagate NaN over the ranks of a call: note non-finite tensors, and fill those of spoiled calls."""
         for tensor in tensors:
             if not readable(tensor) or not tensor.is_floating_point() or not tensor.numel():
                 continue
@@ -132,48 +132,48 @@ class Exchange:
 
 
 def part_of(offer: Offer, rank: int) -> Values | None:
-    """Return what one member gets of a single giver's offer."""
+    """Return the part of a single giver's offer that is for one member."""
     if offer.parts is None or not offer.how.endswith("mine"):
         return offer.parts
     return part(offer.parts, offer.members.index(rank), len(offer.members))
 
 
 def part(parts: Values, place: int, count: int) -> Values:
-    """Return one member's parts, of parts for all members one after another."""
+    """Return one member's parts from the concatenated parts of all members."""
     each = len(parts) // count
     return parts[place * each : (place + 1) * each]
 
 
 def packed(tensors: Sequence[Tensor]) -> Values | None:
-    """Return the values of tensors; None when they have none that could be sent."""
+    """Return the values of tensors; None if they have none that can be sent."""
     if not all(readable(tensor) for tensor in tensors) or sum(tensor.nbytes for tensor in tensors) > MAX_BYTES:
         return None
     return tuple(to_bytes(tensor) for tensor in tensors)
 
 
 def fill(outputs: Sequence[Tensor], answer: Sequence[bytes]) -> None:
-    """Put values in their places; what does not fit is left alone, as the matcher will say so."""
+    """Copy values into the outputs; tensors of another size are skipped, as the matcher reports them."""
     for output, value in zip(outputs, answer, strict=False):
         if value and readable(output) and len(value) == output.nbytes:
             output.data.copy_(from_bytes(value, output.dtype).view(output.shape))
 
 
 def readable(tensor: Any) -> bool:
-    """Whether it is an ordinary tensor with values."""
+    """Return whether it is an ordinary tensor with values."""
     plain = type(tensor) in (Tensor, torch.nn.Parameter) and not tensor.is_meta
     return plain and tensor.layout is torch.strided and tensor.device.type == "cpu"
 
 
 def dtypes_of(tensors: Sequence[Tensor]) -> tuple[str, ...]:
-    """Return the names of their dtypes: `float32`."""
+    """Return the names of the tensors' dtypes: `float32`."""
     return tuple(str(tensor.dtype).removeprefix("torch.") for tensor in tensors)
 
 
 def to_bytes(tensor: Tensor) -> bytes:
-    """Return its values."""
+    """Return the tensor's values as bytes."""
     return bytes(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
 
 
 def from_bytes(value: bytes, dtype: torch.dtype) -> Tensor:
-    """Return values as a tensor of one dimension; not empty."""
+    """Return the values as a one-dimensional tensor; `value` must not be empty."""
     return torch.frombuffer(bytearray(value), dtype=dtype)

@@ -14,10 +14,10 @@ from dtk.simulate.mirror import flat, listed
 
 
 class RecordingGroup(IssuingGroup):
-    """Records, then mirrors."""
+    """Process group that records each call, then behaves as `MirrorGroup`."""
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
-        """See `MirrorGroup`, as for all that follow."""
+        """See `MirrorGroup`, as for the following methods."""
         tensors = listed(tensors)
         share = self._share("reduce", tensors, tensors, opts)
         super().allreduce(tensors, opts)
@@ -60,7 +60,7 @@ class RecordingGroup(IssuingGroup):
     _allgather_base = all_gather_single_coalesced = allgather_into_tensor_coalesced = all_gather_single
 
     def _cut(self, tensor: Tensor) -> list[Tensor]:
-        """One tensor as equal parts for the members: views."""
+        """Return views of the tensor as equal parts, one per member."""
         flat = tensor.data.view(-1)
         return list(flat.view(self.size(), -1)) if flat.numel() else [flat] * self.size()
 
@@ -146,7 +146,7 @@ class RecordingGroup(IssuingGroup):
     def recv_anysource(self, tensors: Any, tag: int) -> Any:  # noqa: D102
         tensors = listed(tensors)
         super().recv(tensors, 0, tag)
-        current().exchange.made_up = True  # Who comes first is a matter of luck.
+        current().exchange.made_up = True  # Which sender comes first is not deterministic.
         work = self._issue("recv", (), tensors, sizes=((), [_nbytes(tensors)]), root=ANY_RANK, tag=tag)
         return work.receives((self.rank() + 1) % self.size(), [])
 
@@ -156,7 +156,7 @@ def _nbytes(tensors: Iterable[Tensor]) -> int:
 
 
 def _by_member(lists: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-    """One list for each tensor, with a part for each member -> the parts of the first member, then of the next."""
+    """Transpose lists with one part per member for each tensor into the parts of each member in turn."""
     return [part for parts in zip(*lists, strict=False) for part in parts]
 
 
@@ -165,5 +165,5 @@ def _bytes_by_member(lists: Sequence[Sequence[Tensor]]) -> list[int]:
 
 
 def _gathered(outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor]) -> Sizes:
-    """Of a gather: what goes to everybody, what is expected of each."""
+    """Return the bytes of a gather: those sent to every member, and those expected of each."""
     return [_nbytes(inputs)], _bytes_by_member(outputs) or [_nbytes(inputs)]

@@ -21,22 +21,22 @@ from dtk.simulate.mirror import MirrorGroup
 
 _NEW_GROUP = Kind(NEW_GROUP, NEW_GROUP, Call)
 ANY_RANK = -1
-"""Sender of a receive that takes what comes first."""
+"""Sender of a receive from any rank."""
 Share = tuple[Offer, list[Tensor] | None] | None
-"""What a rank brings to a call, not yet numbered, and where its result goes (None = it gets none); None = no values."""
+"""A rank's unnumbered offer to a call and the outputs for its result (None: it gets none); None if without values."""
 Sizes = tuple[Sequence[int], Sequence[int]]
 """Bytes sent to each member and expected of each; see `Entry`."""
 
 
 def current() -> SimulatedRank:
-    """Return the rank that is simulated now."""
+    """Return the rank that is currently simulated."""
     simulated = simulated_rank.current
     assert simulated is not None
     return simulated
 
 
 class IssuingGroup(MirrorGroup):
-    """A process group whose every call is recorded, and answered in the end by what the other ranks bring."""
+    """A process group that records every call and finally returns the result of all ranks' inputs."""
 
     def _issue(
         self,
@@ -49,13 +49,13 @@ class IssuingGroup(MirrorGroup):
         root: int | None = None,
         **call: Any,
     ) -> Issued:
-        """Record a call of torch.distributed's function `name` and hand out its work; `root` is a rank in the group."""
+        """Record a call of torch.distributed's function `name` and return its work; `root` is a rank in the group."""
         simulated = current()
         tape, exchange = simulated.tape, simulated.exchange
         number = tape.issued
         frame = sys._getframe(2)
         object_call = user_call(frame)
-        if object_call and not exchange.live:  # Objects, whose lengths may be made up.
+        if object_call and not exchange.live:  # Objects, whose lengths may be placeholders.
             sizes = ((), ())
         if root is not None:
             call["root"] = (None, None) if root == ANY_RANK else (self._global(root), root)
@@ -94,9 +94,9 @@ class IssuingGroup(MirrorGroup):
         root: int = -1,
         to: int = -1,
     ) -> Share:
-        """Return what this rank brings to a call, before the mirror changes it; None if no rank receives it.
+        """Return this rank's offer to a call, before the mirror changes it; None if no rank receives it.
 
-        `root` alone brings something and `to` alone gets something, by rank in the group; -1 = all.
+        `root` is the only giver and `to` the only receiver, by rank in the group; -1 means all.
         """
         exchange, mine = current().exchange, self.rank()
         if self.size() == 1 or not exchange.carries(how, (*inputs, *outputs)):
@@ -114,11 +114,11 @@ class IssuingGroup(MirrorGroup):
 
 
 def made_group(ranks: Sequence[int], desc: str) -> None:
-    """Record that a group is made, whether or not this rank belongs to it: a collective of the default group."""
+    """Record the creation of a group, with or without this rank: a collective of the default group."""
     simulated = current()
     members = tuple(ranks)
     simulated.made.append((members, desc))
-    total = len(members)  # One number for the list of ranks: as good as the list for telling two apart.
+    total = len(members)  # One number represents the list of ranks: it distinguishes lists as well as the list itself.
     for rank in members:
         total = (total * 1_000_003 + rank + 1) % 2_147_483_647
     call = Call(c10d._get_default_group(), False, (), amount=total, splits=list(members))
@@ -132,12 +132,12 @@ def made_group(ranks: Sequence[int], desc: str) -> None:
 
 
 def _brief(sizes: Sequence[int]) -> tuple[int, ...]:
-    """Equal numbers as one."""
+    """Return equal numbers as one."""
     return tuple(sizes[:1]) if len(set(sizes)) == 1 else tuple(sizes)
 
 
 outermost: CodeType | None = None
-"""What called the rank's own code."""
+"""Code object that called the rank's own code."""
 _USER_CALLS = {*OBJECTS, "monitored_barrier"}
 _plumbing: dict[CodeType, bool] = {}
 _TORCH = torch.__path__[0]
@@ -160,7 +160,7 @@ def stack_of(frame: FrameType | None) -> str:
 
 
 def user_call(frame: FrameType | None) -> str:
-    """Return the object collective that this call is a part of; empty for any other call."""
+    """Return the object collective that this call belongs to; empty for any other call."""
     name = ""
     while frame is not None and frame.f_code.co_filename.startswith(_TORCH):
         if frame.f_code.co_name in _USER_CALLS and frame.f_code.co_filename == c10d.__file__:

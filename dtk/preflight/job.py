@@ -1,4 +1,4 @@
-"""One rank of a dtk job, by the code of a real worker, without samples, initial values and files."""
+"""One rank of a dtk job, run by the code of a real worker without samples, initial values and files."""
 
 import dataclasses
 import gc
@@ -30,25 +30,25 @@ from dtk.train.assemble import summarise
 from dtk.train.checkpoint import Checkpoints, LoopState
 
 SAMPLES = 1 << 20
-"""Of the data that stands in for the job's own: never the end of it."""
+"""Samples of the placeholder data: more than any simulation uses."""
 LARGE = 4_000_000
-"""Parameters above which dtk's own models are made narrow."""
+"""dtk's own models with more parameters are narrowed."""
 HEAD_WIDTH, SEQUENCE = 8, 32
-"""Width of a head of the narrow ones; tokens of a sample, at most."""
+"""Head width of the narrowed models; maximum number of tokens per sample."""
 NOWHERE = Path("preflight")
-"""No folder: nothing is written."""
+"""Placeholder folder: nothing is written."""
 
 
 def simulated_config(config: Config, steps: int) -> Config:
     """Return a configuration whose `steps` steps contain everything that happens in the run.
 
     Args:
-        config: of the run, its batch settled.
-        steps: at least so many; a fault's own step is always among them.
+        config: configuration of the run with a resolved batch.
+        steps: minimum number of steps; a fault's step is always included.
     """
     steps = max(steps, int(getattr(config.fault, "step", 0)) + 1)
     config = _reduced(config)
-    # One process: its copies are made inside, by no process group.
+    # In one process: its copies are created inside, without a process group.
     alone = config.strategy.traits.one_process
     config = dataclasses.replace(config, strategy=one_device() if alone else config.strategy.in_memory())
     train = dataclasses.replace(config.train, steps=steps, compile=False, garbage_collect_every=0)
@@ -57,7 +57,7 @@ def simulated_config(config: Config, steps: int) -> Config:
 
 
 def _reduced(config: Config) -> Config:
-    """Shorten the samples of dtk's own models and narrow large ones: as many blocks, units and calls, and less work."""
+    """Shorten samples and narrow large models of dtk: the same blocks, units and calls, but less work."""
     model, strategy = config.model, config.strategy
     if model.architecture == "custom":
         return config
@@ -87,12 +87,12 @@ def play_job(config: Config, local_size: int, resumes: int = -1) -> Callable[[Si
     Args:
         config: see `simulated_config`.
         local_size: ranks per node.
-        resumes: a rank that starts from a checkpoint of step 1, which the others do not see; -1 = none.
+        resumes: rank that alone resumes from a checkpoint of step 1; -1 for none.
     """
 
     def play(simulated: SimulatedRank) -> None:
-        gc.disable()  # The process ends before it would pay.
-        observe([Places()])  # Regions are known only while somebody listens: each call says which one it is in.
+        gc.disable()  # The process ends before it would need them.
+        observe([Places()])  # Regions are tracked only while a listener exists: each call records its region.
         rank = simulated.exchange.rank
         with (
             _outside_replaced(config),
@@ -112,7 +112,7 @@ def play_job(config: Config, local_size: int, resumes: int = -1) -> Callable[[Si
 
 
 class _Recorder(Recorder):
-    """Writes nothing; says which step it is."""
+    """Recorder that writes nothing and only tracks the step."""
 
     def __init__(self, config: Config, simulated: SimulatedRank, local_rank: int, node_rank: int) -> None:
         silent = dataclasses.replace(config, record=dataclasses.replace(config.record, level="off"))
@@ -151,7 +151,7 @@ class _Data(Dataset):
 
 
 class _Checkpoints(Checkpoints):
-    """The collectives of a checkpoint without its files: the strategy's, and those of torch.distributed.checkpoint."""
+    """The collectives of a checkpoint without its files: those of the strategy and of torch.distributed.checkpoint."""
 
     def save(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, loop: LoopState, more: Mapping[str, Any] | None = None
@@ -194,7 +194,7 @@ class _Checkpoints(Checkpoints):
 
 
 def _fill(model: nn.Module, config: Config) -> None:
-    """Any values: they decide nothing."""
+    """Fill the parameters with arbitrary values, as no decision depends on them."""
     with torch.no_grad():
         for parameter in model.parameters():
             getattr(parameter, "_local_tensor", parameter).fill_(0.01)
@@ -202,7 +202,7 @@ def _fill(model: nn.Module, config: Config) -> None:
 
 @contextmanager
 def _outside_replaced(config: Config) -> Iterator[None]:
-    """Replace the parts that touch the outside world while the context is open."""
+    """Replace the parts with external effects while the context is open."""
     data = build_dataset if config.data.name == "custom" else lambda *_: _Data(config)
     with ExitStack() as stack:
         for module, name, other in (
@@ -219,7 +219,7 @@ def _outside_replaced(config: Config) -> Iterator[None]:
 
 
 class _Chunks:
-    """As the list of FSDP2, which makes a tensor for each rank and parameter; here for those that are asked for."""
+    """Lazy version of FSDP2's list of chunks, which holds a tensor for each rank and parameter."""
 
     def __init__(self, tensor: Tensor, chunks: int, dim: int) -> None:
         self.tensor = tensor
@@ -230,7 +230,7 @@ class _Chunks:
         return self.count
 
     def __getitem__(self, index: int) -> Tensor:
-        """One rank's part: an equal share, what is left, or nothing (then of one dimension, as in torch)."""
+        """Return one rank's chunk: an equal part, the remainder, or nothing (then one-dimensional, as in torch)."""
         length = self.tensor.size(self.dim)
         share = -(-length // self.count)
         start = index * share
@@ -240,13 +240,13 @@ class _Chunks:
 
 
 def warm_up(config: Config, world_size: int, local_size: int) -> None:
-    """Fill torch's caches in this process, so that every rank that is forked from it finds them.
+    """Fill torch's caches in this process, so that all forked ranks inherit them.
 
-    Set-up and one optimizer step of rank 0 without forward and backward, which no fork could follow. What is wrong
-    with the job is for the ranks to say.
+    Runs set-up and one optimizer step of rank 0 without forward and backward, after which no fork is possible. Errors
+    of the job are left for the ranks to report.
     """
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # Threads of torch do not outlive a fork.
+    torch.set_num_threads(1)  # torch's threads do not survive a fork.
     with (
         suppress(Exception),
         _outside_replaced(config),

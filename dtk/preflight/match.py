@@ -1,16 +1,16 @@
 """Matches the calls of all ranks: whether every rank finishes, or where each of them waits.
 
 Assumed of the library, on the side of caution where gloo and NCCL differ:
-- The n-th collective of a group of one member meets the n-th of the others. It completes when all members issued it
+- The n-th collective of one member of a group matches the n-th of the others. It completes when all members issued it
   with the same operation, amount, dtype, ReduceOp and root, and expect of each other what they send.
-- A call that is waited for stops its rank until it is complete. (Under NCCL a later look at the device does.)
-- A send meets the first receive that names its group, both ends and its tag, and waits for it (rendezvous): a small
+- Waiting for a call blocks its rank until the call is complete. (Under NCCL a later synchronization does.)
+- A send matches the first receive with its group, both ends and its tag, and waits for it (rendezvous): a small
   one may be buffered, but a program that relies on it hangs with larger ones.
-- A rank that ends in order waits for what it issued; one that raised, was killed or stands still does nothing more.
-Each event is looked at once, so the work is linear in the calls.
+- A rank that exits normally waits for its issued calls; one that raised, was killed or stalled does nothing more.
+Each event is processed once, so the work is linear in the calls.
 
-Whether everything completes is asked here; which ranks' calls differ, and how, `diagnostics.analysis.divergence` tells
-from the same programs. Both take two calls for the same by `divergence.identity`.
+This module decides whether everything completes; `diagnostics.analysis.divergence` finds from the same programs which
+ranks' calls differ, and how. Both compare calls by `divergence.identity`.
 """
 
 from array import array
@@ -97,7 +97,7 @@ class _Rank:
         return self.record.end.kind in ("finished", "exited")
 
     def standing(self) -> Standing:
-        """Return where it stands."""
+        """Return the rank's current position."""
         incomplete = tuple(number for number, operation in enumerate(self.operations) if not operation.complete)
         pending = None
         if self.at < len(self.steps):
@@ -114,7 +114,7 @@ def match(records: Iterable[Record]) -> Outcome:
         records: every rank of the job, each once.
 
     Returns:
-        where each of them waits, if they do not all finish.
+        The outcome; if not all ranks finish, it has the call at which each of them waits.
     """
     ranks = list(records)
     if alike(ranks):
@@ -125,8 +125,8 @@ def match(records: Iterable[Record]) -> Outcome:
 def alike(records: list[Record]) -> bool:
     """Whether all ranks issue the same calls over groups that are equivalent for each member.
 
-    Then all end: at every position each member of a group issues the same call to the same group, so by induction over
-    the positions it completes everywhere. It needs that no call is point to point or has parts of several sizes.
+    Then all finish: at every position each member of a group issues the same call to the same group, so by
+    induction every call completes. This requires that no call is point-to-point or has parts of several sizes.
     """
     if not records:
         return True
@@ -147,7 +147,7 @@ def alike(records: list[Record]) -> bool:
 
 
 def _form(program: Program) -> list[tuple[object, ...]]:
-    """Return the form of a program that other ranks can observe, event by event."""
+    """Return the part of a program that other ranks can observe, event by event."""
     forms = [(call.group, call.p2p, call.sent, call.taken, call.peer, call.tag, call.wire) for call in program.entries]
     return [forms[event] if event >= 0 else (event,) for event in program.steps()]
 

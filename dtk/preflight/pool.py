@@ -1,9 +1,9 @@
-"""Simulates ranks in forked processes, a few at a time, and collects what each of them recorded.
+"""Simulates ranks in forked processes, a few at a time, and collects their records.
 
-Each has its own process, as it may change its memory and modules or end itself. Ranks run one after another, so that
-memory does not grow with them, or all at the same time (`live`), so that they exchange true values; once none of those
-can continue, each runs to its end with placeholder values, so that its later calls are known too. Call it before this
-process has run backward or more than one thread of torch, neither of which outlives a fork.
+Each rank has its own process, as it may change memory and modules or exit. Ranks run in sequence, so that memory does
+not grow with their number, or concurrently (`live`), so that they exchange real values; once no live rank can
+continue, each finishes with placeholder values, so that its later calls are known. Call it before this process runs
+backward or more than one torch thread, as neither survives a fork.
 """
 
 import gc
@@ -33,15 +33,15 @@ from dtk.preflight.calls import End, Program, Record
 from dtk.preflight.exchange import ASK, END, Exchange, Key, Offer, Values, from_bytes, part, part_of, to_bytes
 
 Body = Callable[[Exchange], Record]
-"""Simulates one rank in a process of its own; raises DtkError for what makes the whole job impossible to simulate."""
+"""Simulates one rank in a separate process; raises DtkError if the job cannot be simulated at all."""
 MOST_LIVE_RANKS = 64
-"""Ranks simulated at the same time: each takes memory until all have ended."""
+"""Maximum number of concurrently simulated ranks: each holds memory until all have ended."""
 RETRIES = 3
-"""How often a rank is simulated again because it needed a value of a rank that came after it."""
+"""Maximum number of times that a rank is simulated again because it needed a value of a later rank."""
 GRACE_S = 10.0
-"""A process that has not ended this long after its own limit is killed."""
+"""A process that is still running this long after its own limit is killed."""
 _leave = os._exit
-"""Kept: a simulated rank cannot call it."""
+"""The real function, which a simulated rank cannot call."""
 _REDUCE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     **{"SUM": torch.add, "AVG": torch.add, "PRODUCT": torch.mul, "MIN": torch.minimum, "MAX": torch.maximum},
     **{"BAND": torch.bitwise_and, "BOR": torch.bitwise_or, "BXOR": torch.bitwise_xor},
@@ -50,29 +50,29 @@ _REDUCE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 @dataclass(slots=True)
 class _Call:
-    """One call of all its members."""
+    """One call with the offers of its members."""
 
     offers: dict[int, Offer] = field(default_factory=dict)
     broken: bool = False
-    """Two members issued different calls: nothing comes of it."""
+    """Whether two members issued different calls, so that there is no result."""
     reduced: Values | None = None
     taken: int = 0
 
 
 class Results:
-    """The offers that are not taken yet."""
+    """Offers whose results have not been taken yet."""
 
     def __init__(self) -> None:
         self._calls: dict[Key, _Call] = {}
 
     def put(self, offer: Offer) -> None:
-        """Keep what a rank brings."""
+        """Store a rank's offer."""
         call = self._calls.setdefault(offer.key, _Call())
         call.broken |= any(other.agreed != offer.agreed for other in call.offers.values())
         call.offers[offer.rank] = offer
 
     def complete(self, key: Key, needed: tuple[int, ...]) -> bool:
-        """Whether these ranks have brought their shares of one and the same call."""
+        """Return whether these ranks have made offers for the same call."""
         call = self._calls.get(key)
         return call is not None and not call.broken and all(rank in call.offers for rank in needed)
 
@@ -100,7 +100,7 @@ class Results:
 
 
 def _reduced(values: list[bytes], dtype_name: str, op: str) -> bytes:
-    """One part; nothing for lengths that differ, and for an operation that is not known here or not for this dtype."""
+    """Return the reduced part; empty for unequal lengths, and for an unsupported operation or dtype."""
     if op not in _REDUCE or not values[0] or len({len(value) for value in values}) > 1:
         return b""
     try:
@@ -113,22 +113,22 @@ def _reduced(values: list[bytes], dtype_name: str, op: str) -> bytes:
 
 @dataclass(slots=True)
 class Collected:
-    """What is known of all simulated ranks."""
+    """Results of all simulated ranks."""
 
     records: dict[int, Record] = field(default_factory=dict)
     offers: dict[Key, Offer] = field(default_factory=dict)
-    """What ranks left for each other."""
+    """Offers that ranks left for each other."""
     spread: frozenset[Key] = frozenset()
-    """Where values that are not numbers went into a collective."""
+    """Collectives into which NaN or infinity was passed."""
     made_up: bool = False
-    """Whether values of calls were made up that code may have read."""
+    """Whether placeholder values were used for results that code may have read."""
     watches: bool = False
-    """Whether to look for values that are not numbers."""
+    """Whether to look for NaN and infinity."""
     programs: dict[Program, Program] = field(default_factory=dict)
     groups: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
 
     def add(self, record: Record, exchange: Exchange) -> None:
-        """Keep a rank's record; equal programs and lists of ranks are kept once."""
+        """Store a rank's record; equal programs and rank lists are stored once."""
         program = self.programs.setdefault(record.program, record.program)
         groups = tuple(Group(group.name, self._shared(group.ranks), group.desc) for group in record.groups)
         made = tuple((self._shared(ranks), desc) for ranks, desc in record.made)
@@ -138,7 +138,7 @@ class Collected:
         self.made_up |= exchange.made_up
 
     def _shared(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the same tuple for equal ones."""
+        """Return the same object for equal tuples."""
         return self.groups.setdefault(ranks, ranks)
 
 
@@ -151,7 +151,7 @@ class _Child:
     pipe: Connection
     deadline_s: float
     asks: tuple[Key, tuple[int, ...]] | None = None
-    """What it waits for, and for whom."""
+    """The call that it waits for, and the ranks that it needs."""
 
 
 def simulate(
@@ -165,23 +165,23 @@ def simulate(
     spoiled: frozenset[Key] = frozenset(),
     live: bool = False,
 ) -> None:
-    """Simulate ranks, the lowest first: it mostly decides for the others.
+    """Simulate ranks in ascending order, as the lowest mostly decides for the others.
 
     Args:
-        ranks: which.
-        body: what each runs.
-        collected: what is known from earlier simulations; gets the records.
-        processes: at most so many run at once.
-        limit_s: of one rank; the body keeps it, a process that does not is killed.
-        progress: told how many ranks are done.
+        ranks: ranks to simulate.
+        body: function that each rank runs.
+        collected: results of earlier simulations, to which the records are added.
+        processes: maximum number of concurrent processes.
+        limit_s: time limit of one rank, enforced by the body; a process that exceeds it is killed.
+        progress: called with the number of finished ranks.
         spoiled: see `Exchange`.
-        live: whether all ranks are simulated at the same time; at most MOST_LIVE_RANKS.
+        live: whether all ranks are simulated concurrently; at most MOST_LIVE_RANKS.
 
     Raises:
         DtkError: a body raised it.
     """
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # Sums of live ranks are made here, and threads of torch do not outlive a fork.
+    torch.set_num_threads(1)  # Sums of live ranks are computed here, and torch's threads do not survive a fork.
     pool = _Pool(sorted(ranks), body, collected, limit_s, progress, spoiled, live, set(collected.records))
     try:
         with _forking(pool.children):
@@ -192,10 +192,10 @@ def simulate(
 
 @dataclass(slots=True)
 class _Pool:
-    """The ranks under way; what `simulate` was told, and how far it is."""
+    """The running ranks, the arguments of `simulate`, and its progress."""
 
     waiting: list[int]
-    """That are to be simulated, also those that have to be again."""
+    """Ranks to simulate, including those to simulate again."""
     body: Body
     collected: Collected
     limit_s: float
@@ -205,14 +205,14 @@ class _Pool:
     done: set[int]
     children: list[_Child] = field(default_factory=list)
     needs: dict[int, set[int]] = field(default_factory=dict)
-    """Rank -> ranks that it has to be simulated after."""
+    """Rank -> ranks that must be simulated before it."""
     tries: Counter[int] = field(default_factory=Counter)
     results: Results = field(default_factory=Results)
     adrift: bool = False
-    """No live rank could continue: placeholder values are used from here."""
+    """Whether no live rank could continue, so that placeholder values are used from now on."""
 
     def run(self, processes: int) -> None:
-        """Until every rank has ended."""
+        """Run until every rank has ended."""
         alone = not self.live and not self.done
         while self.waiting or self.children:
             self._answer(processes)
@@ -237,7 +237,7 @@ class _Pool:
         return [child for child in self.children if child.asks is None]
 
     def _answer(self, processes: int) -> None:
-        """Give values to those who wait for what is known by now."""
+        """Send results to the ranks whose calls are complete."""
         for child in sorted(self.children, key=lambda child: child.rank):
             if len(self._running()) >= processes:
                 return
@@ -245,11 +245,11 @@ class _Pool:
                 continue
             answer = None if self.adrift else self.results.take(child.asks[0], child.rank)
             child.asks, child.deadline_s = None, time.monotonic() + self.limit_s + GRACE_S
-            with suppress(OSError):  # Gone: its end is heard next.
+            with suppress(OSError):  # It has exited, which is handled with its next message.
                 child.pipe.send_bytes(pickle.dumps((self.adrift, answer)))
 
     def _take(self, child: _Child) -> None:
-        """One message."""
+        """Process one message of a child."""
         try:
             message = child.pipe.recv_bytes()
         except (EOFError, OSError):
@@ -265,10 +265,10 @@ class _Pool:
             self._collect(child, content)
 
     def _collect(self, child: _Child, content: bytes) -> None:
-        """Keep what a child recorded; it has to run again where it needed values of ranks that come after it."""
+        """Store a child's record; it has to run again if it needed values of later ranks."""
         status = os.waitpid(child.pid, 0)[1]
         rank, missed = child.rank, set()
-        if not content:  # Its process ended partway, which loses the calls that it made before.
+        if not content:  # Its process ended early, which loses its earlier calls.
             number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
             end = End("killed", signal=signal.Signals(number).name if number else "")
             self.collected.add(Record(rank, Program((), b""), (), end), Exchange(rank))
@@ -317,19 +317,19 @@ class _Pool:
         return _Child(rank, pid, here, time.monotonic() + self.limit_s + GRACE_S)
 
     def _made(self, exchange: Exchange) -> tuple[Any, ...]:
-        """In the child: what goes back, a problem of the user's making included."""
+        """Run the body in the child and return its result, or the problem that it raised."""
         before = set(sys.modules)
         try:
             record = self.body(exchange)
         except DtkError as error:
             return error.what, error.why, error.fix
-        exchange.offers, exchange.pipe = {}, None  # The parent has them.
+        exchange.offers, exchange.pipe = {}, None  # The parent has them already.
         return record, exchange, [name for name in set(sys.modules) - before if name.partition(".")[0] == "torch"]
 
 
 @contextmanager
 def _forking(children: list[_Child]) -> Iterator[None]:
-    """Around everything that forks: what is here stays shared, and none of `children` outlives it."""
+    """Prepare for forks: freeze objects so that their pages stay shared, and end `children` on exit."""
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:  # Input, output and errors are 0 to 2.
         pass  # A closed standard stream: a pipe would get its number, and the rank's output.
     os.close(number)

@@ -25,7 +25,7 @@ LIMITS = (
 
 
 def answer(result: Preflight) -> str:
-    """Return one line: whether the job ends, and what that is based on."""
+    """Return one line: whether the job finishes, and the basis of the answer."""
     world_size, simulated = result.job.world_size, result.simulated
     which = "all simulated" if simulated == world_size else f"{simulated} of them simulated, one of each class"
     steps = counted(result.steps, "step") if result.steps else "to its own end"
@@ -37,7 +37,7 @@ def answer(result: Preflight) -> str:
 
 
 def document(result: Preflight, *, brief: bool = False, page: str = "") -> doc.Document:
-    """Return the document; arguments as for that of a diagnosis, which it contains where the job would not end."""
+    """Return the document; arguments as in the diagnosis's document, which it includes if the job would not finish."""
     what_if = _what_if(result.tried) if result.tried else ()
     if result.verdict.report is None:
         fields = tuple(doc.Field(*field) for field in (("page", page), ("note", result.job.note)) if field[1])
@@ -67,7 +67,7 @@ def document(result: Preflight, *, brief: bool = False, page: str = "") -> doc.D
 
 
 def as_json(result: Preflight) -> dict[str, Any]:
-    """Return plain values; `report` is that of `dtk diagnose --json`, null when every rank ends."""
+    """Return plain values; `report` is that of `dtk diagnose --json`, null if every rank finishes."""
     report = result.verdict.report
     return {
         "schema": SCHEMA,

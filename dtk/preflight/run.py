@@ -1,4 +1,4 @@
-"""A preflight from request to verdict: composes the job, simulates its ranks, judges."""
+"""A preflight from request to verdict: composes the job, simulates its ranks, and judges the outcome."""
 
 import dataclasses
 import time
@@ -24,15 +24,15 @@ from dtk.preflight.verdict import Verdict, judge
 from dtk.preflight.what_if import STEPS, Tried, WhatIf
 
 PROCESSES = 8
-"""Ranks simulated at once, at most; as many as this machine has cores."""
+"""Maximum number of ranks simulated at once, one per core of this machine."""
 _APART = ("pp", "cp")
-"""Dimensions along which ranks send to their neighbours, so that each place is a class."""
+"""Dimensions with point-to-point calls between neighbours, so that each coordinate is a class."""
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the user wants to know."""
+    """The user's request."""
 
     overrides: tuple[str, ...] = ()
     config_dir: Path | None = None
@@ -48,33 +48,33 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is simulated."""
+    """The job to simulate."""
 
     source: str
-    """How the report calls it."""
+    """Name of the job in the report."""
     world_size: int
     body: Body
     degrees: Mapping[str, int] = field(default_factory=dict)
-    """Of its mesh, outermost first; empty for a script."""
+    """Degrees of its mesh, outermost first; empty for a script."""
     named: tuple[int, ...] = ()
-    """Ranks that differ by name."""
+    """Ranks that are configured by number."""
     config: Config | None = None
-    """As it is simulated; None for a script."""
+    """The simulated configuration; None for a script."""
     plain: dict[str, Any] = field(default_factory=dict)
-    """As the user configured it."""
+    """The user's configuration."""
     note: str = ""
     reads: bool = False
-    """Whether code that is not dtk's runs in it, which may read what collectives return."""
+    """Whether user code runs in it, which may read the results of collectives."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preflight:
-    """What came of it."""
+    """The result of a preflight."""
 
     job: Job
     verdict: Verdict
     simulated: int
-    """Ranks that were simulated; the others are of the same classes."""
+    """Number of simulated ranks; the others belong to the same classes."""
     steps: int
     seconds: float
     tried: tuple[Tried, ...] = ()
@@ -82,13 +82,12 @@ class Preflight:
 
 
 def preflight(request: Request, say: Progress | None = None, composed: Composed | None = None) -> Preflight:
-    """Simulate the job's ranks and judge.
+    """Simulate the job's ranks and judge the outcome.
 
     Args:
-        request: the job and how to look at it.
-        say: told about the progress.
-        composed: a run that is about to be launched, settled for `request.world_size` ranks; None = what the request
-            asks for is composed.
+        request: the job and the options.
+        say: called with the progress.
+        composed: a run about to be launched, resolved for `request.world_size` ranks; None composes the requested job.
 
     Raises:
         DtkError: the job or script cannot be simulated.
@@ -96,7 +95,7 @@ def preflight(request: Request, say: Progress | None = None, composed: Composed 
     note = ""
     if request.script is None and composed is None:
         composed = planned_job(list(request.overrides), request.config_dir, request.world_size)
-        if is_remote(composed.config.launcher):  # It says itself how many ranks a node has.
+        if is_remote(composed.config.launcher):  # It determines the ranks per node.
             local_size = ranks_per_node(composed.config.launcher, composed.config.strategy)
             request = dataclasses.replace(request, local_size=local_size)
         settled = " ".join(sorted({*composed.overrides} - {*request.overrides}))
@@ -145,10 +144,10 @@ def _job(composed: Composed, request: Request) -> Job:
 
 
 def simulate_all(job: Job, request: Request, say: Progress | None) -> tuple[Collected, dict[int, Record]]:
-    """Return the records of all ranks of the job, simulated or standing for another.
+    """Return the records of all ranks of the job, simulated or derived from a representative.
 
     Raises:
-        DtkError: classes were asked for, and ranks do not stand for each other.
+        DtkError: classes were requested, but ranks cannot represent each other.
     """
     world_size = job.world_size
     by_class = request.ranks == "classes" or (request.ranks == "auto" and world_size > ALL_UP_TO)

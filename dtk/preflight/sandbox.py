@@ -1,5 +1,5 @@
-"""The surroundings of a simulated rank in its process: the recording group, a time limit, no network or files. Changes
-modules for good, as the process ends with the rank.
+"""The environment of a simulated rank in its process: recording group, time limit, no network or files. Modules are
+changed permanently, as the process ends with the rank.
 """
 
 import dataclasses
@@ -33,36 +33,36 @@ from dtk.record import frames as record_frames
 from dtk.simulate.mirror import stand_in
 
 _PLUMBING = tuple(str(Path(__file__).parents[1] / part) for part in ("preflight", "simulate"))
-"""Frames of these are not the user's call site either."""
+"""Source paths whose frames are not the user's call site."""
 MAX_ERRORS = 64 << 10
-"""Characters of standard error that are kept of a rank."""
+"""Maximum number of characters of standard error kept per rank."""
 _open = ExitStack()
-"""What stays open until the process ends."""
+"""Contexts that stay open until the process ends."""
 
 
 class EnoughError(BaseException):
-    """All steps that were asked for are done."""
+    """Raised when all requested steps are done."""
 
 
 class StalledError(BaseException):
-    """The rank did not end in its time."""
+    """Raised when the rank exceeds its time limit."""
 
 
 class EndedError(BaseException):
-    """The rank ended itself; with its `End`."""
+    """Raised when the rank ends itself; its argument is the `End`."""
 
 
 def simulate_rank(
     exchange: Exchange, world_size: int, steps: int, limit_s: float, play: Callable[[SimulatedRank], None]
 ) -> Record:
-    """Simulate one rank in this process, which is good for nothing else afterwards.
+    """Simulate one rank in this process, which cannot be used for anything else afterwards.
 
     Args:
-        exchange: what this rank gets from the others.
-        world_size: ranks of the job.
-        steps: how many it is to do; 0 = to its own end.
-        limit_s: longest time; a rank that takes longer is stuck.
-        play: runs the rank; makes its process group.
+        exchange: source of the values of other ranks.
+        world_size: number of ranks of the job.
+        steps: number of steps to run; 0 runs until the rank ends.
+        limit_s: time limit; a rank that exceeds it is stalled.
+        play: runs the rank and creates its process group.
 
     Raises:
         DtkError: the job cannot be simulated at all.
@@ -71,7 +71,7 @@ def simulate_rank(
     simulated = simulated_rank.current = SimulatedRank(exchange, world_size, steps)
     torch.set_num_threads(1)
     _install(simulated)
-    # A rank's output would appear once per rank; its errors are kept as its log would keep them.
+    # A rank's output would appear once per rank; its errors are kept as in its log.
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
@@ -88,7 +88,7 @@ def simulate_rank(
 
 
 def _play(simulated: SimulatedRank, play: Callable[[SimulatedRank], None]) -> End:
-    """How the rank ended."""
+    """Run the rank and return how it ended."""
     code = 0
     try:
         play(simulated)
@@ -97,17 +97,17 @@ def _play(simulated: SimulatedRank, play: Callable[[SimulatedRank], None]) -> En
     except DtkError:
         raise
     except StalledError as error:
-        if simulated.exchange.adrift:  # It continued with placeholder values; where it stands is known already.
+        if simulated.exchange.adrift:  # It continued with placeholder values; its position is known already.
             return End(step=simulated.step)
-        return End("stalled", stack=_stack(error)[1:], step=simulated.step)  # Without the clock's own frame.
+        return End("stalled", stack=_stack(error)[1:], step=simulated.step)  # Without the clock's frame.
     except EndedError as error:
         end: End = error.args[0]
         return dataclasses.replace(end, step=simulated.step)
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException as error:
-        traceback.print_exception(error)  # To the rank's own standard error, as a real process does.
-        # As an error file would hold it; of a chain, the exception that began it.
+        traceback.print_exception(error)  # To the rank's own standard error, as in a real process.
+        # As in an error file; of a chain, the exception that started it.
         raised = tracebacks.parse("".join(traceback.format_exception(error)))
         if raised is None:
             raised = tracebacks.Raised(type(error).__name__, str(error), _stack(error))
@@ -119,7 +119,7 @@ def _play(simulated: SimulatedRank, play: Callable[[SimulatedRank], None]) -> En
 
 
 def _install(simulated: SimulatedRank) -> None:
-    """Every process group that is made from now on records."""
+    """Make every process group created from now on a recording one."""
     record_frames.PLUMBING = (*record_frames.PLUMBING, *_PLUMBING)
     module: Any = c10d
     init, new_group = module.init_process_group, module._new_group_with_tag
@@ -146,7 +146,7 @@ class _Errors(io.StringIO):
     """Standard error of a rank, up to a limit."""
 
     def write(self, text: str) -> int:
-        """Keep it while there is room."""
+        """Store the text up to the limit."""
         return super().write(text) if self.tell() < MAX_ERRORS else len(text)
 
 
@@ -177,6 +177,6 @@ def _stalled(number: int, frame: FrameType | None) -> None:
 
 
 def _stack(error: BaseException) -> tuple[Frame, ...]:
-    """Where an exception was raised, the innermost frame first."""
+    """Return where an exception was raised, innermost frame first."""
     frames = traceback.extract_tb(error.__traceback__)
     return tuple(Frame(frame.filename, frame.lineno or 0, frame.name) for frame in reversed(frames))

@@ -30,7 +30,7 @@ def play_script(script: Path, arguments: Sequence[str], local_size: int) -> Call
 
     def play(simulated: SimulatedRank) -> None:
         rank, world_size = simulated.exchange.rank, simulated.world_size
-        os.environ.update(  # As torchrun sets them.
+        os.environ.update(  # Variables that torchrun sets.
             RANK=str(rank),
             LOCAL_RANK=str(rank % local_size),
             WORLD_SIZE=str(world_size),
@@ -47,7 +47,7 @@ def play_script(script: Path, arguments: Sequence[str], local_size: int) -> Call
         )
         sys.argv = [str(script), *arguments]
         sys.path.insert(0, str(script.resolve().parent))
-        # As in processes of their own: torch's generator starts alike on every rank, these two do not.
+        # As in separate processes: torch's generator has the same seed on every rank, these two do not.
         random.seed(rank)
         np.random.seed(rank)
         _write_nothing()
@@ -65,7 +65,7 @@ def play_script(script: Path, arguments: Sequence[str], local_size: int) -> Call
 
 
 def _stop_after(simulated: SimulatedRank) -> None:
-    """Count the steps of the optimizer that steps first; end before the one that is not asked for any more."""
+    """Count the steps of the first optimizer that steps; end after the requested number."""
     seen: Counter[int] = Counter()
     joining = _count_joined(simulated)
     simulated.step = 1
@@ -123,7 +123,7 @@ def _count_joined(simulated: SimulatedRank) -> Callable[[], bool]:
 
 
 def _write_nothing() -> None:
-    """Files that are opened for writing are no files; what would make, move or remove one does nothing."""
+    """Replace files opened for writing by dummies; functions that create, move or remove files do nothing."""
     opened, opened_low = io.open, os.open
 
     def open_file(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:

@@ -1,5 +1,5 @@
-"""State shared in the process of a simulated rank, and the works that its calls return. A work has harmless values at
-once; where ranks are simulated together, it receives the true ones when it is waited for.
+"""State shared in the process of a simulated rank, and the work objects of its calls. A work has placeholder values at
+first; if ranks are simulated together, it receives the real ones when the rank waits for it.
 """
 
 from collections import Counter
@@ -17,30 +17,30 @@ from dtk.record.collectives import CollectiveLog
 
 
 class SimulatedRank:
-    """What all groups of this process share while a rank is simulated."""
+    """State that all groups of this process share while a rank is simulated."""
 
     def __init__(self, exchange: Exchange, world_size: int, steps: int) -> None:
         self.world_size = world_size
         self.steps = steps
-        """How many this rank is to do; 0 = to its own end."""
+        """Number of steps to run; 0 runs until the rank ends."""
         self.step = -1
-        """The one in progress, counted from 1; -1 before the first."""
+        """Step in progress, counted from 1; -1 before the first."""
         self.rounds = 0
-        """Steps so far; see `Record`."""
+        """Number of steps so far; see `Record`."""
         self.joined = False
-        """Whether it made its default group."""
+        """Whether it has created its default group."""
         self.tape = Tape()
         self.log = CollectiveLog(self.tape)  # type: ignore[arg-type]
         self.exchange = exchange
         self.made: list[tuple[tuple[int, ...], str]] = []
-        """Every group that was made after the default one: ranks and description."""
+        """Ranks and description of every group created after the default one."""
         self.expected: dict[Key, list[Expected]] = {}
-        """By group: results that are not there yet, in the order of their calls."""
+        """Group -> results that have not arrived yet, in call order."""
         self._counts: Counter[Key] = Counter()
-        """Sends and receives so far, by way."""
+        """Number of sends and receives so far, by direction."""
 
     def send(self, group: str, receiver: int, tag: int, tensors: list[Tensor]) -> None:
-        """Leave values for a receive."""
+        """Offer values to a receive."""
         rank = self.exchange.rank
         key = self._numbered((group, rank, receiver, tag))
         if self.exchange.carries("root", tensors):
@@ -48,7 +48,7 @@ class SimulatedRank:
             self.exchange.offer(Offer(key, rank, ends, (), "root", "", rank, 1, dtypes, packed(tensors)))
 
     def receive(self, group: str, sender: int, tag: int, tensors: list[Tensor]) -> list["Expected"]:
-        """Return what a send leaves, where it reaches this rank."""
+        """Return the expected values of a matching send, if it reaches this rank."""
         key = self._numbered((group, sender, self.exchange.rank, tag))
         carried = self.exchange.carries("root", tensors)
         return [Expected(self.exchange, key, (sender,), tensors)] if carried else []
@@ -64,17 +64,17 @@ current: SimulatedRank | None = None
 
 @dataclass(slots=True, eq=False)
 class Expected:
-    """A result that is asked for when somebody waits."""
+    """A result that is requested when the rank waits."""
 
     exchange: Exchange
     key: Key
     needed: tuple[int, ...]
     outputs: list[Tensor]
     here: bool = False
-    """Whether it was fetched."""
+    """Whether it has been fetched."""
 
     def fetch(self) -> None:
-        """Put the values in their places."""
+        """Request the values and copy them into the outputs."""
         self.here = True
         answer = self.exchange.ask(self.key, self.needed)
         if answer is not None:
@@ -82,7 +82,7 @@ class Expected:
 
 
 class Issued(dist.Work):
-    """A call that was issued. That somebody waits for it goes on the tape."""
+    """An issued call, which records on the tape when the rank waits for it."""
 
     def __init__(self, tape: Tape, number: int, tensors: list[Tensor], due: list[Expected] | None = None) -> None:
         super().__init__()
@@ -91,11 +91,11 @@ class Issued(dist.Work):
         self._tensors = tensors
         self._source = -1
         self._due = [] if due is None else due
-        """Results of its group, oldest first: those before its own are there when its own is."""
+        """Results of its group, oldest first: earlier ones are fetched before its own."""
         self._last = due[-1] if due else None
 
     def receives(self, source: int, due: list[Expected]) -> "Issued":
-        """Make this a receive from a rank of the group, with a result of its own, and return it."""
+        """Make this a receive from a rank of the group, with a separate result, and return it."""
         self._source, self._due = source, due
         self._last = due[-1] if due else None
         return self
@@ -111,11 +111,11 @@ class Issued(dist.Work):
             self._due.pop(0).fetch()
 
     def is_completed(self) -> bool:
-        """Whoever asks continues only when it is."""
+        """Return True after waiting, as code that polls continues only then."""
         return self.wait()
 
     def synchronize(self) -> None:
-        """As `wait`."""
+        """Do the same as `wait`."""
         self.wait()
 
     def result(self) -> list[Tensor]:

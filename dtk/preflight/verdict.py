@@ -1,4 +1,4 @@
-"""From the records of all ranks to the verdict: they finish, or the report of `dtk diagnose` on where they wait."""
+"""From the records of all ranks to the verdict: they finish, or a report as of `dtk diagnose` on where they wait."""
 
 import dataclasses
 from collections import Counter
@@ -30,20 +30,20 @@ MADE_UP = (
     "classes or more than 64): if the code decides by them, this is undecided. Try fewer ranks or a smaller model."
 )
 MOST_PLACES = 4
-"""Places at which ranks stand that the answer names."""
+"""Maximum number of places that the answer names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a preflight found."""
+    """The verdict of a preflight."""
 
     outcome: Outcome
     report: Report | None
-    """None when every rank finishes."""
+    """The report; None if every rank finishes."""
     stands: str = ""
-    """The first point where ranks stand, in one line."""
+    """The first place where ranks are stuck, in one line."""
     waiting: Mapping[int, str] = field(default_factory=dict)
-    """Rank -> call and `file:line` at which it waits, or that it stands still; those that do neither are left out."""
+    """Rank -> call and `file:line` at which it waits or is stalled; only ranks that are."""
 
     @property
     def ends(self) -> bool:
@@ -52,7 +52,7 @@ class Verdict:
 
     @property
     def hangs(self) -> bool:
-        """Whether a rank would wait for ever; if not, those that do not finish fail."""
+        """Whether a rank would wait forever; if not, the ranks that do not finish fail."""
         return bool(self.waiting)
 
     def waits(self, without: int) -> str:
@@ -72,17 +72,17 @@ def judge(
     """Match the calls of all ranks, and explain why they do not all finish.
 
     Args:
-        records: all ranks of the job.
-        plain: its configuration; empty for a script.
-        source: how the report calls it.
-        degrees: of its mesh, outermost first; None = it has none.
-        made_up: whether results of collectives were made up that the code may have read.
+        records: records of all ranks of the job.
+        plain: configuration of the job; empty for a script.
+        source: name of the job in the report.
+        degrees: degrees of its mesh, outermost first; None without a mesh.
+        made_up: whether the code may have read placeholder results of collectives.
     """
     outcome = match(records.values())
     failed = any(record.end.kind not in ("finished", "exited") for record in records.values())
     if outcome.ends and not failed:
         return Verdict(outcome, None)
-    if outcome.ends:  # Every call of every rank is complete, and one of the ranks failed all the same.
+    if outcome.ends:  # All calls of all ranks are complete, but one of the ranks failed.
         standings = {rank: Standing(len(record.issued()), None) for rank, record in records.items()}
         outcome = dataclasses.replace(outcome, standings=standings)
     left = evidence(records, outcome.standings, plain, degrees)
@@ -109,7 +109,7 @@ def judge(
 
 
 def _end(end: End) -> str:
-    """How a rank ended that waits for nobody; of an exception the user's own line, if it went through one."""
+    """Describe how a rank ended that waits for none; an exception with the user's own line, if it passed one."""
     if end.error is not None:
         frames = end.error.frames
         frame = own_line(frames) or next(iter(frames), None)
@@ -120,12 +120,12 @@ def _end(end: End) -> str:
 
 
 def explain(evidence: Evidence, divergence: Divergence | None, source: str) -> Report:
-    """Return the report on ranks that stand.
+    """Return the report on stuck ranks.
 
     Args:
         evidence: the stuck state; see `dtk.preflight.evidence`.
-        divergence: what the whole programs show; None where the calls up to the stall are to decide.
-        source: how the report calls the job.
+        divergence: difference of the whole programs; None uses the calls up to the stall.
+        source: name of the job in the report.
     """
     registry = collect()
     evidence.problems.extend(registry.problems)
@@ -135,7 +135,7 @@ def explain(evidence: Evidence, divergence: Divergence | None, source: str) -> R
 
 
 def divergence_of(records: Mapping[int, Record], misfit: Misfit | None) -> Divergence | None:
-    """Return how the ranks' whole programs differ; None when a rank failed, or when the calls do not tell."""
+    """Return how the ranks' whole programs differ; None if a rank failed or the calls do not show it."""
     if misfit is not None:
         sent = whole_history(records[misfit.sender])[misfit.sent]
         taken = whole_history(records[misfit.receiver])[misfit.taken]

@@ -1,7 +1,7 @@
-"""Faults of `dtk.faults` on one rank of a job that would finish: which of them would leave the other ranks waiting.
+"""Injects faults of `dtk.faults` into one rank of a job that would finish, and finds which leave other ranks waiting.
 
-The records of the others are at hand. They are simulated again where a value that is not a number spreads, and always
-with a model that may read values.
+The records of the other ranks are available. They are simulated again if NaN spreads, and always if the model may
+read values.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ class InjectedFailure:
 
     title: str
     fault: str
-    """Of `dtk.faults`; RESUME = that rank alone starts from a checkpoint."""
+    """Name in `dtk.faults`; RESUME if the rank alone starts from a checkpoint."""
     step: int = 2
 
 
@@ -50,7 +50,7 @@ class Tried:
     hangs: bool
     cause: str = ""
     where: str = ""
-    """The call and `file:line` at which the others wait."""
+    """Call and `file:line` at which the other ranks wait."""
     stands: str = ""
     skipped: str = ""
     """Why it was not tried."""
@@ -58,21 +58,21 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """A job that ends by itself, in which something is to go wrong on rank 1, or on the only rank."""
+    """A job that finishes, with failures to inject into rank 1, or into the only rank."""
 
     config: Config
-    """As it was simulated, STEPS steps at least."""
+    """The simulated configuration, with at least STEPS steps."""
     plain: Mapping[str, object]
-    """As the user configured it."""
+    """The user's configuration."""
     records: Mapping[int, Record]
-    """Of all ranks."""
+    """Records of all ranks."""
     collected: Collected
-    """Of the simulated ones."""
+    """Results of the simulated ranks."""
     local_size: int
     limit_s: float
-    """Of one rank."""
+    """Time limit of one rank."""
     reads: bool = False
-    """Whether the model may read what collectives return."""
+    """Whether the model may read the results of collectives."""
 
     def try_all(self) -> tuple[Tried, ...]:
         """Inject every failure, one at a time."""
@@ -104,7 +104,7 @@ class WhatIf:
             others = [rank for rank in self.collected.records if rank != faulty_rank]
             spread = Collected(offers=dict(offers))
             simulate(others, sound, spread, 2, self.limit_s, spoiled=of_faulty.spread)
-            # Also of those that they stand for, as equal programs stay equal.
+            # Include the ranks that they represent, as equal programs stay equal.
             became = {id(records[rank].program): record for rank, record in spread.records.items()}
             for rank, record in records.items():
                 if new := became.get(id(record.program)):

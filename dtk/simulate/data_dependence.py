@@ -1,4 +1,4 @@
-"""Reports code that needs the values of tensors and so cannot be simulated: where it is, and the alternative."""
+"""Reports code that needs the values of tensors and so cannot be simulated: its location, and the alternative."""
 
 import inspect
 import re
@@ -18,23 +18,23 @@ from dtk.tasks.cross_entropy import logits_of
 _OURS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]), "<")
 _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
 _NO_GRADIENT = re.compile(r"did not receive grad for rank \d+: ([\d ]+)")
-_NAMED = 4  # Parameters that a message names.
+_NAMED = 4  # Maximum number of parameters that a message names.
 _READS = (DataDependentOutputException, DynamicOutputShapeException)
 
 
 @contextmanager
 def explained(model: str) -> Iterator[None]:
-    """Turn what the model's own code raises into one line with file and line; leaving the process counts as raising.
+    """Convert exceptions of the model's code into one line with file and line; exiting the process counts as one.
 
     Raises:
-        DtkError: the model reads values, or fails in its own code.
+        DtkError: the model reads values of tensors, or its code fails.
     """
     try:
         yield
     except (DtkError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        # The innermost frame of the user's own code; else of a library that is neither torch nor dtk.
+        # The innermost frame of user code, else of a library other than torch and dtk.
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_OURS)]
         if not frames:
             raise
@@ -50,10 +50,10 @@ def explained(model: str) -> Iterator[None]:
 
 
 def check_answer(model: str, module: nn.Module, output: object) -> None:
-    """Check that the loss can be computed from the model's answer.
+    """Check that the loss can be computed from the model's output.
 
     Raises:
-        DtkError: it has no logits; names the file and line of forward.
+        DtkError: the output has no logits; the message has the file and line of forward.
     """
     try:
         logits_of(output)
@@ -64,10 +64,10 @@ def check_answer(model: str, module: nn.Module, output: object) -> None:
 
 
 def check_gradients(model: str, module: nn.Module, error: RuntimeError) -> None:
-    """DDP waits for the gradient of every parameter, and says so in the step after the one that lacked some.
+    """Check for DDP's error on parameters without gradients, which it raises one step later.
 
     Raises:
-        DtkError: it is that; names the parameters.
+        DtkError: the error is this one; the message names the parameters.
     """
     match = _NO_GRADIENT.search(str(error))
     if match is None:

@@ -161,10 +161,10 @@ def highest(events: list[Event], begin: int, category: Callable[[int], str], par
     """Return what was held at the peak of each part of the step.
 
     Args:
-        events: from the first storage of the set-up on.
-        begin: index of the first event that counts; those before only say what is held then.
-        category: of an entry.
-        part: the part of the step that a place belongs to.
+        events: events since the start of the set-up.
+        begin: index of the first event that counts; earlier ones only determine what is held then.
+        category: returns the category of an entry.
+        part: returns the part of the step that a place belongs to.
     """
     held_bytes, peaks = 0, dict[Part, tuple[int, int]]()
     for number, (_, change, place) in enumerate(events):
@@ -185,7 +185,7 @@ def highest(events: list[Event], begin: int, category: Callable[[int], str], par
 
 
 def _by_reader() -> bool:
-    """Whether an optimizer or the loop itself reads a value, not the model."""
+    """Return whether an optimizer or the training loop reads a value, not the model."""
     frame: Any = sys._getframe(2)
     while frame is not None:
         name = frame.f_globals.get("__name__", "")

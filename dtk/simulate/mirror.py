@@ -1,8 +1,8 @@
 """A process group without the other ranks: every collective completes immediately, as if all ranks contributed the same
-as this one. Knows the interface of `torch.distributed.ProcessGroup` and nothing of who calls it.
+as this one. Implements the interface of `torch.distributed.ProcessGroup` independently of its callers.
 
-Values are thereby harmless rather than right: sums are world_size times this rank's, what only another rank could know
-is zero. Tensors without data are left alone.
+Values are therefore harmless placeholders: sums are world_size times this rank's, and values that only another rank has
+are zero. Tensors without data are not changed.
 """
 
 import sys
@@ -24,24 +24,24 @@ from dtk.parallel.context import Context, leave
 from dtk.parallel.mesh import Mesh
 
 _Group: Any = dist.ProcessGroup
-"""Without its types: torch declares several signatures per collective, of which it uses one."""
+"""Untyped: torch declares several signatures per collective and uses one of them."""
 
 
 _BETWEEN = ("torch.", "dtk.record.", "dtk.preflight.")
-"""Modules that a call passes through on its way here."""
+"""Modules whose frames are between the caller and this group."""
 Heard = Callable[[str, "MirrorGroup", list[Tensor]], None]
-"""Operation in the field's words, group, full buffers: output of an all_gather, input of a reduce_scatter."""
+"""Operation, group, and full buffers: outputs of an all_gather, inputs of a reduce_scatter."""
 
 
 class _Options:
-    """Where torch notes what a group is called; gloo's has these fields."""
+    """Options that hold a group's name; gloo's have the same fields."""
 
     group_name = ""
     global_ranks_in_group: Sequence[int] = ()
 
 
 class _Received(dist.Work):
-    """A finished receive that knows whom it came from."""
+    """A finished receive that knows its source rank."""
 
     def __init__(self, source: int) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class MirrorGroup(_Group):  # type: ignore[misc]
     """One rank of `size`, alone in this process. Constructed as gloo's group is; its other options mean nothing."""
 
     heard: ClassVar[Heard | None] = None
-    """Called for every call that carries tensors."""
+    """Called for every call with tensors."""
     group_name: Any = ""
     """Name, unique in this process."""
     group_desc = ""
@@ -87,16 +87,16 @@ class MirrorGroup(_Group):  # type: ignore[misc]
     allreduce_coalesced = allreduce
 
     def reduce(self, tensors: Any, opts: Any = None) -> Any:
-        """Give the root the reduced values; the other ranks keep theirs."""
+        """Set the reduced values on the root; other ranks keep theirs."""
         for tensor in listed(tensors) if opts.rootRank == self.rank() else ():
             _reduce(tensor, opts, self.size())
         return self._ended("reduce", tensors)
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:
-        """Keep this rank's values as those of the root; zero the tensors of objects that another rank would send."""
+        """Keep this rank's values as the root's; zero the tensors of objects that another rank would send."""
         frame: Any = sys._getframe(1) if opts.rootRank != self.rank() else None
         while frame is not None and frame.f_globals.get("__name__", "").startswith(_BETWEEN):
-            if frame.f_code.co_name == "broadcast_object_list":  # Sizes are never written on ranks that receive them.
+            if frame.f_code.co_name == "broadcast_object_list":  # Sizes are always non-zero on ranks that receive them.
                 for tensor in listed(tensors):
                     _zero(tensor)
             frame = frame.f_back
@@ -117,7 +117,7 @@ class MirrorGroup(_Group):  # type: ignore[misc]
     def all_gather_single(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Fill each output, one or several, with world_size copies of its input."""
         for output, tensor in zip(listed(outputs), listed(inputs), strict=True):
-            if _has_data(output) and output.numel():  # The input may be a part of it.
+            if _has_data(output) and output.numel():  # The input may be a slice of it.
                 output.detach().view(self.size(), -1).copy_(tensor.detach().clone().view(1, -1))
             self._ended("all_gather", output)
         return _done(listed(outputs))
@@ -142,7 +142,7 @@ class MirrorGroup(_Group):  # type: ignore[misc]
         return self._ended("reduce_scatter", outputs, flat(inputs))
 
     def reduce_scatter_single(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        """As `reduce_scatter`, of tensors, one or several, in equal parts."""
+        """Reduce-scatter one or several tensors in equal parts."""
         for output, tensor in zip(listed(outputs), listed(inputs), strict=True):
             if _has_data(output) and output.numel():
                 _copy(output, tensor.detach().reshape(self.size(), -1)[self.rank()].view(output.shape))
@@ -155,7 +155,7 @@ class MirrorGroup(_Group):  # type: ignore[misc]
     def all_to_all_single(
         self, output: Tensor, tensor: Tensor, output_splits: Any = None, input_splits: Any = None, opts: Any = None
     ) -> Any:
-        """Every rank sends us what we keep for ourselves, where sizes allow."""
+        """Receive from every rank what this rank sends to itself, if sizes allow."""
         if output.shape == tensor.shape:
             _copy(output, tensor)
         else:
@@ -165,7 +165,7 @@ class MirrorGroup(_Group):  # type: ignore[misc]
     alltoall_base = all_to_all_single
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        """Exchange part by part, as `all_to_all_single` does."""
+        """Exchange part by part as `all_to_all_single` does."""
         for output, tensor in zip(outputs, inputs, strict=True):
             self.all_to_all_single(output, tensor)
         return _done(list(outputs))
@@ -209,11 +209,11 @@ class MirrorGroup(_Group):  # type: ignore[misc]
         return self
 
     def getBackendName(self) -> str:  # noqa: N802  torch asks for it.
-        """Not gloo: torch would look for its devices."""
+        """Return a name other than gloo, as torch would look for gloo's devices."""
         return "simulated"
 
     def get_group_store(self) -> Any:
-        """Return the store that the group was given at the start."""
+        """Return the store that was passed to the group's constructor."""
         return self.store
 
 
@@ -265,19 +265,19 @@ _NEEDED = ("ProcessGroupGloo", "_tensor_to_object", "_get_default_group")
 def simulated_group(
     rank: int, world_size: int, local_size: int = 8, heard: Heard | None = None, mesh: Mesh | None = None
 ) -> Iterator[Context]:
-    """Join a process group of `world_size` as `rank`; every collective ends at once (see `MirrorGroup`).
+    """Join a process group of `world_size` as `rank`; every collective completes immediately (see `MirrorGroup`).
 
-    Groups made inside are simulated too, whatever the moment; nothing is left behind. One at a time per process.
+    Groups that are created inside are simulated too, and all are removed at exit. Only one is possible per process.
 
     Args:
-        rank: which one this process stands for.
-        world_size: ranks of the job.
-        local_size: ranks per node: gives local_rank and node_rank.
-        heard: told of every call that carries tensors, C++ ones of DDP included, as operation, group and buffers.
-        mesh: how the ranks are divided; None = all are replicas.
+        rank: rank that this process represents.
+        world_size: number of ranks of the job.
+        local_size: ranks per node, which determines local_rank and node_rank.
+        heard: called with operation, group and buffers of every call with tensors, including DDP's in C++.
+        mesh: mesh of the ranks; None if all are replicas.
 
     Raises:
-        DtkError: no such rank, a process group exists already, or this torch has no gloo to stand in for.
+        DtkError: the rank is invalid, a process group exists already, or this torch has no gloo to replace.
     """
     if not 0 <= rank < world_size or local_size < 1:
         raise DtkError(f"rank {rank} of {world_size} ranks, {local_size} per node", "there is no such rank")
@@ -285,7 +285,7 @@ def simulated_group(
         what, why = "a process group exists already in this process", "a simulated rank needs the default group"
         raise DtkError(what, f"{why} for itself", "call torch.distributed.destroy_process_group() before")
     group = type("ListeningGroup", (MirrorGroup,), {"heard": staticmethod(heard) if heard else None})
-    read_counts, moe.read_counts = moe.read_counts, moe.even_counts  # Who gets how much follows from values.
+    read_counts, moe.read_counts = moe.read_counts, moe.even_counts  # The sizes depend on values.
     with stand_in(group):
         try:
             store = torch._C._distributed_c10d.HashStore()
@@ -303,7 +303,7 @@ def simulated_group(
         finally:
             moe.read_counts = read_counts
             leave()
-            # What DTensor keeps of operations names the groups of this rank, which no other has.
+            # DTensor's cache of operations has names of this rank's groups.
             caches: Any = debug
             caches._clear_python_sharding_prop_cache()
             caches._clear_fast_path_sharding_prop_cache()
@@ -311,10 +311,10 @@ def simulated_group(
 
 @contextmanager
 def stand_in(group: type[MirrorGroup]) -> Iterator[None]:
-    """Make every gloo group one of this class meanwhile; objects that never came are None.
+    """Replace gloo groups by this class while the context is open; objects that were not received are None.
 
     Raises:
-        DtkError: this torch has no gloo to stand in for.
+        DtkError: this torch has no gloo to replace.
     """
     missing = [name for name in _NEEDED if not hasattr(c10d, name)]
     if missing or not hasattr(torch._C._distributed_c10d, "_create_work_from_future"):

@@ -81,14 +81,14 @@ class Observed:
 
 
 def simulate_step(config: Config, rank: int, world_size: int, local_size: int, edge: int) -> Observed:
-    """Set up one rank, run the steps until all states are there, and observe the next one (usually the second).
+    """Set up one rank, run steps until all states exist, and observe the next one (usually the second).
 
     Args:
-        config: its micro-batch is settled.
-        rank: which one.
-        world_size: ranks of the job.
+        config: configuration with a resolved micro-batch.
+        rank: rank to simulate.
+        world_size: number of ranks of the job.
         local_size: ranks per node.
-        edge: blocks at either end of the model that are parts of their own.
+        edge: blocks at either end of the model that are separate parts.
 
     Raises:
         DtkError: the model reads values or fails, or this torch cannot simulate.
@@ -104,7 +104,7 @@ def simulate_step(config: Config, rank: int, world_size: int, local_size: int, e
 
 
 class _Run:
-    """One simulated rank: what it listens with, and how it is put together."""
+    """One simulated rank: its observers and components."""
 
     def __init__(self, config: Config, edge: int) -> None:
         self.config = config
@@ -116,9 +116,9 @@ class _Run:
         self.modes = ExitStack()
         self.named = f"model={config.model.name}"
         self.gradients = GradientWatch(lambda tensors: self.ledger.mark(tensors, "gradients", weak=True))
-        self.parts: Parts  # Once they are set up.
-        self.data: Dataset | None = None  # The user's, where it makes the batches.
-        self.answers: nn.Module | None = None  # What the loss is made of, where it is made on this rank.
+        self.parts: Parts  # Set after the set-up.
+        self.data: Dataset | None = None  # The user's object, if it creates the batches.
+        self.answers: nn.Module | None = None  # Input of the loss, if it is computed on this rank.
         self._logits = 0
         self._classes = 0
         self._members: dict[int, tuple[int, ...]] = {}
@@ -150,7 +150,7 @@ class _Run:
             if not self.config.task._target_ and context.mesh.pp == 1:
                 parts.model.register_forward_hook(lambda model, _, output: check_answer(self.named, model, output))
             blocks = blocks_of(parts.model)
-            # Of a pipeline the last rank's last stage has the loss, and all micro-batches are under way together.
+            # In a pipeline the last rank's last stage has the loss, and all micro-batches are in flight together.
             stages = [*parts.runner.stages.values()] if isinstance(parts.runner, Pipelined) else []
             called = [stage.wrapped for stage in stages] or [parts.wrapped]
             ends = context.mesh.coordinate(context.rank)["pp"] == context.mesh.pp - 1
@@ -174,7 +174,7 @@ class _Run:
             begin = len(self.ledger.events)
             self.calls.clear()
             self._step(loop, before, count)
-            # Under ZeRO-1 whole parameters are dealt out.
+            # ZeRO-1 assigns whole parameters to ranks.
             shares: list[Any] = getattr(parts.optimizer, "_partition_parameters", list)()
             return Observed(
                 context.rank,
@@ -219,8 +219,8 @@ class _Run:
         return Batch(inputs, inputs[:, 0] if data.name == "classification" else torch.zeros_like(inputs))
 
     def _make(self, config: Config) -> nn.Module:
-        """On the meta device; the moment it gets memory is the moment at which tensors become fake."""
-        self.modes.close()  # Those of the stage before.
+        """Build the model on the meta device; tensors become fake when it gets memory."""
+        self.modes.close()  # Parameters of the previous stage.
         with torch.device("meta"):
             model = build_model(config.model, config.allow_targets)
         to_empty = model.to_empty
@@ -295,9 +295,9 @@ class GradientWatch:
             stack += nexts
 
     def _handed_over(self, leaves: list[int] | None, alone: bool, given: Any, taken: Any = ()) -> None:
-        """Report the gradients that a node gives to `leaves`, or all that flow into a leaf (None)."""
+        """Report the gradients that a node passes to `leaves`, or all that flow into a leaf (None)."""
         present = [g for i, g in enumerate(given) if g is not None and (leaves is None or i in leaves)]
-        if alone and present:  # A cast or a view of one parameter: also what the node got and passes on.
+        if alone and present:  # A cast or a view of one parameter: also the node's incoming and outgoing gradients.
             present += [g for g in taken if g is not None and g.numel() == present[0].numel()]
         self.report(present)
 

@@ -1,4 +1,4 @@
-"""Where in a step something happens: the region, and the current block of the model."""
+"""The current position in a step: the region, and the block of the model."""
 
 import bisect
 from collections.abc import Sequence
@@ -11,25 +11,25 @@ from torch import nn
 from dtk.parallel.regions import Region
 
 REGIONS = ("forward", "backward", "clip", "optimizer")
-BEFORE = -1  # Number of no block.
+BEFORE = -1  # Number for positions outside of all blocks.
 
 
 class Places:
-    """The current place of this rank's step."""
+    """The current position of this rank in its step."""
 
     def __init__(self) -> None:
         self.region = "set-up"
-        self.in_loss = False  # Whether the model has answered and the loss is being made.
+        self.in_loss = False  # Whether forward has finished and the loss is being computed.
         self.communicates = False
         self.micro_batch = -1
-        self.entered: Any = None  # Called when a region has begun.
+        self.entered: Any = None  # Called at the start of a region.
         self._block = BEFORE
         self._blocks = 0
         self._starts: list[int] = []
         self._end = 0
 
     def watch(self, blocks: Sequence[nn.Module], model: nn.Module | None) -> None:
-        """Follow these blocks in forward; `model` is what forward is called on, None where no loss follows it."""
+        """Track these blocks in forward; `model` is the module that is called, None if no loss follows it."""
         self._blocks = len(blocks)
         for number, block in enumerate(blocks):
             block.register_forward_pre_hook(partial(self._begins, number))
@@ -52,12 +52,12 @@ class Places:
                 self.entered()
 
     def exit(self, region: Region) -> None:
-        """Leave a region; what follows still belongs to it."""
+        """Leave a region; work after it still belongs to it."""
         if region.op is not None:
             self.communicates = False
 
     def now(self) -> tuple[str, int]:
-        """Return region and block: BEFORE all of them, 0 ... L-1, or L behind the last."""
+        """Return region and block: BEFORE all of them, 0 ... L-1, or L after the last."""
         if self.region == "backward" and self._starts:
             node = torch._C._current_autograd_node()
             number = -1 if node is None else node._sequence_nr()

@@ -1,4 +1,4 @@
-"""Settings that torch needs while tensors are fake, and their restoration."""
+"""Temporary torch settings that fake tensors need."""
 
 import gc
 import importlib
@@ -17,10 +17,10 @@ _VIEW_WARNING = r"FSDP2-wrapped module .* returned a view tensor"
 
 
 def check_torch() -> None:
-    """Say so when this torch lacks what fake steps stand on.
+    """Check that this torch has the internals that simulated steps need.
 
     Raises:
-        DtkError: something is missing.
+        DtkError: an internal is missing.
     """
     needed = {"_current_autograd_node": torch._C, "_get_sequence_nr": getattr(torch._C, "_autograd", None)}
     missing = [name for name, owner in needed.items() if not hasattr(owner, name)]
@@ -30,7 +30,7 @@ def check_torch() -> None:
 
 
 class Reducer:
-    """DDP's reducer, whose bookkeeping needs whole numbers with values when it rebuilds its buckets."""
+    """DDP's reducer, whose bookkeeping needs integers with values when it rebuilds its buckets."""
 
     def __init__(self, reducer: Any, ledger: Ledger) -> None:
         self._reducer = reducer
@@ -49,11 +49,11 @@ class Reducer:
 
 @contextmanager
 def propagation_ignored(ledger: Ledger) -> Iterator[None]:
-    """DTensor finds out shapes by running operations on whole fake tensors: that is nobody's memory."""
+    """Ignore the memory of DTensor's shape propagation, which runs operations on full fake tensors."""
     try:
         propagator: Any = importlib.import_module("torch.distributed.tensor._sharding_prop").ShardingPropagator
         lock = propagator._fake_mode_lock
-    except (ImportError, AttributeError):  # Only the first step is counted too high, and that one is not reported.
+    except (ImportError, AttributeError):  # It overcounts only the first step, which is not reported.
         yield
         return
     propagator._fake_mode_lock = _Paused(ledger)
@@ -64,7 +64,7 @@ def propagation_ignored(ledger: Ledger) -> Iterator[None]:
 
 
 class _Paused:
-    """In place of the lock that torch holds meanwhile."""
+    """Replacement of the lock that torch holds meanwhile."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -80,9 +80,9 @@ class _Paused:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Put back what set-up changes in the process: listeners, random numbers, switches; no collection of garbage.
+    """Restore what set-up changes in the process: listeners, random state, flags; garbage collection is disabled.
 
-    FSDP2's warning of views is for the run: a plan is not the place to hear it.
+    FSDP2's warning about views is suppressed, as it concerns the run and not the plan.
     """
     observers, report = regions._observers, regions._report
     deterministic = torch.are_deterministic_algorithms_enabled()

@@ -1,8 +1,8 @@
 """Layers as operations on a tape: bytes that a norm, a matrix product, attention and the loss keep for backward.
 
-Follows torch's kernels as they are on the device, one layer at a time. Sizes follow Korthikanti et al. 2022,
-"Reducing Activation Recomputation in Large Transformer Models", section 4, for the types at hand. Knows neither how
-layers make a model nor a strategy.
+Follows torch's kernels as they are on the device, one layer at a time. Sizes follow Korthikanti et al. 2022, "Reducing
+Activation Recomputation in Large Transformer Models", section 4, for the types at hand. Independent of how layers form
+a model and of the strategy.
 """
 
 from dataclasses import dataclass, field

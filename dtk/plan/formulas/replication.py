@@ -30,7 +30,7 @@ def owned_elements(shapes: Sequence[Shape], world_size: int) -> list[int]:
             left, most = sizes[size], float(max(ranks)[0])
             while left:
                 if left >= len(ranks) and most - ranks[0][0] < size:
-                    # No rank has that much more than another: each round gives every rank one.
+                    # Ranks differ by at most this much: each round gives every rank one parameter.
                     rounds, left = divmod(left, len(ranks))
                     ranks, most = [(owned + rounds * size, rank) for owned, rank in ranks], inf
                     continue
@@ -61,7 +61,7 @@ class Replicated(Holding):
                 ready, reductions = self.shape.names[::-1], strategy.reductions(self.shape.shapes, self.mesh.dp_size)
                 self.buckets = [({ready[i] for i in each.members}, each.beside_bytes) for each in reductions]
         if strategy.traits.deals_out_parameters:
-            # Rajbhandari et al. 2020 cut evenly, Psi / N; torch deals out whole parameters.
+            # Rajbhandari et al. 2020 partition evenly, Psi / N; torch assigns whole parameters.
             owned = owned_elements(self.shape.shapes, self.mesh.dp_size)
             self.rank, elements = max(enumerate(owned), key=lambda entry: entry[1])
             tensors = -(-tensors // len(owned))
@@ -72,7 +72,7 @@ class Replicated(Holding):
         return [] if self._views else list(self.gradients.values())
 
     def gradient(self, name: str, gradient: Buffer) -> None:
-        """Keep the first and add the others to it; in the last micro-batch DDP puts its view in their place."""
+        """Keep the first gradient and accumulate others; in the last micro-batch DDP replaces it by a bucket view."""
         before = self.gradients.pop(name, None)
         if before is not None:
             gradient.drop()
@@ -105,10 +105,10 @@ class Replicated(Holding):
 
 @dataclass(slots=True)
 class FlatParts(Replicated):
-    """Rajbhandari et al. 2020, section 5, with what DeepSpeed 0.19 keeps beside: float32 copies and a bucket buffer.
+    """Rajbhandari et al. 2020, section 5, with DeepSpeed 0.19's additional float32 copies and bucket buffer.
 
-    States are exact but for padding. The bucket is allocated in full, by stage 3 once and for all. What stage 3 has
-    gathered at the most counts from forward to backward.
+    States are exact except for padding. The bucket is allocated in full; stage 3 never frees it. The maximum that stage
+    3 gathers counts from forward to backward.
     """
 
     bucket: Buffer | None = None
@@ -117,7 +117,7 @@ class FlatParts(Replicated):
     """Parameters that stage 3 gathered from other ranks."""
 
     def settle(self) -> None:
-        """Parameters in the type of compute, whole or in part, the float32 copy of this rank's part, and its state."""
+        """Allocate parameters in the compute dtype, full or sharded, and the float32 shard with its optimizer state."""
         whole, own = self.shape.parameters, -(-self.shape.parameters // self.mesh.dp_size)
         self.ledger.change("parameters", self._item_bytes * (own if self.config.strategy.stage == 3 else whole))
         before = self.ledger.in_use.copy()
@@ -129,7 +129,7 @@ class FlatParts(Replicated):
                 self.host_bytes += size
         if self.config.strategy.stage == 3:
             self.ledger.change("buckets", self._bucket_bytes)
-        self.temporary_bytes += MASTER_BYTES * own  # The gradients of this rank's part, flat and in float32.
+        self.temporary_bytes += MASTER_BYTES * own  # Gradients of this rank's shard, flat and in float32.
 
     def before_forward(self, unit: int) -> None:
         """Gather parameters under stage 3."""
@@ -149,7 +149,7 @@ class FlatParts(Replicated):
             self.gathered = self.bucket = None
 
     def gradient(self, name: str, gradient: Buffer) -> None:
-        """Keep it until the update under stage 1, else put it into the bucket and keep this rank's part."""
+        """Keep the gradient until the update under stage 1, else add it to the bucket and keep this rank's shard."""
         if self.bucket is None and self.config.strategy.stage < 3:
             self.bucket = self.ledger.allocate("buckets", self._bucket_bytes)
         if self.config.strategy.stage == 1:

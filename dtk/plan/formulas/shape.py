@@ -20,68 +20,68 @@ if TYPE_CHECKING:
 Named = tuple[tuple[str, Shape], ...]
 KnownConfig = GPTConfig | LlamaConfig | EncoderConfig
 _COLUMN, ROW, _VOCABULARY = ("qkv", "q", "k", "v", "gate", "up"), ("projection", "down"), ("token_embedding", "head")
-"""Layers by the role that `dtk.models.layers` gives them; a test holds the shapes against cut modules."""
+"""Layers by their role in `dtk.models.layers`; a test compares the shapes with sharded modules."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A transformer as its parameters: `before`, `layers` times `block`, `after`."""
+    """Parameter shapes of a transformer: `before`, `layers` times `block`, `after`."""
 
     config: KnownConfig
     layers: int
     before: Named
-    """Embeddings."""
+    """Parameters of the embeddings."""
     block: Named
-    """Names are those inside the block."""
+    """Parameters of one block; names are relative to the block."""
     after: Named
-    """Final norm and head; a tied head is in `before`."""
+    """Parameters of the final norm and head; a tied head is in `before`."""
     dense: int = 0
-    """First blocks of a mixture of experts that have one network instead: each is a `dense_block`."""
+    """Number of leading blocks of a mixture of experts that have a dense MLP: each is a `dense_block`."""
     dense_block: Named = ()
     experts: Named = ()
-    """Of a block, those that a rank of `ep` has, which are kept by themselves; without `ep` they are in `block`."""
+    """A block's experts on one rank of `ep`, which are held separately; without `ep` they are in `block`."""
 
     def total(self, count: Callable[[Named], int]) -> int:
-        """Return the sum of a figure over the root and all blocks, without `experts`."""
+        """Return the sum of `count` over the root and all blocks, without `experts`."""
         return count(self.root) + self.dense * count(self.dense_block) + (self.layers - self.dense) * count(self.block)
 
     @property
     def blocks(self) -> list[Named]:
-        """Each block in turn."""
+        """Parameters of each block in order."""
         return [self.dense_block] * self.dense + [self.block] * (self.layers - self.dense)
 
     @property
     def root(self) -> Named:
-        """What belongs to no block."""
+        """Parameters that belong to no block."""
         return self.before + self.after
 
     @property
     def shapes(self) -> list[Shape]:
-        """Every parameter in the order of `model.parameters()`."""
+        """Shapes of all parameters in the order of `model.parameters()`."""
         return [shape for part in (self.before, *self.blocks, self.after) for _, shape in part]
 
     @property
     def names(self) -> list[str]:
-        """Of every parameter, in the same order."""
+        """Names of all parameters in the order of `shapes`."""
         blocks = [f"blocks.{i}.{name}" for i in range(self.layers) for name, _ in self.block]
         return [name for name, _ in self.before] + blocks + [name for name, _ in self.after]
 
     @property
     def declared(self) -> ModelShapes:
-        """As strategies declare with them."""
+        """The shapes in the form that strategies use to declare their collectives."""
         blocks = [[shape for _, shape in block] for block in self.blocks]
         experts = [[shape for _, shape in self.experts]] * (self.layers - self.dense if self.experts else 0)
         return ModelShapes(self.shapes, blocks, [shape for _, shape in self.root], experts)
 
     @property
     def parameters(self) -> int:
-        """Elements of all parameters."""
+        """Number of elements of all parameters."""
         return self.total(elements) + (self.layers - self.dense) * elements(self.experts)
 
 
 @functools.lru_cache(maxsize=256)
 def cut(shape: ModelShape, tp: int) -> ModelShape:
-    """Return the shapes of the parts that a rank of `tp` holds."""
+    """Return the shapes of the shards on one rank of `tp`."""
     if tp == 1:
         return shape
 
@@ -95,7 +95,7 @@ def cut(shape: ModelShape, tp: int) -> ModelShape:
 
 
 def partial(shape: ModelShape, shards: int) -> list[Shape]:
-    """Shapes on this rank of the parameters of which each rank of `tp` has the gradient of its part of the sequence."""
+    """Return the shapes on this rank of parameters whose gradients cover only its part of the sequence under `tp`."""
     names = chain(shape.root, *shape.blocks)
     return [
         (-(-size[0] // shards), *size[1:])
@@ -118,16 +118,16 @@ def _role(config: KnownConfig, name: str) -> Role:
 
 
 def elements(named: Named) -> int:
-    """Elements of these parameters."""
+    """Return the number of elements of these parameters."""
     return sum(prod(shape) for _, shape in named)
 
 
 @functools.lru_cache(maxsize=256)
 def model_shape(config: KnownConfig | CustomModelConfig, ep: int = 1) -> ModelShape:
-    """Return the shapes of the parameters of a model section, whose experts are divided over so many ranks.
+    """Return the parameter shapes of a model section, whose experts are sharded over `ep` ranks.
 
     Raises:
-        DtkError: a custom model, whose activations no formula knows.
+        DtkError: the model is custom, so no formula covers its activations.
     """
     if isinstance(config, CustomModelConfig):
         why = "no formula knows what a model of your own keeps for backward"
@@ -151,7 +151,7 @@ def model_shape(config: KnownConfig | CustomModelConfig, ep: int = 1) -> ModelSh
         block = dense_block = attention + _swiglu("mlp", width, config.ffn_width)
         if not isinstance(config, MoEConfig):
             return ModelShape(config, config.layers, tuple(before), block, tuple(after))
-        # `dtk.models.moe.MixtureMLP`: the rows of each expert after those of the one before.
+        # `dtk.models.moe.MixtureMLP`: the rows of all experts are concatenated in order.
         held, inner = config.experts // ep, config.expert_width
         experts: Named = (
             *(("mlp.experts." + name, (held * inner, width)) for name in ("gate", "up")),
@@ -179,7 +179,7 @@ def model_shape(config: KnownConfig | CustomModelConfig, ep: int = 1) -> ModelSh
 
 
 def _swiglu(name: str, width: int, inner: int) -> Named:
-    """Name and shapes of `dtk.models.llama.LlamaMLP`."""
+    """Return names and shapes of `dtk.models.llama.LlamaMLP`."""
     inward = tuple((f"{name}.{layer}.weight", (inner, width)) for layer in ("gate", "up"))
     return (*inward, (f"{name}.down.weight", (width, inner)))
 

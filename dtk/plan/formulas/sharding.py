@@ -116,7 +116,7 @@ class Sharded(Holding):
             self.gathered.pop(unit).drop()
         gradients = self.unsharded.get(unit, {})
         if not self.last:
-            for name, gradient in gradients.items():  # They wait for the last micro-batch in the reduce dtype.
+            for name, gradient in gradients.items():  # They are kept in the reduce dtype until the last micro-batch.
                 if self._reduce_bytes != self._compute_bytes and gradient not in self.widened:
                     gradients[name] = self._widened(gradient)
             return
@@ -218,7 +218,7 @@ class Sharded(Holding):
             self.secondary.pop(unit).drop()
         output = self.arriving.pop(unit)
         if forward:
-            # Only now: torch waits for the previous copy, but holds its source until this one is made.
+            # Not earlier: torch waits for the previous copy, but holds its source until this one is made.
             self._free_copied_out()
             self.copied_out = output
         else:
@@ -247,7 +247,7 @@ def _shapes(named: Named) -> list[Shape]:
 
 
 def shard_units(shape: ModelShape, walked: int, blocks_per_unit: int) -> list[Unit]:
-    """Return the units of so many blocks; without `blocks_per_unit` only experts are units beside the whole model."""
+    """Return the units of `walked` blocks; without `blocks_per_unit` only experts are units besides the whole model."""
     units, blocks = list[Unit](), shape.blocks[:walked]
     for i in range(walked):
         if shape.experts and i >= shape.dense:

@@ -90,7 +90,7 @@ def rank_memory(config: Config, world_size: int, place: int = 0, whole: bool = F
         config: configuration with a resolved batch.
         world_size: ranks over all nodes.
         place: coordinate along `pp`.
-        whole: walk every block and micro-batch, for the same result.
+        whole: whether to walk every block and micro-batch, which gives the same result.
 
     Raises:
         DtkError: `model.architecture=custom`.
@@ -98,13 +98,13 @@ def rank_memory(config: Config, world_size: int, place: int = 0, whole: bool = F
     config = on_mesh(config, world_size)
     count = config.batch_plan(world_size).accumulation_steps
     pipeline = config.parallel.pipeline(count) if config.parallel.pp > 1 else Pipeline("1f1b", 1, count)
-    # What a split backward keeps is freed by its other half, so that no block stands for others.
+    # The second half of a split backward frees what the first keeps, so no block represents others.
     whole = whole or SCHEDULES[pipeline.schedule].splits
     compresses = getattr(config.strategy, "communication_hook", "none") != "none"  # At the end of any block.
     walked = dataclasses.replace(pipeline, micro_batches=count if whole else micro_batches(pipeline))
     mesh = states_mesh(config, world_size)
     rank = _Rank(config, mesh, rank_stages(config, place), whole or compresses, walked.micro_batches)
-    # Token ids and targets, int64, of all micro-batches: every rank of a pipeline has them.
+    # Token ids and targets, int64, of all micro-batches: every rank of a pipeline holds them.
     samples = config.train.micro_batch_size * count
     rank.ledger.allocate("activations", 2 * 8 * config.data.sequence_length // config.parallel.cp * samples)
     rank.run(walked.orders()[place])
@@ -129,11 +129,11 @@ class _Rank:
         for number, blocks in stages.items():
             part = stage_part(config, blocks)
             walk = stretch(len(blocks), unit, every, ahead)
-            if whole or part.dense:  # The first blocks, which may differ from the others.
+            if whole or part.dense:  # First blocks, which may differ from the others.
                 walk = Stretch(len(blocks), 1)
             self.walks[number] = walk
             self.holdings[number] = settled_holding(config, part, mesh, ledger, walk.walked)
-        self.left = dict.fromkeys(stages, count)  # Remaining backwards.
+        self.left = dict.fromkeys(stages, count)  # Number of remaining backward passes.
         self.size_bytes = message_bytes(config)
         self.flying: dict[tuple[int, int], tuple[Step, Value]] = {}
         self.results: dict[tuple[bool, int, int], Buffer] = {}
@@ -159,7 +159,7 @@ class _Rank:
                 self.flying[number, i] = step, result
                 if not step.last and result.buffer is not None:
                     self.results[True, number + 1, i] = result.buffer.hold()
-            elif kind != "input_gradient" or number:  # The first stage has no input: all of it comes with the weights.
+            elif kind != "input_gradient" or number:  # The first stage has no input: all is allocated with the weights.
                 self.ledger.enter("backward")
                 step, result = self.flying[number, i]
                 if kind != "input_gradient":
@@ -227,10 +227,10 @@ def stage_states(config: Config, mesh: Mesh, place: int) -> list[Collective]:
 
 
 def sums_of_gradients(config: Config, mesh: Mesh, blocks: range) -> list[Collective]:
-    """Return what adds up gradients of a stage after its last backward, besides its data-parallel ranks.
+    """Return the all_reduces of a stage's gradients after its last backward outside data parallelism.
 
-    Gradients of which each rank of `tp` has those of its part of the sequence, and, at both ends of a pipeline, of the
-    token table that they share.
+    They sum gradients that cover only a `tp` rank's part of the sequence and, at both ends of a pipeline, those of the
+    tied embedding.
     """
     shape, part = model_shape(config.model), stage_part(config, blocks)
     sums = []

@@ -1,12 +1,12 @@
-"""Bytes in use while a step is walked through, and what autograd keeps and frees: operations are recorded in forward
-and walked in reverse in backward.
+"""Tracks the bytes in use over a step, and what autograd keeps and frees: operations are recorded in forward
+and replayed in reverse in backward.
 
-Owns the life of activations and of the gradients that flow through them. Knows sizes only, no model and no strategy:
-a gradient of a parameter is handed to whoever listens.
+Owns the lifetime of activations and of their gradients. It handles sizes only, independent of model and strategy: a
+gradient of a parameter is passed to a listener.
 
-The rules are those of torch's engine: an operation frees what it saved as soon as its own backward is over; a
-gradient that several operations share is added to in place only when nobody else holds it; a parameter that is used
-twice gets one gradient, when the last of its uses is done.
+The rules are those of torch's engine: an operation frees its saved tensors as soon as its own backward has finished;
+a gradient that several operations share is accumulated in place only if nothing else holds it; a parameter that is
+used several times gets one gradient, after the last of its uses.
 """
 
 from collections import Counter
@@ -19,22 +19,22 @@ from dtk.plan.prediction import Category, Memory
 
 @dataclass(slots=True, eq=False)
 class Buffer:
-    """Memory that is freed when its last holder lets go."""
+    """Reference-counted memory, which is freed when its last holder drops it."""
 
     ledger: "Ledger"
     category: Category
     size_bytes: int
     holders: int = 1
     copies: int = 1
-    """How many like it are freed with it: those of blocks that were not walked, too."""
+    """Number of equal buffers that are freed with it, including those of blocks that were not walked."""
 
     def hold(self) -> "Buffer":
-        """One more holder."""
+        """Add a holder and return the buffer."""
         self.holders += 1
         return self
 
     def drop(self) -> None:
-        """One holder less; the last one frees the memory."""
+        """Remove a holder; the last one frees the memory."""
         self.holders -= 1
         if self.holders == 0:
             self.ledger.change(self.category, -self.copies * self.size_bytes)
@@ -43,10 +43,10 @@ class Buffer:
 
 
 class Ledger:
-    """The memory of one rank.
+    """Memory accounting of one rank.
 
     Args:
-        granularity_bytes: what the allocator rounds every buffer up to.
+        granularity_bytes: the allocator rounds every buffer up to a multiple of it.
     """
 
     def __init__(self, granularity_bytes: int = 1) -> None:
@@ -60,7 +60,7 @@ class Ledger:
         self.by_region: dict[str, int] = {}
 
     def allocate(self, category: Category, size_bytes: int) -> Buffer:
-        """Take memory; the caller is its first holder."""
+        """Allocate memory; the caller is its first holder."""
         if slack := self.slack_bytes(size_bytes):
             self.in_use["allocator slack"] += slack
             self.total_bytes += slack
@@ -72,7 +72,7 @@ class Ledger:
         return -size_bytes % self.granularity_bytes
 
     def change(self, category: Category, size_bytes: int) -> None:
-        """Take or give back memory, and note the highest use."""
+        """Allocate or free memory, and update the peak."""
         self.in_use[category] += size_bytes
         self.total_bytes += size_bytes
         if self.total_bytes > self.by_region.get(self.region, -1):
@@ -83,59 +83,59 @@ class Ledger:
             self.at_peak = dict(self.in_use)
 
     def copy(self, buffer: Buffer, times: int) -> None:
-        """Take so many more of a buffer; all are freed together. The highest use is not noted."""
+        """Allocate `times` more of a buffer, all freed together, without updating the peak."""
         more = times * buffer.copies
         buffer.copies += more
         slack = self.slack_bytes(buffer.size_bytes)
         self.shift({buffer.category: buffer.size_bytes, "allocator slack": slack}, more)
 
     def shift(self, delta_bytes: Mapping[Category, int], times: int) -> None:
-        """Take or give back so many times so much, without noting the highest use."""
+        """Add `delta_bytes` `times` times, without updating the peak."""
         for category, size in delta_bytes.items():
             self.in_use[category] += times * size
             self.total_bytes += times * size
 
     def memory(self, rank: int, host_bytes: int, file_bytes: int = 0, paged_bytes: int = 0) -> Memory:
-        """Return the highest use so far as the memory of this rank."""
+        """Return the peak so far as the memory of this rank."""
         at_peak = {category: size for category, size in self.at_peak.items() if size}
         return Memory(rank, at_peak, self.peak_region, self.by_region, host_bytes, file_bytes, paged_bytes)
 
     def enter(self, region: str) -> None:
-        """Continue in another region of the step."""
+        """Enter another region of the step."""
         self.region = region
         self.change("temporaries", 0)
 
 
 GradientListener = Callable[[str, Buffer], None]
-"""Called with a parameter's name and its whole gradient; the listener now holds that buffer."""
+"""Called with a parameter's name and its full gradient; the listener then holds that buffer."""
 
 
 @dataclass(slots=True, eq=False)
 class Value:
-    """A tensor of the forward pass. `buffer` is None for what costs nothing: token ids, parameters, constants."""
+    """A tensor of the forward pass. `buffer` is None if it needs no memory: token ids, parameters, constants."""
 
     buffer: Buffer | None
     size_bytes: int
 
     @property
     def category(self) -> Category:
-        """What it counts as; its gradient counts as the same."""
+        """Memory category of the value and of its gradient."""
         return self.buffer.category if self.buffer is not None else "activations"
 
     def held(self) -> "Value":
-        """Return itself with one more hold."""
+        """Add a hold and return the value."""
         if self.buffer is not None:
             self.buffer.hold()
         return self
 
     def drop(self) -> None:
-        """Release the hold that the computing code has on the buffer."""
+        """Release the computing code's hold on the buffer."""
         if self.buffer is not None:
             self.buffer.drop()
 
 
 def drop(*held: Value | Buffer) -> None:
-    """Release one hold on each of these."""
+    """Release one hold on each argument."""
     for each in held:
         each.drop()
 
@@ -146,34 +146,34 @@ class Node:
 
     out: Value
     inputs: tuple[tuple[Value, int], ...]
-    """What gets a gradient, and its size in bytes; 0 = the incoming gradient itself, or a view of it."""
+    """Inputs that get a gradient, and its bytes; 0 if it is the incoming gradient or a view of it."""
     saved: list[Buffer]
     parameters: tuple[tuple[str, int], ...]
-    """Name and gradient bytes."""
+    """Names of the parameters and their gradient bytes."""
     workspace_bytes: int
     narrow_bytes: int
     more: tuple[Value, ...] = ()
-    """Results beside `out`."""
+    """Further outputs besides `out`."""
     parts: bool = False
-    """Whether it uses parts of its parameters, whose gradients are joined when the last of them is there."""
+    """Whether it uses slices of its parameters, whose gradients are joined once all of them exist."""
     passed: Callable[[], object] | None = None
-    """Called before it is undone."""
+    """Called before its backward."""
 
 
 @dataclass(slots=True)
 class Tape:
-    """Records operations and walks them back."""
+    """Records operations and runs them backward."""
 
     ledger: Ledger
     recording: bool = True
-    """Off while a checkpointed block runs: nothing is saved."""
+    """Whether operations save tensors; False while a checkpointed block runs."""
     nodes: list[Node] = field(default_factory=list)
     gradients: dict[Value, Buffer] = field(default_factory=dict)
     pending: dict[str, list[Buffer]] = field(default_factory=dict)
-    """Gradients of parameters that have another use still to come."""
+    """Gradients of parameters that have further uses in this backward."""
     uses: dict[str, int] = field(default_factory=dict)
     halves: list[tuple[Node, list[Buffer]]] | None = None
-    """Where backward leaves the gradients of parameters to `weights`: its nodes, and what it keeps for them."""
+    """Nodes whose parameter gradients a split backward leaves to `weights`, with the buffers kept for them."""
 
     def operation(
         self,
@@ -193,18 +193,18 @@ class Tape:
         """Run one operation; the caller holds the result.
 
         Args:
-            out_bytes: size of the result; 0 = a view of the (only) input.
-            inputs: values that get a gradient, with its bytes; 0 = the incoming gradient is passed on.
+            out_bytes: size of the result; 0 if it is a view of the only input.
+            inputs: values that get a gradient, and its bytes; 0 passes the incoming gradient on.
             saves: values kept for backward.
-            kept_bytes: what else is kept, such as a copy in another type, statistics or a mask.
-            parameters: names and gradient bytes.
+            kept_bytes: further bytes kept for backward, such as a copy in another dtype, statistics or a mask.
+            parameters: names of the parameters and their gradient bytes.
             saves_output: whether the result is kept for backward.
-            workspace_bytes: needed while it runs.
-            backward_workspace_bytes: needed while its backward runs.
-            narrow_bytes: gradients of the parameters in the type they are computed in, widened when that is over.
-            category: of the result.
-            parts: whether of the parameters it uses parts, whose gradients are joined.
-            passed: called when backward arrives.
+            workspace_bytes: temporary bytes of its forward.
+            backward_workspace_bytes: temporary bytes of its backward.
+            narrow_bytes: parameter gradients in the compute dtype, which are cast at the end of its backward.
+            category: memory category of the result.
+            parts: whether it uses slices of its parameters, whose gradients are joined.
+            passed: called before its backward.
         """
         buffer = self.ledger.allocate(category, out_bytes) if out_bytes else None
         if buffer is None and inputs[0][0].buffer is not None:
@@ -225,25 +225,25 @@ class Tape:
         return out
 
     def then(self, value: Value, out_bytes: int, gradient: int | None = None, **others: Any) -> Value:
-        """Run an operation on one value, whose gradient is by default as large as it, and release it."""
+        """Run an operation on one value, whose gradient has its size by default, and release the value."""
         out = self.operation(out_bytes, [(value, value.size_bytes if gradient is None else gradient)], **others)
         value.drop()
         return out
 
     def split(self, whole: Value, parts: int) -> list[Value]:
-        """Return equal parts of a value as views; backward joins their gradients in a new tensor."""
+        """Return equal slices of a value as views; backward joins their gradients in a new tensor."""
         views = [Value(whole.held().buffer, whole.size_bytes // parts) for _ in range(parts)]
         if self.recording:
             self.nodes.append(Node(views[0], ((whole, whole.size_bytes),), [], (), 0, 0, tuple(views[1:])))
         return views
 
     def backward(self, listener: GradientListener, down_to: int = 0) -> None:
-        """Walk back to the node of that number; gradients that flow on stay."""
+        """Run backward down to this node index; gradients of its inputs stay pending."""
         while len(self.nodes) > down_to:
             self._step_back(self.nodes.pop(), listener)
 
     def _step_back(self, node: Node, listener: GradientListener) -> None:
-        """Undo one operation. Sums of gradients are new tensors: a transposed one is not added to."""
+        """Run one operation's backward. Sums of gradients are new tensors: transposed ones are not accumulated into."""
         if node.passed is not None:
             node.passed()
         incoming, *more = (self.gradients.pop(each) for each in (node.out, *node.more))
@@ -262,25 +262,25 @@ class Tape:
         self._hand_over(of_parameters, node.parts, listener)
 
     def weights(self, listener: GradientListener) -> None:
-        """Compute the gradients of parameters that backward left; what no parameter needs is freed at the end."""
+        """Compute the parameter gradients that a split backward left; the rest is freed at the end."""
         halves, self.halves = self.halves or [], None
         names = [*dict.fromkeys(name for node, _ in halves for name, _ in node.parameters)]
         used = [(names.index(node.parameters[0][0]), node, kept) for node, kept in halves if node.parameters]
-        for _, node, kept in sorted(used, key=lambda each: each[0]):  # Parameter by parameter.
+        for _, node, kept in sorted(used, key=lambda each: each[0]):  # One parameter at a time.
             self._hand_over(self._of_parameters(node, kept), node.parts, listener)
         drop(*(buffer for node, kept in halves if not node.parameters for buffer in kept))
 
     def _of_parameters(self, node: Node, passed: list[Buffer]) -> list[tuple[str, Buffer]]:
         """Return the gradients of an operation's parameters, and free what the operation no longer needs."""
         narrow = self.ledger.allocate("gradients", node.narrow_bytes)
-        if node.narrow_bytes:  # Widened when the operation is over.
+        if node.narrow_bytes:  # They are cast at the end of the operation.
             drop(*passed)
         of_parameters = [(name, self.ledger.allocate("gradients", size)) for name, size in node.parameters]
         drop(narrow, *(() if node.narrow_bytes else passed))
         return of_parameters
 
     def _hand_over(self, of_parameters: Sequence[tuple[str, Buffer]], parts: bool, listener: GradientListener) -> None:
-        """Give each gradient of a parameter, when it is the sum over all its uses, to the listener, a bias first."""
+        """Pass each complete parameter gradient, summed over all uses, to the listener, biases first."""
         for name, gradient in reversed(of_parameters):
             self.uses[name] -= 1
             gradients = [*self.pending.pop(name, ()), gradient]
@@ -295,7 +295,7 @@ class Tape:
                 listener(name, *gradients)
 
     def seed(self, value: Value, gradient: Buffer) -> None:
-        """Add to the gradient of a value; of the last one something outside the tape computes it."""
+        """Accumulate into a value's gradient; for the last value it is computed outside the tape."""
         before = self.gradients.pop(value, None)
         if before is None:
             self.gradients[value] = gradient

@@ -6,16 +6,16 @@ from dtk.config.schema import EncoderConfig, GPTConfig, LlamaConfig, MoEConfig
 from dtk.plan.formulas.activations import FLOAT_BYTES, Layers, plain
 from dtk.plan.formulas.tape import Value, drop
 
-INDEX_BYTES = 8  # int64.
+INDEX_BYTES = 8  # Bytes of an int64.
 GROUPS = 8
-"""Experts that are walked one by one; of more, so many equal groups are, which overstates what only one needs."""
+"""Experts that are walked one by one; more are walked in this many equal groups, which overstates workspaces."""
 
 
 class Model(Layers):
-    """Runs the parts of a model on a tape."""
+    """Runs the layers of a model on a tape."""
 
     def embed(self) -> Value:
-        """Token ids -> the residual stream."""
+        """Look up token ids and return the residual stream."""
         whole = self.tokens * self.shape.config.width * self.stream_bytes
         size = self.stream_size
         table = [self.gradient("token_embedding.weight")]
@@ -33,7 +33,7 @@ class Model(Layers):
         return self.dropout(y, self.shape.config.dropout)
 
     def block(self, x: Value, prefix: str) -> Value:
-        """One block; the caller still holds `x`."""
+        """Run one block; the caller still holds `x`."""
         if isinstance(config := self.shape.config, LlamaConfig):
             return self._llama_block(x, prefix, config)
         return self._gpt_block(x, prefix, config)
@@ -44,7 +44,7 @@ class Model(Layers):
         normed = self.norm(x, "final_norm")
         x.drop()
         if isinstance(config, EncoderConfig):
-            # Mean over the tokens: the weighted copy is summed at once, and its backward makes one again.
+            # Mean over the tokens: the weighted copy is summed immediately, and its backward creates one again.
             if self.tp > 1 and self.sequence_parallel:
                 part, normed = normed, self.join(normed, self.batch > 1)
                 part.drop()
@@ -110,7 +110,7 @@ class Model(Layers):
         raw = [self.linear(whole, name + layer, width // self.tp, self.tokens) for layer, width in layers]
         turned = []
         for value, width in zip(raw[:2], (config.width, narrow), strict=True):
-            # In float32: two halves, two products each, their sums, and the halves joined.
+            # In float32: two halves, two products each, their sums, and the concatenated halves.
             work = 2 * self.tokens * width * FLOAT_BYTES // self.tp
             same, passes = value.size_bytes, [(value, value.size_bytes)]
             turned.append(self.tape.operation(same, passes, workspace_bytes=work, backward_workspace_bytes=work))
@@ -120,7 +120,7 @@ class Model(Layers):
         return y
 
     def swiglu(self, normed: Value, name: str, width: int) -> Value:
-        """Run a network of that inner width."""
+        """Run a SwiGLU network of this inner width."""
         inner = self.tokens * width * self.compute_bytes // self.tp
         whole = self.enter(normed)
         gate = self.linear(whole, name + ".gate", width // self.tp, self.tokens)
@@ -133,7 +133,7 @@ class Model(Layers):
         return out
 
     def mixture(self, normed: Value, prefix: str, config: MoEConfig) -> Value:
-        """Route the rank's tokens to experts, evenly."""
+        """Route the rank's tokens to experts; the load is assumed balanced."""
         tape, tokens, item = self.tape, self.stream_tokens, self.compute_bytes
         rows, scores = tokens * config.experts_per_token, FLOAT_BYTES * tokens * config.experts
         wide, chosen, index = FLOAT_BYTES * tokens * config.width, FLOAT_BYTES * rows, INDEX_BYTES * rows
@@ -145,9 +145,9 @@ class Model(Layers):
             weights = tape.then(weights, chosen, saves=[weights], kept_bytes=FLOAT_BYTES * tokens)
         size, sent = tokens * config.width * item, rows * config.width * item
         x = tape.operation(size, [(normed, normed.size_bytes)]) if self.casts else normed.held()
-        tape.ledger.allocate("temporaries", index * (config.experts + 2)).drop()  # One-hot, and what sorting needs.
+        tape.ledger.allocate("temporaries", index * (config.experts + 2)).drop()  # One-hot encoding and sorting.
         slots = rows
-        if config.capacity_factor is not None:  # Slots that stay empty hold a row of zeros.
+        if config.capacity_factor is not None:  # Empty slots hold a row of zeros.
             slots = config.experts * ceil(config.capacity_factor * rows / config.experts)
             x = tape.then(x, size)
         leaving = tape.then(x, slots * config.width * item, kept_bytes=INDEX_BYTES * slots)
@@ -165,7 +165,7 @@ class Model(Layers):
             shared = self.swiglu(normed, prefix + "mlp.shared", config.shared_experts * config.expert_width)
             out, routed = tape.operation(self.stream_size, [(out, 0), (shared, 0)]), out
             drop(routed, shared)
-        # The losses of balance and of the router's logits: their gradients come first in backward.
+        # Load-balancing loss and router z-loss: their gradients come first in backward.
         tape.ledger.allocate("temporaries", index * config.experts).drop()
         losses = [(out, 0), (logits, scores), (chances, scores)]
         judged = tape.operation(0, losses, [logits], 2 * FLOAT_BYTES * tokens)
@@ -173,7 +173,7 @@ class Model(Layers):
         return judged
 
     def _answered(self, leaving: Value, rows: int, prefix: str, config: MoEConfig) -> Value:
-        """Return what experts make of rows, which travel to the ranks that hold these experts, and back."""
+        """Return the experts' outputs for these rows, which are exchanged with the ranks that hold the experts."""
         tape, size, held = self.tape, leaving.size_bytes, self.holding
         if held is None or not self.shape.experts:
             return self._experts(leaving, rows, prefix, config)
@@ -192,7 +192,7 @@ class Model(Layers):
         return home
 
     def _experts(self, x: Value, rows: int, prefix: str, config: MoEConfig) -> Value:
-        """Run the experts of this rank one after another, at most `GROUPS` of them apart."""
+        """Run the experts of this rank in sequence, at most `GROUPS` of them separately."""
         tape, width, name = self.tape, config.width, prefix + "mlp.experts."
         held = prod(self.shapes[plain(name + "gate")]) // (width * config.expert_width)
         groups = min(held, GROUPS)

@@ -1,7 +1,7 @@
-"""One optimizer step, moment by moment, in the order of `dtk.train.loop`: a model on a tape under a strategy.
+"""One optimizer step in the order of `dtk.train.loop`: a model on a tape under a strategy.
 
-Blocks repeat with a period; once the walk has settled, each period adds the same to what is held. Memory at one moment
-of the period is then linear in the number of periods, so its peak is in the first or the last one, and both are walked.
+Blocks repeat with a period; once the walk is in a steady state, each period adds the same bytes. Memory at one point
+of the period is then linear in the number of periods, so its peak is in the first or the last one; both are walked.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from dtk.strategies.declared import ITEM_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Blocks to walk, with a place in their middle where so many periods of blocks are left out."""
+    """Blocks to walk, with a position in their middle where periods of blocks are skipped."""
 
     walked: int
     """Number of walked blocks."""
@@ -34,7 +34,7 @@ class Stretch:
 
 @dataclass(slots=True)
 class Step:
-    """A step of a model, or of a stage of a pipeline, as its holding is configured."""
+    """One step of a model or pipeline stage with its configured holding."""
 
     holding: Holding
     blocks: Stretch
@@ -46,16 +46,16 @@ class Step:
     blocks_per_unit: int = field(init=False)
     """0 if blocks are not units."""
     passed: list[tuple[Value, Value, int]] = field(default_factory=list)
-    """Of each block in this micro-batch: its input, its output, and the nodes on the tape before it."""
+    """Per block of this micro-batch: its input, its output, and the number of nodes on the tape before it."""
     head: int = 0
     """Number of nodes on the tape before the head."""
     answered: int = 0
     """Number of nodes on the tape before the loss."""
     measured_from: tuple[Counter[Category], set[Buffer]] = field(default_factory=lambda: (Counter(), set()))
-    """What was held, and had piled up, before the period that is measured."""
+    """Bytes held, and accumulated buffers, before the measured period."""
     received: Value | None = None
     returned: tuple[Buffer, ...] = ()
-    """Buffers that a half backward holds until the other half is done."""
+    """Buffers that the first half of a split backward holds until the second half has finished."""
 
     def __post_init__(self) -> None:
         holding, config = self.holding, self.holding.config
@@ -77,10 +77,10 @@ class Step:
         )
 
     def forward(self, received: Buffer | None = None) -> Value:
-        """One micro-batch; returns the loss, or what a stage sends.
+        """Run one micro-batch and return the loss, or the residual stream that a stage sends.
 
         Args:
-            received: the residual stream from the stage before, which this one holds until its backward is over.
+            received: residual stream of the previous stage, held until this stage's backward has finished.
         """
         model, holding = self.model, self.holding
         if received is not None:
@@ -116,15 +116,15 @@ class Step:
         return loss
 
     def backward(self, loss: Value, received: Buffer | None = None, split: bool = False) -> Buffer | None:
-        """Walk back from what `forward` returned.
+        """Run backward from the value that `forward` returned.
 
         Args:
-            loss: or what a stage sent.
-            received: its gradient from the stage behind, held to the end as what was sent is.
+            loss: the loss, or the residual stream that a stage sent.
+            received: its gradient from the next stage; both are held until the end.
             split: whether the gradients of parameters are left to `weights`.
 
         Returns:
-            the gradient of what the stage received.
+            Gradient of the residual stream that the stage received.
         """
         holding, tape = self.holding, self.model.tape
         tape.halves = [] if split else None
@@ -160,7 +160,7 @@ class Step:
         return tape.gradients.pop(self.received) if self.received is not None else None
 
     def weights(self) -> None:
-        """Compute what a split backward left; after the last one gradients are reduced, unit by unit."""
+        """Run the second half of a split backward; after the last one reduce gradients, unit by unit."""
         self.model.tape.weights(self.holding.gradient)
         drop(*self.returned)
         if self.holding.last:
@@ -168,7 +168,7 @@ class Step:
                 self.holding.after_backward(unit)
 
     def _skip(self, block: int, measured_from: int) -> None:
-        """At the place of the blocks that are left out: take what they would, as the period before it did."""
+        """Account for the skipped blocks at their position with the figures of the period before."""
         if not self.blocks.skipped or block not in (measured_from, self.blocks.at):
             return
         ledger = self.model.tape.ledger
@@ -181,7 +181,7 @@ class Step:
         delta = Counter(ledger.in_use)
         delta.subtract(before)
         for buffer in piled:
-            if buffer not in piled_before:  # Freed at once with the others later; all else comes and goes.
+            if buffer not in piled_before:  # Freed together with the others later; everything else is temporary.
                 delta[buffer.category] -= buffer.size_bytes
                 delta["allocator slack"] -= ledger.slack_bytes(buffer.size_bytes)
                 ledger.copy(buffer, self.blocks.skipped)
@@ -200,12 +200,12 @@ class Step:
 
 
 def in_units(config: Config) -> bool:
-    """Whether fully_shard keeps the states, unit by unit."""
+    """Return whether fully_shard shards the states in units."""
     return bool(config.strategy.traits.gradients_in == "units")
 
 
 def stream_item_bytes(config: Config) -> int:
-    """Bytes per element of the residual stream: FSDP's policy casts whole units, autocast leaves it in float32."""
+    """Return the bytes per element of the residual stream: FSDP's policy casts whole units, autocast keeps float32."""
     return ITEM_BYTES["float32" if getattr(config.strategy, "autocasts", True) else config.precision.compute_dtype]
 
 
@@ -213,13 +213,13 @@ def stretch(layers: int, unit: int, recompute_every: int, ahead: int) -> Stretch
     """Return the shortest walk over the blocks that gives the same figures as a walk over all of them.
 
     Args:
-        layers: blocks of the model.
-        unit: blocks that are gathered together; 0 = blocks are no units.
-        recompute_every: every k-th block is recomputed; 0 = none.
-        ahead: units that are gathered ahead at most.
+        layers: number of blocks of the model.
+        unit: blocks per gathered unit; 0 if blocks are not units.
+        recompute_every: every k-th block is recomputed; 0 for none.
+        ahead: maximum number of prefetched units.
     """
     period = math.lcm(max(1, unit), max(1, recompute_every))
-    # As many periods as a unit is gathered ahead, two more to settle, one to measure; the same on the way back.
+    # As many periods as a unit is prefetched ahead, two to reach a steady state, one to measure; the same in backward.
     side = -(-ahead * unit // period) + 3
     skipped = layers // period - 2 * side
     if skipped < 1:
@@ -228,10 +228,10 @@ def stretch(layers: int, unit: int, recompute_every: int, ahead: int) -> Stretch
 
 
 def micro_batches(pipeline: Pipeline) -> int:
-    """Return how many to walk: the first makes the gradients, the last reduces them, and those between are alike.
+    """Return the micro-batches to walk: the first allocates gradients, the last reduces them, others are equal.
 
-    One rank needs a third one for that; in 1f1b all places of the pipeline are full besides, in interleaved_1f1b three
-    rounds are walked. gpipe holds them all.
+    One rank needs a third one for that; 1f1b also fills the pipeline, interleaved_1f1b walks three rounds, and gpipe
+    holds all of them.
     """
     count, ranks = pipeline.micro_batches, pipeline.ranks
     if pipeline.schedule == "1f1b":

@@ -16,14 +16,14 @@ from dtk.plan.search import Search
 from dtk.plan.solve import Largest, Point
 
 CATEGORIES: tuple[Category, ...] = get_args(Category)
-"""In the order in which they are shown: what stays, then what comes and goes."""
+"""Memory categories in display order: permanent ones first, then temporary ones."""
 Rows = list[tuple[str, ...]]
-"""Of a table, the header first."""
+"""Rows of a table, the header first."""
 _BADGES: dict[bool | None, tuple[str, doc.Tone]]
 _BADGES = {True: ("FITS", "good"), False: ("DOES NOT FIT", "bad"), None: ("NO DEVICE CHOSEN", "warn")}
-_BAR = 40  # Characters of the longest bar in a terminal.
-_ROOM = 1.3  # Room beyond the outermost points of a logarithmic axis, as a factor.
-_NOISE = 1e-9  # Parts of a time below this are what rounding left.
+_BAR = 40  # Length of the longest bar in a terminal, in characters.
+_ROOM = 1.3  # Margin around the outermost points of a logarithmic axis, as a factor.
+_NOISE = 1e-9  # Smaller parts of a time are rounding errors.
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _LINKS = {"intra_node": "inside a node", "inter_node": "across nodes"}
 
@@ -68,7 +68,7 @@ def document(report: PlanReport, *, page: str = "") -> doc.Document:
 
 
 def _about(report: PlanReport, heading: str) -> doc.Fields:
-    """Return the job, how its batch is divided, what it computes in (`bf16, 989 TFLOP/s peak a device`), doubts."""
+    """Return the job, the division of its batch, its dtype (`bf16, 989 TFLOP/s peak a device`) and doubts."""
     plan = report.plan
     ranks = plan.dp_size or plan.world_size
     steps = BatchPlan(plan.global_batch_size, plan.micro_batch_size, ranks).accumulation_steps
@@ -84,7 +84,7 @@ def _about(report: PlanReport, heading: str) -> doc.Fields:
 
 
 def _verdict(plan: Prediction) -> str:
-    """Return whether it fits, and by how much."""
+    """Return whether the plan fits, and by how much."""
     peak, device = plan.memory.peak_bytes, plan.device_memory_bytes
     if device is None:
         return f"{bytes_text(peak)} a rank; add hardware=NAME to learn whether that fits, and how long a step takes"
@@ -97,7 +97,7 @@ def _verdict(plan: Prediction) -> str:
 
 
 def _host(plan: Prediction) -> str:
-    """Return what offloading keeps in host memory; nothing where nothing is offloaded."""
+    """Return the use of host memory by offloading; empty without offloading."""
     if not plan.memory.host_bytes:
         return ""
     available = "" if plan.node_host_bytes is None else f" of {bytes_text(plan.node_host_bytes)}"
@@ -126,7 +126,7 @@ def _memory(plan: Prediction, used: Sequence[Category]) -> doc.Section:
 
 
 def _categories(plans: Sequence[tuple[str, Prediction]], used: Sequence[Category]) -> doc.Bars:
-    """Return what the peak of each plan consists of; `used` gives the order of the colours."""
+    """Return the contents of each plan's peak; `used` gives the order of the colours."""
     bars = []
     for name, plan in plans:
         values = tuple(float(plan.memory.at_peak_bytes.get(category, 0)) for category in used)
@@ -154,7 +154,7 @@ def _scaling(points: Sequence[Point], plan: Prediction) -> doc.Section:
 
 
 def _plots(points: Sequence[Point], plan: Prediction) -> list[doc.Block]:
-    """Return memory below the device's, and tokens/s on logarithmic axes beside as many times those of the first."""
+    """Plot memory against the device's limit, and tokens/s on logarithmic axes beside linear scaling of the first."""
     plans = [(float(point.world_size), point.prediction) for point in points if point.prediction is not None]
     speeds = [(ranks, each.time.tokens_per_s) for ranks, each in plans if each.time is not None]
     drawn: list[doc.Block] = []
@@ -203,7 +203,7 @@ def _comparison(comparison: Comparison, used: Sequence[Category]) -> doc.Section
             continue
         planned.append((name, plan))
         *others, step, speed, mfu = _figures(plan)
-        if row.variant.offload and plan.time is not None:  # Copies to the host and back are not in the time.
+        if row.variant.offload and plan.time is not None:  # Copies to and from the host are not included in the time.
             step, speed, mfu = f"> {step}", f"< {speed}", f"< {mfu}"
         rows.append((mark, name, *others, step, speed, mfu))
         if plan.memory.host_bytes:
@@ -223,7 +223,7 @@ def _comparison(comparison: Comparison, used: Sequence[Category]) -> doc.Section
 
 
 def _search(search: Search) -> doc.Section:
-    """Return the layouts that fit, the fastest first."""
+    """Return the layouts that fit, fastest first."""
     rows: Rows = [("", "memory", "step", "bubble", "exposed", "tokens/s", "MFU", "type")]
     for number, layout in enumerate(search.fitting, 1):
         time = layout.prediction.time
@@ -249,7 +249,7 @@ def _figures(plan: Prediction) -> tuple[str, ...]:
 
 
 def _traffic(report: PlanReport) -> doc.Section:
-    """Return what one rank sends each step."""
+    """Return the bytes that one rank sends per step."""
     rows: Rows = [("collective", "group", "ranks", "calls", "buffers", "sent", "link")]
     for calls in report.plan.traffic:
         counts = f"{calls.ranks:,}", f"{calls.count:,}", bytes_text(calls.size_bytes), bytes_text(calls.sent_bytes)
@@ -287,7 +287,7 @@ def _time(plan: Prediction, time: Time) -> doc.Section:
 
 
 def _check(check: Check) -> doc.Section:
-    """Return whether both engines give the same figures, and both figures where they do not."""
+    """Return whether both engines agree, and both figures where they differ."""
     rows: Rows = [("figure", "closed form", "simulated")]
     for figure in check.differences:
         both = figure.closed_form, figure.simulated
@@ -304,7 +304,7 @@ def _check(check: Check) -> doc.Section:
 
 
 def _largest(solved: Sequence[Largest]) -> doc.Table:
-    """Return the largest of each kind that fits."""
+    """Return the largest setting of each kind that fits."""
     rows: Rows = [("", "parameters", "memory", "tokens/s", "type")]
     for solution in solved:
         plan = solution.prediction

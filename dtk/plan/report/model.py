@@ -15,7 +15,7 @@ SCHEMA = "dtk.plan.report/1"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The same job by both engines, with the kernels that both know: the CPU's."""
+    """Comparison of both engines on the same job, with kernels that both support: the CPU's."""
 
     closed_form: Prediction
     simulated: Prediction
@@ -24,15 +24,15 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanReport:
-    """What `dtk plan` found out."""
+    """The result of `dtk plan`."""
 
     job: tuple[str, ...]
     """The overrides as typed."""
     plan: Prediction
     local_size: int
-    """Ranks on one node; 0 when it is not known."""
+    """Ranks per node; 0 if unknown."""
     compute_dtype: str
-    """Type of the matrix products: float32, tf32, bfloat16 or float16; empty when it is not known."""
+    """Dtype of the matrix products: float32, tf32, bfloat16 or float16; empty if unknown."""
     check: "Check | None" = None
     comparison: Comparison | None = None
     search: Search | None = None
@@ -42,13 +42,13 @@ class PlanReport:
     trainings: tuple[Training, ...] = ()
     """Rows of the memory table."""
     notes: tuple[str, ...] = ()
-    """What the reader must know about the report as a whole."""
+    """Notes on the report as a whole."""
     doubts: tuple[str, ...] = ()
-    """Settings that make the figures those of another job than the one that will probably be run."""
+    """Settings that probably differ from those of the real run, so that the figures would not apply."""
 
 
 def as_json(report: PlanReport) -> dict[str, Any]:
-    """Plain values; sections that were not asked for are absent."""
+    """Return plain values; sections that were not requested are absent."""
     made: dict[str, Any] = {"schema": SCHEMA, "job": list(report.job), "local_size": report.local_size}
     peak_flops = None if report.plan.time is None else report.plan.time.peak_flops
     made["precision"] = {"compute_dtype": report.compute_dtype, "peak_flops": peak_flops}

@@ -13,7 +13,7 @@ from dtk.plan.prediction import Category, Memory, Prediction
 from dtk.simulate.step import MICRO_BATCHES, OWN_GRADIENTS, Call, Observed, simulate_step
 
 _HOST = ("parameters", OWN_GRADIENTS, "optimizer states", "temporaries")
-"""What offloading keeps in host memory; under it the optimizer and clipping work there too."""
+"""Categories that offloading keeps in host memory; the optimizer and clipping then run there too."""
 Part = tuple[str, str]
 
 
@@ -50,7 +50,7 @@ def simulate(config: Config, world_size: int, local_size: int = 8) -> Prediction
 
 
 def _observed(config: Config, world_size: int, local_size: int) -> list[Observed]:
-    """Simulate the first rank, or that with most whole parameters; of a pipeline both ends and their neighbours."""
+    """Simulate the first rank or that with most whole parameters; for a pipeline both ends and their neighbours."""
     pipeline = config.mesh(world_size).group("pp", 0)
     places = {0, 1, len(pipeline) - 2, len(pipeline) - 1} & {*range(len(pipeline))}
     ranks = [simulate_step(config, pipeline[n], world_size, local_size, edge_blocks(config)) for n in sorted(places)]
@@ -102,17 +102,17 @@ def _notes(config: Config, count: int, chosen: tuple[int, ...], classes: int) ->
 _MESH = "mesh_"
 _CONTROL = "control"
 Kind = tuple[str, str, int, int]
-"""What calls that are one line of traffic have in common: operation, group, its ranks, the distance between them."""
+"""Key of one line of traffic: operation, group, its ranks, the distance between them."""
 
 
 def totals(calls: Sequence[Call], whole: str, simulated: int, rounds: int) -> tuple[Counter[Kind], Counter[Kind]]:
-    """Count and bytes of each kind of call over all micro-batches; the control group is left out.
+    """Return count and bytes of each kind of call over all micro-batches, except for the control group.
 
     Args:
-        calls: of one simulated step.
-        whole: the mesh dimension that the group of all ranks serves as.
-        simulated: micro-batches of that step.
-        rounds: micro-batches of the real one; those between the first and the last are alike.
+        calls: calls of one simulated step.
+        whole: mesh dimension that the group of all ranks represents.
+        simulated: number of micro-batches of that step.
+        rounds: number of micro-batches of the real step; those between the first and the last are equal.
     """
     counts: Counter[Kind] = Counter()
     sizes: Counter[Kind] = Counter()
@@ -144,23 +144,23 @@ def whole_dimension(config: Config, world_size: int) -> str:
 DIRECT = 16
 """Blocks up to which the model itself is simulated."""
 _SMALL, _LARGE = 4, 8
-"""Depths in periods; two periods are too few, as the window of gathered units is not full."""
+"""Depths in periods; two are too few, as the window of gathered units is not full."""
 _Key = TypeVar("_Key")
 
 
 def depths(config: Config) -> tuple[int, ...]:
-    """Numbers of blocks to simulate: the model's own, or two smaller ones with the same remainder of a period.
+    """Return the numbers of blocks to simulate: the model's, or two smaller ones with the same remainder of a period.
 
     A period is the number of blocks after which sharding units and recomputed blocks repeat.
     """
     layers = getattr(config.model, "layers", 0)
     period, rest = _period(config), layers % _period(config)
     window = getattr(config.strategy, "prefetch_depth", 1)
-    # Blocks without experts at the front are in both.
+    # Leading blocks without experts are in both.
     first = -(-getattr(config.model, "dense_layers", 0) // period)
     small = (max(_SMALL, window + 3) + first) * period + rest
     large = small + (_LARGE - _SMALL) * period
-    # Buckets of a fixed size and whole parameters dealt out to ranks do not grow evenly with the depth.
+    # Buckets of a fixed size and whole parameters assigned to ranks do not grow linearly with the depth.
     if config.strategy.traits.gradients_in == "buckets" or layers <= max(DIRECT, large) or config.parallel.pp > 1:
         return (layers,)
     return small, large

@@ -1,11 +1,11 @@
 """Seconds of a collective by the alpha-beta model: a message of n bytes takes latency + n / bandwidth.
 
-Owns the formulas and the choice of the fastest algorithm. Knows neither strategies nor hardware files.
-Sources: Hockney 1994 ("The communication challenge for MPP", the model); Thakur, Rabenseifner & Gropp 2005
-("Optimization of collective communication operations in MPICH"); Patarasuk & Yuan 2009 ("Bandwidth optimal
-all-reduce algorithms for clusters of workstations", the ring); Sanders, Speck & Traeff 2009 ("Two-tree algorithms
-for full bandwidth broadcast, reduction and scan", NCCL's double binary tree); Mikami et al. 2018 ("Massively
-distributed SGD: ImageNet/ResNet-50 training in a flash", the 2-D torus).
+Owns the formulas and the choice of the fastest algorithm. Independent of strategies and hardware files. Sources:
+Hockney 1994 ("The communication challenge for MPP", the model); Thakur, Rabenseifner & Gropp 2005 ("Optimization of
+collective communication operations in MPICH"); Patarasuk & Yuan 2009 ("Bandwidth optimal all-reduce algorithms for
+clusters of workstations", the ring); Sanders, Speck & Traeff 2009 ("Two-tree algorithms for full bandwidth broadcast,
+reduction and scan", NCCL's double binary tree); Mikami et al. 2018 ("Massively distributed SGD: ImageNet/ResNet-50
+training in a flash", the 2-D torus).
 """
 
 import math
@@ -14,34 +14,34 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One kind of connection, as one device sees it."""
+    """One kind of link, as seen by one device."""
 
     latency_s: float
     bytes_per_s: float
-    """In one direction."""
+    """Bandwidth in one direction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Ranks that communicate, and how they lie on nodes."""
+    """A group of communicating ranks and its distribution over nodes."""
 
     ranks: int
     per_node: int
-    """Ranks of the group on one node; each has its own share of the network."""
+    """Ranks of the group per node; each has an equal part of the node's network bandwidth."""
     intra: Link
     inter: Link
 
     @property
     def nodes(self) -> int:
-        """Nodes that the group spans."""
+        """Number of nodes that the group spans."""
         return -(-self.ranks // self.per_node)
 
     @property
     def bytes_per_s(self) -> float:
-        """Of a ring (or a pair of trees) through all ranks, per rank.
+        """Bandwidth of a ring (or a pair of trees) over all ranks, per rank.
 
-        Such a ring leaves a node once, and NCCL lays one ring per network adapter, each with its part of the data:
-        between nodes all adapters of the group's ranks work together.
+        Such a ring leaves a node once, and NCCL builds one ring per network adapter, each for a part of the data:
+        between nodes all adapters of the group's ranks are used in parallel.
         """
         if self.nodes == 1:
             return self.intra.bytes_per_s
@@ -49,7 +49,7 @@ class Group:
         return between if self.per_node == 1 else min(self.intra.bytes_per_s, between)
 
     def ring_s(self, rounds: int) -> float:
-        """Latency of `rounds` turns around the ring: n - 1 steps each, of which nodes - 1 leave a node."""
+        """Return the latency of `rounds` rounds of the ring: n - 1 steps each, of which nodes - 1 leave a node."""
         between = self.nodes - 1
         within = self.ranks - 1 - between
         return rounds * (within * self.intra.latency_s + between * self.inter.latency_s)
@@ -62,32 +62,31 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a collective takes by the fastest algorithm."""
+    """Cost of a collective with the fastest algorithm."""
 
     algorithm: str
     seconds: float
 
 
 def ring_all_reduce(size_bytes: float, group: Group) -> float:
-    """Seconds of 2 (n - 1) steps of size / n each (Patarasuk & Yuan 2009): no algorithm sends less."""
+    """Return the seconds of 2 (n - 1) steps of size / n each (Patarasuk & Yuan 2009), which is bandwidth-optimal."""
     return group.ring_s(2) + 2 * size_bytes * (group.ranks - 1) / group.ranks / group.bytes_per_s
 
 
 def ring_gather(size_bytes: float, group: Group) -> float:
-    """Seconds of a ring all_gather into, or reduce_scatter of, `size_bytes` (Thakur et al. 2005, section 4.1)."""
+    """Return the seconds of a ring all_gather or reduce_scatter of `size_bytes` (Thakur et al. 2005, section 4.1)."""
     return group.ring_s(1) + size_bytes * (group.ranks - 1) / group.ranks / group.bytes_per_s
 
 
 def tree_all_reduce(size_bytes: float, group: Group) -> float:
-    """Seconds of a double binary tree: up and down with the whole size, in few steps (Sanders et al. 2009)."""
+    """Return the seconds of a double binary tree: the whole size up and down, in few steps (Sanders et al. 2009)."""
     return 2 * group.tree_s() + 2 * size_bytes / group.bytes_per_s
 
 
 def torus_all_reduce(size_bytes: float, group: Group) -> float:
-    """Seconds of a 2-D torus whose rows are the nodes, also known as hierarchical (Mikami et al. 2018, section 3.2).
+    """Return the seconds of a 2-D torus over nodes, also known as hierarchical (Mikami et al. 2018, section 3.2).
 
-    reduce_scatter inside the node, all_reduce of each rank's part with its like on the other nodes, all_gather inside
-    the node.
+    A reduce_scatter inside the node, an all_reduce of each shard over the nodes, and an all_gather inside the node.
     """
     row = Group(group.per_node, group.per_node, group.intra, group.inter)
     column = Group(group.nodes, 1, group.intra, group.inter)
@@ -95,12 +94,12 @@ def torus_all_reduce(size_bytes: float, group: Group) -> float:
 
 
 def chain_broadcast(size_bytes: float, group: Group) -> float:
-    """Seconds of a pipeline along the ring (Thakur et al. 2005, section 5)."""
+    """Return the seconds of a pipeline along the ring (Thakur et al. 2005, section 5)."""
     return group.ring_s(1) + size_bytes / group.bytes_per_s
 
 
 def tree_broadcast(size_bytes: float, group: Group) -> float:
-    """Seconds of a double binary tree with the whole bandwidth (Sanders et al. 2009)."""
+    """Return the seconds of a double binary tree with full bandwidth (Sanders et al. 2009)."""
     return group.tree_s() + size_bytes / group.bytes_per_s
 
 
@@ -120,10 +119,10 @@ def collective(op: str, size_bytes: float, group: Group) -> Cost:
     Args:
         op: all_reduce, all_gather, reduce_scatter, all_to_all or broadcast.
         size_bytes: the full (largest) buffer on one rank.
-        group: who takes part.
+        group: the participating ranks.
 
     Raises:
-        ValueError: another operation.
+        ValueError: the operation is not one of these.
     """
     if group.ranks == 1:
         return Cost("none", 0.0)

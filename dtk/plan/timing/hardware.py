@@ -17,9 +17,9 @@ from dtk.plan.timing.alpha_beta import Link
 from dtk.record.metrics import published_peaks
 
 MEASURED = "measured"
-"""Name under which `dtk plan --calibrate` stores what it found."""
+"""Name under which `dtk plan --calibrate` stores its measurements."""
 DTYPES = ("float32", "tf32", "bfloat16", "float16")
-"""Types of matrix products."""
+"""Dtypes of matrix products."""
 _PLAIN = ("name", "device", "backend")
 _TABLES = ("peak_flops", "matmul_flops")
 _OPTIONAL = ("device", *_TABLES, "matmul_fraction", "host_memory_bytes")
@@ -31,40 +31,40 @@ class Hardware:
 
     name: str
     device: str | None = None
-    """As torch names it; its peaks are then those that MFU is measured against."""
+    """The device's name in torch; its peaks are then those that MFU uses."""
     backend: Literal["nccl", "gloo"]
-    """gloo: collectives run on the host's cores, and waiting for one stops the host."""
+    """Backend; with gloo, collectives run on the host's cores, and waiting for one blocks the host."""
     devices_per_node: int
     memory_bytes: int
-    """Usable by tensors on one device."""
+    """Memory of one device that tensors can use."""
     peak_flops: Mapping[str, float]
-    """Published dense FLOP/s by type; empty when nobody publishes them."""
+    """Published dense FLOP/s by dtype; empty if unpublished."""
     matmul_flops: Mapping[str, float]
-    """FLOP/s that large matrix products reach, by type."""
+    """FLOP/s that large matrix products reach, by dtype."""
     matmul_fraction: float | None = None
-    """The part of `peak_flops` that `matmul_flops` was made of; None when it was measured."""
+    """Fraction of `peak_flops` that gives `matmul_flops`; None if measured."""
     memory_bytes_per_s: float
     memory_fraction: float
-    """Part of `memory_bytes_per_s` that streaming kernels reach."""
+    """Fraction of `memory_bytes_per_s` that streaming kernels reach."""
     intra_node_bytes_per_s: float
-    """Of one device to the others of its node, in one direction."""
+    """Bandwidth of one device to the others of its node, in one direction."""
     intra_node_latency_s: float
-    """One step between two devices of a node."""
+    """Latency of one step between two devices of a node."""
     inter_node_bytes_per_s: float
-    """Share of one device in the node's network adapters, in one direction."""
+    """One device's part of the bandwidth of the node's network adapters, in one direction."""
     inter_node_latency_s: float
     link_fraction: float
-    """Part of both links' bandwidth that large collectives reach."""
+    """Fraction of both links' bandwidth that large collectives reach."""
     host_memory_bytes: int | None = None
-    """Usable host memory of a node, for what is offloaded; None when it is not known."""
+    """Usable host memory of a node for offloading; None if unknown."""
     sources: Mapping[str, str]
-    """Name of a figure -> where it is printed, or why it is assumed."""
+    """Name of a figure -> where it is published, or why it is assumed."""
 
     def matmul_rate(self, dtype: str) -> float:
-        """FLOP/s of matrix products in one of `DTYPES`; tf32 counts as float32 where the device has none.
+        """Return the FLOP/s of matrix products in one of `DTYPES`; tf32 falls back to float32.
 
         Raises:
-            DtkError: nothing is known of this type.
+            DtkError: the dtype's rate is unknown.
         """
         if dtype == "tf32" and dtype not in self.matmul_flops:
             dtype = "float32"
@@ -81,12 +81,12 @@ class Hardware:
 
     @property
     def intra_node(self) -> Link:
-        """What collectives reach inside a node."""
+        """Bandwidth and latency of collectives inside a node."""
         return Link(self.intra_node_latency_s, self.intra_node_bytes_per_s * self.link_fraction)
 
     @property
     def inter_node(self) -> Link:
-        """What collectives reach between nodes, per device."""
+        """Bandwidth and latency of collectives between nodes, per device."""
         return Link(self.inter_node_latency_s, self.inter_node_bytes_per_s * self.link_fraction)
 
 
@@ -95,7 +95,7 @@ _FIGURES = tuple(field.name for field in dataclasses.fields(Hardware) if field.n
 
 
 def hardware_files(config_dir: Path | None = None) -> dict[str, Path]:
-    """Name -> file: dtk's presets, those of the user's folder before them, and `measured` once it is there."""
+    """Return name -> file of dtk's presets, the user's files, which take precedence, and `measured` if it exists."""
     presets: dict[str, Path] = {}
     for folder in reversed(search_path(config_dir)):
         presets.update({path.stem: path for path in sorted((folder / HARDWARE).glob("*.yaml"))})
@@ -105,25 +105,25 @@ def hardware_files(config_dir: Path | None = None) -> dict[str, Path]:
 
 
 def measured_path() -> Path:
-    """Where calibration stores what it measured: `hardware/measured.yaml` in dtk's folder of user data.
+    """Return where calibration stores its result: `hardware/measured.yaml` in dtk's user data folder.
 
     That is `$XDG_DATA_HOME/dtk`, by default `~/.local/share/dtk` (XDG base directory specification).
     """
     chosen = os.environ.get("XDG_DATA_HOME", "")
-    # The specification asks to ignore relative paths.
+    # The specification requires that relative paths are ignored.
     base = Path(chosen) if os.path.isabs(chosen) else Path.home() / ".local" / "share"  # noqa: PTH117
     return base / "dtk" / HARDWARE / f"{MEASURED}.yaml"
 
 
 def load_hardware(name: str, config_dir: Path | None = None) -> Hardware:
-    """Return the hardware that `hardware=NAME` chooses.
+    """Return the hardware that `hardware=NAME` selects.
 
     Args:
         name: a preset, a file of `config_dir/hardware`, `measured`, or the path of a YAML file.
-        config_dir: the user's own YAML files.
+        config_dir: folder of custom YAML files.
 
     Raises:
-        DtkError: there is no such hardware, or its file has missing, unknown or impossible values.
+        DtkError: the hardware does not exist, or its file has missing, unknown or impossible values.
     """
     if name.endswith((".yaml", ".yml")) or "/" in name:
         path = Path(name).expanduser()
@@ -142,10 +142,10 @@ def load_hardware(name: str, config_dir: Path | None = None) -> Hardware:
 
 
 def store_hardware(hardware: Hardware, path: Path) -> None:
-    """Write a file that `load_hardware` reads back; folders are made.
+    """Write a file for `load_hardware`, and create its folders.
 
     Raises:
-        DtkError: it cannot be written.
+        DtkError: the file cannot be written.
     """
     plain: dict[str, Any] = {"name": hardware.name, "backend": hardware.backend}
     if hardware.device:
@@ -164,7 +164,7 @@ def store_hardware(hardware: Hardware, path: Path) -> None:
 
 
 def _read(path: Path) -> Hardware:
-    """One file, every key checked; raises what `load_hardware` says."""
+    """Read one file and check every key; raises as `load_hardware` does."""
     with refused(f"{path} cannot be read as YAML", "", UnicodeDecodeError, yaml.YAMLError):
         plain = yaml.safe_load(path.read_text(encoding="utf-8"))
     if not isinstance(plain, dict):
@@ -214,7 +214,7 @@ def _figure(key: str, value: Any, path: Path) -> Any:
 
 
 def _number(key: str, value: Any, path: Path) -> float | int:
-    """Return the value as a positive number; YAML reads 1e9, which has no point, as text."""
+    """Return the value as a positive number; YAML reads 1e9, which has no point, as a string."""
     try:
         number = float(value) if not isinstance(value, bool) else 0.0
     except (TypeError, ValueError):

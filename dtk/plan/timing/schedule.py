@@ -1,8 +1,8 @@
 """Walks one step of a strategy event by event, on one stream of compute and one per communicator.
 
-Owns the order in which torch's wrappers issue things, and what each thing waits for. Gets seconds and bytes, knows
-neither models nor devices. Sources: Li et al. 2020 (DDP: buckets as backward fills them), Zhao et al. 2023 (FSDP:
-prefetch and reshard), torch.distributed.fsdp for what of them FSDP2 does.
+Owns the order in which torch's wrappers issue work, and its dependencies. Its inputs are seconds and bytes, independent
+of models and devices. Sources: Li et al. 2020 (DDP: buckets as backward fills them), Zhao et al. 2023 (FSDP: prefetch
+and reshard), and torch.distributed.fsdp for the behaviour of FSDP2.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from dtk.plan.prediction import Transfer
 from dtk.plan.timing.alpha_beta import Cost
 
 Price = Callable[[str, str, float], Cost]
-"""Operation, group and bytes of the full buffer -> what a call takes."""
+"""Operation, group and bytes of the full buffer -> cost of a call."""
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ class Bucket:
 def ddp_micro_batch(walk: Walk, forward_s: float, buckets: Sequence[Bucket], last: bool) -> None:
     """Walk forward and backward; in the last micro-batch each full bucket is reduced while backward continues.
 
-    The next thing on the compute stream finds all buckets reduced: DDP waits for them at the end of backward.
+    DDP waits for all buckets at the end of backward, before further work on the compute stream.
     """
     walk.compute(forward_s)
     reduced_s = 0.0
@@ -177,7 +177,7 @@ def fsdp_micro_batch(walk: Walk, model: Sharded, last: bool, gathers: bool = Tru
         walk.compute(unit.forward_s, after_s=ready_s(model.units, i, forward_s, gather) if gathers else 0.0)
     walk.compute(model.root.forward_s)
     turn = model.units[::-1]
-    # The root's backward asks for the last unit, so that its gather hides behind the output projection.
+    # The root's backward requests the last unit, so that its gather overlaps the output projection.
     backward_s = [gather_again(turn[0])] if model.reshard and turn else []
     walk.compute(model.root.backward_s)
     for i, unit in enumerate(turn):
@@ -190,17 +190,17 @@ def fsdp_micro_batch(walk: Walk, model: Sharded, last: bool, gathers: bool = Tru
 
 
 def update(walk: Walk, norm_s: float, scale_s: float, optimizer_s: float, norm_groups: Sequence[str]) -> float:
-    """Clipping (nothing where both its parts take 0 s) and the optimizer.
+    """Walk clipping (skipped if both its parts take 0 s) and the optimizer.
 
     Args:
-        walk: backward is over, its reductions too.
-        norm_s: read all gradients of this rank.
-        scale_s: multiply them.
-        optimizer_s: update this rank's parameters.
-        norm_groups: over which the squared norm is summed, 4 bytes each.
+        walk: walk after backward and its reductions.
+        norm_s: seconds to read all gradients of this rank.
+        scale_s: seconds to scale them.
+        optimizer_s: seconds to update this rank's parameters.
+        norm_groups: groups over which the squared norm is summed, 4 bytes each.
 
     Returns:
-        seconds of compute.
+        Seconds of compute.
     """
     walk.compute(norm_s)
     for group in norm_groups if norm_s else ():

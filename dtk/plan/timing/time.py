@@ -1,4 +1,4 @@
-"""Time of one optimizer step on a known device: compute, communication, and how much of it stays exposed."""
+"""Time of one optimizer step on a known device: compute, communication, and its exposed part."""
 
 import dataclasses
 import functools
@@ -31,7 +31,7 @@ from dtk.plan.timing.work import (
 from dtk.record.metrics import model_flops_utilization
 from dtk.strategies.declared import ITEM_BYTES, Collective, Shape, padded_elements, reduced_item_bytes, wire_bytes
 
-_FULL = 4  # Multiple of the ranks in micro-batches after which a schedule repeats.
+_FULL = 4  # A schedule repeats after this many times the ranks in micro-batches.
 
 
 def step_time(config: Config, world_size: int, hardware: Hardware) -> Time:
@@ -42,7 +42,7 @@ def step_time(config: Config, world_size: int, hardware: Hardware) -> Time:
     schedule, on the slowest rank.
 
     Raises:
-        DtkError: the model cannot be built, or the hardware does not know the precision.
+        DtkError: the model cannot be built, or the hardware lacks figures of the precision.
     """
     job = _Job(config, world_size, hardware)
     schedule, parts = job.schedule, job.parts
@@ -77,7 +77,7 @@ def step_time(config: Config, world_size: int, hardware: Hardware) -> Time:
 
 
 def _timeline_s(schedule: Pipeline, action_s: Callable[[Action], float], message_s: float) -> float:
-    """Walk the schedule; once it is full, each further round of as many micro-batches as ranks takes equally long."""
+    """Walk the schedule; in the steady state each round of as many micro-batches as ranks has equal length."""
     rounds, rest = divmod(schedule.micro_batches, schedule.ranks)
     if rounds <= _FULL or (rest and schedule.stages_per_rank > 1):
         return walk_pipeline(schedule, action_s, message_s).end_s
@@ -259,7 +259,7 @@ class _Job:
 
 
 def _gradients_s(part: _Part) -> list[float]:
-    """Seconds of backward for each parameter, from the last to the first: a part's compute is shared out by size."""
+    """Return the backward seconds per parameter, from last to first: a part's compute is divided by size."""
     model = part.layout
     # The output projection comes first, even if it is tied to the embedding, whose gradient is complete at the end.
     parts: list[tuple[float, tuple[Shape, ...]]] = [(0.0, model.before)]
@@ -329,10 +329,10 @@ def _price(states: Mesh, mesh: Mesh, hardware: Hardware) -> Price:
 
     @functools.cache
     def price(op: str, group: str, size_bytes: float) -> Cost:
-        if op in ("send", "recv"):  # Both directions at once.
+        if op in ("send", "recv"):  # Both directions simultaneously.
             seconds = collective("broadcast", size_bytes, pair(group)).seconds if op == "send" else 0.0
             return Cost("point to point", seconds)
-        # torch's gloo reduces the whole buffer everywhere and keeps a part.
+        # torch's gloo reduces the full buffer on every rank and keeps a part.
         whole = op == "reduce_scatter" and hardware.backend == "gloo"
         return collective("all_reduce" if whole else op, size_bytes, placed(group))
 

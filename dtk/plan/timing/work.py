@@ -1,7 +1,7 @@
 """Seconds of compute: of each block, of the output projection, of the optimizer.
 
 A kernel is bound by arithmetic or by memory (roofline, Williams, Waterman & Patterson 2009): matrix products count by
-their FLOPs, everything else by the bytes that it reads and writes once. Knows no strategy and no communication.
+their FLOPs, all other kernels by the bytes that they read and write once. Independent of strategy and communication.
 """
 
 from dataclasses import dataclass
@@ -17,59 +17,59 @@ from dtk.strategies.declared import ITEM_BYTES, Shape
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A model as the shapes of its parameters on a rank of `tp`, in order, and the FLOPs of its parts, not cut."""
+    """Parameter shapes of a model on a rank of `tp`, in order, and the FLOPs of its parts before sharding."""
 
     before: tuple[Shape, ...]
-    """Embeddings."""
+    """Shapes of the embeddings."""
     blocks: tuple[tuple[Shape, ...], ...]
     after: tuple[Shape, ...]
     block_flops: float
-    """Training FLOPs per token of one block, the mean of all."""
+    """Training FLOPs per token of one block, averaged over all blocks."""
     rest_flops: float
-    """Training FLOPs per token of everything else: the output projection."""
+    """Training FLOPs per token outside of blocks: the output projection."""
     experts: tuple[Shape, ...] = ()
-    """Of a block, those that a rank of `ep` has, in none of `blocks`."""
+    """Shapes of a block's experts on one rank of `ep`, which are in none of `blocks`."""
     dense: int = 1 << 30
-    """First blocks, of which no rank of `ep` has experts."""
+    """Number of leading blocks that have no experts on any rank of `ep`."""
 
     @property
     def shapes(self) -> list[Shape]:
-        """Every parameter in the order of `model.parameters()`."""
+        """Shapes of all parameters in the order of `model.parameters()`."""
         return [*self.before, *(shape for block in self.blocks for shape in block), *self.after]
 
     @property
     def flops_per_token(self) -> int:
-        """Of the whole model, as MFU counts them."""
+        """FLOPs per token of the whole model, as MFU counts them."""
         return round(len(self.blocks) * self.block_flops + self.rest_flops)
 
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
-    """One micro-batch on one rank."""
+    """Seconds of one micro-batch on one rank."""
 
     block_forward: float
     block_backward: float
-    """Without recomputation."""
+    """Backward of a block, without recomputation."""
     block_again: float
-    """Of a block that is recomputed."""
+    """Recomputation of a block."""
     head_forward: float
     head_backward: float
-    """Output projection and loss."""
+    """Backward of the output projection and loss."""
 
 
 def layout(config: Config) -> Layout:
-    """Return the layout of the configured model; dtk's own models are not built, and need no torch.
+    """Return the layout of the configured model; dtk's own models are not built and do not require torch.
 
     Raises:
-        DtkError: a model of the user's own cannot be built.
+        DtkError: a custom model cannot be built.
     """
     model, length = config.model, config.data.sequence_length
     if isinstance(model, CustomModelConfig):
         return _custom_layout(config)
     whole = model_shape(model)
     shape = cut(model_shape(model, config.parallel.ep), config.parallel.tp)
-    # Elements outside of blocks that each token is multiplied with: not lookup tables, but a tied one is the output
-    # projection; an encoder's head runs once per sample. A test holds them against the models' own count.
+    # Elements outside of blocks by which each token is multiplied: not lookup tables, but a tied one is the output
+    # projection; an encoder's head runs once per sample. A test compares them with the models' own count.
     multiplied = sum(prod(size) for name, size in whole.after if name.startswith("final_norm"))
     if not isinstance(model, EncoderConfig):
         root = dict(whole.root)
@@ -84,7 +84,7 @@ def layout(config: Config) -> Layout:
 
 
 def _custom_layout(config: Config) -> Layout:
-    """Return that of a user's model: its blocks share the FLOPs that it declares, else 6 per parameter, by size."""
+    """Return the layout of a custom model: blocks divide its declared FLOPs, else 6 per parameter, by size."""
     import torch
 
     from dtk.models.build import build_model
@@ -111,10 +111,10 @@ def _custom_layout(config: Config) -> Layout:
 
 
 def micro_batch_seconds(config: Config, model: Layout, hardware: Hardware) -> Seconds:
-    """Forward and backward of one block and of the head; backward is twice the forward.
+    """Return forward and backward of one block and of the head; backward takes twice the forward.
 
     Raises:
-        DtkError: the hardware does not know the precision.
+        DtkError: the hardware lacks figures of the precision.
     """
     precision, samples = config.precision, config.train.micro_batch_size
     rate = hardware.matmul_rate("tf32" if precision.tf32 else precision.compute_dtype)
@@ -127,12 +127,12 @@ def micro_batch_seconds(config: Config, model: Layout, hardware: Hardware) -> Se
     answered = samples * config.model.classes if encodes else tokens * config.model.vocab_size
     logits = answered / hardware.memory_rate / parts
     cast = (item + 4) * logits if item != 4 else 0.0
-    # log_softmax reads and writes; its backward reads two, writes one, after the loss wrote a gradient of zeros.
+    # log_softmax reads and writes; its backward reads two and writes one, after the loss wrote zero gradients.
     return Seconds(block, 2 * block, block, head + 8 * logits + cast, 2 * head + 16 * logits + cast)
 
 
 def attention_seconds(config: Config, hardware: Hardware) -> float:
-    """Return the time of attention alone in the forward of a block: a part of what `micro_batch_seconds` counts."""
+    """Return the forward time of a block's attention alone, which `micro_batch_seconds` includes."""
     precision, length, parallel = config.precision, config.data.sequence_length, config.parallel
     rate = hardware.matmul_rate("tf32" if precision.tf32 else precision.compute_dtype)
     tokens = config.train.micro_batch_size * length // parallel.cp
@@ -141,13 +141,13 @@ def attention_seconds(config: Config, hardware: Hardware) -> float:
 
 
 def _streamed_elements(config: Config) -> float:
-    """Elements per token that one block's forward moves outside of its matrix products, on a rank of `tp`."""
-    # Two norms 4 h, two residual sums 6 h, which only sequence_parallel cuts; the heads' output made contiguous 2 h,
-    # GELU on f: 2 f. Rotary positions of queries and keys in float32 add 10 h, SwiGLU takes 5 f.
+    """Return the elements per token that a block's forward moves outside of matrix products, on a rank of `tp`."""
+    # Two norms 4 h, two residual sums 6 h, which only sequence_parallel shards; the heads' contiguous output 2 h, GELU
+    # on f: 2 f. Rotary embedding of queries and keys in float32 adds 10 h, SwiGLU needs 5 f.
     model, parallel = config.model, config.parallel
     if isinstance(model, CustomModelConfig):
         return 0.0
-    # Dropout of both: 4 h, and two masks of a byte an element.
+    # Dropout of both: 4 h, and two masks of one byte per element.
     outside = 15.0 if getattr(model, "dropout", 0.0) else 10.0
     stream: float = outside * model.width / (parallel.tp if parallel.sequence_parallel else 1)
     llama = isinstance(model, LlamaConfig)
@@ -161,7 +161,7 @@ def _streamed_elements(config: Config) -> float:
 
 
 def optimizer_seconds(config: Config, owned: int, hardware: Hardware) -> float:
-    """Return the time to update `owned` float32 parameters, which memory bandwidth limits.
+    """Return the time to update `owned` float32 parameters, which is bound by memory bandwidth.
 
     AdamW reads parameter, gradient and two moments and writes all but the gradient: 7 x 4 bytes; SGD with momentum 5.
     """
@@ -172,7 +172,7 @@ def optimizer_seconds(config: Config, owned: int, hardware: Hardware) -> float:
 
 
 def clip_seconds(config: Config, gradients: int, hardware: Hardware) -> tuple[float, float]:
-    """Norm and scaling of `gradients` float32 gradients: one read, then a read and a write."""
+    """Return the seconds of norm and scaling of float32 gradients: one read, then a read and a write."""
     if config.train.clip_norm is None and config.precision.initial_loss_scale is None:
         return 0.0, 0.0
     return 4 * gradients / hardware.memory_rate, 8 * gradients / hardware.memory_rate
