@@ -1,1 +1,1 @@
-"""Explains runs from the files that they left. Imports neither dtk nor torch nor hydra."""
+"""Diagnoses runs from the files that they left. Imports neither dtk nor torch nor hydra."""

@@ -1,4 +1,4 @@
-"""The pipeline: gather the evidence, let every detector decide, choose the root causes, make the report."""
+"""The pipeline: gather evidence, run all detectors, select the root causes, build the report."""
 
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,34 +41,34 @@ from diagnostics.tree.model import Tree, gates
 from diagnostics.tree.outcome import outcome
 
 _ENDED: frozenset[Outcome] = frozenset({"crashed", "oom", "hung"})
-"""What a run that finished did not do, so that nothing needs to be recorded to rule out a cause of it."""
+"""Outcomes that a finished run excludes, so that nothing needs to be recorded to rule out their causes."""
 Facts = Callable[[Evidence], object]
-"""The analysis that a cause is decided from."""
+"""The analysis whose result a cause is decided from."""
 T = TypeVar("T")
 FAILED = "this detector failed on this evidence"
 _ORDER: dict[Status, int] = {"confirmed": 0, "undecided": 1, "ruled_out": 2}
 
 
 class Options(Struct, frozen=True):
-    """What the user can choose."""
+    """Options of a diagnosis."""
 
     limits: Limits = field(default_factory=Limits)
     trees: tuple[Path, ...] = ()
-    """The user's own, beside the built-in ones."""
+    """Custom trees, in addition to the built-in ones."""
     progress: Callable[[str], None] | None = None
-    """Called with what is being done, many times a second."""
+    """Called with the current activity, many times a second."""
 
 
 def diagnose(path: Path, options: Options | None = None, source: str = "") -> Report:
-    """Explain a run folder, or the leftovers of any job.
+    """Diagnose a run folder, or the files of any job.
 
     Args:
         path: a folder or a file.
-        options: limits, own trees, progress.
-        source: how the report calls the path; default: as given.
+        options: limits, custom trees, progress.
+        source: name of the path in the report; default: `path`.
 
     Raises:
-        DiagnosticsError: there is nothing to diagnose at `path`, or a tree file is wrong.
+        DiagnosticsError: `path` contains no evidence, or a tree file is invalid.
     """
     from diagnostics.evidence.gather import gather
 
@@ -91,7 +91,7 @@ def diagnose(path: Path, options: Options | None = None, source: str = "") -> Re
 def conclude(
     evidence: Evidence, trees: Sequence[Tree], findings: Iterable[Finding], measures: dict[str, object], source: str
 ) -> Report:
-    """Return the report on what the detectors found."""
+    """Return the report on the detectors' findings."""
     every = list(findings)
     decided_causes = {finding.cause for finding in every}
     if homeless := decided_causes - set(all_leaves(trees)):
@@ -99,7 +99,7 @@ def conclude(
     table = all_leaves(trees)
     silent = table.keys() - decided_causes
     every += [Finding(cause=cause, status="undecided", facts=Stated("No detector decided it.")) for cause in silent]
-    # The same order whatever the order of files and detectors.
+    # Sort, so that the order of files and detectors does not matter.
     ordered = sorted(every, key=lambda f: (_ORDER[f.status], f.cause, f.ranks, f.position or 0, text_of(f).summary))
     verdict = arbitrate(trees, ordered)
     named = (rank for finding in ordered if finding.group for rank in finding.group.ranks)
@@ -109,7 +109,7 @@ def conclude(
     open_log = not (verdict.roots or happened == "healthy" or any(map(evidence.handles, (FlightFile, RingFile))))
     ruled_out = [finding.cause for finding in ordered if finding.status == "ruled_out"]
     root = by_id().get(verdict.roots[0].cause) if verdict.roots else None
-    ran_dry = happened == "oom" and root is not None and root.names_outcome  # What took the memory is open.
+    ran_dry = happened == "oom" and root is not None and root.names_outcome  # It is unknown what used the memory.
     suspect = partial(_suspected, evidence, ruled_out, ran_dry)
     shown = _guarded(evidence, "cause", "suspicions", suspect) if open_log or ran_dry else ""
     waiting, suspected = (None, ()) if isinstance(shown, str) else shown
@@ -148,13 +148,13 @@ def _suspected(
 def decide(
     registry: Registry, evidence: Evidence, tell: Callable[[str], None], instead: Mapping[Facts, Facts] | None = None
 ) -> tuple[list[Finding], dict[str, object]]:
-    """Decide every cause; whatever one of them does, the others are decided.
+    """Decide every cause; a failure in one of them does not affect the others.
 
     Args:
         registry: all causes and detectors.
-        evidence: what was read.
+        evidence: evidence of the job.
         tell: called with a line of progress for each cause.
-        instead: analysis of a cause -> the analysis to run in its place, for a caller that knows more than the files.
+        instead: analysis of a cause -> its replacement, for a caller with more information than the files.
 
     Returns:
         the findings, and the measures for the report.
@@ -182,7 +182,7 @@ def decide(
 
 
 def _guarded(evidence: Evidence, kind: str, name: str, work: Callable[[], T]) -> T | str:
-    """Do a part of the diagnosis within its budget. Where it fails, that is a problem, and the reason is returned."""
+    """Run a part of the diagnosis within its budget. If it fails, add a problem and return the reason."""
     try:
         with budget(evidence.limits, evidence.disk_bytes):
             return work()
@@ -195,14 +195,14 @@ def _guarded(evidence: Evidence, kind: str, name: str, work: Callable[[], T]) ->
 def _decided(
     cause: AnyCause, evidence: Evidence, facts: dict[Facts, object], measures: dict[str, object], analyse: Facts
 ) -> list[Finding]:
-    """Return the findings of one cause. Facts that could not be built are not built again for the next one."""
+    """Return the findings of one cause. Facts that failed are not computed again for the next cause."""
     if cause.facts not in facts:
         try:
             facts[cause.facts] = analyse(evidence)
             if callable(measured := getattr(facts[cause.facts], "measures", None)):
                 measures.update(measured())
         except Exception as error:
-            traceback.clear_frames(error.__traceback__)  # It may be memory that ran out.
+            traceback.clear_frames(error.__traceback__)  # This may be because memory ran out.
             facts[cause.facts] = error
     if isinstance(built := facts[cause.facts], Exception):
         raise built
@@ -215,14 +215,14 @@ def _decided(
 
 
 def _say(finding: Finding) -> None:
-    """Make every sentence of a finding once: one that cannot be made is its cause's failure, not the report's."""
+    """Format all text of a finding once, so that an error becomes its cause's failure, not the report's."""
     text_of(finding)
     for phrase in (*(item.detail for item in finding.evidence), *(where.does for where in finding.where)):
         str(phrase)
 
 
 def run_detector(detector: Detector, evidence: Evidence) -> Detection:
-    """One detector's findings; whatever it does, every cause of it is decided afterwards."""
+    """Run one detector; causes that it fails to decide are undecided."""
 
     def detected() -> Detection:
         detection = detector.detect(evidence)
@@ -250,7 +250,7 @@ def _trees(files: Sequence[Path], registry: Registry) -> list[Tree]:
     taken = {gate.id: tree.file for tree in trees for gate in gates(tree.top)}
     for file in files:
         tree = load(file, ids)
-        for gate in gates(tree.top):  # Reports could not tell two branches of one id apart.
+        for gate in gates(tree.top):  # Reports could not distinguish two branches with one id.
             if gate.id in taken:
                 what = f"{tree.file}: the id {gate.id!r} is taken by {Path(taken[gate.id]).name}"
                 raise DiagnosticsError(what, "choose another")

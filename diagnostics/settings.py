@@ -21,7 +21,7 @@ CAUSES = ("strategy.", "nccl.")
 
 
 def place(evidence: Evidence, findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings, with a place for confirmed ones without: the setting that their first remedy changes."""
+    """Return the findings; confirmed ones without a location get that of the setting in their first remedy."""
     decided = list(findings)
     if evidence.run is None or not any(_open(finding) for finding in decided):
         return decided
@@ -43,7 +43,7 @@ def _open(finding: Finding) -> bool:
 
 
 def _where(finding: Finding, origins: Origins) -> tuple[Where, ...]:
-    """Where a file set the first key that the first remedy overrides; nothing when it was typed or is a default."""
+    """Return where a file set the first key that the first remedy overrides; empty if it was typed or is a default."""
     remedy, words = text_of(finding).remedies[0], list[str]()
     with suppress(ValueError):
         words = shlex.split(remedy.change) if remedy.kind == "override" else words

@@ -1,1 +1,1 @@
-"""The report: its model and the forms it takes (terminal, JSON, Markdown, HTML)."""
+"""The report: its model and its output formats (terminal, JSON, Markdown, HTML)."""

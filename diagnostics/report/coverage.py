@@ -1,4 +1,4 @@
-"""Which evidence there was, from which ranks, and what was wrong with it. Ranks without evidence are named."""
+"""The evidence found, by kind and rank, and its problems. Ranks without evidence are named."""
 
 from collections.abc import Collection
 from typing import Any
@@ -13,7 +13,7 @@ PROBLEMS = 200
 
 
 def coverage(evidence: Evidence, world_size: int) -> tuple[Coverage, ...]:
-    """One line per kind of evidence that was found or that gave a problem."""
+    """Return one line per kind of evidence that was found or had a problem."""
     by_kind: dict[str, Collection[Any]] = {**records(evidence)}
     unread = {problem.file for problem in evidence.problems if problem.unread}
     ranks = {

@@ -1,4 +1,4 @@
-"""Builds the document of a diagnosis: the answer in the first five lines of a terminal, everything on the page."""
+"""Builds the document of a diagnosis: the answer in the first five lines on a terminal, all details on the page."""
 
 from collections.abc import Callable, Sequence
 from urllib.parse import quote
@@ -18,15 +18,15 @@ from diagnostics.tree.outcome import account_of
 
 PAGES: tuple[doc.Form, ...] = ("html", "markdown")
 SIDES_SHOWN = 8
-"""Places of a cause that a page shows."""
+"""Maximum number of source locations of a cause on a page."""
 CUT_SETS_SHOWN = 64
-"""Rows that a reader still looks through."""
+"""Maximum number of cut sets in the table."""
 _BRIEF = 4
-"""Pieces of evidence, places, suspicions and problems that the first screen shows."""
+"""Maximum number of items per list (evidence, locations, suspicions, problems) on the first screen."""
 _LONG = 240
-"""Characters of one piece of evidence on the first screen."""
+"""Maximum characters of one piece of evidence on the first screen."""
 _HIGH = 0.9
-"""Confidence from which on the first screen does not ask for more to be recorded."""
+"""Confidence from which the first screen does not suggest recording more."""
 _TONES: dict[str, doc.Tone] = {"healthy": "good", "undecided": "warn", "at_risk": "warn", "slow": "warn"}
 _STATUSES: dict[str, doc.Tone] = {"confirmed": "bad", "undecided": "warn", "ruled_out": "soft"}
 _DRAWN: dict[str, Callable[[Report], doc.Block | None]] = {
@@ -40,10 +40,10 @@ def document(report: Report, *, brief: bool = False, page: str = "", files: str 
     """Return the document of a diagnosis.
 
     Args:
-        report: what was found.
-        brief: only what the first screen of a terminal shows.
-        page: path of the page to name at the end of the terminal's text.
-        files: folder that was diagnosed, relative to the page, for links to the evidence; empty = no links.
+        report: the findings.
+        brief: only the first screen of a terminal.
+        page: path of the page, printed at the end on a terminal.
+        files: diagnosed folder, relative to the page, for links to the evidence; empty for no links.
     """
     tone = _TONES.get(report.outcome, "bad")
     heading = overview.headline(report)
@@ -67,7 +67,7 @@ def document(report: Report, *, brief: bool = False, page: str = "", files: str 
 
 
 def _first_screen(report: Report, brief: bool) -> tuple[doc.Block, ...]:
-    """Return ranks, place, remedy and what happened; then evidence, what is open and what could not be read."""
+    """Return ranks, location, remedy and description; then evidence, open questions and unreadable files."""
     rest = _open_questions(report, brief)
     if not report.root_causes:
         return (doc.Fields(tuple(rest)),) if rest else ()
@@ -76,11 +76,11 @@ def _first_screen(report: Report, brief: bool) -> tuple[doc.Block, ...]:
     answer = [doc.Field("blame", wording.blame(root), brief=wording.blame(root))]
     if places:
         ranks, where = places[0]
-        suffers = set(ranks) & set(root.victims)  # Nothing tells where the rank to blame is.
+        suffers = set(ranks) & set(root.victims)  # The location of the culprit is unknown.
         text, shorter = wording.place_of(ranks, where)
         answer.append(doc.Field("victim" if suffers else "where", text, brief=shorter))
     if fixes:
-        best, gain = fixes[0], ""  # What it saves; of a setting for which no figure is known, why.
+        best, gain = fixes[0], ""  # The saving; if there is no figure for a setting, the reason.
         if best.saves:
             gain = f" (saves {best.saves})"
         elif best.kind == "override" and best.why:
@@ -95,7 +95,7 @@ def _first_screen(report: Report, brief: bool) -> tuple[doc.Block, ...]:
         change = f"; fix: {remedy[0].change}" if (remedy := text_of(other).remedies) else ""
         cost = f", {wording.cost(other.cost)}" if wording.cost(other.cost) else ""
         details.append(doc.Field("also", f"{_named(report, other)}{cost}{change}"))
-    by_line: dict[object, EvidenceItem] = {}  # A line may speak for a cause twice.
+    by_line: dict[object, EvidenceItem] = {}  # A line may support a cause twice.
     for item in root.evidence:
         by_line.setdefault((item.file, item.line or item.detail), item)
     evidence = [*by_line.values()]
@@ -111,7 +111,7 @@ def _first_screen(report: Report, brief: bool) -> tuple[doc.Block, ...]:
 
 
 def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
-    """Return what was ruled out, what could not be decided, and what was wrong with the evidence."""
+    """Return what was ruled out, what is undecided, and the problems of the evidence."""
     rows = [*standing.rows(report)]
     rows += [doc.Field("plan", text) for text in plan_lines(report.measures, everything=not brief)]
     near, _ = overview.undecided(report)
@@ -134,7 +134,7 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
         own = own or ("" if report.root_causes else log_asks(report))
         if own:
             rows.append(doc.Field("needed", own, "soft"))
-        # What would show a hang says nothing about a crash.
+        # Evidence of a hang is irrelevant to a crash.
         asks = not (brief and (own or (report.root_causes and report.outcome in ("crashed", "diverged"))))
         for what, causes in overview.missing(near)[: 1 if brief else None] if asks else ():
             named = f"{', '.join(causes[:3])}{' ...' if len(causes) > 3 else ''}"
@@ -162,13 +162,13 @@ def _counts(report: Report) -> str:
 
 
 def _about(report: Report) -> tuple[doc.Block, ...]:
-    """Return what the header of a page says beside the answer."""
+    """Return the header of a page, except for the answer."""
     ranks = f"; {report.world_size} ranks" if report.world_size else ""
     counts = f"{ranks}; {overview.count(report)['confirmed']} confirmed; {_counts(report)}"
     source = doc.Paragraph((doc.Span(report.source, "code"), doc.Span(counts, "soft")))
     waiting = (doc.Fields(tuple(standing.rows(report))),) if report.waiting else ()
     verdict = report.standing if report.healthy and account_of(report.measures) is None else ""
-    # The heading of a page leaves the figures to a paragraph below it.
+    # The heading of a page leaves the figures to the paragraph below it.
     verdict = report.figures if overview.headline(report) != overview.headline(report, figures=False) else verdict
     below = doc.Paragraph(f"{sentence(verdict)}.") if verdict else None
     return doc.present(source, figures(report), below, waiting, map(doc.Paragraph, report.notes))

@@ -1,4 +1,4 @@
-"""The document model of every report, independent of the command that builds it and the form it is shown in.
+"""The document model of every report, independent of the command that builds it and of the output format.
 
 A builder turns a typed result into a `Document`; `terminal`, `markdown` and `html` render it. Texts may come from
 evidence: each renderer escapes them at the one point where they enter it, so builders pass them as they are.
@@ -16,26 +16,26 @@ from diagnostics.contract.formatting import sentence
 
 Form = Literal["terminal", "markdown", "html"]
 Tone = Literal["", "good", "bad", "warn", "soft", "strong", "code"]
-"""How a text is emphasised: a colour in a terminal, a class on a page; `code` is also marked in Markdown."""
+"""Emphasis of a text: a colour on a terminal, a class on a page; `code` is also marked in Markdown."""
 COLOURS = 10
-"""Colours that charts tell apart."""
+"""Number of distinct colours in charts."""
 _ROUND = (1.0, 2.0, 2.5, 5.0, 10.0)
 """Digits of the distance between round values; each is at most twice the one before, so that two of them fit."""
 _QUARTERS = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 """The same of an axis that is cut into four: finer, so that little of it stays empty."""
 _LEAST = 1e-300
-"""Below this, values are the same."""
+"""Values closer than this are equal."""
 
 
 class Span(Struct, frozen=True):
-    """A piece of text in one tone."""
+    """A piece of text with one tone."""
 
     text: str
     tone: Tone = ""
     elastic: bool = False
-    """Whether it may lose its beginning where the line has no room: a path."""
+    """Whether its beginning may be cut if the line is too long, as for a path."""
     href: str = ""
-    """Where it leads on a page that is served; other forms leave the link out."""
+    """Link target on a served page; other formats omit the link."""
 
 
 Text = str | Span | tuple[str | Span, ...]
@@ -48,12 +48,12 @@ def spans(text: Text) -> tuple[Span, ...]:
 
 
 def plain(text: Text) -> str:
-    """Return a text without its tones."""
+    """Return a text without tones."""
     return "".join(span.text for span in spans(text))
 
 
 def capitalised(text: Text) -> tuple[Span, ...]:
-    """Return a heading with a capital at its beginning; a name in the tone `code` stays as it is typed."""
+    """Return a heading with a capital first letter, except for a name with the tone `code`."""
     first, *others = spans(text) or (Span(""),)
     return (first if first.tone == "code" else Span(sentence(first.text), first.tone), *others)
 
@@ -65,20 +65,20 @@ class Paragraph(Struct, frozen=True):
 
 
 class Field(Struct, frozen=True):
-    """A value with its name."""
+    """A labelled value."""
 
     label: str
-    """Empty: the text continues the field above."""
+    """Label; empty if the text continues the previous field."""
     text: Text
     tone: Tone = ""
     brief: Text = ""
-    """A shorter text for a terminal in which `text` does not fit on one line; with it, the line is never folded."""
+    """A shorter text for terminals where `text` does not fit on one line; such a field is never wrapped."""
     beside_answer: bool = False
-    """Whether a terminal shows it in brackets behind the answer where that has room."""
+    """Whether a terminal prints it in brackets after the answer if there is room."""
 
 
 class Fields(Struct, frozen=True):
-    """Fields below each other, their texts aligned."""
+    """Fields, one per line, with aligned texts."""
 
     rows: tuple[Field, ...]
 
@@ -90,31 +90,31 @@ class Items(Struct, frozen=True):
 
 
 class Cell(Struct, frozen=True):
-    """A cell that has more than its text."""
+    """A table cell with formatting."""
 
     text: Text
     tone: Tone = ""
-    """Of the whole cell."""
+    """Tone of the whole cell."""
     below: tuple[Text, ...] = ()
     """Further lines."""
     hint: str = ""
-    """What a pointer over it shows."""
+    """Tooltip."""
 
 
 class Table(Struct, frozen=True):
-    """Rows under headings."""
+    """Rows with headings."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[Text | Cell, ...], ...]
     names: int | None = None
-    """Columns of text at the left, the others being figures; None: the first, and others by what their cells hold."""
+    """Number of text columns at the left; None for the first, and others according to their cells."""
     kind: Literal["", "records", "dense"] = ""
-    """`records`: long texts, stacked where a page is narrow. `dense`: many columns of short cells, coloured whole."""
+    """`records`: long texts, stacked on a narrow page. `dense`: many columns of short cells with background colours."""
     focus: int | None = None
     """Column that a page scrolls to."""
 
     def is_numeric(self, column: int) -> bool:
-        """Whether a column holds figures and is flush right."""
+        """Return whether a column is numeric and right-aligned."""
         if self.names is not None:
             return column >= self.names
         cells = [plain(cell_of(row[column]).text).lstrip("<> ") for row in self.rows]
@@ -122,18 +122,18 @@ class Table(Struct, frozen=True):
 
 
 def cell_of(value: Text | Cell) -> Cell:
-    """Return the cell of a table as a `Cell`."""
+    """Convert the content of a table cell to a `Cell`."""
     return value if isinstance(value, Cell) else Cell(value)
 
 
 def table(rows: Sequence[Sequence[Text | Cell]], names: int | None = None) -> Table:
-    """Return a table of rows whose first is the heading."""
+    """Return a table whose first row is the heading."""
     head, *body = rows
     return Table(tuple(plain(cell_of(cell).text) for cell in head), tuple(tuple(row) for row in body), names)
 
 
 class Card(Struct, frozen=True):
-    """One of several things to be compared."""
+    """One of several items to be compared."""
 
     title: str
     lines: tuple[Text, ...]
@@ -141,7 +141,7 @@ class Card(Struct, frozen=True):
 
 
 class Cards(Struct, frozen=True):
-    """Things beside each other where there is room."""
+    """Cards, side by side if there is room."""
 
     cards: tuple[Card, ...]
 
@@ -152,15 +152,15 @@ class Node(Struct, frozen=True):
     mark: Literal["confirmed", "undecided", "ruled_out"]
     title: str
     name: str
-    """Its id, or the kind of a gate."""
+    """Id, or the kind of a gate."""
     is_gate: bool = False
     notes: tuple[str, ...] = ()
     children: "tuple[Node, ...]" = ()
     is_open: bool = False
     brief: Text = ""
-    """What a terminal shows behind the name, in place of the notes."""
+    """Text that a terminal prints after the name, instead of the notes."""
     folded: bool = False
-    """Whether a terminal leaves out the children."""
+    """Whether a terminal omits the children."""
 
 
 class Tree(Struct, frozen=True):
@@ -170,17 +170,17 @@ class Tree(Struct, frozen=True):
 
 
 class Bar(Struct, frozen=True):
-    """One bar: its name, the sizes of its parts, and what stands at its end."""
+    """One bar: its name, the sizes of its parts, and the text at its end."""
 
     name: str
     values: tuple[float, ...]
     texts: tuple[str, ...]
-    """Each value in words."""
+    """Formatted values."""
     end: str
     interval: tuple[float, float] | None = None
-    """Drawn across the end of a bar of one part."""
+    """Interval drawn across the end of a bar with one part."""
     colour: int | None = None
-    """Number of the colour of a bar of one part."""
+    """Colour number of a bar with one part."""
 
 
 class Bars(Struct, frozen=True):
@@ -189,13 +189,13 @@ class Bars(Struct, frozen=True):
     label: str
     bars: tuple[Bar, ...]
     parts: tuple[str, ...] = ("",)
-    """Names of the parts; with more than one there is a legend."""
+    """Names of the parts; several parts have a legend."""
     colours: tuple[int, ...] | None = None
-    """Number of the colour of each part; None: their order."""
+    """Colour number of each part; None for their order."""
 
 
 class Legend(Struct, frozen=True):
-    """Names of the colours of several charts."""
+    """Legend for the colours of several charts."""
 
     names: tuple[str, ...]
     colours: tuple[int, ...]
@@ -207,35 +207,35 @@ class Stretch(Struct, frozen=True):
     start: float
     end: float
     colour: str
-    """`k0` to `k8`, or `h0` to `h5`: from little to much."""
+    """`k0` to `k8`, or `h0` to `h5` from low to high."""
     hint: str
-    """What a pointer over it shows."""
+    """Tooltip."""
     thin: bool = False
-    """Whether it stands at the upper edge, above what else is there."""
+    """Whether it is drawn at the upper edge, above other stretches."""
 
 
 class Tracks(Struct, frozen=True):
-    """Rows of stretches, all on one scale from 0: a timeline of ranks, or cells of a heat map."""
+    """Rows of stretches on one scale from 0: a timeline of ranks, or cells of a heat map."""
 
     label: str
     rows: tuple[tuple[str, tuple[Stretch, ...], str], ...]
-    """Name, stretches, and what stands at the end."""
+    """Name, stretches, and the text at the end."""
     width: float
-    """Of the scale."""
+    """Length of the scale."""
     legend: Legend | None = None
     unit: str = ""
-    """Of the scale, which is then written below, and which a page can zoom into."""
+    """Unit of the scale; if set, the scale is labelled and zoomable on a page."""
 
 
 class Dot(Struct, frozen=True):
-    """A point that stands out of its curve."""
+    """A highlighted point."""
 
     x: float
     y: float
     hint: str
-    """What a pointer over it shows."""
+    """Tooltip."""
     interval: tuple[float, float] | None = None
-    """Drawn upright through it."""
+    """Interval drawn as a vertical line through the point."""
 
 
 class Curve(Struct, frozen=True):
@@ -248,25 +248,25 @@ class Curve(Struct, frozen=True):
     strong: bool = False
     dots: tuple[Dot, ...] = ()
     lower: tuple[float, ...] = ()
-    """Lower edge of an area, one value for each point."""
+    """Lower edge of an area, one value per point."""
     faint: bool = False
 
 
 class Axis(Struct, frozen=True):
-    """Values along one side of a plot."""
+    """An axis of a plot."""
 
     text: Callable[[float], str]
     low: float
     high: float
     log: bool = False
     ticks: tuple[float, ...] = ()
-    """Values that are written; of a vertical axis without ticks the renderer chooses round ones."""
+    """Labelled values; without them the renderer chooses round ones for a vertical axis."""
     base: float = 10.0
-    """Values are written in units of its powers: 1024 for bytes."""
+    """Values are labelled in units of its powers: 1024 for bytes."""
 
 
 class Mark(Struct, frozen=True):
-    """A line across a plot, upright (`x`) or level (`y`); with both, a point and an upright line."""
+    """A line across a plot, vertical (`x`) or horizontal (`y`); with both, a point and a vertical line."""
 
     text: str
     x: float | None = None
@@ -276,7 +276,7 @@ class Mark(Struct, frozen=True):
 
 
 class Plot(Struct, frozen=True):
-    """Curves and areas over two axes."""
+    """Curves and areas with two axes."""
 
     label: str
     x: Axis
@@ -288,7 +288,7 @@ class Plot(Struct, frozen=True):
 
 
 class Fold(Struct, frozen=True):
-    """Blocks that a page shows on demand."""
+    """Blocks that a page shows on request."""
 
     title: str
     blocks: "tuple[Block, ...]"
@@ -296,23 +296,23 @@ class Fold(Struct, frozen=True):
 
 
 class Only(Struct, frozen=True):
-    """Blocks that some forms do not have."""
+    """Blocks for some output formats only."""
 
     forms: tuple[Form, ...]
     blocks: "tuple[Block, ...]"
 
 
 class Section(Struct, frozen=True):
-    """Blocks under a heading."""
+    """Blocks with a heading."""
 
     title: Text
     blocks: "tuple[Block, ...]"
     level: Literal[2, 3] = 2
     id: str = ""
-    """For links and scripts of the page."""
+    """Anchor for links and scripts of the page."""
     kind: Literal["", "cause"] = ""
     control: Literal["", "open-all", "filter"] = ""
-    """What the page's script offers here."""
+    """Control that the page's script adds here."""
 
 
 Block = (
@@ -321,29 +321,29 @@ Block = (
 
 
 class Document(Struct, frozen=True):
-    """A whole report."""
+    """A complete report."""
 
     title: str
-    """Of the window."""
+    """Title of the window."""
     answer: Text
-    """First line of the text forms."""
+    """First line in text formats."""
     blocks: tuple[Block, ...]
     badge: tuple[str, Tone] = ("", "")
-    """The answer in a word or two, at the top of the page."""
+    """The answer in one or two words, at the top of the page."""
     heading: Text = ""
-    """Of the page; default: the answer."""
+    """Heading of the page; default: the answer."""
     prelude: tuple[Block, ...] = ()
-    """What the text forms say above the answer."""
+    """Blocks above the answer in text formats."""
     lead: tuple[Block, ...] = ()
-    """What stands directly below the answer."""
+    """Blocks directly below the answer."""
     footer: str = ""
-    """Of the page."""
+    """Footer of the page."""
     interactive: bool = False
-    """Whether the page has its script: theme, printing, trees by keyboard, copying."""
+    """Whether the page has its script: theme, printing, keyboard navigation of trees, copying."""
 
 
 def present(*blocks: Block | Iterable[Block] | None) -> tuple[Block, ...]:
-    """Return the blocks without those that are None; iterables of blocks are taken apart."""
+    """Return the blocks without None, with iterables of blocks flattened."""
     shown: list[Block] = []
     for block in blocks:
         if isinstance(block, Iterable):
@@ -354,17 +354,17 @@ def present(*blocks: Block | Iterable[Block] | None) -> tuple[Block, ...]:
 
 
 def remark(text: str) -> Paragraph:
-    """Return a soft paragraph: how a drawing or table is to be read."""
+    """Return a soft paragraph that explains a drawing or table."""
     return Paragraph(Span(text, "soft"))
 
 
 def on_page(*blocks: Block) -> Only:
-    """Return blocks that only the page has: drawings, and what explains them."""
+    """Return blocks for the page only: drawings, and their explanations."""
     return Only(("html",), blocks)
 
 
 def shown(blocks: Sequence[Block], form: Form) -> Iterator[Block]:
-    """Yield the blocks that a form has, with those inside `Only` in its place."""
+    """Yield the blocks for an output format, with the content of matching `Only` blocks inline."""
     for block in blocks:
         if not isinstance(block, Only):
             yield block
@@ -381,14 +381,14 @@ def axis(
     ticks: Iterable[float] = (),
     base: float = 10.0,
 ) -> Axis:
-    """Return an axis that holds all values.
+    """Return an axis that includes all values.
 
     Args:
-        text: a value in words.
+        text: formats a value.
         values: at least one; on a logarithmic axis above 0.
         log: logarithmic.
         room: beyond the outermost values: a factor on a logarithmic axis, else 1 + the share of their distance.
-        ticks: values that are written.
+        ticks: labelled values.
         base: as in `Axis`.
     """
     low, high = min(all_values := list(values)), max(all_values)
@@ -399,7 +399,7 @@ def axis(
 
 
 def round_above(width: float) -> float:
-    """Return the least width above 0 and not below `width` whose quarters are round values."""
+    """Return the smallest width above 0, at least `width`, whose quarters are round values."""
     power = 10.0 ** floor(log10(max(width, _LEAST) / 4))
     return 4 * power * next(digit for digit in _QUARTERS if 4 * digit * power >= width * (1 - 1e-9))
 

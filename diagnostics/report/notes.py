@@ -1,4 +1,4 @@
-"""Notes beside the causes: unexplained log lines, earlier attempts, how the run ended."""
+"""Notes in addition to the causes: unexplained log lines, earlier attempts, how the run ended."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,10 +12,10 @@ from diagnostics.tree.outcome import TROUBLE, account_of, is_unheard
 
 _TEXTS: dict[str, str] = table_beside(__file__)["texts"]
 _SHOWN = 4
-"""Lines of trouble, and exceptions without a rank, that are noted."""
+"""Maximum number of notes on trouble, and on exceptions without a rank."""
 _QUOTED = 60  # Characters by which an exception is known again.
 _RANKS = 2
-"""Exceptions of ranks among them, so that lines of other kinds have room."""
+"""Maximum number of ranks' exceptions among them, to leave room for other kinds."""
 
 
 def notes(
@@ -50,7 +50,7 @@ def notes(
 
 
 def _trouble(evidence: Evidence, covered: frozenset[str]) -> Iterator[str]:
-    """Yield what nothing explains: the first exceptions of ranks, and the first line of each kind of trouble."""
+    """Yield what no cause explains: the first exceptions of ranks, and the first line of each kind of trouble."""
     errors = [error for error in evidence.errors if error.rank is not None][:_RANKS]
     shown = {_at(error) for error in errors}
     for error in errors:
@@ -78,7 +78,7 @@ def _attempts(evidence: Evidence) -> Iterator[str]:
 
 
 def _without_rank(evidence: Evidence, shown: set[str], told: str) -> Iterator[str]:
-    """Yield exceptions that no line gives to a rank, unless the evidence of a cause quotes them."""
+    """Yield exceptions without a rank, unless they are quoted as evidence of a cause."""
     homeless = [error for error in evidence.errors if error.rank is None and error.type and _at(error) not in shown]
     for error in [error for error in homeless if (error.message or error.type)[:_QUOTED] not in told][:_SHOWN]:
         at = f" ({error.frames[0].file}:{error.frames[0].line})" if error.frames else ""
@@ -87,7 +87,7 @@ def _without_rank(evidence: Evidence, shown: set[str], told: str) -> Iterator[st
 
 
 def _of_the_run(evidence: Evidence) -> Iterator[str]:
-    """Yield whether a dtk run is still running, by its own record."""
+    """Yield whether a dtk run is still running, according to its record."""
     run = evidence.run
     if run is None:
         return

@@ -1,4 +1,4 @@
-"""What a log says of a job that stands still, in words, and which causes are likely."""
+"""Text on a job that hangs according to its log, and on the likely causes."""
 
 import re
 from collections.abc import Iterator
@@ -13,11 +13,11 @@ from diagnostics.report.model import Report
 
 _TABLE = table_beside(__file__)
 _SHOWN = 3
-"""Calls, and groups of ranks, that the first screen names."""
+"""Maximum number of calls, and of groups of ranks, on the first screen."""
 
 
 def headline(standing: Standing) -> str:
-    """Return who waits in what, in one clause."""
+    """Return which ranks wait in which call, in one clause."""
     if standing.waits and (standing.waits[0].ranks or not standing.absent):
         first, *rest = (
             f"{_who(wait)} {verb(wait.ranks or (0,), 'waits', 'wait')} in {_call(wait)}" for wait in standing.waits
@@ -51,7 +51,7 @@ def headline(standing: Standing) -> str:
 
 
 def rows(report: Report) -> Iterator[Field]:
-    """Yield who waits in what and since when, how far the others are, what is likely, and what would decide it."""
+    """Yield the waiting ranks with call and time, the position of the others, likely causes, and how to confirm one."""
     standing = report.waiting
     yield from stands(standing) if standing is not None else ()
     for suspicion in report.suspicions:
@@ -64,7 +64,7 @@ def rows(report: Report) -> Iterator[Field]:
 
 
 def stands(standing: Standing) -> Iterator[Field]:
-    """Yield who waits in what and since when, and how far the others are."""
+    """Yield the waiting ranks with call and time, and the position of the others."""
     waiting = {rank for wait in standing.waits for rank in wait.ranks}
     for wait in standing.waits[:_SHOWN]:
         yield Field("waits", _waits(wait))
@@ -86,7 +86,7 @@ def stands(standing: Standing) -> Iterator[Field]:
 
 
 def decide(report: Report, standing: Standing | None) -> str:
-    """Return what the user can run or collect to decide it."""
+    """Return what the user can run or collect to confirm a cause."""
     if report.suspicions:
         return report.suspicions[0].decide
     if standing is not None and not standing.sizes and (silent := standing.aborted or standing.failed_silently):

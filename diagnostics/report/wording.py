@@ -1,4 +1,4 @@
-"""Words for the parts of a finding that are not its own text (`text_of`): culprits, places, the cost."""
+"""Text for the parts of a finding other than its own text (`text_of`): culprits, source locations, cost."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from diagnostics.report.document import Span, Text
 
 
 def blame(finding: Finding) -> str:
-    """Return who is to blame, who suffers, in which step, in which group and at which position."""
+    """Return the culprits, the victims, the step, the group and the position."""
     parts = [ranks_text(finding.ranks) or "none"]
     if finding.victims:
         parts[0] += f" (victims: {ranks_text(finding.victims)})"
@@ -29,7 +29,7 @@ def place(where: Where) -> str:
 
 
 def place_of(ranks: Sequence[int], where: Where) -> tuple[Text, Text]:
-    """Return a place with the ranks there and what they do, and the same without what they do."""
+    """Return a source location with its ranks and their activity, and the same without the activity."""
     tail = f":{where.line}{f' in {where.function}' if where.function else ''}"
     tail += f" ({ranks_text(ranks)})" if ranks else ""
     brief = (Span(where.file, elastic=True), tail)
@@ -37,7 +37,7 @@ def place_of(ranks: Sequence[int], where: Where) -> tuple[Text, Text]:
 
 
 def sides(finding: Finding) -> list[tuple[tuple[int, ...], Where]]:
-    """Return the distinct places of a finding, each with all ranks that are there; those to blame first."""
+    """Return the distinct source locations of a finding, each with its ranks; culprits first."""
     ranks: dict[tuple[bool, str, int, str, str], list[int]] = {}
     first: dict[tuple[bool, str, int, str, str], Where] = {}
     for where in finding.where:
@@ -49,7 +49,7 @@ def sides(finding: Finding) -> list[tuple[tuple[int, ...], Where]]:
 
 
 def cost(value: Cost | None) -> str:
-    """Return `5.2 s blocked`, `3.1 GiB`; nothing without a cost."""
+    """Return `5.2 s blocked`, `3.1 GiB`; empty without a cost."""
     if value is None or value.unit == "none":
         return ""
     if value.unit == "bytes":

@@ -1,1 +1,1 @@
-"""Run folders: found, listed, and read in small records. Never fails on a damaged one."""
+"""Finds, lists and reads run folders by their small records. Never fails on a damaged one."""

@@ -1,4 +1,4 @@
-"""Finds run folders and reads their state, for every command that takes a run. Never fails on a damaged one."""
+"""Finds run folders and reads their state, for all commands that accept a run. Never fails on a damaged one."""
 
 import os
 from contextlib import suppress
@@ -14,11 +14,11 @@ from diagnostics.runs.processes import still_runs
 from diagnostics.runs.records import as_mapping, content, decoded, last_metrics, mapping, number, reason, whole_number
 
 RUNS = Path("runs")
-"""Where runs lie unless `runs_folder` says otherwise."""
+"""Default folder of runs."""
 STATES = (*get_args(State), "lost", "newer", "damaged")
-"""What `Run.state` may be."""
+"""Values of `Run.state`."""
 FAILED = ("failed", "hung", "oom", "lost")
-"""States of runs that ended without anybody wanting it."""
+"""States of runs that failed."""
 _FOLDERS = (
     "events", "heartbeat", "flight", "stacks", "traces", "memory", "telemetry", "logs", "checkpoints", "report",
 )  # fmt: skip
@@ -27,7 +27,7 @@ _FOLDERS = (
 
 @dataclass(slots=True)
 class Run:
-    """One run folder at a glance."""
+    """Summary of one run folder."""
 
     id: str
     path: str
@@ -35,19 +35,19 @@ class Run:
     """A state of status.json, `lost` (it says running, but its process is gone), `newer` (written by a newer dtk,
     which alone can read it) or `damaged`."""
     step: int | None = None
-    """Last step that was logged or reported."""
+    """Last step in the metrics or the status."""
     loss: float | None = None
     tokens_per_s: float | None = None
     age_s: float | None = None
-    """Seconds since the run began."""
+    """Seconds since the start of the run."""
     quiet_s: float | None = None
-    """Seconds since its status was last written."""
+    """Seconds since the last update of its status."""
     problems: list[str] = field(default_factory=list)
-    """What could not be read, one line each."""
+    """Unreadable records, one line each."""
 
     @property
     def unreadable(self) -> str:
-        """Why nothing can be done with this run, in one line; empty when it can."""
+        """Return why the run cannot be used, in one line; empty if it can."""
         if self.state == "damaged":
             return f"{self.path} is damaged: {'; '.join(self.problems)}"
         return f"{self.path} is of a newer dtk: {'; '.join(self.problems)}" if self.state == "newer" else ""
@@ -55,7 +55,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """Everything `dtk show` says about one run."""
+    """Details of one run for `dtk show`."""
 
     run: Run
     status: Status | None
@@ -67,15 +67,15 @@ class Details:
     recorded: dict[str, int]
     """Kind of record -> number of files."""
     launcher: str = ""
-    """Of the manifest; `own` = the loop of a script that called `dtk.record.attach`."""
+    """Launcher in the manifest; `own` for a script's own loop with `dtk.record.attach`."""
 
 
 class NoSuchRunError(Exception):
-    """No run folder, or several, by that name. The message is one line."""
+    """No run folder, or several, match a name. The message is one line."""
 
 
 def list_runs(folder: Path) -> list[Run]:
-    """All runs in a folder, newest first; raises OSError when it cannot be read."""
+    """Return all runs in a folder, newest first; raise OSError if it cannot be read."""
     with os.scandir(folder) as entries:
         names = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
     now_s = time()
@@ -87,10 +87,10 @@ def find_run(name: str, folder: Path = RUNS) -> Path:
     """Find a run folder by its path, its id, a unique prefix of its id, or `last` for the newest.
 
     Raises:
-        NoSuchRunError: none or several.
+        NoSuchRunError: no run folder matches, or several do.
     """
     for path in (Path(name), folder / name):
-        with suppress(OSError, ValueError):  # A name that no file system takes.
+        with suppress(OSError, ValueError):  # The name is invalid for the file system.
             if name not in ("", ".", "..") and path.is_dir():
                 if looks_like_run(path):
                     return path
@@ -112,13 +112,13 @@ def find_run(name: str, folder: Path = RUNS) -> Path:
 
 
 def read_run(path: Path) -> Run:
-    """How one run stands; a folder without any record of a run is a damaged one."""
+    """Return the state of one run; a folder without records of a run is a damaged run."""
     absent = Run(id=path.name, path=str(path), state="damaged", problems=["no status.json"])
     return _read(str(path), path.name, time()) or absent
 
 
 def read_details(path: Path) -> Details:
-    """Status, failure, figures and what was recorded."""
+    """Return status, failure, metrics and the recorded files."""
     paths = RunPaths(path)
     ignored: list[str] = []
     status, _ = _status(str(path), ignored)
@@ -140,12 +140,12 @@ def read_details(path: Path) -> Details:
 
 
 def looks_like_run(path: Path) -> bool:
-    """Whether a folder has one of the two records that say how a run stands; a config.yaml alone may be anything."""
+    """Return whether a folder has status.json or manifest.json; a config.yaml alone is not specific to dtk."""
     return any(os.path.exists(path / name) for name in ("status.json", "manifest.json"))  # noqa: PTH110
 
 
 def made_by_dtk(path: Path) -> bool:
-    """Whether a folder has a status.json or manifest.json as only dtk writes them; no link is taken for one."""
+    """Return whether a folder has a status.json or manifest.json in dtk's format; links are not accepted."""
     paths = RunPaths(path)
     manifest = {} if paths.manifest.is_symlink() else mapping(str(paths.manifest), [])
     if isinstance(manifest.get("schema_version"), int) and {"run_id", "argv", "config_sha256"} <= manifest.keys():
@@ -157,7 +157,7 @@ def made_by_dtk(path: Path) -> bool:
 
 
 def _read(root: str, name: str, now_s: float) -> Run | None:
-    """How one run stands; None when the folder has no record of a run."""
+    """Return the state of one run; None if the folder has no record of a run."""
     problems: list[str] = []
     status, state = _status(root, problems)
     if status is None and not looks_like_run(Path(root)):
@@ -194,14 +194,14 @@ def _status(root: str, problems: list[str]) -> tuple[Status | None, str]:
         problems.append(f"status.json: {reason(error)}")
         state = "newer" if isinstance(error, NewerSchemaError) else state
     else:
-        # Started on this machine, by a process that is gone.
+        # Started on this machine, by a process that has exited.
         is_lost = status.state == "running" and still_runs(mapping(f"{root}/manifest.json", [])) is False
         return status, "lost" if is_lost else status.state
     return None, state
 
 
 def _moment_s(text: Any) -> float | None:
-    """Seconds since 1970 of an ISO 8601 time; UTC if it names no zone."""
+    """Convert an ISO 8601 time to seconds since 1970; UTC if it has no zone."""
     try:
         moment = datetime.fromisoformat(text)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
@@ -210,7 +210,7 @@ def _moment_s(text: Any) -> float | None:
 
 
 def _since_changed(root: str, now_s: float) -> float | None:
-    """Seconds since the folder was changed."""
+    """Return the seconds since the folder changed."""
     try:
         return max(0.0, now_s - os.stat(root).st_mtime)  # noqa: PTH116 - as above
     except OSError:
@@ -227,7 +227,7 @@ def _overrides(path: Path) -> list[str]:
 
 
 def _recorded(path: Path) -> dict[str, int]:
-    """Folder of records -> files in it; checkpoints count as one each."""
+    """Return folder of records -> number of files in it; checkpoints count as one each."""
     counts: dict[str, int] = {}
     for name in _FOLDERS:
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The predictions of a run's plan beside what was measured."""
+"""Compares the predictions of a run's plan with the measurements."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,13 +10,13 @@ FIGURES = (
     ("step time", "step_time_s"),
     ("communicated in a step", "communicated_bytes_per_step"),
 )
-"""What is said of it, and its name among the metrics."""
+"""Title of each figure, and its name among the metrics."""
 
 
 def planned_and_measured(
     plan: Mapping[str, Any], figures: Mapping[str, Any]
 ) -> list[tuple[str, str, float, float | None]]:
-    """Return title, name of the metric, planned and measured value (None = not recorded) of what was planned."""
+    """Return title, metric name, planned and measured value (None if not recorded) of each planned figure."""
     traffic = plan.get("traffic")
     sent = [number(as_mapping(item).get("size_bytes")) for item in traffic] if isinstance(traffic, list) else [None]
     planned = {

@@ -1,4 +1,4 @@
-"""Whether the process that a manifest names still runs here, by id and start time, as ids are reused."""
+"""Checks whether the process in a manifest still runs here, by id and start time, as ids are reused."""
 
 import os
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ _STATE, _START = 0, 19
 
 
 def process_start(pid: int) -> int | None:
-    """When a process of this machine began, in clock ticks since boot; None when it is gone or cannot be asked."""
+    """Return the start time of a process, in clock ticks since boot; None if it has exited or is inaccessible."""
     try:
         stat = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
         fields = stat[stat.rindex(")") + 1 :].split()  # The command's name before it may hold anything.
@@ -21,13 +21,13 @@ def process_start(pid: int) -> int | None:
 
 
 def still_runs(manifest: Mapping[str, Any]) -> bool | None:
-    """Whether the process that wrote a manifest is alive; None when that cannot be told from here.
+    """Return whether the process that wrote a manifest is alive; None if that cannot be determined here.
 
     Args:
         manifest: content of manifest.json; one without `pid_start` is trusted by its `pid` alone.
     """
     pid, began = manifest.get("pid"), manifest.get("pid_start")
-    from socket import gethostname  # Here, as few commands look for processes.
+    from socket import gethostname  # Imported here, as few commands look for processes.
 
     if manifest.get("host") != gethostname() or not isinstance(pid, int):
         return None

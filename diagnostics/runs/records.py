@@ -1,4 +1,4 @@
-"""Reads the small records of a run folder, bounded, so that ten thousand runs can be listed. Never fails."""
+"""Reads the small records of a run folder with bounded size, so that ten thousand runs can be listed. Never fails."""
 
 import json
 import os
@@ -11,21 +11,21 @@ from diagnostics.contract.files import open_regular, read_record
 from diagnostics.contract.origins import Origins, loads
 
 MOST_BYTES = 4 << 20
-"""A record larger than that is not dtk's."""
+"""Maximum size of dtk's records."""
 TAIL_BYTES = 64 * 1024  # Longer than any one record; a short tail is tried first.
 _SHORT_TAIL_BYTES = 4 * 1024
-"""Holds the last records of almost every run."""
+"""Contains the last records of almost every run."""
 _STEP_KEYS = ("loss", "step")
 _LARGEST = 2.0**63  # A whole number beyond it is no step of dtk's.
 
 
 def content(path: str) -> bytes:
-    """Return the content of a file; raises OSError, and ValueError for what is larger than a record of dtk."""
+    """Return the content of a file; raise OSError, or ValueError if it exceeds dtk's record size."""
     return read_record(path, MOST_BYTES, follow=False)
 
 
 def read_origins(path: Path) -> Origins:
-    """Read origins.json; raises OSError when it cannot be read, and ValueError as `origins.loads`."""
+    """Read origins.json; raise OSError if it cannot be read, and ValueError as `origins.loads`."""
     try:
         return loads(content(str(path)))
     except RecursionError as error:
@@ -33,7 +33,7 @@ def read_origins(path: Path) -> Origins:
 
 
 def mapping(path: str, problems: list[str]) -> dict[str, Any]:
-    """Return a JSON object, empty when none can be read."""
+    """Return a JSON object; empty if it cannot be read."""
     try:
         value = decoded(content(path))
     except FileNotFoundError:
@@ -45,8 +45,8 @@ def mapping(path: str, problems: list[str]) -> dict[str, Any]:
 
 
 def decoded(text: bytes) -> Any:
-    """Decode JSON with the NaN and infinities that Python writes and JSON does not have; raises ValueError."""
-    import msgspec  # Here, as it costs every command its start.
+    """Decode JSON with Python's NaN and infinities, which standard JSON does not have; raise ValueError if invalid."""
+    import msgspec  # Imported here, as it would slow down the start of every command.
 
     try:
         return msgspec.json.decode(text)  # Five times as fast, but strict.
@@ -55,7 +55,7 @@ def decoded(text: bytes) -> Any:
 
 
 def objects(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects among some lines; what is torn, damaged, nested too deeply or no object is left out."""
+    """Yield the JSON objects in lines; invalid or too deeply nested lines and other values are skipped."""
     for line in lines:
         with suppress(ValueError, RecursionError):
             value = decoded(line)
@@ -76,22 +76,22 @@ def first_steps(logged: Iterable[tuple[int, int]]) -> dict[int, int]:
 
 
 def logged_steps(lines: Iterable[bytes]) -> Iterator[tuple[int, int, dict[str, Any]]]:
-    """Yield (attempt, step, record) of each record of metrics.jsonl that names its step."""
+    """Yield (attempt, step, record) of each record of metrics.jsonl with a step."""
     for record in objects(lines):
         if (step := whole_number(record.get("step"))) is not None:
             yield whole_number(record.get("attempt")) or 0, step, record
 
 
 def made_again(attempt: int, step: int, starts: dict[int, int]) -> bool:
-    """Return whether a later attempt went back to this step or before it: then the records of that attempt count."""
+    """Return whether a later attempt restarted at or before this step, so that its records replace this one."""
     return any(later > attempt and first <= step for later, first in starts.items())
 
 
 def latest_records(lines: Callable[[], Iterable[bytes]]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (step, record) of metrics.jsonl; of a step that several attempts made only that of the latest.
+    """Yield (step, record) of metrics.jsonl; for a step in several attempts only the latest record.
 
     Args:
-        lines: of the file, from its beginning at each call: they are read twice.
+        lines: returns the lines of the file from its beginning; called twice.
     """
     starts = first_steps((attempt, step) for attempt, step, _ in logged_steps(lines()))
     for attempt, step, record in logged_steps(lines()):
@@ -100,7 +100,7 @@ def latest_records(lines: Callable[[], Iterable[bytes]]) -> Iterator[tuple[int, 
 
 
 def last_lines(path: Path, most_bytes: int) -> list[bytes]:
-    """Return the lines that lie wholly in the last bytes of a file; none of one that cannot be read."""
+    """Return the complete lines in the last bytes of a file; empty if it cannot be read."""
     try:
         with open_regular(path, follow=False) as file:
             size = os.fstat(file.fileno()).st_size
@@ -153,5 +153,5 @@ def _name(path: str) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """Why a file could not be read, in one line without its path."""
+    """Return why a file could not be read, in one line without its path."""
     return getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__

@@ -1,4 +1,4 @@
-"""Formats runs for a terminal and plain text. What was read is untrusted: no markup, no control characters."""
+"""Formats runs as plain text for a terminal. Records are untrusted: no markup, no control characters."""
 
 import contextlib
 import json
@@ -15,9 +15,9 @@ from diagnostics.runs.find import Details, Run
 
 COLUMNS = ("run", "state", "steps", "loss", "tokens/s", "age")
 _DROPPED = ("tokens/s", "loss", "steps")
-"""Columns that a narrow terminal does without, first to last."""
+"""Columns omitted on a narrow terminal, first to last."""
 _WIDEST = 72
-"""A name longer than that does not widen the column."""
+"""Longer names do not widen the column."""
 _STYLES = {"finished": "32", "running": "36", "queued": "36", "preempted": "33"}
 """ANSI colours: green, cyan, yellow; everything else is red."""
 _ALARM = "31"
@@ -27,9 +27,9 @@ def listing(runs: Sequence[Run], *, columns: int | None, colour: bool) -> str:
     """One line a run under a heading. Written by hand: a table library takes seconds for ten thousand.
 
     Args:
-        runs: in the order to show.
-        columns: width of the terminal, for which columns are left out; None = a pipe, which gets all.
-        colour: with colours (ANSI).
+        runs: in display order.
+        columns: width of the terminal, which limits the columns; None for a pipe: all columns.
+        colour: use ANSI colours.
     """
     rows = [COLUMNS, *(cells_of(run) for run in runs)]
     widths = [min(_WIDEST, max(len(row[i]) for row in rows)) for i in range(len(COLUMNS))]
@@ -47,7 +47,7 @@ def listing(runs: Sequence[Run], *, columns: int | None, colour: bool) -> str:
 
 
 def details(run: Details) -> str:
-    """Status, failure, figures and what was recorded, as plain lines."""
+    """Return status, failure, metrics and the recorded files as plain lines."""
     lines = [
         *_heading(run),
         *_section("summary", run.summary),
@@ -81,7 +81,7 @@ def cells_of(run: Run) -> tuple[str, ...]:
 
 
 def age(seconds: float) -> str:
-    """`12s`, `5m`, `3h`, `2d`."""
+    """Format an age: `12s`, `5m`, `3h`, `2d`."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
         if seconds >= size:
             return f"{seconds / size:.0f}{unit}"

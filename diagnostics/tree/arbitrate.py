@@ -1,4 +1,4 @@
-"""Chooses the root causes among confirmed findings, by the relations in the trees. Blames no victim.
+"""Selects the root causes among confirmed findings, by the relations in the trees. Victims are never blamed.
 
 A finding is a consequence when another one explains it and is not itself explained by it; two that
 explain each other are a tie, and both stay. What costs much more than the finding that would explain it
@@ -20,18 +20,18 @@ _ORDER: dict[Outcome, int] = {"crashed": 0, "hung": 0, "oom": 0, "diverged": 1, 
 
 
 class Verdict(Struct, frozen=True):
-    """What came out of arbitration."""
+    """Result of arbitration."""
 
     roots: tuple[Finding, ...]
-    """The costliest first."""
+    """Root causes, the costliest first."""
     outcome: Outcome | None
-    """What the first root did to the run; None without a root."""
+    """Outcome of the first root cause; None if there is none."""
     explained: dict[int, tuple[str, ...]]
     """Index of a finding that is a consequence -> the root causes that explain it."""
 
 
 def arbitrate(trees: Sequence[Tree], findings: Sequence[Finding]) -> Verdict:
-    """Root causes among the confirmed findings, by the rules of all trees."""
+    """Return the root causes among the confirmed findings, by the rules of all trees."""
     sure = [n for n, finding in enumerate(findings) if finding.status == "confirmed" and finding.confidence >= SURE]
     relations = _Relations([rule for tree in trees for rule in tree.rules])
     edges = {a: {b for b in sure if a != b and relations.hold(findings[a], findings[b])} for a in sure}
@@ -55,7 +55,7 @@ def severity(finding: Finding) -> tuple[float, float, str, tuple[int, ...]]:
 
 
 def all_leaves(trees: Sequence[Tree]) -> dict[str, Leaf]:
-    """Cause -> leaf; the first tree that names it counts."""
+    """Return cause -> leaf, from the first tree that contains it."""
     table: dict[str, Leaf] = {}
     for tree in trees:
         for leaf in leaves(tree.top):
@@ -71,7 +71,7 @@ class _Relations:
         self.of_pair: dict[tuple[str, str], frozenset[Relation]] = {}
 
     def hold(self, root: Finding, other: Finding) -> bool:
-        """Whether `root` makes `other` a consequence."""
+        """Return whether `other` is a consequence of `root`."""
         costs = (root.cost, other.cost)
         if costs[0] and costs[1] and costs[0].unit == costs[1].unit and costs[0].value < SHARE * costs[1].value:
             return False

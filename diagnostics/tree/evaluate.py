@@ -1,4 +1,4 @@
-"""Evaluates trees over findings with three-valued (Kleene) logic. Decides nothing itself: detectors do.
+"""Evaluates trees over findings with three-valued (Kleene) logic. The causes are decided by detectors.
 
 A cause without a finding is undecided. An `or` is confirmed by one confirmed child and ruled out only by
 all; an `and` is ruled out by one and confirmed only by all.
@@ -21,19 +21,19 @@ class Branch(Struct, frozen=True):
     id: str
     title: str
     gate: GateKind | None
-    """None: a leaf, `id` is its cause."""
+    """None for a leaf, whose `id` is its cause."""
     status: Status
     measured: str
     """The value on the edge that leads here."""
     reason: str
-    """Why a ruled-out branch is pruned, or what an undecided one lacks."""
+    """Why a branch is ruled out, or what an undecided one lacks."""
     missing: str
-    """Undecided leaf: the override or variable that would record what is missing."""
+    """For an undecided leaf: the override or variable that would record what is missing."""
     children: "tuple[Branch, ...]" = ()
 
 
 class CutSet(Struct, frozen=True):
-    """Causes that together bring one top event about, and whether they do."""
+    """A set of causes that together lead to one top event, with its status."""
 
     tree: str
     causes: tuple[str, ...]
@@ -41,14 +41,14 @@ class CutSet(Struct, frozen=True):
 
 
 def combine(gate: GateKind, statuses: Sequence[Status]) -> Status:
-    """Kleene's conjunction or disjunction; of nothing: `or` is ruled out, `and` confirmed."""
+    """Combine by Kleene's conjunction or disjunction; without children, `or` is ruled out and `and` confirmed."""
     strengths = [_STRENGTH[status] for status in statuses]
     value = max(strengths, default=0) if gate == "or" else min(strengths, default=2)
     return next(status for status, strength in _STRENGTH.items() if strength == value)
 
 
 def by_cause(findings: Iterable[Finding]) -> dict[str, list[Finding]]:
-    """Cause -> its findings, the strongest status first."""
+    """Return cause -> its findings, the strongest status first."""
     table: dict[str, list[Finding]] = {}
     for finding in findings:
         table.setdefault(finding.cause, []).append(finding)
@@ -58,7 +58,7 @@ def by_cause(findings: Iterable[Finding]) -> dict[str, list[Finding]]:
 
 
 def evaluate(trees: Sequence[Tree], findings: Sequence[Finding]) -> Branch:
-    """All trees below one `or`: the run has a problem."""
+    """Evaluate all trees below one `or`: the run has a problem."""
     table = by_cause(findings)
     children = tuple(_branch(tree.top, table) for tree in trees)
     return _gate("run", "The run has a problem", "or", children)
@@ -100,6 +100,6 @@ def _gate(name: str, title: str, gate: GateKind, children: tuple[Branch, ...]) -
 
 
 def own_tree(causes: Iterable[str]) -> Tree:
-    """Return a tree for causes of user-defined detectors that no other tree names."""
+    """Return a tree for causes of custom detectors that no other tree contains."""
     below = tuple(Leaf(cause, cause, "at_risk") for cause in sorted(causes))
     return Tree(Gate("own", "Causes of your own detectors", "or", below), (), "own detectors")

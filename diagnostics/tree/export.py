@@ -54,9 +54,9 @@ def dot(tree: Branch) -> str:
 
 
 def open_psa(tree: Branch) -> str:
-    """Open-PSA Model Exchange Format 2.0d: one fault tree per top event.
+    """Return the Open-PSA Model Exchange Format 2.0d, with one fault tree per top event.
 
-    A cause is a basic event with probability 1 (confirmed) or 0 (ruled out), and without one when undecided.
+    A cause is a basic event with probability 1 (confirmed) or 0 (ruled out), and without one if undecided.
     """
     names = _Names()
     parts = ['<?xml version="1.0" encoding="UTF-8"?>', "<opsa-mef>"]

@@ -1,6 +1,6 @@
-"""Reads a user's own fault trees from YAML, strictly: an unknown key, gate or id is a one-line error.
+"""Reads custom fault trees from YAML, strictly: an unknown key, gate or id is a one-line error.
 
-They come by `--tree`; the format is in docs/diagnose.md. Built-in trees are made in `built_in.py`.
+They are passed with `--tree`; the format is in docs/diagnose.md. Built-in trees are made in `built_in.py`.
 """
 
 import re
@@ -15,22 +15,22 @@ from diagnostics.contract.suggest import did_you_mean
 from diagnostics.tree.model import Gate, Leaf, Rule, TooManyCutSetsError, Tree, leaves, minimal_cut_sets
 
 FILE_BYTES = 1 << 20
-"""The built-in trees together take 20 KiB."""
+"""Size limit; the built-in trees together have 20 KiB."""
 DEPTH = 32
-"""Of gates; the built-in trees have 3 levels."""
+"""Maximum depth of gates; the built-in trees have 3 levels."""
 _ID = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*")
 _OUTCOMES = tuple(name for name in get_args(Outcome) if name not in ("healthy", "undecided"))
 
 
 def load(path: Path, decided: Collection[str] | None = None) -> Tree:
-    """One tree.
+    """Load one tree.
 
     Args:
         path: the YAML file.
-        decided: causes that some detector decides; None = any id is accepted.
+        decided: causes decided by detectors; None to accept any id.
 
     Raises:
-        DiagnosticsError: it cannot be read, or is no tree; the message names the file and the place.
+        DiagnosticsError: it is unreadable or invalid; the message names the file and the location.
     """
     try:
         return _Reader(str(path), decided).tree(_document(path))
@@ -47,7 +47,7 @@ def _document(path: Path) -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """Safe, and strict about repeated keys."""
+        """Safe loader that rejects repeated keys."""
 
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
             seen: set[str] = set()
@@ -68,7 +68,7 @@ def _document(path: Path) -> Any:
 
 
 class _Reader:
-    """Turns plain values into a tree; remembers the ids it has seen."""
+    """Converts plain values to a tree; rejects repeated ids."""
 
     def __init__(self, file: str, decided: Collection[str] | None) -> None:
         self.file = file

@@ -1,4 +1,4 @@
-"""The type of a fault tree: a top event, gates, and leaves that name a cause. Knows neither YAML nor findings."""
+"""The type of a fault tree: a top event, gates, and leaves that name a cause. Independent of YAML and findings."""
 
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
@@ -9,7 +9,7 @@ from diagnostics.contract.causes import GateKind, Relation
 from diagnostics.contract.findings import Outcome
 
 MAX_CUT_SETS = 4096
-"""Minimal cut sets of one tree at most: a tree with more explains nothing to a reader."""
+"""Maximum number of minimal cut sets per tree: larger trees are unreadable."""
 
 
 class Leaf(Struct, frozen=True):
@@ -17,13 +17,13 @@ class Leaf(Struct, frozen=True):
 
     cause: str
     title: str
-    """The cause in words, as it stands behind `HUNG:` in the first line of the report."""
+    """Title of the cause, printed after the outcome (`HUNG:`) in the first line of the report."""
     outcome: Outcome
-    """What happened to the run when this is the root cause."""
+    """Outcome of the run if this is the root cause."""
 
 
 class Gate(Struct, frozen=True):
-    """`and`: every child is needed; `or`: one is enough."""
+    """`and`: all children are required; `or`: one is enough."""
 
     id: str
     title: str
@@ -35,16 +35,16 @@ Node = Gate | Leaf
 
 
 class Rule(Struct, frozen=True):
-    """Confirmed causes that explain others, so that those are consequences and no root causes."""
+    """Confirmed causes that explain others, which are then consequences rather than root causes."""
 
     causes: tuple[str, ...]
     """Ids or shell patterns (`overlap.*`)."""
     explains: tuple[str, ...]
     when: tuple[Relation, ...]
-    """One of them must hold (`contract.causes.Relation`)."""
+    """Alternative conditions; one must hold (`contract.causes.Relation`)."""
 
     def matches(self, cause: str, other: str) -> bool:
-        """Whether this rule is about the two ids, in this order."""
+        """Return whether this rule applies to the two ids, in this order."""
         return (cause != other or "tie" in self.when) and all(
             any(fnmatchcase(name, pattern) for pattern in patterns)
             for name, patterns in ((cause, self.causes), (other, self.explains))
@@ -52,12 +52,12 @@ class Rule(Struct, frozen=True):
 
 
 class Tree(Struct, frozen=True):
-    """One top event and the rules that come with it."""
+    """One top event and its rules."""
 
     top: Gate
     rules: tuple[Rule, ...]
     file: str
-    """Where it was read from, for messages."""
+    """File name for messages."""
 
 
 class TooManyCutSetsError(ValueError):
@@ -65,7 +65,7 @@ class TooManyCutSetsError(ValueError):
 
 
 def leaves(node: Node) -> Iterator[Leaf]:
-    """All leaves below a node, left to right."""
+    """Yield all leaves below a node, left to right."""
     if isinstance(node, Leaf):
         yield node
         return
@@ -74,7 +74,7 @@ def leaves(node: Node) -> Iterator[Leaf]:
 
 
 def gates(node: Node) -> Iterator[Gate]:
-    """All gates below a node, itself included."""
+    """Yield all gates below a node, including the node itself."""
     if isinstance(node, Gate):
         yield node
         for child in node.children:
@@ -101,7 +101,7 @@ def minimal_cut_sets(node: Node) -> list[frozenset[str]]:
 
 
 def _minimal(sets: list[frozenset[str]]) -> list[frozenset[str]]:
-    """Without those that contain another one."""
+    """Return the sets without those that contain another one."""
     minimal: list[frozenset[str]] = []
     for cut in sorted(set(sets), key=lambda cut: (len(cut), sorted(cut))):
         if len(cut) == 1 or not any(smaller <= cut for smaller in minimal):

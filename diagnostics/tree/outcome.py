@@ -1,4 +1,4 @@
-"""The outcome of a run: that of its first root cause, or healthy only if nothing speaks against it."""
+"""The outcome of a run: that of its first root cause, or healthy only if no evidence contradicts it."""
 
 from collections.abc import Mapping, Sequence
 from time import time
@@ -17,7 +17,7 @@ from diagnostics.evidence.readers import process, watch
 from diagnostics.tree.arbitrate import Verdict
 
 TROUBLE, _ENDS, _WAITS = (frozenset[str](table_beside(__file__)[name]) for name in ("trouble", "ends", "waits"))
-"""Kinds of log lines that a job in good health does not write."""
+"""Kinds of log lines that a healthy job does not write."""
 _SILENT_S = 120.0
 """Ranks write a heartbeat at every step and region. A convention: one that takes longer is possible, but not shown."""
 
@@ -25,7 +25,7 @@ _SILENT_S = 120.0
 def outcome(
     evidence: Evidence, verdict: Verdict, findings: Sequence[Finding], measures: Mapping[str, object]
 ) -> Outcome:
-    """Return what happened to the run."""
+    """Return the outcome of the run."""
     if verdict.outcome is not None:
         return _of_root(evidence, verdict.roots[0].cause, verdict.outcome, measures)
     accounted = account_of(measures)
@@ -38,12 +38,12 @@ def outcome(
 
 
 def _of_root(evidence: Evidence, root: str, own_outcome: Outcome, measures: Mapping[str, object]) -> Outcome:
-    """Return what a root cause did to this run; `own_outcome` is what arbitration found."""
+    """Return the outcome of a root cause for this run; `own_outcome` is the result of arbitration."""
     cause = by_id().get(root)
     if own_outcome != (cause.outcome if cause is not None else "at_risk"):
         return own_outcome  # Something else that it explains tells more of the run.
     if own_outcome == "hung" and _state(evidence) == "finished":
-        return "diverged"  # Nothing hangs: the ranks' calls differed and fitted by chance.
+        return "diverged"  # The ranks' calls differed and matched by chance, so nothing hangs.
     signs = _signs(evidence, measures)
     led_to = traits(root).outcome_when | (dict(cause.outcome_when) if cause is not None else {})
     return next((other for sign, other in led_to.items() if sign in signs), own_outcome)
@@ -51,7 +51,7 @@ def _of_root(evidence: Evidence, root: str, own_outcome: Outcome, measures: Mapp
 
 def _without_cause(evidence: Evidence, findings: Sequence[Finding]) -> Outcome:
     if damaged(evidence) or any(problem.kind in ("cause", "detector") for problem in evidence.problems):
-        return "undecided"  # What a detector that failed would have found is not known either.
+        return "undecided"  # The findings of a failed detector are unknown too.
     state = _state(evidence)
     suspected = any(finding.status == "confirmed" and finding.confidence < SURE for finding in findings)
     if state in ("finished", "preempted", "running"):
@@ -59,7 +59,7 @@ def _without_cause(evidence: Evidence, findings: Sequence[Finding]) -> Outcome:
         return "undecided" if warned or (state == "running" and is_unheard(evidence)) else "healthy"
     confirmed = [by_id()[f.cause] for f in findings if f.status == "confirmed" and f.cause in by_id()]
     if named := next((cause.outcome for cause in confirmed if cause.names_outcome), None):
-        return named  # Though not why.
+        return named  # Although the reason is unknown.
     # Variables in order, printed losses and a log without trouble say nothing about the job's end.
     decided = any(finding.status == "ruled_out" and traits(finding.cause).shows_end for finding in findings)
     decided &= not evidence.facts or any(evidence.files.values())
@@ -71,7 +71,7 @@ def _without_cause(evidence: Evidence, findings: Sequence[Finding]) -> Outcome:
 
 
 def _signs(evidence: Evidence, measures: Mapping[str, object]) -> set[Sign]:
-    """Return what the evidence shows of the job's end beside a root cause."""
+    """Return the signs of the job's end in the evidence."""
     kinds, state, hang = {fact.kind for fact in evidence.facts}, _state(evidence), measures.get("hang")
     endings = {kind_of_exception(error.type, error.message, error.frames) for error in evidence.errors}
     waiting = hang.get("ranks_waiting") if isinstance(hang, dict) else None
@@ -88,19 +88,19 @@ def _signs(evidence: Evidence, measures: Mapping[str, object]) -> set[Sign]:
 
 
 def _state(evidence: Evidence) -> str:
-    """Return how the run ended by its own record or by what watched it; empty without either."""
+    """Return how the run ended according to its record or its watch; empty without either."""
     return "finished" if watch.ended_well(evidence) else evidence.run.state if evidence.run else ""
 
 
 def in_trouble(evidence: Evidence) -> bool:
-    """Whether something was left behind that a healthy job does not leave."""
+    """Return whether there is evidence that a healthy job does not leave."""
     return bool(evidence.errors) or any(
         fact.kind in TROUBLE or (fact.kind == "start" and fact.fields["state"] != "met") for fact in evidence.facts
     )
 
 
 def is_unheard(evidence: Evidence) -> bool:
-    """Whether a run that says that it is running was not heard of lately, so that it may have ended or hang."""
+    """Return whether a run that claims to be running has no recent heartbeat, so that it may have ended or hang."""
     run = evidence.run
     if run is None or run.state != "running":
         return False
@@ -109,13 +109,13 @@ def is_unheard(evidence: Evidence) -> bool:
 
 
 def ran_out(measures: Mapping[str, Any]) -> bool:
-    """Return whether memory ran out, by snapshots of the allocator as well as by messages."""
+    """Return whether memory ran out, according to allocator snapshots or messages."""
     memory = measures.get("memory")
     return isinstance(memory, dict) and bool(memory.get("out_of_memory"))
 
 
 def account_of(measures: Mapping[str, Any]) -> Account | None:
-    """Return where the time of a step went, as far as traces tell; None without traces."""
+    """Return where the time of a step went, as far as traces show; None without traces."""
     overlap = measures.get("overlap")
     shares = overlap.get("account") if isinstance(overlap, dict) else None
     return Account(**shares) if shares else None
