@@ -42,7 +42,7 @@ def notes(
     if not roots:  # What the versions of the job may be behind, where its own text does not show it.
         undecided = (f for f in findings if f.status == "undecided" and isinstance(f.facts, Worded))
         noted = (text_of(f) for f in undecided if f.cause in by_id() and by_id()[f.cause].noted)
-        texts += [f"{text.summary} {text.missing}" for text in noted]
+        texts += [f"{text.summary} {text.missing}" for text in noted if text.measured]  # Else no version is named.
     account = account_of(measures)
     if outcome == "slow" and account is not None and account.unaccounted:
         texts.append(f"Where the time goes: {account_text(account)}.")

@@ -136,7 +136,7 @@ def described(bug: KnownBug, version: Version | None) -> Phrase:
 def _words(finding: Finding, bugs: tuple[KnownBug, ...], versions: dict[str, Version]) -> Text:
     shown = [described(bug, versions.get(bug.component)) for bug in bugs[:2]]
     if finding.status == "undecided":
-        return _TEXTS(finding, "possible", bugs=shown, fix=bugs[0].fix)
+        return _TEXTS(finding, "possible", bugs=shown, count=len(bugs), fix=bugs[0].fix)
     fixes = tuple(Remedy("environment", bug.fix, bug.source) for bug in bugs)
     return replace(_TEXTS(finding, "struck", bugs=shown, count=len(bugs)), remedies=fixes)
 

@@ -107,7 +107,9 @@ class Streams(Struct):
             self._keep(stream, end=True)
         was_active = stream.traceback.active
         if begins and not was_active:
-            stream.number, stream.traceback.aside = line.number, stream.aside >= 0
+            stream.number = line.number
+        if not was_active:
+            stream.traceback.aside = stream.aside >= 0
         stream.traceback.feed(line.text)
         if stream.traceback.active and not (was_active or begins):  # A traceback without its head.
             stream.number, stream.raised, stream.steps, stream.finished = line.number, [], set(), False

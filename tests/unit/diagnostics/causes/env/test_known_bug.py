@@ -46,3 +46,14 @@ def test_a_segment_of_shared_memory_that_nobody_made(tmp_path: Path, name: str, 
     line = f"n:7:7 [7] misc/shmutils.cc:132 NCCL WARN Error while attaching to shared memory segment /dev/shm/{name}"
     (tmp_path / "job.log").write_text(line + "(size 0), error: No such file or directory (2)\n")
     assert [root.cause for root in diagnose(tmp_path).root_causes] == (["env.known_bug"] if known else [])
+
+
+def test_versions_that_nothing_names_are_no_note(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text("slurmstepd: error: *** JOB 41 ON node7 CANCELLED AT 2026-03-01T10:00:00 ***\n")
+    assert not any("names a version" in note for note in diagnose(tmp_path).notes)
+
+
+def test_the_last_line_of_a_side_thread_ends_no_process(tmp_path: Path) -> None:
+    lines = "step 1 loss 2.0\nstep 2 loss 1.9\nException in thread Poller:\nBrokenPipeError: [Errno 32] Broken pipe\n"
+    (tmp_path / "job.log").write_text(lines)
+    assert not diagnose(tmp_path).root_causes
