@@ -126,7 +126,7 @@ def conclude(
         coverage=coverage(evidence, world_size),
         titles={cause: leaf.title for cause, leaf in table.items()},
         world_size=world_size or None,
-        notes=notes(evidence, happened, verdict.roots, ordered, measures, shown_kinds),
+        notes=notes(evidence, happened, verdict.roots, ordered, measures, shown_kinds, claim),
         waiting=waiting,
         suspicions=suspected,
         standing=claim,

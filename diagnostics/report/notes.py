@@ -7,7 +7,7 @@ from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding, Outcome, Worded, text_of
 from diagnostics.contract.formatting import ranks_spoken
 from diagnostics.evidence.model import Evidence, LogFact, RankError, shortened
-from diagnostics.report.without_cause import account_text
+from diagnostics.report.without_cause import account_text, recorded_failure
 from diagnostics.tree.outcome import TROUBLE, account_of, is_unheard
 
 _TEXTS: dict[str, str] = table_beside(__file__)["texts"]
@@ -25,8 +25,12 @@ def notes(
     findings: Sequence[Finding],
     measures: dict[str, object],
     covered: frozenset[str],
+    claim: str = "",
 ) -> tuple[str, ...]:
-    """Return the notes, each once; kinds of lines in `covered` are told in words elsewhere."""
+    """Return the notes, each once, without what `claim`, the first line of the report, says.
+
+    Lines of the kinds in `covered` are described elsewhere in the report.
+    """
     texts = [evidence.doubt] if evidence.doubt else []
     cited = [item for root in roots for item in root.evidence]
     shown = {f"{item.file}:{item.line}" for item in cited}
@@ -36,9 +40,8 @@ def notes(
     texts += _attempts(evidence)
     texts += _without_rank(evidence, shown, "\n".join(str(item.detail) for item in cited))
     texts += _of_the_run(evidence)
-    run = evidence.run
-    if not roots and run and run.status and run.status.reason and run.state in ("failed", "hung", "oom"):
-        texts += [] if run.status.reason in " ".join(texts) else [f"The launcher recorded: {run.status.reason}"]
+    if not roots and (failure := recorded_failure(evidence.run)) and failure not in " ".join((claim, *texts)):
+        texts.append(f"The launcher recorded: {failure}")
     if not roots:  # What the versions of the job may be behind, where its own text does not show it.
         undecided = (f for f in findings if f.status == "undecided" and isinstance(f.facts, Worded))
         noted = (text_of(f) for f in undecided if f.cause in by_id() and by_id()[f.cause].noted)

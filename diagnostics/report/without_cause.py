@@ -54,6 +54,8 @@ def without_cause(
         return f"no cause is confirmed{open_time}", account_text(account)
     if outcome in ("oom", "undecided") and not trouble and (peak := memory_text(measures)):
         return "no cause is confirmed", peak
+    if failure := recorded_failure(evidence.run):
+        return filled(_TEXTS["failed"], {"reason": failure}), ""
     if not trouble and evidence.run is not None and not evidence.run.state:
         return "the run folder has no readable status.json, so how the run ended is not known", ""
     if logs := next((fact.fields["logs"] for fact in evidence.facts if fact.kind == "nothing_known"), 0):
@@ -66,6 +68,13 @@ def without_cause(
     if not any(evidence.files.values()) and not trouble and (steps := printed_text(printed_steps(evidence))):
         return steps, ""
     return (calls_text(hang) if isinstance(hang, dict) and not (trouble or damaged(evidence)) else ""), ""
+
+
+def recorded_failure(run: RunEvidence | None) -> str:
+    """Return the reason that a run of dtk recorded when it failed, as one line; empty if it did not fail."""
+    if run is None or run.status is None or run.state not in ("failed", "hung", "oom"):
+        return ""
+    return run.status.reason or ""
 
 
 def set_up_text(inits: Sequence[LogFact]) -> str:

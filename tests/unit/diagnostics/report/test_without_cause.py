@@ -1,5 +1,6 @@
 """What a report says of a job where no cause is confirmed."""
 
+import json
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -60,3 +61,13 @@ def test_a_log_that_ends_with_the_set_up_of_nccl_says_so(tmp_path: Path) -> None
     report = diagnose(tmp_path)
     assert "completed the set-up of 2 of 2 ranks" in report.standing
     assert "NCCL_P2P_DISABLE=1" in report.standing
+
+
+def test_the_reason_that_a_failed_run_recorded_is_told_once(tmp_path: Path) -> None:
+    reason = "the last checkpoint failed: no space left on device"
+    status = {"state": "failed", "attempt": 0, "schema_version": 1, "step": 20, "exit_code": 1, "reason": reason}
+    (tmp_path / "status.json").write_text(json.dumps(status))
+    (tmp_path / "manifest.json").write_text('{"schema_version": 1, "topology": {"world_size": 2}}')
+    shown = terminal.render(document(diagnose(tmp_path), brief=True), columns=None, colour=False)
+    assert shown.startswith(f"UNDECIDED: no cause is confirmed; the run failed: {reason}\n")
+    assert shown.count(reason) == 1
