@@ -1,5 +1,5 @@
-"""Chooses what is measured under which presets (`choose`), and starts the ranks of a launch: all from this process, or
-one from each rank of torchrun or Slurm. Each launch uses fresh processes.
+"""Chooses measurements and presets (`choose`), and starts the ranks of a launch: all from this process, or one from
+each rank of torchrun or Slurm. Each launch uses fresh processes.
 """
 
 import json
@@ -30,12 +30,12 @@ BYE_S = 5.0  # Chosen: the store's last messages take milliseconds.
 
 
 class Team:
-    """All ranks of the benchmark, seen from the process that reports: here all of them on this machine."""
+    """All ranks of the benchmark, seen from the reporting process: here all of them on this machine."""
 
     def __init__(self, world_size: int, threads: int) -> None:
         self.world_size = world_size
         self.threads = threads
-        """OMP_NUM_THREADS of a rank that inherits none."""
+        """OMP_NUM_THREADS of a rank that does not inherit it."""
 
     def start(self, spec: Spec, variables: Mapping[str, str]) -> Children:
         """Start one launch on all ranks and return this process's own ones, to be used as a context."""
@@ -77,7 +77,7 @@ class Leader(Team):
         self.store.set(f"over/{self._launch}", "1")
 
     def close(self, code: int) -> None:
-        """Wait a moment until all have heard: the store may end with this process."""
+        """Wait briefly until all have received the code, as the store may end with this process."""
         self.store.set(f"launch/{self._launch + 1}", json.dumps({"end": code}))
         ends_s = time.monotonic() + BYE_S
         while self.store.add("heard", 0) < self.world_size - 1 and time.monotonic() < ends_s:
@@ -111,7 +111,7 @@ def _own(order: Mapping[str, Any]) -> Children:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What is measured, and where."""
+    """The placement of the ranks and the presets to measure."""
 
     placement: Placement
     sides: tuple[Side, ...]
@@ -120,13 +120,13 @@ class Chosen:
 def choose(
     overrides: Sequence[str], presets: Sequence[str], config_dir: Path | None, cuda_devices: int, local_size: int | None
 ) -> Chosen:
-    """Compose and check.
+    """Compose and check the measurements.
 
     Args:
         overrides: of the sections `launcher` and `nccl`.
         presets: two of the group `nccl` to compare, or none: the one that the overrides choose.
-        config_dir: the user's own YAML files.
-        cuda_devices: on this machine.
+        config_dir: folder of custom YAML files.
+        cuda_devices: number of devices on this machine.
         local_size: ranks on this machine, where torchrun or Slurm started them.
 
     Raises:

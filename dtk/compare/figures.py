@@ -16,8 +16,8 @@ def figures(variants: Sequence[Variant], warmup_steps: int, *, ratios: bool) -> 
 
     Args:
         variants: with compared runs; the first of each batch is the baseline of its ratios.
-        warmup_steps: steps at the beginning that do not count.
-        ratios: False = leave ratios out, as the runs are not comparable.
+        warmup_steps: number of initial steps to exclude.
+        ratios: False omits ratios, as the runs are not comparable.
     """
     rows = [
         Figure(key, *texts, DEFINITIONS[key], less, tuple(_cells(key, read, variants, warmup_steps, ratios)))
@@ -95,4 +95,4 @@ QUANTITIES: tuple[tuple[str, tuple[str, str, str], bool, Read], ...] = (
     ("energy_j", ("energy", "energy", "J"), True, lambda run, _: run.energy_j),
     ("mfu", ("MFU", "MFU", "fraction"), False, _mfu),
 )
-"""Key, (title, title where there is little room, unit), whether less is better, and how it is read from a run."""
+"""Key, (title, title for narrow columns, unit), whether less is better, and how it is read from a run."""

@@ -1,4 +1,4 @@
-"""Groups runs: which are repeats, what each variant is called, and which form a series over world sizes."""
+"""Groups runs: which are repeats, the label of each variant, and which form a series over world sizes."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +9,7 @@ from diagnostics.runs.records import as_mapping
 from dtk.compare.model import NOT_COMPARED, Figure, RunRecord, Scaled, Variant, medians
 
 _IGNORED = ("runs_folder", "resume", "tags", "tracker", "watch", "preflight", "allow_targets", "launcher")
-"""What changes neither the training nor its speed; of `launcher` only what follows does."""
+"""Keys that affect neither the training nor its speed; of `launcher` only `_LAUNCHER` does."""
 _IGNORED_KEYS = ("train.evaluate_every", "train.evaluate_samples")
 _LAUNCHER = ("launcher.device", "launcher.backend", "launcher.threads")
 _SHORT = ("train.", "data.", "strategy.", "launcher.", "model.", "precision.")
@@ -19,15 +19,15 @@ _SPOKEN = {
     "train.micro_batch_size": "micro",
     "data.sequence_length": "tokens",
 }
-"""Keys that are told so often that they have a shorter name in labels."""
+"""Frequent keys with a shorter name in labels."""
 Kind = Literal["strong", "weak"]
 _FOLLOWS = ("train.global_batch_size", "train.micro_batch_size", "strategy.dp_shard", "strategy.dp_replicate")
-"""What may change with the number of ranks in one series."""
+"""Keys that may change with the number of ranks within a series."""
 _VALUE_CHARACTERS = 40  # Chosen: a label stays within a column.
 
 
 def variants(runs: Sequence[RunRecord], warmup_steps: int) -> list[Variant]:
-    """Group runs that differ only by chance, in the order in which they were named."""
+    """Group runs that differ only by chance, in the given order."""
     groups: dict[tuple[Any, ...], list[RunRecord]] = {}
     for run in runs:
         groups.setdefault((_settings(run), run.world_size, machine(run)), []).append(run)
@@ -39,12 +39,12 @@ def variants(runs: Sequence[RunRecord], warmup_steps: int) -> list[Variant]:
 
 
 def compares(run: RunRecord, warmup_steps: int) -> bool:
-    """Whether a run has figures that stand for it."""
+    """Return whether a run has comparable figures: its state allows it, and steps follow the warm-up."""
     return run.state not in NOT_COMPARED and any(w.first >= w.began_step + warmup_steps for w in run.windows)
 
 
 def flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return dotted key -> plain value, without what changes neither the training nor its speed."""
+    """Return dotted key -> plain value, except for keys that affect neither the training nor its speed."""
     return {
         name: tuple(map(str, value)) if isinstance(value, list) else value
         for name, value in origins.flat(config).items()
@@ -66,7 +66,7 @@ def machine(run: RunRecord) -> tuple[str, ...]:
 
 
 def _labels(runs: Sequence[RunRecord]) -> list[str]:
-    """One name each, as short as it can be."""
+    """Return the shortest distinct label of each run."""
     values = [flat(run.config) for run in runs]
     keys = []
     for key in dict.fromkeys(key for config in values for key in config):
@@ -130,7 +130,7 @@ def scaling(variants: Sequence[Variant], figures: Sequence[Figure]) -> list[Scal
 
 
 def grows_with_ranks(variants: Sequence[Variant]) -> bool:
-    """Whether the variants are one series whose global batch grows as the ranks do: weak scaling."""
+    """Return whether the variants are one series whose global batch grows with the ranks: weak scaling."""
     sizes, batches = {v.any.world_size for v in variants}, {v.any.batch[0] for v in variants}
     series = {(_settings(variant.any, _FOLLOWS), _per_rank(variant)) for variant in variants}
     return len(series) == 1 and len(sizes) == len(batches) == len(variants) > 1

@@ -1,4 +1,4 @@
-"""Notes beside the figures: runs that were left out, disturbances, differences. A note never decides."""
+"""Notes on the figures: excluded runs, disturbances, differences. A note never decides."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -14,7 +14,7 @@ from dtk.compare.steps import profiled
 
 UNSTEADY, CLOCKS = 0.10, 0.05
 """Spread of repeats over their median, and relative difference of clocks, from which on there is a warning."""
-DISTURBED_SHOWN = 3  # Chosen: the rest is counted.
+DISTURBED_SHOWN = 3  # Chosen: further ones are only counted.
 
 
 def notes(

@@ -13,13 +13,13 @@ from diagnostics.runs.records import as_mapping
 from dtk.compare.model import Check, RunRecord, Variant
 
 TOLERANCE = {"float32": 1e-3, "tf32": 5e-3, "bfloat16": 2e-2, "float16": 2e-2}
-"""Largest relative difference of two losses, by the type of the matrix products."""
+"""Maximum relative difference of two losses, by the dtype of the matrix products."""
 ROUNDING_HOOKS = {"none": 0.0, "fp16": 2e-2, "bf16": 2e-2, "int8": 2e-2}
 """Communication hook that only rounds each element of a gradient -> tolerance. Any other hook drops part of the
 gradients, and rounding does not explain the differences of losses that follow."""
 EXACT_STEPS = 20  # Losses are compared one by one up to here; rounding grows with every step, so later by stretches.
 STRETCH, LATER = 20, 2.5  # Steps whose mean loss is compared after that, and by how much more it may differ.
-_SHOWN = 60  # Characters of a value; chosen for a line of text.
+_SHOWN = 60  # Maximum number of characters of a value; chosen for a line of text.
 _MASK = (1 << 64) - 1  # Hashes are sums modulo 2^64, see `dtk.data.sampler.samples_sum`.
 
 Value = Callable[[RunRecord], Any]
@@ -27,7 +27,7 @@ Sums = Mapping[int, tuple[int, int]]  # As `_sums` makes them.
 
 
 def task(run: RunRecord) -> str:
-    """Return the task that the run trains; runs of different tasks have no figure in common."""
+    """Return the task that the run trains; runs of different tasks are not comparable."""
     data = run.manifest.get("data")
     classes = isinstance(data, dict) and ("classes" in data or "labels" in data)
     classifies = classes or run.get("data.name") == "classification"
@@ -40,15 +40,15 @@ def checks(variants: Sequence[Variant], reference: RunRecord, *, weak: bool, tol
     Args:
         variants: with compared runs.
         reference: the run that the others are compared with.
-        weak: the global batch grows with the ranks, so what follows from it is not compared.
-        tolerance: relative, of losses; None = by the number format.
+        weak: whether the global batch grows with the ranks, so that its effects are not compared.
+        tolerance: relative tolerance of losses; None derives it from the dtype.
     """
     runs = [(variant.label, run) for variant in variants for run in variant.compared]
     several = [(label, run) for label, run in runs if run.world_size > 1]  # One rank alone fits every reduction.
     reduction = ("reduce_dtype", "type of the gradient reduction")
 
     def optimizer(run: RunRecord) -> Mapping[str, Any]:
-        """Return the section without how the update is computed: fused or not, it is the same."""
+        """Return the section without the implementation of the update, such as fused, which has the same result."""
         return {k: v for k, v in as_mapping(run.config.get("optimizer")).items() if k not in ("fused", "in_backward")}
 
     def trained_tokens(run: RunRecord) -> int | None:
@@ -81,7 +81,7 @@ def checks(variants: Sequence[Variant], reference: RunRecord, *, weak: bool, tol
 
 
 def hook_of(run: RunRecord) -> str:
-    """Return the compression of what travels, `none` without one."""
+    """Return the gradient compression, `none` without one."""
     if run.get("strategy.quantized_weights") or run.get("strategy.quantized_gradients"):
         return "int8"
     return str(run.get("strategy.communication_hook") or "none").lower()
@@ -135,7 +135,7 @@ def _key(value: Any) -> str:
 
 
 def _model(runs: Sequence[tuple[str, RunRecord]]) -> Check:
-    """By its configuration, and by its parameters where the summaries tell them."""
+    """Compare the models by configuration, and by parameters if the summaries have them."""
     configured = _equal("model", "model", runs, lambda run: as_mapping(run.config.get("model")))
     if configured.status == "differs":
         return configured
@@ -255,12 +255,12 @@ def _losses(runs: Sequence[tuple[str, RunRecord]], reference: RunRecord, toleran
 
 
 class _Gap(NamedTuple):
-    """Where two runs are furthest apart."""
+    """Where two runs differ most."""
 
     share: float
     """Relative difference of the losses."""
     factor: float
-    """Times the tolerance is what is allowed there."""
+    """Multiplier of the tolerance there."""
     step: int
     reference: float
     loss: float

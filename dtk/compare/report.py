@@ -17,7 +17,7 @@ from dtk.compare.formatting import (
 from dtk.compare.model import Cell as Measured
 from dtk.compare.model import Comparison, Doubt, Figure, Scaled, Status, Variant
 
-POINTS_DRAWN = 400  # Chosen: more points than that look the same and only make the page larger.
+POINTS_DRAWN = 400  # Chosen: more points look the same and only enlarge the page.
 OUTCOMES = {"oom": "OOM", "hung": "HUNG", "failed": "FAILED", "lost": "LOST", "no steps": "no steps"}
 _STATUSES: dict[Status, doc.Text] = {
     "same": doc.Span("same", "good"),
@@ -114,7 +114,7 @@ def grid(comparison: Comparison) -> list[tuple[str, ...]]:
 
 
 def _bars(title: str, figure: Figure | None, colours: dict[str, int]) -> doc.Only | None:
-    """Return one bar for each variant, the interval as a line across its end."""
+    """Return one bar per variant, the interval as a line across its end."""
     if figure is None:
         return None
     bars = []
@@ -134,7 +134,7 @@ def _bars(title: str, figure: Figure | None, colours: dict[str, int]) -> doc.Onl
 
 
 def where_a_step_goes(steps: Mapping[str, Sequence[Breakdown]]) -> doc.Section:
-    """Return a bar for each name, the mean of its breakdowns; names without any are left out."""
+    """Return a bar per name, the mean of its breakdowns; names without any are omitted."""
     bars = []
     for name, parts in steps.items():
         if parts:
@@ -176,7 +176,7 @@ def _plot(
 
 
 def _scaling(points: Sequence[Scaled]) -> doc.Section:
-    """Return tokens/s over numbers of ranks beside what perfect scaling would give, on logarithmic axes."""
+    """Return tokens/s over numbers of ranks and perfect scaling, on logarithmic axes."""
     series: dict[tuple[str, str], list[Scaled]] = {}
     for point in points:
         series.setdefault((point.series, point.kind), []).append(point)
@@ -198,7 +198,7 @@ def _scaling(points: Sequence[Scaled]) -> doc.Section:
 
 
 def _overview(comparison: Comparison) -> list[tuple[str, ...]]:
-    """Return one row for each variant: medians, and the ratio of the speed."""
+    """Return one row per variant: medians, and the ratio of the speed."""
     rows = [("variant", "runs", *(figure.short for figure in comparison.figures), "speed ratio, by pairs")]
     for variant in comparison.variants:
         cells = {f.key: next((c for c in f.cells if c.variant == variant.label), None) for f in comparison.figures}

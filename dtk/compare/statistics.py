@@ -6,10 +6,10 @@ from statistics import fmean, median, stdev
 
 from msgspec import Struct
 
-LEVEL = 0.95  # Of every interval.
-FEWEST = 3  # Values for an interval; of two it would span orders of magnitude.
+LEVEL = 0.95  # Confidence level of every interval.
+FEWEST = 3  # Minimum number of values for an interval; that of two would span orders of magnitude.
 FREE_OF_ASSUMPTIONS = 6
-"""Values from which on order statistics alone hold the median with `LEVEL`: 1 - 2 / 2**6 = 96.9%."""
+"""Number of values from which order statistics alone cover the median with `LEVEL`: 1 - 2 / 2**6 = 96.9%."""
 _STUDENT = {2: 4.303, 3: 3.182, 4: 2.776}
 """97.5% points of Student's t by degrees of freedom (any table of the t distribution)."""
 _MEDIAN = 1.2533
@@ -21,40 +21,40 @@ METHOD = (
 
 
 class Estimate(Struct, frozen=True):
-    """A median and where it may lie; `low` and `high` are null where the values are too few to tell."""
+    """A median with its interval; `low` and `high` are None if there are too few values."""
 
     median: float
     low: float | None
     high: float | None
     count: int
-    """Values it was made from."""
+    """Number of values."""
 
     def holds(self, value: float) -> bool:
-        """Whether the interval holds `value`; without an interval nothing is excluded."""
+        """Return whether the interval contains `value`; always True without an interval."""
         return self.low is None or self.high is None or self.low <= value <= self.high
 
     def span(self, text: Callable[[float], str], between: str = " - ") -> str:
-        """`0.98 - 1.02`; empty without an interval."""
+        """Format as `0.98 - 1.02`; empty without an interval."""
         return "" if self.low is None or self.high is None else f"{text(self.low)}{between}{text(self.high)}"
 
     def falling(self, of: Callable[[float], float]) -> "Estimate":
-        """Return the estimate of a function that falls as the value grows: the bounds change places."""
+        """Return the estimate of a decreasing function of the value, which swaps the bounds."""
         low, high = (None if bound is None else of(bound) for bound in (self.high, self.low))
         return Estimate(of(self.median), low, high, self.count)
 
     def as_json(self) -> dict[str, float | int | None]:
-        """Plain values."""
+        """Return plain values."""
         return {"median": self.median, "low": self.low, "high": self.high, "count": self.count}
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Median and interval.
+    """Return the median and its interval.
 
     Args:
         values: repeats of one figure; for an interval of fewer than six, all above 0.
 
     Raises:
-        ValueError: there are none.
+        ValueError: there are no values.
     """
     if not values:
         raise ValueError("no value to estimate from")
@@ -82,14 +82,14 @@ def ratio(after: Sequence[float], before: Sequence[float]) -> Estimate:
 
     Args:
         after: one value per repeat.
-        before: of the same repeats, none of them 0. Pairs beyond the shorter one are left out.
+        before: values of the same repeats, none of them 0. Pairs beyond the shorter one are ignored.
 
     Raises:
-        ValueError: no pair.
+        ValueError: there is no pair.
     """
     return estimate([a / b for a, b in zip(after, before)])
 
 
 def _exp(value: float) -> float:
-    """Without overflow: two values far apart span everything."""
+    """Return exp(value), limited to avoid overflow."""
     return math.exp(min(value, 700.0))

@@ -13,9 +13,9 @@ from diagnostics.runs.records import number, objects
 from dtk.compare.model import Disturbance, RunRecord
 
 CAPPED = "software_power_cap"  # At the power limit: usual under full load, but it explains lower clocks.
-SLOWED_SHARE, CAPPED_SHARE = 0.05, 0.5  # Of the samples; chosen: a share below moves no median.
+SLOWED_SHARE, CAPPED_SHARE = 0.05, 0.5  # Fraction of the samples; chosen: a smaller one changes no median.
 OTHERS_PERCENT = 15.0
-"""CPU of the machine that other processes used, on average, from which on they are called neighbours."""
+"""Mean CPU use of other processes, in percent, from which they count as a disturbance."""
 BUSY_PERCENT = 85.0  # CPU of the machine in use from which on its users wait for each other.
 STOLEN_PERCENT = 5.0  # CPU that the hypervisor gave to other machines.
 
@@ -25,8 +25,8 @@ def surrounded(run: RunRecord, begin_s: float, end_s: float, step_time_s: float,
 
     Args:
         run: gets energy_j, clocks_mhz and disturbances.
-        begin_s: seconds since 1970.
-        end_s: seconds since 1970.
+        begin_s: start, seconds since 1970.
+        end_s: end, seconds since 1970.
         step_time_s: seconds of a step, over which the mean power makes its energy.
         limits: of files.
     """
@@ -94,7 +94,7 @@ def _host(samples: list[dict[str, Any]], node: str) -> list[Disturbance]:
 
 
 def _power(device: list[dict[str, Any]]) -> float | None:
-    """Mean watts: from the energy counter where there is one, else from the samples of the power."""
+    """Return mean watts: from the energy counter if there is one, else from the samples of the power."""
     counted = [(float(s["time_s"]), joules) for s in device if (joules := number(s.get("energy_joules"))) is not None]
     if len(counted) > 1:
         (begin_s, before), (end_s, after) = counted[0], counted[-1]

@@ -1,4 +1,4 @@
-"""Which variant is faster, by how much, and why, from what is measured or declared. Noise is called noise."""
+"""Which variant is faster, by how much, and why, from measurements and declarations. Noise is reported as such."""
 
 from collections.abc import Sequence
 
@@ -9,12 +9,12 @@ from dtk.compare.model import Figure, RunRecord, Variant, medians
 from dtk.compare.statistics import Estimate
 
 _EQUAL = 0.02  # Ratios nearer to 1 are not worth a sentence, whatever their interval.
-_CAUSES = 2  # Chosen: the first causes carry the cost; the diagnosis has all.
+_CAUSES = 2  # Chosen: the first causes have most of the cost; the diagnosis lists all.
 _SMALL_BYTES = 1024  # Below: exchanges of the control group, which every strategy has.
 
 
 def verdicts(variants: Sequence[Variant], figures: Sequence[Figure]) -> list[str]:
-    """Return one sentence per variant beside the first of its batch."""
+    """Return one sentence per variant except the first of its batch."""
     steps = {cell.variant: cell for figure in figures if figure.key == "step_time_s" for cell in figure.cells}
     references = baselines(variants)
     sentences = []
@@ -52,7 +52,7 @@ def _speed(ratio: Estimate, first: Variant, overlap: bool) -> str:
 def _reasons(
     variant: Variant, first: Variant, beside: Sequence[Variant], figures: Sequence[Figure], ratio: Estimate | None
 ) -> list[str]:
-    """Return what is behind a ratio of step times; None = it is lost in noise."""
+    """Return the reasons for a ratio of step times; None means that it is within noise."""
     run, other = variant.any, first.any
     parts = [_collectives(run, other), _exposed(variant, first, figures)]
     if ratio is not None:
@@ -110,7 +110,7 @@ def _exposed(variant: Variant, first: Variant, figures: Sequence[Figure]) -> str
 
 
 def _time(run: RunRecord, other: RunRecord) -> str:
-    """Where the rest of the difference lies, if it is not communication."""
+    """Return where the rest of the difference is, if it is not communication."""
     own, base = run.breakdown, other.breakdown
     if own is None or base is None:
         return ""

@@ -7,17 +7,17 @@ import threading
 import time
 from typing import TextIO
 
-AFTER_S = 2.0  # What takes less says nothing.
+AFTER_S = 2.0  # Shorter work prints nothing.
 EVERY_S = 5.0  # Between lines where nobody sees them rewritten.
 _REWRITTEN_S = 0.1  # Ten times a second looks continuous.
 _LOOKED_S = 0.5  # Chosen: how often a silent thread looks whether the work is done.
 
 
 class Progress:
-    """Tells what is going on; standard output stays what it is."""
+    """Reports progress on standard error; standard output is not affected."""
 
     def __init__(self, *, after_s: float = 0.0, terminal_only: bool = False, stream: TextIO | None = None) -> None:
-        """Nothing is said before `after_s` seconds."""
+        """Print nothing before `after_s` seconds."""
         self.stream = stream or sys.stderr or io.StringIO()  # None where whoever started this closed it.
         self.terminal = self.stream.isatty()
         self.silent = terminal_only and not self.terminal
@@ -32,7 +32,7 @@ class Progress:
         self.end()
 
     def say(self, text: str) -> None:
-        """Something that the next text may replace. Called often, it writes seldom."""
+        """Show text that the next one may replace. Frequent calls are throttled."""
         now_s = time.monotonic()
         every_s = _REWRITTEN_S if self.terminal else EVERY_S
         if self.silent or now_s < self.from_s or now_s - self._told_s < every_s:
@@ -48,7 +48,7 @@ class Progress:
         self.stream.flush()
 
     def line(self, text: str) -> None:
-        """Something that stays."""
+        """Print a permanent line."""
         self.end()
         self.stream.write(f"dtk: {text}\n")
         self.stream.flush()

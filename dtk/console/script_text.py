@@ -81,7 +81,7 @@ class _Dumper(yaml.SafeDumper):
     """YAML that 1.1 and 1.2 readers take alike: what is not plainly a word is quoted, several lines are a block."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Spell everything out."""
+        """Write aliases out in full."""
         return True
 
 

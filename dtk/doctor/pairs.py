@@ -27,7 +27,7 @@ LISTED = 28  # Pairs that are listed one by one: those of 8 GPUs.
 
 
 def p2p(scope: Scope) -> Result:
-    """Peer access between every two devices."""
+    """Check peer access between every pair of devices."""
     gpus, _, reason = find(scope)
     if len(gpus) < 2:
         return not_applicable(f"{NO_GPU} ({reason})" if reason else "one GPU has no peer")

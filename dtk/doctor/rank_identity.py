@@ -8,7 +8,7 @@ from dtk.errors import DtkError
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Who this rank is."""
+    """The identity of this rank."""
 
     rank: int
     local_rank: int

@@ -17,9 +17,9 @@ class TorchFacts:
     """What a child process reports about torch."""
 
     facts: dict[str, Any]
-    """Empty when torch could not be asked."""
+    """Facts; empty if torch could not be queried."""
     reason: str = ""
-    """Why not."""
+    """Why torch could not be queried."""
     installed: bool = True
 
 
@@ -29,9 +29,9 @@ class Scope:
 
     runs_folder: Path
     port: int | None = None
-    """The rendezvous port that the user named; None = the usual ones."""
+    """The user's rendezvous port; None uses the default ones."""
     timeout_s: float = 60.0
-    """Longest wait for one slow check."""
+    """Time limit of one slow check."""
     nodes: int = 1
     under_launcher: bool = False
     """torchrun or srun started this process, so the rendezvous port is in use by the job itself."""

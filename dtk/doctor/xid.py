@@ -20,7 +20,7 @@ RECENT_S = 24 * 3600.0  # A hardware error of longer ago is a warning: it may ha
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One Xid of the log."""
+    """One Xid in the log."""
 
     bus: str
     code: int
@@ -84,7 +84,7 @@ def parse(line: str) -> Event | None:
 
 
 def _finding(bus: str, code: int, events: list[Event]) -> Finding:
-    """All events of one code on one device, as one finding."""
+    """Return all events of one code on one device as one finding."""
     own = [event for event in events if (event.bus, event.code) == (bus, code)]
     last, when = own[-1].age_s, ""
     if last is not None:

@@ -13,7 +13,7 @@ class UnevenBatches(FaultyLoop, name="uneven_batches"):
     """One rank's part of the data is shorter: it continues with the code after the epoch while the others train."""
 
     def advance(self) -> bool:
-        """One step, or the end of this rank's epoch."""
+        """Run one step, or end this rank's epoch."""
         if self.strikes(self.step_number):
             sum_over_ranks(self.context, torch.zeros(4, dtype=torch.float64))  # fault: uneven_batches
             return True
@@ -24,7 +24,7 @@ class EarlyStop(FaultyLoop, name="early_stop"):
     """One rank decides by itself that the loss will not fall any further."""
 
     def advance(self) -> bool:
-        """One step; whether this rank has seen enough."""
+        """Run one step; return whether this rank stops."""
         if self.strikes(self.step_number):
             return True  # fault: early_stop
         return super().advance()

@@ -20,11 +20,11 @@ P2P_READ = 0  # NVML_P2P_CAPS_INDEX_READ of nvml.h: the package's own constant i
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU by NVML."""
+    """One GPU, as NVML reports it."""
 
     name: str
     nvlinks: int | None
-    """Links that are up; None = NVML does not say."""
+    """Number of active links; None if NVML does not report it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,9 @@ class Rdma:
 
     name: str
     driver: str
-    """mlx5_core, efa, ...; empty = not told."""
+    """Driver: mlx5_core, efa, ...; empty if unknown."""
     link_layer: str
-    """InfiniBand, Ethernet or Unspecified; empty = not told."""
+    """InfiniBand, Ethernet or Unspecified; empty if unknown."""
     active: bool
 
 
@@ -56,13 +56,13 @@ class Machine:
     gpu_reason: str
     """Why no GPU is listed."""
     driver: str
-    """Of NVIDIA; empty = none."""
+    """Version of the NVIDIA driver; empty without one."""
     p2p: bool | None
-    """Whether every pair of GPUs can reach each other by NVML; None = not told, or fewer than two."""
+    """Whether all pairs of GPUs have peer access according to NVML; None if unknown, or fewer than two."""
     rdma: tuple[Rdma, ...]
     interfaces: tuple[Interface, ...]
     cloud: str
-    """aws, gcp, azure, oci; empty = none known."""
+    """aws, gcp, azure, oci; empty if unknown."""
     product: str
     """DMI's name of the machine; on EC2 the instance type."""
     container: bool
@@ -72,19 +72,19 @@ class Machine:
 
     @property
     def nvlink(self) -> bool | None:
-        """Whether the GPUs are connected by NVLink; None = not known."""
+        """Whether the GPUs are connected by NVLink; None if unknown."""
         if len(self.gpus) < 2 or any(gpu.nvlinks is None for gpu in self.gpus):
             return None
         return all(gpu.nvlinks for gpu in self.gpus)
 
 
 def read_machine(environment: Mapping[str, str], sys: Path = SYS, root: Path = ROOT) -> Machine:
-    """Look at this machine.
+    """Read the facts of this machine.
 
     Args:
-        environment: of the process.
+        environment: variables of the process.
         sys: where the kernel's /sys is mounted.
-        root: of the file system.
+        root: root of the file system.
     """
     gpus, reason, driver, p2p = _gpus()
     rdma = []
@@ -140,7 +140,7 @@ def _gpus() -> tuple[tuple[Gpu, ...], str, str, bool | None]:
 
 
 def _nvlinks(nvml: Any, handle: Any) -> int | None:
-    """Links of a GPU that are up; None where it does not answer."""
+    """Return the number of active links of a GPU; None if it does not respond."""
     with suppress(nvml.NVMLError):
         states = nvlinks(nvml, handle)
         return None if states is None else sum(states)
@@ -148,7 +148,7 @@ def _nvlinks(nvml: Any, handle: Any) -> int | None:
 
 
 def _driver(path: Path) -> str:
-    """Name of the driver of a device."""
+    """Return the name of a device's driver."""
     try:
         return (path / "device" / "driver").resolve(strict=True).name
     except OSError:

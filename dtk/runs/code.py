@@ -17,7 +17,7 @@ from dtk.errors import DtkError
 from dtk.record.manifest import git_state, versions
 from dtk.runs.find import find_readable
 
-_SHOWN = 10  # Characters of a commit.
+_SHOWN = 10  # Displayed characters of a commit.
 
 
 def read_manifest(run: Path) -> dict[str, Any]:
@@ -39,14 +39,14 @@ def read_manifest(run: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The code here against that of a run; a few words each."""
+    """Comparison of the code here with that of a run; a few words each."""
 
     differs: list[str]
     unknown: list[str]
-    """What cannot be compared."""
+    """Parts that cannot be compared."""
 
     def words(self, run: str) -> str:
-        """Return the differences in one line; empty when all is the same."""
+        """Return the differences in one line; empty if there are none."""
         if not self.differs and not self.unknown:
             return ""
         verb = "differs from" if self.differs else "cannot be compared with"
@@ -126,6 +126,6 @@ def warn_of_other_inputs(run: Path, plain: dict[str, Any], data: dict[str, Any],
 
 
 def _warn(text: str) -> None:
-    """One line, from one rank."""
+    """Print one line, on one rank only."""
     if os.environ.get("RANK", "0") == "0":
         print(f"dtk: warning: {clean(text)}", file=sys.stderr)

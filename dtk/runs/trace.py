@@ -29,7 +29,7 @@ _RANK = re.compile(r"(?:rank|node)_(\d{1,7})\.(?:jsonl|json\.gz|ring)")
 
 @dataclass(slots=True)
 class Merge:
-    """One run on its way into one file."""
+    """The merge of one run into one file."""
 
     folder: Path
     limits: Limits = field(default_factory=Limits)
@@ -46,7 +46,7 @@ class Merge:
     guilty: set[tuple[int, str, int | None]] = field(default_factory=set)
     """Rank, group and position of the calls that a root cause names."""
     shifts_s: dict[int, float] = field(default_factory=dict)
-    """Rank -> what its clock is ahead of the first rank's."""
+    """Rank -> offset of its clock from the first rank's."""
     origin_s: float = 0.0
     end_s: float = 0.0
 

@@ -13,7 +13,7 @@ from diagnostics.contract.suggest import did_you_mean
 from diagnostics.runs.records import read_origins, reason
 from dtk.errors import DtkError
 
-_LONGEST = 60  # Characters of a value in a table.
+_LONGEST = 60  # Maximum characters of a value in a table.
 
 
 def why(run: Path, key: str, *, as_json: bool) -> str:
@@ -76,7 +76,7 @@ def _section(origins: Origins, key: str, keys: list[str]) -> str:
 
 
 def _place(setting: Setting, origins: Origins) -> str:
-    """In words, with what chose the file."""
+    """Return the place in words, with what selected the file."""
     file = setting.by.rpartition(":")[0]
     chosen = next((choice for choice in origins.choices.values() if choice.file == file), None)
     by = f" (chosen by {_chooser(chosen)})" if setting.kind == "file" and chosen is not None else ""
@@ -99,5 +99,5 @@ def _chooser(choice: Choice) -> str:
 
 
 def _value(value: Any) -> str:
-    """As one would type it."""
+    """Format a value as it would be typed."""
     return clean(value if isinstance(value, str) and value else json.dumps(value))

@@ -24,21 +24,21 @@ from dtk.sweep.search import Search
 from dtk.sweep.summary import look, tried
 from dtk.sweep.values import spelled
 
-LOOK_S = 0.5  # Between two looks at the metrics of a run.
-_ANNOUNCED_POINTS = 20  # Composing more points than that takes seconds.
+LOOK_S = 0.5  # Interval of reading a run's metrics.
+_ANNOUNCED_POINTS = 20  # Composing more points takes seconds.
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A sweep file and what was typed beside it."""
+    """A sweep file and the options typed with it."""
 
     file: sweep_file.SweepFile
     search: Search
     extra: list[str]
-    """Overrides of every point, after those of the file."""
+    """Overrides of every point, applied after those of the file."""
     repeats: int
     cap: int | None
-    """Runs after which the search ends."""
+    """Maximum number of runs of the search."""
     config_dir: Path | None
 
     def overrides(self, values: dict[str, Any]) -> list[str]:
@@ -47,17 +47,17 @@ class Job:
         return [*without_tracker(self.file.fixed), *chosen, *self.extra]
 
     def name(self, values: dict[str, Any]) -> str:
-        """Return the name of a point, made of the parameters that have more than one value."""
+        """Return the name of a point: the parameters that have more than one value."""
         fixed = {key for key, space in self.file.parameters.items() if "value" in space}
         return " ".join(spelled(key, value) for key, value in values.items() if key not in fixed)
 
     def source(self) -> dict[str, Any]:
-        """Return what makes this sweep the same as an earlier one."""
+        """Return the key by which an earlier sweep counts as the same."""
         folder = None if self.config_dir is None else str(self.config_dir.absolute())
         return {"file": self.file.content, "overrides": self.extra, "config_dir": folder}
 
     def spaces(self) -> dict[str, list[Any]]:
-        """Return parameter -> the values that its space names, of those that name any."""
+        """Return parameter -> listed values, for parameters that list any."""
         named = {key: sweep_file.values(space) for key, space in self.file.parameters.items()}
         return {key: values for key, values in named.items() if values}
 
@@ -100,7 +100,7 @@ def grid_points(job: Job) -> list[Point]:
     """Return all points of a grid, frozen.
 
     Raises:
-        DtkError: anything wrong in any of them.
+        DtkError: any of them is invalid.
     """
     proposed = job.search.grid()[: job.cap]
     if len(proposed) > _ANNOUNCED_POINTS:
@@ -137,7 +137,7 @@ def run(job: Job, sweep: Sweep) -> int:
 
 
 def total_runs(job: Job, sweep: Sweep) -> int:
-    """Return the largest number of runs that there will be."""
+    """Return the maximum number of runs."""
     return len(sweep.points) * job.repeats if job.file.method == "grid" else job.cap or 0
 
 
@@ -180,7 +180,7 @@ class EarlyStop:
 
     @contextmanager
     def following(self, trial: Trial) -> Iterator[None]:
-        """Watch a run as long as the context is open."""
+        """Watch a run while the context is open."""
         self.stopped = False
         over = threading.Event()
         thread = threading.Thread(target=self._watch, args=(trial, over), daemon=True)

@@ -19,19 +19,19 @@ NO_RESUME = DtkError("resume= continues one run", "a sweep starts new ones", "us
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One point, checked, with every key of its configuration."""
+    """One checked point with every key of its configuration."""
 
     index: int
     name: str
-    """What sets it apart from the other points: `strategy=ddp`."""
+    """Name that distinguishes it from the other points: `strategy=ddp`."""
     overrides: list[str]
-    """Everything that was given for it, in Hydra's grammar."""
+    """All its overrides, in Hydra's grammar."""
     config: dict[str, Any]
     """Resolved, as a run folder holds it; empty for one that was proposed and could not be composed."""
     values: dict[str, Any]
     """Parameter -> value as the search proposed it; empty without a search."""
     origins: str
-    """Which file or override set each key, as origins.json has it."""
+    """Which file or override set each key, in the form of origins.json."""
     earlier: str | None
     """The run folder whose configuration was taken instead of conf/."""
 
@@ -59,7 +59,7 @@ def take_repeats(overrides: Sequence[str]) -> tuple[list[str], int]:
     """Return the overrides without `repeats=N`, and that number, or 1 if it is not given.
 
     Raises:
-        DtkError: it is no number from 1 to `MOST_REPEATS`.
+        DtkError: it is not a number from 1 to `MOST_REPEATS`.
     """
     rest = [text for text in overrides if not text.startswith(f"{REPEATS}=")]
     given = [text.partition("=")[2] for text in overrides if text.startswith(f"{REPEATS}=")]

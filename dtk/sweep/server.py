@@ -15,7 +15,7 @@ from dtk.launch.processes import importable
 from dtk.record.tracker_process import base_url, has_key
 from dtk.sweep.local import Job, with_extra
 
-PROJECT = "dtk"  # Where the file names none; the default of `tracker=wandb`.
+PROJECT = "dtk"  # Default if the file names none, as of `tracker=wandb`.
 
 
 def check_server(job: Job) -> None:
@@ -68,6 +68,6 @@ def _create(job: Job) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """So that the agent's `python -m dtk.run` is this interpreter and this dtk."""
+    """Return an environment in which the agent's `python -m dtk.run` uses this interpreter and this dtk."""
     programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     return importable({**os.environ, "PATH": programs})

@@ -1,4 +1,4 @@
-"""The summary at the end of a sweep: unfinished points, the comparison, what to type next."""
+"""The summary at the end of a sweep: unfinished points, the comparison, the next commands."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MOST_BYTES = 32 * 1024 * 1024  # Of metrics.jsonl; a longer one is read up to there.
 COMPARED = ("multirun", "grid")
 """Other searches look for what learns best; which of their points is faster is another question."""
-_MOST_RANKED = 20  # Chosen: a screen; the rest is counted.
+_MOST_RANKED = 20  # Chosen: one screen; further ones are only counted.
 _STATES = {"finished": "finished", "running": "running", STOPPED_EARLY: "killed", "preempted": "preempted"}
 
 
@@ -34,7 +34,7 @@ def tried(sweep: Sweep, but: Trial | None = None) -> list[Tried]:
 
 
 def look(trial: Trial, values: dict[str, Any]) -> Tried:
-    """One run as it stands now: the complete records of metrics.jsonl and the figures of summary.json, numbers only."""
+    """Return a run's current state: complete records of metrics.jsonl and figures of summary.json, numbers only."""
     history: list[dict[str, Any]] = []
     figures: dict[str, Any] = {}
     if trial.run is not None:

@@ -48,7 +48,7 @@ def refuse_endless(key: str, value: Any) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Return the value without numpy's types, which print differently."""
+    """Return the value without numpy types, which print differently."""
     if hasattr(value, "item") and not isinstance(value, str | list | dict):
         return value.item()
     return value

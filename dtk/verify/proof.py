@@ -8,9 +8,9 @@ from diagnostics.contract.findings import Remedy
 from diagnostics.report import document as doc
 from diagnostics.report.terminal import render
 
-MEMORY_NOISE = 0.02  # Of the peak before: peaks of two runs of the same job differ by less.
+MEMORY_NOISE = 0.02  # Fraction of the peak before: peaks of two runs of the same job differ by less.
 _HOST = frozenset(f"overlap.{name}" for name in ("host_bound", "pause", "sync_point", "data_bound", "instrumented"))
-"""Causes whose cost is no communication."""
+"""Causes whose cost is not communication."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +22,12 @@ class Change:
     before: float
     after: float
     noise: float
-    """How much the steps of one run differ: the larger of the median absolute deviations of both."""
+    """Noise between the steps of one run: the larger of the median absolute deviations of both runs."""
     less_is_better: bool = True
 
     @property
     def gain(self) -> float:
-        """By how much it became better; below zero: worse."""
+        """Improvement; negative if the figure became worse."""
         return self.before - self.after if self.less_is_better else self.after - self.before
 
     def __str__(self) -> str:
@@ -37,31 +37,31 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What is compared of one run; null = not measured."""
+    """Figures of one run to compare; None if not measured."""
 
     run: str
     state: str
-    """Of the run: `finished`, `hung`, ..."""
+    """State of the run: `finished`, `hung`, ..."""
     at: str
     """` in step 4`, where it failed, or ` after step 3`, the last that it finished; may be empty."""
     causes: tuple[str, ...]
-    """Root causes of its diagnosis."""
+    """Root causes in its diagnosis."""
     tokens_per_s: float | None
     peak_memory_bytes: float | None
-    """Of the rank with the most."""
+    """Peak of the rank with the most memory."""
     terms: tuple[str, int | None] = ("", None)
-    """Record level and steps that were asked for: throughput under others is another measurement."""
+    """Requested record level and steps: throughput under others is not comparable."""
     exposed_steps_ms: tuple[float, ...] = ()
     """Exposed communication of each profiled step, mean over ranks."""
     tokens_steps_per_s: tuple[float, ...] = ()
-    """For each record of metrics.jsonl after the first ones."""
+    """Tokens/s of each record of metrics.jsonl after the first ones."""
     tensors_bytes: float | None = None
-    """Peak of tensors of the rank with the most, as the memory detector measured it."""
+    """Peak of tensors on the rank with the most, as measured by the memory detector."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Before and after a remedy."""
+    """Figures before and after a remedy."""
 
     cause: str
     remedy: Remedy
@@ -75,7 +75,7 @@ class Proof:
 
     @property
     def changes(self) -> list[Change]:
-        """The figures that the cause is about, where both runs have them."""
+        """Changes of the figures that the cause affects, if both runs have them."""
         before, after = self.before, self.after
         tokens = before.tokens_steps_per_s, after.tokens_steps_per_s
         changes = {
@@ -88,7 +88,7 @@ class Proof:
 
     @property
     def holds(self) -> bool:
-        """Whether the cause is gone, and what it cost with it, where a cost is what the cause is about."""
+        """Whether the cause is no longer found and the figures that it affects, if any, improved."""
         if not self.cause_gone:
             return False
         failed = self.before.state != "finished"
@@ -96,7 +96,7 @@ class Proof:
 
     @property
     def verdict(self) -> str:
-        """In words."""
+        """The result in words."""
         if self.holds:
             return "the fix holds"
         if not self.cause_gone:
@@ -116,7 +116,7 @@ def of_steps(
 
 
 def of_peak(before: float | None, after: float | None) -> Change | None:
-    """Return the peak memory (bytes) as MiB; None where it was not measured."""
+    """Return the change of peak memory (bytes) in MiB; None if not measured."""
     if before is None or after is None:
         return None
     return Change("peak memory", " MiB", before / 2**20, after / 2**20, MEMORY_NOISE * before / 2**20)
@@ -135,7 +135,7 @@ def figures_of(cause: str) -> tuple[str, ...]:
 
 
 def improved(changes: Sequence[Change]) -> bool:
-    """One figure at least became better beyond its noise, and none worse."""
+    """Return whether at least one figure improved beyond its noise, and none became worse."""
     better = any(change.gain > change.noise for change in changes)
     return better and not any(-change.gain > change.noise for change in changes)
 
@@ -166,7 +166,7 @@ def table(proof: Proof) -> str:
 
 
 def _not_comparable(proof: Proof) -> str:
-    """Why throughput was measured under other terms; empty where it was measured alike."""
+    """Return why throughput is not comparable; empty if it is."""
     terms = {"before": proof.before.terms, "after": proof.after.terms}
     unknown = [name for name, (level, _) in terms.items() if not level]
     if unknown:

@@ -23,8 +23,8 @@ from dtk.launch.prepare import compose_point, place_point
 from dtk.launch.short_run import QUIET, run_short, speed_and_peak
 from dtk.verify.proof import Figures, Proof
 
-STEPS = 8  # Steps of a short run at least: set-up, then a profiler window of `PROFILED` steps.
-PROFILED = 4  # As few as show how steps differ.
+STEPS = 8  # Minimum steps of a short run: set-up, then a profiler window of `PROFILED` steps.
+PROFILED = 4  # Minimum number of steps that shows their variation.
 WARM_UP = 2  # Records of steps whose throughput does not count.
 _METRICS_BYTES = 256 << 20  # Chosen: about a million records.
 BEYOND = 4  # Steps after the one in which the run failed.
@@ -127,7 +127,7 @@ def _step_of_end(details: Details, report: Report) -> str:
 
 
 def _terms(run: Path) -> tuple[str, int | None]:
-    """Record level and number of steps by the run's own configuration; unknown where that is damaged."""
+    """Return the run's configured record level and number of steps; unknown if the configuration is damaged."""
     evidence = run_folder.read(run, Limits(), [])
     steps = evidence.get("train.steps")
     return str(evidence.get("record.level", "")), steps if isinstance(steps, int) else None
