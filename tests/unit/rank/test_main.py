@@ -1,0 +1,43 @@
+"""`python -m dtk.rank`: a rank's process ends with its launcher, and exits with the worker's code."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+STAND_IN = """
+import gc, os, runpy, sys, types
+worker = types.ModuleType("dtk.rank.worker")
+def train(folder):
+    print(type(folder).__name__, folder, gc.isenabled())
+    return int(folder.name)
+worker.main = train
+sys.modules["dtk.rank.worker"] = worker
+runpy.run_module("dtk.rank", run_name="__main__", alter_sys=True)
+"""
+"""Its worker is tested beside; here only the process around it is."""
+
+
+def run(folder, launcher_pid):
+    return subprocess.run(
+        [sys.executable, "-c", STAND_IN, str(folder), str(launcher_pid)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("code", [0, 7])
+def test_it_exits_with_the_workers_code_and_trains_without_garbage_collection(tmp_path, code):
+    ended = run(tmp_path / str(code), os.getpid())
+    assert ended.returncode == code, ended.stderr
+    assert ended.stdout.split() == ["PosixPath", str(tmp_path / str(code)), "False"]
+
+
+@pytest.mark.timeout(90)
+def test_a_rank_whose_launcher_is_gone_does_not_train(tmp_path):
+    ended = run(tmp_path / "0", 2**22 + 1)  # Above the largest process id of Linux.
+    assert (ended.returncode, ended.stdout) == (1, "")
