@@ -2,7 +2,7 @@
 
 import re
 import signal as signals
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from msgspec.structs import asdict, replace
@@ -384,6 +384,11 @@ def _first_line(error: RankError) -> str:
 
 
 # The last line of a traceback, if nothing else is known of the exception
+
+
+def last_exception_line(lines: Sequence[str]) -> str:
+    """Return the last line that ends a traceback, such as `KeyError: 'x'`; empty where there is none."""
+    return next((line.strip() for line in reversed(lines) if _TEXT["traceback_end"].match(line)), "")
 
 
 def exception_of_line(text: str) -> tuple[str, str]:

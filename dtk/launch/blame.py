@@ -2,7 +2,6 @@
 before it, so ranks are ordered by how they ended, and only then by time.
 """
 
-import re
 import socket
 import time
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ from diagnostics.runs.records import last_lines, mapping
 from dtk.launch.processes import killed_by
 from dtk.record.desync import find_desync
 
-_EXCEPTION_LINE = re.compile(r"[\w.]*(Error|Exception|Interrupt)\b")
 MESSAGE = 2000  # Length of an exception's message in status.json; error.json has all of it.
 _TAIL_BYTES = 65536  # Bytes of a log that are searched for its last exception.
 
@@ -147,5 +145,6 @@ def _vanished(paths: RunPaths, rank: int) -> bool:
 
 def _last_error(path: Path) -> str:
     """Return the last line of the log that looks like an exception instead of a warning or a source line."""
-    lines = (line.decode("utf-8", "replace") for line in reversed(last_lines(path, _TAIL_BYTES)))
-    return next((line.strip()[:300] for line in lines if _EXCEPTION_LINE.match(line)), "")
+    return endings.last_exception_line([line.decode("utf-8", "replace") for line in last_lines(path, _TAIL_BYTES)])[
+        :300
+    ]

@@ -3,7 +3,6 @@
 import json
 import os
 import queue
-import re
 import signal
 import subprocess
 import sys
@@ -15,7 +14,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import IO, Any
 
-from diagnostics.evidence.endings import exception_of_line, is_victim, kind_of_exception, kind_of_exit_code
+from diagnostics.evidence.endings import (
+    exception_of_line,
+    is_victim,
+    kind_of_exception,
+    kind_of_exit_code,
+    last_exception_line,
+)
 from dtk.launch.processes import free_port, importable, killed_by
 from dtk.parallel import loopback
 
@@ -23,7 +28,6 @@ SHOWN = 300  # Length of an error message that is shown.
 KILLED_S = 2.0  # Timeout for a killed child to exit: one that is blocked in a driver cannot be killed.
 Environments = dict[int, dict[str, str]]  # Rank -> all variables of its process.
 _live: "set[Children]" = set()  # Children to kill if nothing waits for them any more.
-_ERROR_LINE = re.compile(r"[\w.]*(Error|Exception)\b.*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +143,13 @@ class Children:
             return Failed(rank, f"was {killed_by(signal.Signals(-code).name)}", "", victim=-code == signal.SIGABRT)
         log = self._logs[rank]
         log.seek(0)
-        lines = [line.strip()[:SHOWN] for line in log.read()[-65536:].splitlines() if line.strip()]
+        lines = [line[:SHOWN] for line in log.read()[-65536:].splitlines() if line.strip()]
         # A rank that failed before it could report, for example because torch cannot be imported, has left a traceback.
-        errors = [match[0] for line in lines if (match := _ERROR_LINE.match(line))]
-        if rank not in self._errors and not errors:
-            last = "".join(lines[-1:])
+        error_line = last_exception_line(lines)
+        if rank not in self._errors and not error_line:
+            last = "".join(lines[-1:]).strip()
             return Failed(rank, f"ended with exit code {code}", last, victim=is_victim(kind_of_exit_code(code)))
-        type_, message = self._errors.get(rank) or exception_of_line(errors[-1])
+        type_, message = self._errors.get(rank) or exception_of_line(error_line)
         error = f"{type_}: {message}" if type_ else message
         return Failed(rank, "failed", error, victim=is_victim(kind_of_exception(type_, message)))
 

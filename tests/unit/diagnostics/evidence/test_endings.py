@@ -419,3 +419,20 @@ def test_which_of_torchs_allocators_found_no_memory(type_: str, message: str, de
 )
 def test_an_exception_that_nobody_caught_begins_its_line(line: str, uncaught: bool) -> None:
     assert endings.is_uncaught(line) is uncaught
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["Traceback (most recent call last):", "    raise ValueError(x)", "ValueError: 3", "gone"], "ValueError: 3"),
+        (
+            ["KeyError: 'a'", "During handling of it:", "torch.OutOfMemoryError: no memory"],
+            "torch.OutOfMemoryError: no memory",
+        ),
+        (["KeyboardInterrupt"], "KeyboardInterrupt"),
+        (["    ValueError('a source line')", "WARNING: RuntimeError was caught"], ""),
+        ([], ""),
+    ],
+)
+def test_the_last_line_of_a_traceback_is_neither_a_source_line_nor_a_warning(lines: list[str], expected: str) -> None:
+    assert endings.last_exception_line(lines) == expected
