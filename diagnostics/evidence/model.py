@@ -8,6 +8,7 @@ from msgspec import Struct, field
 
 from diagnostics.contract.artifacts import Heartbeat, Status
 from diagnostics.contract.files import read_table
+from diagnostics.contract.findings import EvidenceItem
 from diagnostics.contract.formatting import ranks_spoken
 from diagnostics.contract.origins import at_key
 from diagnostics.evidence.limits import Limits
@@ -95,6 +96,10 @@ class LogFact(Struct, frozen=True):
     fields: dict[str, Any] = field(default_factory=dict)
     """Captured values: field names with units, numbers as numbers, sizes in `_bytes`."""
     time_s: float | None = None
+
+    def quoted(self) -> EvidenceItem:
+        """Return the line as evidence of a finding."""
+        return EvidenceItem("log", self.file, self.text, self.line)
 
 
 _PROBLEMS = read_table(Path(__file__).with_name("problems.yaml"))

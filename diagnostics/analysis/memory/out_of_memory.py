@@ -90,7 +90,7 @@ def ran_out(evidence: Evidence) -> list[RanOut]:
     in_logs = []
     for fact in evidence.facts:
         if fact.kind in ("cuda_oom", "cpu_oom"):
-            item = EvidenceItem("log", fact.file, shortened(fact.text, 300), fact.line)
+            item = fact.quoted()
             record = _decoded(fact.rank, fact.kind.partition("_")[0], fact.fields, item)
             in_logs.append(replace(record, saving="clone" if _TEXT["clone_failed"].search(fact.text) else ""))
     for record in filter(None, (*in_logs, *map(_of_error, evidence.errors))):

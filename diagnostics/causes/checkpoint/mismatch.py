@@ -66,7 +66,7 @@ def decide(evidence: Evidence) -> Finding:
     sizes = [(match["key"], match["saved"], match["own"]) for match in _SIZE.finditer(message)]
     own = own_line(frame for error in errors for frame in error.frames)
     items = [EvidenceItem("error", at.file, shortened(at.message, 200), at.line or None) for at in errors[:4]]
-    items += [EvidenceItem("log", fact.file, fact.text, fact.line) for fact in keys[:4]]
+    items += [fact.quoted() for fact in keys[:4]]
     ranks = {error.rank for error in errors} | {fact.rank for fact in keys}
     return Finding(
         status="confirmed",

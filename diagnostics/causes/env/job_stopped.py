@@ -37,7 +37,7 @@ def decide(job: JobEnvironment) -> Finding:
     first = {fact.file: fact.line for fact in reversed(stops)}
     own = (e for e in job.errors if e.type and not is_victim(kind_of_exception(e.type, e.message, e.frames)))
     failed: list[LogFact | RankError] = [*(fact for fact in job.log if fact.kind in _AFTER_TROUBLE), *own]
-    reason, item = _reason(stop), EvidenceItem("log", stop.file, stop.text[:200], stop.line)
+    reason, item = _reason(stop), stop.quoted()
     if any(trouble.line < first.get(trouble.file, 1 << 60) for trouble in failed):
         return replace(_TEXTS.undecided("after_failure", reason=reason), evidence=(item,))
     if not (confidence := _REASONS[reason]["confidence"]):

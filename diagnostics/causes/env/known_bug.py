@@ -103,7 +103,7 @@ def seen(evidence: Evidence) -> Seen:
     by_bug: dict[KnownBug, EvidenceItem] = {}
     for fact in evidence.facts:
         if bug := struck(fact.text):
-            by_bug.setdefault(bug, EvidenceItem("log", fact.file, fact.text, fact.line))
+            by_bug.setdefault(bug, fact.quoted())
     for error in evidence.errors:
         if bug := struck(error.message):
             by_bug.setdefault(bug, EvidenceItem("error", error.file, error.message[:200], error.line or None))

@@ -9,7 +9,7 @@ from diagnostics.analysis.environment.job import JobEnvironment
 from diagnostics.analysis.environment.recorded import Recorded, interfaces
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.env._lint import lint_cause, set_anywhere
-from diagnostics.contract.findings import EvidenceItem, Finding
+from diagnostics.contract.findings import Finding
 from diagnostics.evidence.model import LogFact
 
 _SHOWN = 8
@@ -37,7 +37,7 @@ def _from_logs(job: JobEnvironment) -> Finding | None:
             facts=_TEXTS.facts([why, "lines"], name=str(name), network=network, nnodes=nnodes, lines=len(facts)),
             confidence=confidence,
             ranks=tuple(sorted({fact.rank for fact in facts if fact.rank is not None})),
-            evidence=tuple(EvidenceItem("log", fact.file, fact.text[:200], fact.line) for fact in facts[:_SHOWN]),
+            evidence=tuple(fact.quoted() for fact in facts[:_SHOWN]),
         )
 
     by_kind: dict[str, list[LogFact]] = defaultdict(list)

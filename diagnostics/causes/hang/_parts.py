@@ -70,7 +70,7 @@ def confirmed(
 
 def lines(facts: Sequence[LogFact]) -> tuple[EvidenceItem, ...]:
     """Lines of logs."""
-    return tuple(EvidenceItem("log", fact.file, fact.text, fact.line) for fact in facts)
+    return tuple(fact.quoted() for fact in facts)
 
 
 def last_places(last: LastSeen | None) -> tuple[Where, ...]:

@@ -152,7 +152,7 @@ def called(wait: Wait) -> str:
 
 def _line(wait: Wait) -> EvidenceItem:
     if wait.fact.kind == "desync_state":
-        return EvidenceItem("log", wait.fact.file, wait.fact.text, wait.fact.line)
+        return wait.fact.quoted()
     numel = f", NumelIn={wait.numel}" if wait.numel is not None else ""
     return EvidenceItem("log", wait.fact.file, _TEXTS.phrase("line", wait=wait, numel=numel), wait.fact.line)
 

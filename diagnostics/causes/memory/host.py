@@ -2,7 +2,7 @@
 
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
-from diagnostics.contract.findings import EvidenceItem, Finding, Where
+from diagnostics.contract.findings import Finding, Where
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.endings import UNNAMED
 from diagnostics.evidence.rank_endings import memory_kills
@@ -27,7 +27,7 @@ def decide(stall: Stall) -> Finding:
     ranks = tuple(sorted(end.rank for end in guilty if end.rank != UNNAMED))
     places = [(end.rank, frame) for end in guilty[:4] if (frame := own_line(end.frames))]
     limits = [fact for fact in stall.job.evidence.facts if fact.kind == "memory_limit"]
-    lines = [EvidenceItem("log", fact.file, fact.text, fact.line) for fact in (*killed[:4], *limits[:1])]
+    lines = [fact.quoted() for fact in (*killed[:4], *limits[:1])]
     return Finding(
         status="confirmed",
         facts=_TEXTS.facts(

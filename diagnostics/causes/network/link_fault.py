@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import EvidenceItem, Finding, Text, worded
+from diagnostics.contract.findings import Finding, Text, worded
 from diagnostics.evidence.model import Evidence, LogFact
 
 _TEXTS = Texts(__file__)
@@ -104,9 +104,7 @@ def decide(faults: LinkFaults) -> Finding:
         facts=worded(_words, faults=faults),
         confidence=_CONFIDENCE,
         victims=tuple(sorted({fact.rank for fact in lines if fact.rank is not None})),
-        evidence=tuple(
-            EvidenceItem("log", fact.file, fact.text, fact.line) for fact in (*lines, *faults.down)[:_SHOWN]
-        ),
+        evidence=tuple(fact.quoted() for fact in (*lines, *faults.down)[:_SHOWN]),
     )
 
 

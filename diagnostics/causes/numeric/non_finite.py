@@ -220,7 +220,7 @@ def _by_log(evidence: Evidence) -> Finding | None:
     step = steps[id(first)]
     place = _TEXTS.phrase("in_log" if step is None else "at_step", at=at, step=step)
     facts = _facts("printed", Settings(), step, figure=figure, value=value, place=place, lines=lines)
-    items = tuple(EvidenceItem("log", fact.file, fact.text, fact.line) for fact in printed[:4])
+    items = tuple(fact.quoted() for fact in printed[:4])
     at_first = [fact for fact in printed if steps[id(fact)] == step and "local" in str(fact.fields["figure"])]
     ranks = tuple(sorted({fact.rank for fact in at_first if fact.rank is not None}))
     whole = len(ranks) == evidence.world_size

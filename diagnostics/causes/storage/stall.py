@@ -64,7 +64,7 @@ def decide(case: Waits) -> Finding:
         EvidenceItem("telemetry" if waited_s else "stacks", file, _TEXTS.phrase("seen", rank=rank))
         for rank, (waited_s, file) in case.ranks.items()
     ]
-    items += [EvidenceItem("log", fact.file, fact.text, fact.line) for fact in case.lines[:4]]
+    items += [fact.quoted() for fact in case.lines[:4]]
     return Finding(
         status="confirmed",
         facts=worded(_words, case=case),
