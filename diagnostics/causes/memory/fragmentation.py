@@ -34,6 +34,13 @@ class Unused(Struct, frozen=True):
     limit_bytes: int | None = None
     """What the process may use; None = not known."""
     retries: int = 0
+    free_bytes: int = 0
+    """On the device, where the process may use all of it."""
+
+    @property
+    def had_room(self) -> bool:
+        """Whether the device had room for the request: what refused it is then not known."""
+        return 0 < (self.requested_bytes or 0) <= self.free_bytes
 
     @property
     def is_cause(self) -> bool:
@@ -45,7 +52,7 @@ class Unused(Struct, frozen=True):
             return False
         if not self.failed:
             return self.retries > 0 and self.unused_bytes >= LEAST_BYTES
-        if self.requested_bytes is None or self.requested_bytes > self.unused_bytes:
+        if self.requested_bytes is None or self.requested_bytes > self.unused_bytes or self.had_room:
             return False
         needed = self.reserved_bytes - self.unused_bytes + self.requested_bytes
         return self.limit_bytes is None or needed <= self.limit_bytes
@@ -54,7 +61,16 @@ class Unused(Struct, frozen=True):
 def decide(job: JobMemory) -> Finding:
     """Compare what is reserved and unused with the request that failed."""
     records = [
-        Unused(end.rank, end.unused_bytes, end.reserved_bytes, end.item, True, end.requested_bytes, limit)
+        Unused(
+            end.rank,
+            end.unused_bytes,
+            end.reserved_bytes,
+            end.item,
+            failed=True,
+            requested_bytes=end.requested_bytes,
+            limit_bytes=limit,
+            free_bytes=0 if end.limit_bytes else end.free_bytes or 0,
+        )
         for end in job.ran_out
         if end.unused_bytes is not None and end.reserved_bytes is not None
         for limit in [end.limit_bytes or end.total_bytes]
@@ -65,6 +81,8 @@ def decide(job: JobMemory) -> Finding:
     guilty = [record for record in records if record.is_cause]
     worst = max(guilty or records, key=lambda record: record.unused_bytes)
     if not guilty:
+        if worst.had_room and worst.requested_bytes:
+            return _TEXTS.undecided("open", facts=worst)
         fits = not worst.failed or worst.unused_bytes < LEAST_UNUSED * worst.reserved_bytes
         row = "none" if fits else "unknown_size" if worst.requested_bytes is None else "too_large"
         return _TEXTS.ruled_out(row, facts=worst)

@@ -160,8 +160,9 @@ def _confirmed(job: JobMemory, leftovers: list[Leftover]) -> Finding:
     )
 
 
-def _least_bytes(job: JobMemory) -> float:
-    return max(LEAST_BYTES, LEAST_SHARE * (job.peak() or 0))
+def _least_bytes(job: JobMemory, steps: int = 1) -> float:
+    """Of one step: what so many recorded steps leave behind counts together, as in a timeline."""
+    return max(LEAST_BYTES, min(LEAST_SHARE, LEAST_GROWTH / steps) * (job.peak() or 0))
 
 
 def _between_backwards(job: JobMemory, unmarked: list[RankMemory]) -> dict[int, int]:
@@ -209,7 +210,7 @@ def _by_snapshot(job: JobMemory, rank: RankMemory) -> Leftover | None:
     leftovers, steps = [], _whole_steps(rank)
     for site, sizes in rank.fullest.kept.items() if rank.fullest is not None and rank.curve is None else ():
         size, most = min(sizes.values()), max(sizes.values())
-        if len(sizes) == steps >= CERTAIN_STEPS and size >= _least_bytes(job) and most <= ALIKE * size:
+        if len(sizes) == steps >= CERTAIN_STEPS and size >= _least_bytes(job, steps) and most <= ALIKE * size:
             item = EvidenceItem("snapshot", rank.snapshot_file, _TEXTS.phrase("seen_held", steps=steps, size=size))
             leftovers.append(Leftover(rank.rank, size, item, 0.9, steps, site=site, at_head=False))
     return max(leftovers, key=lambda leftover: leftover.per_step_bytes, default=None)

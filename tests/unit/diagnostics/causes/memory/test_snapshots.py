@@ -110,6 +110,26 @@ def test_what_every_step_leaves_behind_is_a_leak_at_its_line(tmp_path: Path, ran
     assert cause.cost is not None and cause.cost.value == 100 * 64 * MIB
 
 
+def test_a_small_leak_is_confirmed_by_many_steps(tmp_path: Path) -> None:
+    few, many = tmp_path / "few", tmp_path / "many"
+    few.mkdir()
+    many.mkdir()
+    assert not Job().steps(4, keeps_mib=7).diagnosed(few).root_causes
+    (cause,) = Job().steps(16, keeps_mib=7).diagnosed(many).root_causes
+    assert (cause.cause, cause.ranks) == ("memory.leak", (1,)) and "metrics.py:17" in text_of(cause).summary
+
+
+@pytest.mark.parametrize(("free_mib", "is_cause"), [(50, True), (20 << 10, False)])
+def test_memory_in_pieces_explains_no_request_for_which_the_device_had_room(
+    tmp_path: Path, free_mib: int, is_cause: bool
+) -> None:
+    job = Job().steps(3)
+    job.free(job.allocate(8 << 10, FORWARD))
+    job.run_out(512, FORWARD, free_mib)
+    causes = [cause.cause for cause in job.diagnosed(tmp_path).root_causes]
+    assert ("memory.fragmentation" in causes) == is_cause
+
+
 def test_what_stays_of_two_steps_only_is_no_leak(tmp_path: Path) -> None:
     job = Job().steps(2, keeps_mib=64).steps(6, first=2)
     report = job.diagnosed(tmp_path)
