@@ -82,7 +82,7 @@ def _engine(config: Config) -> None:
     given = {key: getattr(section, key) for key in unknown if getattr(section, key) != getattr(default, key)}
     if sharded and not isinstance(section.reshard_after_forward, bool):
         given["reshard_after_forward"] = section.reshard_after_forward
-    changed = " ".join(f"strategy.{key}={value}" for key, value in given.items())
+    changed = " ".join(f"strategy.{key}={str(value).lower()}" for key, value in given.items())
     wraps = "it wraps the model in DistributedDataParallel, or in FSDP2 over all ranks"
     for holds, typed, why, instead in (
         (not runs, f"strategy={section.name}", wraps, "strategy=ddp or strategy=fsdp, or engine=native"),

@@ -42,14 +42,15 @@ class Swap:
     """
 
     def __init__(self, folder: str, sizes_bytes: Iterable[int]) -> None:
-        size = sum(map(_pages, sizes_bytes)) or mmap.PAGESIZE
+        needed = sum(map(_pages, sizes_bytes))
+        size = needed or mmap.PAGESIZE
         try:
             # tempfile uses O_TMPFILE if the file system supports it, and otherwise unlinks the name immediately.
             self.file = tempfile.TemporaryFile(dir=folder, prefix="dtk-offload-", buffering=0)  # noqa: SIM115
             os.posix_fallocate(self.file.fileno(), 0, size)  # Later a full disk would raise a signal, not an error.
             self.map = mmap.mmap(self.file.fileno(), size)
         except OSError as error:
-            what = f"strategy.offload_folder={folder} cannot take states of {bytes_text(size)}"
+            what = f"strategy.offload_folder={folder} cannot take states{f' of {bytes_text(needed)}' if needed else ''}"
             raise DtkError(what, (error.strerror or str(error)).lower(), "name a folder on another disk") from error
         self.folder = folder
         self.begin = torch.frombuffer(self.map, dtype=torch.uint8).data_ptr()

@@ -164,6 +164,8 @@ def test_a_folder_that_cannot_take_them_is_one_line(tmp_path: Path) -> None:
     for folder, why in ((tmp_path / "none", "no such file or directory"), (tmp_path / "file", "not a directory")):
         with pytest.raises(DtkError, match=why):
             Swap(str(folder), [1])
+    with pytest.raises(DtkError, match="cannot take states: no such file"):  # The check before the ranks start.
+        Swap(str(tmp_path / "none"), [])
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
     try:
