@@ -15,7 +15,7 @@ _WIDE = 120
 """With fewer columns each strategy gets several lines instead of a table row."""
 _LEGEND = (
     "P parameter bytes, K optimizer state bytes (AdamW: 2 P), N ranks, A accumulation steps. Of dimensions: L blocks, "
-    "micro-batches of b x s tokens of width h, e bytes each, r = kv_heads/heads. "
+    "micro-batches of b x s tokens of width h, e bytes each, r = kv_heads/heads, k experts per token. "
     "Every run adds one all_reduce of 24 bytes per step on the control group, and on logging steps "
     "one of 4 bytes; clipping adds 4 bytes where gradients are sharded."
 )
