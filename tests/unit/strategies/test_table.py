@@ -9,7 +9,7 @@ from dtk.strategies.table import render
 @pytest.mark.parametrize("columns", [30, 60, 119, 120, 200])
 def test_every_row_is_there_and_fits(columns: int) -> None:
     text = render(columns=columns)
-    assert all(name in text for name in (*CONFIG_TYPES, "parallel.tp=t", "parallel.pp=p"))
+    assert all(name in text for name in (*CONFIG_TYPES, "parallel.tp=t", "parallel.pp=p", "parallel.ep=x"))
     longest_label = len("  sent per rank and step ") + 20
     assert max(map(len, text.splitlines())) <= max(columns, longest_label)
 
@@ -22,7 +22,7 @@ def test_narrow_text_has_what_the_wide_table_leaves_out() -> None:
 
 def test_markdown_is_a_table() -> None:
     lines = render("markdown").splitlines()
-    assert len({line.count("|") for line in lines}) == 1 and len(lines) == 2 + len(CONFIG_TYPES) + 4
+    assert len({line.count("|") for line in lines}) == 1 and len(lines) == 2 + len(CONFIG_TYPES) + 5
     assert lines[1] == "|---|---|---|---|---|---|"
 
 
