@@ -33,24 +33,24 @@ KIND_OF = {
     SAVED: memory_levels.SAVED,
     **dict.fromkeys((OTHER, UNKNOWN), memory_levels.UNKNOWN),
 }
-"""What each category is drawn as over time."""
+"""Kind under which each category is drawn over time."""
 _BY_PHASE = {"gather": GATHERED, "reduce": BUCKETS, "forward": ACTIVATIONS, "evaluation": ACTIVATIONS}
 _Move = tuple[float, int, tuple[tuple[int, int], ...]]
-"""When, what goes first at equal times (releases before allocations), changes of levels."""
+"""Time (us), order at equal times (releases before allocations), and changes of levels."""
 
 
 class Peak(Struct, frozen=True):
-    """One rank's peak, taken apart."""
+    """One rank's peak, by category."""
 
     total_bytes: int
     categories: dict[str, int]
-    """The largest first; they add up to the total."""
+    """Bytes by category, largest first; they add up to `total_bytes`."""
     computed: tuple[str, ...]
-    """Categories that rest on the model's size rather than on recorded allocations."""
+    """Categories computed from the model's size rather than from recorded allocations."""
 
 
 class _Sorter:
-    """Says what allocations of one curve are for; each question takes a search among its steps at most."""
+    """Classifies the allocations of one curve. Each query is a binary search over the steps or backward passes."""
 
     def __init__(self, curve: Curve, logits_bytes: int | None) -> None:
         self._logits_bytes = logits_bytes
@@ -60,17 +60,17 @@ class _Sorter:
         self._backward_starts = [start for start, _ in self._backward]
 
     def next_step_us(self, block: Allocation) -> float:
-        """When the step after the allocation's own begins: what lives then has outlived its step."""
+        """Return the start of the step after the allocation's own; a block alive then has outlived its step."""
         span = self._steps.get(block.step) if block.step is not None else None
         at = bisect_right(self._step_starts, span.start_us) if span is not None else len(self._step_starts)
         return self._step_starts[at] if at < len(self._step_starts) else inf
 
     def category(self, block: Allocation, *, outlived: bool) -> str:
-        """Return what the allocation is for.
+        """Return the category of an allocation.
 
         Args:
             block: an allocation of the curve.
-            outlived: whether it is to be told for a moment in a later step than its own.
+            outlived: whether to classify it at a time after its own step.
         """
         communicates = block.phase in ("gather", "reduce")
         if block.gathered or block.phase == "checkpoint":
@@ -118,7 +118,7 @@ def peak(job: JobMemory, rank: RankMemory) -> Peak | None:
 
 
 def _of_history(rank: RankMemory) -> Peak | None:
-    """Of the device with the highest peak, by the stacks in a snapshot or the categories of torch's profiler."""
+    """Return the peak of the device with the highest one, by a snapshot or torch's profiler; None without one."""
     history = rank.history[0] if rank.history is not None else None
     if history is None or history.peak is None or not memory_levels.total(history.peak):
         return None
@@ -128,7 +128,7 @@ def _of_history(rank: RankMemory) -> Peak | None:
 
 
 def shared_out(before_bytes: int, states: States | None) -> dict[str, int]:
-    """Share bytes from before the window among the model states in the order of their life; the rest is unknown."""
+    """Distribute bytes from before the window over the model states, longest-lived first; the remainder is unknown."""
     parts = {}
     if states is not None:
         sizes = ((PARAMETERS, states.parameters), (OPTIMIZER, states.optimizer), (GRADIENTS, states.gradients))
@@ -145,10 +145,10 @@ def sweep(curve: Curve, before_bytes: int, states: States | None, logits_bytes: 
     """Return rows of bytes by kind over time, in seconds from the first event; the peak of the curve is one of them.
 
     Args:
-        curve: of one rank.
-        before_bytes: what lay on the device before the window, measured or computed.
-        states: of the model, to share that out among; None = not known.
-        logits_bytes: of one micro-batch, where known.
+        curve: the curve of one rank.
+        before_bytes: bytes on the device before the window, measured or computed.
+        states: model states over which to distribute `before_bytes`; None if unknown.
+        logits_bytes: size of the logits of one micro-batch; None if unknown.
     """
     levels = _levels(before_bytes, states)
     levels[AT[RESERVED]] = curve.reserved[0][1] if curve.reserved else 0
@@ -163,7 +163,7 @@ def sweep(curve: Curve, before_bytes: int, states: States | None, logits_bytes: 
         if end_us <= block.start_us:
             continue  # shorter than the clock can tell
         place = last = AT[KIND_OF[sorter.category(block, outlived=False)]]
-        if later_us < end_us:  # in the next step it is for something else: gradients, or kept
+        if later_us < end_us:  # in the next step its category changes: gradients, or kept
             last = AT[KIND_OF[sorter.category(block, outlived=True)]]
         starts.append((block.start_us, 3, ((place, size),)))
         if last != place:
@@ -187,7 +187,7 @@ def _levels(before_bytes: int, states: States | None) -> list[int]:
 
 
 def _released(curve: Curve, before_bytes: int, states: States | None) -> Iterator[_Move]:
-    """Of what lay there before: the youngest goes first."""
+    """Yield the releases of memory allocated before the window; the shortest-lived states are released first."""
     left, old = before_bytes, _levels(before_bytes, states)
     for time_us, size in curve.released if curve.baseline_bytes is not None else ():
         left = max(0, left - size)

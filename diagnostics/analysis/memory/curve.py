@@ -15,11 +15,11 @@ _PHASES = patterns_beside(__file__)
 """Phase -> annotations that name it, the most specific phase first."""
 _CPU = 0  # c10::DeviceType::CPU.
 _HELD_A_WHILE = frozenset({"gather", "reduce", "checkpoint", "data"})
-"""Phases whose buffers outlive a step by design: work objects of collectives, asynchronous saves, batches ahead."""
+"""Phases whose buffers outlive a step by design: collectives' work objects, asynchronous saves, prefetched batches."""
 
 
 class Allocation(Struct):
-    """One block of memory within the window."""
+    """One block of memory allocated within the window."""
 
     size_bytes: int
     start_us: float
@@ -27,29 +27,29 @@ class Allocation(Struct):
     phase: str
     """`forward`, `backward`, `gather`, `reduce`, `optimizer`, `checkpoint`, `evaluation`, `clip`, ... or `step`."""
     region: str
-    """Innermost annotation that was open."""
+    """Innermost open annotation."""
     end_us: float | None = None
-    """None: alive when the window closed."""
+    """Time of release; None if alive at the end of the window."""
     gathered: bool = False
-    """The output of a gather that the user's code called."""
+    """Whether it is the output of a gather called by user code."""
     lent: bool = False
-    """Read or written by another collective: backends hold on to it for a while (gloo in its work objects)."""
+    """Whether another collective reads or writes it: backends keep such buffers for a while (gloo's work objects)."""
     sent: bool = False
-    """What a reduce_scatter reads; what it writes are gradients."""
+    """Whether it is the input of a reduce_scatter, whose output holds gradients."""
     thread: int = 0
-    """Of the host."""
+    """Host thread of the allocation."""
     backend: bool = False
-    """Made by a collective itself on the host, as gloo's copies: how many there are depends on timing."""
+    """Whether a collective allocated it on the host, as gloo's copies are; their number depends on timing."""
 
 
 class Curve(Struct):
-    """One rank's memory on its device, over the profiled window."""
+    """One rank's memory on its device over the profiled window."""
 
     device_type: int
     baseline_bytes: int | None
-    """Allocated before the window; None where the allocator does not tell (CPU)."""
+    """Bytes allocated before the window; None if the allocator does not record them (CPU)."""
     peak_bytes: int = 0
-    """Highest value; without a baseline only what the window allocated."""
+    """Highest value; without a baseline, it only includes allocations in the window."""
     peak_us: float = 0.0
     peak_step: int | None = None
     peak_region: str = ""
@@ -57,31 +57,31 @@ class Curve(Struct):
     allocations: list[Allocation] = field(default_factory=list)
     steps: list[tuple[int, Span]] = field(default_factory=list)
     backward: list[tuple[float, float]] = field(default_factory=list)
-    """(start, end) of the backward passes, us."""
+    """Intervals (start, end) of the backward passes, us."""
     start_us: float = 0.0
     end_us: float = 0.0
     peak_thread: int = 0
-    """Of the host, that made the allocation which reached the peak."""
+    """Host thread of the allocation that reached the peak."""
     peak_site: Frame | None = None
-    """The function that was at work there, where functions were traced."""
+    """Function that was running at the peak, if functions were traced."""
     kept_sites: dict[str, Counter[Frame]] = field(default_factory=dict)
-    """Region -> the functions in which was allocated what outlives its step, where functions were traced: bytes."""
+    """Bytes that outlive their step, by region and allocating function, if functions were traced."""
     released: list[tuple[float, int]] = field(default_factory=list)
-    """(us, bytes) that had been allocated before the window."""
+    """Releases (us, bytes) of memory allocated before the window."""
     reserved: list[tuple[float, int]] = field(default_factory=list)
-    """(us, bytes) that the device's allocator holds, where it changed; empty on CPU."""
+    """Changes (us, bytes) of the memory reserved by the device's allocator; empty on CPU."""
     is_cut: bool = False
-    """There were more than `MAX_EVENTS` events."""
+    """Whether there were more than `MAX_EVENTS` events."""
 
     def retained(self) -> dict[int, Counter[str]]:
-        """Step -> bytes by region that it left alive when the window closed, without what outlives a step by design."""
+        """Return step -> bytes by region left alive at the end of the window, except what outlives a step by design."""
         result: dict[int, Counter[str]] = {number: Counter() for number, _ in self.steps}
         for block in self.outlive() if result else ():
             result[block.step or 0][block.region] += block.size_bytes
         return result
 
     def between_backwards(self) -> list[int]:
-        """Bytes that stay of those allocated from one backward pass's end to the next one's, of collectives too."""
+        """Return the bytes allocated between consecutive ends of backward and never freed, collectives included."""
         ends = [end for _, end in self.backward]
         sums = [0] * max(0, len(ends) - 1)
         for block in self.allocations:
@@ -119,7 +119,7 @@ def build(marks: TraceMarks) -> Curve | None:
     for event in ordered:
         level += event.bytes
         if event.bytes > 0:
-            if (released := live.pop(event.address, None)) is not None:  # On a thread that tells nothing.
+            if (released := live.pop(event.address, None)) is not None:  # Freed without an event.
                 released.end_us = event.ts_us
                 level -= released.size_bytes
             at = bisect_left(backward_ends, event.ts_us)
@@ -147,7 +147,7 @@ def _alive(blocks: list[Allocation], at_us: float) -> list[Allocation]:
 
 
 def _of_device(events: list[MemoryEvent]) -> list[MemoryEvent]:
-    """Of the accelerator with the most bytes, else of the CPU; by time."""
+    """Return the events of the accelerator with the most bytes, otherwise of the CPU; sorted by time."""
     most: dict[tuple[int, int], int] = {}
     for event in events:
         key = (event.device_type, event.device_id)
@@ -159,7 +159,7 @@ def _of_device(events: list[MemoryEvent]) -> list[MemoryEvent]:
 
 
 class OpenSpans:
-    """Spans, ascending by start, of which those that are open are asked for, at moments that only go forward."""
+    """Finds the open spans at given times. Spans are sorted by start, and times must not decrease."""
 
     def __init__(self, spans: Iterable[Span]) -> None:
         self._spans = iter(spans)
@@ -167,7 +167,7 @@ class OpenSpans:
         self._open: list[Span] = []
 
     def at(self, now_us: float) -> list[Span]:
-        """Return those that are open now, the outermost first."""
+        """Return the spans open at `now_us`, outermost first."""
         while self._next is not None and self._next.start_us <= now_us:
             self._open.append(self._next)
             self._next = next(self._spans, None)
@@ -179,7 +179,7 @@ def _allocation(event: MemoryEvent, spans: list[Span], backward: Span | None) ->
     """Return the event as an allocation with its step, phase and region."""
     names = [span.name for span in spans]
     step = next((span for span in spans if span.name.startswith(STEP)), None)
-    # The most specific phase that the open annotations name counts.
+    # The most specific phase named by an open annotation is used.
     named = (phase for phase, regex in _PHASES.items() if any(map(regex.search, names)))
     if not (phase := next(named, "")):
         if backward is not None and backward.start_us <= event.ts_us:
@@ -211,7 +211,7 @@ def without_backend(curve: Curve) -> Curve:
 
 
 def _released(allocations: list[Allocation]) -> list[Allocation]:
-    """Give an end to gathered buffers that gloo's threads freed untold: a unit is gathered again only then."""
+    """End gathered buffers that gloo's threads freed without an event, at the next gather of the same unit."""
     younger: dict[tuple[str, int], float] = {}
     result = []
     for block in reversed(allocations):

@@ -1,4 +1,4 @@
-"""What one rank gathers and reduces, from flight dumps and rings: sizes, who called, how often."""
+"""One rank's gathers and reductions, from flight dumps and rings: sizes, callers, counts."""
 
 import re
 from collections import Counter
@@ -18,49 +18,49 @@ from diagnostics.evidence.trace.events import DTYPE_BYTES
 
 Kind = Literal["unit", "user", "object", "state_dict", "library", "unknown"]
 _OWN = re.compile(r"(?:^|/)dtk/(?:tasks|dimensions|models|train)/[^/]+$")
-"""dtk's own code, whose gathers a layout needs: of the largest logits over a vocabulary that is divided, for one."""
+"""dtk's own code, whose gathers are part of a layout, such as the maximum of logits over a sharded vocabulary."""
 _STATE_DICT = ("state_dict", "full_tensor", "summon_full_params")
 _OBJECT_CALLS = frozenset({"all_gather_object", "gather_object"})
 TRANSPARENT = (
     "distributed_c10d.py", "c10d_logger.py", "typing_extensions.py", "contextlib.py", "functools.py",
     "record/collectives.py",
 )  # fmt: skip
-"""Files between a user's call of torch.distributed and the collective."""
+"""Files between a user's call to torch.distributed and the collective."""
 GATHERS = frozenset({"all_gather", "gather"})
 _IN_BACKWARD = frozenset({"_engine_run_backward", "_pre_backward", "_pre_backward_hook", "pre_backward"})
 _PREFETCHES = frozenset({"_prefetch_unshard", "_backward_prefetch", "_prefetch_handle"})
-"""Functions of both FSDPs that gather the unit whose turn comes next."""
+"""Functions of FSDP1 and FSDP2 that prefetch the next unit."""
 LEAST_UNIT = 1024
-"""Elements: smaller gathers and reductions are of the same size by chance."""
+"""Number of elements below which a gather and a reduction may have the same size by chance."""
 _REDUCTIONS = frozenset({"reduce_scatter", "all_reduce"})
 
 
 class Gather(Struct, frozen=True):
-    """One call that brings bytes of other ranks to this one."""
+    """One call that gathers data from other ranks onto this one."""
 
     kind: Kind
     full_bytes: int
-    """Of the output: all ranks' parts."""
+    """Size of the full output, over all ranks."""
     ranks: int
-    """Size of the group."""
+    """Number of ranks in the group."""
     file: str
-    """Evidence it is from."""
+    """File of the evidence."""
     evidence: str
-    """`trace`, `flight` or `ring`."""
+    """Kind of the evidence: `trace`, `flight` or `ring`."""
     is_list: bool = False
     unit: str = ""
-    """Name of the FSDP unit; empty = the root."""
+    """Name of the FSDP unit; empty for the root."""
     op: str = "all_gather"
     step: int | None = None
     region: str = ""
     site: Frame | None = None
     like_parameter: bool = False
-    """This rank's part is as large as one of the parameters."""
+    """Whether this rank's part has the size of one of the parameters."""
     at_head: bool = False
-    """The line is that of the function's head, all that a trace tells."""
+    """Whether `site` is the first line of the function, which is all that a trace records."""
     start_us: float | None = None
     guessed: bool = False
-    """A unit's only by its size: sequence parallelism gathers and reduces equal sizes as well."""
+    """Whether it is attributed to a unit by size alone; sequence parallelism also gathers and reduces equal sizes."""
 
 
 class UnitUse(Struct):
@@ -77,21 +77,21 @@ class Traffic(Struct):
 
     gathers: list[Gather] = field(default_factory=list)
     units: dict[str, UnitUse] = field(default_factory=dict)
-    """Traces only: name -> use."""
+    """Uses by unit name; only from traces."""
     scattered: set[int] = field(default_factory=set)
-    """Bytes of the full inputs of reduce_scatters."""
+    """Sizes in bytes of the full inputs of reduce_scatters."""
     threads: list[int] = field(default_factory=list)
-    """Traces only: of the host, of each gather."""
+    """Host thread of each gather; only from traces."""
     moves: list[Move] = field(default_factory=list)
-    """Of units, in order."""
+    """Gathers and reductions of sharded units, in order of issue."""
 
     @property
     def whole(self) -> Whole:
-        """All units together: the whole model as it is gathered."""
+        """The total size of all sharded units, as they are gathered."""
         return units.whole(self.moves)
 
     def kept_bytes(self) -> int:
-        """Bytes of units that are gathered no more often than reduced, several in a row; 0 = freed or not known."""
+        """Return the bytes of units gathered no more often than reduced, several in a row; 0 if freed or unknown."""
         remaining = units.remaining(self.moves)
         return remaining.least_bytes if remaining is not None else 0
 
@@ -99,7 +99,7 @@ class Traffic(Struct):
 def of_calls(
     calls: Sequence[Call], members: Mapping[GroupKey, tuple[int, ...]], file: str, world_size: int | None
 ) -> Traffic:
-    """By the frames of a flight dump; without frames a gather whose size is reduced as well is a unit's."""
+    """Classify gathers by frames of a flight dump; without frames, a gather whose size is also reduced is a unit's."""
     traffic = Traffic()
     reduced = {sum(call.wire.amounts) for call in calls if call.wire.op in _REDUCTIONS}
     likely = _group_size(calls, reduced) or world_size or 1
@@ -119,7 +119,7 @@ def of_calls(
         names = {str(raw.get("name", "")) for raw in frames if isinstance(raw, dict)}
         guessed = kind == "unknown" and elements * ranks in reduced and elements >= LEAST_UNIT
         kind = "unit" if guessed else kind
-        settled = settle(call)  # which takes the frames away
+        settled = settle(call)  # removes the frames
         kind = "object" if settled.user_op in _OBJECT_CALLS else kind
         full, op = elements * item * ranks, settled.user_op or wire.op
         if kind == "unit":
@@ -134,7 +134,7 @@ def of_calls(
 
 
 def _group_size(calls: Sequence[Call], reduced: set[int]) -> int | None:
-    """Of a sharded group that the dump does not describe: each unit's whole size is reduced, its part gathered."""
+    """Return the size of a sharded group that the dump omits: units are reduced whole and gathered from equal parts."""
     gathered = (sum(call.wire.amounts) for call in calls if call.wire.op in GATHERS)
     parts = Counter(size for size in gathered if size >= LEAST_UNIT)
     votes: Counter[int] = Counter()
@@ -145,13 +145,13 @@ def _group_size(calls: Sequence[Call], reduced: set[int]) -> int | None:
 
 
 def _only_units(traffic: Traffic) -> None:
-    """Reductions count as a unit's where one of that size is gathered: gloo shows reduce_scatter as all_reduce."""
+    """Keep only reductions whose size is also gathered: gloo records reduce_scatter as all_reduce."""
     sizes = {move.unit for move in traffic.moves if move.what == "gather"}
     traffic.moves = [move for move in traffic.moves if move.unit in sizes]
 
 
 def _caller(call: Call) -> tuple[Kind, bool]:
-    """Who called, by the frames between torch's own and the user's; and whether into a list of tensors."""
+    """Return the caller, by frames between torch and the user's code, and whether the output is a list of tensors."""
     frames = call.frames if isinstance(call.frames, list | tuple) else ()
     is_list, direct = False, True
     for raw in frames:

@@ -1,4 +1,4 @@
-"""What is known of a job's memory: the size of the model, and each rank's curve, gathers, timeline and snapshot."""
+"""Everything known about a job's memory: the model's size, and each rank's curve, gathers, timeline and snapshot."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
@@ -26,12 +26,12 @@ from diagnostics.evidence.readers.trace import TraceFile
 from diagnostics.evidence.trace.memory_marks import is_worth_reading, read_marks
 
 MAX_FILES = 16
-"""Traces, dumps, rings and snapshots of each kind that are read: those of the first ranks."""
+"""Maximum number of files of each kind (traces, dumps, rings, snapshots) to read, starting with the lowest ranks."""
 MAX_STEPS = 500_000
-"""Of the timelines of all ranks together; each keeps at least `_LEAST_STEPS`."""
+"""Maximum number of timeline steps over all ranks; each rank keeps at least `_LEAST_STEPS`."""
 _LEAST_STEPS = 64  # Eight for each eighth that `growth` compares.
 PREDICTED_RANKS = 64
-"""Size of the job of which a small one is a trial."""
+"""Number of ranks of the job for which a smaller one is a trial."""
 _OPTIMIZER = "Optimizer.step#"
 H = TypeVar("H", bound=CallFile | SnapshotFile | MemoryTimelineFile | TimelineFile | TraceFile)
 T = TypeVar("T")
@@ -39,23 +39,23 @@ Job = TypeVar("Job", bound="JobMemory")
 
 
 class Prediction(Struct, frozen=True):
-    """One rank's peak on `PREDICTED_RANKS` ranks."""
+    """The predicted peak of one rank in a job of `PREDICTED_RANKS` ranks."""
 
     peak_bytes: int
     without_bytes: int
-    """The same without what the finding is about."""
+    """The predicted peak without the memory that the finding is about."""
 
 
 class Capacity(Struct, frozen=True):
-    """What one rank may use."""
+    """The memory available to one rank."""
 
     size_bytes: int
     source: str
-    """File or kind of evidence."""
+    """File or kind of the evidence."""
 
 
 class RankMemory(Struct):
-    """One rank."""
+    """Memory evidence of one rank."""
 
     rank: int
     trace_file: str = ""
@@ -68,48 +68,48 @@ class RankMemory(Struct):
     snapshot: Snapshot | None = None
     snapshot_file: str = ""
     exported: History | None = None
-    """By torch's profiler."""
+    """History exported by torch's profiler."""
     exported_file: str = ""
     optimizer: str = ""
-    """Class of the optimizer, as the trace names it."""
+    """Class of the optimizer, as named in the trace."""
 
     @property
     def steps(self) -> list[StepMemory]:
-        """Of the timeline."""
+        """Steps of the timeline; empty without one."""
         return self.timeline.steps if self.timeline is not None else []
 
     @property
     def fullest(self) -> DeviceMemory | None:
-        """Of a snapshot, the device with the highest peak that a history recorded."""
+        """Device of the snapshot with the highest peak that has a history; None if there is none."""
         devices = self.snapshot.devices.values() if self.snapshot is not None else ()
         return max((one for one in devices if one.history is not None), key=lambda one: one.peak_bytes, default=None)
 
     @property
     def history(self) -> tuple[History, str, str] | None:
-        """Memory by category over time, with kind and file of the evidence: of a snapshot, else as exported."""
+        """Memory by category over time, with evidence kind and file; a snapshot is preferred to a profiler export."""
         if self.fullest is not None and self.fullest.history is not None:
             return self.fullest.history, SnapshotFile.kind, self.snapshot_file
         return None if self.exported is None else (self.exported, MemoryTimelineFile.kind, self.exported_file)
 
     def user_gathers(self) -> list[Gather]:
-        """Return gathers that are not a sharded unit's, from the evidence that knows most about each."""
+        """Return gathers that belong to no sharded unit, from the most informative evidence that has any."""
         every = [traffic.gathers for traffic in (self.ring, self.flight, self.trace) if traffic]
         own = ([call for call in gathers if call.kind in ("user", "object")] for gathers in every)
         return next(filter(None, own), [])
 
     def unit_gathers(self, sharded: bool) -> list[Gather]:
-        """Return gathers of sharded units: by annotation or frames; if the job is known as `sharded`, also by size."""
+        """Return gathers of sharded units, known by annotation or frames; if the job is `sharded`, also by size."""
         every = [traffic.gathers for traffic in (self.trace, self.ring, self.flight) if traffic]
         units = ([call for call in gathers if call.kind == "unit"] for gathers in every)
         certain = ([call for call in calls if sharded or not call.guessed] for calls in units)
         return next(filter(None, certain), [])
 
     def scattered(self) -> set[int]:
-        """Return full sizes, in bytes, that are reduced and scattered as well as gathered."""
+        """Return the full input sizes of reduce_scatters, in bytes."""
         return {size for traffic in (self.trace, self.ring, self.flight) if traffic for size in traffic.scattered}
 
     def whole(self) -> Whole:
-        """Return all sharded units together, as they are gathered."""
+        """Return the total size of all sharded units, as they are gathered."""
         for traffic in (self.trace, self.flight):
             if traffic is not None and traffic.moves and not any(call.guessed for call in traffic.gathers):
                 return traffic.whole
@@ -117,31 +117,31 @@ class RankMemory(Struct):
 
 
 class JobMemory(Struct):
-    """The whole job."""
+    """Memory evidence of a job."""
 
     evidence: Evidence
     size: ModelSize
     ranks: dict[int, RankMemory] = field(default_factory=dict)
-    """With any evidence of memory, ascending."""
+    """Ranks with any evidence of memory, in ascending order."""
     nodes: dict[int, Timeline] = field(default_factory=dict)
     """Telemetry by node."""
     ran_out: list[RanOut] = field(default_factory=list)
 
     @property
     def is_dtk(self) -> bool:
-        """Whether remedies are overrides."""
+        """Whether this is a dtk run, whose remedies are configuration overrides."""
         return self.evidence.run is not None
 
     @property
     def out_of_memory(self) -> bool:
-        """Whether memory ran out, by any evidence."""
+        """Whether any evidence shows that memory ran out."""
         run = self.evidence.run
         state = run.state if run is not None else ""
         return bool(self.ran_out) or state == "oom"
 
     @property
     def on_cpu(self) -> bool:
-        """Whether the job's tensors are in host memory, so that there is neither a caching allocator nor a device."""
+        """Whether the tensors are in host memory, in which case there is neither a caching allocator nor a device."""
         last = [rank.steps[-1] for rank in self.ranks.values() if rank.steps]
         return (
             any(record.device == "cpu" for record in self.ran_out)
@@ -155,7 +155,7 @@ class JobMemory(Struct):
         return (self.size.shards or 1) > 1
 
     def before_window(self, rank: RankMemory) -> int | None:
-        """Bytes that lay on the device before the profiled window: measured, or computed from the model states."""
+        """Return the bytes on the device before the profiled window, measured or computed from the model states."""
         if rank.curve is None:
             return None
         if rank.curve.baseline_bytes is not None:
@@ -163,11 +163,11 @@ class JobMemory(Struct):
         states = self.size.states()
         if states is None:
             return None
-        kept = self.size.traits.keeps_gradients  # DDP's buckets hold the gradients between steps
+        kept = self.size.traits.keeps_gradients  # DDP's buckets keep the gradients between steps
         return states.parameters + states.optimizer + (states.gradients if kept else 0)
 
     def peak_bytes(self, rank: RankMemory) -> int | None:
-        """Peak of tensors on this rank's device: by its curve, the allocator's own figure, the snapshot."""
+        """Return the peak of tensors on this rank's device, the highest of all evidence; None if unknown."""
         devices = rank.snapshot.devices.values() if rank.snapshot else ()
         in_steps = (step.peak_allocated_bytes or 0 for step in rank.steps)
         own = rank.exported.peak if rank.exported is not None else None
@@ -175,14 +175,14 @@ class JobMemory(Struct):
         return max(self.curve_peak(rank), *in_steps, *(device.peak_bytes for device in devices), exported) or None
 
     def curve_peak(self, rank: RankMemory) -> int:
-        """Return the recorded peak of a rank, in bytes, with what was allocated before the window."""
+        """Return the recorded peak of a rank in bytes, including memory allocated before the window."""
         if rank.curve is None:
             return 0
         before = 0 if rank.curve.baseline_bytes is not None else self.before_window(rank) or 0
         return rank.curve.peak_bytes + before
 
     def peak(self) -> int | None:
-        """Peak of the rank with the highest."""
+        """Return the highest peak of any rank, in bytes; None if unknown."""
         return max((self.peak_bytes(rank) or 0 for rank in self.ranks.values()), default=0) or None
 
     def highest(self) -> RankMemory | None:
@@ -191,21 +191,21 @@ class JobMemory(Struct):
         return rank if rank is not None and rank.curve is not None else None
 
     def least_bytes(self) -> int:
-        """All sharded units together have at least so many bytes; 0 = not known."""
+        """Return a lower bound for the size of all sharded units together; 0 if unknown."""
         return max((rank.whole().least_bytes for rank in self.ranks.values()), default=0)
 
     def ranks_of(self, seen: Iterable[int], group_size: int) -> tuple[int, ...]:
-        """Ranks that issued a collective: all of the job when its group is the job, else those it was seen on."""
+        """Return the ranks that issued a collective: all ranks if its group spans the job, else those in `seen`."""
         world = self.size.world_size
         return tuple(range(world)) if world and group_size == world else tuple(sorted(set(seen)))
 
     def ran_out_at(self, ranks: Iterable[int]) -> list[tuple[int | None, Frame]]:
-        """Ranks and lines in which they ran out of memory, by their tracebacks; at most 8."""
+        """Return ranks and the source lines at which they ran out of memory, from their tracebacks; at most 8."""
         records = [record for record in self.ran_out if record.site is not None and record.rank in set(ranks)]
         return [(record.rank, record.site) for record in records if record.site is not None][:8]
 
     def capacity(self) -> Capacity | None:
-        """Return what a rank may use: its GPU, by message or telemetry; on a CPU its share of the node's memory."""
+        """Return the memory available to a rank: its GPU, from a message or telemetry; on CPU its share of the node."""
         for record in self.ran_out:
             if size_bytes := record.limit_bytes or record.total_bytes:
                 return Capacity(size_bytes, record.item.file)
@@ -218,14 +218,14 @@ class JobMemory(Struct):
         return None
 
     def predicted(self, fixed_bytes: int = 0, linear_bytes: int = 0) -> Prediction | None:
-        """Peak of a rank on `PREDICTED_RANKS` ranks; None where the peak or the ranks are not known, or are as many.
+        """Return a rank's peak on `PREDICTED_RANKS` ranks; None if it is unknown or the job already has that many.
 
         Model states shrink as they are sharded further, what is gathered whole stays, outputs that hold every rank's
         part grow with the ranks (measured exponents of the peak over world_size: -1, 0 and +1).
 
         Args:
-            fixed_bytes: of the finding, the same on any number of ranks.
-            linear_bytes: of the finding, proportional to the ranks.
+            fixed_bytes: memory of the finding that does not depend on the number of ranks.
+            linear_bytes: memory of the finding that is proportional to the number of ranks.
         """
         world, peak = self.size.world_size, self.peak()
         if not world or peak is None or world >= PREDICTED_RANKS:
@@ -237,7 +237,7 @@ class JobMemory(Struct):
 
 
 def read(evidence: Evidence, kind: type[Job]) -> Job:
-    """Read what there is as a job of this kind; what cannot be read is a problem under coverage."""
+    """Read the memory evidence as a job of this kind; unreadable files are reported as problems under coverage."""
     job = kind(evidence, model_size.read(evidence), ran_out=ran_out(evidence))
     _timelines(job)
     for snapshot_file, snapshot in _loaded(job, _first(evidence.handles(SnapshotFile)), SnapshotFile.load, "snapshot"):
@@ -275,7 +275,7 @@ def _first(handles: Iterable[H]) -> list[H]:
 
 
 def _loaded(job: JobMemory, handles: Iterable[H], load: Callable[[H], T], kind: str = "") -> Iterator[tuple[H, T]]:
-    """Yield what can be read; the rest is a problem of this kind, or (empty) one that other causes' readers tell."""
+    """Yield readable files; others become problems of this kind, unless it is empty (reported elsewhere)."""
     for handle in handles:
         try:
             content = load(handle)
@@ -307,7 +307,7 @@ def _traces(job: JobMemory) -> None:
             marks = read_marks(handle.path, limits)
             number = handle.rank if marks.rank is None else marks.rank
             if number is None or job.ranks.get(number, RankMemory(number)).trace is not None:
-                continue  # a second window of one rank says nothing new about gathers
+                continue  # a second window of one rank adds nothing about gathers
             rank = _of(job, number)
             rank.trace, rank.trace_file = profiled.traffic(marks, handle.file, job.size.world_size), handle.file
             names = (span.name for span in marks.spans if span.name.startswith(_OPTIMIZER))
@@ -319,7 +319,7 @@ def _traces(job: JobMemory) -> None:
             if marks.has_functions:
                 profiled.add_sites(handle, rank.trace, rank.curve)
         except (OSError, ValueError):
-            continue  # the causes of slow steps say so
+            continue  # reported by the causes of slow steps
 
 
 def _flights(job: JobMemory) -> None:

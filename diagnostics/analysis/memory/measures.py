@@ -1,4 +1,4 @@
-"""`report.measures.memory`: each rank's peak, its place, the curve, the categories at the peak; and the plan."""
+"""`report.measures.memory`: each rank's peak, its location, the curve, the categories at the peak; and the plan."""
 
 from itertools import islice
 from typing import Any
@@ -14,28 +14,28 @@ from diagnostics.analysis.memory.over_time import PROCESS, MemoryStack, of_sampl
 from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.values import MOST_BYTES
 
-MAX_RANKS = 1024  # A convention: rows that a report.json stays readable with.
+MAX_RANKS = 1024  # A convention: a number of rows at which report.json stays readable.
 MAX_STACKED = 8
-"""Ranks whose memory is told by category over time: those with the highest peaks."""
+"""Number of ranks, those with the highest peaks, whose memory is reported by category over time."""
 _MISSED = 1.02
-"""A peak elsewhere that is so much higher than the curve's own is told beside it."""
+"""Ratio to the curve's own peak above which a peak measured elsewhere is reported with it."""
 
 
 class MeasuredJob(JobMemory):
-    """The memory of a job, from which its causes are decided, with its part of the report's figures."""
+    """The memory of a job, from which its causes are decided, and its section of the report's measures."""
 
     def measures(self) -> dict[str, Any]:
-        """Return JSON values for `report.measures`; nothing where memory was not recorded."""
+        """Return JSON values for `report.measures`; empty if no memory was recorded."""
         return {"memory": measures(self)} if self.ranks or self.nodes else {}
 
 
 def read(evidence: Evidence) -> MeasuredJob:
-    """Read what is recorded of the memory of a job."""
+    """Read the recorded memory of a job."""
     return read_job(evidence, MeasuredJob)
 
 
 def measures(job: JobMemory) -> dict[str, Any]:
-    """JSON values; `ranks` by rank, the highest peaks are among them however many there are."""
+    """Return JSON values. `ranks` is sorted by rank and always includes the ranks with the highest peaks."""
     model, states = job.size, job.size.states()
     plan = planned(job)
     resident = {n: max((step.rss_bytes or 0 for step in rank.steps), default=0) for n, rank in job.ranks.items()}
@@ -78,7 +78,7 @@ def _curve(stack: MemoryStack) -> dict[str, Any]:
 
 
 def _over_time(job: JobMemory, rank: RankMemory, stack: MemoryStack) -> dict[str, Any]:
-    """With what limits it."""
+    """Return the stack as JSON values, with the device's capacity and any higher peak measured elsewhere."""
     elsewhere = job.peak_bytes(rank) or 0
     if stack.of != PROCESS:
         stack.capacity_bytes = _capacity(job, rank)
@@ -88,7 +88,7 @@ def _over_time(job: JobMemory, rank: RankMemory, stack: MemoryStack) -> dict[str
 
 
 def _capacity(job: JobMemory, rank: RankMemory) -> int | None:
-    """Of the rank's device, where a message or telemetry tells it and no device differs."""
+    """Return the capacity of the rank's device by a message, or by telemetry if all devices are equal; else None."""
     for record in job.ran_out:
         if record.rank == rank.rank and record.device == "cuda" and (record.limit_bytes or record.total_bytes):
             return record.limit_bytes or record.total_bytes
@@ -100,7 +100,7 @@ def _capacity(job: JobMemory, rank: RankMemory) -> int | None:
 
 
 def _sampled(job: JobMemory) -> dict[str, Any]:
-    """Where no rank left anything: what telemetry saw of the processes, which is no peak of tensors."""
+    """Return the resident memory of processes in telemetry, if ranks recorded nothing. Not a peak of tensors."""
     samples = {rank: of_samples(rss, "") for node in job.nodes.values() for rank, rss in node.rank_rss.items()}
     stacks = dict(islice(((rank, stack) for rank, stack in samples.items() if stack is not None), MAX_RANKS))
     records = {str(rank): _curve(stacks[rank]) for rank in sorted(stacks)}
@@ -111,12 +111,12 @@ def _sampled(job: JobMemory) -> dict[str, Any]:
 
 SCHEMA = "dtk.plan/"
 TELLING = 0.1
-"""A peak that differs from the plan by more than this fraction is worth a line."""
+"""Relative difference between the peak and the plan above which it is reported."""
 _LEAST = 0.02
-"""Of the peak: categories that differ by less are not named."""
-_NAMED = 2  # A convention: parts that fit one line.
+"""Fraction of the peak below which a category's difference is not named."""
+_NAMED = 2  # A convention: the number of categories that fit on one line.
 _SAME = {categories.TEMPORARIES: "temporaries"}
-"""Categories that a plan calls otherwise."""
+"""Categories that have another name in a plan."""
 
 
 def planned(job: JobMemory) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The size of a model and the distribution of its state over ranks, by configuration and summary.
+"""The size of a model and the distribution of its states over ranks, from the configuration and the summary.
 
 Sources: Rajbhandari et al. 2020 (ZeRO) for states; parameters of GPT-2 and Llama counted from their layers.
 """
@@ -15,11 +15,11 @@ from diagnostics.evidence.trace.events import DTYPE_BYTES
 from diagnostics.evidence.values import MOST_BYTES, MOST_RANKS, integer
 
 FROM_UNITS = "the sum of its gathered units"
-"""`ModelSize.source` where nothing but the units tells the size."""
+"""Value of `ModelSize.source` if the size is known only from the sharded units."""
 
 
 class States(Struct, frozen=True):
-    """Bytes of one rank between and during steps, without what is gathered."""
+    """Bytes of model states on one rank, excluding gathered parameters."""
 
     parameters: int
     gradients: int
@@ -27,37 +27,37 @@ class States(Struct, frozen=True):
 
     @property
     def total(self) -> int:
-        """All three."""
+        """Parameters, gradients and optimizer states together, in bytes."""
         return self.parameters + self.gradients + self.optimizer
 
 
 class ModelSize(Struct, frozen=True):
-    """Sizes of the whole model; None = not known."""
+    """Sizes of the whole model. A field is None if unknown."""
 
     world_size: int | None
     strategy: str
-    """`strategy.name` of dtk; empty for other jobs."""
+    """`strategy.name` of a dtk run; empty for other jobs."""
     parameter_bytes: int | None = None
-    """All parameters as they are stored."""
+    """Size of all parameters as stored."""
     gather_bytes: int | None = None
-    """All parameters in the type in which they are gathered."""
+    """Size of all parameters in the dtype in which they are gathered."""
     optimizer_bytes: int | None = None
-    """All optimizer states."""
+    """Size of all optimizer states."""
     source: str = ""
-    """Where `parameter_bytes` is from."""
+    """Origin of `parameter_bytes`."""
     shards: int | None = None
-    """Ranks that share one copy of the parameters; 1 = each has its own."""
+    """Number of ranks that share one copy of the parameters; 1 if each rank has its own."""
     replicas: int = 1
-    """Copies of a sharded model (HSDP)."""
+    """Number of copies of a sharded model (HSDP)."""
     block_bytes: int | None = None
-    """Of one transformer block, in the gathered type."""
+    """Size of one transformer block in the gathered dtype."""
     logits_bytes: int | None = None
-    """Of one micro-batch on one rank, float32."""
+    """Size of the logits of one micro-batch on one rank, in float32."""
     traits: StrategyTraits = UNKNOWN
-    """Of the strategy; nothing is known of those of other jobs than dtk's."""
+    """Traits of the strategy; `UNKNOWN` for jobs other than dtk's."""
 
     def states(self, world_size: int | None = None) -> States | None:
-        """One rank's model states, if the job had this many ranks; None when a size is not known."""
+        """Return one rank's model states in a job of `world_size` ranks (default: its own); None if unknown."""
         ranks = world_size or self.world_size
         if self.parameter_bytes is None or self.optimizer_bytes is None or not ranks or self.shards is None:
             return None
@@ -68,12 +68,12 @@ class ModelSize(Struct, frozen=True):
         return States(size, size, optimizer // ranks if self.traits.shards_optimizer_only else optimizer)
 
     def with_units(self, gathered_bytes: int, optimizer: str, ranks: int) -> "ModelSize":
-        """Completed by the sum of the gathered units of a sharded model that nothing else describes.
+        """Return a copy with the sizes derived from the gathered units, if no other source describes a sharded model.
 
         Args:
-            gathered_bytes: of all units.
-            optimizer: `adamw`, or empty when it is not known.
-            ranks: of the group that shards.
+            gathered_bytes: total size of all units.
+            optimizer: `adamw`, or empty if unknown.
+            ranks: size of the sharded group.
         """
         if self.gather_bytes is not None or gathered_bytes <= 0:
             return self
@@ -89,7 +89,7 @@ class ModelSize(Struct, frozen=True):
 
 
 def read(evidence: Evidence) -> ModelSize:
-    """As far as the run's records tell."""
+    """Return the sizes known from the run's records."""
     run = evidence.run
     if run is None:
         return ModelSize(evidence.world_size, "")
@@ -138,7 +138,7 @@ def _parameters(run: RunEvidence) -> tuple[int | None, str]:
 
 
 def _shards(run: RunEvidence, traits: StrategyTraits, world_size: int | None, parts: int) -> tuple[int | None, int]:
-    """(ranks that share a part of the model, ranks for each of them); those along cp share as data-parallel ones do."""
+    """Return (ranks per shard group, shard groups); ranks along cp are sharded over as data-parallel ranks are."""
     if not traits.shards_parameters:
         return (1 if traits.is_known else None), 1
     if not world_size:

@@ -1,4 +1,4 @@
-"""Where memory ran out, by log lines and error files: one record per rank. Decides nothing."""
+"""Out-of-memory failures in log lines, error files and snapshots: one record per rank. Decides nothing."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -17,49 +17,49 @@ _FIGURES = (
     "requested_bytes", "total_bytes", "free_bytes", "allocated_bytes", "unused_bytes", "in_use_bytes", "listed_bytes",
     "listed_processes", "limit_bytes",
 )  # fmt: skip
-"""Figures of a message (`evidence/logs/patterns.py`), and fields of `RanOut`."""
+"""Figures in an out-of-memory message (`evidence/logs/patterns.py`); also fields of `RanOut`."""
 _TEXT = patterns_beside(__file__)
-"""What each of them matches is said in the table."""
+"""Patterns by name. The table describes what each one matches."""
 
 
 class RanOut(Struct, frozen=True):
-    """One rank's out-of-memory message, decoded. None = the message does not say."""
+    """One rank's out-of-memory message, decoded. A field is None if the message does not include it."""
 
     rank: int | None
     device: str
-    """`cuda` or `cpu`."""
+    """Type of device that ran out: `cuda` or `cpu`."""
     item: EvidenceItem
     requested_bytes: int | None = None
     total_bytes: int | None = None
-    """Of the device."""
+    """Capacity of the device."""
     free_bytes: int | None = None
     allocated_bytes: int | None = None
-    """By PyTorch, in tensors."""
+    """Bytes that PyTorch has allocated to tensors."""
     unused_bytes: int | None = None
-    """Reserved by PyTorch but in no tensor."""
+    """Bytes reserved by PyTorch but not allocated to a tensor."""
     in_use_bytes: int | None = None
-    """By this process, memory outside PyTorch included."""
+    """Bytes in use by this process, including memory outside PyTorch."""
     listed_bytes: int | None = None
-    """By processes that the message lists by number."""
+    """Bytes in use by the processes that the message lists by PID."""
     listed_processes: int | None = None
     limit_bytes: int | None = None
-    """The fraction of the device that the process allows itself, where that was the limit."""
+    """Fraction of the device that the process may allocate, if that limit was exceeded."""
     step: int | None = None
     site: Frame | None = None
-    """The innermost line outside torch, where there is a traceback."""
+    """Innermost frame outside torch, if there is a traceback."""
     placing: str = ""
-    """Function that was placing model states on the device, as the traceback shows; empty = none, or not known."""
+    """Function in the traceback that was moving model states to the device; empty if none, or unknown."""
     saving: str = ""
-    """Function that was gathering a full state dict, or how FSDP says that it was; empty = none, or not known."""
+    """Function that was gathering a full state dict, or FSDP's message about it; empty if none, or unknown."""
 
     @property
     def reserved_bytes(self) -> int | None:
-        """What PyTorch's allocator holds."""
+        """Bytes reserved by PyTorch's allocator; None if unknown."""
         return None if self.allocated_bytes is None or self.unused_bytes is None else self._own()
 
     @property
     def outside_bytes(self) -> int | None:
-        """In use on the device, but neither in tensors nor reserved by this process's allocator."""
+        """Bytes in use on the device that this process's allocator has not reserved; None if unknown."""
         if self.reserved_bytes is None:
             return None
         if self.total_bytes is not None and self.free_bytes is not None:
@@ -68,9 +68,9 @@ class RanOut(Struct, frozen=True):
 
     @property
     def other_bytes(self) -> int:
-        """Of it in other processes: those that the message lists, or what neither this process nor nobody holds.
+        """The part of `outside_bytes` in other processes: those listed, or the used bytes without a known owner.
 
-        In a container torch does not recognise its own process by its number and lists it among the others.
+        In a container torch does not recognise its own process by its PID and lists it among the others.
         """
         listed = self.listed_bytes or 0
         if self.in_use_bytes is None:
@@ -85,7 +85,7 @@ class RanOut(Struct, frozen=True):
 
 
 def ran_out(evidence: Evidence) -> list[RanOut]:
-    """Return one record for each rank that is known to have run out, by rank; the message with most figures counts."""
+    """Return one record per rank that ran out of memory, sorted by rank; the message with the most figures is used."""
     records: dict[int | None, RanOut] = {}
     in_logs = []
     for fact in evidence.facts:
@@ -104,7 +104,7 @@ def ran_out(evidence: Evidence) -> list[RanOut]:
 
 
 def of_snapshot(rank: int, file: str, snapshot: Snapshot) -> RanOut | None:
-    """Return the newest request that could not be met, as a snapshot of the allocator recorded it."""
+    """Return the newest failed request that an allocator snapshot recorded; None if there is none."""
     if not snapshot.out_of_memory:
         return None
     end = snapshot.out_of_memory[0]
@@ -119,7 +119,7 @@ def _figures(record: RanOut) -> int:
 
 
 def _of_error(error: RankError) -> RanOut | None:
-    """Read the message of an error file, which holds the whole text."""
+    """Decode the message of an error file, which holds the full text; None if it is not an out-of-memory error."""
     device = allocator_of(error.type, error.message)
     if not device:
         return None
@@ -131,7 +131,7 @@ def _of_error(error: RankError) -> RanOut | None:
 
 
 def _purposes(places: Iterable[str]) -> dict[str, str]:
-    """Return the functions that were placing model states and saving them, of file and function of each frame."""
+    """Return the functions that were placing and saving model states, from the file and function of each frame."""
     place_of = {key: [place for place in places if _TEXT[key].search(place)][:1] for key in ("placing", "saving")}
     return {key: "".join(place).rpartition(" ")[2] for key, place in place_of.items()}
 

@@ -1,4 +1,4 @@
-"""The categories of one rank's memory over time: by its trace, a snapshot, or totals that cannot be attributed."""
+"""The categories of one rank's memory over time: from its trace, a snapshot, or totals without categories."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -15,101 +15,101 @@ from diagnostics.evidence.readers.timeline import thinned
 from diagnostics.evidence.values import Number
 
 TENSORS, WINDOW, PROCESS = "tensors", "tensors allocated in the profiled window", "the process (resident set)"
-MAX_STEPS = 400  # A convention: marks that a drawing has room for.
-_MUCH = 0.05  # A convention: less of the peak without an owner changes no advice.
+MAX_STEPS = 400  # A convention: the number of marks that fit in a drawing.
+_MUCH = 0.05  # A convention: a smaller unattributed share of the peak changes no advice.
 NOWHERE = frozenset({"step", "outside", ""})
-"""Regions that say nothing."""
+"""Regions that give no location."""
 
 
 class Peak(Struct):
-    """The moment at which a rank used most."""
+    """The moment of a rank's highest memory use."""
 
     time: Number
     bytes: Annotated[float, Meta(gt=0, le=1e21)]
     kinds: dict[str, Number] = {}
-    """Bytes of each; what is in no tensor is not among them."""
+    """Bytes of each kind, excluding memory that is in no tensor."""
     step: int | None = None
     region: str | None = None
     where: Frame | None = None
 
     @property
     def largest(self) -> list[tuple[str, float]]:
-        """The kinds, the largest first."""
+        """The kinds and their sizes, largest first."""
         return largest(self.kinds)
 
     @property
     def place(self) -> str:
-        """`step 3, backward, at train.py:88 in loss_of`; empty when nothing was recorded of it."""
+        """Location such as `step 3, backward, at train.py:88 in loss_of`; empty if none was recorded."""
         parts = ["" if self.step is None else f"step {self.step}", self.region or ""]
         parts += [f"at {self.where.file}:{self.where.line} in {self.where.function}"] if self.where else []
         return ", ".join(filter(None, parts))
 
 
 class Request(Struct):
-    """A request for memory."""
+    """An allocation request."""
 
     time: Number
     bytes: Number
 
 
 class MemoryStack(Struct, rename={"source": "from"}):
-    """What the memory of one rank consisted of over time, as `report.measures` has it."""
+    """One rank's memory by kind over time, as stored in `report.measures`."""
 
     kinds: Annotated[list[str], Meta(min_length=1)]
-    """From the bottom to the top: those that are there."""
+    """Kinds that occur, from the bottom of the stack to the top."""
     rows: Annotated[list[list[Number]], Meta(min_length=2)]
-    """Time (s from the first row) and bytes of each kind, ascending."""
+    """Rows of time (s from the first row) and bytes of each kind, in ascending order of time."""
     peak: Peak
     of: str = ""
-    """What was measured: `tensors`, `the process (resident set)`, ..."""
+    """Measured quantity: `tensors`, `the process (resident set)`, ..."""
     source: str = ""
     """Kind of the evidence: `trace`, `snapshot`, `memory_timeline`, `timeline`, `telemetry`."""
     file: str = ""
     unit: str = "s"
-    """`event`: times are numbers of events."""
+    """Unit of times: `s`, or `event` if times are event numbers."""
     steps: list[tuple[Number, int]] = []
-    """(time, step) where steps begin."""
+    """Pairs (time, step) at which steps begin."""
     computed: list[str] = []
-    """Kinds that rest on the size of the model rather than on recorded allocations."""
+    """Kinds computed from the size of the model rather than from recorded allocations."""
     capacity_bytes: Number | None = None
     failed: Request | None = None
-    """That could not be met."""
+    """Allocation request that failed."""
     peak_elsewhere_bytes: Number | None = None
     notes: list[str] = []
-    """What limits the figures, by the names in `report/measures.yaml`."""
+    """Limitations of the figures, by name in `report/measures.yaml`."""
 
     def __post_init__(self) -> None:
-        """Refuse rows that do not fit the kinds."""
+        """Raise `ValueError` if a row does not have one size for each kind."""
         if any(len(row) != len(self.kinds) + 1 for row in self.rows):
             raise ValueError("each row has a time and a size for each kind")
 
     @property
     def unused(self) -> set[str]:
-        """Those of the kinds that are in no tensor."""
+        """The kinds that are in no tensor."""
         return set(self.kinds) - set(self.peak.kinds)
 
     def in_tensors(self, row: Sequence[float]) -> float:
-        """Return the bytes of a row without those that are in no tensor."""
+        """Return the bytes of a row that are in tensors."""
         return sum(size for name, size in zip(self.kinds, row[1:], strict=True) if name in self.peak.kinds)
 
     def time_text(self, time: float) -> str:
-        """Return `18.3 ms`, or `event 12`."""
+        """Return a time as text: `18.3 ms`, or `event 12`."""
         return f"event {time:,.0f}" if self.unit == "event" else seconds_text(time)
 
 
 def largest(sizes: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Return names and sizes, the largest first, without what is empty."""
+    """Return the nonzero sizes with their names, largest first."""
     return sorted(((name, size) for name, size in sizes.items() if size), key=lambda pair: (-pair[1], pair[0]))
 
 
 def over_time(job: JobMemory, rank: RankMemory) -> MemoryStack | None:
-    """Of trace and snapshot the one that saw more bytes; else totals."""
+    """Return the stack of the trace or history, whichever has the higher peak; otherwise the totals of the timeline."""
     candidates = filter(None, (_of_trace(job, rank), _of_history(rank)))
     return max(candidates, key=lambda stack: stack.peak.bytes, default=None) or _of_timeline(rank)
 
 
 def of_samples(samples: Sequence[tuple[float, int]], file: str) -> MemoryStack | None:
-    """Of a process by telemetry: (seconds, resident bytes)."""
+    """Return the resident memory of a process from telemetry samples (seconds, bytes)."""
     rows = [(time_s - samples[0][0], _unknown(size, 0)) for time_s, size in thinned(samples, MAX_ROWS)]
     peak = highest(rows)
     if peak is None:
@@ -186,8 +186,8 @@ def _stacked(
     """Return rows of all `KINDS` with those that are there, in their order.
 
     Args:
-        rows: ascending.
-        peak: one of them.
+        rows: rows in ascending order of time.
+        peak: the row with the peak.
         place: step, region and line of the peak.
         told: fields of the stack.
     """

@@ -20,20 +20,20 @@ from diagnostics.evidence.trace.memory_marks import Span, TraceCall, TraceMarks,
 _UNIT, _FORWARD, _BACKWARD = "FSDP::all_gather", "FSDP::pre_forward", "FSDP::pre_backward"
 _REDUCES, _ROOT_ENDS = "FSDP::post_backward_reduce", "FSDP::root_post_backward_callback"
 ROUND_BYTES = 512
-"""CUDA's allocator rounds sizes up to this (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize)."""
+"""CUDA's allocator rounds sizes up to a multiple of this (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize)."""
 _LOOK_AHEAD = 6
-"""Allocations that a functional collective makes itself: its output and the backend's copies."""
+"""Number of allocations made by a functional collective itself: its output and the backend's copies."""
 _LOOK_BACK = 400
-"""Allocations in front of a call among which its output is looked for."""
-MAX_GATHERS = 1000  # The largest; each is looked up among the operations of the trace.
+"""Number of allocations before a call that are searched for its output."""
+MAX_GATHERS = 1000  # Each gather is looked up among the operations of the trace.
 MAX_KEPT = 200
-"""Allocations that outlive their step and get a line: the largest ones."""
+"""Maximum number of allocations outliving their step, largest first, for which source lines are looked up."""
 LEAST_BYTES = 64 << 10
-"""Of a gather that is worth a line."""
+"""Minimum size of a gather for which a source line is looked up."""
 
 
 def traffic(marks: TraceMarks, file: str, world_size: int | None) -> Traffic:
-    """Return the gathers of a trace; one inside an annotation of FSDP is that unit's."""
+    """Return the gathers of a trace; one inside an FSDP annotation belongs to that unit."""
     result = Traffic()
     moves: list[tuple[float, Move]] = []
     units = [span for span in marks.spans if span.name.startswith("FSDP::")]
@@ -77,12 +77,12 @@ def traffic(marks: TraceMarks, file: str, world_size: int | None) -> Traffic:
 
 
 def _unit(span: Span) -> str:
-    """`blocks.0` of `FSDP::all_gather (blocks.0)`."""
+    """Return the unit of an annotation: `blocks.0` for `FSDP::all_gather (blocks.0)`."""
     return span.name.partition("(")[2].rstrip(")")
 
 
 def mark_outputs(curve: Curve, gathers: Iterable[Gather]) -> None:
-    """Mark the allocations that gathers of the user's code write into: same size, made shortly before the call."""
+    """Mark the outputs of gathers called by user code: allocations of the same size made shortly before the call."""
     starts = [block.start_us for block in curve.allocations]
     for call in gathers:
         if call.kind not in ("user", "library") or call.start_us is None:
@@ -91,13 +91,13 @@ def mark_outputs(curve: Curve, gathers: Iterable[Gather]) -> None:
         before = curve.allocations[max(0, ends - _LOOK_BACK) : ends]
         alive = [block for block in before if block.end_us is None or block.end_us > call.start_us]
         made_by_call = curve.allocations[ends : ends + _LOOK_AHEAD] if call.kind == "library" else []
-        longest = sorted(made_by_call, key=lambda block: -(block.end_us or inf))  # the backend's copy goes first
+        longest = sorted(made_by_call, key=lambda block: -(block.end_us or inf))  # the backend's copy comes first
         for block in _output([*longest, *reversed(alive)], call):
             block.gathered = True
 
 
 def mark_lent(curve: Curve, calls: Iterable[TraceCall]) -> None:
-    """Mark the buffers that collectives read or write: of their sizes, the youngest ones alive at the call."""
+    """Mark the buffers that collectives read or write: the youngest matching allocations alive at the call."""
     starts = [block.start_us for block in curve.allocations]
     for call in calls:
         ends = bisect_right(starts, call.start_us)
@@ -111,12 +111,12 @@ def mark_lent(curve: Curve, calls: Iterable[TraceCall]) -> None:
 
 
 def _output(candidates: list[Allocation], call: Gather) -> list[Allocation]:
-    """One block of the whole size, or as many of a part's size as there are ranks; the likeliest come first."""
+    """Return one block of the full size, or one block per rank. Candidates are in order of decreasing likelihood."""
     whole = [op for op in candidates if _fits(op.size_bytes, call.full_bytes)]
     if whole and not call.is_list:
         return whole[:1]
     part = call.full_bytes // max(call.ranks, 1)
-    for factor in (1.0, 0.5, 2.0, 0.25):  # a list of tensors does not say its type
+    for factor in (1.0, 0.5, 2.0, 0.25):  # the dtype of a list of tensors is not recorded
         parts = [op for op in candidates if _fits(op.size_bytes, int(part * factor))]
         if len(parts) >= call.ranks > 1:
             return parts[: call.ranks]
@@ -128,12 +128,12 @@ def _fits(size_bytes: int, wanted_bytes: int) -> bool:
 
 
 def add_sites(handle: TraceFile, traffic: Traffic, curve: Curve | None) -> None:
-    """Give lines to the user's gathers, to the peak, and to what steps leave behind; one pass over the trace.
+    """Add source lines to the user's gathers, the peak, and blocks that outlive their step, in one pass over the trace.
 
     Args:
-        handle: of the trace.
-        traffic: of the same trace; changed in place.
-        curve: of the same trace; changed in place.
+        handle: the trace file.
+        traffic: gathers of the same trace; modified in place.
+        curve: curve of the same trace; modified in place.
     """
     gathers = traffic.gathers
     large = [n for n, call in enumerate(gathers) if call.kind == "user" and call.full_bytes >= LEAST_BYTES]
@@ -147,7 +147,7 @@ def add_sites(handle: TraceFile, traffic: Traffic, curve: Curve | None) -> None:
     for n, stack in zip(chosen, stacks, strict=False):
         if (site := next(filter(is_users, stack), None)) is not None:
             between = stack[: list(stack).index(site)]
-            # Not the user's when other code than torch's own wrappers lies in between.
+            # Not a user's gather if code other than torch's own wrappers lies in between.
             direct = all(frame.file.endswith(TRANSPARENT) or frame.file.startswith("<") for frame in between)
             gathers[n] = replace(gathers[n], kind="user" if direct else "unknown", site=site, at_head=True)
     if curve is not None:

@@ -26,28 +26,28 @@ class Move(Struct, frozen=True):
 
     what: What
     unit: str | int
-    """Its name in traces (empty: a root), else the elements of the whole unit."""
+    """Name in traces (empty for a root), otherwise the number of elements of the whole unit."""
     full_bytes: int = 0
-    """Of a gather's output."""
+    """Size of the output of a gather."""
     phase: Phase = ""
-    """Of a gather; empty = not known."""
+    """Phase of a gather; empty if unknown."""
     ahead: bool = False
-    """A gather in backward for a unit whose turn has not come."""
+    """Whether this is a prefetch: a gather in backward for a unit that is not needed yet."""
 
 
 class Whole(Struct, frozen=True):
-    """All units together, as they are gathered."""
+    """The total size of all units, as they are gathered."""
 
     least_bytes: int
-    """0 = nothing is known."""
+    """Lower bound of the total; 0 if nothing is known."""
     is_exact: bool = False
-    """False: it may be more, for units of equal size could not be told apart."""
+    """Whether `least_bytes` is the exact total. False if units of equal size could not be distinguished."""
     roots: int = 0
-    """Units that are wrapped each by itself, with no whole around them; 0 = not known."""
+    """Number of units wrapped individually, with no enclosing root; 0 if unknown."""
 
 
 class _Pass(Struct):
-    """From the first gather of a forward pass to the end of the backward pass behind it."""
+    """Calls from the first gather of a forward pass to the end of the backward pass that follows."""
 
     forward: Counter[str | int] = field(default_factory=Counter)
     forward_bytes: Counter[str | int] = field(default_factory=Counter)
@@ -55,11 +55,11 @@ class _Pass(Struct):
     ahead: Counter[str | int] = field(default_factory=Counter)
     reduced: Counter[str | int] = field(default_factory=Counter)
     roots: int = 0
-    """Roots that ended without a gather in between, most."""
+    """Largest number of roots whose backward ended with no gather in between."""
 
 
 def whole(moves: Sequence[Move]) -> Whole:
-    """Return what the moves of one rank show. `is_exact` is set only if every unit could be counted."""
+    """Return the total size of the units in one rank's moves. `is_exact` is set only if every unit could be counted."""
     keys = list(dict.fromkeys(move.unit for move in moves if move.what == "gather"))
     passes = _passes(moves)
     roots = max((each.roots for each in passes), default=0)
@@ -98,13 +98,13 @@ def _passes(moves: Iterable[Move]) -> list[_Pass]:
 
 
 def _together(passes: Iterable[_Pass], key: str | int, alone: bool, roots: int) -> int | None:
-    """Bytes of all units that look like this one; None when it is not known whether they are several.
+    """Return the bytes of all units with this key; None if it is unknown whether there are several.
 
     Args:
-        passes: all of the recording; those that it cuts off, or that have more than one forward pass, do not count.
-        key: what they look like.
-        alone: all units look like this.
-        roots: units that are wrapped each by itself.
+        passes: all passes recorded; those that are cut off or have several forward passes are ignored.
+        key: the unit's name or number of elements.
+        alone: whether all units have this key.
+        roots: number of units wrapped individually.
     """
     votes: Counter[tuple[bool, int]] = Counter()
     for each in passes:
@@ -121,7 +121,7 @@ def _together(passes: Iterable[_Pass], key: str | int, alone: bool, roots: int) 
 
 
 def remaining(moves: Sequence[Move]) -> Whole | None:
-    """All units when one rank gathers them no more often than it reduces them, several in a row; else None."""
+    """Return all units if a rank gathers them no more often than it reduces them, several in a row; otherwise None."""
     sizes = {move.unit: move.full_bytes for move in moves if move.what == "gather"}
     gathered = sum(move.full_bytes for move in moves if move.what == "gather")
     reduced = sum(sizes.get(move.unit, 0) for move in moves if move.what == "reduce")
