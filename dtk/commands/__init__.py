@@ -1,1 +1,1 @@
-"""One file per command of `dtk`: options and output only."""
+"""One module per command of `dtk`. Each defines the options and the output only."""

@@ -101,7 +101,7 @@ def _slurm(arguments: argparse.Namespace) -> int:
 
 
 def _line(ranks: "Job") -> str:
-    """Format as `ranks 0-3 of 4 (pids 11 12 13 14): python train.py`."""
+    """Return `ranks 0-3 of 4 (pids 11 12 13 14): python train.py`."""
     first = ranks[min(ranks)]
     pids = " ".join(str(ranks[rank].pid) for rank in sorted(ranks)[:8]) + (" ..." if len(ranks) > 8 else "")
     return f"{ranks_spoken(tuple(sorted(ranks)))} of {first.world_size} (pids {pids}): {clean(first.command)[:100]}"

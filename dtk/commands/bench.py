@@ -31,7 +31,7 @@ def add_more(bench: Parser) -> None:
 
 
 def comm(arguments: argparse.Namespace) -> int:
-    """Measure, print, write. Under torchrun and srun every rank calls this; rank 0 prints and writes.
+    """Measure collectives and report the results. Under torchrun and srun every rank calls this; only rank 0 reports.
 
     Raises:
         DtkError: an option, an override or a preset cannot be used.
@@ -52,7 +52,7 @@ def comm(arguments: argparse.Namespace) -> int:
 
 
 def _joined(arguments: argparse.Namespace, launcher: str) -> int:
-    """One rank of torchrun or Slurm."""
+    """Run as one rank of torchrun or Slurm, and return the exit code."""
     from dtk.bench.team import Leader, follow_leader
     from dtk.launch.cluster import SHARE_TIMEOUT_S, adopt_slurm
     from dtk.parallel.context import meet

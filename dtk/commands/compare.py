@@ -13,7 +13,7 @@ VALUES = {"page": PAGE}
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Compare, print, write.
+    """Compare the given runs, then print the report and write the requested page.
 
     Raises:
         DtkError: a run or an option cannot be used.
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     names = arguments.runs if arguments.baseline is None else [arguments.baseline, *arguments.runs]
     warmup_steps = WARMUP_STEPS if arguments.warmup is None else arguments.warmup
     folders: list[Path] = []
-    first = 0  # Folders that the first name expands to.
+    first = 0  # Number of folders that the first name expands to.
     with Progress(after_s=AFTER_S) as progress:
         options = Options(warmup_steps=warmup_steps, loss_tolerance=arguments.loss_tolerance, progress=progress.say)
         for name in names:  # A folder that contains runs expands to all of them.

@@ -12,7 +12,7 @@ from dtk.console import output
 SCRIPTS = Path(__file__).parents[1] / "console" / "completion"
 WITH_OVERRIDES = ("run", "rerun", "plan", "preflight", "sweep", "tune", "bench")
 WITH_RUNS = ("show", "rerun", "rm", "compare", "diagnose", "trace", "sync")
-_VALUES = re.compile(r"'([^']+)'")  # In the type of a key: `Literal['full', 'light']`.
+_VALUES = re.compile(r"'([^']+)'")  # As in the type of a key: `Literal['full', 'light']`.
 _SHELLS = tuple(sorted(path.stem for path in SCRIPTS.iterdir()))
 VALUES = {"shells": _SHELLS, "choices": (*_SHELLS, "words")}
 
@@ -31,7 +31,7 @@ def candidates(typed: list[str]) -> Iterator[str]:
     """Yield candidates for the last word; the caller filters them by prefix.
 
     Args:
-        typed: the words behind `dtk`; the last one is incomplete, and may be empty.
+        typed: the words after `dtk`; the last one is incomplete and may be empty.
     """
     from dtk.commands.main import make_parser
 

@@ -12,14 +12,14 @@ from dtk.console.options import read_options
 from dtk.errors import DtkError
 
 PARTS: dict[str, str] = read_options(__file__)["parts"]
-"""Fault -> what it shows."""
+"""Fault -> title printed before its run."""
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run and diagnose the three faults, and open the HTML reports if there is a screen.
 
     Returns:
-        0 when each was diagnosed, else 1.
+        0 if every fault was diagnosed, else 1.
 
     Raises:
         DtkError: a fault could not be run at all.
@@ -53,6 +53,6 @@ def _folders(runs_folder: Path) -> set[Path]:
 
 
 def has_screen() -> bool:
-    """Whether somebody is at a terminal of a machine with a display, where a browser can be opened."""
+    """Return whether standard output is a terminal on a machine with a display, so that a browser can be opened."""
     desktop = sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     return bool(desktop) and sys.stdout.isatty() and "SSH_CONNECTION" not in os.environ

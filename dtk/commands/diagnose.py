@@ -39,7 +39,7 @@ VALUES = {
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Diagnose, print, write.
+    """Diagnose the given path, then print the report and write the requested files.
 
     Raises:
         DtkError: the path or an option cannot be used.
@@ -115,7 +115,7 @@ def _settle(arguments: argparse.Namespace) -> None:
 
 
 def _rendered(report: "Report", arguments: argparse.Namespace, page: str) -> str:
-    """Return the report in the requested form; a renderer takes its time to import, so only this one is."""
+    """Return the report in the requested format. Renderers are imported only when needed, as imports take time."""
     from diagnostics.report.diagnosis import document
 
     if arguments.format in ("json", "markdown", "html"):

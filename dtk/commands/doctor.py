@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Examine, print.
+    """Run the checks and print the report.
 
     Raises:
         DtkError: an option cannot be used, or the ranks of several nodes did not meet.
@@ -40,10 +40,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise DtkError("--runs-folder names no folder", fix="dtk doctor --runs-folder runs")
 
     def stop(number: int, frame: object) -> NoReturn:
-        """End by a signal, but not without the children."""
+        """Exit on a signal, so that the child processes are terminated as well."""
         sys.exit(128 + number)
 
-    # A rank waits in torch, where Python's handlers do not run: there SIGTERM keeps its default.
+    # A rank waits inside torch, where Python signal handlers do not run, so ranks keep the default of SIGTERM.
     before = signal.getsignal(signal.SIGTERM) if started_by(os.environ) else signal.signal(signal.SIGTERM, stop)
     try:
         return _examine(arguments)
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _examine(arguments: argparse.Namespace) -> int:
-    """Make the chosen checks, on this machine or on all nodes of a job."""
+    """Run the selected checks on this machine or on all nodes of a job."""
     from dtk.doctor.examine import examine
     from dtk.doctor.rank_identity import place
     from dtk.doctor.registry import chosen

@@ -14,7 +14,7 @@ add_more = add_selection
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List.
+    """Print the selected runs of a folder.
 
     Raises:
         DtkError: the folder cannot be read.
@@ -22,7 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder: Path = arguments.folder
     runs = runs_in(folder, f"{command('ls')} FOLDER")
     chosen = selected(runs, arguments)
-    if arguments.sort != "age":  # They come sorted by age.
+    if arguments.sort != "age":  # The runs are already sorted by age.
         chosen.sort(key=SORTS[arguments.sort])
     if arguments.reverse:
         chosen.reverse()

@@ -18,7 +18,7 @@ _COMMANDS = (
     "new", "ls", "show", "ui", "rerun", "rm", "sweep", "plan", "compare", "diagnose", "trace", "watch", "attach",
     "sync", "preflight", "bench", "tune", "doctor", "nccl", "explain", "demo", "completion",
 )  # fmt: skip
-"""In the order of `dtk --help`."""
+"""Names of the commands in the order of `dtk --help`."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -33,7 +33,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _freeze() -> None:
-    """Leave out the walk at the very end, a tenth of a small diagnosis; Triton would print all that it still holds."""
+    """Skip the final garbage collection, a tenth of a small diagnosis; Triton would then print all its live objects."""
     if "triton" not in sys.modules:
         gc.freeze()
 
@@ -42,7 +42,7 @@ def _dispatch(argv: list[str]) -> int:
     """Run the command of the arguments `argv`."""
     if sys.stdout is None:
         raise DtkError("standard output is closed", fix="redirect it: > FILE, or > /dev/null")
-    if argv[:1] == ["run"]:  # It has its own parser, which needs Hydra and torch.
+    if argv[:1] == ["run"]:  # `run` has its own parser, which needs Hydra and torch.
         from dtk.run import main as run
 
         return run(argv[1:])
@@ -69,7 +69,7 @@ def _dispatch(argv: list[str]) -> int:
 
 
 def make_parser(chosen: Sequence[str] = ()) -> "tuple[Parser, argparse._SubParsersAction[Parser]]":
-    """Return the parser with all commands, or with the chosen one alone, as each module takes its time to import."""
+    """Return the parser with all commands, or only with the chosen one, as importing each module takes time."""
     parser = Parser(prog="dtk", text="dtk")
     parser.set_defaults(command=lambda arguments: show_help(parser), stopped="")
     parser.add_argument("--version", action="version", version=f"dtk {__version__}")

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from dtk.nccl.presets import Preset
 
 FORMS = ("sh", "slurm", "k8s", "docker")
-MOST_DIGITS = 40  # Of a number; Python refuses to read some thousand.
-HERE = "env"  # Stands for this environment in `dtk nccl diff`.
+MOST_DIGITS = 40  # Maximum digits of a number; Python refuses to parse several thousand.
+HERE = "env"  # Name of the current environment in `dtk nccl diff`.
 
 
 def add_more(parser: Parser) -> None:
-    """Add the actions of `nccl`; what all of them take may stand before the action as well."""
+    """Add the actions of `nccl`; options common to all of them are accepted before the action as well."""
     table = read_options(__file__)
     add_options(parser, table["common"])
     parser.set_defaults(json=False, markdown=False, config_dir=None)
@@ -87,7 +87,7 @@ def _lint(arguments: argparse.Namespace) -> int:
 
 
 def _slurm_nodes() -> int | None:
-    """Nodes of the Slurm job that this is part of."""
+    """Return the number of nodes of the enclosing Slurm job; None outside of Slurm."""
     nodes = os.environ.get("SLURM_JOB_NUM_NODES") or os.environ.get("SLURM_NNODES", "")
     return int(nodes) if nodes.isascii() and nodes.isdigit() and int(nodes) else None
 
@@ -122,7 +122,7 @@ def _export(arguments: argparse.Namespace) -> int:
 
 
 def _typed(preset: "Preset", values: dict[str, str]) -> dict[str, Any]:
-    """Keys of the section from texts; refuse keys that the preset lacks, and values out of kind or range."""
+    """Convert texts to values of the section; reject keys that the preset lacks and values of a wrong type or range."""
     from dtk.config.limits import check_numbers
     from dtk.nccl.render import check_address_range, placeholders
 
@@ -153,7 +153,7 @@ def _as_json(preset: "Preset") -> dict[str, Any]:
 
 
 def _answer(arguments: argparse.Namespace, plain: Callable[[], Any], text: Callable[[], str], code: int = 0) -> int:
-    """Print the answer as JSON or as text; returns the exit code."""
+    """Print the answer as JSON or as text, and return the exit code."""
     if arguments.json:
         output.say(json.dumps(plain(), indent=2))
     else:

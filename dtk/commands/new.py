@@ -14,10 +14,10 @@ _NAMED = {"module.txt": "{module}.py", "tests/test_module.txt": "tests/test_{mod
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Make the project and print what to do with it.
+    """Create the project and print the next command.
 
     Raises:
-        DtkError: the folder holds something, its name is no name of a module, or it cannot be made.
+        DtkError: the folder is not empty, its name is not a valid module name, or it cannot be created.
     """
     folder: Path = arguments.folder
     module = folder.resolve().name.replace("-", "_").replace(".", "_")

@@ -17,7 +17,7 @@ VALUES = {"engines": ("auto", "closed_form", "simulated", "both")}
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Plan, print, write.
+    """Plan the job, then print the report and write the requested page.
 
     Raises:
         DtkError: the job, the hardware or an option cannot be used.

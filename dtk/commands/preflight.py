@@ -17,13 +17,13 @@ VALUES = {"page": PAGE, "ranks": ("auto", "all", "classes")}
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Simulate, print, write.
+    """Simulate the job, then print the report and write the requested page.
 
     Raises:
         DtkError: the job, the script or an option cannot be used.
     """
     _check(arguments)
-    # Ranks are simulated on the CPU; a script that asks for a device must find none.
+    # Ranks are simulated on the CPU, so a script that looks for a GPU must not find one.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     from dtk.preflight.report import as_json, document
     from dtk.preflight.run import Request, preflight

@@ -1,4 +1,4 @@
-"""`dtk rerun RUN`: the short form of `dtk run --rerun RUN`, and the check of the recorded code that both make."""
+"""`dtk rerun RUN`: the short form of `dtk run --rerun RUN`, including its check of the recorded code."""
 
 import argparse
 
@@ -9,7 +9,7 @@ VALUES = {"run_help": RUN_HELP}
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Hand over to `dtk run`.
+    """Run `dtk run` with these arguments.
 
     Raises:
         DtkError: the training extra is not installed.

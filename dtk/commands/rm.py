@@ -16,17 +16,17 @@ from dtk.runs.find import RUN_HELP, find
 from dtk.runs.remove import Size, refusal, remove, size_of
 from dtk.runs.select import add_selection, check_selection, runs_in, selected, selects
 
-DECLINED = 1  # Exit code when the answer was no.
+DECLINED = 1  # Exit code if the user declined.
 _SLOW_S = 2.0  # After this many seconds the user expects some output.
 VALUES = {"run_help": RUN_HELP}
 add_more = add_selection
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List, ask, remove.
+    """List the selected runs, ask for confirmation, and remove them.
 
     Raises:
-        DtkError: a run that is not there or may not be removed, or nobody to ask.
+        DtkError: a run does not exist or may not be removed, or there is no terminal to ask for confirmation.
     """
     if bool(arguments.runs) == selects(arguments):
         what = "runs and options that select runs are both given" if arguments.runs else "no run is given"
@@ -94,7 +94,7 @@ def _remove(runs: Sequence[Run], force: bool) -> int:
     code = 0
     for run in runs:
         path = Path(run.path)
-        why = refusal(read_run(path), force=force)  # It may have been resumed since it was listed.
+        why = refusal(read_run(path), force=force)  # The run may have been resumed since it was listed.
         try:
             if not why:
                 remove(path)

@@ -15,10 +15,10 @@ VALUES = {"run_help": RUN_HELP}
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show.
+    """Print the state of a run, or the origin of a key.
 
     Raises:
-        DtkError: no such run or key, or the run cannot be read.
+        DtkError: the run or key does not exist, or the run cannot be read.
     """
     path = Path(find_readable(arguments.run).path)
     if arguments.why is not None:

@@ -1,4 +1,4 @@
-"""`dtk sweep`: options and output only."""
+"""`dtk sweep`: command-line options and output."""
 
 import argparse
 import os
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check, then run or hand over.
+    """Check the sweep file, then run the sweep here or pass it to W&B.
 
     Returns:
         the worst exit code of the runs, see `dtk.run.main`.
 
     Raises:
-        DtkError: anything wrong in the file or beside it; then nothing was touched.
+        DtkError: the file or an option is invalid; nothing has been started or written then.
     """
     require_training("dtk sweep needs")
     from dtk.rank.job import started_by
@@ -75,13 +75,13 @@ def _find(name: str, config_dir: Path | None) -> Path:
     from dtk.config.folders import SWEEPS, search_path
 
     path = Path(name)
-    if os.path.isfile(name):  # noqa: PTH113 - what no file system takes for a name is none
+    if os.path.isfile(name):  # noqa: PTH113 - False for names that no file system accepts
         return path
     folders = [folder / SWEEPS for folder in search_path(config_dir)]
     named = {file.stem: file for folder in reversed(folders) for file in sorted(folder.glob("*.yaml"))}
     if name in named:
         return named[name]
-    if os.path.exists(name):  # noqa: PTH110 - it is read, and said to be none
+    if os.path.exists(name):  # noqa: PTH110 - reading it raises the error
         return path
     near = did_you_mean(path.stem, named)
     raise DtkError(f"there is no sweep file {name}", fix=near or f"sweeps in conf/sweep: {', '.join(sorted(named))}")

@@ -21,10 +21,10 @@ VALUES = {"run_help": RUN_HELP}
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Start the tracker's process and feed it; 0 = it took everything.
+    """Upload the records through the tracker's process; return 0 if it accepted everything.
 
     Raises:
-        DtkError: no such run or tracker, or the run cannot be read.
+        DtkError: the run or tracker does not exist, or the run cannot be read.
     """
     from dtk.sweep.folder import opened
 
@@ -61,7 +61,7 @@ def _tracker(paths: RunPaths, arguments: argparse.Namespace, group: str | None =
     """Return the section `tracker` to use, and the configuration of the run.
 
     Raises:
-        DtkError: the run has none, or it cannot be used.
+        DtkError: the run has no tracker, or the tracker cannot be used.
     """
     from diagnostics.evidence import safe_yaml
     from diagnostics.evidence.limits import Limits, whole
@@ -70,7 +70,7 @@ def _tracker(paths: RunPaths, arguments: argparse.Namespace, group: str | None =
     from dtk.record.trackers import check_tracker
 
     check_owner(paths.root, "dtk sync", trust=arguments.trust)
-    check_entries(paths.root, "dtk sync", trust=arguments.trust)  # What a link leads to would be sent.
+    check_entries(paths.root, "dtk sync", trust=arguments.trust)  # Following a link would upload its target.
     with refused(f"{paths.config} cannot be read", "", ValueError):
         config = as_mapping(safe_yaml.loads(whole(paths.config, Limits()), Limits()))
     stored = as_mapping(config.get("tracker"))
@@ -111,7 +111,7 @@ def _hand_over(paths: RunPaths, arguments: argparse.Namespace, group: str | None
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the metrics in order of steps; of a step that several attempts made those of the latest."""
+    """Yield metrics in step order; for a step recorded by several attempts, yield those of the latest attempt."""
     from diagnostics.evidence.limits import Limits, lines_of
     from diagnostics.runs.records import latest_records
 

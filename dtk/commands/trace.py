@@ -13,10 +13,10 @@ VALUES = {"run_help": RUN_HELP, "trace": TRACE}
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the trace and say what is in it.
+    """Write the trace and print a summary of its contents.
 
     Raises:
-        DtkError: no such run, nothing to draw, or the file cannot be written.
+        DtkError: the run does not exist or has no events, or the file cannot be written.
     """
     from dtk.runs.trace import Merge
 

@@ -24,7 +24,7 @@ def add_more(tune: Parser) -> None:
 
 
 def run_topic(topic: str, arguments: argparse.Namespace) -> int:
-    """Search and print.
+    """Search for the best value and print the report.
 
     Raises:
         DtkError: the job, an option or a value cannot be used.

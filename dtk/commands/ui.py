@@ -14,7 +14,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until Ctrl-C.
 
     Raises:
-        DtkError: there is no such folder, or the port is taken.
+        DtkError: the folder does not exist, or the port is in use.
     """
     from dtk.ui.server import Server
 

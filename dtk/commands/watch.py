@@ -10,13 +10,13 @@ from pathlib import Path
 from dtk.errors import DtkError, refused
 
 FOLDERS = Path("dtk-watch")
-STALL_TIMEOUT_S = 300  # Half of torch's own timeout for NCCL (600 s), so that the watch speaks first.
+STALL_TIMEOUT_S = 300  # Half of torch's NCCL timeout (600 s), so that the watch reports first.
 START_TIMES = 3  # A start may take longer than anything later: packages, downloads, data, all of them cold.
 VALUES = {"stall_timeout_s": STALL_TIMEOUT_S, "start_times": START_TIMES, "folders": FOLDERS}
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command, and say what happened if something did.
+    """Run the command, and report a failure or a stall.
 
     Raises:
         DtkError: the command or the folder cannot be used.
@@ -42,7 +42,7 @@ def make_folder(chosen: Path | None, folders: Path, holds: str, mode: int = 0o77
     """Create a folder for the records of a job, unless another node has already created it, and return it.
 
     Raises:
-        DtkError: it cannot be made, or was used before.
+        DtkError: it cannot be created, or was used before.
     """
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     folder = (chosen or folders / name).expanduser().absolute()

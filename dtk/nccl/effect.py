@@ -21,10 +21,10 @@ _LIMITS = Limits(stream_bytes=MOST_BYTES)
 
 
 def keep_effect(paths: RunPaths) -> list[str]:
-    """Complete the manifest of a run that ended by what NCCL said; a run over gloo, or a damaged one, is left alone.
+    """Add what NCCL reported to the manifest of an ended run. Runs over gloo and damaged manifests are unchanged.
 
     Returns:
-        lines for the person at the terminal.
+        lines to print for the user.
     """
     try:
         manifest = read_json(paths.manifest)
@@ -45,7 +45,7 @@ def keep_effect(paths: RunPaths) -> list[str]:
 
 
 def effect(wanted: dict[str, str], facts: Iterable[LogFact]) -> dict[str, Any]:
-    """Return what the log lines say about variables, network and transports.
+    """Return what the log reports about variables, network and transports.
 
     Returns:
         JSON values; `variables` has the `state` of each name in `wanted` that NCCL reads: `confirmed`, `read_as`
@@ -74,7 +74,7 @@ def effect(wanted: dict[str, str], facts: Iterable[LogFact]) -> dict[str, Any]:
 
 
 def summary_lines(effect: dict[str, Any]) -> list[str]:
-    """Describe the effect in lines, of which there are none if NCCL logged nothing."""
+    """Describe the effect in lines; empty if NCCL logged nothing."""
     if "reason" in effect:
         return []
     network = ", ".join(effect["network"]) or "no network named"
@@ -93,7 +93,7 @@ def _variable(name: str, text: str, by_kind: dict[str, list[LogFact]]) -> dict[s
     """Describe one variable: the requested value, and what NCCL printed about it."""
     got = _all((fact for fact in by_kind["nccl_env"] if fact.fields.get("name") == name), "value")
     read = number(text)
-    # `true`, which NCCL reads as 0, is not the number in the log.
+    # `true`, which NCCL parses as 0, differs from the number in the log.
     is_number = bool(read.digits) and not read.rest.strip() and not read.octal
     if any(fact.fields.get("name") == name for fact in by_kind["nccl_env_invalid"]):
         state = "refused"
@@ -111,7 +111,7 @@ def _all(facts: Iterable[LogFact], field: str) -> list[str]:
 
 
 def _listed(facts: list[LogFact], field: str) -> list[str]:
-    """Names in NCCL's lists of interfaces and cards."""
+    """Return the distinct names in NCCL's lists of network interfaces and devices."""
     return list(dict.fromkeys(name for fact in facts for name in interfaces(str(fact.fields.get(field, "")))))
 
 

@@ -1,4 +1,4 @@
-"""A preset as shell, Slurm script, Kubernetes or Docker file. Variables that are already set take precedence."""
+"""Exports a preset as shell, Slurm, Kubernetes or Docker file. Variables that are already set take precedence."""
 
 import re
 import shlex
@@ -11,13 +11,13 @@ from dtk.errors import DtkError
 from dtk.nccl.presets import Preset
 from dtk.nccl.render import RUN, fill
 
-COLUMNS = 100  # Of comments in what is exported.
+COLUMNS = 100  # Line width of comments in exported files.
 FORMS = ("sh", "slurm", "k8s", "docker")
 _PLAIN = re.compile(r"[A-Za-z0-9_.,:/-]+")
 
 
 def export(preset: Preset, form: str, config_values: Mapping[str, str], run: Path | None) -> str:
-    """Render the preset as text in one of `FORMS`; `run` is the folder that stands for `{run}`.
+    """Render the preset as text in one of `FORMS`; `run` is the folder that replaces `{run}`.
 
     Raises:
         DtkError: a key that the preset needs is not given.
@@ -49,21 +49,21 @@ def export(preset: Preset, form: str, config_values: Mapping[str, str], run: Pat
 
 
 def _script(start: list[str], preset: Preset, variables: dict[str, str], run: Path | None) -> str:
-    """Add, for each variable, why it is set and an export that leaves a value of the user's alone."""
+    """Append, for each variable, a comment with its reason and an export that keeps a value set by the user."""
     why = {setting.name: setting.why for setting in preset.settings}
     lines = [*start, ""]
     folders = sorted({str(Path(value).parent) for value in variables.values() if run is not None and str(run) in value})
     lines += [f"mkdir -p -- {' '.join(shlex.quote(folder) for folder in folders)}"] if folders else []
     for name, value in variables.items():
         lines += _comments(_folded(f"{name}: {why[name]}"))
-        # Quoted, also what only some shells expand (zsh takes `=eth0` for the path of a command).
+        # Quote even what only some shells expand (zsh expands `=eth0` to the path of a command).
         quoted = shlex.quote(value) if _PLAIN.fullmatch(value) or shlex.quote(value) != value else f"'{value}'"
         lines.append(f'[ -n "${{{name}+set}}" ] || export {name}={quoted}')
     return "\n".join(lines) + "\n"
 
 
 def _kubernetes(heading: list[str], variables: dict[str, str]) -> str:
-    """Render a part of a pod template, to be merged by container name with kustomize or kubectl patch."""
+    """Render part of a pod template, to be merged by container name with kustomize or kubectl patch."""
     container = {
         "name": "pytorch",
         "env": [{"name": name, "value": kubernetes_argument(value)} for name, value in variables.items()],

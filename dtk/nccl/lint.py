@@ -18,14 +18,14 @@ from dtk.nccl.variable_sources import Given
 from dtk.record.manifest import missing_files, network
 
 SCHEMA = "dtk.nccl-lint/1"
-CLEAN, FOUND = 0, 1  # Exit codes: nothing but notes; warnings or errors.
-_ORDER: dict[Severity, int] = {"error": 0, "warning": 1, "note": 2}  # The worst first.
+CLEAN, FOUND = 0, 1  # Exit codes: notes only; warnings or errors.
+_ORDER: dict[Severity, int] = {"error": 0, "warning": 1, "note": 2}  # Sort order: the most severe first.
 FILE_CAUSE, UNKNOWN_CAUSE = "env.invalid_value", "env.unknown_variable"
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One problem, with its place."""
+    """One problem and its location."""
 
     severity: Severity
     variable: str
@@ -48,22 +48,22 @@ class Linted:
     checked: int
     """Number of variables checked."""
     nccl_version: str
-    """Empty if unknown: rules that depend on it are skipped."""
+    """Version of NCCL. Empty if unknown; rules that depend on it are skipped."""
     facts: str
-    """Known facts of the machine, in words."""
+    """Known facts of the machine, as text."""
 
     @property
     def exit_code(self) -> int:
-        """1 with warnings or errors."""
+        """Return 1 if there are warnings or errors, else 0."""
         return FOUND if any(item.severity != "note" for item in self.items) else CLEAN
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the result as JSON values."""
         return {"schema": SCHEMA, "exit_code": self.exit_code, **asdict(self)}
 
 
 def lint_given(given: Given, machine: Machine | None, nodes: int | None, nccl_version: str) -> Linted:
-    """Lint variables; without `machine` they are for another one."""
+    """Lint variables; `machine=None` means that they are for another machine."""
     version = parse_version(nccl_version) if nccl_version else None
     hardware: dict[str, Any] = {}
     if machine is not None:
@@ -74,7 +74,7 @@ def lint_given(given: Given, machine: Machine | None, nodes: int | None, nccl_ve
         hardware |= {} if machine.nvlink is None else {"nvlink": machine.nvlink}
     lints = lint(given.variables, version, nodes, hardware)
     if nodes is not None and not any(hit.variable == "NCCL_IB_DISABLE" for hit in lints):
-        # Harmless with these nodes, but no default: that is said whatever the job.
+        # Harmless with these nodes, but not a default, so it is reported for every job.
         lints += [hit for hit in lint(given.variables, version, None, {}) if hit.variable == "NCCL_IB_DISABLE"]
     items = []
     for hit in lints:
@@ -97,7 +97,7 @@ def lint_given(given: Given, machine: Machine | None, nodes: int | None, nccl_ve
 
 
 def doubts(variables: dict[str, str]) -> list[str]:
-    """Return one line for each certain problem with the variables, at most three; `dtk nccl lint` says more."""
+    """Return a line for each certain problem with the variables, at most three; `dtk nccl lint` lists all."""
     installed = installed_nccl()
     lints = lint(variables, parse_version(installed) if installed else None, None, {})
     texts = [(hit, lint_text(hit)) for hit in lints]
@@ -106,7 +106,7 @@ def doubts(variables: dict[str, str]) -> list[str]:
 
 
 def installed_nccl() -> str:
-    """Return the version of the NCCL that torch brings as a package; empty where it brings none."""
+    """Return the version of the NCCL package installed with torch; empty if there is none."""
     for package in ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11"):
         with suppress(importlib.metadata.PackageNotFoundError):
             if version := re.match(r"\d+(?:\.\d+)+", importlib.metadata.version(package)):
@@ -118,7 +118,7 @@ def parse_version(text: str) -> Version:
     """Return (2, 27, 3) of `2.27.3`.
 
     Raises:
-        DtkError: it is no version.
+        DtkError: the text is not a version.
     """
     if not re.fullmatch(r"\d{1,4}(?:\.\d{1,4}){1,3}", text):
         raise DtkError(f"--nccl-version {text} is not a version", fix="write it like 2.27.3")
@@ -133,5 +133,5 @@ def _folder_missing(name: str, text: str) -> bool:
     folder = Path(text.strip()).parent
     try:
         return "%" not in str(folder) and not folder.is_dir()
-    except (OSError, ValueError):  # No name of a folder at all.
+    except (OSError, ValueError):  # The value names no folder at all.
         return True

@@ -1,4 +1,4 @@
-"""Facts of this machine that matter to NCCL, by NVML, /sys, /proc and the environment. Unknown facts are null."""
+"""Facts of this machine that matter to NCCL, from NVML, /sys, /proc and the environment. Unknown facts are None."""
 
 import os
 from collections.abc import Mapping
@@ -14,8 +14,8 @@ from dtk.record.nvml import nvlinks, open_nvml, text_of
 
 SYS, ROOT = Path("/sys"), Path("/")
 _VENDORS = {"Amazon EC2": "aws", "Google": "gcp", "Microsoft Corporation": "azure"}
-"""DMI's name of the vendor -> cloud."""
-P2P_READ = 0  # NVML_P2P_CAPS_INDEX_READ of nvml.h: the package's own constant is a tuple by mistake, in some releases.
+"""Vendor name in DMI -> cloud."""
+P2P_READ = 0  # NVML_P2P_CAPS_INDEX_READ of nvml.h: in some releases of the package its constant is a tuple by mistake.
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Rdma:
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """One network interface that leaves the machine."""
+    """One network interface that connects this machine to others."""
 
     name: str
     driver: str
@@ -54,17 +54,17 @@ class Machine:
 
     gpus: tuple[Gpu, ...]
     gpu_reason: str
-    """Why no GPU is listed."""
+    """Reason why no GPU is listed."""
     driver: str
     """Version of the NVIDIA driver; empty without one."""
     p2p: bool | None
-    """Whether all pairs of GPUs have peer access according to NVML; None if unknown, or fewer than two."""
+    """Whether all pairs of GPUs have peer access according to NVML; None if unknown or fewer than two GPUs exist."""
     rdma: tuple[Rdma, ...]
     interfaces: tuple[Interface, ...]
     cloud: str
-    """aws, gcp, azure, oci; empty if unknown."""
+    """Cloud: aws, gcp, azure or oci; empty if unknown."""
     product: str
-    """DMI's name of the machine; on EC2 the instance type."""
+    """Product name in DMI; on EC2 the instance type."""
     container: bool
     slurm: bool
     shm_bytes: int | None
@@ -83,7 +83,7 @@ def read_machine(environment: Mapping[str, str], sys: Path = SYS, root: Path = R
 
     Args:
         environment: variables of the process.
-        sys: where the kernel's /sys is mounted.
+        sys: mount point of sysfs.
         root: root of the file system.
     """
     gpus, reason, driver, p2p = _gpus()

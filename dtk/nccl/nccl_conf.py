@@ -13,36 +13,36 @@ from diagnostics.analysis.environment.values import ConfFile, parse_conf
 from diagnostics.contract.files import read_record
 
 SYSTEM = Path("/etc/nccl.conf")
-MOST_BYTES = 1 << 20  # Of one file; real ones have some lines.
+MOST_BYTES = 1 << 20  # Maximum size of a file; real ones have a few lines.
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One file that is there."""
+    """One configuration file that exists."""
 
     path: Path
     content: ConfFile
 
 
 def user_file(environment: Mapping[str, str]) -> Path | None:
-    """Return the path of the user's own file, whether it exists or not."""
+    """Return the path of the user's configuration file, whether it exists or not."""
     named = environment.get("NCCL_CONF_FILE")
     if named:
         return Path(named)
     try:
         return Path(pwd.getpwuid(os.getuid()).pw_dir) / ".nccl.conf"
-    except KeyError:  # No such user in this container.
+    except KeyError:  # This container has no such user.
         return None
 
 
 def read_user(environment: Mapping[str, str]) -> Read | None:
-    """Read the user's own file; return None if there is none or it cannot be read."""
+    """Read the user's configuration file; return None if it does not exist or cannot be read."""
     path = user_file(environment)
     return None if path is None else _read(path)
 
 
 def read_system() -> Read | None:
-    """Read the machine's file."""
+    """Read the system's configuration file; return None if it does not exist or cannot be read."""
     return _read(SYSTEM)
 
 

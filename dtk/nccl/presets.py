@@ -16,9 +16,9 @@ from dtk.errors import DtkError, refused
 
 GROUP = "nccl"
 DEFAULT = "auto"
-WHOLE = "preset"  # Key of `about` that holds for all variables.
-ABOUT = ("why", "source", "versions", "harms", "remove")  # What is said of a variable.
-ABOUT_WHOLE = ("source", "versions", "harms", "remove", "advice")  # What is said of a preset.
+WHOLE = "preset"  # Key of `about` that applies to all variables.
+ABOUT = ("why", "source", "versions", "harms", "remove")  # Keys that describe a variable.
+ABOUT_WHOLE = ("source", "versions", "harms", "remove", "advice")  # Keys that describe a preset.
 ELSEWHERE = "read by a plugin or another library, not by NCCL"
 
 
@@ -32,11 +32,11 @@ class Setting:
     why: str
     source: str
     versions: str
-    """Versions that read it."""
+    """Versions of NCCL that read the variable."""
     harms: str
-    """When it is harmful."""
+    """When the variable is harmful."""
     remove: str
-    """When to remove it again."""
+    """When to remove the variable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Preset:
 
 
 def read_presets(config_dir: Path | None = None) -> dict[str, Preset]:
-    """Return all presets by name, dtk's and the user's own.
+    """Return all presets by name, both built-in and custom.
 
     Raises:
         DtkError: a file is damaged.
@@ -68,7 +68,7 @@ def read_presets(config_dir: Path | None = None) -> dict[str, Preset]:
 
 
 def readable_presets(config_dir: Path | None = None) -> tuple[dict[str, Preset], dict[str, DtkError]]:
-    """Return the presets by name, dtk's and the user's own, and what is wrong with those that are damaged.
+    """Return the presets by name, both built-in and custom, and the errors of damaged ones.
 
     Raises:
         DtkError: there is no such folder.
@@ -78,7 +78,7 @@ def readable_presets(config_dir: Path | None = None) -> tuple[dict[str, Preset],
     problems: dict[str, DtkError] = {}
     try:
         common = _about_of_default(paths)
-    except DtkError:  # Told below, where the default itself is read.
+    except DtkError:  # Reported below, where the default preset itself is read.
         common = {}
     for name, path in paths.items():
         try:
@@ -92,7 +92,7 @@ def find_preset(name: str, config_dir: Path | None = None) -> Preset:
     """Return one preset.
 
     Raises:
-        DtkError: there is none by that name, or its file is damaged.
+        DtkError: the preset does not exist, or its file is damaged.
     """
     paths = groups(search_path(config_dir)).get(GROUP, {})
     if name not in paths:
@@ -101,7 +101,7 @@ def find_preset(name: str, config_dir: Path | None = None) -> Preset:
 
 
 def _about_of_default(paths: dict[str, Path]) -> dict[tuple[str, str], dict[str, str]]:
-    """(variable, value) of the default preset -> what it says of it; other presets need not repeat that."""
+    """Return (variable, value) of the default preset -> its description; other presets need not repeat it."""
     if DEFAULT not in paths:
         return {}
     default = _read(paths[DEFAULT], {})
@@ -114,7 +114,7 @@ def _read(path: Path, common: dict[tuple[str, str], dict[str, str]]) -> Preset:
     settings = []
     for name, value in config.variables.items():
         texts_of = {**whole, **config.about[name]} if name in config.about else common.get((name, value), whole)
-        variable = catalogue().nccl.get(name)  # Which releases read it, by the linter.
+        variable = catalogue().nccl.get(name)  # The linter knows which releases read the variable.
         read_by = f"NCCL {version_text(variable.since)} and newer" if variable and variable.since else ""
         versions = config.about.get(name, {}).get("versions") or read_by or texts_of.get("versions") or ELSEWHERE
         texts = {key: texts_of.get(key, "") for key in ABOUT if key != "versions"}
@@ -123,7 +123,7 @@ def _read(path: Path, common: dict[tuple[str, str], dict[str, str]]) -> Preset:
 
 
 def _config(path: Path) -> NCCLConfig:
-    """Read and check the section in a file; raise DtkError if it cannot be read, or is no section of this kind."""
+    """Read and check the section in a file; raise DtkError if it cannot be read or is not an `nccl` section."""
     with refused(f"cannot read {path}", "", UnicodeDecodeError, yaml.YAMLError):
         values: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
     try:

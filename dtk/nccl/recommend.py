@@ -7,11 +7,11 @@ from diagnostics.contract.formatting import counted
 from dtk.nccl.machine import Machine
 
 FIXED_DRIVER = (550, 40, 7)
-"""First driver with which several RTX 40 cards do not hang (nccl-tests issue 117 and its followers)."""
+"""First driver with which several RTX 40 GPUs do not hang (nccl-tests issue 117 and its follow-ups)."""
 RACK = ("GB200", "GB300")
-DOCKER_SHM_BYTES = 64 << 20  # Size of /dev/shm that a container has unless told otherwise.
+DOCKER_SHM_BYTES = 64 << 20  # Default size of /dev/shm in a container.
 MEGA_INTERFACES, HIGH_INTERFACES = 9, 5
-"""Interfaces of Google's a3-megagpu-8g and a3-highgpu-8g: one of the host's, the rest for GPUs."""
+"""Interfaces of Google's a3-megagpu-8g and a3-highgpu-8g: one of the host, the rest for GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +23,11 @@ class Advice:
     preset: str
     because: tuple[str, ...]
     needs: tuple[str, ...] = ()
-    """Keys to give with it, as one would type them."""
+    """Required overrides, as typed on the command line."""
 
 
 def recommend(machine: Machine, nodes: int | None) -> tuple[list[Advice], list[str]]:
-    """Return presets for this machine, and what else to look at; without `nodes` for one and for several."""
+    """Return presets and further advice for this machine. Without `nodes`, cover one node and several nodes."""
     if not machine.gpus:
         needs = _interface(machine) if (nodes or 1) > 1 else ()
         reason = f"no GPU was found ({machine.gpu_reason}), so ranks communicate over gloo"
@@ -56,7 +56,7 @@ def _one_node(machine: Machine) -> Advice:
 
 
 def _several_nodes(machine: Machine) -> Advice:
-    """Return the preset of the first rule that fits: racks, clouds with cards of their own, then RDMA cards by kind."""
+    """Return the preset of the first matching rule: racks, clouds with their own devices, then RDMA devices by kind."""
     case = "several nodes"
     if any(name in gpu.name for gpu in machine.gpus for name in RACK):
         reach = f"{machine.gpus[0].name}: NVLink reaches the other nodes of the rack"
@@ -82,7 +82,7 @@ def _several_nodes(machine: Machine) -> Advice:
 
 
 def _interface(machine: Machine) -> tuple[str, ...]:
-    """Ask for the interface between the nodes, and list those of this machine."""
+    """Return an override for the interface between nodes, listing those of this machine."""
     up = [interface.name for interface in machine.interfaces if interface.up]
     names = up or [interface.name for interface in machine.interfaces]
     listed = f" (this machine has: {_some(names)})" if names else ""

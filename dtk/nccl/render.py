@@ -15,7 +15,7 @@ from dtk.nccl.nccl_conf import read_user
 
 RUN = "run"
 KEYS = ("interface", "hca", "address_range", "traffic_class", "topo_file", "ras_port")
-"""Keys of the section that stand in braces in values."""
+"""Keys of the section that values refer to in braces."""
 ENVIRONMENT = "environment"
 _BRACES = re.compile(r"\{(" + "|".join((*KEYS, RUN)) + r")(\??)\}")
 _LIST = re.compile(r"[\w.@:-]+(?:,[\w.@:-]+)*")
@@ -23,7 +23,7 @@ _FAMILIES = re.compile(
     r"(NCCL|RCCL|GLOO|TORCH_NCCL|TORCH_GLOO|TORCH_FR|UCX|FI|SHARP|MSCCL|NVSHMEM|HSA|IBV)_[A-Z0-9_]+|TORCH_DISTRIBUTED_DEBUG"
     r"|TORCH_CPP_LOG_LEVEL|CUDA_DEVICE_MAX_CONNECTIONS|CUDA_DEVICE_ORDER|OFI_NCCL_[A-Z0-9_]+"
 )
-"""Variables that a preset may set: of NCCL and RCCL, gloo, torch's process groups, and their transports."""
+"""Variables that a preset may set: those of NCCL and RCCL, gloo, torch's process groups, and their transports."""
 _BACKENDS = {"nccl": "NCCL", "gloo": "gloo"}
 _EXAMPLES = {"interface": "eth0", "hca": '"mlx5_0,mlx5_1"', "address_range": "10.1.0.0/16", "topo_file": "FILE"}
 
@@ -44,9 +44,9 @@ class OwnVariable:
     value: str
     """The user's value, which takes precedence."""
     preset: str
-    """What the preset would have set."""
+    """The value that the preset would have set."""
     source: str
-    """`environment`, or the path of the file."""
+    """Origin: `environment`, or the path of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +55,12 @@ class Rendered:
 
     preset: str
     variables: dict[str, str]
-    """Variables to set, without those that the user has set."""
+    """Variables to set, except those that the user has set."""
     kept: tuple[OwnVariable, ...]
-    """The user's variables that take precedence, if they differ from the preset's."""
+    """Variables set by the user that take precedence and differ from the preset."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return what the manifest keeps."""
+        """Return the entry for the manifest."""
         return {"preset": self.preset, "variables": self.variables, "kept": [asdict(own) for own in self.kept]}
 
 
@@ -69,7 +69,7 @@ def render(config: NCCLConfig, environment: Mapping[str, str], run: Path | None 
 
     Args:
         config: the section.
-        environment: of the process that starts the ranks, or of the rank; what it and the user's nccl.conf set wins.
+        environment: of the process that starts the ranks, or of the rank; its values and nccl.conf take precedence.
         run: the run folder; None leaves `{run}` as it is.
 
     Raises:
@@ -86,7 +86,7 @@ def render(config: NCCLConfig, environment: Mapping[str, str], run: Path | None 
             continue
         try:
             wanted = fill(config, name, text, run)
-        except DtkError:  # The user's own value makes the missing key unnecessary.
+        except DtkError:  # The user's value makes the missing key unnecessary.
             wanted = text
         own = environment.get(name, in_file.get(name, ""))
         if wanted is not None and own != wanted:
@@ -97,7 +97,7 @@ def render(config: NCCLConfig, environment: Mapping[str, str], run: Path | None 
 
 
 def fill(config: NCCLConfig, name: str, text: str, run: Path | None) -> str | None:
-    """Return one value with its braces filled in; None: it is left out, as its optional key is null.
+    """Return a value with its placeholders replaced; None omits it, as its optional key is null.
 
     Raises:
         DtkError: a key that it needs is null.
@@ -128,7 +128,7 @@ def check_preset(
         config: the section.
         backend: `nccl` or `gloo`, as decided by the launcher.
         environment: as for `render`.
-        interfaces: network interfaces of this machine; None = not known.
+        interfaces: network interfaces of this machine; None = unknown.
 
     Raises:
         DtkError: for the first problem.
@@ -164,10 +164,10 @@ def check_preset(
 
 
 def check_address_range(text: str | None) -> None:
-    """Refuse what is no network in the notation that NCCL reads, ADDRESS/BITS.
+    """Reject a text that is not a network in NCCL's notation ADDRESS/BITS.
 
     Raises:
-        DtkError: it is none.
+        DtkError: the text is not a network.
     """
     if text is None:
         return

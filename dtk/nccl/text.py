@@ -17,21 +17,21 @@ _TONES: dict[str, doc.Tone] = {"error": "bad", "warning": "warn", "note": "soft"
 
 
 def listing(presets: Mapping[str, Preset], problems: Mapping[str, DtkError]) -> str:
-    """Return one line for each preset; those that cannot be read last."""
+    """Return one line for each preset; unreadable presets come last."""
     rows = [(name, _WORDS[p.config.backend], str(len(p.settings)), p.summary) for name, p in presets.items()]
     rows += [(name, "-", "-", f"cannot be used: {problem}") for name, problem in problems.items()]
     return _rendered(doc.Document("", "", (doc.table([("preset", "for", "sets", "what it is"), *rows]),)))
 
 
 def shown(preset: Preset) -> str:
-    """Return everything about one preset."""
+    """Return all details of one preset."""
     rows = [doc.Field("for", f"ranks over {_WORDS[preset.config.backend]}")]
     rows += [doc.Field(key, preset.about[key]) for key in ABOUT_WHOLE if preset.about.get(key)]
     rows.append(doc.Field("use", _usage(preset)))
     settings = []
     for setting in preset.settings:
         texts = {key: getattr(setting, key) for key in ("why", "versions", "source", "harms", "remove")}
-        # What holds for the whole preset stands above.
+        # Properties of the whole preset are listed above.
         fields = [doc.Field(key, text) for key, text in texts.items() if text and text != preset.about.get(key)]
         settings.append(doc.Section((doc.Span(f"{setting.name}={setting.value}"),), (doc.Fields(tuple(fields)),)))
     answer = doc.Span(f"nccl={preset.name}: {preset.summary}", "strong")
@@ -45,7 +45,7 @@ def _usage(preset: Preset) -> str:
 
 
 def differences(first: str, second: str, a: Mapping[str, str], b: Mapping[str, str]) -> str:
-    """Return the variables that two sides do not share, as `diff -u` marks them."""
+    """Return the variables that differ between two sides, marked as by `diff -u`."""
     lines = [f"--- {first}", f"+++ {second}"]
     same = 0
     for name in sorted({*a, *b}):
@@ -59,7 +59,7 @@ def differences(first: str, second: str, a: Mapping[str, str], b: Mapping[str, s
 
 
 def linted(result: Linted) -> str:
-    """Return the lints, the worst first, with a last line that counts them."""
+    """Return the lints, most severe first, with their counts in the last line."""
     rows = []
     for item in result.items:
         what = f"{item.variable}={item.value}" if item.variable else item.place

@@ -1,4 +1,4 @@
-"""Collects variables and their places: the environment, nccl.conf, scripts, Dockerfiles, YAML. Judges nothing."""
+"""Collects variables and their places: the environment, nccl.conf, scripts, Dockerfiles, YAML. Does not judge them."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from dtk.errors import DtkError
 from dtk.nccl.nccl_conf import MOST_BYTES, read_system, read_user
 from dtk.nccl.render import ENVIRONMENT
 
-PREFIXES = ("NCCL_", "TORCH_", "GLOO_", "PYTORCH_", "CUDA_LAUNCH_BLOCKING")  # Names that are looked at.
+PREFIXES = ("NCCL_", "TORCH_", "GLOO_", "PYTORCH_", "CUDA_LAUNCH_BLOCKING")  # Prefixes of collected names.
 _ASSIGNED = re.compile(
     r"""(?<![\w$])(?P<name>(?:NCCL|TORCH|GLOO|PYTORCH)_[A-Za-z0-9_]+|CUDA_LAUNCH_BLOCKING)="""
     r"""(?P<value>"[^"]*"|'[^']*'|[^\s;&|,)]*(?:,(?!\w+=)[^\s;&|,)]*)*)"""
@@ -24,7 +24,7 @@ _NODES = re.compile(r"^#SBATCH[ \t](?:.*?[ \t])??(?:-N[ \t]*=?|--nodes(?:=|[ \t]
 _SHELL = re.compile(r"^(?:#!|#SBATCH|\s*export\s|\s*ENV\s|\s*(?:srun|mpirun|docker|torchrun)\s)", re.MULTILINE)
 _TEMPLATE = re.compile(r"\{[a-z_]+\??\}")
 _NAME = re.compile(r"[A-Za-z_]\w*")
-MOST_YAML_BYTES = 256 << 10  # Of a YAML file, which takes far longer to read.
+MOST_YAML_BYTES = 256 << 10  # Maximum size of a YAML file, which takes far longer to parse.
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Given:
     """Variables with their places, and problems of the files."""
 
     variables: dict[str, str]
-    """Name -> value; empty if it is known only when the script runs."""
+    """Name -> value; empty if the value is known only when the script runs."""
     places: dict[str, str]
     """Name -> `environment` or `FILE:LINE`."""
     oddities: tuple[tuple[str, str], ...]
@@ -70,7 +70,7 @@ def given_in(path: Path) -> Given:
     """Return the variables that a file sets.
 
     Raises:
-        DtkError: it cannot be read, or is no text.
+        DtkError: the file cannot be read, or is not text.
     """
     try:
         with path.open("rb") as file:
@@ -92,7 +92,7 @@ def given_in(path: Path) -> Given:
         return _given(path, dict(_walk(documents)), {})
     if path.suffix.lower() != ".conf" and (path.suffix.lower() == ".env" or _SHELL.search(text)):
         variables, lines = _from_script(text, returns=path.suffix.lower() != ".env")
-        nodes = [int(match[1]) for match in _NODES.finditer(text)]  # The last line counts, and of a range the least.
+        nodes = [int(match[1]) for match in _NODES.finditer(text)]  # The last line applies, and the minimum of a range.
         return replace(_given(path, variables, lines), nodes=(nodes[-1] or None) if nodes else None)
     content = parse_conf(text)
     return replace(_given(path, content.variables, content.lines), oddities=tuple(_oddities(path, content)))
@@ -108,7 +108,7 @@ def _oddities(path: Path, content: ConfFile) -> Iterator[tuple[str, str]]:
 
 
 def _from_script(text: str, returns: bool) -> tuple[dict[str, str], dict[str, int]]:
-    """Return assignments, the last of a name; `returns`: a carriage return is part of a value, as in a shell."""
+    """Return assignments, the last one of each name. `returns` keeps a carriage return in a value, as a shell does."""
     variables: dict[str, str] = {}
     lines: dict[str, int] = {}
     for number, whole in enumerate(text.split("\n"), 1):
@@ -129,7 +129,7 @@ def _from_script(text: str, returns: bool) -> tuple[dict[str, str], dict[str, in
 
 
 def _walk(whole: list[Any]) -> Iterator[tuple[str, str]]:
-    """Yield pairs in mappings, Kubernetes' `{name, value}` and `NAME=value` in lists; YAML's aliases once."""
+    """Yield pairs from mappings, Kubernetes' `{name, value}` and `NAME=value` in lists; visit each YAML alias once."""
     waiting: list[Any] = [whole]
     seen: set[int] = set()
     while waiting:
@@ -155,6 +155,6 @@ def _walk(whole: list[Any]) -> Iterator[tuple[str, str]]:
 
 
 def _text(value: Any) -> str:
-    """Return a YAML value as the environment would hold it, or an empty string if it contains a template."""
+    """Return a YAML value as an environment variable's text; empty if it contains a template."""
     text = "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
     return "" if _TEMPLATE.search(text) or "${" in text or "$(" in text else text
