@@ -1,1 +1,1 @@
-"""Formal objects built from evidence, one owner for each question. No causes, no verdicts."""
+"""Typed results computed from evidence, with one owner for each question. Contains no causes and no verdicts."""

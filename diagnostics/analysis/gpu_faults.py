@@ -1,5 +1,5 @@
-"""The meaning of the NVIDIA driver's Xid numbers and CUDA's errors for a device. Holds no cause. Source: NVIDIA's Xid
-catalogue (docs.nvidia.com/deploy/xid-errors), the codes that training meets.
+"""The meaning of the NVIDIA driver's Xid codes and of CUDA errors for a device. Names no cause. Source: NVIDIA's Xid
+catalogue (docs.nvidia.com/deploy/xid-errors), limited to the codes that occur in training.
 """
 
 import re
@@ -11,23 +11,23 @@ from diagnostics.contract.files import table_beside
 from diagnostics.evidence.model import Evidence
 
 After = Literal["program", "warning", "restart", "reset", "reboot", "replace"]
-"""What helps: a look at the program, nothing now (the job continues), a restart of the job, a reset of the device, a
-reboot, another device."""
+"""The remedy: debug the program, do nothing now (the job continues), restart the job, reset the device, reboot, or
+replace the device."""
 _TABLE = table_beside(__file__)
 XIDS: dict[int, After] = _TABLE["xids"]
 _CUDA = [(re.compile(text), code) for text, code in _TABLE["texts"]]
-_SWITCH = 109  # A context that could not be switched away from: a kernel that crashed or hangs does that as well.
-HARMLESS: frozenset[After] = frozenset({"program", "warning"})  # What shows no device that failed.
+_SWITCH = 109  # The driver could not switch away from a context: a kernel that crashed or hangs causes this as well.
+HARMLESS: frozenset[After] = frozenset({"program", "warning"})  # Codes that do not indicate a failed device.
 WORST: tuple[After, ...] = ("replace", "reboot", "reset", "restart", "warning", "program")
 
 
 class Event(Struct, frozen=True):
-    """One fault, as a log tells of it."""
+    """One fault, as reported in a log."""
 
     code: int
-    """The Xid; where CUDA tells of it the one with the same meaning."""
+    """The Xid code; for a CUDA error, the Xid code with the same meaning."""
     by_driver: bool
-    """Whether the driver itself tells of it."""
+    """Whether the driver itself reported it."""
     device: str
     rank: int | None
     file: str
@@ -36,12 +36,12 @@ class Event(Struct, frozen=True):
 
     @property
     def after(self) -> After:
-        """What helps; a reset where the table does not hold the code."""
+        """The remedy; `reset` if the table does not contain the code."""
         return XIDS.get(self.code, "reset")
 
 
 def gpu_faults(evidence: Evidence) -> tuple[Event, ...]:
-    """Return what the kernel's log and the ranks say about their devices."""
+    """Return the device faults reported by the kernel log and by the ranks."""
     rank_of: dict[int, int] = {}
     for fact in evidence.facts:
         rank_of |= fact.fields.get("rank_of", {}) if fact.kind == "torchrun_list" else {}

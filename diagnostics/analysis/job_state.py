@@ -1,4 +1,4 @@
-"""The state of a job from its files: who waits where, how each rank ended, whether anything stands still."""
+"""The state of a job from its files: which rank waits where, how each rank ended, whether the job is stalled."""
 
 from collections.abc import Iterable
 
@@ -20,7 +20,7 @@ from diagnostics.evidence.rank_endings import add_unnamed, after_timeout, peer_v
 from diagnostics.evidence.readers import watch
 
 STALL_S = 10.0
-"""A call that has waited for less is no hang while the run continues. Balanced steps and checkpoints of the fault runs
+"""A call that has waited for less is not a hang if the run continues. Balanced steps and checkpoints of the fault runs
 (`benchmarks/healthy.py`) keep ranks waiting for at most a few seconds."""
 _TIMEOUTS = {"watchdog_timeout", "gloo_timeout", "monitored_barrier", "monitor_stuck"}
 _HANG_FACTS = _TIMEOUTS | {"desync_report", "gloo_mismatch", "collective_mismatch_text", watch.VERDICT}
@@ -28,57 +28,57 @@ _ENDED_BADLY = {"failed", "hung", "oom"}
 
 
 class JobState(Struct):
-    """What the causes of hangs share."""
+    """State of a job that the causes of hangs share."""
 
     evidence: Evidence
     reading: Reading
     waits: WaitGraph
     endings: dict[int, Ending]
-    """How the ranks ended; one that ended after the job stood still is taken for a victim."""
+    """How each rank ended; a rank that ended after the job had stalled is considered a victim."""
     after_stall: dict[int, Ending] = field(default_factory=dict)
-    """What was recorded of ranks that ended only after they had waited: effects of what they waited for."""
+    """Recorded endings of ranks that ended only after waiting: effects of whatever they waited for."""
     diverging: set[int] = field(default_factory=set)
-    """Members of a group whose programs are known to differ, as those of simulated ranks."""
+    """Members of a group whose programs are known to differ, such as those of simulated ranks."""
 
     @property
     def survey(self) -> Survey:
-        """All ranks' calls."""
+        """The calls of all ranks."""
         return self.reading.survey
 
     @property
     def is_dtk_run(self) -> bool:
-        """Whether a dtk run left it, so that overrides can be advised."""
+        """Whether the files are those of a dtk run, so that config overrides can be suggested."""
         return self.evidence.run is not None
 
     @property
     def state(self) -> str:
-        """Of a dtk run; empty for other jobs."""
+        """State of a dtk run; empty for other jobs."""
         return self.evidence.run.state if self.evidence.run is not None else ""
 
     def finished(self) -> bool:
-        """Whether the run, or the command under `dtk watch`, ended well: then nothing hung."""
+        """Return whether the run, or the command under `dtk watch`, finished successfully, so that nothing hung."""
         return self.state == "finished" or watch.ended_well(self.evidence)
 
     def reported_victims(self) -> set[int]:
-        """Ranks of a dtk run that ended because of the first that failed, as its launcher recorded."""
+        """Return the ranks of a dtk run that ended as a consequence of the first failure, by its launcher's record."""
         status = self.evidence.run.status if self.evidence.run is not None else None
         victims = status.failure.victims if status is not None and status.failure is not None else []
         return {rank for rank in victims if isinstance(rank, int)} if isinstance(victims, list) else set()
 
     def stands_still(self) -> bool:
-        """Whether pending calls mean that something is stuck rather than under way."""
+        """Return whether pending calls mean that the job is stuck rather than in progress."""
         if self.finished():
             return False
         if self.state in _ENDED_BADLY or any(fact.kind in _HANG_FACTS for fact in self.evidence.facts):
             return True
-        # A dump may also have been asked of a job that continues: then its calls are young when it is written.
+        # A dump may also have been requested from a job that continues: its calls are then young when it is written.
         if any(record.stuck_dump for record in self.survey.ranks.values()) and self.state != "running":
             return not 0 < self.waited_s() < STALL_S
         observed = observations(self.evidence).values()
         return self.waited_s() >= STALL_S or (bool(observed) and all(rank.blocked_s >= STALL_S for rank in observed))
 
     def now_s(self) -> float | None:
-        """Return the last moment that appears in any file, in seconds since 1970."""
+        """Return the latest time recorded in any file, in seconds since 1970; None if there is none."""
         times = [record.time_s for record in self.survey.ranks.values() if record.time_s]
         true_s = self.survey.clocks.true_s
         times += [true_s(rank, end.time_s) for rank, end in self.endings.items() if end.time_s]
@@ -89,19 +89,19 @@ class JobState(Struct):
         return max(times, default=None)
 
     def waited_s(self, calls: Iterable[Call] | None = None) -> float:
-        """Seconds that the oldest of the pending calls had waited when the last file was written; 0 if unknown."""
+        """Return how long the oldest pending call had waited at the last file's time, in seconds; 0 if unknown."""
         now_s = self.now_s()
         pending = self.waits.calls.values() if calls is None else calls
         began_s = min((call.created_s for call in pending if call.created_s), default=None)
         return max(0.0, now_s - began_s) if now_s is not None and began_s is not None else 0.0
 
     def cost(self) -> Cost | None:
-        """Seconds blocked, where the times allow it."""
+        """Return the time lost by blocked ranks; None if the recorded times do not show it."""
         waited_s = round(self.waited_s(), 1)
         return Cost(waited_s, "s blocked") if waited_s > 0 else None
 
     def world(self) -> int:
-        """Ranks of the job, at least as many as any file mentions."""
+        """Return the number of ranks in the job: at least as many as any file mentions."""
         evidence = self.evidence
         if evidence.world_size:
             return evidence.world_size
@@ -111,11 +111,11 @@ class JobState(Struct):
         return max(self.survey.world(), max(ranks, default=-1) + 1)
 
     def pending_ranks(self) -> list[int]:
-        """Ranks with a call that did not complete."""
+        """Return the ranks with a call that did not complete."""
         return sorted(self.waits.of_rank)
 
     def any_calls(self) -> bool:
-        """Whether any rank's record holds a call."""
+        """Return whether the record of any rank contains a call."""
         records = self.survey.ranks.values()
         return any(record.p2p or any(line.issued for line in record.lines.values()) for record in records)
 
@@ -124,7 +124,7 @@ class JobState(Struct):
         return {stacks.rank: stacks for stacks in self.evidence.stacks if stacks.rank is not None}
 
     def step_of(self, rank: int) -> int | None:
-        """Return the last step of a rank that appears in any record."""
+        """Return the last step of a rank found in any record; None if there is none."""
         record = self.survey.ranks.get(rank)
         steps = [line.last.step for line in record.lines.values() if line.last is not None] if record else []
         run = self.evidence.run
@@ -132,7 +132,7 @@ class JobState(Struct):
         return max((step for step in (*steps, beat.step if beat else None) if step is not None), default=None)
 
     def behind(self) -> list[int]:
-        """Ranks whose rings end before others of their group; none while the run continues, or where all was killed."""
+        """Return the ranks whose records end before their group's; empty if the run continues or all were killed."""
         if self.state in ("running", "lost"):
             return []
         ranks = set()
@@ -143,16 +143,16 @@ class JobState(Struct):
         return sorted(ranks)
 
     def peer_vanished(self) -> bool:
-        """Whether a connection broke while nothing timed out: some process ended before all others."""
+        """Return whether a connection broke although nothing timed out: some process ended before all others."""
         return peer_vanished(self.evidence, self.endings)
 
     def without_ending(self) -> list[int]:
-        """Ranks of which nothing shows how they ended, in a job whose connections broke or whose rings end apart."""
+        """Return the ranks without a recorded ending, if connections broke or records end at different positions."""
         broken = self.peer_vanished() or bool(self.behind())
         return [rank for rank in range(self.world()) if rank not in self.endings] if broken else []
 
     def differing(self) -> set[int]:
-        """Members of groups whose calls differ, as their records or gloo itself say, and all that wait for them.
+        """Return members of groups whose calls differ by records or to gloo itself, and all that wait for them.
 
         What these wait in shows neither that a host or a device is late nor that the network fails.
         """
@@ -164,17 +164,17 @@ class JobState(Struct):
         return members | self.waits.reaching(members)
 
     def silent(self, rank: int) -> bool:
-        """Whether the rank left no dump that can be read."""
+        """Return whether the rank left no readable dump."""
         return rank not in self.survey.ranks
 
     def may_be_unrecorded(self, rank: int) -> bool:
-        """Whether the rank may be in a call that gloo's recorder leaves out: send, recv, monitored_barrier."""
+        """Return whether the rank may be in a call that gloo does not record: send, recv, monitored_barrier."""
         recorders = self.survey.ranks[rank].recorders if rank in self.survey.ranks else set()
         return "gloo" in recorders and SNAPSHOTS not in recorders
 
 
 def build(evidence: Evidence) -> JobState:
-    """Read all dumps and rings, draw the wait-for graph, and classify how the ranks ended.
+    """Read all dumps and rings, build the wait-for graph, and classify how the ranks ended.
 
     Files that cannot be read become problems of the evidence.
     """
@@ -190,7 +190,7 @@ def build(evidence: Evidence) -> JobState:
     job = JobState(evidence, reading, waits, settle_exit_codes(endings, others_wait))
     late = {rank: end for rank, end in job.endings.items() if end.gone and _waited_before(job, rank, end)}
     late |= after_timeout(evidence, job.endings)
-    # A job's own watchdog ends all ranks with the same exit code. One such exit therefore shows what the others are.
+    # A job's own watchdog ends all ranks with the same exit code, so one such exit identifies the others.
     exits = {rank: end for rank, end in job.endings.items() if end.only_exit_code and end.kind == "exited"}
     codes = {end.exit_code for end in late.values() if end.only_exit_code}
     if len(exits) == job.world() > 1 and len({end.exit_code for end in exits.values()}) == 1:
@@ -201,7 +201,7 @@ def build(evidence: Evidence) -> JobState:
 
 
 def _waited_before(job: JobState, rank: int, end: Ending) -> bool:
-    """Whether it had waited for `STALL_S` when it ended, for somebody or with an exit code; dumps tell no time."""
+    """Return whether a rank, blocked by others or known only by its exit code, had waited for `STALL_S` at its end."""
     pending = [job.waits.calls[rank, operation] for operation in job.waits.of_rank.get(rank, [])]
     began_s = min((call.created_s for call in pending if call.created_s), default=None)
     if began_s is None or not (end.only_exit_code or job.waits.blockers(rank)):

@@ -1,4 +1,4 @@
-"""The mesh of a dtk run as its manifest records it: which ranks form a group along a dimension, and its name."""
+"""The mesh of a dtk run as recorded in its manifest: the ranks of each group along a dimension, and its name."""
 
 from collections.abc import Collection, Mapping
 from math import prod
@@ -12,20 +12,20 @@ from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.values import MOST_RANKS, integer
 
 ORDER = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
-"""Dimensions whose sizes multiply to world_size, outermost first (`dtk.parallel.mesh`)."""
+"""Dimensions whose sizes multiply to the world size, outermost first (`dtk.parallel.mesh`)."""
 MODEL = ("tp", "cp", "ep", "pp")
-"""Dimensions that divide the model or its activations: what their ranks send is no parameter and no gradient."""
+"""Dimensions that split the model or its activations: their ranks exchange neither parameters nor gradients."""
 
 
 class Layout(Struct, frozen=True):
-    """Degrees of parallelism."""
+    """Degrees of parallelism of a run."""
 
     degrees: Mapping[str, int]
-    """In the order in which ranks are numbered, outermost first."""
+    """Degree of each dimension, in the order in which ranks are numbered, outermost first."""
 
     @property
     def world_size(self) -> int:
-        """Ranks."""
+        """Number of ranks."""
         return prod(self.degrees.values())
 
     def place(self, rank: int) -> dict[str, int]:
@@ -36,13 +36,13 @@ class Layout(Struct, frozen=True):
         return places
 
     def group(self, dimension: str, rank: int) -> tuple[int, ...]:
-        """Return the ranks of a rank's group along a dimension, ascending."""
+        """Return the ranks in the group of a rank along a dimension, ascending."""
         stride = prod([*self.degrees.values()][[*self.degrees].index(dimension) + 1 :])
         first = rank - self.place(rank)[dimension] * stride
         return tuple(first + i * stride for i in range(self.degrees[dimension]))
 
     def name(self, ranks: Collection[int]) -> str:
-        """Return `tp group 3 of stage 1` for ranks of one group; empty where they are of no single one."""
+        """Return a name such as `tp group 3 of stage 1`; empty if the ranks do not form a single group."""
         world_size = self.world_size
         places = [self.place(rank) for rank in ranks if 0 <= rank < world_size]
         along = [name for name in ORDER if len({place[name] for place in places}) > 1]
@@ -63,7 +63,7 @@ def layout(evidence: Evidence) -> Layout | None:
 
 
 def recorded_layout(manifest: Mapping[str, Any], world_size: int | None) -> Layout | None:
-    """Return the layout that a manifest records, if it is one of so many ranks."""
+    """Return the layout recorded in a manifest; None unless it is complete and has `world_size` ranks."""
     recorded = mesh if isinstance(mesh := manifest.get("mesh"), dict) else {}
     order = recorded.get("order")
     order = order if isinstance(order, list) and len(order) == len(ORDER) and {*map(str, order)} == {*ORDER} else ORDER
@@ -74,9 +74,9 @@ def recorded_layout(manifest: Mapping[str, Any], world_size: int | None) -> Layo
 
 
 def named(evidence: Evidence, findings: Collection[Finding]) -> list[Finding]:
-    """Return the findings, whose groups are called as the layout calls them."""
+    """Return the findings with their groups named after the layout."""
     mesh = layout(evidence)
     if mesh is None or mesh.world_size in (mesh.degrees[name] for name in ("dp_shard", "dp_replicate")):
-        return list(findings)  # Data parallelism alone: there is one group.
+        return list(findings)  # With data parallelism alone there is only one group.
     groups = [(each, each.group, mesh.name(each.group.ranks) if each.group else "") for each in findings]
     return [replace(each, group=replace(group, desc=name)) if name and group else each for each, group, name in groups]

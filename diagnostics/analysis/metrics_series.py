@@ -1,4 +1,4 @@
-"""The metrics of a dtk run, in the form that its causes are decided from."""
+"""The metrics of a dtk run, in the form that the causes of numerics use."""
 
 from msgspec import Struct
 
@@ -10,15 +10,15 @@ from diagnostics.evidence.readers import step_records
 
 
 class Figures(Struct, frozen=True):
-    """What the causes of numerics are decided from."""
+    """The input of the causes of numerics."""
 
     evidence: Evidence
     metrics: Metrics | None
-    """None: there is no metrics.jsonl, or it is damaged."""
+    """None if metrics.jsonl is missing or damaged."""
 
 
 def read(evidence: Evidence) -> Figures:
-    """Return what the run's metrics.jsonl recorded; one without any record of a step is a problem under coverage."""
+    """Return the content of the run's metrics.jsonl; a file without any step becomes a problem under coverage."""
     if evidence.run is None:
         return Figures(evidence, None)
     recorded = next((fact.fields["metrics"] for fact in evidence.facts if fact.kind == step_records.METRICS), None)

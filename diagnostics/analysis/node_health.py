@@ -1,4 +1,4 @@
-"""The health of each node's devices and host over the run, by telemetry or `nvidia-smi -q`. Names no cause."""
+"""Health of each node's devices and host over the run, from telemetry or `nvidia-smi -q`. Names no cause."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -11,65 +11,65 @@ from diagnostics.evidence.readers.telemetry import TelemetryFile
 from diagnostics.evidence.readers.timeline import GpuSample, NodeSample
 
 SLOWED = frozenset({"hardware_slowdown", "software_thermal", "hardware_thermal", "hardware_power_brake"})
-"""Reasons for lower clocks that say that something is wrong (nvml.h, nvmlClocksEventReasons). At `software_power_cap` a
-device is usually under full load."""
-BUSY_PERCENT = 50.0  # Utilization from which on a device works: an idle one lowers its clocks and its link by itself.
+"""Reasons for lower clocks that indicate a fault (nvml.h, nvmlClocksEventReasons). `software_power_cap` is not among
+them: it is usual under full load."""
+BUSY_PERCENT = 50.0  # Utilization above which a device counts as working: an idle one lowers clocks and link by itself.
 MOST_SAMPLES = 1000
 
 
 class DeviceHealth(Struct, frozen=True):
-    """One device. Figures are of the samples in which it worked; None = not measured."""
+    """Health of one device. Figures cover the samples in which it worked; None = not measured."""
 
     name: str
-    """`GPU 3`, or its address on the bus."""
+    """Name such as `GPU 3`, or its PCI bus address."""
     rank: int | None
     file: str
     samples: int
-    """In which it worked."""
+    """Number of samples in which it worked."""
     slowed: tuple[tuple[str, float], ...] = ()
-    """Reason -> share of these samples, the largest first."""
+    """Reason -> fraction of these samples, largest first."""
     clock_mhz: float | None = None
     width: tuple[int, int] = (0, 0)
-    """Lanes of its PCIe link, and those possible between this device and this system; (0, 0) = not measured."""
+    """Current lanes of its PCIe link, and the maximum of this device in this system; (0, 0) = not measured."""
     generation: tuple[int, int] = (0, 0)
-    """Of its PCIe link, in the same way."""
+    """Current and maximum generation of its PCIe link; (0, 0) = not measured."""
     is_one_look: bool = False
-    """Of `nvidia-smi -q`, where telemetry looks every second."""
+    """Whether the figures are a single sample from `nvidia-smi -q`; telemetry samples every second."""
 
 
 class NodeHealth(Struct, frozen=True):
-    """One node."""
+    """Health of one node."""
 
     file: str
     ranks: tuple[int, ...]
     seconds: float
-    """That the samples cover."""
+    """Time covered by the samples."""
     devices: tuple[DeviceHealth, ...]
     cores: int | None = None
     usable_cores: int | None = None
-    """That its ranks may run on."""
+    """Cores that its ranks may run on."""
     quota_cores: float | None = None
-    """Of the cgroup; None = no limit."""
+    """CPU quota of the cgroup, in cores; None = no limit."""
     periods: int = 0
-    """Of the scheduler that the cgroup had work in while it was watched."""
+    """Scheduler periods in which the cgroup was runnable while it was sampled."""
     throttled_periods: int = 0
-    """Of these, in which its quota was used up."""
+    """Number of these periods in which it was throttled."""
     stolen_percent: float | None = None
-    """CPU that the hypervisor gave to other machines, on average."""
+    """CPU time that the hypervisor gave to other machines, on average."""
     core_waits_s: tuple[tuple[int, float], ...] = ()
-    """Rank -> seconds in which its main thread was ready to run and waited for a core."""
+    """Rank -> time that its main thread was runnable but waited for a core."""
     disk_waits_s: tuple[tuple[int, float], ...] = ()
-    """Rank -> seconds for which every sample up to the last one found its main thread in the kernel's state D."""
+    """Rank -> time up to the last sample during which its main thread was always in state D (uninterruptible sleep)."""
 
 
 def node_health(evidence: Evidence) -> tuple[NodeHealth, ...]:
-    """Return the nodes of which there is telemetry, then the devices that `nvidia-smi -q` tells of."""
+    """Return the nodes with telemetry, then one for the devices reported by `nvidia-smi -q`."""
     nodes = []
     for handle in evidence.handles(TelemetryFile):
         try:
             timeline = handle.load(0, MOST_SAMPLES)
         except (OSError, ValueError):
-            continue  # The causes of memory tell of it.
+            continue  # Reported by the causes of memory.
         if timeline.samples:
             nodes.append(_node(handle.file, timeline.cores, timeline.samples))
     states = [fact for fact in evidence.facts if fact.kind == "gpu_state"]
@@ -84,7 +84,7 @@ def _node(file: str, cores: float | None, samples: Sequence[NodeSample]) -> Node
     ranks = tuple(sorted({rank for sample in samples for rank in sample.host.rank_rss_bytes}))
     rows = [sample.gpu or [] for sample in samples]
     count = max(map(len, rows))
-    # A node has a device for each rank, in the same order; of others it is not known who used them.
+    # A node has one device for each rank, in the same order; the users of other devices are unknown.
     users = ranks if len(ranks) == count else [None] * count
     columns = [[row[index] for row in rows if index < len(row)] for index in range(min(count, 64))]
     devices = (_device(f"GPU {index}", users[index], file, column) for index, column in enumerate(columns))
@@ -94,7 +94,7 @@ def _node(file: str, cores: float | None, samples: Sequence[NodeSample]) -> Node
         for name in ("cgroup_periods", "cgroup_throttled_periods")
     )
     waiting, since_s = set(last.ranks_in_disk_wait), dict[int, float]()
-    for sample in reversed(samples):  # Up to the first of the trailing samples that found the rank in state D.
+    for sample in reversed(samples):  # Until the first of the trailing samples that found the rank in state D.
         waiting &= set(sample.host.ranks_in_disk_wait)
         since_s |= dict.fromkeys(waiting, sample.time_s)
     core_waits_s = [
@@ -128,7 +128,7 @@ def _device(name: str, rank: int | None, file: str, samples: Iterable[GpuSample]
         samples=len(busy),
         slowed=tuple((reason, n / len(busy)) for reason, n in counts.most_common() if reason in SLOWED),
         clock_mhz=median([sample.sm_clock_mhz for sample in busy if sample.sm_clock_mhz] or [0.0]) or None,
-        # The widest that was seen: a link that trains again for a moment is no narrow one.
+        # The maximum over all samples: a link that retrains for a moment is not degraded.
         width=max((_pair(sample.pcie_width, sample.pcie_width_max) for sample in busy), default=(0, 0)),
         generation=max((_pair(sample.pcie_generation, sample.pcie_generation_max) for sample in busy), default=(0, 0)),
         is_one_look=once,

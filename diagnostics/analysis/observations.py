@@ -1,5 +1,5 @@
-"""What several observations from outside show of each rank: whether its main thread stood still, since when, and where.
-A thread whose wait does not end uses no CPU time and makes no switch (measured: gloo's waits, locks, pipes).
+"""Repeated observations of each rank from outside: whether its main thread was blocked, since when, and where. A thread
+in a wait that does not end uses no CPU time and has no context switches (measured: gloo's waits, locks, pipes).
 """
 
 from itertools import pairwise, takewhile
@@ -10,41 +10,41 @@ from diagnostics.evidence.model import Evidence, Frame
 from diagnostics.evidence.readers.process import KIND, Moment
 from diagnostics.evidence.stacks.dumps import is_native, main_thread
 
-IDLE = 0.05  # Share of a core below which a thread does next to nothing: polling ten times a second takes 0.001.
-BUSY = 0.5  # A convention: a thread that computes has its core for most of the time.
+IDLE = 0.05  # Fraction of a core below which a thread counts as idle: polling ten times a second uses 0.001.
+BUSY = 0.5  # A convention: a thread that computes is on a core for most of the time.
 
 
 class Observation(Struct, frozen=True):
-    """One rank over all looks."""
+    """All observations of one rank."""
 
     file: str
     last: Moment
     blocked_s: float
-    """Up to the last look, without the end of a single wait."""
+    """Time up to the last observation during which no wait ended."""
     idle_s: float
-    """Up to the last look, at the same lines and with next to no CPU time."""
+    """Time up to the last observation at the same lines and with almost no CPU time."""
     fixed_s: float
-    """Up to the last look, at the same lines."""
+    """Time up to the last observation at the same lines."""
     busy: bool
-    """Whether its main thread computed before the last look."""
+    """Whether its main thread computed before the last observation."""
     call: dict[str, str]
     counters: dict[tuple[str, str], dict[str, int]]
     groups: int | None = None
-    """Process groups that it has made; None = not known."""
+    """Number of process groups that it has created; None = not known."""
 
     @property
     def gone(self) -> bool:
-        """Whether its process has ended."""
+        """Whether its process has exited."""
         return self.last.state in ("", "Z", "X")
 
     @property
     def stopped(self) -> bool:
-        """Whether a signal or a debugger holds it."""
+        """Whether it is stopped by a signal or a debugger."""
         return self.last.state in ("T", "t")
 
 
 def observations(evidence: Evidence) -> dict[int, Observation]:
-    """Return what was observed of each rank; empty where nobody looked at the processes."""
+    """Return the observations of each rank; empty if no processes were observed."""
     paths: dict[int, list[list[Frame]]] = {}
     for dump in evidence.stacks:
         if dump.rank is not None and (main := main_thread(dump)) is not None:
@@ -62,13 +62,13 @@ def observations(evidence: Evidence) -> dict[int, Observation]:
             lasting = (_trailing(windows, still), _trailing(windows, idle), _trailing(windows, same))
             last, busy = fact.fields["last"], bool(shares) and shares[-1] > BUSY
             call, groups = fact.fields["call"], fact.fields.get("groups")
-            call = {**call, "group": "default"} if groups == 1 else call  # Whatever object the group was given as.
+            call = {**call, "group": "default"} if groups == 1 else call  # The group may be passed as any object.
             more = (call, fact.fields["counters"], groups if isinstance(groups, int) else None)
             observed[fact.rank] = Observation(fact.file, last, *lasting, busy, *more)
     return observed
 
 
 def _trailing(windows: list[tuple[Moment, Moment]], held: list[bool]) -> float:
-    """Return the seconds of the last windows in a row for which something held."""
+    """Return the total duration in seconds of the trailing consecutive windows in which the condition held."""
     rows = takewhile(lambda row: row[1], zip(reversed(windows), reversed(held), strict=True))
     return sum(end.time_s - start.time_s for (start, end), _ in rows)

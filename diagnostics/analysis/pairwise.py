@@ -1,4 +1,4 @@
-"""What ranks send and what their peers expect, pair by pair, from rings: pipelines' messages, splits of all_to_all.
+"""Compares what ranks send and what their peers expect, pair by pair, from rings: pipeline messages, all_to_all splits.
 
 `divergence` compares calls that all ranks have to make alike, and decides who differs by the majority. Here the two
 sides need not be alike but fit each other, which is no part of what makes two calls the same (`divergence.identity`).
@@ -17,31 +17,31 @@ from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.evidence.ring.format import RingRecord
 
-_MESSAGES = ("recv ", "send ")  # How regions of messages begin; inside one of them a rank waits for its peer.
+_MESSAGES = ("recv ", "send ")  # Prefixes of message regions, inside which a rank waits for its peer.
 Records = Mapping[int, tuple[RingRecord, ...]]  # Rank -> its last calls, oldest first.
 
 
 class Misfit(Struct, frozen=True):
-    """Two ranks of which one expects something else than the other sends."""
+    """A pair of ranks of which one does not expect what the other sends."""
 
     sender: int
     receiver: int
     sent: int
-    """Rows, elements of a message, or messages of a step."""
+    """Number of rows, elements of a message, or messages of a step."""
     expected: int
     calls: tuple[RingRecord, RingRecord]
-    """The sender's, and the receiver's."""
+    """The calls of the sender and of the receiver."""
 
 
 class Case(Struct, frozen=True):
-    """The earliest misfits, and who brought them about."""
+    """The earliest misfits and the ranks that caused them."""
 
     misfits: tuple[Misfit, ...]
     culprits: tuple[int, ...]
-    """All of them when neither side can be called wrong."""
+    """Ranks at fault; all of them if neither side can be identified as wrong."""
     group: tuple[int, ...]
     shapes: bool = True
-    """Of a pipeline: whether messages differ in size rather than in number."""
+    """Whether the messages of a pipeline differ in size rather than in number."""
 
     @property
     def victims(self) -> tuple[int, ...]:
@@ -50,16 +50,16 @@ class Case(Struct, frozen=True):
 
 
 class Pairs(Struct, frozen=True):
-    """What can be held against each other."""
+    """Calls of all ranks that can be compared pair by pair."""
 
     evidence: Evidence
     layout: Layout | None
     records: Records
     files: Mapping[int, str]
-    """Rank -> its ring."""
+    """Rank -> its ring file."""
 
     def splits(self) -> Case | None:
-        """Return the first all_to_all whose splits do not fit."""
+        """Return the first all_to_all whose splits do not match; None if there is none."""
         calls: dict[tuple[str, int], dict[int, RingRecord]] = {}
         for rank, records in self.records.items():
             for record in records:
@@ -83,7 +83,7 @@ class Pairs(Struct, frozen=True):
         return None
 
     def messages(self) -> Case | None:
-        """Return the pipeline whose neighbours do not exchange the same messages."""
+        """Return the pipeline whose neighbours do not exchange the same messages; None if there is none."""
         if self.layout is None or self.layout.degrees["pp"] == 1:
             return None
         between: dict[tuple[int, int, str, int | None], list[RingRecord]] = {}
@@ -130,17 +130,17 @@ class Pairs(Struct, frozen=True):
             yield Misfit(a, b, len(sent), len(expected), (sent[-1] if sent else gone, expected[-1]))
 
     def _changed(self, rank: int, step: int | None, sizes: bool) -> bool:
-        """Whether a rank's messages of a step are of other sizes, or another number, than those of the step before."""
+        """Return whether a rank's messages in a step differ in size, or in number, from those in the previous step."""
         records = self.records[rank]
         now, before = ([r.numel for r in records if r.is_p2p and r.step == s] for s in (step, (step or 0) - 1))
         if sizes:
             return bool(before) and set(now) != set(before)
-        whole = records[0].id == 1 or records[0].step != (step or 0) - 1  # Else the ring begins within that step.
+        whole = records[0].id == 1 or records[0].step != (step or 0) - 1  # Otherwise the ring begins within that step.
         return whole and bool(before) and len(now) != len(before)
 
 
 def pairs(evidence: Evidence) -> Pairs:
-    """Read all rings; one that is damaged is left out, which the coverage says."""
+    """Read all rings; a damaged one is omitted and reported under coverage."""
     records: dict[int, tuple[RingRecord, ...]] = {}
     files: dict[int, str] = {}
     for file in [*evidence.handles(RingFile), *evidence.files.get(SIMULATED, ())]:
@@ -154,7 +154,7 @@ def pairs(evidence: Evidence) -> Pairs:
 
 
 def _splits(call: RingRecord, ranks: int) -> tuple[list[int], list[int]] | None:
-    """Return (rows sent to each, rows expected of each), where the record tells them."""
+    """Return (rows sent to each rank, rows expected from each rank); None if they were not recorded."""
     try:
         sides, sizes = json.loads(call.splits), [json.loads(call.input_sizes), json.loads(call.output_sizes)]
         tables = [side or [size[0][0] // ranks] * ranks for side, size in zip(sides, sizes, strict=True)]

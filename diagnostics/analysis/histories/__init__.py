@@ -1,1 +1,1 @@
-"""One pass over the files of all ranks: who issued what at which position of which group. No verdicts."""
+"""One pass over the files of all ranks: which rank issued what at which position of which group. No verdicts."""

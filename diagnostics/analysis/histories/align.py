@@ -1,5 +1,5 @@
-"""Aligns all ranks in one pass: who issued what at which position (`collective_seq_id`) of which group. Keeps a few
-numbers per rank, group and position, and the deviations: memory does not grow with ranks times entries.
+"""Aligns all ranks in one pass: which rank issued what at which position (`collective_seq_id`) of which group. Keeps a
+few numbers per rank, group and position, plus the deviations: memory does not grow with ranks times entries.
 """
 
 from array import array
@@ -12,21 +12,21 @@ from diagnostics.evidence.calls import ROOTED, Call, GroupKey, Wire
 from diagnostics.evidence.clock_offset import offset
 from diagnostics.evidence.flight_entries import DEFAULT_GROUP
 
-LEAST_S = 0.5  # A clock that is off by less is left alone: so long a call may well take.
+LEAST_S = 0.5  # Smaller offsets are not corrected: a call may take that long.
 REPORTED_S = 2.0  # A convention: NTP keeps clocks of one cluster well within it.
 
 
 class Clocks:
-    """Filled rank by rank."""
+    """Clock offsets between ranks, updated rank by rank."""
 
     def __init__(self) -> None:
         self.ahead_s: dict[int, float] = {}
-        """Rank -> seconds by which its clock is ahead of that of the first rank; only those that are off."""
+        """Rank -> seconds by which its clock is ahead of the first rank's; contains only clocks that are off."""
         self._seen: dict[GroupKey, dict[int, float]] = {}
-        """Position -> when the first rank that tells of it made the call, by the first rank's clock."""
+        """Position -> when the first rank that recorded it made the call, by the first rank's clock."""
 
     def take(self, digest: Digest) -> None:
-        """One rank: finds out how far its clock is off, and corrects all times in its record."""
+        """Estimate the clock offset of one rank, and correct all times in its record."""
         if (record := digest.record) is None:
             return
         times = {key: _times(digest, key, record.lines.get(key)) for key in digest.positions}
@@ -38,7 +38,7 @@ class Clocks:
             in_lines = [call for line in record.lines.values() for call in (line.pending, line.last)]
             calls: list[Call | None] = [record.last, *record.p2p, *in_lines]
             for call in {id(call): call for call in calls if call is not None}.values():
-                move(call, ahead_s)  # Once, as the same call may stand in several places.
+                move(call, ahead_s)  # Only once, as several fields may hold the same call.
             if record.time_s is not None:
                 record.time_s -= ahead_s
             for positions in digest.positions.values():
@@ -54,7 +54,7 @@ class Clocks:
         return at_s - self.ahead_s.get(rank, 0.0) if rank is not None else at_s
 
     def far_off(self) -> Iterator[tuple[float, list[int]]]:
-        """Seconds ahead, and the ranks whose clocks are so far off: what a report should mention."""
+        """Yield each offset in seconds that is large enough to report, with the ranks whose clocks have it."""
         together: defaultdict[int, list[int]] = defaultdict(list)
         for rank, ahead_s in sorted(self.ahead_s.items()):
             if abs(ahead_s) > REPORTED_S:
@@ -64,7 +64,7 @@ class Clocks:
 
 
 def _times(digest: Digest, key: GroupKey, line: Line | None) -> dict[int, float]:
-    """Position -> when the rank made the call, of calls in which every rank waits for every other one."""
+    """Return position -> when the rank made the call, for calls in which every rank waits for every other."""
     in_ring = key.recorder == SNAPSHOTS and line is not None and line.last is not None and line.last.completion_known
     if key.recorder != "gloo" and not in_ring:
         return {}
@@ -74,7 +74,7 @@ def _times(digest: Digest, key: GroupKey, line: Line | None) -> dict[int, float]
 
 
 def move(call: Call, ahead_s: float) -> None:
-    """Subtract from the call's time how far the clock is ahead."""
+    """Subtract a clock offset from the time of a call."""
     if call.created_s is not None:
         call.created_s -= ahead_s
 
@@ -82,12 +82,12 @@ def move(call: Call, ahead_s: float) -> None:
 _CHUNK_BITS = 8  # A convention: 256 positions are 1 KiB of signature numbers.
 _CHUNK = 1 << _CHUNK_BITS
 _MASK = _CHUNK - 1
-_FIELDS = 3  # Of an arrival: latest, second latest, count.
-MAX_DEVIATIONS = 8  # Positions kept for each rank and group; after the first one all later ones are shifted anyhow.
+_FIELDS = 3  # Arrays of one chunk: latest arrival, second latest arrival, count.
+MAX_DEVIATIONS = 8  # Positions kept for each rank and group; all positions after the first one are shifted anyway.
 
 
 class Arrivals:
-    """The latest and the second latest arrival at each position of a group, in s since 1970 by each rank's clock."""
+    """Latest and second latest arrival at each position of a group, in seconds since 1970 by each rank's clock."""
 
     def __init__(self) -> None:
         self.times: dict[int, array[float]] = {}  # Chunk of 256 positions -> latest, second latest, count of each.
@@ -95,7 +95,7 @@ class Arrivals:
         self.first_s = self.last_s = 0.0
 
     def add(self, rank: int, positions: "array[int]", arrived_s: "array[float]") -> None:
-        """Take in one rank's positions in this group and when it came to each; 0 = not recorded."""
+        """Add one rank's positions in this group and its arrival time at each; 0 = not recorded."""
         for position, at in zip(positions, arrived_s, strict=True):
             if not at:
                 continue
@@ -118,11 +118,11 @@ class Arrivals:
             times[index + 2] += 1
 
     def span_s(self) -> float:
-        """Seconds between the first and the last arrival."""
+        """Return the time in seconds between the first and the last arrival."""
         return self.last_s - self.first_s
 
     def positions(self) -> list[tuple[int, int, float, int, float]]:
-        """(position, rank that came last, seconds after the one before it, ranks that came, when), ascending."""
+        """Return (position, last rank, seconds after the second latest, number of ranks, arrival time), ascending."""
         rows = []
         for chunk in sorted(self.times):
             times, latest = self.times[chunk], self.latest[chunk]
@@ -135,7 +135,7 @@ class Arrivals:
 
 
 class GroupTable:
-    """All ranks' positions of one group. The first rank that covers a position sets its base; the rest are compared."""
+    """Positions of all ranks in one group. The first rank that covers a position sets its base for comparison."""
 
     def __init__(self) -> None:
         self.lines: dict[int, Line] = {}
@@ -156,7 +156,7 @@ class GroupTable:
                 chunk = self.base[number_of_chunk] = array("I", bytes(4 * _CHUNK))
             has_no_gap = end - start == seqs[end - 1] - seqs[start] + 1
             if has_no_gap and chunk[first : first + end - start] == numbers[start:end]:
-                continue  # As nearly always: the same as the others.
+                continue  # The usual case: identical to the others.
             for at in range(start, end):
                 seq, number = seqs[at], numbers[at]
                 base = chunk[seq & _MASK]
@@ -167,7 +167,7 @@ class GroupTable:
                     self.deviations.setdefault(seq, {}).setdefault(number, []).append(rank)
 
     def issued_at(self, seq: int) -> dict[int, list[int]]:
-        """Signature number -> ranks that issued it at a position up to the first deviation; 0 = not covered."""
+        """Return signature number -> ranks that issued it at a position up to the first deviation; 0 = not covered."""
         issued = {number: sorted(ranks) for number, ranks in self.deviations.get(seq, {}).items()}
         deviating = {rank for ranks in issued.values() for rank in ranks}
         covering = {rank for rank, line in self.lines.items() if line.first <= seq <= line.issued}
@@ -178,22 +178,22 @@ class GroupTable:
 
 
 class Survey:
-    """What all ranks together did. Fill it rank by rank with `take`, then `close` it."""
+    """Calls of all ranks. Add each rank with `take`, then call `close`."""
 
     def __init__(self) -> None:
         self.ranks: dict[int, RankRecord] = {}
         self.groups: dict[GroupKey, GroupTable] = {}
         self.declared: dict[GroupKey, tuple[int, ...]] = {}
         self.inferred: dict[GroupKey, tuple[int, ...]] = {}
-        """Members of groups that nobody declares, where only one choice is left."""
+        """Members of groups without declared members, if only one choice remains."""
         self.world_size: int | None = None
-        self.positions = 0  # Calls compared.
+        self.positions = 0  # Number of calls compared.
         self.clocks = Clocks()
         self._numbers: dict[tuple[Wire, ...], int] = {}
         self._uncounted: dict[tuple[int, GroupKey], Line] = {}
 
     def take(self, digest: Digest) -> None:
-        """Take in what one rank left."""
+        """Add the digest of one rank."""
         if (record := digest.record) is None:
             return
         self.clocks.take(digest)
@@ -219,14 +219,14 @@ class Survey:
             table.arrivals.add(record.rank, seqs, times)
 
     def close(self) -> None:
-        """After the last rank: where any rank sent or received in a group, the counters of none can be used."""
+        """Finish after the last rank: discard all counters of a group in which any rank sent or received."""
         for (rank, key), line in self._uncounted.items():
             if self.groups[key].uses_p2p:
                 self.ranks[rank].lines[key] = self.groups[key].lines[rank] = line
         self._uncounted.clear()
 
     def members(self, key: GroupKey) -> tuple[int, ...]:
-        """Global ranks of a group: as declared, all ranks for the default group, else those seen in it."""
+        """Return the global ranks of a group: as declared, all ranks for the default group, else those seen in it."""
         if key in self.declared:
             return self.declared[key]
         if key.desc == DEFAULT_GROUP or (key.name == "0" and key.desc in {"", "undefined"}):
@@ -234,9 +234,9 @@ class Survey:
         return self.inferred.get(key) or (tuple(sorted(self.groups[key].lines)) if key in self.groups else ())
 
     def membership_known(self, key: GroupKey) -> bool:
-        """Whether `members` is all of them rather than a lower bound."""
+        """Return whether `members` is exact rather than a lower bound."""
         return key in self.declared or key.desc == DEFAULT_GROUP
 
     def world(self) -> int:
-        """Ranks of the job, at least as many as were seen."""
+        """Return the number of ranks in the job: at least as many as were seen."""
         return max(self.world_size or 0, max(self.ranks, default=-1) + 1)

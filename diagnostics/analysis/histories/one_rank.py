@@ -1,5 +1,5 @@
-"""Reduces the files of one rank to what the survey keeps: a few calls, and one small number for each position.
-Self-contained, so that a worker process can do it: the result passes through msgpack unchanged.
+"""Reduces the files of one rank to what the survey keeps: a few calls, and a small number for each position.
+Self-contained, so that a worker process can run it: the result survives a round trip through msgpack.
 """
 
 from array import array
@@ -12,29 +12,29 @@ from msgspec import Struct, field
 from diagnostics.evidence.calls import Call, CallFile, Dump, GroupKey, Wire, settle
 from diagnostics.evidence.model import Problem
 
-SNAPSHOTS = "dtk"  # Recorder whose files are there at any time, also when nothing is wrong.
-MAX_P2P = 64  # Pending point-to-point calls kept of each rank.
+SNAPSHOTS = "dtk"  # Recorder whose files exist at any time, even if nothing is wrong.
+MAX_P2P = 64  # Pending point-to-point calls kept per rank.
 
 
 class Line(Struct):
-    """One rank in one group."""
+    """Progress of one rank in one group."""
 
     first: int
-    """Oldest position that its record still holds."""
+    """Oldest position still in its record."""
     issued: int
-    """Last position that it reached; 0 = none."""
+    """Last position that it issued; 0 = none."""
     done: int
     """Last position that completed on it."""
     pending: Call | None = None
-    """The oldest call that did not complete: where the rank waits."""
+    """The oldest call that did not complete, which the rank waits in."""
     last: Call | None = None
     """The last call, complete or not."""
     active_only: bool = False
-    """The dump holds no completed calls, so positions before `first` say nothing."""
+    """Whether the dump contains no completed calls, so that positions before `first` are unknown."""
 
 
 class RankRecord(Struct):
-    """What the dumps say about one rank as a whole."""
+    """Information from the dumps about one rank as a whole."""
 
     rank: int
     files: list[str] = field(default_factory=list)
@@ -42,41 +42,41 @@ class RankRecord(Struct):
     p2p: list[Call] = field(default_factory=list)
     """Pending sends and receives, oldest first."""
     p2p_done: dict[GroupKey, int] = field(default_factory=dict)
-    """Last send or receive of a group that completed, where the recorder counts them."""
+    """Last completed send or receive of each group, if the recorder counts them."""
     last: Call | None = None
-    """The youngest call of any kind."""
+    """The most recent call of any kind."""
     only_default_group: bool | None = None
     outside: list[tuple[int, int]] = field(default_factory=list)
-    """Numbered names of groups between which it belongs to none."""
+    """Pairs of numbered group names between which it belongs to no group."""
     recorders: set[str] = field(default_factory=set)
     time_s: float | None = None
     step: int | None = None
     region: str = ""
     stuck_dump: bool = False
-    """Written because something was wrong (torch's dumps), not periodically."""
+    """Whether a dump was written because of a failure (torch's dumps) rather than periodically."""
 
     def can_be_in(self, group: str) -> bool:
-        """Whether it may belong to a group that nothing of it was recorded of."""
+        """Return whether the rank may belong to a group in which it has no recorded calls."""
         between = group.isdecimal() and any(low < int(group) < high for low, high in self.outside)
         return not self.only_default_group and not between
 
     def pending(self) -> list[Call]:
-        """Return the calls that the rank waits in, one for each group, oldest first."""
+        """Return the calls that the rank waits in, one per group, oldest first."""
         calls = [line.pending for line in self.lines.values() if line.pending is not None] + self.p2p[:1]
         return sorted(calls, key=lambda call: (call.created_s or 0.0, call.key, call.seq))
 
 
 class Positions(Struct):
-    """One rank's calls in one group as numbers; arrays in bytes, one value for each position, ascending."""
+    """One rank's calls in one group as numeric arrays in bytes, one value per position, ascending."""
 
     seqs: bytes
     """Positions, int64."""
     signatures: bytes
-    """Index into the digest's signatures, uint32."""
+    """Indices into the digest's signatures, uint32."""
     times: bytes
-    """Seconds since 1970, float64; 0 = not recorded."""
+    """Times in seconds since 1970, float64; 0 = not recorded."""
     uncounted: Line | None = None
-    """The line if the recorder's counters are left out, as they must be in a group with sends and receives."""
+    """The line without the recorder's counters, which are unusable in a group with sends and receives."""
 
     def arrays(self) -> "tuple[array[int], array[int], array[float]]":
         """Return `seqs`, `signatures` and `times` as numbers."""
@@ -84,14 +84,14 @@ class Positions(Struct):
 
 
 class Digest(Struct):
-    """What is kept of one rank."""
+    """Reduced records of one rank."""
 
     record: RankRecord | None
-    """None when no file could be read."""
+    """None if no file could be read."""
     problems: list[Problem] = field(default_factory=list)
     positions: dict[GroupKey, Positions] = field(default_factory=dict)
     signatures: list[tuple[Wire, ...]] = field(default_factory=list)
-    """More than one part for a coalesced block."""
+    """Signatures of calls; a coalesced block has several parts."""
     members: dict[GroupKey, tuple[int, ...]] = field(default_factory=dict)
     world_size: int | None = None
     with_p2p: set[GroupKey] = field(default_factory=set)
@@ -99,7 +99,7 @@ class Digest(Struct):
 
 
 def load(files: Iterable[CallFile], problems: list[Problem]) -> list[Dump]:
-    """All dumps in the files; what cannot be read becomes a problem."""
+    """Return all dumps in the files; add a problem for each file that cannot be read."""
     dumps = []
     for file in files:
         try:
@@ -110,7 +110,7 @@ def load(files: Iterable[CallFile], problems: list[Problem]) -> list[Dump]:
 
 
 def choose(dumps: list[Dump], attempt: int | None) -> list[Dump]:
-    """One dump for each recorder: of the last attempt, a full dump before a black box, the younger one first."""
+    """Return one dump per recorder: of the last attempt, full dumps before black boxes, the most recent first."""
     best: dict[str, tuple[tuple[object, ...], Dump]] = {}
     empty = []
     for dump in dumps:
@@ -128,7 +128,7 @@ def choose(dumps: list[Dump], attempt: int | None) -> list[Dump]:
 
 
 def digest(rank: int, files: Sequence[CallFile], attempt: int | None) -> Digest:
-    """Read the files of one rank; the dumps are dropped afterwards."""
+    """Return the digest of one rank's files; the dumps are dropped afterwards."""
     result = Digest(None)
     dumps = load(files, result.problems)
     for dump in dumps:
@@ -172,7 +172,7 @@ def _calls(result: Digest, record: RankRecord, dump: Dump, numbers: dict[tuple[W
         if call.p2p:
             result.with_p2p.add(call.key)
             done = call.seq if call.done else 0
-            # NCCL counts collectives and sends of a group together: of use only where there is one kind of them.
+            # NCCL counts collectives and sends of a group together: usable only if the group has one of these kinds.
             if call.key not in per_group:
                 done = max(done, dump.counters.get(call.key, (-1, -1))[1])
             record.p2p_done[call.key] = max(record.p2p_done.get(call.key, 0), done)
@@ -201,10 +201,10 @@ def _calls(result: Digest, record: RankRecord, dump: Dump, numbers: dict[tuple[W
 
 
 def _line(calls: list[Call], counters: tuple[int, int] | None) -> Line:
-    """Where a rank is in a group, by its calls and the recorder's counters (enqueued, completed) if they fit."""
+    """Return a rank's progress in a group from its calls and, if they match, the recorder's (enqueued, completed)."""
     enqueued, completed = counters or (-1, -1)
     if enqueued > 4 * calls[-1].seq + 4096:
-        enqueued = completed = -1  # NCCL counts send and recv in the same number.
+        enqueued = completed = -1  # NCCL uses the same counter for send and recv.
     done = max((call.seq for call in calls if call.done), default=0)
     line = Line(calls[0].seq, max(calls[-1].seq, enqueued), max(done, completed))
     line.active_only = not any(call.done for call in calls)

@@ -1,4 +1,4 @@
-"""Loads the files of many ranks, in several processes where that pays, and yields the digests in rank order."""
+"""Loads the files of many ranks, in several processes if worthwhile, and yields the digests in rank order."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -11,10 +11,10 @@ from diagnostics.evidence.limits import uncollected
 from diagnostics.evidence.readers.flight import FlightFile
 from diagnostics.evidence.readers.ring import RingFile
 
-MAX_WORKERS = 8  # A convention: each holds one dump, and the results are merged in one process.
-WORTH_BYTES = 128 << 20  # Starting workers costs as long as reading about this much.
+MAX_WORKERS = 8  # A convention: each worker holds one dump, and the results are merged in one process.
+WORTH_BYTES = 128 << 20  # Starting workers takes as long as reading about this many bytes.
 _Job = tuple[int, Sequence[FlightFile | RingFile], int | None]
-"""Rank, its files, and the attempt that counts."""
+"""Rank, its files, and the attempt to read."""
 
 
 def digests(
@@ -28,10 +28,10 @@ def digests(
         workers: processes to start; None = as many as pay, 0 or 1 = none.
     """
     on_disk = [file for file in chain.from_iterable(files.values()) if isinstance(file, FlightFile | RingFile)]
-    if len(on_disk) < sum(map(len, files.values())):  # Some are in memory.
+    if len(on_disk) < sum(map(len, files.values())):  # Some files are in memory.
         yield from (digest(rank, files[rank], attempt) for rank in sorted(files))
         return
-    if workers is None:  # As many as pay: cores, unless there is little to read.
+    if workers is None:  # Use all cores unless there is little to read.
         size_bytes = sum(disk_bytes(file.path) for file in on_disk)
         workers = min(usable_cores(), MAX_WORKERS, size_bytes // WORTH_BYTES + 1)
     jobs: list[_Job] = [(rank, files[rank], attempt) for rank in sorted(files)]  # type: ignore[misc]
@@ -39,6 +39,6 @@ def digests(
 
 
 def _digest(job: _Job) -> Digest:
-    """Digest one rank: dumps are millions of plain values."""
+    """Return the digest of one rank; releases the dump, which consists of millions of plain values."""
     with uncollected(), budget(job[1][0].limits, sum(disk_bytes(file.path) for file in job[1])):
         return digest(*job)

@@ -1,4 +1,4 @@
-"""Calls that no recorder kept, as histories, from what torch or gloo printed when it ended a rank: the fingerprints of
+"""Histories of calls that no recorder kept, from what torch or gloo printed when it ended a rank: the fingerprints of
 TORCH_DISTRIBUTED_DEBUG=DETAIL, and the two message sizes of gloo's `op.preamble.length <= op.nbytes. X vs Y`.
 """
 
@@ -27,7 +27,7 @@ _SEGMENT_BYTES = 1 << 20
 
 
 class PrintedCalls(Struct, frozen=True):
-    """One rank's history in memory, a `CallFile`."""
+    """History of one rank in memory; implements `CallFile`."""
 
     rank: int
     file: str
@@ -35,7 +35,7 @@ class PrintedCalls(Struct, frozen=True):
     members: tuple[int, ...]
 
     def load(self) -> list[Dump]:
-        """Return it as a dump."""
+        """Return the history as a dump."""
         key = self.calls[-1].key
         return [Dump(self.rank, self.file, key.recorder, [replace(c) for c in self.calls], members={key: self.members})]
 
@@ -48,21 +48,21 @@ def add_printed(evidence: Evidence, reading: Reading) -> None:
 
 
 def message_bytes(wire: Wire, world: int) -> set[int]:
-    """Return the sizes of the messages that gloo sends for a call; empty where they are not known."""
+    """Return the possible sizes in bytes of gloo's messages for a call; empty if they are not known."""
     item = DTYPE_BYTES.get(wire.dtypes[0]) if len(wire.dtypes) == len(wire.amounts) == 1 else None
     if item is None or world < 2:
         return set()
     total = wire.amounts[0] * item
-    if wire.op in {"all_reduce", "reduce"}:  # A ring of segments, at least two for each rank.
+    if wire.op in {"all_reduce", "reduce"}:  # A ring of segments, at least two per rank.
         segments = ceil(max(ceil(total / _SEGMENT_BYTES), 2 * world) / world) * world
         return {ceil(ceil(total / segments) / item) * item}
-    if wire.op == "all_gather":  # Each rank's part goes round in two halves.
+    if wire.op == "all_gather":  # Each rank's part is sent round the ring in two halves.
         return {total // item // 2 * item, ceil(total / item / 2) * item, total // 2}
     return {total} if wire.op in {"broadcast", "gather", "scatter"} else set()
 
 
 def _fingerprints(evidence: Evidence, reading: Reading) -> list[PrintedCalls]:
-    """Return the call of each rank that DETAIL's texts name, unless all ranks state the same one: a false alarm.
+    """Return the call of each rank named in DETAIL's messages, unless all ranks state the same one: a false alarm.
 
     A rank knows its own call. It compares with its peers in the order of their ranks and prints the first one that
     differs (ProcessGroupWrapper.cpp), so all before that peer agree with it. Of a peer in a barrier, which has no
@@ -76,7 +76,7 @@ def _fingerprints(evidence: Evidence, reading: Reading) -> list[PrintedCalls]:
     for fact in facts if all(number == rank for number, rank in numbers.items()) else ():
         stated[fact.fields["rank_b"]] = (str(fact.fields["call_b"]), fact, False)
         stated |= dict.fromkeys(range(fact.fields["rank_b"]), (str(fact.fields["call_a"]), fact, True))
-    for fact in facts:  # What a rank says of itself counts before what others say of it.
+    for fact in facts:  # A rank's own statement has priority over statements by others.
         stated[numbers[fact.fields["rank_a"]]] = (str(fact.fields["call_a"]), fact, True)
     matches = {rank: match for rank, (text, _, _) in stated.items() if (match := _FINGERPRINT.match(text))}
     ranks = tuple(sorted(matches))
@@ -84,7 +84,7 @@ def _fingerprints(evidence: Evidence, reading: Reading) -> list[PrintedCalls]:
     key = GroupKey(RECORDER, "0" if whole else "", DEFAULT_GROUP if whole else "")
     position = max((1 + int(match["seq"]) for match in matches.values() if match["seq"]), default=0)
     ops = {match["op"] for match in matches.values()}
-    is_plain = len({operation(op) for op in ops}) == len(ops)  # Else torch tells two ways to call one operation apart.
+    is_plain = len({operation(op) for op in ops}) == len(ops)  # Otherwise variants of one operation.
     named = {rank: operation(one["op"]) if is_plain else one["op"].strip("_").lower() for rank, one in matches.items()}
     calls = {n: _fingerprint(evidence, key, position, matches[n], op, *stated[n][1:]) for n, op in named.items()}
     for rank, call in calls.items():
@@ -99,7 +99,7 @@ def _fingerprints(evidence: Evidence, reading: Reading) -> list[PrintedCalls]:
 def _fingerprint(
     evidence: Evidence, key: GroupKey, position: int, match: re.Match[str], name: str, fact: LogFact, own: bool
 ) -> Call:
-    """Return a call as the fact states it, at the line of the rank that printed it if that rank made it, too."""
+    """Return a call as the fact states it, at the line of the rank that printed it if that rank also made it."""
     op, sizes, amounts, dtypes = name, list[list[int]](), tuple[int, ...](), tuple[str, ...]()
     if match["shape"] is not None:
         shape = [int(size) for size in match["shape"].split(",") if size.strip()]
@@ -110,18 +110,18 @@ def _fingerprint(
     frames = _frames(evidence, fact.rank if fact.rank is not None else fact.fields["rank_a"]) if own else None
     printed_s = fact.time_s
     with suppress(OSError, ValueError):
-        printed_s = printed_s or (evidence.root / fact.file).stat().st_mtime  # at the latest
+        printed_s = printed_s or (evidence.root / fact.file).stat().st_mtime  # An upper bound.
     return settle(Call(key, position, described, True, printed_s, frames=frames))
 
 
 def _frames(evidence: Evidence, rank: int) -> list[dict[str, object]]:
-    """Return the frames of the error that ended a rank, as recorders write them."""
+    """Return the frames of the error that ended a rank, in the format of recorders."""
     frames = next((error.frames for error in evidence.errors if error.rank == rank and error.frames), ())
     return [{"name": frame.function, "filename": frame.file, "line": frame.line} for frame in frames]
 
 
 def _cut_short(evidence: Evidence, reading: Reading) -> Iterator[PrintedCalls]:
-    """Complete histories of ranks that gloo ended over a long message: they were at their peers' last position."""
+    """Yield complete histories of ranks ended by gloo over a long message: they were at their peers' last position."""
     survey = reading.survey
     facts = [fact for fact in evidence.facts if fact.kind == "gloo_mismatch" and "expected_bytes" in fact.fields]
     sizes = {fact.rank: fact for fact in facts if fact.rank is not None}
@@ -144,7 +144,7 @@ def _cut_short(evidence: Evidence, reading: Reading) -> Iterator[PrintedCalls]:
 
 
 def _cut_call(evidence: Evidence, fact: LogFact, rank: int, histories: list[list[Call]], world: int) -> Call | None:
-    """Return the call that a rank's own message size shows, or None if no peer's call has one of the two sizes."""
+    """Return the call that matches a rank's own message size; None if no peer's call has one of the two sizes."""
     expected, received = fact.fields["expected_bytes"], fact.fields["received_bytes"]
     last = [history[-1] for history in histories if history]
     if not any({expected, received} & message_bytes(call.wire, world) for call in last):

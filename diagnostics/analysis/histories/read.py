@@ -1,4 +1,4 @@
-"""Reads the files of all ranks once, and a single rank again where a closer look is needed."""
+"""Reads the files of all ranks once, and those of a single rank again if details are needed."""
 
 from msgspec import Struct, field
 
@@ -10,7 +10,7 @@ from diagnostics.evidence.model import Evidence, Problem
 
 
 class Reading(Struct):
-    """The survey, and the way back to a rank's own calls."""
+    """The survey, and access to the calls of single ranks."""
 
     survey: Survey = field(default_factory=Survey)
     files: dict[int, list[CallFile]] = field(default_factory=dict)
@@ -18,7 +18,7 @@ class Reading(Struct):
     attempt: int | None = None
 
     def calls(self, rank: int, key: GroupKey, *, messages: bool = False) -> list[Call]:
-        """One rank's collectives in one group, or its messages, oldest first, with stacks. Reads its files again."""
+        """Return one rank's collectives in one group, or its messages, oldest first, with stacks, from its files."""
         for dump in choose(load(self.files.get(rank, []), []), self.attempt):
             if dump.recorder == key.recorder or any(call.key == key for call in dump.calls):
                 calls = [settle(call) for call in dump.calls if call.key == key and bool(call.p2p) == messages]
