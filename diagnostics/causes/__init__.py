@@ -1,1 +1,1 @@
-"""One file per cause in a folder per family: its facts, decision and texts. `registry` collects them."""
+"""One file per cause, in a folder per family: its facts, decision and texts. `registry` collects them."""

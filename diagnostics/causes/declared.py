@@ -1,4 +1,4 @@
-"""Declares a cause: its id, texts, example and relations are in a YAML file beside its module."""
+"""Declares a cause: its id, texts, example and relations are in the YAML file next to its module."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,15 +15,15 @@ _GROUPS: dict[str, list[str]] = table_beside(__file__)
 
 
 def declared(file: str, facts: Callable[[Any], F], decide: Callable[[F], Finding | Iterable[Finding]]) -> Cause[F]:
-    """Return the cause of a module. Its id is `family.name`, as the path has it; every finding is given it here.
+    """Return the cause of a module. Its id, `family.name`, is derived from the path and set on every finding.
 
-    The YAML file beside the module holds under `cause` the other fields of `Cause`. `explained_by` may name groups of
-    `declared.yaml`; the text of `example` may stand under `example` at the end of the file.
+    The YAML file next to the module holds the other fields of `Cause` under `cause`. `explained_by` may name groups of
+    `declared.yaml`; the text of `example` may be under `example` at the end of the file.
 
     Args:
         file: `__file__` of the module.
-        facts: builds what it is decided from.
-        decide: decides it, by one finding or several.
+        facts: builds the facts from the evidence.
+        decide: decides from the facts; returns one finding or several.
     """
 
     def findings(built: F) -> list[Finding]:
@@ -42,20 +42,20 @@ def declared(file: str, facts: Callable[[Any], F], decide: Callable[[F], Finding
 
 
 class Texts:
-    """The rows under `texts` of the YAML file beside a cause. They are filled in when the report is written.
+    """The rows under `texts` in the YAML file of a cause. They are filled in when the report is written.
 
-    A row holds `summary`, `measured`, `missing` and `remedies`, those of them that it needs; or it is a plain string:
-    a summary alone, or a phrase. It may name `{ranks}` and `{victims}`, those of the finding, and the `{finding}`
-    itself, beside the figures that it is given (`contract.formatting.filled`). Where several rows are said, their
-    summaries and remedies follow each other. The `override` of a remedy takes the place of its change where the figure
-    `is_dtk` says that it is a run of dtk.
+    A row holds `summary`, `measured`, `missing` and `remedies`, each of them optional; or it is a plain string:
+    a summary alone, or a phrase. It may refer to the finding's `{ranks}` and `{victims}`, and to the `{finding}`
+    itself, in addition to the figures passed (`contract.formatting.filled`). If several rows are selected, their
+    summaries and remedies are concatenated. The `override` of a remedy replaces its change if the figure
+    `is_dtk` is true.
     """
 
     def __init__(self, file: str) -> None:
         self._rows: dict[str, Any] = table_beside(file)["texts"]
 
     def __call__(self, finding: Finding, /, said: str | Sequence[str] = "usual", **figures: object) -> Text:
-        """Return the rows of these names as the words of a finding."""
+        """Return the text of a finding, made from these rows."""
         figures = {"finding": finding, "ranks": finding.ranks, "victims": finding.victims} | figures
         named = [self._rows[name] for name in ([said] if isinstance(said, str) else said)]
         rows: list[dict[str, Any]] = [{"summary": row} if isinstance(row, str) else row for row in named]
@@ -74,14 +74,14 @@ class Texts:
         return Text(**written(lines), remedies=tuple(Remedy(**fix) for fix in fixes))
 
     def facts(self, said: str | Sequence[str] = "usual", /, **figures: object) -> Worded:
-        """Return the figures of a finding, to be said by these rows."""
+        """Return the figures of a finding, to be formatted with these rows."""
         return Worded(self, {"said": said, **figures})
 
     def __contains__(self, row: str) -> bool:
         return row in self._rows
 
     def phrase(self, row: str, /, **figures: object) -> Phrase:
-        """Return a part of a sentence, or what a piece of evidence shows; `row.key` is one text of a row."""
+        """Return part of a sentence, or the description of a piece of evidence; `row.key` selects one text of a row."""
         name, _, key = row.partition(".")
         return Phrase(row, self._rows[name][key] if key else self._rows[name], figures)
 
@@ -92,15 +92,15 @@ class Texts:
         return Remedy(**written)
 
     def ruled_out(self, said: str | Sequence[str] = "none", /, **figures: object) -> Finding:
-        """Return that it is not this cause; the value that says so is `measured`, else the summary."""
+        """Return a finding that rules this cause out; its value is the row's `measured`, or else its `summary`."""
         return Finding(status="ruled_out", facts=self.facts(said, **figures))
 
     def undecided(self, said: str | Sequence[str] = "open", /, **figures: object) -> Finding:
-        """Return that the evidence does not decide this cause; the row names under `missing` what would record it."""
+        """Return an undecided finding; the row's `missing` says what would record the missing evidence."""
         return Finding(status="undecided", facts=self.facts(said, **figures), confidence=0.0)
 
 
 def _names(entries: Iterable[str]) -> Iterator[str]:
-    """Yield ids and patterns, with those of a group in its place."""
+    """Yield ids and patterns, with each group replaced by its members."""
     for entry in entries:
         yield from _names(_GROUPS[entry]) if entry in _GROUPS else (entry,)

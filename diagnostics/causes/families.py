@@ -1,4 +1,4 @@
-"""What the causes of one family share, from `families.yaml`: no other module knows a family's name."""
+"""Traits shared by the causes of a family, from `families.yaml`: no other module refers to a family by name."""
 
 import msgspec
 
@@ -8,7 +8,7 @@ from diagnostics.contract.findings import Outcome
 
 
 class Family(msgspec.Struct, frozen=True):
-    """Traits of a family; `families.yaml` describes each. A user's own family has none."""
+    """Traits of a family, described in `families.yaml`. A user's own family has the defaults."""
 
     title: str
     recorded_for: frozenset[str] = frozenset()

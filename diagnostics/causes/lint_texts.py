@@ -1,4 +1,4 @@
-"""The linter's findings in words, and the cause that each supports (`lint_texts.yaml`)."""
+"""Texts of the linter's findings, and the cause that each supports (`lint_texts.yaml`)."""
 
 from msgspec import Struct
 
@@ -10,28 +10,28 @@ from diagnostics.contract.formatting import ranks_spoken
 
 _ROWS: dict[str, dict[str, str]] = table_beside(__file__)
 _SHOWN = 6
-"""Names of a list that a message spells out: more do not fit its line. A convention."""
+"""Maximum number of names that a message lists, so that it fits on a line. A convention."""
 
 
 class LintText(Struct, frozen=True):
-    """One lint in words."""
+    """The text of a lint."""
 
     cause: str
-    """As `dtk diagnose` names it."""
+    """Cause id, as in `dtk diagnose`."""
     message: str
-    """What is the matter, one sentence."""
+    """The problem in one sentence."""
     fix: str
-    """What to type instead, or what there is to decide."""
+    """The setting to use instead, or the decision to make."""
     fix_in_message: bool
-    """Whether the message says the fix already."""
+    """Whether the message already includes the fix."""
 
 
 CAUSES = frozenset(row["cause"] for row in _ROWS.values())
-"""Every cause that a lint may speak for."""
+"""All causes that a lint may support."""
 
 
 def lint_text(lint: Lint) -> LintText:
-    """Put a lint into words.
+    """Return the text of a lint.
 
     Raises:
         KeyError: its rule is not in the table.
@@ -53,7 +53,7 @@ def lint_text(lint: Lint) -> LintText:
 
 
 def _shown(value: Value) -> str | int:
-    """Spell a list out: names, the parts of a version, or values with the ranks that have them."""
+    """Format a list: names, the parts of a version, or values with the ranks that have them."""
     if not isinstance(value, tuple):
         return value
     if all(isinstance(part, int) for part in value):
@@ -66,7 +66,7 @@ def _shown(value: Value) -> str | int:
 
 
 def _choice(variable: Variable | None) -> str:
-    """Return what the catalogue allows for a variable."""
+    """Return the values that the catalogue allows for a variable."""
     if variable is None or (not variable.values and variable.low is None):
         return ""
     if variable.values:

@@ -1,8 +1,8 @@
-"""Collects the causes: every file below a family's folder here, and a user's own detectors. Decides nothing.
+"""Collects the causes: every file in a family's folder, and the user's own detectors. Decides nothing.
 
-Adding a cause is adding `diagnostics/causes/<family>/<name>.py`, which ends in `CAUSE = declared(...)`, and its table
-`<name>.yaml`. Where others of its family are decided in the same way the table is enough: its `decided_by` names the
-module whose `CAUSE_OF` makes the cause. Files whose names begin with an underscore hold what a family shares.
+To add a cause, add `diagnostics/causes/<family>/<name>.py`, which ends in `CAUSE = declared(...)`, and its table
+`<name>.yaml`. If others of its family are decided in the same way, the table is enough: its `decided_by` names the
+module whose `CAUSE_OF` makes the cause. Files whose names start with an underscore hold code shared by a family.
 """
 
 import os
@@ -28,9 +28,9 @@ BRANCHES = tuple(
     Branch(id, title, above=id.rpartition(".")[0])
     for id, title in read_table(Path(__file__).with_name("branches.yaml")).items()
 )
-"""The gates of the built-in fault trees; a cause names its own (`Cause.branch`)."""
+"""The gates of the built-in fault trees; each cause names its own (`Cause.branch`)."""
 ENTRY_POINTS = "dtk.detectors"
-"""Entry points of a user's own detectors."""
+"""Entry point group of a user's own detectors."""
 
 
 @cache
@@ -38,7 +38,7 @@ def built_in() -> tuple[AnyCause, ...]:
     """Return the causes that come with dtk, in the order of branches and then of ids.
 
     Raises:
-        ValueError: a file defines no cause, or one whose id or branch is not right.
+        ValueError: a file defines no cause, or one whose id or branch is invalid.
     """
     files = sorted(path for path in Path(__file__).parent.glob("*/[!_]*") if path.suffix in (".py", ".yaml"))
     causes = [cause for path in files if (cause := _cause(path)) is not None]
@@ -48,12 +48,12 @@ def built_in() -> tuple[AnyCause, ...]:
 
 @cache
 def by_id() -> Mapping[str, AnyCause]:
-    """Return the causes that come with dtk by their ids, for what their traits tell."""
+    """Return the causes that come with dtk by id."""
     return {cause.id: cause for cause in built_in()}
 
 
 def _cause(path: Path) -> AnyCause | None:
-    """Return the cause of a module or of a table without one; None for the table of a module."""
+    """Return the cause of a module, or of a table without a module; None for the table of a module."""
     family, name = path.parent.name, path.stem
     if path.suffix == ".yaml":
         if path.with_suffix(".py").is_file():
@@ -72,7 +72,7 @@ def _cause(path: Path) -> AnyCause | None:
 
 
 class Registry(Struct):
-    """The causes that come with dtk, a user's detectors, and what could not be loaded."""
+    """The causes that come with dtk, the user's detectors, and load errors."""
 
     causes: tuple[AnyCause, ...] = ()
     detectors: list[Detector] = field(default_factory=list)
@@ -80,13 +80,13 @@ class Registry(Struct):
 
     @property
     def ids(self) -> set[str]:
-        """Ids of all causes that are decided."""
+        """Ids of all registered causes."""
         own = {cause for detector in self.detectors for cause in detector.causes}
         return own | {cause.id for cause in self.causes}
 
 
 def collect() -> Registry:
-    """Collect everything. A detector that cannot be imported is a problem under coverage, never an error."""
+    """Collect all causes. A detector that cannot be imported is reported as a coverage problem, not raised."""
     registry = Registry(built_in())
     if _is_any_installed():
         from importlib.metadata import entry_points
@@ -97,9 +97,9 @@ def collect() -> Registry:
 
 
 def _is_any_installed() -> bool:
-    """Whether a package may provide a detector: its metadata names the entry points, or lies in an archive.
+    """Return whether a package may provide a detector: its metadata has the entry points, or is in an archive.
 
-    Importing `importlib.metadata`, which could tell, takes a tenth of a small diagnosis.
+    Importing `importlib.metadata`, which has the exact answer, takes a tenth of the time of a small diagnosis.
     """
     for folder in sys.path:
         if Path(folder).is_file():
@@ -114,7 +114,7 @@ def _is_any_installed() -> bool:
 
 
 def _loaded(entry: "EntryPoint", problems: list[Problem]) -> Iterator[Detector]:
-    """Yield what an entry point provides: a detector, a detector class, or a tuple of either."""
+    """Yield the detectors of an entry point: a detector, a detector class, or a tuple of either."""
     try:
         value: Any = entry.load()
         for item in value if isinstance(value, list | tuple) else (value,):

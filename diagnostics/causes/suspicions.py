@@ -1,6 +1,6 @@
-"""How likely each cause is where a log confirms none, by the likelihood ratios in `suspicions.yaml`.
+"""Estimates the probability of each cause if a log confirms none, from the likelihood ratios in `suspicions.yaml`.
 
-The odds of a cause are its share among known hangs times the ratio of each clue that the log shows (naive Bayes).
+The odds of a cause are its share of known hangs times the ratio of each clue found in the log (naive Bayes).
 """
 
 import re
@@ -17,27 +17,27 @@ from diagnostics.evidence.model import shortened
 from diagnostics.evidence.readers import process
 
 MOST = 3
-"""Suspicions that a report names."""
+"""Maximum number of suspicions in a report."""
 LEAST = 0.12
-"""Probability below which a suspicion says no more than that the cause exists."""
+"""Minimum probability; below it a suspicion carries no information."""
 _WARM = 20
-"""Calls that completed in a group whose start-up is certainly over."""
+"""Number of completed calls from which the start-up of a group is certainly over."""
 _LOST = 0.15
-"""Share of a device's memory, reserved and unused or held outside PyTorch, that is more than usual."""
+"""Unusually large share of a device's memory that is reserved and unused, or held outside PyTorch."""
 _SCALAR_MET = re.compile(r"\D*(?:\d{3,} vs \d{1,2}|\d{1,2} vs \d{3,})\b")
-"""Bytes of a metric, a flag or a barrier against those of a gradient or of an activation."""
+"""Sizes in bytes of a metric, flag or barrier that met a gradient or an activation."""
 _OF_OBJECTS = re.compile(r"_object(_list)?$")
 _OVERRUN = 3
-"""Times its timeout that a call waited where not even the watchdog's thread could run."""
+"""Multiple of its timeout that a call waited, which shows that not even the watchdog thread could run."""
 TABLE = table_beside(__file__)
 _CAUSES, _CLUES, _DECIDE, _FIT = TABLE["causes"], TABLE["clues"], TABLE["decide"], TABLE["fit"]
 
 
 def suspicions(standing: Standing, ruled_out: Collection[str] = ()) -> tuple[Suspicion, ...]:
-    """Return the likeliest causes for which a clue speaks, at most `MOST`, the likeliest first."""
+    """Return the likeliest causes that are supported by a clue, at most `MOST`, the likeliest first."""
     shown, culprits, suspected = clues(standing), _culprits(standing), []
-    no_dumps = standing.gloo or process.KIND in standing.kinds  # A job of gloo, or one that runs and can be watched.
-    # Where no clue speaks for any cause, what is shown at least speaks against none of the likeliest.
+    no_dumps = standing.gloo or process.KIND in standing.kinds  # The job uses gloo, or is running and can be watched.
+    # If no clue supports any cause, return the likeliest ones, as none of the clues contradicts them.
     least = 1.01 if any(ratio > 1 for name in shown for ratio in _CLUES[name].values()) else 1.0
     likely = sorted(probabilities(shown, ruled_out).items(), key=lambda item: -item[1])
     for cause, probability in likely[:MOST]:
@@ -51,7 +51,7 @@ def suspicions(standing: Standing, ruled_out: Collection[str] = ()) -> tuple[Sus
 
 
 def probabilities(shown: Collection[str], ruled_out: Collection[str] = ()) -> dict[str, float]:
-    """Return how likely each cause is beside these clues; the rest to 1 is what the table does not name."""
+    """Return the probability of each cause given these clues; the rest to 1 are causes that the table does not list."""
     odds = {cause: entry["share"] for cause, entry in _CAUSES.items() if cause not in ruled_out}
     for name in shown:
         odds = {cause: value * _CLUES[name].get(cause, 1.0) for cause, value in odds.items()}
@@ -61,7 +61,7 @@ def probabilities(shown: Collection[str], ruled_out: Collection[str] = ()) -> di
 
 
 def of_memory(records: Sequence[RanOut], steps: int = 0) -> tuple[Suspicion, ...]:
-    """Return what may have taken a device's memory, where its figures do not tell and `steps` steps were printed."""
+    """Return likely consumers of device memory if its figures do not show them; `steps` steps were printed."""
     record = next((record for record in records if record.device == "cuda"), None)
     if record is None:
         return ()
@@ -80,13 +80,13 @@ def of_memory(records: Sequence[RanOut], steps: int = 0) -> tuple[Suspicion, ...
 
 
 def clues(standing: Standing) -> dict[str, str]:
-    """Return the clues that a log shows: name in `suspicions.yaml` -> what it shows in words, in the table's order."""
+    """Return the clues found in a log: name in `suspicions.yaml` -> description, in the table's order."""
     shown = _of_call(standing.longest) | _of_ranks(standing) | _of_libraries(standing)
     return {name: filled(text, {"it": shown[name]}) for name, text in TABLE["says"].items() if shown.get(name)}
 
 
 def _culprits(standing: Standing) -> dict[str, tuple[int, ...]]:
-    """Return the ranks that a cause would blame, by the names that the table uses."""
+    """Return the ranks that a cause would blame, by the names used in the table."""
     behind = standing.behind or standing.absent or standing.elsewhere or standing.wordless
     behind = standing.apart[0].ranks if standing.apart and not behind else behind
     silent = standing.silent if len(standing.silent) <= len(standing.longest.ranks) else ()
@@ -94,7 +94,7 @@ def _culprits(standing: Standing) -> dict[str, tuple[int, ...]]:
 
 
 def _of_call(wait: Waiting) -> dict[str, object]:
-    """Return each clue in the call that most ranks wait in: false, or what fills in its words."""
+    """Return each clue in the call that most ranks wait in: false, or the values for its text."""
     seq, numel = wait.seq or 0, wait.numel or 0
     done = wait.completed if wait.completed is not None else seq - 1
     ahead = (wait.enqueued or 0) - seq
@@ -114,7 +114,7 @@ def _of_call(wait: Waiting) -> dict[str, object]:
 
 
 def _of_ranks(standing: Standing) -> dict[str, object]:
-    """Return the clues in how far the ranks have come; see `_of_call`."""
+    """Return the clues in the progress of the ranks; see `_of_call`."""
     longest = standing.longest
     late = standing.absent if "nccl_id_timeout" in standing.kinds else ()
     absent = (standing.silent or standing.behind) if longest.first else late
@@ -142,7 +142,7 @@ def _of_ranks(standing: Standing) -> dict[str, object]:
 
 
 def _of_libraries(standing: Standing) -> dict[str, object]:
-    """Return the clues in what watchdogs and transports report; see `_of_call`."""
+    """Return the clues in the reports of watchdogs and transports; see `_of_call`."""
     over = next((wait for wait in standing.waits if (wait.waited_s or 0) > _OVERRUN * (wait.timeout_s or inf)), None)
     reported, absent, is_id = standing.kinds & TRANSPORT, standing.absent, "nccl_id_timeout" in standing.kinds
     is_closed = reported == {"nccl_peer_closed"} and not standing.results

@@ -1,1 +1,1 @@
-"""Causes in what is loaded from a checkpoint, one per file."""
+"""Causes related to loading a checkpoint, one per file."""

@@ -1,4 +1,4 @@
-"""`checkpoint.lost_state`: the loss after a resume is far above that before it."""
+"""`checkpoint.lost_state`: the loss after a resume is far above the loss before it."""
 
 from diagnostics.analysis.printed_pairs import worse_after_resume
 from diagnostics.analysis.printed_steps import PrintedSteps, printed_steps
@@ -7,11 +7,11 @@ from diagnostics.contract.findings import EvidenceItem, Finding
 
 _TEXTS = Texts(__file__)
 _AT_START = 0.9
-"""Of the first loss of the run: there a model stands that learnt nothing."""
+"""Fraction of the first loss of the run, which is the loss of an untrained model."""
 
 
 def decide(job: PrintedSteps) -> Finding:
-    """Decide from steps that continue, in the same log or in another, where an earlier course has them too."""
+    """Decide from steps that continue an earlier course, in the same log or in another, and overlap with it."""
     case = worse_after_resume(job)
     if case is None:
         return _TEXTS.undecided()

@@ -1,4 +1,4 @@
-"""`checkpoint.mismatch`: a checkpoint does not fit the model, optimizer or world size that it is loaded into."""
+"""`checkpoint.mismatch`: a checkpoint does not match the model, optimizer or world size that loads it."""
 
 import re
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ _PRINTED = (
     re.compile(r"checkpoint being loaded used a DP world size of \d+ but the current world size is \d+"),
     re.compile(r"(?P<what>\w+) value from checkpoint \(.*?\) is not equal to the input argument value"),
 )
-"""torch.nn, torch.distributed.checkpoint (twice), torch.optim, DeepSpeed, Megatron-LM."""
+"""Error messages of torch.nn, torch.distributed.checkpoint (two), torch.optim, DeepSpeed and Megatron-LM."""
 _SIZE = re.compile(
     r"size mismatch for (?P<key>[\w.]+): copying a param with shape torch\.Size\(\[(?P<saved>[\d, ]*)\]\) from "
     r"checkpoint, the shape in current model is torch\.Size\(\[(?P<own>[\d, ]*)\]\)"
@@ -31,9 +31,9 @@ _NAME = re.compile(r'"([^"\n]{1,300})"')
 def _words(
     finding: Finding, error: str, missing: int, unexpected: int, prefix: str, sizes: list[tuple[str, str, str]]
 ) -> Text:
-    """Say what does not fit, and how to make it fit.
+    """Describe what does not match, and how to fix it.
 
-    `prefix` is in front of every key of the checkpoint, or (with a minus) of the model. `sizes` are triples: a key, its
+    `prefix` precedes every key of the checkpoint, or of the model if it starts with a minus. `sizes`: a key, its
     size in the checkpoint, in the model.
     """
     parts = [_TEXTS.phrase("missing", count=missing)] if missing else []
@@ -54,7 +54,7 @@ def _words(
 
 
 def decide(evidence: Evidence) -> Finding:
-    """Decide from what the loaders of torch, DeepSpeed and Megatron raise. What the program caught does not count."""
+    """Decide from errors raised by the loaders of torch, DeepSpeed and Megatron, except those the program caught."""
     errors = [error for error in evidence.errors if _loader_text(error.message)]
     caught = any(fact.kind == "handled_error" and _loader_text(fact.fields["message"]) for fact in evidence.facts)
     keys = [fact for fact in evidence.facts if fact.kind == "checkpoint_key" and not caught]
@@ -86,12 +86,12 @@ def decide(evidence: Evidence) -> Finding:
 
 
 def _loader_text(message: str) -> str:
-    """Return the text of a loader in a message; empty without one."""
+    """Return the loader's error text in a message; empty if there is none."""
     return next((match.group() for pattern in _PRINTED if (match := pattern.search(message))), "")
 
 
 def _prefix(missing: Iterable[str], unexpected: Iterable[str]) -> str:
-    """Return what stands in front of all keys of one side alone, with a minus where it is the model's."""
+    """Return the prefix that all keys of only one side share, with a leading minus if that side is the model."""
     for sign, short, long in (("", [*missing], [*unexpected]), ("-", [*unexpected], [*missing])):
         front = long[0].removesuffix(short[0]) if short and long and long[0].endswith(short[0]) else ""
         if front and all(key.startswith(front) for key in long):

@@ -1,1 +1,1 @@
-"""Causes in the environment, one per file, decided from `analysis.environment.job`."""
+"""Causes related to the environment, one per file, decided from `analysis.environment.job`."""

@@ -1,4 +1,4 @@
-"""Causes that NCCL, torch, the kernel and others report themselves, with a table of texts for each."""
+"""Causes reported by NCCL, torch, the kernel and others, each with a table of message patterns."""
 
 import re
 from collections.abc import Iterator
@@ -17,26 +17,26 @@ _TEXTS = Texts(__file__)
 _STDERR = _TEXTS.phrase("stderr")
 
 _SHOWN = 8
-"""Lines that a finding cites."""
+"""Maximum number of lines that a finding cites."""
 _CONFIDENCE = 0.97
-"""Of texts that can mean nothing else."""
+"""Confidence in messages that are unambiguous."""
 _ANY_KIND = ("nccl_warn", "dist_backend_error")
-"""Kinds of lines that may quote any of these texts."""
+"""Kinds of log lines that may quote any of these messages."""
 _Case = dict[str, str]
 
 
 class _Line(Struct, frozen=True):
-    """A line, or the message of an exception, in which the cause is named."""
+    """A log line, or an exception message, that names the cause."""
 
     rank: int | None
     item: EvidenceItem
     case: _Case
     fields: dict[str, str]
-    """Groups of the case's pattern; a group that ends in `_bytes` as `9.19 MiB`."""
+    """Groups of the case's pattern; groups ending in `_bytes` are formatted, such as `9.19 MiB`."""
 
 
 def failure_cause(file: str) -> Cause[JobEnvironment]:
-    """Return the cause whose texts stand in the table beside a module; `container_limits.yaml` says in which form."""
+    """Return the cause defined by the table next to a module; see `container_limits.yaml` for its format."""
     table = table_beside(file)
     cases = [(re.compile(case["pattern"]), case) for case in table["cases"]]
 

@@ -1,4 +1,4 @@
-"""Causes that the linter decides: variables of NCCL, torch and gloo that are harmful or have no effect."""
+"""Causes decided by the linter: variables of NCCL, torch and gloo that are harmful or have no effect."""
 
 import re
 import shlex
@@ -17,36 +17,36 @@ from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
 from diagnostics.contract.formatting import ranks_spoken
 
 CONFIDENCE: dict[Severity, float] = {"error": 0.95, "warning": 0.7, "note": 0.4}
-"""A note is never a root cause (that begins at 0.5)."""
+"""Confidence by severity. A note is never a root cause, which requires at least 0.5."""
 _NAMED = 3
-"""Variables that a summary names; the rest are counted."""
+"""Maximum number of variables that a summary names; the rest are only counted."""
 _TEXTS = Texts(__file__)
 
 
 class Setting(Struct, frozen=True):
-    """A variable that a lint is about, as it was recorded."""
+    """An environment variable that a lint is about, as it was recorded."""
 
     of: RankLint
     value: str
     in_configuration: bool
-    """Set by `nccl.variables` of a dtk run, so that the fix belongs there."""
+    """Whether `nccl.variables` of a dtk run sets it, so that the fix belongs there."""
 
     def __str__(self) -> str:
-        """Return what is wrong with it, and the fix."""
+        """Return the problem and its fix."""
         ranks, text = self.of.ranks, lint_text(self.of.lint)
         where = f" (on {ranks_spoken(ranks)})" if ranks else ""
         fix = "" if text.fix_in_message else f"; {text.fix}"
         return f"{self.of.lint.variable}{'=' + self.value if self.value else ''}{where}: {text.message}{fix}"
 
     def remedy(self) -> Remedy:
-        """Return what to type: an override for what the configuration sets, a command of the shell for the rest."""
+        """Return the remedy: an override if the configuration sets the variable, otherwise a shell command."""
         change, text = self.of.lint.change, lint_text(self.of.lint)
         if change is None:
             return Remedy("environment", f"{self.of.lint.variable}: {text.fix}", text.message)
         value = self.value if change.value is None else change.value
         if self.in_configuration:
             parts = [f"~nccl.variables.{change.unset}"] if change.unset else []
-            # In quotes where Hydra's grammar needs them.
+            # Quoted where Hydra's grammar requires it.
             typed = value if re.fullmatch(r"[\w.]+", value) else "'" + value.replace("'", "\\'") + "'"
             parts += [f"nccl.variables.{change.name}={typed}"] if change.name else []
             return Remedy("override", shlex.join(parts), text.message)
@@ -56,14 +56,14 @@ class Setting(Struct, frozen=True):
 
 
 class Settings(Struct, frozen=True):
-    """Variables with one cause, the worst first."""
+    """Variables with the same cause, the most severe first."""
 
     settings: tuple[Setting, ...]
     count: int
-    """Variables that were looked at."""
+    """Number of variables that were checked."""
 
     def text(self, finding: Finding) -> Text:
-        """Put them into words."""
+        """Return the text of the finding."""
         parts = [str(setting) for setting in self.settings[:_NAMED]]
         summary = ". ".join(parts).replace("?.", "?") + ("" if parts[-1].endswith("?") else ".")
         more = len(self.settings) - _NAMED
@@ -80,14 +80,14 @@ def lint_cause(
     lacking: Callable[[Recorded], str] = lambda record: "",
     from_logs: Callable[[JobEnvironment], Finding | None] = lambda job: None,
 ) -> Cause[JobEnvironment]:
-    """Return a cause that the linter decides.
+    """Return a cause that is decided by the linter.
 
     Args:
         file: `__file__` of its module.
-        nccl_only: it matters only where NCCL moves the data.
-        names: it is about names, which a log does not tell: NCCL repeats only those that it knows.
-        lacking: the row of `_lint.yaml` for the fact of the machine without which it cannot be ruled out; empty = none.
-        from_logs: what libraries said themselves.
+        nccl_only: whether the cause only applies if NCCL moves the data.
+        names: whether it is about variable names, which logs do not show: NCCL only logs those that it knows.
+        lacking: returns the row of `_lint.yaml` for the missing fact that is needed to rule it out; empty if none is.
+        from_logs: decides from messages of the libraries.
     """
 
     def decide(job: JobEnvironment) -> Iterator[Finding]:
@@ -112,7 +112,7 @@ def lint_cause(
 
 
 def set_anywhere(record: Recorded, *names: str) -> bool:
-    """Return whether one of these variables is set for all ranks."""
+    """Return whether any of these variables is set on all ranks."""
     return any(record.variables.get(ALL, {}).get(name) for name in names)
 
 

@@ -1,4 +1,4 @@
-"""The ranks of a node get less CPU than they need: a cgroup's quota, their affinity, or the hypervisor."""
+"""The ranks of a node get less CPU than they need: because of a cgroup quota, their affinity, or the hypervisor."""
 
 from diagnostics.analysis.node_health import NodeHealth, node_health
 from diagnostics.causes.declared import Texts, declared
@@ -7,14 +7,14 @@ from diagnostics.contract.formatting import Phrase
 
 _TEXTS = Texts(__file__)
 _PERIODS = 100
-"""Of the scheduler, of 100 ms as a rule."""
+"""Minimum number of scheduler periods, typically of 100 ms."""
 _THROTTLED = 0.25
-"""Of these periods in which the quota was used up. A burst now and then is held back in a healthy job as well."""
+"""Share of these periods in which the quota was exhausted. Healthy jobs are throttled in occasional bursts as well."""
 _STOLEN_PERCENT, _STOLEN_S = 10.0, 30.0
 
 
 def _reason(node: NodeHealth) -> str:
-    """Return the kind of shortage in the table; empty where the ranks of a node have what they need."""
+    """Return the table's name for the kind of shortage; empty if the ranks of a node have enough CPU."""
     if node.periods >= _PERIODS and node.throttled_periods >= _THROTTLED * node.periods:
         return "quota"
     if node.usable_cores and node.cores and node.usable_cores < min(len(node.ranks), node.cores):
@@ -29,7 +29,7 @@ def _shows(node: NodeHealth, reason: str) -> Phrase:
 
 
 def decide(nodes: tuple[NodeHealth, ...]) -> Finding:
-    """Decide from the counters of the cgroup, the affinity and the stolen time of each node."""
+    """Decide from the cgroup counters, the affinity and the steal time of each node."""
     starved = [(node, reason) for node in nodes if (reason := _reason(node))]
     if starved:
         return Finding(

@@ -1,4 +1,4 @@
-"""TORCH_DISTRIBUTED_DEBUG=DETAIL ended the job: on CPU, torch 2.13's DDP constructor segfaults under it."""
+"""TORCH_DISTRIBUTED_DEBUG=DETAIL crashed the job: on CPU, torch 2.13's DDP constructor segfaults with it."""
 
 from diagnostics.analysis.environment.job import JobEnvironment, job_environment
 from diagnostics.causes.declared import Texts, declared
@@ -6,11 +6,11 @@ from diagnostics.contract.findings import EvidenceItem, Finding
 
 _TEXTS = Texts(__file__)
 _SHOWN = 8
-"""Crashes that a finding cites."""
+"""Maximum number of crashes that a finding cites."""
 
 
 def decide(job: JobEnvironment) -> Finding:
-    """Decide it by the variable and the ranks that died by SIGSEGV."""
+    """Decide from the variable and the ranks that died of SIGSEGV."""
     variables = job.recorded.variables.values()
     detail = any(rank.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL" for rank in variables)
     crashed = [error for error in job.errors if error.signal == "SIGSEGV" or error.exit_code == -11]

@@ -5,7 +5,7 @@ from diagnostics.causes.env._lint import lint_cause, set_anywhere
 
 
 def _lacking(record: Recorded) -> str:
-    """Return the fact of the job without which it cannot be ruled out."""
+    """Return the missing fact about the job that is needed to rule this cause out."""
     if not set_anywhere(record, "NCCL_IB_DISABLE", "NCCL_NET"):
         return ""
     if record.nnodes is None:

@@ -1,4 +1,4 @@
-"""The job was stopped from outside: a closed terminal, the scheduler's limit or preemption, a failed node."""
+"""The job was stopped externally: a closed terminal, the scheduler's time limit or preemption, or a failed node."""
 
 from msgspec.structs import replace
 
@@ -14,20 +14,20 @@ _REASONS, _AFTER_TROUBLE = TABLE["reasons"], frozenset(TABLE["after_trouble"])
 
 
 def _reason(fact: LogFact) -> str:
-    """Return `SIGHUP`, or Slurm's word for it."""
+    """Return `SIGHUP`, or the reason given by Slurm."""
     number = fact.fields.get("number")
     signal = signal_name(number) if isinstance(number, int) else fact.fields.get("signal")
     return str(signal or fact.fields.get("why"))
 
 
 def _open(reason: str, item: EvidenceItem) -> Finding:
-    """Leave it open: it is known that somebody stopped the job, and not why."""
+    """Return undecided: the job was stopped externally, but the reason is not known."""
     words = {name: _REASONS[reason][name] for name in ("summary", "change")}
     return replace(_TEXTS.undecided("by_whom", **words), evidence=(item,))
 
 
 def decide(job: JobEnvironment) -> Finding:
-    """Decide from what the launcher or Slurm says, unless the job had failed before or was interrupted by hand."""
+    """Decide from messages of the launcher or Slurm, unless the job had failed before or was interrupted by hand."""
     stops = [fact for fact in job.log if fact.kind == "job_stopped" and _reason(fact) in _REASONS]
     if not stops and job.lost:
         return _open("LOST", EvidenceItem("status", "status.json", _TEXTS.phrase("lost")))

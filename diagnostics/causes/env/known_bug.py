@@ -1,4 +1,4 @@
-"""A fault of NCCL, torch, the driver or the kernel that their trackers describe."""
+"""A bug of NCCL, torch, the driver or the kernel that is documented in their issue trackers."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,27 +24,27 @@ _VERSION = re.compile(r"\d+(?:\.\d+){1,3}")
 
 
 class KnownBug(Struct, frozen=True):
-    """One fault."""
+    """A known bug."""
 
     component: Literal["nccl", "torch", "driver", "kernel"]
     since: Version
-    """First version that is known to have it; () = any."""
+    """First affected version; () if all earlier versions are affected."""
     before: Version
-    """First version without it; () = not known."""
+    """First version with the fix; () if not known."""
     shows: Literal["hang", "crash", "memory", "wrong"]
-    """How it shows: the job stands still, ends, needs more memory, or computes something wrong in silence."""
+    """Symptom: the job hangs, crashes, needs more memory, or silently computes wrong results."""
     what: str
     fix: str
     source: str
     text: str = ""
-    """A pattern of what is printed when it strikes; empty = nothing that would tell it from other faults."""
+    """Pattern of the message that the bug prints; empty if no message distinguishes it from other faults."""
     variable: tuple[str, str] = ("", "")
-    """A variable, and the value that it takes; an empty value = as it is by default."""
+    """Name and value of a variable that triggers the bug; an empty value means the default."""
     arch: str = ""
-    """Only on this processor (`aarch64`)."""
+    """The only affected processor architecture (`aarch64`); empty if all are."""
 
     def has(self, version: Version) -> bool:
-        """Whether a version of the component has it."""
+        """Return whether a version of the component is affected."""
         return version >= self.since and (not self.before or version < self.before)
 
 
@@ -60,17 +60,17 @@ def known_bugs() -> tuple[KnownBug, ...]:
 
 
 def struck(text: str) -> KnownBug | None:
-    """Return the fault whose own text a line holds."""
+    """Return the bug whose message is in a line; None if there is none."""
     return next((bug for bug in known_bugs() if bug.text and re.search(bug.text, text)), None)
 
 
 def possible(versions: Mapping[str, Version], variables: Mapping[str, str], arch: str) -> Iterable[KnownBug]:
-    """Yield the faults that a job may meet by its versions, variables and processor; those that print a text do so.
+    """Yield bugs without a message of their own that match a job's versions, variables and processor.
 
     Args:
-        versions: component -> version; components that are not known are left out.
-        variables: of all ranks.
-        arch: of the processor; empty = not known.
+        versions: component -> version; unknown components are omitted.
+        variables: environment variables of all ranks.
+        arch: processor architecture; empty if not known.
     """
     for bug in known_bugs():
         name, value = bug.variable
@@ -83,16 +83,16 @@ def possible(versions: Mapping[str, Version], variables: Mapping[str, str], arch
 
 
 class Seen(Struct, frozen=True):
-    """What the evidence says of known faults."""
+    """Evidence of known bugs."""
 
     struck: tuple[tuple[KnownBug, EvidenceItem], ...]
     possible: tuple[KnownBug, ...]
-    """Those that fit the versions, the variables and what happened, but that nothing tells from other faults."""
+    """Bugs that match the versions, the variables and the symptom, but cannot be distinguished from other faults."""
     versions: dict[str, Version]
 
 
 def seen(evidence: Evidence) -> Seen:
-    """Look the versions and the texts of a job up in the table."""
+    """Look up the versions and messages of a job in the table."""
     versions = dict(_versions(evidence))
     variables = {name: text for own in recorded(evidence).variables.values() for name, text in own.items()}
     run = evidence.run
@@ -112,7 +112,7 @@ def seen(evidence: Evidence) -> Seen:
 
 
 def _versions(evidence: Evidence) -> Iterator[tuple[str, Version]]:
-    """Yield component and version, what a manifest says first and the logs after it."""
+    """Yield (component, version), first from the manifest and then from the logs."""
     nccl = recorded(evidence).nccl_version
     stated = [("nccl", ".".join(map(str, nccl)))] if nccl else []
     packages = evidence.run.manifest.get("versions") if evidence.run is not None else None
@@ -142,7 +142,7 @@ def _words(finding: Finding, bugs: tuple[KnownBug, ...], versions: dict[str, Ver
 
 
 def decide(case: Seen) -> Finding:
-    """Confirm a fault by its own text. One that only fits the versions is named, as other faults look the same."""
+    """Confirm a bug by its message. A bug that only matches the version is named but not confirmed."""
     if case.struck:
         facts = worded(_words, bugs=tuple(bug for bug, _ in case.struck), versions=case.versions)
         items = tuple(item for _, item in case.struck)

@@ -1,4 +1,4 @@
-"""The ranks communicate over a network interface that does not exist or does not reach the other nodes."""
+"""The ranks use a network interface that does not exist or does not reach the other nodes."""
 
 import re
 from collections import defaultdict
@@ -13,21 +13,21 @@ from diagnostics.contract.findings import Finding
 from diagnostics.evidence.model import LogFact
 
 _SHOWN = 8
-"""Lines that a finding cites."""
+"""Maximum number of lines that a finding cites."""
 _TRIES = 2
-"""Refused attempts behind which the peer is not merely about to listen: NCCL announces an address that listens."""
+"""Refused attempts that rule out a peer that is not listening yet: NCCL announces an address once it listens."""
 _CONNECTED = frozenset({"watchdog_timeout", "watchdog_status", "nccl_peer_closed", "gloo_closed", "gloo_reset"})
-"""Kinds of lines of a job whose ranks had been connected, so that a peer may have ended since."""
+"""Kinds of log lines which show that ranks had been connected, so that a peer may have exited since."""
 _NO_ROUTE = re.compile(r"No route to host|Network is unreachable|\b(?:returned|errno) 1(?:01|13)\b")
-"""What the operating system says where no packet reaches the address, or a firewall rejects all of them."""
+"""Errors of the operating system if no packet reaches the address, or if a firewall rejects all of them."""
 _LOOPBACK = re.compile(r"remote=\[127\..*\bsize=(?P<ranks>\d{1,7}), local=\[127\.")
-"""What gloo writes of a connection on which both ends gave the address that every node has for itself."""
-_ON_A_NODE = 8  # Ranks that a node mostly has at most; the loopback address is right within one.
+"""Gloo's message about a connection in which both ends announced the loopback address."""
+_ON_A_NODE = 8  # Typical maximum of ranks per node; the loopback address is valid within a node.
 _TEXTS = Texts(__file__)
 
 
 def _from_logs(job: JobEnvironment) -> Finding | None:
-    """Return an interface that was refused, or that cannot reach the other nodes."""
+    """Return the finding about an interface that was refused or cannot reach the other nodes; None if there is none."""
     nnodes = job.recorded.nnodes
 
     def finding(why: str, name: object, facts: Sequence[LogFact], confidence: float) -> Finding:
@@ -66,7 +66,7 @@ def _from_logs(job: JobEnvironment) -> Finding | None:
     if outside and (inside := [fact for fact in failed if network_inside("node", fact.fields.get("peer"))]):
         return finding("inside", inside[0].fields["peer"], [*outside[:1], *inside], 0.75)
     no_route = [fact for fact in failed if _NO_ROUTE.search(str(fact.fields.get("why")))]
-    if no_route and not by_kind.keys() & {"watchdog_timeout", "watchdog_status"}:  # It had not begun to train.
+    if no_route and not by_kind.keys() & {"watchdog_timeout", "watchdog_status"}:  # The job had not started to train.
         peer = no_route[0].fields["peer"]
         return finding("inside_peer" if network_inside("node", peer) else "no_route", peer, no_route, 0.75)
     refused = [fact for fact in failed if "refused" in str(fact.fields.get("why"))]
@@ -76,7 +76,7 @@ def _from_logs(job: JobEnvironment) -> Finding | None:
 
 
 def _lacking(record: Recorded) -> str:
-    """Return the fact of the machine without which it cannot be ruled out."""
+    """Return the missing fact about the machine that is needed to rule this cause out."""
     named = set_anywhere(record, "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
     return "interfaces" if named and "interfaces" not in record.hardware else ""
 

@@ -1,1 +1,1 @@
-"""Causes of runs that stopped making progress."""
+"""Causes of jobs that stopped making progress, one per file."""

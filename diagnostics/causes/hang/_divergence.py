@@ -1,4 +1,4 @@
-"""The two sides of a divergence in words, shared by the five causes of ranks that disagree about collectives."""
+"""The text of a divergence, shared by the five causes of ranks that disagree about collectives."""
 
 from collections.abc import Callable, Iterator
 
@@ -28,26 +28,26 @@ _BECAUSE: dict[str, str] = table_beside(__file__)["because"]
 
 
 class Reading(Struct, frozen=True):
-    """How one cause reads a divergence: what it is about, and its own words. Each cause of this family defines one."""
+    """How a cause interprets a divergence: its kinds and texts. Each cause of this group defines one."""
 
     texts: Texts
-    """Of the cause. `not_this` says why the first divergence is none of these kinds, where both sides issue the same
-    operation, `not_this_either` (if there is one) where they differ: `{why}` is the decisive evidence, `{at}` the
-    position, `{op}` the operation."""
+    """Texts of the cause. `not_this` explains why the first divergence is none of these kinds if both sides issue the
+    same operation, `not_this_either` (optional) if they differ: `{why}` is the decisive evidence, `{at}` the position,
+    `{op}` the operation."""
     kinds: tuple[Kind, ...]
-    """Kinds of divergence that are this cause."""
+    """Kinds of divergence that this cause covers."""
     remedies: "Callable[[Disagreement], tuple[Remedy, ...]]"
     summary: "Callable[[Disagreement], str]" = lambda facts: facts.filled(facts.reading.texts, "summary")
 
 
 def _at(divergence: Divergence) -> str:
-    """`position 3 of group default_pg`; a position of 0 is not known."""
+    """Return a text such as `position 3 of group default_pg`; a position of 0 means unknown."""
     group = f" of group {divergence.key.label}" if divergence.key.label else ""
     return f"position {divergence.position}{group}" if divergence.position else str(TEXTS.phrase("lines"))
 
 
 class Disagreement(Struct, frozen=True):
-    """The facts of a finding: a divergence, seen as one of the kinds that explain it."""
+    """The facts of a finding: a divergence, interpreted as one of the kinds that explain it."""
 
     divergence: Divergence
     kind: Kind
@@ -107,7 +107,7 @@ class Disagreement(Struct, frozen=True):
         return filled(text if self.others else text.replace("{rest}", "the others"), parts | more)
 
     def text(self, finding: Finding) -> Text:
-        """Put the finding into words."""
+        """Return the text of the finding."""
         divergence, vote = self.divergence, self.divergence.vote
         unclear = bool(divergence.explanation.alternatives)
         summary = _in_the_loop_or_behind(self) if unclear else self.reading.summary(self)
@@ -138,7 +138,7 @@ class Disagreement(Struct, frozen=True):
 
 
 def _in_the_loop_or_behind(facts: Disagreement) -> str:
-    """Say what happened where the line may stand in the loop or behind it."""
+    """Return the summary for a call that may be inside or after the loop."""
     divergence = facts.divergence
     sides = [(facts.minority, divergence.minority), (facts.others, divergence.majority)]
     if divergence.explanation.deviation == "drop":
@@ -155,12 +155,12 @@ def _in_the_loop_or_behind(facts: Disagreement) -> str:
 
 
 def fix_call(call: Call, *, added: bool = False) -> Remedy:
-    """Return how to fix a call that only some ranks leave out, or (`added`) that only some make."""
+    """Return the fix for a call that only some ranks omit, or (`added`) that only some ranks make."""
     return TEXTS.remedy("call_unconditionally" if added else "call_everywhere", call=call.text, place=call.place)
 
 
 def disagreements(stall: Stall, reading: Reading) -> list[Finding]:
-    """Return a finding for each divergence that may be this cause. Where two kinds explain the same calls, both may."""
+    """Return a finding for each divergence that may have this cause, also if two kinds explain the same calls."""
     divergences = [(at_parting(divergence), "") for divergence in stall.divergences]
     if stall.sizes and stall.sizes.divergence:
         divergences.append((stall.sizes.divergence, stall.sizes.facts[0].text))
@@ -173,7 +173,7 @@ def disagreements(stall: Stall, reading: Reading) -> list[Finding]:
 
 
 def kinds_of(divergence: Divergence) -> tuple[Kind, ...]:
-    """Return the kinds that explain a divergence, the likeliest first."""
+    """Return the kinds that explain a divergence, the most likely first."""
     return (divergence.kind, *divergence.explanation.alternatives)
 
 
@@ -186,7 +186,7 @@ def decided(
     silent: bool = False,
     otherwise: Otherwise = lambda stall, waits: None,
 ) -> list[Finding]:
-    """Return the surest of the divergences and of what else was found, or why it is not this cause."""
+    """Return the most confident findings, including those for divergences, or why the cause is not confirmed."""
 
     def contradicted(stall: Stall, waits: bool) -> Finding | None:
         if answer := otherwise(stall, waits) or _contradicted(stall, reading):
@@ -199,7 +199,7 @@ def decided(
 
 
 def _contradicted(stall: Stall, reading: Reading) -> Finding | None:
-    """Rule out what the first divergence contradicts."""
+    """Rule the cause out if the first divergence contradicts it; otherwise return None."""
     if not stall.divergences or set(reading.kinds) & set(kinds_of(stall.divergences[0])):
         return None
     divergence = stall.divergences[0]
@@ -212,7 +212,7 @@ def _contradicted(stall: Stall, reading: Reading) -> Finding | None:
 
 
 def _because(term: Term) -> str:
-    """Return one clause about the decisive evidence."""
+    """Return a clause that describes the decisive evidence."""
     return filled(_BECAUSE.get(term.name, _BECAUSE["any call"]), {"count": term.count})
 
 
@@ -252,7 +252,7 @@ def _finding(stall: Stall, divergence: Divergence, kind: Kind, reading: Reading,
 
 
 def _stands(job: JobState, divergence: Divergence) -> Iterator[EvidenceItem]:
-    """Yield what shows where ranks stand of which no recorder has calls: a stack, or the error of a timeout."""
+    """Yield evidence of the position of ranks without recorded calls: a stack, or the error of a timeout."""
     stacks = job.latest_stacks()
     sides = {divergence.minority_rank: divergence.minority, divergence.majority_rank: divergence.majority}
     for rank, call in sides.items():
@@ -264,7 +264,7 @@ def _stands(job: JobState, divergence: Divergence) -> Iterator[EvidenceItem]:
 
 
 def _both_sides(facts: Disagreement) -> tuple[Where, ...]:
-    """Return the lines of both sides, the minority's first."""
+    """Return the source lines of both sides, the minority's first."""
     divergence = facts.divergence
     minority, majority = divergence.minority, divergence.majority
     if facts.kind not in {"left_out", "fewer_iterations", "gradients_not_ready"}:

@@ -1,4 +1,4 @@
-"""What the causes of ranks that ended first share: who ended and who waited or made more calls, or why it is open."""
+"""Shared by causes of ranks that ended first: who ended, who waited or made more calls, or why this is undecided."""
 
 from collections.abc import Callable, Mapping
 
@@ -18,18 +18,18 @@ from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.endings import UNNAMED, Ending, Kind, first_is_unknown
 
 CONFIDENCE = 0.95
-"""A traceback, a signal or an exit code says it; that no other rank failed before is seldom certain."""
+"""Confidence if a traceback, signal or exit code shows the ending; an earlier failure is rarely excluded."""
 UNNAMED_CONFIDENCE = 0.8
-"""Where no file says which rank it was."""
+"""Confidence if no file names the rank."""
 TEXTS = Texts(__file__)
 LAUNCHER_LOG, ERROR_FILES = TEXTS.phrase("launcher_log"), TEXTS.phrase("error_files")
 Change = tuple[str, str]
-"""What to change, and why. `{at}` stands for its line or `the place in its log`; `{native}` for its line or what a core
-dump shows; `{what}` for the ending; `{after}` and `{aside}` for what is added where its line is known."""
+"""What to change, and why. `{at}` is its line or `the place in its log`; `{native}` is its line or what a core
+dump shows; `{what}` is the ending; `{after}` and `{aside}` are text that is added if its line is known."""
 
 
 def changes_beside(file: str) -> dict[str, Change]:
-    """Return how to fix each kind of ending that the table beside a module names."""
+    """Return the fix for each kind of ending in the table next to a module."""
     return {name: (row["change"], row["why"]) for name, row in table_beside(file)["changes"].items()}
 
 
@@ -37,13 +37,13 @@ HOST_MEMORY, EXIT_CODE = changes_beside(__file__).values()
 
 
 class Ended(Struct, frozen=True):
-    """The facts: ranks that ended first."""
+    """The facts of a finding about ranks that ended first."""
 
     case: FirstEndings
     world: int
     is_dtk_run: bool
     gave_up_at: Where | None
-    """Line of a victim that waited for a rank which ended in order."""
+    """Line of a victim that waited for a rank which exited normally; None if not known."""
 
     @property
     def first(self) -> Ending:
@@ -51,7 +51,7 @@ class Ended(Struct, frozen=True):
         return self.case.first
 
     def text(self, finding: Finding, how: Phrase, remedies: tuple[Remedy, ...], more: Phrase | None = None) -> Text:
-        """Say who ended, how and where, and who waited for them; `more` takes the place of the victims."""
+        """Return who ended, how and where, and who waited for them; `more` replaces the victims."""
         case, gave_up_at = self.case, self.gave_up_at
         names = tuple(end.rank for end in case.endings if end.rank != UNNAMED)
         own = finding.where[0] if finding.where and case.last is None else None
@@ -68,7 +68,7 @@ class Ended(Struct, frozen=True):
         return replace(TEXTS(finding, rows, count=len(names) or 1, world=world, **figures), remedies=remedies)
 
     def remedy(self, finding: Finding, changes: Mapping[str, Change], detail: str = "") -> Remedy:
-        """Return the change for a detail, or the one under the empty string, with what is known filled in."""
+        """Return the change for a detail, or the one under the empty string, filled in with the facts."""
         return filled(changes.get(detail, changes[""]), self.first.what, finding.where)
 
 
@@ -91,7 +91,7 @@ def first_to_end(stall: Stall, kind: Kind) -> FirstEndings | None:
 
 
 def confirmed(stall: Stall, case: FirstEndings, words: Callable[..., Text], confidence: float) -> Finding:
-    """Return the finding about ranks that ended first."""
+    """Return a confirmed finding about ranks that ended first."""
     job, last = stall.job, _parts.last_places(case.last)
     shown = tuple(place for end in case.endings[:4] for place in _place(end)) or last
     gave_up = _place(case.gave_up) if case.gave_up else ()
@@ -112,7 +112,7 @@ def confirmed(stall: Stall, case: FirstEndings, words: Callable[..., Text], conf
 
 
 def more_calls(stall: Stall, case: MoreCalls, facts: Facts, confidence: float) -> Finding:
-    """Return the finding about ranks that made more calls than others, which ended in order."""
+    """Return a confirmed finding about ranks that made more calls than others, which exited normally."""
     first, there, exited = case.extra[0], case.there, ended_in_order(stall.endings)
     last = _parts.says("made_last" if case.agreeing else "ended_after", call=there)
     return _parts.confirmed(
@@ -135,7 +135,7 @@ def _place(ending: Ending) -> tuple[Where, ...]:
 
 
 def unconfirmed(stall: Stall, kind: Kind, missing: Phrase, **may_be: bool) -> Finding:
-    """Return why no rank is known to have ended in this way before the others."""
+    """Return why no rank is known to have ended this way before the others."""
     if answer := undecidable(stall, missing, **may_be):
         return answer
     job = stall.job

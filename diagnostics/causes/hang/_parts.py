@@ -1,4 +1,4 @@
-"""Parts of findings about hangs: source lines, groups, evidence from dumps."""
+"""Shared parts of findings about hangs: source lines, groups, evidence from dumps."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -17,17 +17,17 @@ from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.evidence.model import Frame, LogFact
 
 _FILES_SHOWN = 6
-"""Dumps that a finding cites."""
+"""Maximum number of dumps that a finding cites."""
 says = Texts(__file__).phrase
-"""Says what a rank does, or what its record shows, by a row of the YAML file beside."""
+"""Returns what a rank does, or what its record shows, from a row of the YAML file next to this module."""
 RECORD = says("record")
-"""What records the calls of all ranks."""
+"""How to record the calls of all ranks."""
 ASSUMED_CONFIDENCE = 0.65
-"""At most, of a finding that holds only if ranks without a dump are not in a group whose members no file names."""
+"""Maximum confidence of a finding that assumes that ranks without a dump are not in a group of unknown membership."""
 
 
 def where(rank: int | None, place: Call | Frame | None, does: str | Phrase | None = None) -> tuple[Where, ...]:
-    """Return the user's line of a call or a frame as the `where` of a finding, empty when stacks were not recorded."""
+    """Return the source line of a call or a frame as the `where` of a finding; empty if no stack was recorded."""
     site = place.site if isinstance(place, Call) else place
     if site is None:
         return ()
@@ -36,12 +36,12 @@ def where(rank: int | None, place: Call | Frame | None, does: str | Phrase | Non
 
 
 def group(survey: Survey, key: GroupKey) -> Group:
-    """Return the group in the form that findings use."""
+    """Return the group in the form used by findings."""
     return Group(name=key.name, ranks=survey.members(key), desc="" if key.desc == "undefined" else key.desc)
 
 
 def dumps(survey: Survey, details: Mapping[int, str | Phrase]) -> tuple[EvidenceItem, ...]:
-    """Return the dumps of these ranks, with what each one shows."""
+    """Return the dumps of these ranks, with what each dump shows."""
     records = [(rank, survey.ranks.get(rank)) for rank in sorted(details)[:_FILES_SHOWN]]
     return tuple(
         EvidenceItem(kind, file, says("of_rank", rank=rank, what=details[rank]))
@@ -62,19 +62,19 @@ def confirmed(
     evidence: Iterable[EvidenceItem] = (),
     **more: Any,
 ) -> Finding:
-    """Return a confirmed finding with its cost, in the group of `at`; `seen` is what each rank's dump shows."""
+    """Return a confirmed finding with its cost, in the group of `at`; `seen` maps ranks to what their dumps show."""
     fields: dict[str, Any] = {"group": group(job.survey, at.key), "position": at.seq} if at else {}
     fields |= {"cost": job.cost(), "evidence": (*evidence, *dumps(job.survey, seen or {}))} | more
     return Finding(status="confirmed", facts=facts, confidence=confidence, **fields)
 
 
 def lines(facts: Sequence[LogFact]) -> tuple[EvidenceItem, ...]:
-    """Lines of logs."""
+    """Return log lines as evidence."""
     return tuple(fact.quoted() for fact in facts)
 
 
 def last_places(last: LastSeen | None) -> tuple[Where, ...]:
-    """Where a rank was seen last, and the call in which a peer waits for it."""
+    """Return where a rank was last seen, and the call in which a peer waits for it."""
     if last is None or last.call.site is None:
         return ()
     region = f" (region {last.call.region})" if last.call.region else ""
@@ -86,14 +86,14 @@ def last_places(last: LastSeen | None) -> tuple[Where, ...]:
 
 
 def after(last: LastSeen | None, ranks: tuple[int, ...]) -> str:
-    """` after all_reduce [8] float32 (#3, train.py:17)`, for one rank whose calls are known."""
+    """Return ` after all_reduce [8] float32 (#3, train.py:17)` for a single rank whose calls are known."""
     if last is None or len(ranks) != 1:
         return ""
     return f"{' in' if last.inside else ' after'} {last.call.cited()}"
 
 
 def surest(findings: list[Finding]) -> list[Finding]:
-    """Of findings of one cause about the same ranks, return the surest."""
+    """Return the most confident findings among those of one cause about the same ranks."""
     best: dict[tuple[int, ...], Finding] = {}
     for finding in findings:
         if finding.ranks not in best or finding.confidence > best[finding.ranks].confidence:
@@ -102,7 +102,7 @@ def surest(findings: list[Finding]) -> list[Finding]:
 
 
 def assuming(job: JobState, finding: Finding) -> Finding:
-    """Return the finding, with less confidence where the members of its group are assumed."""
+    """Return the finding, with reduced confidence if the members of its group are assumed."""
     ranks = tuple(sorted(job.waits.assumed))
     if not ranks or finding.status != "confirmed":
         return finding

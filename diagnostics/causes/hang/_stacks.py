@@ -1,4 +1,4 @@
-"""What stacks show: what a rank's host does and how to fix it, and the call that a rank stands in."""
+"""Texts about stacks: what a rank's host does and how to fix it, and the call that a rank is in."""
 
 from typing import Literal
 
@@ -13,18 +13,18 @@ _FIXES: dict[Doing | Literal["other"], str] = table_beside(__file__)["fixes"]
 
 
 def fix(at: Standing, look: Phrase | str = _FIXES["other"]) -> str:
-    """Return what to change. `look` is used when the stack does not show what the host does."""
+    """Return the fix; `look` if the stack does not show what the host does."""
     return str(_FIXES.get(at.doing, look)) + (f" ({at.frame.file}:{at.frame.line})" if at.frame else "")
 
 
 def doing(at: Standing, explained: bool = False) -> str:
-    """Return a text such as `waiting for a queue (loader.py:7 in get)`; in a sentence `explained`."""
+    """Return a text such as `waiting for a queue (loader.py:7 in get)`; with `explained`, in a form for a sentence."""
     frame = at.frame
     words = f"{at.words}, {at.aside}" if explained and at.aside else str(at.words)
     return words + (f" ({file_name(frame.file)}:{frame.line} in {frame.function})" if frame else "")
 
 
 def described(place: InCollective) -> str:
-    """Return `barrier (train.py:25)`."""
+    """Return the operation and its line, such as `barrier (train.py:25)`."""
     at = f" ({file_name(place.site.file)}:{place.site.line})" if place.site else ""
     return (place.op or str(_TEXTS.phrase("no_stack"))) + at

@@ -1,4 +1,4 @@
-"""A cause of hangs that is not confirmed: ruled out by what was measured, or open for lack of evidence."""
+"""Decides hang causes that are not confirmed: ruled out by measurements, or undecided for lack of evidence."""
 
 from collections.abc import Callable, Collection
 
@@ -14,7 +14,7 @@ from diagnostics.contract.formatting import Phrase
 TEXTS = Texts(__file__)
 UNRECORDED = TEXTS.phrase("send_and_recv")
 Otherwise = Callable[[Stall, bool], Finding | None]
-"""What a cause itself says of a stall, and of whether ranks wait; None = nothing that others do not say."""
+"""Decides for a single cause, given a stall and whether ranks wait; returns None to apply the general rules."""
 
 
 def unconfirmed(
@@ -28,11 +28,11 @@ def unconfirmed(
     """Return why this cause is not confirmed.
 
     Args:
-        stall: in which nothing speaks for the cause.
-        missing: what would decide it.
+        stall: a stall without evidence for the cause.
+        missing: the evidence that would decide it.
         silent: whether a rank without a dump that all others wait for may have this cause.
         vanished: whether a rank whose connections broke may have it.
-        otherwise: what the cause itself says, before what holds for all causes.
+        otherwise: decides for this cause, before the rules that apply to all causes.
     """
     job, positions = stall.job, stall.job.survey.positions
     if answer := undecidable(stall, missing, silent=silent, vanished=vanished):
@@ -57,7 +57,7 @@ def unconfirmed(
 
 
 def undecidable(stall: Stall, missing: Phrase | str, *, silent: bool = False, vanished: bool = False) -> Finding | None:
-    """Return the answer where the evidence is of several jobs, the run finished, or nothing is known of a rank."""
+    """Return a finding if the evidence is of several jobs, the run finished, or a rank is unknown; else None."""
     job, absent = stall.job, stall.missing
     if job.evidence.doubt:
         return left_open(job.evidence.doubt, TEXTS.phrase("one_job"))
@@ -83,11 +83,11 @@ def left_open(
     victims: tuple[int, ...] = (),
     last: LastSeen | None = None,
 ) -> Finding:
-    """Leave it open; `last` is where the first of the victims was seen last."""
+    """Return undecided; `last` is where the first of the victims was last seen."""
     finding = TEXTS.undecided("open", text=text, missing=missing)
     return replace(finding, victims=victims, where=last_places(last))
 
 
 def ending_unknown(missing: Phrase | str, ranks: Collection[int]) -> Finding:
-    """Leave it open, as it is not known how these ranks ended."""
+    """Return undecided because it is not known how these ranks ended."""
     return left_open(TEXTS.phrase("ending_unknown", who=ranks), missing)

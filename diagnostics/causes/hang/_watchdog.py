@@ -1,4 +1,4 @@
-"""Findings about hangs of which only the lines of NCCL's watchdogs remain; shared by several causes."""
+"""Findings about hangs for which only NCCL watchdog messages remain; shared by several causes."""
 
 from typing import Any, Literal
 
@@ -21,16 +21,16 @@ from diagnostics.contract.formatting import counted
 
 _TEXTS = Texts(__file__)
 _SURE = 0.75
-"""A mismatch in a group that the lines name; dumps, which show the calls before it, are surer."""
+"""A mismatch in a group named in the messages; dumps are more certain because they show the preceding calls."""
 _LIKELY = 0.65
-"""A tie, or lines that do not name their group."""
+"""A tie, or messages that do not name their group."""
 _BEHIND = 0.6
-"""Ranks at other positions: they may be late, or have made other calls before."""
+"""Ranks at other positions, which may be late or may have made other calls before."""
 DUMPS, ALL_RANKS_CALL = _TEXTS.phrase("dumps"), _TEXTS.phrase("all_ranks_call")
 
 
 def findings(stall: Stall, shows: Literal["operations", "arguments", "fewer calls"]) -> list[Finding]:
-    """Return what the lines show of ranks that differ in this: operations or lines of the program, arguments, calls."""
+    """Return findings about ranks that differ in `shows`: operations or source lines, arguments, number of calls."""
     case = stall.watchdog
     if isinstance(case, WatchdogMismatch):
         kind, change = ("operations", "other_call") if _is_other_call(case) else ("arguments", "other_size")
@@ -44,9 +44,9 @@ def findings(stall: Stall, shows: Literal["operations", "arguments", "fewer call
 
 
 def _is_other_call(case: WatchdogMismatch) -> bool:
-    """Whether it is another call, rather than other arguments of the same one.
+    """Return whether the ranks made different calls, rather than the same call with different arguments.
 
-    A metric or a barrier, of one element, is never the same call as the reduction of gradients that it meets.
+    A metric or a barrier has one element, so it is never the same call as the gradient reduction that it meets.
     """
     majority, minority, *_ = _sides(case)
     few, many = sorted(wait.numel or 0 for wait in (majority, minority))
@@ -54,12 +54,12 @@ def _is_other_call(case: WatchdogMismatch) -> bool:
 
 
 def _sides(case: WatchdogMismatch) -> tuple[Wait, ...]:
-    """Return what the sides wait in, the largest side first."""
+    """Return the call in which each side waits, the largest side first."""
     return tuple(case.group.waits[side[0]] for side in case.vote.sides)
 
 
 def _disagree(case: WatchdogMismatch, change: str) -> Worded:
-    """Return which ranks wait in which calls, for the table beside this module."""
+    """Return the facts about which ranks wait in which calls."""
     vote, group = case.vote, case.group
     waits = [
         _TEXTS.phrase("waits", side=side, call=called(group.waits[side[0]]))
@@ -74,7 +74,7 @@ def _disagree(case: WatchdogMismatch, change: str) -> Worded:
 
 
 def _drifted(case: WatchdogDrift | WatchdogSites) -> Worded:
-    """Return what is known of ranks whose calls had diverged before, for the table beside this module."""
+    """Return the facts about ranks whose earlier calls had diverged."""
     others = [rank for rank in case.members if rank not in case.culprits]
     if isinstance(case, WatchdogSites):
         here, there = (case.sites[side[0]] for side in (case.culprits, others))
@@ -85,7 +85,7 @@ def _drifted(case: WatchdogDrift | WatchdogSites) -> Worded:
 
 
 def _unclear(group: GroupLog) -> Worded:
-    """Return why waits of one group decide nothing, for the table beside this module."""
+    """Return why the waits of a group do not decide the cause."""
     waits = sorted(group.waits.values(), key=lambda wait: (wait.seq, wait.rank))
     first, last = waits[0], waits[-1]
     row = "same_call" if len({(wait.name, wait.numel) for wait in waits}) == 1 else "maybe_other_calls"
@@ -95,7 +95,7 @@ def _unclear(group: GroupLog) -> Worded:
 
 
 def confirmed(case: WatchdogDecided, facts: Facts) -> Finding:
-    """Return the finding, with the lines of the log that show it."""
+    """Return a confirmed finding, with the log lines that show it."""
     confidence, group, position = _BEHIND, None, None
     match case:
         case WatchdogMismatch():
@@ -132,7 +132,7 @@ def confirmed(case: WatchdogDecided, facts: Facts) -> Finding:
 
 
 def figures(case: WatchdogGap) -> dict[str, Any]:
-    """Return what texts about ranks that did not come to a call name."""
+    """Return the figures for texts about ranks that did not reach a call."""
     names = {"named_call": called(case.call), "group": named(case.group), "last": case.call.seq - 1}
     return {"case": case, "all_ranks_call": ALL_RANKS_CALL, "dumps": DUMPS, **names}
 

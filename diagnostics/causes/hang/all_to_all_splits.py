@@ -1,4 +1,4 @@
-"""An all_to_all in which a rank expects another number of rows of a peer than that peer sends."""
+"""An all_to_all in which a rank expects a different number of rows from a peer than the peer sends."""
 
 from diagnostics.analysis.pairwise import Case, Pairs, pairs
 from diagnostics.causes.declared import Texts, declared
@@ -11,7 +11,7 @@ _TEXTS = Texts(__file__)
 
 
 def decide(calls: Pairs) -> Finding:
-    """Decide from the split sizes of every all_to_all that the rings hold."""
+    """Decide from the split sizes of all recorded all_to_all calls."""
     case = calls.splits()
     if case is None:
         checked = sum(bool(record.splits) for records in calls.records.values() for record in records)
@@ -36,7 +36,7 @@ def decide(calls: Pairs) -> Finding:
 
 
 def places(case: Case) -> tuple[Where, ...]:
-    """Return where both sides of the misfits are, the culprits first."""
+    """Return the source lines of both sides of the mismatches, the culprits first."""
     calls = {rank: m.calls[i] for m in case.misfits for i, rank in enumerate((m.sender, m.receiver))}
     order = sorted(calls, key=lambda rank: (rank not in case.culprits, rank))[:_SHOWN]
     named = [(rank, calls[rank]) for rank in order if calls[rank].file]
@@ -44,7 +44,7 @@ def places(case: Case) -> tuple[Where, ...]:
 
 
 def seen(calls: Pairs, case: Case, what: str) -> tuple[EvidenceItem, ...]:
-    """Return the rings that show the misfits, with what they count."""
+    """Return the rings that show the mismatches; `what` names the unit that they count."""
     return tuple(
         EvidenceItem("flight", calls.files[m.receiver], _TEXTS.phrase("seen", misfit=m, what=what))
         for m in case.misfits[:_SHOWN]

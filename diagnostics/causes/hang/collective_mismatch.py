@@ -19,7 +19,7 @@ READING = Reading(_TEXTS, ("other_operation",), _remedies)
 
 
 def decide(stall: Stall) -> list[Finding]:
-    """Decide it by the first call in which the ranks differ, else by what watchdogs printed and by stacks."""
+    """Decide from the first call in which the ranks differ, or else from watchdog messages and stacks."""
     return decided(stall, READING, _watchdog.findings(stall, "operations"), silent=True)
 
 

@@ -13,18 +13,18 @@ from diagnostics.contract.findings import Finding, Remedy, Worded
 
 _TEXTS = Texts(__file__)
 _MISSED_CONFIDENCE, _MISSED_BY_MOST_CONFIDENCE = 0.85, 0.8
-"""A call that a cycle of waits shows to be missed: on few ranks, or on as many or more as make it."""
+"""A call missed according to a cycle of waits: by fewer ranks than make it, or by as many or more."""
 _AHEAD_CONFIDENCE, _AHEAD_UNRECORDED_CONFIDENCE = 0.55, 0.65
-"""Half sure: the few may be right, and the others late. More where gloo leaves out what the others may wait in."""
+"""Uncertain: the few may be right, and the others late. Higher if gloo may not record what the others wait in."""
 _MORE_CONFIDENCE, _MORE_BY_CHANCE_CONFIDENCE, _MORE_AGREEING_CONFIDENCE = 0.8, 0.85, 0.95
-"""Calls beyond those of ranks that ended; surer where without them all later calls agree again."""
+"""Calls in addition to those of ranks that ended; more certain if all later calls agree without them."""
 
 
 def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:
     fix, divergence = _divergence.fix_call(facts.calls[0], added=facts.kind == "added"), facts.divergence
     if not divergence.explanation.alternatives:
         return (fix,)
-    # The line may also stand behind the loop.
+    # The line may also be after the loop.
     return fix, _divergence.TEXTS.remedy("run_equally_often", place=divergence.majority.place)
 
 
@@ -32,7 +32,7 @@ READING = Reading(_TEXTS, ("left_out", "added"), _remedies, lambda facts: facts.
 
 
 def _more(case: MoreCalls) -> Worded:
-    """Return what ranks called that others did not before they ended, for the table beside this module."""
+    """Return the facts about calls that some ranks made and others did not make before they ended."""
     rows = ["more"]
     if case.by_chance or case.agreeing:
         rows.append("by_chance" if case.by_chance else "agreeing")
@@ -46,7 +46,7 @@ def _more(case: MoreCalls) -> Worded:
 
 
 def decide(stall: Stall) -> list[Finding]:
-    """Decide it by the first call in which the ranks differ, and by calls that only some ranks make.
+    """Decide from the first call in which the ranks differ, and from calls that only some ranks make.
 
     Such a call is missed in a cycle of waits, is made by few ranks, or is made after others ended.
     """

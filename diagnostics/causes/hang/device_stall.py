@@ -1,4 +1,4 @@
-"""The host enqueued work that its device does not complete while other ranks' devices do."""
+"""The host enqueued work that its device does not complete, while other ranks' devices complete theirs."""
 
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
@@ -9,7 +9,7 @@ from diagnostics.contract.formatting import Phrase
 
 _TEXTS = Texts(__file__)
 _CONFIDENCE = 0.9
-"""NCCL counts a collective as completed a moment after it is."""
+"""NCCL counts a collective as completed shortly after its completion."""
 
 
 def decide(stall: Stall) -> Finding:

@@ -10,11 +10,11 @@ from diagnostics.contract.formatting import Phrase
 
 _TEXTS = Texts(__file__)
 _CONFIDENCE = 0.9
-"""The cycle is proven; which order is the wrong one is a vote."""
+"""The cycle is proven, but which order is wrong is decided by a vote."""
 
 
 def decide(stall: Stall) -> list[Finding]:
-    """Decide from the cycles of the wait-for graph that hold collectives of more than one group."""
+    """Decide from cycles of the wait-for graph with collectives of more than one group."""
     findings = [_finding(stall, wait) for wait in stall.circular if isinstance(wait, GroupOrder)]
     return [_parts.assuming(stall.job, finding) for finding in findings] or [unconfirmed(stall)]
 

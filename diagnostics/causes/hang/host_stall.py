@@ -1,4 +1,4 @@
-"""A rank is alive, waits in no collective, and never reached the one that the others wait in."""
+"""A rank is alive, waits in no collective, and never reached the collective that the others wait in."""
 
 from diagnostics.analysis.job_state import STALL_S
 from diagnostics.analysis.stall.explain import Stall, explain
@@ -15,14 +15,14 @@ _TEXTS = Texts(__file__)
 _SEEN_CONFIDENCE = 0.95
 """A stack shows what the host does."""
 _UNSEEN_CONFIDENCE = 0.6
-"""Without a stack the rank may as well be gone, or in a call that gloo does not record."""
+"""Without a stack the rank may as well have exited, or be in a call that gloo does not record."""
 _ONE_STACK_CONFIDENCE = 0.75
-"""One stack, in a job of which something else shows that it hangs."""
+"""A single stack, in a job that hangs according to other evidence."""
 _MISSING = _TEXTS.phrase("stacks")
 
 
 def _late_host(case: HostStall) -> Worded:
-    """Return what is known of ranks that never came, for the table beside this module."""
+    """Return the facts about ranks that never reached a call."""
     call, at, label = case.call, case.standing, case.operation.key.label
     missed = _TEXTS.phrase("other_half" if call.p2p else "missed", call=call)
     since = _TEXTS.phrase("before" if case.operation.seq > 1 else "at_start", seq=case.operation.seq, group=label)
@@ -38,7 +38,7 @@ def _late_host(case: HostStall) -> Worded:
 
 
 def _host_outside(case: HostOutside) -> Worded:
-    """Return what stacks show of ranks outside a collective, for the table beside this module."""
+    """Return the facts about ranks whose stacks are outside a collective."""
     first, place = case.standings[case.ranks[0]], next(iter(case.inside.values()))
     return _TEXTS.facts(
         ("outside", "working") if case.working else "outside",
@@ -52,7 +52,7 @@ def _host_outside(case: HostOutside) -> Worded:
 
 
 def decide(stall: Stall) -> list[Finding]:
-    """Decide from the roots of the wait-for graph that have nothing pending, their stacks, and watchdogs' lines."""
+    """Decide from roots of the wait-for graph without pending calls, their stacks, and watchdog messages."""
     findings, case = list[Finding](), stall.watchdog
     if isinstance(case, WatchdogGap) and not case.few_wait:
         facts = _TEXTS.facts(**_watchdog.figures(case))

@@ -1,4 +1,4 @@
-"""All ranks of a group are in the same collective and none completes it."""
+"""All ranks of a group are in the same collective, but no rank completes it."""
 
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
@@ -8,11 +8,11 @@ from diagnostics.contract.findings import Finding
 
 _TEXTS = Texts(__file__)
 _CONFIDENCE, _REPORTED_CONFIDENCE = 0.75, 0.9
-"""All ranks agree; surer where the transport reported errors as well."""
+"""All ranks agree; more certain if the transport reported errors as well."""
 
 
 def decide(stall: Stall) -> list[Finding]:
-    """Decide from dumps of all ranks that agree, and from errors of the transport in logs."""
+    """Decide from agreeing dumps of all ranks, and from transport errors in logs."""
     findings = [
         _parts.confirmed(
             stall.job,

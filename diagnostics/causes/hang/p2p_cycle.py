@@ -1,4 +1,4 @@
-"""A send or receive waits for its counterpart, which is never posted: in a cycle, or on one side only."""
+"""A send or receive waits for a counterpart that is never posted, in a cycle or on one side only."""
 
 from typing import Any
 
@@ -14,15 +14,15 @@ from diagnostics.evidence.calls import Call
 
 _TEXTS = Texts(__file__)
 _CYCLE_CONFIDENCE, _ONE_SIDED_CONFIDENCE = 0.95, 0.8
-"""A cycle of sends and receives proves itself; where a peer is in another call, that call may be the wrong one."""
+"""A cycle of sends and receives is proof; if a peer is in another call, that call may be the wrong one."""
 _ALL_CONFIDENCE, _BESIDE_CONFIDENCE, _SOME_CONFIDENCE = 0.9, 0.85, 0.45
-"""By stacks: all ranks wait in one half; some do, the others in a collective; or the number of ranks is not known."""
+"""From stacks: all ranks wait in a send or receive; some do, others in a collective; or the world size is unknown."""
 _SHOWN = 8
-"""Ranks of a cycle that a sentence names."""
+"""Maximum number of ranks of a cycle that a sentence names."""
 
 
 def figures(case: PointToPoint) -> dict[str, Any]:
-    """Return what is known of sends and receives without their other halves, for the table beside this module."""
+    """Return the figures about sends and receives without counterparts."""
     links = [_TEXTS.phrase(call.p2p, rank=rank, call=call, at=_at(call)) for rank, call in case.calls[:_SHOWN]]
     links += [_TEXTS.phrase("more", more=len(case.calls) - _SHOWN)] if len(case.calls) > _SHOWN else []
     (rank, call), sites = case.calls[0], [call.place for _, call in case.calls if call.site]
@@ -49,7 +49,7 @@ def _at(call: Call) -> str:
 
 
 def decide(stall: Stall) -> list[Finding]:
-    """Decide from the cycles of the wait-for graph with sends and receives, else from stacks."""
+    """Decide from cycles of the wait-for graph with sends and receives, or else from stacks."""
     waits = [wait for wait in stall.circular if isinstance(wait, PointToPoint) and not wait.scheduled]
     findings = [finding(stall, wait, _TEXTS.facts(**figures(wait))) for wait in waits]
     findings += [_unrecorded(stall, stall.transfer)] if stall.transfer is not None else []
@@ -57,7 +57,7 @@ def decide(stall: Stall) -> list[Finding]:
 
 
 def _otherwise(stall: Stall, waits: bool) -> Finding | None:
-    """Leave it open where gloo may have left out the send or receive that a rank waits in."""
+    """Return undecided if gloo may not have recorded the send or receive that a rank waits in; otherwise None."""
     unseen = [rank for rank in sorted(stall.job.survey.ranks) if stall.job.may_be_unrecorded(rank)]
     if not waits and unseen:
         return left_open(_TEXTS.phrase("maybe", who=unseen), UNRECORDED)
@@ -67,7 +67,7 @@ def _otherwise(stall: Stall, waits: bool) -> Finding | None:
 
 
 def finding(stall: Stall, case: PointToPoint, facts: Facts) -> Finding:
-    """Return the finding on a circular wait in the words of a cause; of a pipeline the smaller side is alone."""
+    """Return the finding about a circular wait, with a cause's facts; in a pipeline only the smaller side is blamed."""
     job, cycle, others = stall.job, case.cycle, tuple(rank for rank, _ in case.elsewhere)
     culprits = tuple(rank for rank, _ in case.calls) if case.left_out is None else case.left_out[:1]
     culprits = others if case.scheduled and 0 < len(others) < len(case.calls) else culprits

@@ -1,4 +1,4 @@
-"""Stages of a pipeline that disagree about the number of micro-batches of a step, or the size of messages."""
+"""Stages of a pipeline disagree about the number of micro-batches of a step, or the size of messages."""
 
 from diagnostics.analysis.pairwise import pairs
 from diagnostics.analysis.stall.circular import PointToPoint
@@ -13,7 +13,7 @@ _TEXTS = Texts(__file__)
 
 
 def decide(stall: Stall) -> Finding:
-    """Decide from waits within torch's schedules, else from the messages of the last step in the stages' rings."""
+    """Decide from waits in torch's schedules, or else from the recorded messages of each stage's last step."""
     for wait in stall.circular:
         if isinstance(wait, PointToPoint) and wait.scheduled:
             return finding(stall, wait, _TEXTS.facts(**figures(wait) | {"said": "schedules"}))

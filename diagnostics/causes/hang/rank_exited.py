@@ -1,6 +1,6 @@
-"""A rank left without an exception or a signal while others waited for it.
+"""A rank exited without an exception or a signal while others waited for it.
 
-Ranks that exit together after they have waited are not blamed: what they waited for came first.
+Ranks that exit together after they have waited are not blamed: the event they waited for came first.
 """
 
 from msgspec.structs import replace
@@ -27,7 +27,7 @@ def _text(finding: Finding, ended: Ended) -> Text:
 
 
 def decide(stall: Stall) -> Finding:
-    """Decide it by the endings of the ranks."""
+    """Decide from the endings of the ranks."""
     case = _endings.first_to_end(stall, "exited")
     if case is None:
         return _endings.unconfirmed(stall, "exited", _endings.LAUNCHER_LOG, vanished=True)

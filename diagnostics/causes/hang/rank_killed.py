@@ -1,4 +1,4 @@
-"""A rank was killed by a signal that no launcher sends, or its process vanished."""
+"""A rank was killed by a signal that no launcher sends, or its process disappeared."""
 
 from msgspec.structs import replace
 
@@ -13,7 +13,7 @@ from diagnostics.evidence.endings import is_fault
 
 _TEXTS = Texts(__file__)
 _ABORT_CONFIDENCE = 0.7
-"""What C++ code aborts for may be the fault of a peer."""
+"""An abort in C++ code may be caused by a peer."""
 CHANGES = {"cgroup": HOST_MEMORY, "host_memory": HOST_MEMORY} | changes_beside(__file__)
 
 
@@ -31,7 +31,7 @@ def _aborted_text(finding: Finding, missing: Missing, what: str | Phrase, world:
 
 
 def decide(stall: Stall) -> Finding:
-    """Decide it by the endings of the ranks, else by a rank without a dump of which something says that it aborted."""
+    """Decide from the endings of the ranks, or else from evidence that a rank without a dump aborted."""
     case, missing, job = _endings.first_to_end(stall, "killed"), stall.missing, stall.job
     if case is not None:
         confidence = _endings.CONFIDENCE if case.culprits else _endings.UNNAMED_CONFIDENCE

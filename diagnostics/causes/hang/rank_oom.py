@@ -21,7 +21,7 @@ def _text(finding: Finding, ended: Ended) -> Text:
 
 
 def decide(stall: Stall) -> Finding:
-    """Decide it by the endings of the ranks."""
+    """Decide from the endings of the ranks."""
     case = _endings.first_to_end(stall, "oom")
     if case is None:
         return _endings.unconfirmed(stall, "oom", _endings.ERROR_FILES)

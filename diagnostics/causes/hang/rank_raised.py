@@ -1,4 +1,4 @@
-"""A rank raised an exception of its own, and its peers wait for collectives that it never reaches."""
+"""A rank raised an exception, and its peers wait for collectives that it never reaches."""
 
 import re
 
@@ -13,14 +13,14 @@ from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.endings import Ending
 
 _CODE_1_CONFIDENCE = 0.7
-"""An exit code of 1 without a traceback is mostly, not always, an exception of the rank's own."""
+"""An exit code of 1 without a traceback usually, but not always, means an exception of this rank."""
 _MODEL_CONFIDENCE = 0.9
-"""DDP compares all ranks with rank 0, so that rank 0 differs is concluded from the others."""
+"""DDP compares all ranks with rank 0, so that rank 0 is the different one is inferred from the others."""
 _WORKER = "/dtk/rank/worker.py"
-"""In every traceback of a rank of dtk; what lies beside it is dtk's own."""
+"""Part of every traceback of a dtk rank; the other files in its package are dtk's own."""
 TABLE, _TEXTS = table_beside(__file__), Texts(__file__)
 CHANGES = changes_beside(__file__)
-"""What is known beyond the kind of the ending (`evidence.endings.Detail`, or `_raised_in_dtk`) -> how to fix it."""
+"""Detail of the ending (`evidence.endings.Detail`, or `_raised_in_dtk`) -> fix."""
 
 
 def _text(finding: Finding, ended: Ended) -> Text:
@@ -35,7 +35,7 @@ def _text(finding: Finding, ended: Ended) -> Text:
 
 
 def _change(end: Ending) -> Change:
-    """Return how to fix it, by what is known of the exception."""
+    """Return the fix, based on what is known about the exception."""
     if end.only_exit_code:
         return EXIT_CODE
     if change := CHANGES.get(end.detail or ("in_dtk" if _raised_in_dtk(end) else "")):
@@ -47,7 +47,7 @@ def _change(end: Ending) -> Change:
 
 
 def _raised_in_dtk(end: Ending) -> bool:
-    """Whether it was raised in a rank of dtk and on no line of the user's own: nobody is to change dtk's lines."""
+    """Return whether a dtk rank raised it without any line of the user's code, as users cannot fix dtk's lines."""
     root = next((frame.file.removesuffix(_WORKER) for frame in end.frames if frame.file.endswith(_WORKER)), None)
     file = frame.file if (frame := own_line(end.frames)) is not None else ""
     inside = not file or (file.startswith(f"{root}/dtk/") and not file.startswith(f"{root}/dtk/faults/"))
@@ -55,7 +55,7 @@ def _raised_in_dtk(end: Ending) -> bool:
 
 
 def decide(stall: Stall) -> Finding:
-    """Decide it by the endings of the ranks."""
+    """Decide from the endings of the ranks."""
     case, job = _endings.first_to_end(stall, "raised"), stall.job
     if case is None:
         own = {rank: end.what for rank, end in job.endings.items() if end.kind == "raised" and end.frames}

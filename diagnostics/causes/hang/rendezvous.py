@@ -1,4 +1,4 @@
-"""The start-up never completed: ranks wait for others that did not arrive, or the rendezvous timed out."""
+"""The start-up never completed: ranks wait for others that never arrived, or the rendezvous timed out."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def _why(case: Startup, ranks: tuple[int, ...]) -> str:
 
 
 def decide(stall: Stall) -> Finding:
-    """Decide from what `dtk watch` records during start-up, else from messages of the store and the rendezvous."""
+    """Decide from what `dtk watch` records during start-up, or else from messages of the store and the rendezvous."""
     case, job = stall.startup, stall.job
     if isinstance(case, Startup):
         return _finding(case)

@@ -1,4 +1,4 @@
-"""Ranks issued the same operation with another shape, dtype, root, ReduceOp or other split sizes."""
+"""Ranks issued the same operation with a different shape, dtype, root, ReduceOp or split sizes."""
 
 from diagnostics.analysis.divergence.identity import differing_parts
 from diagnostics.analysis.stall.blameless import RootDiffers
@@ -13,10 +13,10 @@ from diagnostics.evidence.model import shortened
 _TEXTS = Texts(__file__)
 _MISSING = _TEXTS.phrase("arguments")
 _SIZES_CONFIDENCE = 0.35
-"""Gloo printed two sizes that do not fit; they may be those of different calls. Of 10 jobs whose ranks disagreed, gloo
-ended 5 so, and in one of the 5 the ranks brought different sizes to the same call."""
+"""Gloo printed two sizes that do not match; they may belong to different calls. Of 10 jobs whose ranks disagreed, gloo
+ended 5 this way, and in one of these the ranks passed different sizes to the same call."""
 _ROOT_CONFIDENCE, _ROOT_TIE_CONFIDENCE = 0.7, 0.6
-"""Dumps do not hold the root: a broadcast that completed on some ranks only may also be a fault of a link."""
+"""Dumps do not record the root: a broadcast that completed on only some ranks may also indicate a link fault."""
 
 
 def _summary(facts: Disagreement) -> str:
@@ -42,7 +42,7 @@ READING = Reading(_TEXTS, ("other_arguments",), _remedies, _summary)
 
 
 def decide(stall: Stall) -> list[Finding]:
-    """Decide it by the first call in which the ranks differ, printed sizes, watchdogs, and roots that cannot agree."""
+    """Decide from the first call in which the ranks differ, printed sizes, watchdogs, and contradicting roots."""
     case, findings = stall.sizes, list[Finding]()
     if case is not None and case.divergence is None:
         count, text = counted(len(case.facts), "message"), shortened(case.facts[0].text.strip(), 200)

@@ -9,11 +9,11 @@ from diagnostics.contract.findings import Cost, Finding, Group
 
 _TEXTS = Texts(__file__)
 _CONFIDENCE = 0.75
-"""A size or a number format that differs between ranks, which the lines do not print, looks the same."""
+"""A size or a dtype that differs between ranks looks the same, because the messages do not print it."""
 
 
 def decide(stall: Stall) -> Finding:
-    """Decide from the lines of the watchdogs of all ranks of a group."""
+    """Decide from the watchdog messages of all ranks of a group."""
     seen = None if stall.job.finished() or stall.job.any_calls() else standing(stall.job.evidence)
     wait = next((wait for wait in seen.waits if wait.first and wait.whole_group), None) if seen else None
     if wait is None:

@@ -1,4 +1,4 @@
-"""A rank is slow, not stuck: every call completed, and one rank repeatedly came long after the others."""
+"""A rank is slow, not stuck: every call completed, and one rank repeatedly arrived long after the others."""
 
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
@@ -10,7 +10,7 @@ from diagnostics.contract.formatting import ranks_spoken
 _TEXTS = Texts(__file__)
 _CONFIDENCE, _CHANCE_CONFIDENCE = 0.85, 0.4
 _BY_CHANCE = 0.5
-"""Share of the lost time for which the late rank waited for a core: then other programs, not its work, made it late."""
+"""Share of the lost time that the late rank waited for a CPU core, from which on other programs made it late."""
 _MISSING = _TEXTS.phrase("stacks")
 
 

@@ -1,4 +1,4 @@
-"""Work on few ranks takes longer than the timeout of the collective in which the others wait for them."""
+"""Work on few ranks takes longer than the timeout of the collective in which the other ranks wait."""
 
 import re
 
@@ -13,21 +13,21 @@ from diagnostics.contract.formatting import ranks_spoken
 
 _TEXTS, _LOADS = Texts(__file__), table_beside(__file__)["loads"]
 _SHARE = 0.8
-"""Of the timeout that the work had taken: the others begin to wait a little before or after it begins."""
+"""Minimum share of the timeout that the work had taken, as the others may start to wait after the work began."""
 _TIMEOUTS = ("watchdog_timeout", "store_key_timeout", "nccl_id_timeout", "gloo_timeout", "monitored_barrier",
              "rendezvous_timeout")  # fmt: skip
 _DEFAULT_MS = 1_800_000
-"""Timeout of a group, to torch 2.1 with NCCL too, in whose words of that time no figure stands (`Socket Timeout`)."""
+"""Default timeout of a group, also with NCCL up to torch 2.1, whose message has no figure (`Socket Timeout`)."""
 
 
 def decide(stall: Stall) -> Finding:
-    """Decide from a progress bar of such work that was under way when the first timeout was reported."""
+    """Decide from a progress bar of such work that was in progress when the first timeout was reported."""
     facts = stall.job.evidence.facts
     work = next((fact for fact in facts if fact.kind == "host_progress"), None)
     timeouts = [fact for fact in facts if fact.kind in _TIMEOUTS]
     limits_ms = [value for fact in timeouts if isinstance(value := fact.fields.get("timeout_ms"), int)]
     took_s = 0.0
-    for part in str(work.fields["elapsed"]).split(":") if work else ():  # 1:02:03
+    for part in str(work.fields["elapsed"]).split(":") if work else ():  # Such as 1:02:03.
         took_s = 60 * took_s + int(part or 0)
     timeout_s = min(limits_ms, default=_DEFAULT_MS if timeouts else float("inf")) / 1000
     if work is None or stall.job.finished() or took_s < _SHARE * timeout_s:
@@ -36,7 +36,7 @@ def decide(stall: Stall) -> Finding:
     waiting = {rank for wait in (seen.waits if seen else ()) for rank in wait.ranks}
     waiting |= {fact.rank for fact in timeouts if fact.rank is not None}
     others = tuple(rank for rank in range(stall.job.world()) if rank not in waiting) if waiting else ()
-    # Each rank loads its weights; what is done once for all of them rank 0 does.
+    # Each rank loads its weights, whereas rank 0 does the work that is done once for all ranks.
     loads = re.search(_LOADS, str(work.fields["what"])) is not None
     alone = others if len(others) == 1 else (0,) if 0 in others and not loads else ()
     ranks = (work.rank,) if work.rank is not None else alone

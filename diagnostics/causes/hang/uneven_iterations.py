@@ -1,4 +1,4 @@
-"""A rank ran fewer or more steps of the loop than the others."""
+"""A rank ran fewer or more iterations of the loop than the others."""
 
 from diagnostics.analysis.stall.departure import EarlierStep, EndedInRound, MoreCalls, RoundUnknown
 from diagnostics.analysis.stall.endings import ended_in_order
@@ -12,11 +12,11 @@ from diagnostics.contract.findings import Finding, Remedy
 
 _TEXTS = Texts(__file__)
 _MORE_CONFIDENCE = 0.7
-"""Calls beyond those of ranks that ended, in lines that they had called before."""
+"""Calls in addition to those of ranks that ended, from lines that those ranks had called before."""
 _STEP_CONFIDENCE = 0.9
-"""The steps in events and heartbeats, which may lag behind by one."""
+"""Steps from events and heartbeats, which may lag behind by one."""
 _ROUND_CONFIDENCE, _ROUND_UNPLACED_CONFIDENCE = 0.85, 0.7
-"""A round of two calls and more with known lines is that of a loop; one call may repeat for other reasons."""
+"""A round of two or more calls with known lines is a loop; a single call may repeat for other reasons."""
 
 
 def _summary(facts: Disagreement) -> str:
@@ -45,12 +45,12 @@ READING = Reading(_TEXTS, ("fewer_iterations", "more_iterations"), _remedies, _s
 
 
 def decide(stall: Stall) -> list[Finding]:
-    """Decide it by the first call in which the ranks differ, stacks, and ranks that ended in order before others."""
+    """Decide from the first call in which the ranks differ, stacks, and ranks that exited normally before others."""
     return _divergence.decided(stall, READING, _ended(stall), otherwise=_otherwise)
 
 
 def _ended(stall: Stall) -> list[Finding]:
-    """Return what ranks show that ended in order a round of the loop before or after the others."""
+    """Return findings about ranks that exited normally one iteration before or after the others."""
     left, job, exited = stall.departure, stall.job, ended_in_order(stall.endings)
     if left is None or exited is None or job.evidence.doubt:
         return []

@@ -1,4 +1,4 @@
-"""Gradients that never became ready on some ranks, so that a bucket was not reduced there."""
+"""Gradients never became ready on some ranks, so that a bucket was not reduced there."""
 
 from msgspec.structs import replace
 
@@ -22,7 +22,7 @@ def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:
 
 
 def under_ddp(at: str, *, is_dtk_run: bool) -> tuple[Remedy, ...]:
-    """Return how to fix it under DDP; `at` is appended to the change of the code."""
+    """Return the remedies under DDP; `at` is appended to the code change."""
     code = _TEXTS.remedy("in_ddp", at=at)
     return (_TEXTS.remedy("override"), code) if is_dtk_run else (code,)
 
@@ -37,7 +37,7 @@ READING = Reading(_TEXTS, ("gradients_not_ready",), _remedies)
 
 
 def decide(stall: Stall) -> list[Finding]:
-    """Decide it by the first call in which the ranks differ, and by what DDP itself printed."""
+    """Decide from the first call in which the ranks differ, and from DDP's own messages."""
     case, job, findings = stall.ddp_unused, stall.job, list[Finding]()
     if case is not None:
         findings.append(

@@ -1,1 +1,1 @@
-"""Causes in storage, one per file."""
+"""Causes related to storage, one per file."""

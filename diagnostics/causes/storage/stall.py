@@ -1,4 +1,4 @@
-"""A file system or a disk does not respond, so what reads or writes there stands still."""
+"""A file system or a disk does not respond, which blocks reads and writes."""
 
 from msgspec import Struct
 
@@ -12,23 +12,23 @@ from diagnostics.evidence.stacks.activity import doing
 
 _TEXTS = Texts(__file__)
 _LEAST_S = 30.0
-"""In the kernel's state D without an end. Network file systems answer within seconds also under load."""
+"""Seconds in kernel state D without a break. Network file systems respond within seconds even under load."""
 
 
 class Waits(Struct, frozen=True):
-    """What shows that storage does not answer."""
+    """Evidence that storage does not respond."""
 
     lines: tuple[LogFact, ...]
     ranks: dict[int, tuple[float, str]]
-    """Rank -> seconds in state D up to the last look (0 = only its stack shows it), and the file that shows it."""
+    """Rank -> seconds in state D at the last observation (0 if only its stack shows it), and the file that shows it."""
     looked: bool
-    """Whether anybody looked at the state of the ranks' main threads."""
+    """Whether the state of the ranks' main threads was observed."""
     doing: str | Phrase
-    """What such a rank does, where a stack shows it."""
+    """What such a rank does according to its stack."""
 
 
 def waits(evidence: Evidence) -> Waits:
-    """Return what the kernel's log, telemetry and looks from outside say about storage."""
+    """Return the evidence about storage from the kernel log, telemetry and external observation."""
     nodes, seen = node_health(evidence), observations(evidence)
     ranks = {rank: (seconds, node.file) for node in nodes for rank, seconds in node.disk_waits_s}
     ranks |= {rank: (look.blocked_s, look.file) for rank, look in seen.items() if look.last.state == "D"}
@@ -57,7 +57,7 @@ def _words(finding: Finding, case: Waits) -> Text:
 
 
 def decide(case: Waits) -> Finding:
-    """Decide from ranks that stay in state D, and from lines of the kernel about servers and disks."""
+    """Decide from ranks that stay in state D, and from kernel log lines about servers and disks."""
     if not (case.lines or case.ranks):
         return _TEXTS.undecided(["none" if case.looked else "unseen", "open"])
     items = [
