@@ -1,4 +1,4 @@
-"""Whether the time of a step is accounted for: a job is called healthy only when its traces show it. No causes."""
+"""Whether the time of a step is accounted for: a job is healthy only if its traces show it. Decides no causes."""
 
 from collections.abc import Callable, Sequence
 from statistics import median, median_high
@@ -9,7 +9,7 @@ from diagnostics.analysis.step_profile.gaps import PAUSE_NS
 from diagnostics.analysis.step_profile.profile import RankProfile
 
 _MOST = 0.1
-"""Share of the step in exposed communication, in copies or idle that a healthy job may leave without a reason."""
+"""Maximum share of the step that a healthy job may spend in exposed communication, copies or idle without a reason."""
 WAITING_ON_CPU = 0.3
 """On CPU ranks share the cores with each other and with gloo's threads, so they are late by chance: healthy runs of two
 ranks on two cores wait for up to 16% of a step at a load of 9, and less than twice that says nothing."""
@@ -17,19 +17,19 @@ _LOST_ON_CPU = 0.5
 """Transfer is work there, but a step of which it and stretches without an operation take more than half is bound by
 them."""
 _PAUSES_ON_CPU = 0.2
-"""The same runs spend up to 8% of a step in stretches of a millisecond and more without an operation."""
+"""The same runs spend up to 8% of a step in stretches of a millisecond or more without an operation."""
 
 LEAST_MS = 1.0
-"""A shorter window shows a few kernels and no step."""
+"""Minimum length of a window; a shorter one shows a few kernels and no step."""
 _STRAY = 0.01
-"""Of the window: a device that works less holds a context by mistake, and none of the job's work."""
+"""Share of the window; a device busy for less only holds a context by mistake and does none of the job's work."""
 
 
 class Account(Struct, frozen=True):
-    """Where the time of the typical rank went, as shares of the window (0 to 1)."""
+    """The time of the typical rank by use, as shares of the window (0 to 1)."""
 
     overlap: float | None
-    """Of the communication; None without any."""
+    """Overlapped share of the communication; None without any."""
     exposed: float
     copies: float
     idle: float
@@ -37,24 +37,24 @@ class Account(Struct, frozen=True):
     world_size: int
     on_device: bool
     no_device_events: bool
-    """The job used accelerators, and the traces show nothing of what they did."""
+    """Whether the job used accelerators but the traces contain no device events."""
     waiting: float | None = 0.0
-    """On CPU: exposed communication beyond what the same collective takes where nobody is waited for. The rest of it
+    """On CPU: exposed communication minus the time of the same collective without waiting for a rank. The rest
     is work: gloo's threads move and add on the same cores. None = not known, as the ranks were not matched."""
     pauses: float = 0.0
-    """On CPU: stretches of a millisecond and more without an operation, of the rank that has least of them. Shorter
-    ones are the interpreter at work, and stretches on some ranks only are waiting on the others."""
+    """On CPU: stretches of a millisecond or more without an operation, on the rank with the least of them. Shorter
+    ones are the interpreter at work, and stretches on some ranks only appear as waiting on the others."""
 
     devices: int = 1
-    """That one process uses; `idle` is then of the one that works least."""
+    """Number of devices that one process uses; `idle` then refers to the least busy one."""
     seen_ms: float = 1000.0
     """Length of the window."""
 
     @property
     def unaccounted(self) -> bool:
-        """Whether so much time has no reason, or is not seen, that nothing can be called healthy.
+        """Whether so much time is unexplained or unseen that the job cannot be called healthy.
 
-        Ranks that were not traced may be those that wait, or that are waited for.
+        Ranks that were not traced may be the ones that wait, or the ones that delay the others.
         """
         if self.no_device_events or self.traced < self.world_size or self.seen_ms < LEAST_MS:
             return True
@@ -66,7 +66,7 @@ class Account(Struct, frozen=True):
 
 
 def account(profiles: Sequence[RankProfile], world_size: int | None) -> Account | None:
-    """Return the account of traces, whose collectives were matched over the ranks; None without any trace."""
+    """Return the account of the profiles after their collectives were matched over ranks; None without profiles."""
     if not profiles:
         return None
 
@@ -75,7 +75,7 @@ def account(profiles: Sequence[RankProfile], world_size: int | None) -> Account 
         return [ns(profile) / span if span else 0.0 for profile, span in zip(profiles, spans)]
 
     def idle(profile: RankProfile) -> int:
-        """Of the device that works least, before and after its first and last work too."""
+        """Return the idle ns of the least busy device, including before its first and after its last work."""
         busy = [ns for ns in profile.busy_devices.values() if ns > _STRAY * profile.window.wall]
         least = max(profile.window.idle, profile.window.wall - min(busy)) if busy else profile.window.idle
         return least + profile.outside
@@ -85,7 +85,7 @@ def account(profiles: Sequence[RankProfile], world_size: int | None) -> Account 
 
     def waiting(profile: RankProfile) -> int:
         beyond = sum(call.exposed - (call.exposed_transfer if call.floor >= 0 else 0) for call in profile.calls)
-        return min(beyond, profile.window.exposed)  # calls outside the marked steps are not in the window
+        return min(beyond, profile.window.exposed)  # calls outside the marked steps are not part of the window
 
     on_device = any(profile.on_device for profile in profiles)
     matched = any(call.floor >= 0 for profile in profiles for call in profile.calls)

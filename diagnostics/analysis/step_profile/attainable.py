@@ -1,19 +1,19 @@
-"""How good a schedule could be, from measured times in ns: an upper bound on what a fix can win."""
+"""The best possible schedule, from measured times in ns: an upper bound on the gain of a fix."""
 
 import math
 
 MIB = 1 << 20  # Bytes.
 DEFAULT_BUCKET_BYTES = 25 * MIB
-"""DistributedDataParallel's default."""
+"""Default `bucket_cap_mb` of DistributedDataParallel, in bytes."""
 
 
 def attainable_percent(transfer: float, compute: float) -> float:
-    """Overlap that no schedule can exceed: communication beside all the compute there is."""
+    """Return the overlap in percent that no schedule can exceed: communication concurrent with all of the compute."""
     return 100.0 if transfer <= 0 else 100 * min(transfer, compute) / transfer
 
 
 def good_buckets(total_bytes: int) -> int:
-    """Buckets into which gradients are best cut: 25 MiB each, and at least four, so that the last is small."""
+    """Return the best number of gradient buckets: 25 MiB each, and at least four, so that the last one is small."""
     return max(4, math.ceil(total_bytes / DEFAULT_BUCKET_BYTES))
 
 
@@ -24,13 +24,13 @@ def good_cap_mb(total_bytes: int) -> float:
 
 
 def exposed_in_buckets(transfer: float, latency: float, buckets: int, beside: float) -> float:
-    """Exposed time when a transfer is cut into equal parts that become ready evenly while compute runs.
+    """Return the exposed time of a transfer cut into equal parts that become ready evenly during compute.
 
     Args:
-        transfer: of all bytes, without latencies.
-        latency: of each part.
-        buckets: parts; the last one is ready when compute ends.
-        beside: compute that runs meanwhile.
+        transfer: time of all bytes, without latencies.
+        latency: fixed time of each part.
+        buckets: number of parts; the last one is ready when compute ends.
+        beside: concurrent compute time.
     """
     each = transfer / buckets + latency
     done = 0.0
@@ -40,6 +40,6 @@ def exposed_in_buckets(transfer: float, latency: float, buckets: int, beside: fl
 
 
 def exposed_in_units(transfer: float, latency: float, units: int, beside: float) -> float:
-    """Exposed time of units gathered one ahead of the compute that needs them; the first gather is always exposed."""
+    """Return the exposed time of units prefetched one ahead of compute; the first gather is always exposed."""
     each, work = transfer / units + latency, beside / units
     return each + (units - 1) * max(0.0, each - work)

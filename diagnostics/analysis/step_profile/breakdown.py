@@ -1,4 +1,4 @@
-"""Where one rank's time went: compute, communication, overlap, exposed, copies, idle; per step, group and phase."""
+"""One rank's time by use: compute, communication, overlap, exposed, copies, idle; per step, group and phase."""
 
 import math
 from collections.abc import Iterable
@@ -16,19 +16,19 @@ class Breakdown(Struct, frozen=True):
 
     wall: int = 0
     compute: int = 0
-    """At least one kernel computes."""
+    """Time with at least one compute kernel running."""
     communication: int = 0
-    """At least one collective runs."""
+    """Time with at least one collective running."""
     overlapped: int = 0
-    """Both."""
+    """Time with both running."""
     exposed: int = 0
-    """A collective runs and nothing else."""
+    """Time with a collective running and nothing else."""
     memory: int = 0
-    """Copies and fills without compute beside them."""
+    """Time with copies or fills running and no compute."""
     idle: int = 0
 
     def json(self) -> dict[str, float]:
-        """As the report has it, ms."""
+        """Return the times in ms, as they are stored in the report."""
         result = {f"{name}_ms": getattr(self, name) / 1e6 for name in self.__struct_fields__}
         if self.communication:
             result["overlap_percent"] = 100 * self.overlapped / self.communication
@@ -36,7 +36,7 @@ class Breakdown(Struct, frozen=True):
 
 
 class Covers:
-    """The unions of one rank's work, and how much of any stretch they cover."""
+    """The unions of one rank's work intervals by kind, for measuring how much of a window each covers."""
 
     def __init__(self, work: Work) -> None:
         compute = union([span[:2] for span in work.compute])
@@ -50,10 +50,10 @@ class Covers:
         self.exposed = Ruler(exposed)
         self.memory = Ruler(subtract(memory, compute))
         self.busy = Ruler(union(busy + exposed))
-        """Anything at all."""
+        """Work of any kind."""
 
     def breakdown(self, start: int, end: int) -> Breakdown:
-        """Of one window."""
+        """Return the times of one window."""
         wall = max(0, end - start)
         return Breakdown(
             wall=wall,
@@ -66,12 +66,12 @@ class Covers:
         )
 
     def gaps(self, start: int, end: int, least: int) -> Cover:
-        """Stretches without any work, no shorter than `least`."""
+        """Return the stretches without any work that last at least `least`."""
         return holes(self.busy.cover, start, end, least)
 
 
 def charge(exposed: Ruler, calls: Iterable[Interval]) -> list[int]:
-    """Exposed ns of each call, by start: time that several share is the first one's, so that they add up."""
+    """Return the exposed ns of each call, by start; shared time counts for the first call, so that they add up."""
     result, until = [], None
     for start, end in calls:
         since = start if until is None else max(start, until)
@@ -83,7 +83,7 @@ def charge(exposed: Ruler, calls: Iterable[Interval]) -> list[int]:
 def compatible(trace: Trace, work: Work) -> dict[str, float | str] | None:
     """Return the figures of HolisticTraceAnalysis 0.5.0 as the report has them; None without device communication.
 
-    By default it leaves out what the last marked step launched and what has no launch in the trace, and takes times in
+    By default it ignores work launched in the last marked step or without a launch in the trace, and rounds times to
     whole microseconds.
     """
     steps = sorted({trace.marks.start[i] for i, n in enumerate(trace.marks.name) if "ProfilerStep" in trace.names[n]})

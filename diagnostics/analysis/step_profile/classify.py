@@ -1,4 +1,4 @@
-"""Tells communication from compute in one rank's trace, by structure first and by name last.
+"""Separates communication from compute in one rank's trace, by structure first and by name last.
 
 A kernel communicates when the trace links a collective to it, when it was launched inside a collective's own
 annotation, inside a marked region (on another stream than compute), or when its name is known to. Of a run
@@ -27,49 +27,49 @@ class Call(Struct):
     name: str
     lane: int
     issued: int = -1
-    """When the host issued it; -1 = unknown."""
+    """Time at which the host issued it; -1 if unknown."""
     thread: int = -1
-    """Lane of the host's thread that issued it; -1 = unknown."""
+    """Lane of the host thread that issued it; -1 if unknown."""
     why: str = "name"
-    """How it was recognised: `args`, `annotation`, `region`, `name`."""
+    """How it was recognised: `args`, `annotation`, `region` or `name`."""
 
     @property
     def duration(self) -> int:
-        """In ns."""
+        """Duration in ns."""
         return self.end - self.start
 
 
 class Work(Struct):
-    """One rank's device time (or, of a run on CPU, its host time), told apart."""
+    """One rank's device time (or host time, for a run on CPU), by kind."""
 
     calls: list[Call] = field(default_factory=list)
-    """By start."""
+    """Collectives, sorted by start."""
     compute: list[tuple[int, int, int, int, int]] = field(default_factory=list)
-    """(start, end, lane, launch or -1, launching lane or -1), by start."""
+    """Tuples (start, end, lane, launch or -1, launching lane or -1), sorted by start."""
     memory: list[Interval] = field(default_factory=list)
     """Copies and fills."""
     compute_lane: int = -1
     """The stream that computes most; -1 on CPU."""
     unknown: Counter[str] = field(default_factory=Counter)
-    """Kernels on a stream of communication that are told by nothing, counted as compute."""
+    """Kernels on a communication stream that could not be classified; counted as compute."""
     fused: Counter[str] = field(default_factory=Counter)
-    """Kernels that communicate and compute, counted as compute."""
+    """Kernels that both communicate and compute; counted as compute."""
 
 
 TEXT = patterns_beside(__file__)
-"""What names of kernels, annotations and operations tell, where structure does not."""
+"""Patterns for names of kernels, annotations and operations that structure does not classify."""
 AUTOGRAD = "autograd::engine::evaluate_function"
 _REMEMBERED = 4096
-"""Characters of a name, up to which what it tells is remembered."""
+"""Maximum length of a kernel name, in characters, whose classification is cached."""
 _OPEN = 256
-"""Issues that may be on their way at once."""
+"""Maximum number of issued calls that may be outstanding at once."""
 
 _Range = tuple[int, int, Message, str]
 """Start, end, the collective, and how it was recognised."""
 
 
 def classify(trace: Trace) -> Work:
-    """All work of the rank."""
+    """Return all work of the rank."""
     work = _on_device(trace) if trace.on_device else _on_cpu(trace)
     work.calls.sort(key=lambda call: (call.start, call.end, call.message.op))
     work.compute.sort()
@@ -79,7 +79,7 @@ def classify(trace: Trace) -> Work:
 def _on_device(trace: Trace) -> Work:
     work = Work()
     used = set(trace.device.name)
-    kind_of = (_kind_of_name.__wrapped__, _kind_of_name)  # Names that are too long are not remembered.
+    kind_of = (_kind_of_name.__wrapped__, _kind_of_name)  # Names that are too long are not cached.
     kinds = [kind_of[len(name) <= _REMEMBERED](name) if n in used else "" for n, name in enumerate(trace.names)]
     work.compute_lane = _compute_lane(trace, kinds)
     ranges = _ranges(trace)
@@ -125,7 +125,7 @@ def _on_device(trace: Trace) -> Work:
 
 @lru_cache(maxsize=1024)
 def _kind_of_name(name: str) -> str:
-    """Remembered: the ranks of a job run the same kernels, and names of kernels are long."""
+    """Return the kind of a kernel by name. Cached: the ranks of a job run the same kernels, and names are long."""
     lower = name.lower()
     if TEXT["fused"].search(lower):
         return "fused"
@@ -148,7 +148,7 @@ def _compute_lane(trace: Trace, kinds: list[str]) -> int:
 
 
 def _ranges(trace: Trace) -> dict[int, tuple[list[int], list[_Range]]]:
-    """Return the stretches of each host thread in which a collective is launched, ascending, with their starts."""
+    """Return the intervals of each host thread in which a collective is launched, ascending, with their starts."""
     by_lane: dict[int, list[_Range]] = {}
     rows = [(trace.ops, i, message, "args") for i, message in trace.op_messages.items()]
     rows += [(trace.marks, i, message, "annotation") for i, message in trace.mark_messages.items()]
@@ -160,14 +160,14 @@ def _ranges(trace: Trace) -> dict[int, tuple[list[int], list[_Range]]]:
 
 
 def _regions(trace: Trace) -> Iterator[tuple[int, Message]]:
-    """Yield dtk's own regions of communication among the marks, as places and messages."""
+    """Yield the index and message of each of dtk's own communication regions among the marks."""
     for i, name in enumerate(trace.marks.name):
         if match := MARKED.match(trace.names[name]):
             yield i, Message(collective_word(match[1]), int(match[2]), "byte", match[3])
 
 
 def _flat(ranges: list[_Range]) -> list[_Range]:
-    """Of nested ranges the one that knows most: `record_param_comms` before an annotation before a region."""
+    """Flatten nested ranges to the most informative one: `record_param_comms`, then an annotation, then a region."""
     order = {"args": 0, "annotation": 1, "region": 2}
 
     def ignorance(row: _Range) -> tuple[bool, bool, int]:
@@ -197,7 +197,7 @@ def _on_cpu(trace: Trace) -> Work:
     for start, index, lane in sorted(zip(ops.start, ops.name, ops.lane)):
         if collective[index]:
             issued.setdefault(lane, []).append(start)
-    # The backend's own threads; spans of send and recv stand on the thread that issued them, until it waits for them.
+    # The backend's own threads; spans of send and recv are on the thread that issued them, until it waits for them.
     lanes = {marks.lane[i] for i in trace.mark_messages} - issued.keys()
     top: dict[int, tuple[int, int]] = {}
     for start, end, index, lane in sorted(zip(ops.start, ops.end, ops.name, ops.lane), key=lambda o: (o[0], -o[1])):
@@ -206,7 +206,7 @@ def _on_cpu(trace: Trace) -> Work:
         last, waits = top.get(lane), issued.get(lane, ())
         at = bisect_left(waits, start)
         if at < len(waits) and waits[at] < end:
-            continue  # An autograd function around a collective or a wait for one: what is inside counts.
+            continue  # An autograd function around a collective or a wait for one: only its contents count.
         if last is None or start >= last[1]:  # outermost operations only
             top[lane] = (start, end)
             work.compute.append((start, end, lane, start, lane))
@@ -214,7 +214,7 @@ def _on_cpu(trace: Trace) -> Work:
 
 
 def _issues(trace: Trace) -> list[tuple[int, int, Message]]:
-    """(time, lane, message) of every call that the host issued, by time; dtk's regions know bytes and group."""
+    """Return (time, lane, message) of every call issued by the host, by time; dtk's regions know bytes and group."""
     issues: list[tuple[int, int, Message]] = []
     ops, marks = trace.ops, trace.marks
     regions: Spans = Spans()
@@ -238,12 +238,12 @@ def _issues(trace: Trace) -> list[tuple[int, int, Message]]:
 
 
 def _match_issue(call: Call, issues: list[tuple[int, int, Message]]) -> None:
-    """Give the call the first open issue of its operation, and what that knows; it is used up."""
+    """Match the call to the first open issue of its operation, add its details, and remove it from `issues`."""
     own = call.message
     for n, (time, lane, issued) in enumerate(issues[:_OPEN]):
         if time > call.end:
             return
-        # Gloo reduces and scatters by an all_reduce of the whole.
+        # Gloo implements reduce_scatter as an all_reduce of the whole input.
         if issued.op != own.op and not (issued.op == "reduce_scatter" and own.op == "all_reduce"):
             continue
         reduces = issued.op in ("all_reduce", "reduce_scatter")

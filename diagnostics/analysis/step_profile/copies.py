@@ -1,4 +1,4 @@
-"""Copies between host and device of one rank: how much, from which memory, how well hidden. Judges nothing."""
+"""One rank's copies between host and device: amount, kind of host memory, exposed time. Decides nothing."""
 
 import re
 from collections import defaultdict
@@ -12,9 +12,9 @@ from diagnostics.evidence.trace.host_work import HostCopy, host_copy
 from diagnostics.evidence.trace.model import Trace
 
 _NUMBERS = re.compile(r", (?:seq|op_id|sizes) = .*")
-"""What `torch.autograd.profiler.emit_nvtx` adds to the name of an operation."""
+"""Suffix that `torch.autograd.profiler.emit_nvtx` adds to the name of an operation."""
 _LOOKED_UP = 50
-"""Copies of one kind for which the annotation around them is looked up, the longest first."""
+"""Number of copies of one kind, the longest first, for which the enclosing annotation is looked up."""
 
 
 class CopyProfile(Struct):
@@ -23,17 +23,17 @@ class CopyProfile(Struct):
     kind: HostCopy
     count: int = 0
     size_bytes: int = 0
-    """0 = not recorded."""
+    """Total size; 0 if not recorded."""
     duration: int = 0
-    """ns, added up."""
+    """Total duration in ns."""
     exposed: int = 0
-    """ns without compute beside them; time shared with an earlier copy is that one's."""
+    """Time in ns without concurrent compute; time shared with an earlier copy counts for that one."""
     within: str = ""
-    """The innermost annotation in which the host issued most of them; empty = none."""
+    """Innermost annotation in which the host issued most of them; empty if none."""
 
 
 def copy_profiles(trace: Trace, work: Work, covers: Covers) -> list[CopyProfile]:
-    """Return the kinds of copies between host and device; the one with most exposed time is first."""
+    """Return the copies between host and device by kind, in descending order of exposed time."""
     kinds = [host_copy(name) for name in trace.names] if work.memory else []
     rows = []
     for at, (start, end, name, memory) in enumerate(
@@ -59,7 +59,7 @@ def copy_profiles(trace: Trace, work: Work, covers: Covers) -> list[CopyProfile]
 
 
 def _within(trace: Trace, spans: list[tuple[int, int, int]]) -> str:
-    """Return the annotation around the launches of most of the time."""
+    """Return the annotation that encloses the launches of most of the time."""
     marks, time = trace.marks, dict[str, int]()
     rows = zip(marks.start, marks.end, marks.name, marks.lane)
     around = [row for row in rows if not TEXT["step"].match(trace.names[row[2]])]

@@ -1,4 +1,4 @@
-"""Why a device was idle: data loader, a wait of the host, slow launches, a pause of the host, or another stream."""
+"""Reasons for an idle device: data loader, host synchronisation, slow launches, host pause, or another stream."""
 
 from bisect import bisect_left, bisect_right
 from typing import Literal
@@ -15,27 +15,27 @@ Reason = Literal["data", "sync", "host", "pause", "wait"]
 """`host`: late launches, spread over many kernels; `pause`: the host does something else, which is named, or a few
 long stretches hold nearly all of the time without launches."""
 DEVICE_NS = 2_000
-"""Shorter stretches between two kernels are the device's own."""
+"""Shorter stretches between two kernels are device overhead."""
 CPU_NS = 50_000
-"""Of a run on CPU: shorter stretches are the interpreter between two operations."""
+"""For a run on CPU, shorter stretches are interpreter overhead between two operations."""
 _LAUNCH_NS = 15_000
 """On an idle device a kernel starts 6 to 14 us after its launch began (measured: V100, A100, MI250)."""
 _NEAR_NS = 20_000
-"""The device drains, and the host's wait for it returns, within that."""
+"""Maximum delay between the device going idle and the return of the host's wait for it."""
 _MOST = 0.5
-"""Of a stretch, that one kind of the host's work has to fill to be the reason."""
+"""Minimum share of a stretch that one kind of host work must fill to be its reason."""
 _NEARBY = 64
-"""Events before the end of a stretch that are looked through for the one that names it."""
-_PAUSES = 5  # A convention: the longest that the report lists.
+"""Number of events before the end of a stretch that are searched for the one that names it."""
+_PAUSES = 5  # A convention: the number of longest gaps that the report lists.
 _PAUSE_SHARE = 0.7
 """When so many gaps hold that share of a step's time without launches, they are pauses: of 12 real traces with much
 such time, 6 had 73 to 100% of it in five gaps, and none of those was limited by its launches."""
 PAUSE_NS = 1_000_000
-"""No pause that nothing names is shorter: launches take 5 to 100 us."""
+"""Minimum length of a pause without a known name: launches take 5 to 100 us."""
 
 
 class Gap(Struct):
-    """A stretch in which neither compute nor copies nor communication ran (ns)."""
+    """A stretch (ns) without compute, copies or communication."""
 
     start: int
     end: int
@@ -43,16 +43,16 @@ class Gap(Struct):
     detail: str = ""
     """What the host did: the annotation or operation."""
     work: HostWork = ""
-    """Of a pause."""
+    """Kind of host work in a pause."""
 
     @property
     def length(self) -> int:
-        """In ns."""
+        """Length in ns."""
         return self.end - self.start
 
 
 def find_gaps(trace: Trace, work: Work, covers: Covers, begin: int, end: int) -> list[Gap]:
-    """All stretches without work in the window, by start."""
+    """Return all stretches without work in the window, sorted by start."""
     least = DEVICE_NS if trace.on_device else CPU_NS
     stretches = covers.gaps(begin, end, least)
     if not stretches:
@@ -68,7 +68,7 @@ def find_gaps(trace: Trace, work: Work, covers: Covers, begin: int, end: int) ->
         n = bisect_right(starts, until - 1)
         launch, thread, returned = launches[n][1:] if n < len(launches) else (-1, -1, -1)
         if min(returned, until) - max(launch, start) >= max(PAUSE_NS, _MOST * (until - start)):
-            # No launch takes so long of itself while the device idles: its kernel is loaded first.
+            # No launch alone takes so long while the device idles: its kernel is loaded first.
             result.append(Gap(start, until, "pause", "a kernel launch", "kernel_loading"))
         elif returned <= start and launch < until - _LAUNCH_NS:
             waiting = "the next kernel was launched already" if launch >= 0 else ""
@@ -82,7 +82,7 @@ def find_gaps(trace: Trace, work: Work, covers: Covers, begin: int, end: int) ->
 
 
 def mark_pauses(gaps: list[Gap], trace: Trace) -> None:
-    """Turn late launches into pauses where a few gaps hold nearly all of the time, and name what lies there."""
+    """Reclassify late launches as pauses if a few gaps hold nearly all of the time, and name the host work in them."""
     late = [gap for gap in gaps if gap.reason == "host"]
     longest = sorted(late, key=lambda gap: (-gap.length, gap.start))[:_PAUSES]
     longest = [gap for gap in longest if gap.length >= PAUSE_NS]
@@ -104,14 +104,14 @@ def mark_pauses(gaps: list[Gap], trace: Trace) -> None:
 
 
 class _HostWork:
-    """What a host did, by kind: when, and in which event."""
+    """Intervals and events of the host's work, by kind."""
 
     def __init__(self, trace: Trace) -> None:
         kinds = [host_work(name) for name in trace.names]
         spans: dict[tuple[HostWork, int], list[tuple[int, int, int]]] = {}
         for start, end, name, lane in zip(trace.marks.start, trace.marks.end, trace.marks.name, trace.marks.lane):
             if kind := kinds[name]:
-                # Loading data and collecting garbage stop every thread's launches; other work only its own thread's.
+                # Loading data and collecting garbage stop all launches; other work stops only those of its own thread.
                 everywhere = kind in ("data", "garbage_collection")
                 spans.setdefault((kind, -1 if everywhere else lane), []).append((start, end, name))
         self._names = trace.names
@@ -119,13 +119,13 @@ class _HostWork:
         self._rulers = {key: Ruler(union((start, end) for start, end, _ in rows)) for key, rows in spans.items()}
 
     def gap(self, start: int, end: int, launch: int, thread: int) -> Gap | None:
-        """Return the stretch with its reason, when one kind fills most of the time until the launch that ends it."""
+        """Return the stretch and its reason, if one kind of work fills most of the time until the launch ending it."""
         filled = {
             key: ruler.within(start, launch)
             for key, ruler in self._rulers.items()
             if key[1] in (-1, thread) or thread < 0
         }
-        # Of an event and one inside it that fill the same time, waiting for data is what a reader can act on.
+        # Of two nested events that fill the same time, waiting for data is the actionable one.
         key = max(filled, key=lambda key: (filled[key], key[0] == "data"), default=None)
         if key is None or filled[key] < max(_MOST * (launch - start), 1):
             return None
@@ -138,7 +138,7 @@ class _HostWork:
 
 
 class _Waits:
-    """When the host waited for the device, and in which operation."""
+    """Intervals in which the host waited for the device, and the operation of each."""
 
     def __init__(self, trace: Trace) -> None:
         syncs = trace.syncs
@@ -153,7 +153,7 @@ class _Waits:
         self._op_starts = [op[0] for op in self._ops]
 
     def that_ended(self, start: int, launch: int) -> str:
-        """Return the wait that held the host from before the device became idle to after it; empty without one."""
+        """Return the wait that blocked the host from before the device went idle until after; empty without one."""
         syncs = self._trace.syncs
         n = bisect_right(self._ends, start - _NEAR_NS)
         while n < len(self._ends) and self._ends[n] <= launch:

@@ -9,7 +9,7 @@ Cover = list[Interval]
 
 
 def union(intervals: Iterable[Interval]) -> Cover:
-    """Return what at least one of the intervals covers. Empty intervals are dropped."""
+    """Return the union of the intervals. Empty intervals are dropped."""
     result: Cover = []
     rows = sorted(intervals)
     if not rows:
@@ -28,12 +28,12 @@ def union(intervals: Iterable[Interval]) -> Cover:
 
 
 def total(cover: Cover) -> int:
-    """Its length."""
+    """Return the total length of a cover."""
     return sum(end - start for start, end in cover)
 
 
 def intersect(one: Cover, other: Cover) -> Cover:
-    """Return what both cover. This is fast when one of them is short."""
+    """Return the intersection of two covers. This is fast if one of them is short."""
     short, long = (one, other) if len(one) < len(other) else (other, one)
     result: Cover = []
     n = 0
@@ -50,7 +50,7 @@ def intersect(one: Cover, other: Cover) -> Cover:
 
 
 def subtract(one: Cover, other: Cover) -> Cover:
-    """Return what `one` covers and `other` does not. This is fast when `one` is short."""
+    """Return the part of `one` that `other` does not cover. This is fast if `one` is short."""
     result: Cover = []
     n = 0
     for start, end in one:
@@ -70,7 +70,7 @@ def subtract(one: Cover, other: Cover) -> Cover:
 
 
 def holes(cover: Cover, start: int, end: int, least: int) -> Cover:
-    """Stretches between the two that are not covered, and no shorter than `least` (at least 1)."""
+    """Return the uncovered stretches between `start` and `end` that last at least `least` (at least 1)."""
     if end <= start or least < 1:
         return []
     inside = [span for span in cover if span[1] > start and span[0] < end]
@@ -79,7 +79,7 @@ def holes(cover: Cover, start: int, end: int, least: int) -> Cover:
 
 
 class Ruler:
-    """Answers how much of a stretch a cover covers, in logarithmic time."""
+    """Measures how much of an interval a cover covers, in logarithmic time."""
 
     def __init__(self, cover: Cover) -> None:
         self.cover = cover
@@ -87,22 +87,22 @@ class Ruler:
         self._sums = [0, *accumulate(end - start for start, end in cover)]
 
     def until(self, point: int) -> int:
-        """Covered before `point`."""
+        """Return the covered length before `point`."""
         n = bisect_right(self._starts, point)
         if n == 0:
             return 0
         return self._sums[n] - max(0, self.cover[n - 1][1] - point)
 
     def within(self, start: int, end: int) -> int:
-        """Covered between the two."""
+        """Return the covered length between `start` and `end`."""
         return self.until(end) - self.until(start) if end > start else 0
 
     def start_of(self, point: int) -> int | None:
-        """Where the interval that holds `point` starts; None when none does."""
+        """Return the start of the interval that contains `point`; None if there is none."""
         n = bisect_right(self._starts, point)
         return self._starts[n - 1] if n and self.cover[n - 1][1] >= point else None
 
     def last_end(self, point: int) -> int | None:
-        """Where the last interval that starts before `point` ends, at most `point`; None when none does."""
+        """Return the end of the last interval that starts before `point`, at most `point`; None if there is none."""
         n = bisect_right(self._starts, point - 1)
         return min(self.cover[n - 1][1], point) if n else None

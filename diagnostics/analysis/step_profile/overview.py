@@ -28,32 +28,32 @@ SWITCHES = (
     "CUDA_LAUNCH_BLOCKING", "HIP_LAUNCH_BLOCKING", "AMD_SERIALIZE_KERNEL", "TORCH_NCCL_ENABLE_TIMING",
     "TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT",
 )  # fmt: skip
-"""Variables that serialise what a trace shows; `overlap.instrumented` says how."""
+"""Environment variables that serialise the traced work; `overlap.instrumented` explains how."""
 _ON = frozenset({"1", "true", "yes", "on", "y"})
 _BLOCKED = 0.98
-"""Share of long kernels whose launch returned only when they were over. A launch that does not block returns after 5
+"""Share of long kernels whose launch returned only after they ended. A launch that does not block returns after 5
 to 100 us, also where the host is slow or waits for the device in a call of its own."""
 _LEAST_KERNELS = 30
-"""Long kernels, below which that share says nothing."""
+"""Minimum number of long kernels for that share to be meaningful."""
 _LEAST_IDLE = 0.02
-"""Share of the window that launches which block leave idle at least; with less of it they cost nothing."""
+"""Minimum share of the window left idle by blocking launches; with less, they cost nothing."""
 
 
 class Instrument(Struct, frozen=True):
-    """What serialises the work."""
+    """The cause of serialised work."""
 
     ranks: tuple[int, ...]
     variable: str = ""
-    """Empty: no variable is recorded, but the kernels show that every launch blocks."""
+    """Environment variable; empty if none is recorded but the kernels show that every launch blocks."""
     value: str = ""
 
 
 def find_instrument(profiles: Sequence[RankProfile], environment: Mapping[int, Mapping[str, str]]) -> Instrument | None:
-    """Return what serialises the work, if anything does.
+    """Return the cause of serialised work, or None.
 
     Args:
-        profiles: of the traced ranks.
-        environment: rank (-1 = all) -> variables.
+        profiles: profiles of the traced ranks.
+        environment: variables by rank (-1 for all ranks).
     """
     if not any(profile.on_device for profile in profiles):
         return None
@@ -72,42 +72,42 @@ def find_instrument(profiles: Sequence[RankProfile], environment: Mapping[int, M
 
 
 SHARE = 0.02
-"""Of the step: what costs less is not worth a finding (overlapping runs of one configuration differ by 1 to 2%)."""
+"""Share of the step below which a cost is not worth a finding (runs of one configuration differ by 1 to 2%)."""
 MS = 1e6
-"""ns"""
+"""Nanoseconds per millisecond."""
 Unusable = Literal["", "no_trace", "unreadable", "instrumented"]
 _LARGE_BYTES = 512 << 20
-"""Of all files, decompressed (some seconds of reading): from there on processes are worth their start."""
-_GZIP_RATIO = 20  # Bytes of a trace for one compressed: JSON of repeated keys.
+"""Total decompressed size of all files (some seconds of reading) above which processes are worth starting."""
+_GZIP_RATIO = 20  # Decompressed bytes per compressed byte of a trace: JSON of repeated keys.
 _RANKS_DRAWN, _SPANS_DRAWN = 16, 120  # Of the timeline of a step; a convention, as below.
 _STEPS_SHOWN = _GROUPS_SHOWN = 50  # A convention, for the size of report.json.
 
 
 class Overview(Struct):
-    """What the causes are decided from."""
+    """The data from which causes are decided."""
 
     profiles: list[RankProfile]
-    """By rank."""
+    """Profiles sorted by rank."""
     skew: Skew
     reductions: Reductions
     units: Units
     traced: bool = True
-    """Whether there is a file of a trace at all."""
+    """Whether there is any trace file."""
     instrument: Instrument | None = None
-    """What destroys overlap in these traces, so that nothing else can be concluded from them."""
+    """Cause of serialised work in these traces, which makes any other conclusion impossible; None if there is none."""
     world_size: int | None = None
     run: RunEvidence | None = None
-    """Of a dtk run, else None."""
+    """Evidence of a dtk run; None for other jobs."""
     records: list[RingFile | FlightFile] = field(default_factory=list)
-    """Records of calls beside the traces, by rank."""
+    """Records of calls next to the traces, sorted by rank."""
     data_times: list[tuple[str, list[tuple[int, float, float]]]] = field(default_factory=list)
-    """File of a log, and its `Steps.data_times`."""
+    """Pairs of a log file and its `Steps.data_times`."""
     latency_ns: float = 20_000.0
     """Fixed cost of a collective: the shortest transfers seen, at most 200 us on a device."""
 
     @property
     def unusable(self) -> Unusable:
-        """Why nothing can be concluded from the traces; empty when something can."""
+        """Reason why nothing can be concluded from the traces; empty if there is none."""
         if not self.profiles:
             return "unreadable" if self.traced else "no_trace"
         return "instrumented" if self.instrument is not None else ""
@@ -134,7 +134,7 @@ class Overview(Struct):
 
     @property
     def unit(self) -> Literal["step", "window"]:
-        """What a cost refers to: the whole window where steps are not marked."""
+        """What a cost refers to: the whole window if steps are not marked."""
         return "step" if all(profile.marked for profile in self.profiles) else "window"
 
     def per_step_ms(self, amount: Callable[[RankProfile], float]) -> dict[int, float]:
@@ -159,12 +159,12 @@ class Overview(Struct):
 
     @property
     def library(self) -> str:
-        """Package that runs the strategy of dtk's run, by keys of its own; empty = torch alone, or not known."""
+        """Package that runs the strategy of dtk's run; empty if torch alone, or unknown."""
         return "" if self.run is None else strategy_traits(self.run.manifest, self.run.config).library
 
     @property
     def crowded(self) -> tuple[int, int] | None:
-        """Ranks and the fewer cores of a CPU that they share; None where each has its own, or nothing tells."""
+        """Number of ranks and of CPU cores if ranks share cores; None if each has its own, or if unknown."""
         manifest = {} if self.run is None or self.on_device else self.run.manifest
         keys = (("topology", "nproc"), ("hardware", "cores"))
         nproc, cores = (part.get(key) if isinstance(part := manifest.get(name), dict) else None for name, key in keys)
@@ -172,15 +172,15 @@ class Overview(Struct):
 
     @property
     def split(self) -> bool:
-        """Whether transfer is known apart from waiting for late ranks."""
+        """Whether transfer time is known separately from waiting for late ranks."""
         return self.world_size == 1 or (self.skew.complete and self.skew.matched > 0)
 
     def worth(self, cost_ms: float) -> bool:
-        """Whether a cost is worth a finding."""
+        """Return whether a cost is worth a finding."""
         return cost_ms >= SHARE * self.step_ms and cost_ms > 0
 
     def measures(self) -> dict[str, Any]:
-        """`overlap` of `report.measures`."""
+        """Return `overlap` of `report.measures`."""
         if not self.profiles:
             return {}
         values = {
@@ -199,7 +199,7 @@ class Overview(Struct):
 
 
 def overview(evidence: Evidence) -> Overview:
-    """Read and profile all traces of the evidence; what cannot be read becomes one of its problems."""
+    """Read and profile all traces of the evidence; unreadable files are added to its problems."""
     problems = evidence.problems
     profiles = _unique(_profiles(evidence, problems), problems)
     traced = bool(evidence.handles(TraceFile) or evidence.handles(NsysFile))
@@ -252,7 +252,7 @@ def _rank_measures(profile: RankProfile) -> dict[str, Any]:
 
 
 def _timeline(profiles: list[RankProfile]) -> dict[str, Any]:
-    """Return a step of typical length of some ranks, ms from its start on each: those that wait least and most."""
+    """Return a step of typical length of the ranks that wait least and most, in ms from its start."""
     steps = profiles[0].steps
     n = sorted(range(len(steps)), key=lambda n: steps[n].end - steps[n].start)[len(steps) // 2]
     ranks = [profile for profile in profiles if len(profile.steps) > n]
@@ -291,7 +291,7 @@ def _part(part: Breakdown) -> dict[str, float]:
 
 
 def _profiles(evidence: Evidence, problems: list[Problem]) -> list[RankProfile]:
-    """Of traces, else of Nsight exports: those number devices, which beside known ranks would be a guess."""
+    """Return profiles of traces, otherwise of Nsight exports, which number devices rather than ranks."""
     if evidence.handles(TraceFile):
         problems += [Problem("nsys", export.file, "no_ranks_of_devices") for export in evidence.handles(NsysFile)]
     files: list[TraceFile | NsysFile] = [*evidence.handles(TraceFile)] or [*evidence.handles(NsysFile)]
@@ -307,13 +307,13 @@ def _profiles(evidence: Evidence, problems: list[Problem]) -> list[RankProfile]:
 
 
 def _workers(files: list[TraceFile | NsysFile]) -> int:
-    """Return how many processes pay: as many as there are cores where there is much to read."""
+    """Return the number of worker processes: the number of cores if there is much to read."""
     total_bytes = sum(disk_bytes(f.path) * (_GZIP_RATIO if f.path.suffix == ".gz" else 1) for f in files)
     return usable_cores() if total_bytes >= _LARGE_BYTES else 1
 
 
 def read_one(file: TraceFile | NsysFile) -> list[RankProfile] | str:
-    """Return the profiles in one file (Nsight puts several devices into one), or the reason why there are none."""
+    """Return the profiles in one file (an Nsight export may have several devices), or the reason for having none."""
     try:
         with uncollected(), budget(file.limits, disk_bytes(file.path)):  # A tenth of the time.
             if isinstance(file, NsysFile):
@@ -324,7 +324,7 @@ def read_one(file: TraceFile | NsysFile) -> list[RankProfile] | str:
 
 
 def _unique(profiles: list[RankProfile], problems: list[Problem]) -> list[RankProfile]:
-    """One profile per rank, by rank: of several windows of a rank the last one."""
+    """Return one profile per rank, sorted by rank; of several windows of a rank, the last one."""
     if len(profiles) == 1 and profiles[0].rank < 0:
         profiles[0].rank = 0
     chosen: dict[int, RankProfile] = {}

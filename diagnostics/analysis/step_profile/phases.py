@@ -1,6 +1,6 @@
-"""Steps, micro-batches and phases of one rank: where a step ends on the device, and when backward runs.
+"""Steps, micro-batches and phases of one rank: the end of each step on the device, and when backward runs.
 
-On the device a step begins with the first work launched in it. Backward is what autograd's operations launch.
+On the device a step begins with the first work launched in it. Backward is the work launched by autograd's operations.
 """
 
 from bisect import bisect_left, bisect_right
@@ -15,7 +15,7 @@ from diagnostics.evidence.trace.model import Trace
 
 Phase = Literal["forward", "backward", "after", "optimizer", ""]
 _SEPARATES = 0.1
-"""Forward work between two stretches of backward that makes them two micro-batches, as a share of all of it."""
+"""Minimum forward work, as a share of all of it, between two backward stretches of separate micro-batches."""
 
 
 class Backward(Struct):
@@ -26,21 +26,21 @@ class Backward(Struct):
 
 
 class Step(Struct):
-    """One step; the whole window when the trace marks none."""
+    """One step, or the whole window if the trace marks none."""
 
     number: int | None
     host: Interval
     device: Interval
     backwards: list[Backward] = field(default_factory=list)
     optimizer_ns: int | None = None
-    """When the host enters the optimizer; None = not marked."""
+    """Time at which the host enters the optimizer; None if not marked."""
     updated: int = 0
-    """Backward passes that the optimizer follows before the next one."""
+    """Number of backward passes with an optimizer step before the next one."""
     autograd: frozenset[int] = frozenset()
-    """Host threads that run backward and nothing else."""
+    """Host threads that run only backward."""
 
     def phase(self, host_ns: int, thread: int = -1) -> tuple[Phase, int]:
-        """Phase and micro-batch (from 0) of something issued then; `""` when the trace shows no backward."""
+        """Return phase and micro-batch (from 0) of work issued at `host_ns`; phase `""` if no backward is visible."""
         if not self.backwards or host_ns < 0:
             return "", 0
         if self.optimizer_ns is not None and host_ns >= self.optimizer_ns:
@@ -68,7 +68,7 @@ def find_steps(trace: Trace, work: Work) -> list[Step]:
 
 
 def window(trace: Trace, work: Work) -> Interval:
-    """From the first to the last work; of a run on CPU its marked steps."""
+    """Return the window from the first to the last work; for a run on CPU, the marked steps."""
     if trace.on_device:
         return min(trace.device.start), max(trace.device.end)
     hosts = _marked(trace)
@@ -90,7 +90,7 @@ def _marked(trace: Trace) -> list[tuple[int, Interval]]:
 
 
 def _borders(trace: Trace, starts: list[int], begin: int, end: int) -> list[int]:
-    """Where each step begins on the device; the end of the last one is the window's."""
+    """Return the start of each step on the device, and the end of the window."""
     if not trace.on_device:
         return [*starts, end]
     first = [end] * len(starts)
@@ -139,7 +139,7 @@ def _find_backwards(trace: Trace, work: Work, steps: list[Step]) -> None:
 
 
 def _autograd(trace: Trace) -> dict[int, Ruler]:
-    """Host thread -> when it ran autograd's operations or stood in a marked backward."""
+    """Return by host thread when it ran autograd's operations or was in a marked backward."""
     by_thread: dict[int, list[Interval]] = {}
     wanted = [name.startswith(AUTOGRAD) for name in trace.names]
     ops, marks = trace.ops, trace.marks
@@ -163,7 +163,7 @@ def _forward_marks(trace: Trace) -> list[int]:
 
 
 def _runs(launched: list[tuple[int, bool, int, int]], forwards: list[int]) -> list[list[tuple[int, bool, int, int]]]:
-    """Backward work of a step, split where a forward pass lies in between."""
+    """Return the backward work of a step, split where a forward pass lies in between."""
     ahead = sum(end - start for _, backward, start, end in launched if not backward)
     runs: list[list[tuple[int, bool, int, int]]] = []
     between = 0

@@ -1,4 +1,4 @@
-"""The profile of one rank's trace, from which causes are decided. Small, and can be sent between processes."""
+"""The profile of one rank's trace, from which causes are decided. It is small and can be sent between processes."""
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -18,22 +18,22 @@ from diagnostics.evidence.trace.events import Message
 from diagnostics.evidence.trace.model import About, Trace
 
 INSIDE = frozenset({"control", *MODEL, *(f"mesh_{name}" for name in MODEL)})
-"""Groups whose ranks send each other activations, tokens or a few numbers."""
+"""Groups whose ranks exchange activations, tokens or a few numbers."""
 MAX_CALLS = 500_000
-"""Collectives kept of one rank."""
+"""Maximum number of collectives kept per rank."""
 _RELEASED_NS = 30_000
-"""A kernel that waited for a collective starts within that after it."""
+"""Maximum delay after a collective for a kernel that waited for it to start."""
 _LONG_NS = 50_000
-"""Longer than a launch takes, so that one which waits can be told."""
+"""Minimum duration of a long kernel: longer than a launch, so that a blocking launch is detectable."""
 _CLOCKS_NS = 5_000
-"""The clocks of host and device agree to some microseconds."""
+"""Accuracy to which the clocks of host and device agree."""
 _start = attrgetter("start")
 _AT_ONCE = 0.1
-"""Share of a call beside compute up to which it counts as not overlapped."""
+"""Maximum share of a call that overlaps with compute for it to count as not overlapped."""
 
 
 class CallProfile(Struct):
-    """One collective of one rank, with what surrounds it."""
+    """One collective of one rank and its surroundings."""
 
     step: int
     """Index in `RankProfile.steps`."""
@@ -41,39 +41,39 @@ class CallProfile(Struct):
     start: int
     end: int
     exposed: int
-    """Of its time, without compute or copies beside it; time shared with an earlier call is that one's."""
+    """Time in ns without concurrent compute or copies; time shared with an earlier call counts for that one."""
     overlapped: int
     issued: int
     phase: Phase
     micro: int
-    """Micro-batch, from 0."""
+    """Index of the micro-batch, from 0."""
     on_compute: bool
-    """On the stream that computes."""
+    """Whether it ran on the compute stream."""
     waited: bool
-    """Compute of the same phase continued only after it, and no compute ran beside it."""
+    """Whether compute of the same phase continued only after it, with no compute concurrent to it."""
     gap: Gap | None
-    """The longest stretch without work between the collective before it and this one."""
+    """Longest stretch without work between the previous collective and this one."""
     idled: int
-    """All stretches without work there."""
+    """Total time in ns without work in that interval."""
     busy: int
-    """Compute between the collective before it and this one."""
+    """Compute time in ns between the previous collective and this one."""
     why: str
     floor: int = -1
-    """The shortest duration of this collective on any rank: its transfer without waiting; -1 = not matched."""
+    """Shortest duration of this collective on any rank: its transfer without waiting; -1 if not matched."""
 
     @property
     def duration(self) -> int:
-        """In ns."""
+        """Duration in ns."""
         return self.end - self.start
 
     @property
     def transfer(self) -> int:
-        """Its duration without waiting for late ranks, as far as that is known."""
+        """Duration in ns without waiting for late ranks, as far as known."""
         return self.duration if self.floor < 0 else self.floor
 
     @property
     def exposed_transfer(self) -> int:
-        """Of the transfer; what is left of `exposed` is waiting for late ranks."""
+        """Exposed part of the transfer in ns; the rest of `exposed` is waiting for late ranks."""
         return min(self.exposed, self.transfer)
 
 
@@ -85,60 +85,60 @@ class StepProfile(Struct):
     end: int
     times: Breakdown
     micros: int
-    """Backward passes; 0 = not visible."""
+    """Number of backward passes; 0 if not visible."""
     backward: list[Interval]
-    """On the device."""
+    """Backward passes on the device."""
     gaps: dict[str, int]
     """Idle ns by reason."""
     optimizer: bool = False
     updated: int = 0
-    """Backward passes that the optimizer follows before the next one; 0 where the optimizer is not marked."""
+    """Number of backward passes with an optimizer step before the next one; 0 if the optimizer is not marked."""
 
 
 class RankProfile(About, kw_only=True):
-    """What one rank's trace says."""
+    """Everything that the causes use from one rank's trace."""
 
     rank: int
     on_device: bool
     steps: list[StepProfile]
     window: Breakdown
-    """Of the whole file."""
+    """Times of the whole file."""
     outside: int
     """ns of the marked steps (of the whole trace if no step is marked) before the first and after the last work."""
     busy_devices: dict[str, int]
-    """Device -> ns in which it works, where the process uses several; else empty."""
+    """Busy ns by device if the process uses several; otherwise empty."""
     by_group: dict[str, Breakdown]
     by_phase: dict[str, Breakdown]
     hta: dict[str, float | str] | None
-    """As HolisticTraceAnalysis counts."""
+    """Figures as computed by HolisticTraceAnalysis."""
     copies: list[CopyProfile]
-    """Between host and device, by direction and memory; the costliest first."""
+    """Copies between host and device by direction and memory, costliest first."""
     calls: list[CallProfile]
     gaps: list[Gap]
-    """The longest ones."""
+    """The longest gaps."""
     recognised: dict[str, int]
     unknown: dict[str, int]
     fused: dict[str, int]
     kernels: int
     kernel_ns: int
     blocking: float
-    """Share of long kernels whose launch returned only when they were over."""
+    """Share of long kernels whose launch returned only after they ended."""
     long_kernels: int
     search_ns: int
-    """Spent in the search for unused parameters."""
+    """Time in ns spent searching for unused parameters."""
     compiled: bool
-    """Whether `torch.compile` made some of the kernels."""
+    """Whether any kernel was generated by `torch.compile`."""
     marked: bool
     """Whether the trace marks its steps."""
 
     def state_calls(self) -> list[CallProfile]:
-        """Return the collectives that may be of parameters and gradients: not those of groups that divide the model."""
+        """Return collectives that may carry parameters or gradients, excluding groups that divide the model."""
         inside = {name for name, group in self.groups.items() if group.desc in INSIDE} | INSIDE
         return [call for call in self.calls if call.message.group not in inside]
 
 
 def profile(trace: Trace) -> RankProfile:
-    """Boil a trace down."""
+    """Reduce a trace to a profile."""
     work = classify(trace)
     covers = Covers(work)
     steps = find_steps(trace, work)
@@ -148,7 +148,7 @@ def profile(trace: Trace) -> RankProfile:
         first, last = (bisect_left(gaps, border, key=_start) for border in step.device)
         mark_pauses(gaps[first:last], trace)
     calls = _calls(trace, work, covers, steps, gaps)
-    # Whether the launch of each long kernel returned only when the kernel was over.
+    # Whether the launch of each long kernel returned only after the kernel ended.
     device, ops = trace.device, trace.ops
     kernels = zip(device.start, device.end, trace.is_memory, trace.returned)
     long = [(end, returned) for start, end, memory, returned in kernels if end - start >= _LONG_NS and not memory]
@@ -243,10 +243,10 @@ def _calls(trace: Trace, work: Work, covers: Covers, steps: list[Step], gaps: li
 
 
 def _same_phase_after(work: Work, starts: list[int], call: Call, step: Step, phase: tuple[Phase, int]) -> bool:
-    """Whether the compute that follows, of which `starts` are the starts, is of the call's phase and micro-batch."""
+    """Return whether the compute starting at `starts` after the call is of the call's phase and micro-batch."""
     n = bisect_left(starts, max(call.start + 1, call.end - call.duration // 10))
     if n >= len(starts) or work.compute[n][3] >= call.end or starts[n] > call.end + _RELEASED_NS:
-        return False  # it was not launched yet, or something else held it
+        return False  # it was not launched yet, or another dependency delayed it
     return not phase[0] or step.phase(*work.compute[n][3:5]) == phase
 
 
@@ -258,7 +258,7 @@ def _busy_devices(trace: Trace) -> dict[str, int]:
 
 
 def _parts(calls: list[CallProfile], keys: list[str], covers: Covers, span: Interval) -> dict[str, Breakdown]:
-    """Communication by a property of the calls; exposed and overlapped times add up to the rank's."""
+    """Return the communication by a property of the calls; exposed and overlapped times add up to the rank's."""
     exposed: Counter[str] = Counter()
     overlapped: Counter[str] = Counter()
     length: Counter[str] = Counter()

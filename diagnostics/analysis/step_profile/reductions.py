@@ -1,4 +1,4 @@
-"""Reductions of gradients: how many, how large, when, how well hidden. No verdicts."""
+"""Reductions of gradients: number, sizes, times and overlap. No verdicts."""
 
 from collections.abc import Callable, Sequence
 from statistics import median
@@ -9,30 +9,30 @@ from msgspec import Struct, field
 from diagnostics.analysis.step_profile.profile import CallProfile, RankProfile
 
 MANY = 8
-"""Reductions of one backward pass from which on they are many: twice the buckets that DDP makes of 100 MiB."""
+"""Number of reductions per backward pass that counts as many: twice the buckets that DDP uses for 100 MiB."""
 MOST = 0.8
 """Share of the bytes, or of the calls, that counts as nearly all of them."""
 TINY_BYTES = 1 << 20
-"""Up to DDP's first bucket a collective's time is mostly its fixed cost (Li et al. 2020, figure 2)."""
+"""Size of DDP's first bucket; up to it, a collective's time is mostly fixed cost (Li et al. 2020, figure 2)."""
 _OPS = frozenset({"all_reduce", "reduce_scatter", "reduce"})
 _SCALAR_BYTES = 64
-"""Norms, losses and flags are no gradients."""
+"""Size up to which a reduction is a norm, a loss or a flag and not a gradient."""
 _LARGE = 0.1
-"""Share of the bytes from which on one reduction is large."""
+"""Minimum share of the bytes for a reduction to count as large."""
 
 
 class StepReductions(Struct):
-    """Those of one step of one rank."""
+    """Gradient reductions of one step of one rank."""
 
     micros: int
     span: tuple[int, int]
-    """The last backward pass on the device, ns."""
+    """Interval of the last backward pass on the device, ns."""
     updated: int = 0
-    """Backward passes that the optimizer follows before the next one; 0 where the optimizer is not marked."""
+    """Number of backward passes with an optimizer step before the next one; 0 if the optimizer is not marked."""
     inside: list[CallProfile] = field(default_factory=list)
-    """Issued during a backward pass."""
+    """Reductions issued during a backward pass."""
     after: list[CallProfile] = field(default_factory=list)
-    """Issued between backward and optimizer."""
+    """Reductions issued between backward and the optimizer."""
 
     @property
     def backward(self) -> int:
@@ -40,30 +40,30 @@ class StepReductions(Struct):
         return self.span[1] - self.span[0]
 
     def last(self) -> list[CallProfile]:
-        """Those of the last micro-batch, issued during backward."""
+        """Return the reductions of the last micro-batch that were issued during backward."""
         return [call for call in self.inside if call.micro == self.micros - 1]
 
 
 def total_bytes(calls: Sequence[CallProfile]) -> int:
-    """0 = unknown."""
+    """Return the total size of the calls in bytes; 0 if any size is unknown."""
     sizes = [call.message.size_bytes for call in calls]
     return sum(sizes) if all(sizes) else 0
 
 
 def share_of(call: CallProfile, calls: Sequence[CallProfile]) -> float:
-    """Of the bytes (of the transfer time where sizes are unknown), 0 to 1."""
+    """Return a call's share of the bytes (of the transfer time if sizes are unknown), 0 to 1."""
     sized = total_bytes(calls)
     whole = sized or sum(other.transfer for other in calls)
     return (call.message.size_bytes if sized else call.transfer) / whole if whole else 0.0
 
 
 def large(calls: Sequence[CallProfile]) -> list[CallProfile]:
-    """Those that hold a tenth of the bytes at least."""
+    """Return the calls with at least a tenth of the bytes."""
     return [call for call in calls if share_of(call, calls) >= _LARGE]
 
 
 def tiny(calls: Sequence[CallProfile], brief_ns: int) -> int:
-    """How many are tiny; where sizes are unknown, those whose transfer is at most `brief_ns`."""
+    """Return the number of tiny calls; a call of unknown size is tiny if its transfer takes at most `brief_ns`."""
     return sum(
         call.message.size_bytes <= TINY_BYTES if call.message.size_bytes else call.transfer <= brief_ns
         for call in calls
@@ -74,29 +74,29 @@ Part = TypeVar("Part")
 
 
 class PerRank(Struct, Generic[Part]):
-    """The parts of each rank's time: its steps, or its micro-batches."""
+    """Parts of each rank's time: its steps or micro-batches."""
 
     of_rank: dict[int, list[Part]]
-    """Rank -> its parts, by time."""
+    """Parts by rank, ordered by time."""
 
     def __bool__(self) -> bool:
         """Return whether any rank has a part."""
         return any(self.of_rank.values())
 
     def typical(self, amount: Callable[[Part], float]) -> float:
-        """Median over the parts of a rank, then over ranks; 0 without any."""
+        """Return the median over the parts of each rank, then over ranks; 0 without any."""
         ranks = [median(map(amount, parts)) for parts in self.of_rank.values() if parts]
         return median(ranks) if ranks else 0.0
 
     @property
     def sample(self) -> Part:
-        """One in the middle of a rank, to name sizes and counts."""
+        """A part from the middle of a rank, as an example for sizes and counts."""
         parts = next(parts for parts in self.of_rank.values() if parts)
         return parts[len(parts) // 2]
 
 
 Reductions = PerRank[StepReductions]
-"""Those of all ranks, by steps in which backward is visible."""
+"""Reductions of all ranks, for the steps in which backward is visible."""
 
 
 def find_reductions(profiles: Sequence[RankProfile]) -> Reductions:

@@ -1,6 +1,6 @@
 """Splits collectives into waiting for late ranks and transfer, by matching them over all ranks.
 
-All members leave a collective together, so the one that stayed shortest came last: no clocks are compared.
+All members leave a collective together, so the one with the shortest duration arrived last: no clocks are compared.
 """
 
 from collections import Counter, defaultdict
@@ -15,40 +15,40 @@ _SIZED = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
 """Operations in which all ranks move the same number of bytes."""
 _PAIRS = frozenset({"send", "recv", "send_recv"})
 _MOST = 0.5
-"""Share of the lateness that longer idle time, or longer compute, has to explain."""
+"""Minimum share of the lateness explained by longer idle time, or by longer compute."""
 _CLOSE = 0.02
-"""Two durations are the same within that share of the longest."""
+"""Relative difference, to the longest duration, up to which two durations count as equal."""
 
 
 class Late(Struct, frozen=True):
-    """One matched collective in which some ranks came later than the others."""
+    """One matched collective at which some ranks arrived later than the others."""
 
     step: int
     op: str
     size_bytes: int
     group: str
     ranks: tuple[int, ...]
-    """Those that came late, ascending."""
+    """Late ranks, in ascending order."""
     lead: int
-    """ns by which the earliest of them came after the last of the others."""
+    """Time in ns between the arrival of the last of the other ranks and that of the first late rank."""
     reason: str
-    """`data`, `sync`, `host`, `wait`, `compute` or `` when nothing explains it."""
+    """`data`, `sync`, `host`, `wait`, `compute`, or empty if nothing explains it."""
     detail: str
 
 
 class Skew(Struct):
-    """All that is known across ranks."""
+    """Results of matching collectives across ranks."""
 
     late: list[Late] = field(default_factory=list)
     matched: int = 0
     differing: list[str] = field(default_factory=list)
-    """Where ranks recorded different numbers of a collective, in words."""
+    """Descriptions of collectives that ranks recorded in different numbers."""
     complete: bool = False
-    """Every member of every matched group was traced."""
+    """Whether every member of every matched group was traced."""
 
 
 def find_skew(profiles: Sequence[RankProfile], world_size: int | None) -> Skew:
-    """Match what the ranks recorded, and enter the floor of each matched call."""
+    """Match the collectives of all ranks, and set the floor of each matched call."""
     skew = Skew()
     if len(profiles) < 2:
         return skew
@@ -88,7 +88,7 @@ def find_skew(profiles: Sequence[RankProfile], world_size: int | None) -> Skew:
 
 
 def group_ranks(one: RankProfile, name: str) -> tuple[int, ...]:
-    """Global ranks of a group by its name, or by the mesh dimension that it is; empty when unknown."""
+    """Return the global ranks of a group by its name or its mesh dimension; empty if unknown."""
     info = one.groups.get(name)
     if info is not None:
         return tuple(sorted(info.ranks))
@@ -97,7 +97,7 @@ def group_ranks(one: RankProfile, name: str) -> tuple[int, ...]:
 
 
 def _late(calls: dict[int, CallProfile]) -> Late | None:
-    """Enter the floor of one collective; return who came late, if anybody did."""
+    """Set the floor of one collective; return the late ranks, or None if there are none."""
     ordered = sorted((call.duration, rank) for rank, call in calls.items())
     for call in calls.values():
         call.floor = ordered[0][0]

@@ -8,37 +8,37 @@ from diagnostics.analysis.step_profile.profile import CallProfile, RankProfile
 from diagnostics.analysis.step_profile.reductions import PerRank
 
 GOOD_UNITS = 8
-"""Units of a model, from which on cutting it finer hides little more (FSDP's guidance: one unit per block or two)."""
+"""Number of units above which finer sharding hides little more (FSDP's guidance: one unit per block or two)."""
 
 
 class MicroBatch(Struct):
     """Gathers and reductions of one micro-batch of one step of one rank."""
 
     gathers: list[CallProfile] = field(default_factory=list)
-    """In forward."""
+    """Gathers in forward."""
     again: list[CallProfile] = field(default_factory=list)
     """Gathers in backward."""
     scatters: list[CallProfile] = field(default_factory=list)
     compute: int = 0
-    """Of one micro-batch, ns."""
+    """Compute time of one micro-batch, ns."""
 
     @property
     def calls(self) -> list[CallProfile]:
-        """All of them."""
+        """All gathers and reductions of the micro-batch."""
         return self.gathers + self.again + self.scatters
 
 
 class Units(PerRank[MicroBatch]):
-    """Those of all ranks, by micro-batch."""
+    """Gathers and reductions of all ranks, by micro-batch."""
 
     sharded: bool
-    """Whether there are all_gathers and reduce_scatters at all."""
+    """Whether there are any all_gathers and reduce_scatters."""
     phases: bool
     """Whether the trace shows when forward and backward run."""
 
 
 def find_units(profiles: Sequence[RankProfile]) -> Units:
-    """Return those of all ranks."""
+    """Return the gathers and reductions of all ranks, by micro-batch."""
     calls = [call for profile in profiles for call in profile.state_calls()]
     return Units(
         {profile.rank: _of_rank(profile) for profile in profiles},
@@ -48,7 +48,7 @@ def find_units(profiles: Sequence[RankProfile]) -> Units:
 
 
 def hidden_share(calls: Sequence[CallProfile]) -> float:
-    """Share of their time that runs beside compute."""
+    """Return the share of the calls' time that overlaps with compute."""
     time = sum(call.duration for call in calls)
     return sum(call.overlapped for call in calls) / time if time else 0.0
 
