@@ -1,4 +1,4 @@
-"""Runs the doctor's own child processes: one or several, with a limit. Knows none of the checks."""
+"""Runs the doctor's child processes, one or several, with a time limit. Independent of the checks."""
 
 import os
 import time
@@ -9,7 +9,7 @@ from typing import Any
 from dtk.launch.children import Children
 
 POLL_S = 0.05  # Chosen: far below the duration of the checks.
-GRACE_S = 3.0  # Time for which other children may continue after one failed.
+GRACE_S = 3.0  # Time for which other children may continue after one has failed.
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from dtk.doctor.scope import Scope
 from dtk.launch.children import local_ranks
 
 TOPIC = "collectives"
-RANKS = 2  # Without GPUs, the smallest number of ranks that communicates.
+RANKS = 2  # Smallest number of ranks that communicates, used without GPUs.
 BETWEEN_NODES = "checked between the nodes: see the last table"
 INNER = 0.75  # Fraction of the limit after which a rank gives up by itself, so that it can report where.
 
@@ -43,7 +43,7 @@ def nccl(scope: Scope) -> Result:
 
 
 def judge(outputs: Sequence[ChildOutput], backend: str, hosts: Sequence[str] = ()) -> Result:
-    """Judge the ranks' output: who is to blame, where it stopped, what was wrong, how long each operation took."""
+    """Judge the ranks' output: which rank failed, where it stopped, what was wrong, how long each operation took."""
     findings = _stopped(outputs, backend, hosts)
     wrong: dict[str, list[int]] = {}
     times: dict[str, float] = {}

@@ -14,7 +14,7 @@ from dtk.doctor.versions import TOPIC, dotted, installed, number, upgrade
 DRIVER_FOR = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580, 65, 6)}
 """CUDA major -> oldest Linux driver that runs it (CUDA release notes, table of minor version compatibility)."""
 WHEELS = {12: "cu126", 13: "cu130"}
-"""CUDA major -> PyTorch's wheels that every driver of that major runs, by minor version compatibility."""
+"""CUDA major -> PyTorch wheels that run on every driver of that major, by minor version compatibility."""
 
 
 def cuda_driver(scope: Scope) -> Result:
@@ -65,7 +65,7 @@ def _runs(name: str, major: int, minor: int) -> bool:
     if (match := re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", name)) is None:
         return False
     kind, built, special = match[1], (int(match[2]), int(match[3])), match[4]
-    if special == "a":  # Code for one architecture alone.
+    if special == "a":  # Architecture-specific code runs on that architecture only.
         return built == (major, minor)
     return built <= (major, minor) and ((kind == "compute" and not special) or built[0] == major)
 
@@ -82,7 +82,7 @@ def _build_for(runs: tuple[int, int]) -> Remedy:
 
 
 def nccl(scope: Scope) -> Result:
-    """Check the NCCL in torch, and whether another one takes precedence."""
+    """Check the NCCL bundled with torch, and whether another library takes precedence."""
     facts = scope.torch().facts
     if not facts:
         return not_applicable(f"torch cannot be queried: {scope.torch().reason}")

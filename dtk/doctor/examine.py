@@ -1,4 +1,4 @@
-"""Runs checks one after another, each with a time limit; none can stop the others. Knows no single check."""
+"""Runs checks one after another, each with a time limit; none can stop the others. Independent of any single check."""
 
 import threading
 import time
@@ -25,7 +25,7 @@ class Made:
 
 
 def examine(checks: Sequence[Check], scope: Scope, begin: Callable[[Check], None]) -> list[Made]:
-    """Make all checks in this order; `begin` is told before each."""
+    """Run all checks in this order; `begin` is called before each."""
     made = []
     for check in checks:
         begin(check)
@@ -36,13 +36,13 @@ def examine(checks: Sequence[Check], scope: Scope, begin: Callable[[Check], None
 
 
 def _limited(check: Check, scope: Scope, limit_s: float) -> Result:
-    """Run one check in its own thread: one that is blocked in the kernel can only be abandoned."""
+    """Run one check in its own thread: a check that is blocked in the kernel can only be abandoned."""
     answers: list[Result] = []
 
     def make() -> None:
         try:
             answers.append(check.run(scope))
-        except Exception as error:  # A check that raises is a result of this check only.
+        except Exception as error:  # An exception of a check affects its own result only.
             text = f"{type(error).__name__}: {error}"
             answers.append(judged([found("check_failed", error=text, name=check.name)]))
 

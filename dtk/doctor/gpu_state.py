@@ -10,11 +10,11 @@ from dtk.doctor.scope import Scope
 from dtk.record.nvml import event_reasons
 
 CORRECTED, UNCORRECTED = 0, 1  # nvmlMemoryErrorType_t, nvml.h.
-VOLATILE, AGGREGATE = 0, 1  # Arguments of nvmlDeviceGetTotalEccErrors: since the last reset, and since it was made.
+VOLATILE, AGGREGATE = 0, 1  # Arguments of nvmlDeviceGetTotalEccErrors: since the last reset, and over the lifetime.
 MANY_CORRECTED = 1000  # Corrected errors since the last reset above which a cell is likely to be failing.
 SM_CLOCK = 1  # NVML_CLOCK_SM, nvml.h.
-SLOW_CLOCK = 0.7  # Part of the highest SM clock below which a busy device is slow.
-POWER_SHARE = 0.9  # Part of the default power limit below which somebody has lowered it on purpose.
+SLOW_CLOCK = 0.7  # Fraction of the highest SM clock below which a busy device is slow.
+POWER_SHARE = 0.9  # Fraction of the default power limit below which it was lowered on purpose.
 HELD_SHARE = 0.1  # Fraction of memory in use without a visible process that exceeds what a driver needs.
 THROTTLES = {
     "hardware_slowdown": "failure",
@@ -23,7 +23,7 @@ THROTTLES = {
     "software_thermal": "warning",
     "sync_boost": "warning",
 }
-"""Reason -> how bad it is. The power cap is normal under load; idle and the display's clocks are no throttling."""
+"""Reason -> severity. The power cap is normal under load; idle and the display's clocks are no throttling."""
 
 
 def clocks(scope: Scope) -> Result:
@@ -60,7 +60,7 @@ def throttling(gpu: Gpu) -> Seen:
     """Check whether the device is throttled at this moment, and its temperature."""
     bits = gpu.read("GetCurrentClocksEventReasons")
     if bits is None:
-        bits = gpu.read("GetCurrentClocksThrottleReasons")  # The name in drivers before 535.
+        bits = gpu.read("GetCurrentClocksThrottleReasons")  # Name in drivers before 535.
     if bits is None:
         yield None
         return
@@ -97,7 +97,7 @@ def ecc(gpu: Gpu) -> Seen:
 
 @each_gpu("no row waits or failed to be remapped")
 def remapped_rows(gpu: Gpu) -> Seen:
-    """Check for remapped memory rows that wait for a reset, or no spare rows."""
+    """Check for remapped memory rows pending a reset, and for exhausted spare rows."""
     rows = gpu.read("GetRemappedRows")
     if rows is None:  # Before Ampere, pages were retired.
         pending = gpu.read("GetRetiredPagesPendingStatus")
@@ -123,7 +123,7 @@ def gpu_processes(gpu: Gpu) -> Seen:
     for process in running or []:
         if process.pid in (os.getpid(), os.getppid()):
             continue
-        # A process in another container is known by its pid only.
+        # Only the pid of a process in another container is known.
         name = kernel_text(Path(f"/proc/{process.pid}/comm")) or "not visible here"
         used = f", {process.usedGpuMemory / 2**20:,.0f} MiB" if process.usedGpuMemory else ""
         yield f"GPU {gpu.index}  pid {process.pid} ({name}){used}"

@@ -13,7 +13,7 @@ from dtk.record.nvml import ask
 
 TOPIC = "gpus"
 NO_GPU = "no NVIDIA GPU here"
-BUSY_PERCENT = 50  # Chosen: a desktop needs less, a training more.
+BUSY_PERCENT = 50  # Chosen: a desktop needs less, and a training job more.
 PROHIBITED = 2  # Compute mode in which no process may open the device.
 
 
@@ -65,7 +65,7 @@ Seen = Iterator[Finding | str | None]
 
 
 def each_gpu(fine: str) -> Callable[[Callable[[Gpu], Seen]], Callable[[Scope], Result]]:
-    """Make a check of a machine from a check of one device; `fine` is the summary when all is well."""
+    """Turn a check of one device into a check of the machine; `fine` is the summary if nothing is found."""
 
     def check(look: Callable[[Gpu], Seen]) -> Callable[[Scope], Result]:
         @wraps(look)
@@ -78,7 +78,7 @@ def each_gpu(fine: str) -> Callable[[Callable[[Gpu], Seen]], Callable[[Scope], R
 
 
 def each(scope: Scope, look: Callable[[Gpu], Seen], fine: str) -> Result:
-    """Return one result over all devices; its summary is `fine` when all is well."""
+    """Return one result over all devices; its summary is `fine` if nothing is found."""
     gpus, _, reason = find(scope)
     if not gpus:
         return not_applicable(f"{NO_GPU} ({reason})" if reason else "no GPU answers")
@@ -95,7 +95,7 @@ def each(scope: Scope, look: Callable[[Gpu], Seen], fine: str) -> Result:
 
 
 def present(scope: Scope) -> Result:
-    """Check that NVML and every device answer, and that all devices are of one kind."""
+    """Check that NVML and all devices respond, and that all devices are of one kind."""
     gpus, findings, reason = find(scope)
     nvml, _ = scope.nvml()
     if nvml is None:
@@ -107,7 +107,7 @@ def present(scope: Scope) -> Result:
         most = max(names, key=lambda name: sum(gpu.name == name for gpu in gpus))
         take = ",".join(gpu.uuid for gpu in gpus if gpu.name == most)
         findings.append(found("gpus_differ", names=", ".join(names), take=take))
-    for gpu in gpus:  # In a mode in which ranks cannot use them together.
+    for gpu in gpus:  # Ranks cannot share devices in this mode.
         if gpu.read("GetComputeMode") == PROHIBITED:
             findings.append(found("compute_prohibited", gpu=gpu.index))
         if (mig := gpu.read("GetMigMode")) is not None and mig[0]:
@@ -125,7 +125,7 @@ def present(scope: Scope) -> Result:
 
 
 def _without_nvml(reason: str) -> Result:
-    """Return the result without NVML: normal without a GPU, a failure if the kernel has a device."""
+    """Return the result without NVML: normal without a GPU, a failure if the kernel exposes a device."""
     if "mismatch" in reason.lower():
         return judged([found("driver_mismatch", reason=reason)])
     if nvidia_devices():
@@ -139,12 +139,12 @@ def nvidia_devices() -> bool:
 
 
 def _hidden(gpus: list[Gpu]) -> Iterator[Finding]:
-    """Return findings on CUDA_VISIBLE_DEVICES; CUDA ignores every entry from the first unknown one on."""
+    """Yield findings on CUDA_VISIBLE_DEVICES; CUDA ignores all entries from the first unknown one on."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return
     entries = [entry.strip() for entry in chosen.split(",")]
-    # An entry is a number, or the beginning of a UUID.
+    # An entry is an index, or a prefix of a UUID.
     visible = [
         int(entry) < len(gpus)
         if entry.isdecimal()

@@ -20,11 +20,11 @@ CGROUP = Path("/sys/fs/cgroup")
 PIDS_MAX = CGROUP / "pids.max"
 SEGMENT_BYTES = 32 << 20
 """Bytes allocated for the trial: three of NCCL's 9.6 MB segments, or one batch of a data loader."""
-SHM_BYTES = 1 << 30  # Below it several ranks with data loader workers run out; Docker's default is 64 MiB.
+SHM_BYTES = 1 << 30  # Below this, several ranks with data loader workers run out; Docker's default is 64 MiB.
 FILES, FEW_FILES = 4096, 512
-"""Descriptors of a rank: sockets to all peers, shared tensors of data loader workers, data files."""
-PROCESSES = 4096  # Threads count as processes: OpenMP's, NCCL's, the data loader's, of all ranks.
-RANKS_MEMLOCK_BYTES = 1 << 30  # Chosen: RDMA buffers of a rank are some hundred MiB; clusters set it to unlimited.
+"""File descriptors of a rank: sockets to all peers, shared tensors of data loader workers, data files."""
+PROCESSES = 4096  # Threads count as processes: those of OpenMP, NCCL and the data loader, of all ranks.
+RANKS_MEMLOCK_BYTES = 1 << 30  # Chosen: RDMA buffers of a rank take some hundred MiB; clusters set it to unlimited.
 
 
 def judge_shm(folder: Path) -> Result:
@@ -46,7 +46,7 @@ def judge_shm(folder: Path) -> Result:
 
 
 def trial(folder: Path, size_bytes: int) -> str:
-    """Allocate this much in a folder and free it; return why it failed, or an empty string."""
+    """Allocate `size_bytes` in a folder and free them; return why it failed, or an empty string."""
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".dtk-doctor-") as file:
             os.posix_fallocate(file.fileno(), 0, size_bytes)
@@ -56,7 +56,7 @@ def trial(folder: Path, size_bytes: int) -> str:
 
 
 def judge_memlock(rdma: Path) -> Result:
-    """Judge this process's limit on locked memory by what the devices in `rdma` need."""
+    """Judge this process's limit on locked memory by the needs of the devices in `rdma`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     limit = "unlimited" if soft == resource.RLIM_INFINITY else size(soft)
     devices = [path.name for path in kernel_entries(rdma)]
@@ -89,7 +89,7 @@ def judge_processes(pids_max: Path) -> Result:
     """Judge the smaller of the user's limit and the container's."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     limits = {} if soft == resource.RLIM_INFINITY else {"ulimit -u": soft}
-    with suppress(OSError, ValueError):  # `max`, or no such control group.
+    with suppress(OSError, ValueError):  # `max`, or the control group does not exist.
         limits["the container's pids.max"] = int(pids_max.read_text(encoding="utf-8"))
     if not limits:
         return judged([], "unlimited")
@@ -104,7 +104,7 @@ def judge_processes(pids_max: Path) -> Result:
 
 
 def judge_memory(meminfo: Path, group: Path) -> Result:
-    """Judge the memory that is available according to the kernel and the container's limit."""
+    """Judge the available memory by the kernel and by the container's limit."""
     memory = host_memory(meminfo, group)
     if memory is None:
         return not_applicable(f"{meminfo} cannot be read, or has no MemAvailable")

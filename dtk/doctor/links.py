@@ -11,9 +11,9 @@ REPLAY, RECOVERY, CRC_FLIT, CRC_DATA = range(4)  # nvmlNvLinkErrorCounter_t, nvm
 ERRORS = {REPLAY: "replays", RECOVERY: "recoveries", CRC_DATA: "CRC errors"}
 """Counters of nvmlDeviceGetNvLinkErrorCounter; CRC of flits counts retried packets of a healthy link as well."""
 FABRIC = {1: "not started", 2: "in progress", 3: "completed"}
-"""States of the registration with the NVSwitch fabric (nvml.h); 0 = the device has none."""
+"""States of the registration with the NVSwitch fabric (nvml.h); 0 = the device has no fabric."""
 FABRIC_DONE = 3  # NVML_GPU_FABRIC_STATE_COMPLETED, nvml.h.
-MANY_REPLAYS = 100  # Chosen: a few happen on healthy links.
+MANY_REPLAYS = 100  # Chosen: a few errors occur on healthy links.
 
 
 def nvlink(scope: Scope) -> Result:

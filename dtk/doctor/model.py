@@ -17,7 +17,7 @@ SEVERITY: tuple[Status, ...] = ("not_applicable", "ok", "warning", "failure")  #
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """A remedy, and the exact command for it if there is one."""
+    """A remedy, and its exact command if there is one."""
 
     what: str
     command: str = ""
@@ -31,10 +31,10 @@ class Result:
     summary: str
     """One line with the figures; for `not_applicable` the reason."""
     details: tuple[str, ...] = ()
-    """Further lines: one per device, pair, interface ..."""
+    """Further lines, one per device, pair or interface."""
     remedies: tuple[Remedy, ...] = ()
     measures: Mapping[str, Any] = field(default_factory=dict)
-    """Figures for programs, with units in the names."""
+    """Measured values for programs, with units in the names."""
     common: Mapping[str, str] = field(default_factory=dict)
     """Values that must be equal on all nodes of a job: name -> value here."""
 
@@ -46,10 +46,10 @@ class Check:
     name: str
     topic: str
     about: str
-    """What it checks, in a few words."""
+    """Short description of what the check covers."""
     run: Callable[["Scope"], Result]
     slow: bool = False
-    """Whether it takes seconds: its limit is the user's `--timeout-s`, and progress is shown."""
+    """Whether the check takes seconds: its limit is `--timeout-s`, and progress is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ def found(key: str, /, *, bad: bool = False, **values: Any) -> Finding:
 
     Args:
         key: of the finding.
-        bad: where the table leaves it open, whether it is a failure or a warning.
-        values: of the words in braces.
+        bad: whether it is a failure or a warning, if the table does not state it.
+        values: values of the placeholders.
     """
     texts = {part: text.format(**values) for part, text in _findings()[key].items()}
     status: Status = "failure" if bad or "failure" in texts else "warning"
@@ -98,14 +98,14 @@ def judged(
     measures: Mapping[str, Any] | None = None,
     common: Mapping[str, str] | None = None,
 ) -> Result:
-    """Return one result from what was found: the worst first, each remedy once.
+    """Combine findings into one result: the most severe first, each remedy once.
 
     Args:
         findings: warnings and failures; none of them = ok.
-        fine: the summary when all is well.
-        details: further lines, shown after the findings that the summary does not tell.
-        measures: figures for programs.
-        common: what all nodes must share.
+        fine: the summary if nothing is found.
+        details: further lines, shown after the findings that the summary omits.
+        measures: measured values for programs.
+        common: values that must be equal on all nodes.
     """
     ranked = sorted(findings, key=lambda finding: -SEVERITY.index(finding.status))
     remedies = tuple(dict.fromkeys(finding.remedy for finding in ranked if finding.remedy is not None))

@@ -1,4 +1,4 @@
-"""Names, interfaces and ports of this machine, as ranks need them to meet. Standard library only."""
+"""Name, interfaces and ports of this machine, as needed for the rendezvous of ranks. Standard library only."""
 
 import os
 import socket
@@ -15,10 +15,10 @@ from dtk.launch.processes import free_port
 
 TOPIC = "network"
 INTERFACES = Path("/sys/class/net")
-SLOW_NAME_S = 1.0  # Answers take milliseconds; a resolver that times out once takes seconds.
-PORT = 29500  # What torchrun and env:// take when nobody says anything.
+SLOW_NAME_S = 1.0  # Lookups take milliseconds; a single timeout of a resolver takes seconds.
+PORT = 29500  # Default port of torchrun and env://.
 UP = 0x1  # Flag of an interface that is switched on (IFF_UP).
-FEW_ERRORS = 100  # Broken packets, and one in 10,000, from which on an interface is reported.
+FEW_ERRORS = 100  # An interface is reported above this many errors, if they exceed one in 10,000 packets.
 VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 
@@ -58,7 +58,7 @@ def _own_name(name: str, several_nodes: bool) -> tuple[list[Finding], list[str]]
 
 
 def _unbound(address: str, port: int) -> str:
-    """Return why a socket cannot be bound to an address and a port; empty = it can."""
+    """Return why a socket cannot be bound to an address and a port; empty if it can."""
     try:
         with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -69,7 +69,7 @@ def _unbound(address: str, port: int) -> str:
 
 
 def judge_interfaces(folder: Path, several_nodes: bool) -> Result:
-    """Interfaces that are up, and those that variables name; `folder` has the form of /sys/class/net."""
+    """Check interfaces that are up and those that variables name; `folder` has the layout of /sys/class/net."""
     try:
         paths = sorted(path for path in folder.iterdir() if path.is_dir())
         flags = {path.name: int(kernel_text(path / "flags") or "0", 16) for path in paths}
@@ -100,7 +100,7 @@ def judge_interfaces(folder: Path, several_nodes: bool) -> Result:
 
 
 def _about(path: Path) -> dict[str, int | None]:
-    """Speed, MTU and counters of one interface; null where it does not tell."""
+    """Return speed, MTU and counters of one interface; None where they are not reported."""
     names = {"speed_mbit_per_s": "speed", "mtu": "mtu"}
     names |= {f"{way}_{what}": f"statistics/{way}_{what}" for way in ("rx", "tx") for what in ("packets", "errors")}
     texts = {key: kernel_text(path / file) for key, file in names.items()}  # -1 = unknown.

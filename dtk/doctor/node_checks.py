@@ -1,4 +1,4 @@
-"""Checks between nodes, over a store: rank 0 asks, the leaders (local_rank 0) of the other nodes answer."""
+"""Checks between nodes over a store: rank 0 asks, and the leaders (local_rank 0) of the other nodes answer."""
 
 import json
 import os
@@ -13,19 +13,19 @@ from dtk.doctor.model import Result, found, judged, not_applicable
 from dtk.doctor.registry import BETWEEN
 from dtk.doctor.report import Node
 
-ROUNDS = 8  # The fastest round trip of eight bounds the offset of the clocks best.
+ROUNDS = 8  # The fastest of eight round trips gives the tightest bound on the clock offset.
 CLOCK_WARNING_S, CLOCK_FAILURE_S = 0.1, 2.0
-"""Skew that blurs a common timeline of the nodes, and skew that breaks time-outs and ages of files."""
-ANSWER_S = 20.0  # Chosen: a node that answers at all does so in milliseconds.
+"""Skew that blurs a common timeline of the nodes, and skew that breaks timeouts and file ages."""
+ANSWER_S = 20.0  # Chosen: a responsive node answers within milliseconds.
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.05
-"""Between looks into the store; it grows, so that 1,000 nodes do not swamp it."""
-CONNECT_S = 3.0  # TCP repeats its first packet after one second, and again after two.
-NEIGHBOURS = 8  # Nodes that each node connects to, beside node 0.
+"""Pause between polls of the store; it grows, so that 1,000 nodes do not overload the store."""
+CONNECT_S = 3.0  # TCP retransmits its first packet after one second, and again after two.
+NEIGHBOURS = 8  # Nodes that each node connects to, in addition to node 0.
 MUST_AGREE = ("dtk", "torch", "NCCL", "GPUs")  # Differences that break a job; all others are warnings.
 PACKAGES = ("torch", "NCCL", "Python", "hydra-core", "omegaconf", "dtk")
 VARIABLES = ("NCCL_", "GLOO_", "TORCH_NCCL_", "CUDA_DEVICE_ORDER", "FI_", "UCX_")
 PER_NODE = ("NCCL_HOSTID", "NCCL_DEBUG_FILE", "NCCL_TOPO_DUMP_FILE", "NCCL_GRAPH_DUMP_FILE")
-"""Variables that may differ."""
+"""Variables that may differ between nodes."""
 
 
 def alone(names: Collection[str]) -> list[Made]:
@@ -34,13 +34,13 @@ def alone(names: Collection[str]) -> list[Made]:
     return [Made(name, "nodes", not_applicable(reason), 0.0) for name in BETWEEN if name in names]
 
 
-Store = Any  # torch.distributed's store, of which `set`, `get` and `check` are used: nothing here imports torch.
+Store = Any  # A store of torch.distributed, of which `set`, `get` and `check` are used; torch is not imported here.
 
 
 def arrived(store: Store, key: str, seconds: float) -> str | None:
     """Return a value that another rank stores, or None if it does not arrive in time.
 
-    Asks again and again: the store's own wait cannot be broken off by a signal, and prints stack traces.
+    Polls, as the store's own wait cannot be interrupted by a signal, and prints stack traces.
     """
     ends_s, pause_s = time.monotonic() + seconds, SHORTEST_PAUSE_S
     while not store.check([key]):
@@ -101,7 +101,7 @@ def answer_clock(store: Store, node: int) -> None:
 
 
 def clock(store: Store, nodes: Sequence[int]) -> Result:
-    """Rank 0's part: the skew of every other node's clock, with its uncertainty (half of a trip)."""
+    """Return the skew of every other node's clock with its uncertainty (half a round trip); called on rank 0."""
     offsets: dict[int, tuple[float, float]] = {}
     findings = []
     for node in nodes:
@@ -149,7 +149,7 @@ def neighbours(node: int, nodes: Sequence[int]) -> list[int]:
 
 
 def answer_reach(store: Store, node: int, nodes: Sequence[int], master: tuple[str, int]) -> None:
-    """Listen, connect to the neighbours and report which were not reached; the leader of every node calls this."""
+    """Listen, connect to the neighbours and report unreachable ones; the leader of every node calls this."""
     try:
         server, address = listen(*master)
     except OSError as error:
@@ -170,12 +170,12 @@ def answer_reach(store: Store, node: int, nodes: Sequence[int], master: tuple[st
             except OSError as error:
                 failed[other] = f"{host} port {port}: {error.strerror or error}"
         store.set(f"reach/failed/{node}", json.dumps(failed))
-        for other in nodes:  # The others may still be about to connect.
+        for other in nodes:  # Other nodes may still be about to connect.
             arrived(store, f"reach/failed/{other}", ANSWER_S + CONNECT_S * NEIGHBOURS)
 
 
 def reach(store: Store, nodes: Sequence[int]) -> Result:
-    """Rank 0's part, after its own `answer_reach`: which connections the nodes report as failed."""
+    """Return which connections failed according to the nodes; called on rank 0 after its own `answer_reach`."""
     findings, pairs = [], 0
     for node in nodes:
         failed: dict[str, Any] = {}

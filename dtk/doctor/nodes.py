@@ -24,8 +24,8 @@ from dtk.doctor.scope import Scope
 from dtk.errors import DtkError, OwnRankError
 
 BYE_S = 5.0  # Chosen: the store's last messages take milliseconds.
-RETRY_S = 0.5  # Chosen: until the node that holds the store listens.
-LAST_S = 120.0  # What rank 0 may need beside, for the clocks and the connections of many nodes.
+RETRY_S = 0.5  # Chosen: interval of connection attempts until the node that serves the store listens.
+LAST_S = 120.0  # Additional time of rank 0 for the clocks and the connections of many nodes.
 
 
 def run(
@@ -71,7 +71,7 @@ def run(
 def _gathered(
     store: PrefixStore, roster: dict[str, Any], seconds: float
 ) -> tuple[list[Node], dict[int, dict[str, str]]]:
-    """On rank 0: what each node found, and its variables; the others are told to continue."""
+    """Collect the results and variables of each node on rank 0, and signal the others to continue."""
     nodes, variables = [], {}
     ends_s = time.monotonic() + seconds
     for number, host in sorted((int(number), host) for number, host in roster["nodes"].items()):
@@ -98,7 +98,7 @@ def _meet(here: Place, seconds: float) -> PrefixStore:
 
 
 def _closed(master: tuple[str, int], seconds: float) -> str:
-    """Why a port cannot be connected to (empty = it can), tried here as the store's own tries cannot be interrupted."""
+    """Return why a port cannot be connected to, or an empty string; the store's own attempts cannot be interrupted."""
     ends_s = time.monotonic() + seconds
     while True:
         try:
@@ -114,7 +114,7 @@ def _closed(master: tuple[str, int], seconds: float) -> str:
 
 
 def _value_of_rank_0(store: PrefixStore, key: str, seconds: float) -> str:
-    """Return a value that rank 0 stores for the others, or raise DtkError if it does not answer."""
+    """Return a value that rank 0 stores for the others; raise DtkError if it does not arrive in time."""
     text = arrived(store, key, seconds)
     if text is None:
         raise DtkError("rank 0 does not answer", f"waited {seconds:.0f} s", "check what its process is doing")
@@ -122,7 +122,7 @@ def _value_of_rank_0(store: PrefixStore, key: str, seconds: float) -> str:
 
 
 def _roster(store: PrefixStore, here: Place, seconds: float) -> dict[str, Any]:
-    """Rank 0 finds out who came and tells it: host and node of each rank, and who is missing."""
+    """Gather on rank 0, and share with all ranks: host and node of each rank, and which ranks are missing."""
     about = {"node": here.node, "host": socket.gethostname()}
     store.set(f"rank/{here.rank}", json.dumps(about))
     if here.rank:
@@ -185,7 +185,7 @@ def _between(
 
 def _try(store: PrefixStore, here: Place, backend: str, timeout_s: float) -> list[ChildOutput]:
     """Try every collective in a child process; on rank 0, return what the children of all ranks reported."""
-    # Whoever serves the store of this process serves it to the child as well.
+    # A process that serves the store serves it to the child processes as well.
     own = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHELASTIC_USE_AGENT_STORE": str(True)}
     (output,) = try_ranks(backend, timeout_s, {here.rank: own})
     store.set(f"output/{backend}/{here.rank}", json.dumps([output.records, output.problem, output.late]))
@@ -198,7 +198,7 @@ def _try(store: PrefixStore, here: Place, backend: str, timeout_s: float) -> lis
 
 
 def _leave(store: PrefixStore, here: Place, code: int, seconds: float) -> int:
-    """End together: rank 0 tells the code, and stays until the others have it, as it may serve the store."""
+    """Leave together: rank 0 shares the exit code, and waits until the others have it, as it may serve the store."""
     if here.rank:
         code = int(_value_of_rank_0(store, "exit", seconds))
         store.add("bye", 1)

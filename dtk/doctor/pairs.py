@@ -1,4 +1,4 @@
-"""Checks every pair of GPUs: the driver's answer on peer access against a real copy. Imports no torch."""
+"""Checks every pair of GPUs: peer access reported by the driver, and an actual copy. Imports no torch."""
 
 import json
 import statistics
@@ -21,9 +21,9 @@ STATUS = {
     5: "not supported",
     6: "unknown",
 }
-"""nvmlGpuP2PStatus_t without OK (nvml.h)."""
-SLOW_SHARE = 0.5  # Part of the median speed of all copies below which a pair stands out.
-LISTED = 28  # Pairs that are listed one by one: those of 8 GPUs.
+"""Values of nvmlGpuP2PStatus_t other than OK (nvml.h)."""
+SLOW_SHARE = 0.5  # Fraction of the median speed of all copies below which a pair is reported.
+LISTED = 28  # Maximum number of pairs listed individually: those of 8 GPUs.
 
 
 def p2p(scope: Scope) -> Result:
@@ -34,7 +34,7 @@ def p2p(scope: Scope) -> Result:
     pairs: dict[tuple[int, int], tuple[int | None, bool]] = {}
     try:
         for a, b in combinations(gpus, 2):
-            # The worse one of reading and writing, and whether NVLink joins them.
+            # The worse status of reading and writing, and whether NVLink connects the pair.
             both = (a.read("GetP2PStatus", b.handle, kind) for kind in (READ, WRITE))
             worse = max((status for status in both if status is not None), default=None)
             pairs[a.index, b.index] = worse, a.read("GetP2PStatus", b.handle, NVLINK) == OK
@@ -66,7 +66,7 @@ def _judge_pairs(pairs: dict[tuple[int, int], tuple[int | None, bool]]) -> Itera
 
 
 def copies(scope: Scope) -> Result:
-    """Copy data from every device to every other one, and check that each copy ends, is correct and is not slow."""
+    """Copy data between all pairs of devices, and check that each copy completes, is correct and is not slow."""
     torch = scope.torch()
     count = len(torch.facts.get("devices", []))
     if count < 2:

@@ -1,4 +1,4 @@
-"""Which rank this process is, where a launcher started it as one of several."""
+"""Identity of this process among the ranks, if a launcher started it as one of several."""
 
 import os
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ class Place:
     node: int
     master: tuple[str, int]
     serve: bool
-    """Rank 0 serves the store itself, as the launcher does not."""
+    """Whether rank 0 serves the store itself, as the launcher does not."""
 
 
 def place() -> Place:
     """Return this rank's place in the job from the variables of torchrun or Slurm.
 
     Raises:
-        DtkError: they are incomplete.
+        DtkError: the variables are incomplete.
     """
     try:
         if "RANK" not in os.environ:

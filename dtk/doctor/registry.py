@@ -1,4 +1,4 @@
-"""All checks in the order in which they run, and the selection among them."""
+"""All checks in execution order, and the selection among them."""
 
 from collections.abc import Iterable
 
@@ -14,18 +14,18 @@ BETWEEN = {
     "clock": "clock skew",
     "reach": "which nodes reach each other",
 }
-"""Checks between nodes, which several nodes make beside these -> what they look at."""
+"""Names of the additional checks between nodes -> what they cover."""
 
 
 def chosen(only: Iterable[str], skip: Iterable[str]) -> tuple[tuple[Check, ...], frozenset[str]]:
     """Return the checks to run on each node, and the names of those to run between nodes.
 
     Args:
-        only: names of checks or topics, each maybe a list with commas; empty = all.
-        skip: the same, taken away afterwards.
+        only: names of checks or topics, each may be a comma-separated list; empty = all.
+        skip: the same, excluded afterwards.
 
     Raises:
-        DtkError: an unknown name, or nothing is left.
+        DtkError: a name is unknown, or no check is left.
     """
     wanted, unwanted = _names(only, "--only"), _names(skip, "--skip")
     checks = tuple(c for c in CHECKS if (not wanted or {c.name, c.topic} & wanted) and not {c.name, c.topic} & unwanted)

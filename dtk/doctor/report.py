@@ -1,4 +1,4 @@
-"""The result of the doctor: its document, and JSON for programs. Decides nothing but the exit code."""
+"""The result of the doctor as document and as JSON for programs, and its exit code."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ SCHEMA = "dtk.doctor/1"
 FIT, UNFIT = 0, 1  # Exit codes.
 STYLES: dict[Status, doc.Tone] = {"ok": "good", "warning": "warn", "failure": "bad", "not_applicable": "soft"}
 MARKS = {"ok": "ok", "warning": "warning", "failure": "FAILURE", "not_applicable": "n/a"}
-FULL_TABLES = 8  # With more nodes, one that is well takes one line.
+FULL_TABLES = 8  # With more nodes, a node without problems takes one line.
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,13 @@ class Node:
 
     @property
     def status(self) -> Status:
-        """The most severe status of its checks."""
+        """Return the most severe status of the node's checks."""
         return worst(made.result.status for made in self.made)
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All machines, and what lies between them."""
+    """All machines and the checks between them."""
 
     nodes: tuple[Node, ...]
     between: tuple[Made, ...]
@@ -46,18 +46,18 @@ class Report:
         return worst(made.result.status for made in self.all())
 
     def all(self) -> Iterable[Made]:
-        """Return every check of every node, then those between nodes."""
+        """Yield every check of every node, then those between nodes."""
         for node in self.nodes:
             yield from node.made
         yield from self.between
 
     def exit_code(self) -> int:
-        """Return 1 with a failure anywhere, else 0."""
+        """Return 1 if any check failed, else 0."""
         return UNFIT if self.status() == "failure" else FIT
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """Return it as plain values."""
+    """Return the report as JSON values."""
     return {
         "schema": SCHEMA,
         "status": report.status(),
@@ -82,11 +82,11 @@ def from_plain(plain: dict[str, Any]) -> Made:
 
 
 def document(report: Report, *, verbose: bool = False) -> doc.Document:
-    """Return the document: a table for each node, then what lies between them, then the sum.
+    """Return the document: a table for each node, the checks between nodes, and the totals.
 
     Args:
-        report: what was found.
-        verbose: with the details of checks that are ok, and one line for each that does not apply.
+        report: the report.
+        verbose: include details of passed checks, and one line for each check that does not apply.
     """
     several = len(report.nodes) > 1
     blocks: list[doc.Block] = []
@@ -125,7 +125,7 @@ def _table(made: Sequence[Made], verbose: bool) -> doc.Table:
             below += [doc.Span(f"       {remedy.command}", "code")] if remedy.command else []
         mark = doc.Span(MARKS[result.status], STYLES[result.status])
         rows.append((mark, check.name, doc.Cell(result.summary, "", tuple(below))))
-    for reason, checks in inapplicable.items():  # Checks that do not apply for one reason are one row.
+    for reason, checks in inapplicable.items():  # Checks that do not apply for the same reason share a row.
         names = [check.name for check in checks]
         text = reason if len(checks) == 1 else f"{reason} ({', '.join(names)})"
         name = names[0] if len(checks) == 1 else counted(len(checks), "check")

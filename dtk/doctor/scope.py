@@ -29,12 +29,12 @@ class Scope:
 
     runs_folder: Path
     port: int | None = None
-    """The user's rendezvous port; None uses the default ones."""
+    """The user's rendezvous port; None selects the default port."""
     timeout_s: float = 60.0
     """Time limit of one slow check."""
     nodes: int = 1
     under_launcher: bool = False
-    """torchrun or srun started this process, so the rendezvous port is in use by the job itself."""
+    """Whether torchrun or srun started this process, so the rendezvous port is in use by the job itself."""
     _torch: TorchFacts | None = None
     _nvml: tuple[Any, str] | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -52,7 +52,7 @@ class Scope:
             return self._torch
 
     def nvml(self) -> tuple[Any, str]:
-        """Return NVML's module, initialised, or None and the reason; opened once."""
+        """Return the initialized NVML module, or None and the reason; it is loaded once."""
         with self._lock:
             if self._nvml is None:
                 self._nvml = open_nvml()

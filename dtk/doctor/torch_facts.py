@@ -43,7 +43,7 @@ def _cuda(torch: Any) -> dict[str, Any]:
             about = torch.cuda.get_device_properties(i)
             facts["devices"].append({"name": about.name, "capability": [about.major, about.minor]})
         facts["cuda_available"] = bool(facts["devices"])
-    except Exception as error:  # Whatever it is: it is what a run would meet.
+    except Exception as error:  # A run would encounter the same error, whatever its type.
         facts["cuda_error"] = (str(error) or type(error).__name__).splitlines()[0]
     return facts
 

@@ -1,4 +1,4 @@
-"""Versions of Python, torch, NumPy, Hydra and the extras by metadata, against the ranges that dtk supports."""
+"""Versions of Python, torch, NumPy, Hydra and the extras from metadata, against the ranges that dtk supports."""
 
 import importlib.metadata
 import platform
@@ -11,12 +11,12 @@ from dtk.doctor.scope import Scope
 from dtk.extras import install
 
 TOPIC = "versions"
-PYTHON = (3, 11)  # As `requires-python` in pyproject.toml.
+PYTHON = (3, 11)  # Same as `requires-python` in pyproject.toml.
 MINIMUM = {"torch": (2, 11), "numpy": (1, 26), "hydra-core": (1, 3, 2), "psutil": (5, 9), "nvidia-ml-py": (12,)}
-"""What the training extra asks for; a test holds it against pyproject.toml."""
-HYDRA_BELOW = (1, 5)  # As in pyproject.toml: the newest release that was tried is 1.4.
+"""Minimum versions of the training extra; a test compares them with pyproject.toml."""
+HYDRA_BELOW = (1, 5)  # Same as in pyproject.toml; the newest tested release is 1.4.
 ANTLR = "4.9"
-"""The parser of OmegaConf 2.1 to 2.3 and Hydra 1.1 to 1.3 was generated for this runtime and reads no other."""
+"""Runtime of the parser in OmegaConf 2.1 to 2.3 and Hydra 1.1 to 1.3, which reads no other version."""
 EXTRAS = {
     "train": ("torch", "numpy", "hydra-core", "psutil", "nvidia-ml-py", "nvtx", "safetensors"),
     "wandb": ("wandb",),
@@ -24,19 +24,19 @@ EXTRAS = {
     "hf": ("transformers", "datasets", "tokenizers", "tiktoken"),
     "bench": ("accelerate", "lightning"),
 }
-"""Extra of dtk-train -> the packages it brings."""
+"""Extra of dtk-train -> packages that it installs."""
 LOOKALIKES = ("nvidia-ml-py3", "pynvml")
-"""Packages that bring a module `pynvml` as well; which one is imported is chance."""
+"""Packages that also provide a module `pynvml`; which of them is imported is undefined."""
 
 
 def number(text: str) -> tuple[int, ...]:
-    """Return (2, 13, 0) of `2.13.0+cu130`, and () of what does not begin with a number."""
+    """Return (2, 13, 0) for `2.13.0+cu130`, and () for a text that does not begin with a number."""
     match = re.match(r"\d+(?:\.\d+)*", text)
     return tuple(int(part) for part in match[0].split(".")) if match else ()
 
 
 def installed(package: str) -> str | None:
-    """Return the version of an installed distribution; None = absent."""
+    """Return the version of an installed distribution; None if it is absent."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -44,7 +44,7 @@ def installed(package: str) -> str | None:
 
 
 def dotted(version: tuple[int, ...]) -> str:
-    """Return `2.13` of (2, 13)."""
+    """Return `2.13` for (2, 13)."""
     return ".".join(map(str, version))
 
 
@@ -54,7 +54,7 @@ def python(scope: Scope) -> Result:
 
 
 def judge_python(version: tuple[int, ...], debug: bool) -> Result:
-    """Judge any interpreter as `python` does its own."""
+    """Judge a version of the Python interpreter."""
     findings, name = [], f"Python {dotted(version)}"
     if version[:2] < PYTHON:
         findings.append(found("python_old", name=name, least=dotted(PYTHON)))
@@ -66,7 +66,7 @@ def judge_python(version: tuple[int, ...], debug: bool) -> Result:
 
 
 def torch(scope: Scope) -> Result:
-    """torch: installed, importable, recent enough, with torch.distributed, and at terms with NumPy."""
+    """Check that torch is installed, importable, recent enough, has torch.distributed, and is compatible with NumPy."""
     answer = scope.torch()
     if not answer.installed:
         return judged([found("not_installed", bad=True, package="torch", install=install("train"))])
@@ -88,20 +88,20 @@ def torch(scope: Scope) -> Result:
 
 
 def _too_old(status: Status, package: str, version: str) -> list[Finding]:
-    """Return a finding if a package is older than the training extra asks for."""
+    """Return a finding if a package is older than the training extra requires."""
     least = dotted(MINIMUM[package])
     old = Finding(status, f"{package} {version} is older than {least}", upgrade(f"{package}>={least}"))
     return [old] if number(version) < MINIMUM[package] else []
 
 
 def upgrade(packages: str) -> Remedy:
-    """Return how to get fitting versions of some packages."""
+    """Return the remedy that installs compatible versions of some packages."""
     wanted = " ".join(f"'{package}'" if ">" in package else package for package in packages.split())
     return Remedy("install a compatible version", f"{sys.executable} -m pip install --upgrade {wanted}")
 
 
 def config(scope: Scope) -> Result:
-    """Hydra and OmegaConf, which compose every run."""
+    """Check Hydra and OmegaConf, which compose the configuration of every run."""
     hydra, omegaconf, antlr = (installed(name) for name in ("hydra-core", "omegaconf", "antlr4-python3-runtime"))
     if hydra is None or omegaconf is None:
         absent = "hydra-core" if hydra is None else "omegaconf"

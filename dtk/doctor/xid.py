@@ -1,4 +1,4 @@
-"""Xid events: what the NVIDIA driver wrote to the kernel log. Reads the log only; needs neither NVML nor a GPU."""
+"""Xid events that the NVIDIA driver wrote to the kernel log. Reads the log only; needs neither NVML nor a GPU."""
 
 import errno
 import os
@@ -13,9 +13,9 @@ from dtk.doctor.gpus import TOPIC, nvidia_devices
 from dtk.doctor.model import Check, Finding, Remedy, Result, found, judged, not_applicable
 
 KERNEL_LOG = Path("/dev/kmsg")
-RECORD_BYTES, LOG_BYTES = 8192, 64 << 20  # Longest record of /dev/kmsg; and the most that is read of a log.
+RECORD_BYTES, LOG_BYTES = 8192, 64 << 20  # Maximum bytes of a record of /dev/kmsg, and of the log that is read.
 XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:, ?(.{0,160}))?")
-RECENT_S = 24 * 3600.0  # A hardware error of longer ago is a warning: it may have been fixed since.
+RECENT_S = 24 * 3600.0  # An older hardware error is a warning, as it may have been fixed since.
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Event:
 
 
 def judge_log(log: Path, *, driver_here: bool) -> Result:
-    """Xid events since the machine started, of a log in the form of /dev/kmsg."""
+    """Judge the Xid events since boot in a log with the format of /dev/kmsg."""
     try:
         events = [event for line in read_log(log).splitlines() if (event := parse(line)) is not None]
     except OSError as error:
@@ -46,7 +46,7 @@ def judge_log(log: Path, *, driver_here: bool) -> Result:
 
 
 def read_log(path: Path) -> str:
-    """Return all that a kernel log holds now; does not wait for more.
+    """Return the current contents of a kernel log without waiting for more.
 
     Raises:
         OSError: no permission, or no such log.
@@ -60,7 +60,7 @@ def read_log(path: Path) -> str:
             except BlockingIOError:
                 break
             except OSError as error:
-                if error.errno == errno.EPIPE:  # A record was overwritten while we read; the next one is there.
+                if error.errno == errno.EPIPE:  # A record was overwritten during reading; the next one is available.
                     continue
                 raise
             if not part:
@@ -73,7 +73,7 @@ def read_log(path: Path) -> str:
 
 
 def parse(line: str) -> Event | None:
-    """Return one line of /dev/kmsg (`6,1234,5678901,-;text`, time in us since boot) as an Xid, if it is one."""
+    """Parse a line of /dev/kmsg (`6,1234,5678901,-;text`, time in us since boot); return None if it is not an Xid."""
     if (match := XID.search(line)) is None:
         return None
     head = line.split(";", 1)[0].split(",")
@@ -84,7 +84,7 @@ def parse(line: str) -> Event | None:
 
 
 def _finding(bus: str, code: int, events: list[Event]) -> Finding:
-    """Return all events of one code on one device as one finding."""
+    """Summarize all events of one code on one device as one finding."""
     own = [event for event in events if (event.bus, event.code) == (bus, code)]
     last, when = own[-1].age_s, ""
     if last is not None:

@@ -1,23 +1,23 @@
-"""The base of faulty loops: a loop that knows when and on which rank its fault occurs."""
+"""The base class of faulty loops, which determines the step and rank at which a fault occurs."""
 
 from typing import Any
 
 from dtk.train.loop import Loop
 
 FAULTS: dict[str, type["FaultyLoop"]] = {}
-"""The faults that are code, by name; those that are settings are complete in their YAML file."""
+"""Faults implemented in code, by name; faults that consist of settings are complete in their YAML file."""
 
 
 class FaultyLoop(Loop):
-    """The training loop with a fault in it; subclasses override the method in which it happens."""
+    """Training loop with a fault; subclasses override the method in which the fault occurs."""
 
     def __init_subclass__(cls, *, name: str) -> None:
-        """Enter the fault under its name in the configuration."""
+        """Register the fault under its name in the configuration."""
         super().__init_subclass__()
         FAULTS[name] = cls
 
     def run(self) -> bool:
-        """Change what the fault needs changed, then train."""
+        """Prepare the fault, then train."""
         self._prepare()
         return super().run()
 
@@ -31,13 +31,13 @@ class FaultyLoop(Loop):
 
     @property
     def step_number(self) -> int:
-        """The step in progress, counted from 1, until its optimizer step is done."""
+        """Number of the current step, counted from 1, until its optimizer step is done."""
         return self.state.step + 1
 
     def started(self, step: int) -> bool:
-        """Whether `step`, counted from 1, is at or after the fault's first one."""
+        """Return whether `step`, counted from 1, is at or after the fault's first step."""
         return step >= int(self.fault.step)
 
     def strikes(self, step: int) -> bool:
-        """Whether `step`, counted from 1, is the fault's step and this rank its rank."""
+        """Return whether `step`, counted from 1, and this rank are those of the fault."""
         return self.context.rank == int(self.fault.rank) and step == int(self.fault.step)

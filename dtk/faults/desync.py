@@ -1,4 +1,4 @@
-"""Ranks that disagree about a collective: another operation, shape or dtype, an additional call, another order."""
+"""Faults in which ranks disagree about a collective: operation, shape, dtype, order, or an additional call."""
 
 import datetime
 
@@ -14,11 +14,11 @@ from dtk.parallel.control import Agreement
 from dtk.train.loop import StepResult
 
 NUMBERS = 1024
-"""Elements of the tensors that the faulty collectives exchange."""
+"""Number of elements of the tensors that the faulty collectives exchange."""
 
 
 class ExtraCollective(FaultyLoop, name="extra_collective"):
-    """One rank averages the loss for a message that only it prints."""
+    """One rank averages the loss for a message that only this rank prints."""
 
     def _log(self, result: StepResult) -> None:
         if self.strikes(self.state.step):
@@ -28,7 +28,7 @@ class ExtraCollective(FaultyLoop, name="extra_collective"):
 
 
 class OtherOperation(FaultyLoop, name="other_operation"):
-    """All ranks exchange statistics after the step, one of them by another operation."""
+    """All ranks exchange statistics after the step, but one uses a different operation."""
 
     def _log(self, result: StepResult) -> None:
         if self.state.step == self.fault.step:
@@ -41,7 +41,7 @@ class OtherOperation(FaultyLoop, name="other_operation"):
 
 
 class OtherShape(FaultyLoop, name="other_shape"):
-    """One rank reduces a tensor of another length, as with a batch of its own size."""
+    """One rank reduces a tensor of a different length, as with a different batch size."""
 
     def _log(self, result: StepResult) -> None:
         if self.state.step == self.fault.step:
@@ -51,7 +51,7 @@ class OtherShape(FaultyLoop, name="other_shape"):
 
 
 class OtherDtype(FaultyLoop, name="other_dtype"):
-    """One rank reduces in another type, as with mixed precision switched on for it alone."""
+    """One rank reduces in a different dtype, as with mixed precision enabled on that rank only."""
 
     def _log(self, result: StepResult) -> None:
         if self.state.step == self.fault.step:
@@ -61,7 +61,7 @@ class OtherDtype(FaultyLoop, name="other_dtype"):
 
 
 class GroupOrder(FaultyLoop, name="group_order"):
-    """Two groups over the same ranks, used in opposite orders by even and odd ranks."""
+    """Two groups with the same ranks, used in opposite order by even and odd ranks."""
 
     groups: tuple[dist.ProcessGroup, ...]
 

@@ -16,7 +16,7 @@ from dtk.tasks.base import loss_of
 class UnusedParameters(FaultyLoop, name="unused_parameters"):
     """One rank's batch does not reach the last block, whose gradients its peers wait for.
 
-    The marked line is the forward pass: DDP finds out when it comes there again.
+    The marked line is the forward pass: DDP detects it there in the next iteration.
     """
 
     def _accumulate(self, batches: list[Batch], factor: float) -> Tensor:
@@ -43,7 +43,7 @@ class SyncEveryMicroBatch(FaultyLoop, name="sync_every_micro_batch"):
 
 
 class PerParameterAllReduce(FaultyLoop, name="per_parameter_all_reduce"):
-    """A hand-written data parallelism: one blocking all_reduce per parameter, after backward."""
+    """Hand-written data parallelism: one blocking all_reduce per parameter, after backward."""
 
     def _prepare(self) -> None:
         self.parts.strategy.accumulate = self._accumulate_context  # type: ignore[method-assign]
@@ -62,7 +62,7 @@ class PerParameterAllReduce(FaultyLoop, name="per_parameter_all_reduce"):
 
 
 class Leak(FaultyLoop, name="leak"):
-    """The gradients of every step are kept for a histogram at the end."""
+    """The gradients of every step are kept for a final histogram."""
 
     def _prepare(self) -> None:
         self.history: list[list[Tensor]] = []

@@ -1,4 +1,4 @@
-"""Ranks that run another number of steps, or synchronise after another number of micro-batches."""
+"""Faults in which ranks run different numbers of steps, or synchronize after different numbers of micro-batches."""
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ class UnevenBatches(FaultyLoop, name="uneven_batches"):
 
 
 class EarlyStop(FaultyLoop, name="early_stop"):
-    """One rank decides by itself that the loss will not fall any further."""
+    """One rank decides on its own that the loss will not decrease any further."""
 
     def advance(self) -> bool:
         """Run one step; return whether this rank stops."""
@@ -31,7 +31,7 @@ class EarlyStop(FaultyLoop, name="early_stop"):
 
 
 class AccumulationBoundary(FaultyLoop, name="accumulation_boundary"):
-    """One rank counts its micro-batches from another start, and so reduces its gradients once more."""
+    """One rank reduces its gradients after every micro-batch of a step, the others only after the last one."""
 
     def _accumulate(self, batches: list[Batch], factor: float) -> Tensor:
         boundary = 1 if self.strikes(self.step_number) else len(batches)

@@ -1,4 +1,4 @@
-"""Faults of model parallelism: one stage, tensor-parallel rank or expert that does not do its part."""
+"""Faults of model parallelism in which one stage, tensor-parallel rank or expert deviates from the others."""
 
 import functools
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from dtk.parallel import collectives
 from dtk.train.loop import StepResult
 
 ROWS, WIDTH = 4, 64
-"""What the faulty exchange sends to each rank."""
+"""Shape of the rows that the faulty exchange sends to each rank."""
 
 
 class PipelineMismatch(FaultyLoop, name="pipeline_mismatch"):
@@ -43,7 +43,7 @@ class SplitsDiffer(FaultyLoop, name="all_to_all_splits"):
 
 
 class OtherInputs(FaultyLoop, name="tp_divergence"):
-    """One rank of a tensor-parallel group reads its own samples, as with a data loader that counts all ranks."""
+    """One rank of a tensor-parallel group reads different samples, as with a data loader that counts all ranks."""
 
     def _batches(self, step: int) -> list[Batch]:
         batches = super()._batches(step)
@@ -55,7 +55,7 @@ class OtherInputs(FaultyLoop, name="tp_divergence"):
 
 
 class FavouredExpert(FaultyLoop, name="expert_imbalance"):
-    """Every router has collapsed: it prefers the same experts for all tokens."""
+    """Every router has collapsed and prefers the same experts for all tokens."""
 
     def _prepare(self) -> None:
         for module in self.parts.model.modules():
@@ -70,7 +70,7 @@ class FavouredExpert(FaultyLoop, name="expert_imbalance"):
 
 
 class SlowLinks(FaultyLoop, name="tp_across_nodes"):
-    """Tensor-parallel ranks are on different nodes: what they send each other takes as long as more bytes would."""
+    """Tensor-parallel ranks on different nodes, simulated by repeating each collective of the group."""
 
     def _prepare(self) -> None:
         for name in ("all_gather_single", "reduce_scatter_single"):

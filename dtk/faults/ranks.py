@@ -1,4 +1,4 @@
-"""One rank that exited, is stuck or is late while the others wait for it."""
+"""Faults in which one rank exits, hangs or is late while the others wait for it."""
 
 import os
 import queue
@@ -29,7 +29,7 @@ class Raises(FaultyLoop, name="exception"):
 
 
 class Swallowed(FaultyLoop, name="swallowed_exception"):
-    """An exception on one rank that is caught: the rank leaves out the batch, and with it the collectives."""
+    """One rank catches an exception, and skips the batch together with its collectives."""
 
     def _step(self, step: int, batches: list[Batch], agreement: Agreement) -> StepResult:
         try:
@@ -46,7 +46,7 @@ class Swallowed(FaultyLoop, name="swallowed_exception"):
 
 
 class Killed(FaultyLoop, name="sigkill"):
-    """One rank is killed, as the kernel does when memory runs out, right after all ranks compared their norms.
+    """One rank is killed, as by the kernel when memory runs out, right after an all_reduce of the norms.
 
     The line at which a rank was killed cannot be observed: the marked one is its last recorded call.
     """
@@ -62,7 +62,7 @@ class Killed(FaultyLoop, name="sigkill"):
 
 
 class OutOfMemory(FaultyLoop, name="out_of_memory"):
-    """One rank asks for more memory than there is."""
+    """One rank allocates more memory than available."""
 
     def _accumulate(self, batches: list[Batch], factor: float) -> Tensor:
         if self.strikes(self.step_number):
@@ -82,7 +82,7 @@ class LoaderStuck(FaultyLoop, name="data_loader_stuck"):
 
 
 class Straggler(FaultyLoop, name="straggler"):
-    """One rank is late in every step: it tokenises anew what the others have cached. No deadlock."""
+    """One rank is late in every step: it tokenizes data again that the others have cached. No deadlock."""
 
     def _batches(self, step: int) -> list[Batch]:
         if self.context.rank == self.fault.rank and self.started(step + 1):

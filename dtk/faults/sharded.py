@@ -1,4 +1,4 @@
-"""Sharded parameters gathered in the wrong place: by one rank alone, or all at once."""
+"""Faults in which sharded parameters are gathered in the wrong place: by one rank only, or all at once."""
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from dtk.train.loop import StepResult
 
 
 class Rank0StateDict(FaultyLoop, name="rank0_state_dict"):
-    """One rank saves the weights by itself; gathering a sharded tensor takes all ranks."""
+    """One rank saves the weights alone, although gathering a sharded tensor requires all ranks."""
 
     def _after_step(self, result: StepResult, stopping: bool) -> None:
         if self.strikes(self.state.step):
@@ -23,7 +23,7 @@ class Rank0StateDict(FaultyLoop, name="rank0_state_dict"):
 
 
 class Rank0Evaluation(FaultyLoop, name="rank0_evaluation"):
-    """One rank evaluates by itself; each forward pass gathers the sharded parameters from all."""
+    """One rank evaluates alone, although each forward pass gathers the sharded parameters from all ranks."""
 
     def _after_step(self, result: StepResult, stopping: bool) -> None:
         if self.strikes(self.state.step):
@@ -35,7 +35,7 @@ class Rank0Evaluation(FaultyLoop, name="rank0_evaluation"):
 
 
 class FullGather(FaultyLoop, name="full_gather"):
-    """All parameters are gathered at once before the forward pass, and live until backward is over."""
+    """All parameters are gathered at once before the forward pass, and stay in memory until the end of backward."""
 
     def _accumulate(self, batches: list[Batch], factor: float) -> Tensor:
         whole = self._gather() if self.started(self.step_number) else None
@@ -44,7 +44,7 @@ class FullGather(FaultyLoop, name="full_gather"):
         return total
 
     def _gather(self) -> Tensor:
-        """Every parameter of the model in one buffer, as a flat copy for a norm or an export would be."""
+        """Return a flat copy of all parameters of the model, as for a norm or an export."""
         mine = torch.cat([local(p.detach()).flatten() for p in self.parts.model.parameters()])
         sizes = [torch.zeros((), dtype=torch.int64) for _ in range(self.context.world_size)]
         dist.all_gather(sizes, torch.tensor(mine.numel()))
@@ -56,7 +56,7 @@ class FullGather(FaultyLoop, name="full_gather"):
 
 
 class GatheredLogits(FaultyLoop, name="gathered_logits"):
-    """Every rank collects the logits of all ranks in each step, and keeps them for a metric at the end."""
+    """Every rank gathers the logits of all ranks in each step, and keeps them for a final metric."""
 
     def _prepare(self) -> None:
         self.collected: list[list[Tensor]] = []

@@ -1,6 +1,6 @@
 """The process group of a simulated rank: records every call and wait, and answers as `MirrorGroup` does.
 
-All ways lead through a process group: Python's functions, functional collectives, DTensor, DDP's reducer in C++.
+Every communication path uses a process group: Python's functions, functional collectives, DTensor, DDP's reducer.
 """
 
 from collections.abc import Iterable, Sequence

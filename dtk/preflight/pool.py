@@ -278,7 +278,7 @@ class _Pool:
                 raise DtkError(*value)
             record, exchange, loaded = value
             if not self.collected.records:
-                for name in loaded:  # What the first rank had to import is imported here, so that others find it.
+                for name in loaded:  # Import the first rank's modules here once, so that later forks inherit them.
                     with suppress(Exception):
                         importlib.import_module(name)
             self.collected.add(record, exchange)

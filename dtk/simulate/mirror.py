@@ -56,7 +56,7 @@ class _Received(dist.Work):
 
 
 class MirrorGroup(_Group):  # type: ignore[misc]
-    """One rank of `size`, alone in this process. Constructed as gloo's group is; its other options mean nothing."""
+    """One rank of `size`, alone in this process. It has the constructor of gloo's group; other options are ignored."""
 
     heard: ClassVar[Heard | None] = None
     """Called for every call with tensors."""

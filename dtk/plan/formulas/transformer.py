@@ -19,7 +19,7 @@ class Model(Layers):
         whole = self.tokens * self.shape.config.width * self.stream_bytes
         size = self.stream_size
         table = [self.gradient("token_embedding.weight")]
-        # Cut, the ids in the rank's part of the table are kept, and which are not, whose rows become zeros.
+        # With tensor parallelism, the local ids and a mask of the others, whose rows become zeros, are kept.
         x = self.tape.operation(whole, [], parameters=table, kept_bytes=8 * self.tokens if self.tp > 1 else 0)
         if self.tp > 1:
             x = self.tape.then(x, whole, kept_bytes=self.tokens)

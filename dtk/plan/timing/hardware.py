@@ -1,4 +1,4 @@
-"""Capabilities of a device and its node: the presets of conf/hardware, a user's file, or what was measured here."""
+"""Capabilities of a device and its node: from the presets of conf/hardware, a user's file, or local measurements."""
 
 import dataclasses
 import os

@@ -153,7 +153,7 @@ def _streamed_elements(config: Config) -> float:
     llama = isinstance(model, LlamaConfig)
     inner: float = 12.0 * model.width + 5.0 * model.ffn_width if llama else (2.0 + 2 * 4) * model.width
     if isinstance(model, MoEConfig):
-        # Each token's rows are picked, put back, weighted and summed: 8 h, and with `ep` put by expert and back: 4 h.
+        # Tokens are gathered, scattered, weighted and summed: 8 h; `ep` also permutes by expert and back: 4 h.
         rows = model.experts_per_token * (12.0 if parallel.ep > 1 else 8.0) * model.width
         mixed = rows + 5.0 * (model.experts_per_token + model.shared_experts) * model.expert_width
         inner += (1 - model.dense_layers / model.layers) * (mixed - 5.0 * model.ffn_width)
