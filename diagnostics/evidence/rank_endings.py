@@ -17,7 +17,7 @@ _FAILED_FACTS = _CLOSED_FACTS | {"dist_backend_error"}
 
 
 def rank_endings(evidence: Evidence) -> dict[int, Ending]:
-    """Rank -> how it ended, for the ranks of which anything says so."""
+    """Return how each rank ended, for the ranks with any evidence of it."""
     candidates: defaultdict[int, list[Ending]] = defaultdict(list)
     for error in evidence.errors:
         if error.rank is not None and error.rank >= 0 and ends.ends_a_rank(error):
@@ -70,7 +70,7 @@ def _after_side_thread(evidence: Evidence, endings: Mapping[int, Ending]) -> dic
 
 
 def _of_python(fact: LogFact) -> bool:
-    """Whether a line about a killed process may be of a rank: it names no program, or Python."""
+    """Return whether a line about a killed process may be about a rank: it names no program, or Python."""
     return str(fact.fields.get("name", "python")).startswith(("python", "pt_"))
 
 
@@ -98,7 +98,7 @@ def _killed_for_memory(evidence: Evidence, endings: Mapping[int, Ending]) -> dic
 
 
 def after_timeout(evidence: Evidence, endings: Mapping[int, Ending]) -> dict[int, Ending]:
-    """Return the endings that came after the rank's own watchdog had reported a timeout: effects of what it waited for.
+    """Return the endings that followed a timeout reported by the rank's own watchdog, as effects of it.
 
     The watchdog aborts the communicator, so that the main thread continues with whatever is in the buffers, and then
     ends the process. A signal or an exit code can only have come later; of an exception the line in the log tells.
@@ -164,7 +164,7 @@ def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list
 
 
 def _unhandled(evidence: Evidence) -> Iterator[LogFact]:
-    """Yield the facts without lines that are part of an exception behind which the job continued."""
+    """Yield the facts except lines of an exception after which the job continued."""
     handled: defaultdict[tuple[str, int | None], list[str]] = defaultdict(list)
     for fact in evidence.facts:
         text = str(fact.fields.get("message", "")).partition("\n")[0]
@@ -199,7 +199,7 @@ def _of_libraries(evidence: Evidence) -> Iterator[Ending]:
 
 
 def peer_vanished(evidence: Evidence, endings: Mapping[int, Ending]) -> bool:
-    """Whether a connection broke while nothing timed out: some process ended before all others."""
+    """Return whether a connection broke although nothing timed out: some process ended before all others."""
     if any(fact.kind in _TIMEOUT_FACTS for fact in evidence.facts):
         return False
     closed = any(ending.connection_closed for ending in endings.values())
@@ -207,7 +207,7 @@ def peer_vanished(evidence: Evidence, endings: Mapping[int, Ending]) -> bool:
 
 
 def mismatch_facts(evidence: Evidence) -> list[LogFact]:
-    """Lines in which gloo or torch itself says that sizes or operations differ between ranks."""
+    """Return lines in which gloo or torch reports that sizes or operations differ between ranks."""
     return [fact for fact in evidence.facts if fact.kind in _MISMATCH_FACTS or ends.MISMATCH_TEXT.search(fact.text)]
 
 

@@ -11,7 +11,7 @@ from diagnostics.evidence import readers as folder
 from diagnostics.evidence.reader import Reader
 
 Unreadable = Literal["pickle", "empty", "none"]
-"""A pickle that no reader knows, a file without content, or anything else without evidence."""
+"""A pickle that no reader recognises, an empty file, or any other file without evidence."""
 
 RUN_FOLDERS = "dtk run folders"
 LOG = "log"
@@ -22,7 +22,7 @@ _PICKLE = re.compile(rb"\x80[\x01-\x05]|\(?c[A-Za-z_][\w.]*\n[A-Za-z_][\w.]*\n|\
 
 @cache
 def readers() -> tuple[Reader, ...]:
-    """Return all readers, in the order in which they are asked."""
+    """Return all readers in the order in which they are tried."""
     names = [name for _, name, _ in pkgutil.iter_modules(folder.__path__)]
     collected: list[Reader] = [importlib.import_module(f"{folder.__name__}.{name}").READER for name in names]
     return tuple(sorted(collected, key=lambda reader: (reader.order, reader.kind)))
@@ -30,12 +30,12 @@ def readers() -> tuple[Reader, ...]:
 
 @cache
 def suffixes() -> frozenset[str]:
-    """Return the suffixes of files that hold nothing but evidence."""
+    """Return the suffixes of files that contain only evidence."""
     return frozenset(suffix for reader in readers() for suffix in reader.suffixes)
 
 
 def titles(but: str = "") -> str:
-    """List what is looked for, without the kind `but`."""
+    """List the kinds of evidence that are searched for, except the kind `but`."""
     return ", ".join([*(reader.title for reader in readers() if reader.title and reader.kind != but), RUN_FOLDERS])
 
 

@@ -1,4 +1,4 @@
-"""The records of a dtk run folder, each read separately: a damaged one becomes a problem, the others still count."""
+"""The records of a dtk run folder, read separately: a damaged one becomes a problem and does not affect the others."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from diagnostics.runs.processes import still_runs
 from diagnostics.runs.records import mapping
 
 MAX_EVENTS = 2000
-"""Lifecycle events kept for one rank: the first and the last half of these."""
+"""Maximum number of lifecycle events kept per rank: the first and the last half of them."""
 EVENT = b'"kind": "event"'
 SKIPPED = frozenset({"checkpoints", "export", "events", "heartbeat", "report", "verify", "wandb", "tensorboard"})
 """Folders of a run without evidence of their own, or with records that are read here."""
@@ -28,7 +28,7 @@ _ATTEMPT = re.compile(r"attempt_(\d{1,6})")
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder is a run of dtk: one of its records is there and has dtk's schema."""
+    """Return whether a folder is a dtk run: it has one of the records, with dtk's schema."""
     paths = RunPaths(folder)
     for path, keys in ((paths.status, {"state", "schema_version"}), (paths.manifest, {"run_id", "schema_version"})):
         if mapping(str(path), []).keys() >= keys:
@@ -38,14 +38,14 @@ def is_run(folder: Path) -> bool:
 
 
 def runs_in(folder: Path) -> list[str]:
-    """Names of the runs right below a folder, newest last (their names begin with the time)."""
+    """Return the names of runs directly in a folder, newest last (names begin with the time)."""
     with suppress(OSError):
         return sorted(path.name for path in folder.iterdir() if path.is_dir() and is_run(path))
     return []
 
 
 def last_attempt(folder: Path) -> int:
-    """Highest attempt that has logs; -1 without any."""
+    """Return the highest attempt that has logs; -1 without any."""
     with suppress(OSError):
         names = [_ATTEMPT.fullmatch(path.name) for path in (folder / "logs").iterdir()]
         return max((int(match[1]) for match in names if match), default=-1)
@@ -84,7 +84,7 @@ def read(folder: Path, limits: Limits, problems: list[Problem]) -> RunEvidence:
 
 
 def failure_error(status: Status | None) -> RankError | None:
-    """Return the failure that the launcher recorded, which is the only trace of a rank that was killed."""
+    """Return the failure recorded by the launcher, which is the only record of a rank that was killed."""
     failure = status.failure if status else None
     if failure is None:
         return None

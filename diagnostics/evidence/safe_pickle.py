@@ -26,7 +26,7 @@ _GROWTH_FREE_BYTES = 256 << 20
 
 _LIST_BYTES, _DICT_BYTES = 104, 232
 MOST_VALUES = 4_000_000
-"""Of a value whose readers copy what they find; shared parts count each time. A dump of 2,000 calls with 50 frames each
+"""For a value whose readers copy its content; shared parts count each time. A dump of 2,000 calls with 50 frames each
 has 400,000."""
 
 _STOP, _FRAME, _LONG1, _LONG4 = 0x2E, 0x95, 0x8A, 0x8B

@@ -10,7 +10,7 @@ from typing import Any
 from diagnostics.evidence.limits import Limits
 
 MOST_NODES = 100_000
-"""With aliases expanded. A configuration of dtk has some 200."""
+"""Maximum number of nodes with aliases expanded. A dtk configuration has about 200."""
 _NUMBER_LENGTH = 400
 """Characters of a number: the longest float has 325. YAML 1.1 reads `1:00:00` in time quadratic in its length."""
 
@@ -34,7 +34,7 @@ def loads(data: bytes, limits: Limits) -> Any:
 
 
 def _check(events: Iterable[Any], depth: int) -> None:
-    """Refuse what would cost out of proportion; never recurses."""
+    """Raise `ValueError` if loading would cost out of proportion; never recurses."""
     import yaml
 
     anchors: dict[str, int] = {}

@@ -86,24 +86,24 @@ Annotation = tuple[int, bool, str]
 
 
 class History(Struct):
-    """One device. Times are seconds from the first event; where torch wrote no times, numbers of events."""
+    """One device's history. Times are seconds from the first event, or event numbers if torch recorded no times."""
 
     rows: list[Row] = field(default_factory=list)
     has_times: bool = True
     peak: Row | None = None
     peak_event: Event | None = None
-    """The allocation that reached the peak; None when that came before the first event."""
+    """The allocation that reached the peak; None if the peak came before the first event."""
     peak_step: int | None = None
-    """Of the annotations that were open, as `peak_region`."""
+    """Step of the annotations open at the peak, as for `peak_region`."""
     peak_region: str = ""
     steps: list[tuple[float, int]] = field(default_factory=list)
-    """(when, step) where steps begin, by the annotations."""
+    """Pairs (time, step) at which steps begin, from the annotations."""
     failed: tuple[float, int] | None = None
-    """(when, bytes) of the first request that could not be met."""
+    """Pair (time, bytes) of the first failed request."""
     kept: list[tuple[int, int]] = field(default_factory=list)
-    """(place among the events, step) of allocations that nobody freed and that are no model states, of whole steps."""
+    """Pairs (event index, step) of allocations in whole steps that were never freed and are not model states."""
     whole_steps: int = 0
-    """Steps of which the history has the beginning and the end."""
+    """Number of steps whose beginning and end are in the history."""
 
 
 class _Block(Struct):
@@ -112,7 +112,7 @@ class _Block(Struct):
     size_bytes: int
     owner: str
     start: int = -1
-    """Place among the events; -1 = before them."""
+    """Index of the event; -1 if before the first one."""
     end: int | None = None
 
 
@@ -120,10 +120,10 @@ class _Paired(Struct):
     """The events of one device, allocations joined with their releases."""
 
     made: dict[int, _Block] = field(default_factory=dict)
-    """By the place of the event."""
+    """Blocks by the index of their allocation event."""
     freed: dict[int, _Block] = field(default_factory=dict)
     alive: dict[int, _Block] = field(default_factory=dict)
-    """By address: at the end."""
+    """Blocks alive at the end, by address."""
 
 
 def read(
@@ -179,7 +179,7 @@ def _updates(paired: _Paired, at_work: Iterable[int]) -> list[int]:
 
 
 def _times(events: Sequence[Event]) -> tuple[list[int], bool]:
-    """In us, never falling; torch before 2.1 wrote none, then the order stands for them."""
+    """Return non-decreasing times in us, or the order of events if torch (before 2.1) recorded none."""
     times: list[int] = []
     for event in events:
         time_us = event.get("time_us")
@@ -192,7 +192,7 @@ def _times(events: Sequence[Event]) -> tuple[list[int], bool]:
 def _pair(events: Sequence[Event]) -> _Paired:
     paired = _Paired()
     has_requests = any(event.get("action") == "free_requested" for event in events)
-    release = "free_requested" if has_requests else "free_completed"  # recording may leave out either
+    release = "free_requested" if has_requests else "free_completed"  # either may be missing from a recording
     for n, event in enumerate(events):
         action, address, size = event.get("action"), event.get("addr"), values.size(event.get("size"))
         if not isinstance(address, int) or not size:
@@ -241,7 +241,7 @@ def _levels_before(
             net[at == AT[RESERVED]] += change
     rest = sum(size for size, _ in blocks.values()) - net[0] - sum(levels)
     levels[AT[UNKNOWN]] += max(0, rest)
-    while rest < 0 and max(levels) > 0:  # history and blocks contradict each other: the blocks are right
+    while rest < 0 and max(levels) > 0:  # if history and blocks disagree, the blocks are right
         at = levels.index(max(levels))
         taken = min(levels[at], -rest)
         levels[at], rest = levels[at] - taken, rest + taken

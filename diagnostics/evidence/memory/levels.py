@@ -10,14 +10,14 @@ ACTIVATIONS, BUFFERS, TEMPORARIES = "activations", "communication buffers", "tem
 KEPT, SAVED, UNKNOWN = "kept from earlier steps", "checkpoint copies", "not attributed"
 RESERVED = "reserved, in no tensor"
 KINDS = (PARAMETERS, GRADIENTS, OPTIMIZER, BUFFERS, ACTIVATIONS, TEMPORARIES, KEPT, SAVED, UNKNOWN, RESERVED)
-"""From the bottom of the stack to its top; only the last one is in no tensor."""
+"""Kinds from the bottom of the stack to its top; only the last one is in no tensor."""
 AT = {name: n for n, name in enumerate(KINDS)}
 MAX_ROWS = 400
 _LEAST_S = 1e-9
 _LAST = len(KINDS) - 1
 Row = tuple[float, tuple[int, ...]]
 _Moment = tuple[int, float, list[int]]
-"""Bytes in tensors, when, levels."""
+"""Bytes in tensors, time, levels."""
 
 
 class Stack(Struct):
@@ -36,7 +36,7 @@ class Stack(Struct):
     """A moment that must stay, as the highest of its stretch: the peak where it is known before."""
     rows: list[Row] = field(default_factory=list)
     total: int = 0
-    """Bytes in tensors at the moment that was reached."""
+    """Bytes in tensors at the current moment."""
     _time: float = 0.0
     _stretch: int = 0
     _scale: float = 0.0
@@ -73,7 +73,7 @@ class Stack(Struct):
             self._low = (self.total, time, levels[:])
 
     def finish(self) -> list[Row]:
-        """All rows, ascending by time; the last one stands at the end."""
+        """Return all rows in ascending order of time, including one for the end."""
         self._close(self.end)
         return self.rows
 
@@ -100,5 +100,5 @@ def highest(rows: Sequence[Row]) -> Row | None:
 
 
 def total(row: Row) -> int:
-    """Bytes in tensors."""
+    """Return the bytes in tensors."""
     return sum(row[1][:-1])

@@ -13,14 +13,14 @@ from diagnostics.evidence.reader import Contents, Reader
 from diagnostics.evidence.values import integer, seconds
 
 MAX_BYTES = 8 << 20
-"""Of an error file; real ones have a few KiB."""
+"""Maximum size of an error file; real ones have a few KiB."""
 _TYPED = re.compile(
     r"^([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning|Iteration|Timeout)): ?(.*)$", re.DOTALL
 )
 
 
 def recognise(head: bytes) -> bool:
-    """Whether a file that begins so is an error file of torch elastic or of dtk."""
+    """Return whether a file that starts with `head` is an error file of torch elastic or of dtk."""
     text = head.lstrip()
     if not text.startswith(b"{"):
         return False
@@ -30,7 +30,7 @@ def recognise(head: bytes) -> bool:
 
 
 def read(path: Path, file: str, rank: int | None, limits: Limits) -> RankError:
-    """Read one error file; raises OSError or ValueError, as `Reader.open`."""
+    """Read one error file; raises OSError or ValueError, like `Reader.open`."""
     return decode(small_json(path, limits, MAX_BYTES), file, rank)
 
 
@@ -92,5 +92,5 @@ READER = Reader(
     open=lambda source: Contents(
         source.file, errors=[read(source.path, source.file, source.owner.rank, source.limits)]
     ),
-    order=1,  # Any short JSON that begins with a message is taken for one.
+    order=1,  # Any short JSON that begins with a message is accepted.
 )

@@ -14,12 +14,12 @@ from diagnostics.evidence.readers import ras, trace
 from diagnostics.evidence.values import integer, seconds
 
 _COPIED_S = 30.0
-"""A file of torch that is older than this beside its last call may have been copied since, so it tells no time."""
+"""Maximum age of a torch dump relative to its last call. An older file may be a copy, so its time is ignored."""
 _KEYS = (b"pg_config", b"pg_status", b"comm_lib_version", b"nccl_version", b"profiling_name")
 
 
 def recognise(head: bytes) -> bool:
-    """Whether a file that begins so is a dump of a flight recorder, or a black box of dtk."""
+    """Return whether a file that starts with `head` is a flight-recorder dump or a black box of dtk."""
     if head.lstrip()[:1] == b"{":  # Newer traces repeat the pg_config of the recorder, NCCL's RAS its version.
         others = trace.recognise(head) or ras.recognise(head)
         return any(b'"%b"' % key in head for key in (*_KEYS, b"recorders")) and not others

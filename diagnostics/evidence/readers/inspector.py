@@ -15,7 +15,7 @@ from diagnostics.evidence.values import integer
 from diagnostics.runs.records import as_mapping, number, objects
 
 MAX_CALLS = 4_000_000
-"""Of all processes that are kept."""
+"""Maximum number of calls kept over all processes."""
 _KEYS = (b'"inspector_output_format_version"', b'"coll_perf"', b'"coll_sn"')
 
 
@@ -23,9 +23,9 @@ class Communicator(Struct):
     """One process's calls in one communicator."""
 
     id: str
-    """The same on all of its ranks."""
+    """Identifier that is the same on all ranks of the communicator."""
     rank: int
-    """Within it."""
+    """Rank within the communicator."""
     size: int
     calls: dict[tuple[str, int], float] = field(default_factory=dict)
     """(function, number among the calls of it) -> seconds from its start to its end on this rank."""
@@ -40,7 +40,7 @@ class InspectorFile(Handle, frozen=True):
     kind = "inspector"
 
     def load(self, most: int = MAX_CALLS) -> list[Communicator]:
-        """Return its communicators, the largest first, with so many calls at most."""
+        """Return the communicators, largest first, with at most `most` calls."""
         largest = _communicators(objects(lines_of(self.path, self.limits)), most)
         if not largest:
             raise ValueError("no collective of NCCL Inspector in it")

@@ -23,18 +23,18 @@ from diagnostics.evidence.reader import Contents, Reader, Source
 HEAD = "Stack trace of the failed collective:"
 MAX_FRAMES = 256
 _TEXT = patterns_beside(__file__)
-"""What each of them matches is said in the table."""
+"""Patterns by name. The table describes what each one matches."""
 
 
 class CollectiveStack(Struct):
-    """Takes the lines behind one head; a line out of turn, as of another rank, ends it."""
+    """Collects the lines after a stack's heading; a line out of order, such as another rank's, ends the stack."""
 
     number: int = 0
-    """Line in which it began; 0 = no stack is being read."""
+    """Line number of its start; 0 if no stack is being read."""
     rank: int | None = None
     frames: int = 0
     op: str = ""
-    """Function of torch that the user's line called."""
+    """torch function called by the user's line."""
 
     def begin(self, number: int, rank: int | None) -> None:
         """Begin a stack after its first line."""
@@ -56,7 +56,7 @@ class CollectiveStack(Struct):
 
 PER_KIND_AND_RANK = 64
 PER_KIND = 20_000
-"""Different facts that are kept; the rest is only counted."""
+"""Maximum number of different facts that are kept; others are only counted."""
 MATCHED = 4096
 """Characters of a line that patterns see: what they take is at most quadratic in it."""
 
@@ -68,9 +68,9 @@ _OF_THE_JOB = frozenset(
 )
 """Kinds of facts that hold for every attempt."""
 _WAITED = frozenset({"watchdog_timeout", "store_key_timeout", "nccl_id_timeout", "gloo_timeout", "monitored_barrier"})
-"""Kinds of lines that say that a rank had waited for too long."""
+"""Kinds of lines reporting that a rank waited too long."""
 _MISSING = ("Missing ranks:", "Stalled ranks:")
-"""Headings of Horovod's inspector of stalls."""
+"""Headings of Horovod's stall inspector."""
 _FIRST_ONLY = {"non_finite_loss"}
 """Kinds that are told anew at each step once they began: the first line of each rank is kept, the others counted."""
 _OTHERS = (*STRUCTURE, *_MISSING, HEAD, _RESTARTS)
@@ -93,25 +93,25 @@ class _Scan(Struct):
     counts: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
     per_kind: Counter[tuple[str, int | None]] = field(default_factory=Counter)
     exits: list[RankError] = field(default_factory=list)
-    """As torchrun tells them before its list; only that list has global ranks."""
+    """Failures that torchrun reports before its list; only that list has global ranks."""
     failed: dict[str, tuple[int, Any, int]] = field(default_factory=dict)
     """Process id of a torchrun -> line of its last attempt that failed, process that failed, stacks until then."""
     work: LogFact | None = None
     """The last line about work beside the steps, such as an evaluation, or about the end of the training."""
     restarted: int = 0
-    """Last line of the attempts before the last one."""
+    """Last line of all attempts before the last one."""
     aside: Contents | None = None
-    """What the attempt before the last restart left."""
+    """Contents from the attempt before the last restart."""
     following: int = 0
-    """Lines that are wanted whatever they hold."""
+    """Number of following lines to read regardless of content."""
     last_error: bool = False
     missing: bool = False
-    """Whether the next line may name a rank that Horovod waits for."""
+    """Whether the next line may name a rank that Horovod reports as missing."""
     position: int = 0
-    """Of the rows in torch's report of a desync."""
+    """Position of the rows in torch's desync report."""
     steps: Steps = field(default_factory=Steps)
     prefix: re.Pattern[str] | None = None
-    """What stood in front of the last traceback."""
+    """Prefix of the last traceback."""
     wrapped: Line | None = None
     """A line of torch's watchdog that says nothing yet: something folded it, and the next line continues."""
 
@@ -119,7 +119,7 @@ class _Scan(Struct):
         return self.following > 0 or self.streams.following > 0 or self.collective.number > 0
 
     def feed(self, line: Line) -> None:
-        """One line of interest."""
+        """Process one line of interest."""
         if self.wrapped is not None and not line.stream and len(self.wrapped.text) < MATCHED:
             before = self.wrapped.text
             texts = f"{before.rstrip()} {line.text.strip()}".replace("( ", "("), before + line.text

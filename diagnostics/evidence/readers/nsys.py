@@ -26,9 +26,9 @@ _CHECKS = 5_000
 _CELL_BYTES = 64 << 10
 """Longest text of a cell: a generated column is as long as it likes. Demangled names stay below 64 KiB."""
 _MOST_DEVICES = 64
-"""Of one node: 8 GPUs cut into 7 parts each are 56. Marks count once for each."""
+"""Maximum number of devices of a node: 8 GPUs cut into 7 parts each are 56. Marks count once for each."""
 _BATCH = 256
-"""Rows that are held at once."""
+"""Number of rows held at once."""
 _ROW_BYTES, _ROWS_FREE = 8, 100_000
 _DIRECTION = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 _MEMORY = {0: "Pageable", 1: "Pinned", 2: "Device"}
@@ -49,7 +49,7 @@ class NsysFile(Handle, frozen=True):
         return self._ask(_Reader.traces)
 
     def began_s(self) -> float | None:
-        """When the recording began, seconds since 1970; None when the export does not tell."""
+        """Return the start of the recording in seconds since 1970; None if the export does not record it."""
         with suppress(ValueError):
             return self._ask(_Reader.began_s)
         return None
@@ -67,7 +67,7 @@ class NsysFile(Handle, frozen=True):
 
 
 def recognise(head: bytes) -> bool:
-    """Whether a file that begins so is an sqlite database; `load` finds out whether it is an export."""
+    """Return whether a file that starts with `head` is an sqlite database; `load` checks whether it is an export."""
     return head.startswith(_MAGIC)
 
 
@@ -78,7 +78,7 @@ class _Reader:
         self.connection = connection
         self.file = file
         self.listed: list[str] = []
-        """Names of all devices, in one list that their traces share."""
+        """Names of all devices, in one list shared by their traces."""
         self.names = Names(self.listed)
         self.name_bytes = 0
         self.traces_by_device: dict[int, Trace] = {}
@@ -96,7 +96,7 @@ class _Reader:
         return None
 
     def traces(self) -> list[Trace]:
-        """All devices."""
+        """Return the traces of all devices."""
         tables = {str(row[0]) for row in self._rows("SELECT name FROM sqlite_master WHERE type='table'")}
         if not tables >= _TABLES:
             raise ValueError("an SQLite database, but not an Nsight export with kernels")

@@ -11,7 +11,7 @@ from diagnostics.evidence.reader import Contents, Reader
 KIND = "process"
 _WORLD_SIZE = re.compile(rb'"world_size": (\d{1,7})\b')
 _MOST = 64
-"""Looks, and frames with numbers, that are kept."""
+"""Maximum number of looks, and of frames with numbers, that are kept."""
 
 
 class Moment(NamedTuple):
@@ -24,11 +24,11 @@ class Moment(NamedTuple):
     switches: int = 0
     """How often it gave up its core by itself: each wait that ended counts."""
     wchan: str = ""
-    """Function of the kernel that it slept in."""
+    """Kernel function in which it slept."""
 
 
 def recognise(head: bytes) -> bool:
-    """Whether a file that begins so is one."""
+    """Return whether a file that starts with `head` is a process record."""
     return head.startswith(b"{") and head[1:].lstrip().startswith(b'"dtk_process":')
 
 

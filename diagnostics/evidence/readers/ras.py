@@ -33,14 +33,14 @@ class _Communicator(Struct):
 
 
 def recognise(head: bytes) -> bool:
-    """Whether a file that begins so is such an answer."""
+    """Return whether a file that starts with `head` is an answer of NCCL's RAS subsystem."""
     if head.lstrip()[:1] == b"{":
         return b'"nccl_version"' in head and b'"communicators_count"' in head
     return head.lstrip().startswith(b"NCCL version") and b"\nJob summary\n===========" in head
 
 
 def read(source: Source) -> Contents:
-    """Read one answer: a fact for each difference that it tells of."""
+    """Read one answer: a fact for each difference that it reports."""
     data, file = whole(source.path, source.limits), source.file
     entries = _of_json(data) if data.lstrip()[:1] == b"{" else _of_text(data.decode("utf-8", "replace"))
     facts = [LogFact(kind, None, file, line, text) for kind, line, text in entries]

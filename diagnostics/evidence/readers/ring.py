@@ -11,11 +11,11 @@ from diagnostics.evidence.ring.format import HEADER, MAGIC, RingDump, RingGroup,
 RECORDER = "dtk"
 _SENDS = {"send": "send", "isend": "send", "recv": "recv", "irecv": "recv"}
 _UNEVEN = {"all_to_all", "gather", "scatter", "all_gather_coalesced"}
-"""Operations to which ranks may bring different amounts."""
+"""Operations for which ranks may contribute different amounts."""
 
 
 def recognise(head: bytes) -> bool:
-    """Whether a file that begins so is a ring."""
+    """Return whether a file that starts with `head` is a ring."""
     return head.startswith(MAGIC)
 
 
@@ -110,7 +110,7 @@ def call_of(record: RingRecord) -> Call:
 
 
 def _sizes(text: str) -> list[object]:
-    """Shapes of the tensors; nothing where the record had no room for them."""
+    """Return the shapes of the tensors; empty if the record had no room for them."""
     try:
         value = json.loads(text) if text else []
     except (ValueError, RecursionError):

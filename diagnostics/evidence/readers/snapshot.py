@@ -28,7 +28,7 @@ _Blocks = dict[int, tuple[int, str]]
 
 
 def recognise(head: bytes) -> bool:
-    """Whether a file that begins so is a snapshot of the allocator."""
+    """Return whether a file that starts with `head` is an allocator snapshot."""
     if head.lstrip()[:1] == b"{":
         return b'"segments"' in head and any(b'"%b"' % word in head for word in _WORDS)
     return head[:1] == b"\x80" and b"segments" in head and any(word in head for word in _WORDS)
@@ -40,10 +40,10 @@ class OutOfMemory(Struct, frozen=True):
     device: int
     requested_bytes: int
     free_bytes: int | None
-    """On the device, as the driver said at that moment."""
+    """Free bytes on the device at that moment, as reported by the driver."""
     site: Frame | None
     allocated_bytes: int = 0
-    """In tensors at that moment."""
+    """Bytes in tensors at that moment."""
     reserved_bytes: int = 0
     places: tuple[str, ...] = ()
     """File and function of each frame, innermost first."""
@@ -55,24 +55,24 @@ class DeviceMemory(Struct):
     device: int
     reserved_bytes: int = 0
     allocated_bytes: int = 0
-    """In blocks that hold a tensor."""
+    """Bytes in blocks that hold a tensor."""
     pending_bytes: int = 0
-    """Freed by Python, still awaited by another stream (record_stream)."""
+    """Bytes freed by Python but still in use by another stream (record_stream)."""
     largest_free_bytes: int = 0
     free_blocks: int = 0
     segments: int = 0
     peak_bytes: int = 0
-    """Over the recorded history, at least what is allocated now."""
+    """Peak over the recorded history, at least the bytes allocated now."""
     peak_site: Frame | None = None
-    """Where the allocation was made that reached the peak."""
+    """Frame of the allocation that reached the peak."""
     history: History | None = None
-    """None where no event was recorded."""
+    """History of the device; None if no event was recorded."""
     kept: dict[Frame | None, Counter[int]] = field(default_factory=dict)
-    """Place -> step -> bytes that nobody freed and that are no model states."""
+    """Bytes by frame and step that were never freed and are not model states."""
 
     @property
     def unused_bytes(self) -> int:
-        """Reserved, and no tensor in it."""
+        """Bytes reserved but not in a tensor."""
         return max(0, self.reserved_bytes - self.allocated_bytes - self.pending_bytes)
 
 
@@ -125,7 +125,7 @@ def _snapshot(value: dict[str, Any]) -> Snapshot:
 
 
 def _failures(device: DeviceMemory, events: list[dict[str, Any]]) -> Iterator[OutOfMemory]:
-    """Yield the requests that could not be met, the newest first, with what was held then."""
+    """Yield the failed requests, newest first, with the memory held at the time."""
     held = {"allocated": device.allocated_bytes + device.pending_bytes, "reserved": device.reserved_bytes}
     for event in reversed(events):
         action, size = str(event.get("action")), values.size(event.get("size")) or 0
@@ -164,7 +164,7 @@ def _segment(segment: Mapping[str, Any], device: DeviceMemory, blocks: _Blocks) 
 
 
 def _annotations(value: object) -> dict[int, list[Annotation]]:
-    """Of `record_function`, by device, ascending (torch 2.4 and later)."""
+    """Return annotations of `record_function` by device, ascending (torch 2.4 and later)."""
     marks_of: dict[int, list[Annotation]] = {}
     for annotation in _dicts(value):
         time_us, name, stage = map(annotation.get, ("time_us", "name", "stage"))

@@ -14,11 +14,11 @@ from diagnostics.evidence.stacks.dumps import FAULT_THREAD, SPY_PROCESS, SPY_THR
 
 _RANK = re.compile(r"^=== Rank (\d{1,7}): \S+ ===$", re.MULTILINE)
 _UNANSWERED = "PARTIAL DATA: "
-"""What torch's debug server (torch/distributed/debug/_debug_handlers.py) writes first where ranks did not answer."""
+"""Prefix that torch's debug server (torch/distributed/debug/_debug_handlers.py) writes if ranks did not answer."""
 
 
 class _SpyFrame(msgspec.Struct):
-    """As py-spy's Frame."""
+    """A Frame of py-spy."""
 
     name: Annotated[str, msgspec.Meta(max_length=4096)]
     filename: Annotated[str, msgspec.Meta(max_length=4096)]
@@ -26,14 +26,14 @@ class _SpyFrame(msgspec.Struct):
 
 
 class _SpyThread(msgspec.Struct):
-    """As py-spy's StackTrace."""
+    """A StackTrace of py-spy."""
 
     frames: list[_SpyFrame]
     thread_name: str | None = None
 
 
 def recognise(head: bytes) -> bool:
-    """Whether a file that begins so is a dump of stacks and nothing else."""
+    """Return whether a file that starts with `head` is a dump of stacks and nothing else."""
     lines = [line for line in head.decode("utf-8", "replace").splitlines() if line.strip()][:4]
     if not lines:
         return False

@@ -28,7 +28,7 @@ class _Start(msgspec.Struct):
 
 
 def recognise(head: bytes) -> bool:
-    """Whether a file that begins so is one."""
+    """Return whether a file that starts with `head` is a record of a starting rank."""
     return head.startswith(b'{"dtk_start":')
 
 

@@ -5,13 +5,13 @@ from diagnostics.evidence.readers.timeline import TimelineFile
 
 
 def recognise(head: bytes) -> bool:
-    """Whether a file that begins so is the telemetry of a node."""
+    """Return whether a file that starts with `head` is the telemetry of a node."""
     line = head.partition(b"\n")[0].lstrip()
     return line[:1] == b"{" and b'"kind": "about"' in line and b'"every_s"' in line and b'"cores"' in line
 
 
 class TelemetryFile(TimelineFile, frozen=True):
-    """Samples of a node; `rank` is the number of the node."""
+    """Samples of a node; `rank` is the node's number."""
 
     kind = "telemetry"
 

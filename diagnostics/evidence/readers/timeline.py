@@ -20,13 +20,13 @@ _Size = TypeVar("_Size", int, float)
 
 
 def recognise(head: bytes) -> bool:
-    """Whether a file that begins so is a memory timeline of a rank."""
+    """Return whether a file that starts with `head` is a memory timeline of a rank."""
     line = head.partition(b"\n")[0].lstrip()
     return line[:1] == b"{" and b'"step"' in line and b'"rss_bytes"' in line
 
 
 class StepMemory(msgspec.Struct, frozen=True):
-    """One rank's memory as a step begins; None = not measured."""
+    """One rank's memory at the start of a step. A field is None if not measured."""
 
     step: int
     time_s: Time
@@ -58,7 +58,7 @@ class HostSample(_Memory):
 
 
 class GpuSample(_Memory):
-    """A device at one moment; None = not measured."""
+    """A device at one moment. A field is None if not measured."""
 
     utilization_percent: Share | None = None
     sm_clock_mhz: Share | None = None
@@ -89,11 +89,11 @@ class DeviceSamples(Struct):
 
     total_bytes: int | None = None
     curve: list[tuple[float, int]] = field(default_factory=list)
-    """(seconds since 1970, bytes in use)"""
+    """Pairs (seconds since 1970, bytes in use)."""
 
     @property
     def peak_bytes(self) -> int:
-        """Highest use seen."""
+        """Highest recorded use in bytes."""
         return max((size for _, size in self.curve), default=0)
 
 
@@ -101,19 +101,19 @@ class Timeline(Struct):
     """One file. A rank's file has `steps`, a node's has the rest."""
 
     steps: list[StepMemory] = field(default_factory=list)
-    """Ascending by time; of the last attempt."""
+    """Steps of the last attempt, in ascending order of time."""
     rank_rss: dict[int, list[tuple[float, int]]] = field(default_factory=dict)
-    """Resident bytes of each rank of a node."""
+    """Resident bytes over time by rank of a node."""
     devices: dict[int, DeviceSamples] = field(default_factory=dict)
-    """By local index."""
+    """Devices by local index."""
     host_total_bytes: int | None = None
     host_used: list[tuple[float, int]] = field(default_factory=list)
     cores: float | None = None
-    """Of the node."""
+    """Number of cores of the node."""
     samples: list[NodeSample] = field(default_factory=list)
     """Of the node, ascending, where they were asked for; of a long run every second one, or fourth, ..."""
     damaged: int = 0
-    """Lines that could not be understood."""
+    """Number of lines that could not be decoded."""
 
 
 class TimelineFile(Handle, frozen=True):
@@ -190,7 +190,7 @@ class _Sampled(Struct):
 
 
 def _height(step: StepMemory) -> int:
-    """Bytes in tensors, else of the process."""
+    """Return the bytes in tensors, otherwise those of the process."""
     return (step.rss_bytes if step.allocated_bytes is None else step.allocated_bytes) or 0
 
 

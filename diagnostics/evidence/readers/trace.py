@@ -17,12 +17,12 @@ class TraceFile(Handle, frozen=True):
     kind = "trace"
 
     def load(self) -> Trace:
-        """Read it; damage in the middle keeps what was before it and says so in `problems`."""
+        """Read the trace; if it is damaged, keep the events before the damage and report it in `problems`."""
         return read(self.path, self.file, self.rank, self.limits)
 
 
 def recognise(head: bytes) -> bool:
-    """Whether a file that begins so is a Chrome trace."""
+    """Return whether a file that starts with `head` is a Chrome trace."""
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if start[:1] == b"[":
         return b'"ph"' in head and (b'"ts"' in head or b'"pid"' in head)

@@ -13,18 +13,18 @@ _HEAD = re.compile(rb'\{\s{0,8}"kind": "(?:stall|desync|' + FINISHED.encode() + 
 
 
 def recognise(head: bytes) -> bool:
-    """Whether a file that begins so is one."""
+    """Return whether a file that starts with `head` is a record of `dtk watch`."""
     return bool(_HEAD.match(head))
 
 
 def ended_well(evidence: Evidence) -> bool:
-    """Whether the command under `dtk watch` ended with exit code 0, and no launcher lists a failure."""
+    """Return whether the command under `dtk watch` exited with code 0 and no launcher lists a failure."""
     kinds = {fact.kind for fact in evidence.facts}
     return ENDED_WELL in kinds and "torchrun_list" not in kinds
 
 
 def read(path: Path, file: str, limits: Limits) -> LogFact:
-    """Read one file; raises OSError or ValueError, as `Reader.open`."""
+    """Read one file; raises OSError or ValueError, like `Reader.open`."""
     value = small_json(path, limits)
     time_s, reason = value.get("time_s"), value.get("reason", "")
     if not isinstance(time_s, int | float) or not 0 <= time_s < 1e11 or not isinstance(reason, str):

@@ -9,7 +9,7 @@ from msgspec import Struct
 from diagnostics.evidence.values import MOST_RANKS
 
 MAX_MEMBERS = 1 << 22
-"""Of all groups of one rank together, each time that a group names them; with more it is no job's file."""
+"""Maximum number of ranks in all groups of one rank, counted once per group; a file with more is not a job's."""
 _RUN = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?(?:/(\d{1,7}))?", re.ASCII)
 
 
@@ -21,7 +21,7 @@ def group_key(name: str, ranks: tuple[int, ...], generation: int) -> str:
 
 
 def parse_ranks(text: str, limit: int = MAX_MEMBERS) -> tuple[int, ...]:
-    """`0-3,8,16-48/8` -> 0, 1, 2, 3, 8, 16, 24, ... What is no list of ranks, or names more than `limit`, is empty."""
+    """Parse `0-3,8,16-48/8` to 0, 1, 2, 3, 8, 16, 24, ... Empty if invalid or if there are more than `limit` ranks."""
     ranks: list[int] = []
     for part in text.split(","):
         match = _RUN.fullmatch(part)
@@ -35,7 +35,7 @@ def parse_ranks(text: str, limit: int = MAX_MEMBERS) -> tuple[int, ...]:
 
 
 def format_ranks(ranks: tuple[int, ...]) -> str:
-    """0, 1, 2, 3, 8 -> `0-3,8`; a run with a stride is `0-56/8`."""
+    """Format 0, 1, 2, 3, 8 as `0-3,8`; a run with a stride is `0-56/8`."""
     step = ranks[1] - ranks[0] if len(ranks) > 2 else 1
     if step > 1 and all(b - a == step for a, b in itertools.pairwise(ranks)):
         return f"{ranks[0]}-{ranks[-1]}/{step}"
@@ -50,7 +50,7 @@ def format_ranks(ranks: tuple[int, ...]) -> str:
 
 MAGIC = b"dtk-ring"
 VERSION = 1
-"""Raised when an old reader would misread the file."""
+"""Increased when an old reader would misread the file."""
 
 HEADER = struct.Struct("<8s8Id64s")
 """magic, version, rank, world_size, attempt, pid, groups, slots, bytes of the text table, start time, host."""
@@ -73,7 +73,7 @@ TEXT_HEAD = struct.Struct("<H")
 STARTED, FINISHED, ISSUED, RAISED = 1, 2, 3, 4
 STATES = {STARTED: "started", FINISHED: "finished", ISSUED: "issued", RAISED: "raised"}
 MAX_GROUPS, MAX_SLOTS = 1024, 1 << 16
-"""Beyond these a file is not from dtk."""
+"""Maximum values; a file that exceeds them is not from dtk."""
 NO_PEER = -1
 ANY_PEER = -2
 
@@ -84,15 +84,15 @@ class RingGroup(Struct, frozen=True):
     name: str
     desc: str
     ranks: tuple[int, ...]
-    """Global ranks, ascending by group rank."""
+    """Global ranks in order of group rank."""
     key: str
-    """The same on all ranks of the group, and on no other group."""
+    """Key that is the same on all ranks of the group and unique to it."""
     generation: int
-    """How many groups had this name before in the process."""
+    """Number of earlier groups with this name in the process."""
     last_started: int
-    """Sequence number of the last collective it called; 0 = none."""
+    """Sequence number of the last collective that it called; 0 if none."""
     last_finished: int
-    """The last one whose call returned. With async_op or a device that is not yet its completion."""
+    """Sequence number of the last collective whose call returned, complete or not (async_op, a device)."""
 
 
 class RingRecord(Struct, frozen=True):
@@ -107,17 +107,17 @@ class RingRecord(Struct, frozen=True):
     op: str
     """`all_reduce`, `all_gather_into_tensor`, `send`, ..."""
     user_op: str
-    """The object collective that the user called, if this is a part of one; else `""`."""
+    """Object collective that the user called, if this call is part of one; otherwise empty."""
     dtype: str
     input_sizes: str
-    """JSON list of shapes; `""` when there was no room."""
+    """JSON list of shapes; empty if there was no room for them."""
     output_sizes: str
     numel: int
-    """Elements of the inputs, or of the outputs when there are no inputs."""
+    """Number of elements of the inputs, or of the outputs if there are no inputs."""
     amount: int
-    """What all ranks must agree on: elements (reductions) or bytes over the group; -1 = may differ by rank."""
+    """Amount that must agree on all ranks: elements (reductions) or bytes over the group; -1 if it may differ."""
     root: int | None
-    """Global rank of the root, or of the peer of a p2p call; None = none, or a recv from any rank."""
+    """Global rank of the root or of the peer of a p2p call; None if there is none, or for a recv from any rank."""
     reduce_op: str
     tag: int
     splits: str
@@ -135,7 +135,7 @@ class RingRecord(Struct, frozen=True):
     time_s: float
     asynchronous: bool
     ended_s: float = 0.0
-    """When it returned; 0 = not yet."""
+    """Time at which it returned; 0 if it has not."""
 
 
 class RingSample(Struct, frozen=True):
@@ -145,7 +145,7 @@ class RingSample(Struct, frozen=True):
     line: int
     function: str
     times: int
-    """Ten looks a second."""
+    """Number of samples, taken ten times a second."""
     last_s: float
 
 
@@ -162,18 +162,18 @@ class RingDump(Struct, frozen=True):
     sound: bool
     """Whether every call is counted; if not, its positions may be shifted against those of other ranks."""
     torn: int
-    """Records that the end of the process caught half written."""
+    """Number of records that were half written when the process ended."""
     samples: tuple[RingSample, ...] = ()
-    """Most often first."""
+    """Samples in descending order of frequency."""
 
 
 def file_bytes(groups: int, slots: int, table_bytes: int) -> int:
-    """Size of a ring file."""
+    """Return the size of a ring file in bytes."""
     return GROUPS_AT + groups * GROUP.size + slots * RECORD.size + table_bytes
 
 
 def parse(data: bytes) -> RingDump:
-    """All records of a ring file that are whole.
+    """Return all complete records of a ring file.
 
     Raises:
         ValueError: it is no ring, of a newer version, cut off, or contradicts itself.
@@ -207,7 +207,7 @@ def parse(data: bytes) -> RingDump:
 
 
 def _texts(table: bytes) -> list[str]:
-    """Interned texts; index 0 is the empty one."""
+    """Return the interned texts; index 0 is the empty one."""
     texts, at = [""], TABLE_HEAD.size
     end = min(TABLE_HEAD.unpack_from(table)[0], len(table)) if len(table) >= at else 0
     while at + TEXT_HEAD.size <= end:
@@ -228,7 +228,7 @@ def _samples(data: bytes, texts: list[str]) -> tuple[RingSample, ...]:
 
 
 def _place(text: str) -> tuple[str, int, str]:
-    """`file:line<tab>function`"""
+    """Parse `file:line<tab>function`."""
     place, _, function = text.partition("\t")
     file, _, line = place.rpartition(":")
     return file, int(line) if line.isdecimal() and len(line) < 10 else 0, function
@@ -260,7 +260,7 @@ def _groups(data: bytes, count: int, texts: list[str]) -> dict[int, RingGroup]:
 def _records(
     data: bytes, at: int, slots: int, texts: list[str], groups: dict[int, RingGroup]
 ) -> tuple[tuple[RingRecord, ...], int]:
-    """Whole records by id, and how many are torn."""
+    """Return the complete records by id, and the number of torn ones."""
     whole: dict[int, RingRecord] = {}
     torn = 0
     for slot, fields in enumerate(RECORD.iter_unpack(data[at : at + slots * RECORD.size])):
@@ -276,7 +276,7 @@ def _records(
 
 
 def _record(fields: tuple[int, ...], texts: list[str], groups: dict[int, RingGroup]) -> RingRecord | None:
-    """One record; None when it names a group or a state that does not exist."""
+    """Return one record, or None if its group or state does not exist."""
     number, began, ended, step, group, site, region, op, user_op, dtype, root, tag = fields[:12]
     inputs, outputs, reduce_op, splits, seq, numel, amount, signature, state, p2p, asynchronous = fields[12:23]
     if group not in groups or state not in STATES:

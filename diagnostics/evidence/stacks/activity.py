@@ -213,19 +213,19 @@ Doing = Literal[
 
 
 class Standing(Struct, frozen=True):
-    """Where a rank's host stands."""
+    """What a rank's host is doing."""
 
     doing: Doing
     words: Phrase
     """`waiting for a lock: fcntl.flock()`; without the place."""
     frame: Frame | None
-    """The user's line."""
+    """The user's line, if any."""
     aside: str = ""
     """What else this may be, for sentences: a clause behind `words`."""
 
     @property
     def in_loader(self) -> "Standing":
-        """The same within the data loader."""
+        """Return the same activity as part of the data loader."""
         return replace(self, doing="data loader", words=said("in_loader", what=self.words))
 
 

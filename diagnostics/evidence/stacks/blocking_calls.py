@@ -8,7 +8,7 @@ from diagnostics.contract.formatting import Phrase
 
 Kind = Literal["collective", "lock", "file I/O", "process", "network", "sleep", "device"]
 Blocks = tuple[Kind, Phrase]
-"""What a call may block in, and how that is said: `("lock", "waiting for a lock")`."""
+"""Kind of resource a call may block on and its wording: `("lock", "waiting for a lock")`."""
 
 _TABLE: dict[str, Any] = table_beside(__file__)
 _BLOCKS: dict[str, Blocks] = {name: (kind, Phrase(name, words, {})) for name, (kind, words) in _TABLE["blocks"].items()}
@@ -25,7 +25,7 @@ METHODS = {kind: _by_name(names) for kind, names in _TABLE["methods"].items()}
 MAKERS: dict[str, str] = {maker: kind for kind, makers in _TABLE["makers"].items() for maker in makers}
 """What makes an object -> its kind."""
 QUICK, QUICK_METHODS = frozenset(_TABLE["quick"]), frozenset(_TABLE["quick_methods"])
-"""Builtins, and methods, that block in nothing."""
+"""Builtins and methods that never block."""
 _NATIVE, _KERNEL = (
     tuple((re.compile(pattern), _BLOCKS[name]) for name, pattern in _TABLE[table]) for table in ("native", "kernel")
 )

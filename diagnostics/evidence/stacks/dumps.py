@@ -9,7 +9,7 @@ from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.model import Frame, Stacks, Thread
 
 _TEXT = patterns_beside(__file__)
-"""What each of them matches is said in the table."""
+"""Patterns by name. The table describes what each one matches."""
 FAULT_THREAD = _TEXT["fault_thread"]
 SPY_THREAD = _TEXT["spy_thread"]
 SPY_PROCESS = _TEXT["spy_process"]
@@ -32,11 +32,11 @@ class Assembler(Struct):
 
     @property
     def active(self) -> bool:
-        """Whether the next line may belong to this."""
+        """Whether the next line may belong to the current dump."""
         return self.current is not None
 
     def feed(self, text: str) -> bool:
-        """One line without its prefix; whether it belongs to a dump."""
+        """Process one line without its prefix; return whether it belongs to a dump."""
         when, process = WHEN.match(text), SPY_PROCESS.match(text)
         if when or process:
             self.close()
@@ -110,7 +110,7 @@ def where(stacks: Stacks) -> Frame | None:
 
 
 def is_users(frame: Frame) -> bool:
-    """Whether a frame is the user's own."""
+    """Return whether a frame is in the user's own code."""
     # py-spy shortens the paths of modules: `multiprocessing/connection.py`.
     top, _, inside = frame.file.replace("\\", "/").partition("/")
     is_known = top.removesuffix(".py") in sys.stdlib_module_names or (
@@ -120,5 +120,5 @@ def is_users(frame: Frame) -> bool:
 
 
 def is_native(frame: Frame) -> bool:
-    """Whether a frame is one of C, which py-spy sees (`py-spy dump --native`)."""
+    """Return whether a frame is native, as recorded by `py-spy dump --native`."""
     return bool(_TEXT["native"].search(frame.file)) or (not frame.line and not frame.file.endswith(".py"))

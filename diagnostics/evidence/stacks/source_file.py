@@ -19,15 +19,15 @@ from diagnostics.contract.files import open_regular
 MAX_BYTES = 512 << 10
 """Twice the longest file of trainers; of the worst text the tree takes 300 MiB and 0.8 s, which nothing interrupts."""
 READ_S = 1.0
-"""Longest wait for a file."""
+"""Maximum time to wait for a file."""
 
 
 class Source(Struct, frozen=True, eq=False):
-    """One file."""
+    """The source text of one file."""
 
     tree: ast.Module
     changed_s: float
-    """Seconds since 1970."""
+    """Time of the last change, seconds since 1970."""
 
 
 @lru_cache(maxsize=16)
@@ -46,7 +46,7 @@ def source(file: str) -> Source | None:
 
 
 def _read(file: str) -> tuple[bytes, float] | None:
-    """Content and time of the last change."""
+    """Return content and time of the last change."""
     contents: list[tuple[bytes, float]] = []
 
     def read() -> None:
