@@ -12,14 +12,14 @@ from dtk.compare.statistics import estimate
 from dtk.errors import DtkError
 
 KINDS = {"slower": "step_time_s", "memory": "peak_memory_bytes"}
-"""What a limit is on -> key of the figure; both are better when they are less."""
+"""Kind of limit -> key of the value; for both, less is better."""
 
 
 def parse_limit(text: str) -> tuple[str, float]:
-    """Return kind and factor of `slower=2%`.
+    """Return the kind and the factor of a limit such as `slower=2%`.
 
     Raises:
-        DtkError: it is no limit.
+        DtkError: the text is not a limit.
     """
     match = re.fullmatch(rf"({'|'.join(KINDS)})=(\d{{1,6}}(?:\.\d{{1,6}})?)%", text)
     if match is None:
@@ -59,13 +59,13 @@ def check_limits(comparison: Comparison, baseline: Sequence[Path], limits: Seque
 def _ratio(
     key: str, after: Sequence[RunRecord], before: Sequence[RunRecord], warmup_steps: int
 ) -> tuple[float, float | None, float | None]:
-    """Return the ratio as the table of figures has it, and its interval: over the runs, or over the steps of few."""
+    """Return the ratio shown in the table, and its interval over the runs, or over the steps if there are few runs."""
     ratio = ratio_of(next(quantity[3] for quantity in QUANTITIES if quantity[0] == key), after, before, warmup_steps)
     if ratio is None:
         raise DtkError(f"{before[0].path} or {after[0].path} has no {key}", fix="record it: record=light")
     if key != "step_time_s" or ratio.low is not None:
         return ratio.median, ratio.low, ratio.high
-    pairs = zip(*zip(after, before))  # Of those that make the ratio.
+    pairs = zip(*zip(after, before))  # The pairs that form the ratio.
     new, old = (estimate([time_s for run in runs for time_s in steps.times_s(run, warmup_steps)]) for runs in pairs)
     if None in (new.low, old.low):
         return ratio.median, None, None

@@ -51,7 +51,7 @@ def read(path: Path, limits: Limits, *, grows: bool) -> Metrics:
 
 
 def _windows(records: list[tuple[Window, bool]]) -> tuple[Window, ...]:
-    """Of (line, whether one that cannot be read stands before it)."""
+    """Return windows from pairs (line, whether an unreadable line precedes it)."""
     lines, torn = [], False
     for line, after in records:
         torn = torn or after
@@ -68,7 +68,7 @@ def _windows(records: list[tuple[Window, bool]]) -> tuple[Window, ...]:
         first = last.get(line.attempt, line.last - 1)
         last[line.attempt] = line.last
         samples = None
-        if not torn:  # Where a record before it is lost, it is not known of which steps its samples are.
+        if not torn:  # If a previous record is lost, the steps of its samples are unknown.
             with suppress(ValueError, TypeError):
                 samples = int(line.samples_hash, 16) & _MASK  # type: ignore[arg-type]
         if line.last > first:

@@ -17,13 +17,13 @@ TOLERANCE = {"float32": 1e-3, "tf32": 5e-3, "bfloat16": 2e-2, "float16": 2e-2}
 ROUNDING_HOOKS = {"none": 0.0, "fp16": 2e-2, "bf16": 2e-2, "int8": 2e-2}
 """Communication hook that only rounds each element of a gradient -> tolerance. Any other hook drops part of the
 gradients, and rounding does not explain the differences of losses that follow."""
-EXACT_STEPS = 20  # Losses are compared one by one up to here; rounding grows with every step, so later by stretches.
-STRETCH, LATER = 20, 2.5  # Steps whose mean loss is compared after that, and by how much more it may differ.
+EXACT_STEPS = 20  # Losses up to here are compared one by one, later ones by stretches, as rounding grows.
+STRETCH, LATER = 20, 2.5  # Length of a stretch whose mean losses are compared, and the factor of its tolerance.
 _SHOWN = 60  # Maximum number of characters of a value; chosen for a line of text.
 _MASK = (1 << 64) - 1  # Hashes are sums modulo 2^64, see `dtk.data.sampler.samples_sum`.
 
 Value = Callable[[RunRecord], Any]
-Sums = Mapping[int, tuple[int, int]]  # As `_sums` makes them.
+Sums = Mapping[int, tuple[int, int]]  # As returned by `_sums`.
 
 
 def task(run: RunRecord) -> str:
@@ -108,7 +108,7 @@ def _equal(key: str, title: str, runs: Sequence[tuple[str, RunRecord]], value: V
 
 
 def _apart(values: Sequence[tuple[str, RunRecord, Any]]) -> str:
-    """`ddp: 1.0; fsdp: none`, with only what differs of mappings; runs where repeats of one variant differ."""
+    """Return `ddp: 1.0; fsdp: none`, for mappings only the differences, or runs where repeats of a variant differ."""
     labels = {label for label, _, _ in values}
     repeats_differ = len(labels) < len({(label, _key(value)) for label, _, value in values})
     by_text: dict[str, list[str]] = {}
@@ -123,7 +123,7 @@ def _apart(values: Sequence[tuple[str, RunRecord, Any]]) -> str:
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, tuple):  # A name with a value that may be absent.
+    if isinstance(value, tuple):  # A name whose value may be absent.
         return f"{value[0]}={_shown(value[1])}"
     if isinstance(value, Mapping):
         value = value.get("name", "") if "name" in value else ", ".join(f"{k}={v}" for k, v in list(value.items())[:4])
@@ -192,7 +192,7 @@ def _compare_sums(expected: Sums, sums: Sums) -> tuple[int, int | None, int]:
         (stretch, low), (stretch_at_end, high) = expected[begin], expected[end]
         (run_begin, run_low), (run_end, run_high) = sums[begin], sums[end]
         if stretch != stretch_at_end or run_begin != run_end:
-            continue  # Between them a record is lost.
+            continue  # A record between them is lost.
         steps, last = steps + end - begin, end
         if (high - low - run_high + run_low) & _MASK:
             return steps, end, last
@@ -255,7 +255,7 @@ def _losses(runs: Sequence[tuple[str, RunRecord]], reference: RunRecord, toleran
 
 
 class _Gap(NamedTuple):
-    """Where two runs differ most."""
+    """The largest difference between two runs."""
 
     share: float
     """Relative difference of the losses."""
@@ -267,7 +267,7 @@ class _Gap(NamedTuple):
 
 
 def _furthest(pairs: Sequence[tuple[int, float, float]]) -> _Gap:
-    """Return the largest difference beside what is allowed: of single steps first, later of means over stretches."""
+    """Return the largest difference relative to its tolerance: of single steps first, later of means over stretches."""
 
     def gap(step: int, reference: float, loss: float, factor: float) -> _Gap:
         return _Gap(abs(reference - loss) / max(abs(reference), 1e-6), factor, step, reference, loss)

@@ -12,23 +12,23 @@ from diagnostics.evidence.limits import Limits, lines_of
 from diagnostics.runs.records import number, objects
 from dtk.compare.model import Disturbance, RunRecord
 
-CAPPED = "software_power_cap"  # At the power limit: usual under full load, but it explains lower clocks.
+CAPPED = "software_power_cap"  # Running at the power limit is usual under full load, but explains lower clocks.
 SLOWED_SHARE, CAPPED_SHARE = 0.05, 0.5  # Fraction of the samples; chosen: a smaller one changes no median.
 OTHERS_PERCENT = 15.0
 """Mean CPU use of other processes, in percent, from which they count as a disturbance."""
-BUSY_PERCENT = 85.0  # CPU of the machine in use from which on its users wait for each other.
+BUSY_PERCENT = 85.0  # CPU utilization of the machine in percent above which processes wait for each other.
 STOLEN_PERCENT = 5.0  # CPU that the hypervisor gave to other machines.
 
 
 def surrounded(run: RunRecord, begin_s: float, end_s: float, step_time_s: float, limits: Limits) -> RunRecord:
-    """Return the run with what was sampled between two points in time, on all nodes.
+    """Return the run with the samples between two points in time, on all nodes.
 
     Args:
-        run: gets energy_j, clocks_mhz and disturbances.
+        run: receives energy_j, clocks_mhz and disturbances.
         begin_s: start, seconds since 1970.
         end_s: end, seconds since 1970.
-        step_time_s: seconds of a step, over which the mean power makes its energy.
-        limits: of files.
+        step_time_s: duration of a step in seconds, which converts mean power to energy.
+        limits: limits of the files.
     """
     clocks: list[float] = []
     watts: list[float] = []
@@ -36,7 +36,7 @@ def surrounded(run: RunRecord, begin_s: float, end_s: float, step_time_s: float,
     for path in sorted((run.path / "telemetry").glob("node_*.jsonl"))[: limits.files]:
         samples: list[dict[str, Any]] = []
         if path.is_file() and not path.is_symlink():
-            with suppress(OSError, ValueError):  # What was read stands; the diagnosis names damaged files.
+            with suppress(OSError, ValueError):  # Keep what was read; the diagnosis reports damaged files.
                 for value in objects(lines_of(path, limits)):
                     time_s = number(value.get("time_s")) if value.get("kind") == "sample" else None
                     if time_s is not None and begin_s <= time_s <= end_s:

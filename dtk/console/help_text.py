@@ -13,11 +13,11 @@ TEXTS = Path(__file__).with_name("help")
 _ROW = re.compile(r"(?P<indent> +)(?P<left>\S(?:.*?\S)?)(?P<gap> {2,})(?P<right>\S.*)")
 _COMMAND = re.compile(r" +(?:dtk|python|torchrun) ")
 _WHOLE_WORDS: Any = {"break_long_words": False, "break_on_hyphens": False}
-LEAST = 28  # Columns that the right one of two must have; with fewer it begins on a line of its own.
+LEAST = 28  # Minimum width of the right column; with less, it begins on a separate line.
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """argparse's, with description and epilog folded line by line."""
+    """Formatter that wraps description and epilog line by line."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return textwrap.indent(fold(textwrap.dedent(text), width - len(indent)), indent)
@@ -52,7 +52,7 @@ def _line(line: str, width: int) -> list[str]:
 
 
 def _plain(line: str, width: int) -> list[str]:
-    """One column: prose, an item of a list, or a command that can still be copied."""
+    """Wrap prose, an item of a list, or a command, which can still be copied."""
     indent = " " * (len(line) - len(line.lstrip()))
     if _COMMAND.match(line):
         parts = _wrapped(line.strip(), width - 2, indent, indent + " " * 4)
@@ -66,6 +66,6 @@ def _wrapped(text: str, width: int, first: str, below: str | None = None) -> lis
 
 
 def show_help(parser: argparse.ArgumentParser) -> int:
-    """Answer a command that was given no subcommand with its help; returns exit code 0."""
+    """Print the help of a command without a subcommand; return exit code 0."""
     parser.print_help()
     return 0

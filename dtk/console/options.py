@@ -72,20 +72,20 @@ def whole(least: int, most: int) -> Callable[[str], int]:
 
 
 def read_options(module: str) -> dict[str, Any]:
-    """Return the table of options that lies beside a module under its name; TOML, which costs a command no start."""
+    """Return the table of options in the TOML file beside a module, which has the module's name."""
     return tomllib.loads(Path(module).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
 def add_options(parser: argparse._ActionsContainer, table: Mapping[str, Any], **values: Any) -> None:
-    """Add the options of a table: name or names -> what `add_argument` takes.
+    """Add the options of a table: name or names -> arguments of `add_argument`.
 
     A text alone is a flag, or a common option (options.toml) with a help of its own; `true` is a common option as it
     is. `whole = [least, most]` and `above_zero = most` bound a number, whose default ends the help; options with the
     same `either` exclude each other.
 
     Args:
-        parser: gets them.
-        table: of the options.
+        parser: parser that receives the options.
+        table: table of the options.
         values: what stands for `{name}` in it: in a text, a sequence as a list; alone, whatever it is.
     """
     common, groups = read_options(__file__), dict[str, argparse._ActionsContainer]()
@@ -111,7 +111,7 @@ def add_options(parser: argparse._ActionsContainer, table: Mapping[str, Any], **
 
 
 def _filled(key: str, entry: Any, values: Mapping[str, Any]) -> Any:
-    if entry == argparse.SUPPRESS:  # argparse tests for this very object.
+    if entry == argparse.SUPPRESS:  # argparse compares by identity.
         return argparse.SUPPRESS
     for name, value in values.items() if isinstance(entry, str) else ():
         if key != "help" and entry == f"{{{name}}}":
@@ -130,11 +130,11 @@ def add_command(
     """Add a subcommand.
 
     Args:
-        commands: gets it.
+        commands: receives the command.
         name: of the command; also of its help text (`help_text.read_text`), unless the table has another `text`.
         table: help, usage, text, defaults and options, all but the first optional.
-        run: answers it; None = its help does.
-        values: what stands for `{name}` in the options and in the help text.
+        run: runs the command; None prints its help.
+        values: replacements of `{name}` in the options and in the help text.
     """
     about, text = str(table["help"]), str(table.get("text", name))
     parser: Parser = commands.add_parser(name, text=text, values=values, help=about, usage=table.get("usage"))
@@ -145,7 +145,7 @@ def add_command(
 
 
 def taken(kind: type[Options], arguments: argparse.Namespace, **more: Any) -> Options:
-    """Build a dataclass from the options that are called like its fields, lists as tuples, and from `more`."""
+    """Build a dataclass from the options named like its fields, with lists as tuples, and from `more`."""
     given = {field.name: getattr(arguments, field.name) for field in fields(kind) if field.name not in more}
     more |= {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     made: Options = kind(**more)

@@ -1,4 +1,4 @@
-"""Writes the result of a command to standard output or a file. Imports nothing slow."""
+"""Writes the result of a command to standard output or a file. Imports no slow modules."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from diagnostics.contract.formatting import clean
 from dtk.errors import DtkError, refused
 
 _UNSEEN = re.compile(r"(?!\t|\n|\x1b\[[\d;]*m)[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""What a terminal obeys but for colours: control characters, and those that turn the direction of text."""
+"""Sequences that a terminal interprets, other than colors: control characters, and those that change text direction."""
 
 
 def columns() -> int | None:
@@ -19,7 +19,7 @@ def columns() -> int | None:
 
 
 def colours(choice: str = "auto") -> bool:
-    """Whether colours are wanted: `always`, `never`, or as standard output is a terminal whose user wants them."""
+    """Return whether to use colors: `always`, `never`, or `auto`, which checks the terminal, NO_COLOR and TERM."""
     if choice != "auto":
         return choice == "always"
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
@@ -29,7 +29,7 @@ def put(text: str) -> None:
     """Write to standard output, all of it, in the characters that it can show: names may be somebody else's.
 
     Raises:
-        DtkError: it is full, or broken in another way than by a reader that has seen enough.
+        DtkError: writing fails, except with a broken pipe, which raises BrokenPipeError.
     """
     encoding, text = sys.stdout.encoding or "utf-8", _UNSEEN.sub(lambda sign: clean(sign[0]), text)
     try:
@@ -57,7 +57,7 @@ def check_page(path: Path | None, default: Path) -> None:
     """
     if path is None:
         return
-    if path == Path():  # also an empty name
+    if path == Path():  # Includes an empty name.
         raise DtkError("--html names no file", fix=f"write --html {default}")
     if path.is_dir():
         raise DtkError(f"cannot write {path}", "it is a folder", f"write --html {path / default}")

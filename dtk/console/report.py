@@ -25,13 +25,13 @@ def hand_over(
 
     Args:
         arguments: with `json`, and perhaps `html`, `markdown` and `color`.
-        report: what is shown.
-        as_json: makes plain values of it.
-        document: makes the document of it.
-        named: for the document of a terminal; `page=True` stands for the path of the page, if it was written.
+        report: the report.
+        as_json: converts the report to JSON values.
+        document: converts the report to a document.
+        named: options of the terminal document; `page=True` is replaced by the path of the page, if written.
 
     Raises:
-        DtkError: something could not be written; what is wrong with the page is raised after the text is out.
+        DtkError: writing failed; an error of the page is raised after the text is written.
     """
     from diagnostics.report import html, jsonform, markdown, terminal
 

@@ -108,7 +108,7 @@ def _about(path: Path) -> dict[str, int | None]:
 
 
 def _named(variable: str, flags: dict[str, int]) -> Iterator[Finding]:
-    """Interfaces that a variable asks for: by prefix for NCCL (`=` exact, `^` all but these), exact names for gloo."""
+    """Check the interfaces that a variable names: by prefix for NCCL (`=` exact, `^` exclusion), exactly for gloo."""
     value = os.environ.get(variable, "")
     if not value or (value.startswith("^") and variable.startswith("NCCL")):
         return

@@ -84,7 +84,7 @@ def _gathered(
 
 
 def _meet(here: Place, seconds: float) -> PrefixStore:
-    """Return the store of all ranks; unlike env://, it waits for no rank, so that missing ones can be named."""
+    """Return the store of all ranks; unlike env://, it does not wait for them, so that missing ones can be named."""
     address = f"{here.master[0]} port {here.master[1]}"
     fix = "check MASTER_ADDR, MASTER_PORT and the firewall"
     if not here.serve and (why := _closed(here.master, seconds)):

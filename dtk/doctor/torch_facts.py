@@ -1,4 +1,4 @@
-"""`python -m dtk.doctor.torch_facts`: what torch is and sees here, as one line of JSON. Run in a process of its own."""
+"""`python -m dtk.doctor.torch_facts`: prints facts about torch and its devices as JSON. Runs in a separate process."""
 
 from typing import Any
 

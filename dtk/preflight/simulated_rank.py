@@ -126,7 +126,7 @@ class Issued(dist.Work):
         return self._source
 
     def get_future(self) -> Any:
-        """Complete. Inside backward (DDP's buckets) it is waited for when backward ends, elsewhere here."""
+        """Return a completed future; `wait` is called immediately, or inside backward (DDP's buckets) at its end."""
         future: Future[list[Tensor]] = Future()
         self._fetch()
         future.set_result(self._tensors)

@@ -1,1 +1,1 @@
-"""What `dtk ls`, `show`, `rerun` and `rm` share: which run was named, which are selected, what may be removed."""
+"""Functions shared by `dtk ls`, `show`, `rerun` and `rm`: which run is named or selected, and what may be removed."""

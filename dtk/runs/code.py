@@ -1,4 +1,4 @@
-"""Whether code, versions, data and ranks are still those in the manifest of a run. Imports no torch."""
+"""Compares code, versions, data and ranks with the manifest of a run. Imports no torch."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ from dtk.errors import DtkError
 from dtk.record.manifest import git_state, versions
 from dtk.runs.find import find_readable
 
-_SHOWN = 10  # Displayed characters of a commit.
+_SHOWN = 10  # Number of characters shown of a commit.
 
 
 def read_manifest(run: Path) -> dict[str, Any]:
@@ -81,12 +81,12 @@ def compare_code(manifest: Mapping[str, Any], *runs_folders: Path) -> Comparison
 
 
 def _is_complete(git: Mapping[str, Any]) -> bool:
-    """Whether git said in time what is not committed."""
+    """Return whether git reported all uncommitted changes in time."""
     return git.get("dirty") is False or (git.get("dirty") is True and git.get("diff_sha256") is not None)
 
 
 def ground_differences(manifest: Mapping[str, Any], data_sha256: Any, world_size: int) -> list[str]:
-    """Return how the data that is there now and the ranks differ from those of the run."""
+    """Return how the current data and ranks differ from those of the run."""
     differences = []
     before = as_mapping(manifest.get("data")).get("sha256")
     if before is not None and before != data_sha256:
@@ -101,11 +101,11 @@ def earlier_run(name: str, *, strict: bool) -> Path:
     """Return the folder of the run to run again, and say how its code differs; `strict` refuses what does.
 
     Raises:
-        DtkError: no such run, a damaged one or of a newer dtk; or `strict` and other code.
+        DtkError: the run does not exist, is damaged or of a newer dtk, or `strict` is set and the code differs.
     """
     path = Path(find_readable(name).path)
     manifest, folders = read_manifest(path), [path.absolute().parent]
-    with suppress(DtkError):  # Told where the configuration is needed.
+    with suppress(DtkError):  # Reported where the configuration is needed.
         folders.append(Path(read_stored(RunPaths(path), f"--rerun {path}").plain["runs_folder"]))
     differs = compare_code(manifest, *folders).words(clean(path.name))
     if differs and strict:
@@ -116,7 +116,7 @@ def earlier_run(name: str, *, strict: bool) -> Path:
 
 
 def warn_of_other_inputs(run: Path, plain: dict[str, Any], data: dict[str, Any], world_size: int) -> None:
-    """Say that data or ranks are others than those of the run, unless other ones were asked for."""
+    """Warn if data or ranks differ from those of the run, unless different ones were requested."""
     before, manifest = read_stored(RunPaths(run), f"--rerun {run}").plain, read_manifest(run)
     for section, record in (("data", "data"), ("launcher", "topology")):
         if before[section] != plain[section]:
@@ -126,6 +126,6 @@ def warn_of_other_inputs(run: Path, plain: dict[str, Any], data: dict[str, Any],
 
 
 def _warn(text: str) -> None:
-    """Print one line, on one rank only."""
+    """Print one line on rank 0 only."""
     if os.environ.get("RANK", "0") == "0":
         print(f"dtk: warning: {clean(text)}", file=sys.stderr)

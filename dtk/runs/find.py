@@ -14,7 +14,7 @@ def find(name: str, folder: Path = RUNS) -> Path:
     """Return the folder of a run, given its path, its id, the beginning of its id, or `last`.
 
     Raises:
-        DtkError: there is none, or several.
+        DtkError: no run matches, or several do.
     """
     try:
         return find_run(name, folder)
@@ -26,7 +26,7 @@ def find_readable(name: str, folder: Path = RUNS) -> Run:
     """Return the run of that name, which must be readable.
 
     Raises:
-        DtkError: there is none, or it is damaged or of a newer dtk.
+        DtkError: the run does not exist, is damaged or of a newer dtk.
     """
     run = read_run(find(name, folder))
     if run.unreadable:

@@ -14,12 +14,12 @@ from diagnostics.runs.processes import still_runs
 from diagnostics.runs.records import mapping
 
 _LAST = ("manifest.json", "status.json")
-"""Removed after all else: what a removal leaves when it is cut off is still a run that can be removed."""
+"""Files removed last, so that an interrupted removal leaves a run folder that can still be removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What a folder holds, links not followed."""
+    """Contents of a folder, without following links."""
 
     files: int
     bytes: int
@@ -73,7 +73,7 @@ def remove(path: Path) -> None:
     """Delete a run folder, its status and manifest last.
 
     Raises:
-        OSError: something in it cannot be removed; the rest may be gone.
+        OSError: something in it cannot be removed; other files may already have been removed.
     """
     if path.is_symlink() or not path.is_dir():
         raise NotADirectoryError(f"{path} is not a folder")

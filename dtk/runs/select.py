@@ -19,7 +19,7 @@ SORTS: dict[str, Callable[[Run], Any]] = {
     "steps": lambda run: _LAST if run.step is None else -run.step,
     "tokens/s": lambda run: _LAST if run.tokens_per_s is None else -run.tokens_per_s,
 }
-"""By what runs are sorted, the best or newest first; a run without the figure comes last."""
+"""Sort keys of runs, the best or newest first; runs without the value come last."""
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
@@ -33,12 +33,12 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
 
 
 def selects(arguments: argparse.Namespace) -> bool:
-    """Whether any of those options was given."""
+    """Return whether any of those options is given."""
     return bool(arguments.state or arguments.failed or arguments.older_than is not None)
 
 
 def check_selection(arguments: argparse.Namespace) -> None:
-    """Refuse `--failed` beside `--state`: the one reads it as both, the other as either, and runs may be removed.
+    """Reject `--failed` combined with `--state`, as the combination is ambiguous and runs may be removed.
 
     Raises:
         DtkError: both are given.

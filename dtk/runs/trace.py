@@ -22,25 +22,25 @@ from diagnostics.runs.records import as_mapping, objects
 from dtk.errors import DtkError, refused
 
 Event = dict[str, Any]
-Position = tuple[str, int]  # Key of a group, and position in it: the same on every rank that joins a collective.
-PIDS = 1000  # Process numbers of a rank in the trace: the first is its own, the others are those of its profiler.
+Position = tuple[str, int]  # Key of a group, and position in it: equal on all ranks that join a collective.
+PIDS = 1000  # Number of process ids per rank in the trace: the first for the rank, the others for its profiler.
 _RANK = re.compile(r"(?:rank|node)_(\d{1,7})\.(?:jsonl|json\.gz|ring)")
 
 
 @dataclass(slots=True)
 class Merge:
-    """The merge of one run into one file."""
+    """Merge of all records of a run into one file."""
 
     folder: Path
     limits: Limits = field(default_factory=Limits)
     problems: list[str] = field(default_factory=list)
-    """Files that cannot be read, or not to their end."""
+    """Files that cannot be read, or only partly."""
     events: int = 0
     ranks: set[int] = field(default_factory=set)
     flows: dict[Position, tuple[float, int, float, int]] = field(default_factory=dict)
-    """Collective -> when the first rank came to it, which that is, and the same of the last."""
+    """Collective -> time and rank of the first arrival, then time and rank of the last."""
     numbers: dict[Position, int] = field(default_factory=dict)
-    """Collective -> number of its flow: Perfetto drops a flow whose id is no number."""
+    """Collective -> id of its flow, as Perfetto drops a flow whose id is not a number."""
     culprits: dict[int, str] = field(default_factory=dict)
     """Rank -> cause."""
     guilty: set[tuple[int, str, int | None]] = field(default_factory=set)
@@ -73,7 +73,7 @@ class Merge:
             raise DtkError(f"{self.folder} has nothing to draw", fix="record it: record=light, or full for regions")
 
     def _all(self) -> Iterator[Event]:
-        with suppress(Exception):  # What cannot be diagnosed is drawn all the same.
+        with suppress(Exception):  # A run that cannot be diagnosed is still drawn.
             for cause in diagnose(self.folder, Options(limits=self.limits)).root_causes:
                 self.culprits |= dict.fromkeys(cause.ranks, cause.cause)
                 if cause.group is not None:
@@ -95,7 +95,7 @@ class Merge:
                 yield {"ph": "M", "pid": rank * PIDS, "tid": thread, "name": "thread_name", "args": {"name": title}}
 
     def _align(self) -> None:
-        """Compare all clocks with the first rank's, and note who comes first and last to each collective."""
+        """Compare all clocks with the first rank's, and record the first and last arrival at each collective."""
         first: dict[str, dict[int, float]] = {}
         for rank, ring in self._rings():
             times: dict[str, dict[int, float]] = {}
@@ -183,11 +183,11 @@ class Merge:
             self.problems.append(f"{path.name}: {scan.problem}")
 
     def _us(self, rank: int, time_s: float) -> float:
-        """Return microseconds since the run began, by the first rank's clock."""
+        """Return microseconds since the start of the run, by the first rank's clock."""
         return (float(time_s) - self.shifts_s.get(rank, 0.0) - self.origin_s) * 1e6
 
     def _files(self, name: str) -> list[tuple[int, Path]]:
-        """Return the regular files of a folder of records by their rank or node."""
+        """Return the regular files of a folder of records with their rank or node."""
         files = []
         with suppress(OSError):
             for path in (self.folder / name).iterdir():

@@ -17,10 +17,10 @@ _LONGEST = 60  # Maximum characters of a value in a table.
 
 
 def why(run: Path, key: str, *, as_json: bool) -> str:
-    """Return who set a key, or all keys of a section.
+    """Return which file or override set a key, or all keys of a section.
 
     Raises:
-        DtkError: no such key, or the run has no record of it.
+        DtkError: the key does not exist, or the run has no record of it.
     """
     origins = _read(run)
     keys = [name for name in origins.values if name == key or name.startswith(f"{key}.")]
@@ -49,7 +49,7 @@ def _read(run: Path) -> Origins:
 
 
 def _key(origins: Origins, key: str) -> str:
-    """Return the value of a key, the setting that decides it, and those that it overrules, newest first, as text."""
+    """Return the value of a key, the setting that determines it, and overridden settings, newest first, as text."""
     last, *overruled = reversed(origins.keys[key])
     lines = [f"{clean(key)} = {_value(origins.values[key])}", f"  set by  {_place(last, origins)}"]
     if last.written and last.written != _value(origins.values[key]):

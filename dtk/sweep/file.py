@@ -18,7 +18,7 @@ from dtk.sweep.values import refuse_endless, spelled
 
 METHODS = ("grid", "random", "bayes")
 KEYS, SPACE = (tuple(words.split()) for words in table_beside(__file__).values())
-MOST_BYTES = 300_000  # Read in seconds; ten thousand values, which is the most, take less.
+MOST_BYTES = 300_000  # Read in seconds; the maximum of ten thousand values takes less.
 _DEEPEST = 20  # Maximum depth of brackets.
 CHOICES = "${args_no_hyphens}"  # W&B's name for the parameters of a point as `key=value` words.
 DEFAULT = ["${env}", "${interpreter}", "-m", "dtk.run", "tracker=wandb", CHOICES]
@@ -29,11 +29,11 @@ _NUMBERS = ("min", "max", "mu", "sigma", "q", "a", "b")
 
 @dataclass(frozen=True, slots=True)
 class SweepFile:
-    """The sweep that a file describes."""
+    """Contents of a sweep file."""
 
     path: Path
     content: dict[str, Any]
-    """The whole file, for the search and for the server."""
+    """The whole file, for the search and the server."""
     method: str
     parameters: dict[str, dict[str, Any]]
     """Group or dotted key -> its space of values."""
@@ -45,7 +45,7 @@ class SweepFile:
 
     @property
     def stops_early(self) -> bool:
-        """Whether runs that do worse than others are stopped early."""
+        """Return whether runs that do worse than others are stopped early."""
         return "early_terminate" in self.content
 
 

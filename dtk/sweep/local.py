@@ -68,7 +68,7 @@ def without_tracker(fixed: Sequence[str]) -> list[str]:
 
 
 def check(job: Job) -> None:
-    """Refuse what could not be run, before anything is.
+    """Reject what cannot be run, before the first run.
 
     Raises:
         DtkError: options that do not go together; for random and Bayesian searches an unknown key, choice or type in
@@ -126,7 +126,7 @@ def opened(job: Job, *, resume: bool) -> Sweep:
 
 
 def run(job: Job, sweep: Sweep) -> int:
-    """Run what is left of a sweep; the exit code as of `Runner.exit_code`."""
+    """Run the remaining points of a sweep; return the exit code of `Runner.exit_code`."""
     watch = EarlyStop(job.search, sweep) if job.file.stops_early else None
     runner = Runner(sweep, job.config_dir, total_runs(job, sweep), watch)
     if job.file.method == "grid":
@@ -142,7 +142,7 @@ def total_runs(job: Job, sweep: Sweep) -> int:
 
 
 def _propose(job: Job, sweep: Sweep, runner: Runner) -> None:
-    """Point after point, each chosen knowing all earlier ones and checked before it is run."""
+    """Propose and run one point after another, each chosen from all earlier results and checked before its launch."""
     assert job.cap is not None
     while len(sweep.points) < job.cap:
         earlier = tried(sweep)

@@ -15,7 +15,7 @@ METHOD = "multirun"
 
 
 def multirun(arguments: argparse.Namespace) -> int:
-    """Run every combination, `repeats=` times, and compare.
+    """Run every combination `repeats=` times, and compare the runs.
 
     Args:
         arguments: of `dtk run`: overrides, config_dir, rerun, cfg, resume.
@@ -24,7 +24,7 @@ def multirun(arguments: argparse.Namespace) -> int:
         the worst exit code of the runs, see `dtk.run.main`.
 
     Raises:
-        DtkError: anything wrong in any point; then none has run.
+        DtkError: a point is invalid; none has run then.
     """
     given, repeats = take_repeats(arguments.overrides)
     config_dir, earlier, trust = arguments.config_dir, arguments.rerun, arguments.trust

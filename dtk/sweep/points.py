@@ -12,8 +12,8 @@ from dtk.config.strict import from_plain
 from dtk.errors import DtkError
 from dtk.launch.prepare import compose_point, place_point
 
-REPEATS = "repeats"  # What is typed like an override and belongs to the sweep: how often every point is run.
-MOST_REPEATS = 100  # Chosen: intervals hardly shrink beyond.
+REPEATS = "repeats"  # Typed like an override, but belongs to the sweep: the number of runs of each point.
+MOST_REPEATS = 100  # Chosen: more runs hardly reduce the intervals.
 NO_RESUME = DtkError("resume= continues one run", "a sweep starts new ones", "use --resume to continue a sweep")
 
 
@@ -23,20 +23,20 @@ class Point:
 
     index: int
     name: str
-    """Name that distinguishes it from the other points: `strategy=ddp`."""
+    """Name that distinguishes the point from the others: `strategy=ddp`."""
     overrides: list[str]
-    """All its overrides, in Hydra's grammar."""
+    """All overrides of the point, in Hydra's grammar."""
     config: dict[str, Any]
-    """Resolved, as a run folder holds it; empty for one that was proposed and could not be composed."""
+    """Resolved configuration, as in a run folder; empty for a proposed point that could not be composed."""
     values: dict[str, Any]
-    """Parameter -> value as the search proposed it; empty without a search."""
+    """Parameter -> value proposed by the search; empty without a search."""
     origins: str
     """Which file or override set each key, in the form of origins.json."""
     earlier: str | None
-    """The run folder whose configuration was taken instead of conf/."""
+    """The run folder whose configuration is used instead of conf/."""
 
     def thaw(self, sweep: str) -> Resumed:
-        """Return the point as a run of its own, as it was composed, even if conf/ has changed since.
+        """Return the point as a separate run, as it was composed, even if conf/ has changed since.
 
         Args:
             sweep: id of the sweep; W&B groups its runs by it unless another group was chosen.
@@ -84,7 +84,7 @@ def freeze(
     """Compose and check one point as a run of its own.
 
     Raises:
-        DtkError: anything that would keep it from being launched.
+        DtkError: the point cannot be launched.
     """
     composed = compose_point(overrides, config_dir, earlier, trust=trust)
     if composed.paths is not None:

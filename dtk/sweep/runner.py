@@ -32,7 +32,7 @@ class Watch(Protocol):
     """Whether it stopped the run."""
 
     def following(self, trial: Trial) -> AbstractContextManager[None]:
-        """Watches as long as the context is open; `trial.run` is set when there is a run folder."""
+        """Watch a run as long as the context is open; `trial.run` is set once its run folder exists."""
 
 
 class Runner:
@@ -42,7 +42,7 @@ class Runner:
         self.sweep = sweep
         self.config_dir = config_dir
         self.total = total
-        """Runs in all, for the headlines; None = the search decides."""
+        """Total number of runs, for the headlines; None = the search decides."""
         self.watch = watch
         self.codes: list[int] = []
         self._number = 0
@@ -86,7 +86,7 @@ class Runner:
         self.codes.append(USER_ERROR)
 
     def _run(self, point: Point, before: Trial | None, trial: Trial) -> int:
-        """Launch, close the record of the run and return its exit code."""
+        """Launch a run, record its end and return its exit code."""
         state, reason = "", ""
         following = self.watch.following(trial) if self.watch is not None else nullcontext()
         try:

@@ -21,7 +21,7 @@ _NO_NUMPY_1 = (3, 13)  # The package asks for numpy below 2, and from this Pytho
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A point that was run, for the search."""
+    """One point that was run, as input of the search."""
 
     name: str
     values: dict[str, Any]
@@ -63,7 +63,7 @@ class Search:
 
         Args:
             tried: all points so far, in their order.
-            seed: makes the proposal a function of it and of `tried`.
+            seed: makes the proposal a deterministic function of `tried`.
         """
         import numpy as np
 
@@ -76,12 +76,12 @@ class Search:
         return _values(proposed[0]) if proposed and proposed[0] is not None else None
 
     def ends(self, running: Tried, others: Sequence[Tried]) -> bool:
-        """Whether hyperband stops a run, compared with the others at the same step."""
+        """Return whether hyperband stops a run, compared with the others at the same step."""
         runs = [self._run(point) for point in (*others, running)]
         return any(run is runs[-1] for run in self._package.stop_runs(self.file.content, runs))
 
     def reached(self, tried: Tried) -> bool:
-        """Whether a run has reached the target of the metric, which ends the search."""
+        """Return whether a run has reached the target of the metric, which ends the search."""
         metric = self.file.metric
         if "target" not in metric:
             return False
@@ -143,5 +143,5 @@ def load(file: SweepFile) -> Search:
 
 
 def _values(run: Any) -> dict[str, Any]:
-    """Parameter -> value of a proposal, in plain types."""
+    """Return parameter -> value of a proposal, in plain types."""
     return {str(key): plain(entry["value"]) for key, entry in run.config.items()}

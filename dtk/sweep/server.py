@@ -1,4 +1,4 @@
-"""Hands a sweep file to a W&B server and runs its agent here, by W&B's own library."""
+"""Passes a sweep file to a W&B server and runs its agent here, using W&B's library."""
 
 import os
 import subprocess
@@ -22,10 +22,10 @@ def check_server(job: Job) -> None:
     """Make sure that W&B can be asked, and that its runs would tell it anything.
 
     Raises:
-        DtkError: no package, no key, or a file whose runs are not tracked.
+        DtkError: the package or the key is missing, or the file's runs are not tracked.
     """
     spec = find_spec("wandb")
-    if spec is None or spec.origin is None:  # A mere folder of that name, such as the ./wandb of W&B itself.
+    if spec is None or spec.origin is None:  # A plain folder of that name, such as the ./wandb created by W&B.
         raise DtkError("--wandb needs the package wandb", fix=f"install it: {install('wandb')}")
     if not has_key(base_url()):
         why = f"neither WANDB_API_KEY nor the netrc file has one for {base_url()}"
@@ -37,7 +37,7 @@ def check_server(job: Job) -> None:
 
 
 def hand_over(job: Job, count: int | None) -> int:
-    """Create the sweep at the server and work for it until it ends; the agent's exit code, 1 for any failure.
+    """Create the sweep at the server and run its agent until it ends; return 0, or 1 for any failure.
 
     Raises:
         DtkError: the server refused the sweep, or cannot be reached.
@@ -47,7 +47,7 @@ def hand_over(job: Job, count: int | None) -> int:
     process = subprocess.Popen([sys.executable, "-m", "wandb", "agent", *options, sweep], env=_environment())
     code = None
     while code is None:
-        with suppress(KeyboardInterrupt):  # The agent got it too, and lets its run write a checkpoint.
+        with suppress(KeyboardInterrupt):  # The agent received it too, and lets its run write a checkpoint.
             code = process.wait()
     say(f"another agent, here or elsewhere: {command('agent', sweep, name='wandb')}")
     return 1 if code else 0

@@ -18,7 +18,7 @@ def save(sweep: Sweep, project: str, entity: str | None, axis: str) -> str:
     """Save the report and return its address: the comparison as text, curves, final figures, and what differs.
 
     Raises:
-        DtkError: the library is not installed, or the server did not take it.
+        DtkError: the library is not installed, or the server rejected the report.
     """
     if find_spec("wandb_workspaces") is None:
         fix = f"install it: {install('wandb-reports')}"
@@ -45,7 +45,7 @@ def save(sweep: Sweep, project: str, entity: str | None, axis: str) -> str:
 
 
 def _varied(sweep: Sweep) -> list[str]:
-    """Return the keys that tell the points apart, as W&B names them, where each point has several runs to group."""
+    """Return the keys that distinguish the points, as W&B names them, if each point has several runs to group."""
     if sweep.about.repeats == 1:
         return []
     keys = dict.fromkeys(parse(word).key_or_group for point in sweep.points for word in point.name.split())

@@ -20,10 +20,10 @@ from dtk.sweep.search import Tried
 if TYPE_CHECKING:
     from diagnostics.report.document import Document
 
-MOST_BYTES = 32 * 1024 * 1024  # Of metrics.jsonl; a longer one is read up to there.
+MOST_BYTES = 32 * 1024 * 1024  # Maximum bytes of metrics.jsonl; the rest of a longer file is ignored.
 COMPARED = ("multirun", "grid")
 """Other searches look for what learns best; which of their points is faster is another question."""
-_MOST_RANKED = 20  # Chosen: one screen; further ones are only counted.
+_MOST_RANKED = 20  # Chosen: one screen; further points are only counted.
 _STATES = {"finished": "finished", "running": "running", STOPPED_EARLY: "killed", "preempted": "preempted"}
 
 
@@ -34,7 +34,7 @@ def tried(sweep: Sweep, but: Trial | None = None) -> list[Tried]:
 
 
 def look(trial: Trial, values: dict[str, Any]) -> Tried:
-    """Return a run's current state: complete records of metrics.jsonl and figures of summary.json, numbers only."""
+    """Return a run's current state: complete records of metrics.jsonl and values of summary.json, numbers only."""
     history: list[dict[str, Any]] = []
     figures: dict[str, Any] = {}
     if trial.run is not None:
@@ -50,7 +50,7 @@ def _numbers(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def say_ending(sweep: Sweep, code: int, again: str, total: int, metric: dict[str, Any] | None = None) -> None:
-    """Print how the sweep ended, the points by the metric if there is one, and the comparison of its runs."""
+    """Print how the sweep ended, the points ranked by the metric if there is one, and the comparison of its runs."""
     last = last_trials(sweep)
     names = {point.index: point.name for point in sweep.points}
     done = [trial for trial in last if trial.state in DONE]

@@ -11,7 +11,7 @@ def spelled(key: str, value: Any) -> str:
     """Return a parameter and its value as `KEY=VALUE`.
 
     Raises:
-        DtkError: null, a dictionary, or a text that Hydra's grammar reads as something else.
+        DtkError: null, a dictionary, or a text that Hydra's grammar parses differently.
     """
     value = plain(value)
     refuse_endless(key, value)
@@ -27,7 +27,7 @@ def spelled(key: str, value: Any) -> str:
     if override.is_sweep_override():
         raise _unsafe(key, value, "with its comma it would be several values")
     read = override.value()
-    # YAML takes 1e-3 for a text and Hydra for the number that was meant.
+    # YAML parses 1e-3 as a text, and Hydra as the number that was meant.
     meant = isinstance(value, str) and isinstance(read, int | float) and not isinstance(read, bool)
     if not meant and (type(read) is not type(value) or read != value):
         raise _unsafe(key, value, f"it would be read as {read!r}")
@@ -35,7 +35,7 @@ def spelled(key: str, value: Any) -> str:
 
 
 def refuse_endless(key: str, value: Any) -> None:
-    """Refuse YAML's .inf and .nan.
+    """Reject YAML's .inf and .nan.
 
     Raises:
         DtkError: it is one of them, or a list with one.

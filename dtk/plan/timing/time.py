@@ -152,7 +152,7 @@ class _Job:
             self.parts.append(_Part(blocks, *alike[kind], tuple(every > 0 and i % every == 0 for i in blocks)))
 
     def _stage_seconds(self, seconds: Seconds, blocks: range) -> Seconds:
-        """Return the seconds of a stage with what its layers wait for: all of it, as each result is needed at once."""
+        """Add the time in which layers wait for collectives: all of it, as each result is needed immediately."""
         if blocks.stop != len(self.layout.blocks):
             seconds = dataclasses.replace(seconds, head_forward=0.0, head_backward=0.0)
         if self.job_mesh.tp * self.job_mesh.cp * self.job_mesh.ep == 1:
@@ -229,7 +229,7 @@ class _Job:
         owners = owned_elements(shapes, ranks) if deals else [sum(map(prod, shapes))]
         updating_s = self._update(walk, part, max(owners))
         if deals and communicates:
-            # Each rank sends what it updated, after all have updated; one without parameters sends an element as well.
+            # Each rank sends its updated parameters once all have updated; a rank without parameters sends an element.
             for owned in owners:
                 walk.communicate("broadcast", "dp", 4 * max(1, owned))
         return updating_s
