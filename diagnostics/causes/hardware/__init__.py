@@ -1,1 +1,1 @@
-"""Causes in a device itself, one per file."""
+"""Causes related to a single device, one per file."""

@@ -1,4 +1,4 @@
-"""What the causes about devices share: the devices concerned, and the text where no working device was observed."""
+"""Shared by the causes about devices: the affected devices, and the text if no working device was observed."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,19 +12,19 @@ from diagnostics.contract.formatting import Phrase
 
 _SHARED = Texts(__file__)
 Words = Callable[[DeviceHealth, Sequence[DeviceHealth]], tuple[Phrase, Phrase | str]]
-"""Says of the worst device, beside all that were looked at, what it does: a clause, and the measured value."""
+"""Describes the worst device among all that were checked: a clause, and the measured value."""
 
 
 def device_cause(
     file: str, known: Callable[[DeviceHealth], bool], badness: Callable[[DeviceHealth], float], words: Words
 ) -> Cause[tuple[NodeHealth, ...]]:
-    """Return a cause that lies in single devices.
+    """Return a cause that affects single devices.
 
     Args:
         file: `__file__` of its module; its texts have a row `fix` with the cause's remedy.
-        known: whether a device was looked at for it while it worked.
-        badness: 0 = nothing is wrong with it; the larger, the worse.
-        words: puts the worst device into words.
+        known: whether a device was checked for this cause while it was working.
+        badness: severity; 0 means that the device is not affected.
+        words: describes the worst device.
     """
 
     def text(finding: Finding, bad: Sequence[DeviceHealth], devices: Sequence[DeviceHealth]) -> Text:

@@ -1,4 +1,4 @@
-"""A device failed: its memory, its link, its own processor, or its place on the bus."""
+"""A device failed: its memory, its link, its processor, or its connection to the bus."""
 
 from msgspec.structs import replace
 
@@ -8,12 +8,12 @@ from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import EvidenceItem, Finding, Text, worded
 
 _SHOWN = 8
-"""Lines that a finding cites."""
+"""Maximum number of lines that a finding cites."""
 _CONFIDENCE = 0.93
-"""An event of the kernel's log may be older than the job."""
+"""An event in the kernel log may be older than the job."""
 _TEXTS = Texts(__file__)
 MEANINGS: dict[int, str] = table_beside(__file__)["meanings"]
-"""Xid -> what the device reported; 0 is any other."""
+"""Xid -> what the device reported; 0 is the entry for all other Xids."""
 
 
 def _words(finding: Finding, events: tuple[Event, ...]) -> Text:
@@ -25,7 +25,7 @@ def _words(finding: Finding, events: tuple[Event, ...]) -> Text:
             xid=f" (Xid {event.code})" if event.by_driver else "",
             device=f" on {event.device}" if event.device else "",
         )
-        for event in sorted(events, key=lambda event: not event.by_driver)  # These name the device as well.
+        for event in sorted(events, key=lambda event: not event.by_driver)  # These also name the device.
         if event.by_driver or not any(other.by_driver and other.code == event.code for other in events)
     ]
     text = _TEXTS(
@@ -38,7 +38,7 @@ def _words(finding: Finding, events: tuple[Event, ...]) -> Text:
 
 
 def decide(faults: tuple[Event, ...]) -> Finding:
-    """Decide from the driver's Xid lines and from CUDA's errors."""
+    """Decide from the driver's Xid messages and from CUDA errors."""
     failed = tuple(event for event in faults if event.after not in HARMLESS)
     events = failed or faults
     if not events:

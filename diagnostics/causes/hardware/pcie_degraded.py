@@ -1,4 +1,4 @@
-"""A device's PCIe link has fewer lanes, or an older generation, than the device and its slot allow."""
+"""A device's PCIe link has fewer lanes or an older generation than the device and its slot support."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ _TEXTS = Texts(__file__)
 
 
 def _lost(device: DeviceHealth) -> float:
-    """Return the share of its bandwidth that the link has lost; a generation doubles it."""
+    """Return the share of bandwidth that the link has lost; each generation doubles the bandwidth."""
     (width, widest), (generation, newest) = device.width, device.generation
     return 1.0 - (width / widest if widest else 1.0) * 2.0 ** (generation - newest)
 

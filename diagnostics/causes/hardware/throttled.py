@@ -1,4 +1,4 @@
-"""A device lowers its clocks because of heat, its power supply or a fault, while it works."""
+"""A device lowers its clocks under load because of heat, its power supply or a fault."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -11,9 +11,9 @@ from diagnostics.contract.formatting import Phrase
 _TEXTS = Texts(__file__)
 
 _SHARE = 0.2
-"""Of the samples in which a device worked. Some seconds of it at the start of a run slow no job down."""
+"""Minimum share of the samples with a working device. Some seconds at the start of a run do not slow a job down."""
 _LEAST = 10
-"""Samples of telemetry."""
+"""Minimum number of telemetry samples."""
 
 
 def _words(worst: DeviceHealth, devices: Sequence[DeviceHealth]) -> tuple[Phrase, Phrase]:

@@ -1,1 +1,1 @@
-"""Why memory ran out, or will with more ranks or steps: one file for each cause."""
+"""Causes of memory running out, now or with more ranks or steps, one per file."""

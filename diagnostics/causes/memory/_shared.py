@@ -1,4 +1,4 @@
-"""What the findings of memory share: the confirmed finding, facts about what was not recorded, phrases."""
+"""Shared by the memory causes: the confirmed finding, findings about missing records, phrases."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -14,24 +14,24 @@ from diagnostics.contract.formatting import Phrase, bytes_text, file_name, ranks
 from diagnostics.evidence.model import Frame
 
 ALMOST_ALL = 0.9
-"""Of all parameters: from here on a gather is the whole model; a root unit with the embeddings alone is less."""
+"""Share of all parameters from which a gather counts as the whole model; embeddings in a root unit are less."""
 SOME_MORE = 1.3
-"""Of all parameters: padding makes a gather of the whole model up to so much larger (dim-0 sharding of GPT-2, 1024
+"""Multiple of all parameters that a gather of the whole model reaches by padding (dim-0 sharding of GPT-2, 1024
 ranks: +12 to +17%)."""
 LEAST_SHARE = 0.02
-"""Of the peak: what costs less is not reported."""
+"""Share of the peak below which a cost is not reported."""
 UNITS_IN_USE = 2
-"""Units that are gathered at once with prefetch: the one in use and the next."""
+"""Number of units that are gathered at the same time with prefetch: the current one and the next."""
 TEXTS = Texts(__file__)
 
 
 def not_recorded(job: JobMemory, what: str, **figures: object) -> Finding:
-    """Return that what it takes to decide a cause, by its name in `_shared.yaml`, is not among the evidence."""
+    """Return undecided: the evidence lacks `what`, which is the name of a row in `_shared.yaml`."""
     return TEXTS.undecided([what, f"{what}_of_dtk" if job.is_dtk else f"{what}_elsewhere"], **figures)
 
 
 def confirmed(job: JobMemory, facts: Facts, *, ranks: Iterable[int], cost_bytes: float, **more: Any) -> Finding:
-    """Return the finding that it is so; without a line of its own it gets those in which its ranks ran out."""
+    """Return a confirmed finding; without source lines it has those at which its ranks ran out of memory."""
     finding = Finding(status="confirmed", facts=facts, ranks=tuple(ranks), **more)
     there = [
         place for rank, at in job.ran_out_at(finding.ranks) for place in where(at, False, rank, TEXTS.phrase("out"))
@@ -40,7 +40,7 @@ def confirmed(job: JobMemory, facts: Facts, *, ranks: Iterable[int], cost_bytes:
 
 
 def peak_items(job: JobMemory) -> tuple[EvidenceItem, ...]:
-    """Return where the highest recorded peak was, as a line of evidence."""
+    """Return the location of the highest recorded peak as evidence."""
     rank = job.highest()
     if rank is None or rank.curve is None:
         return ()
@@ -57,7 +57,7 @@ def call_site(call: Gather, ranks: tuple[int, ...]) -> tuple[Where, ...]:
 
 
 def where(site: Frame | None, at_head: bool, rank: int | None, does: str | Phrase) -> tuple[Where, ...]:
-    """Return the line, and say if it is only the first line of the function."""
+    """Return the line as a tuple; its text states whether it is only the first line of the function."""
     if site is None:
         return ()
     if at_head:
@@ -66,7 +66,7 @@ def where(site: Frame | None, at_head: bool, rank: int | None, does: str | Phras
 
 
 def spot(site: Frame | None, at_head: bool) -> str:
-    """` at sharded.py:54`; where the line is only the function's head, ` in log_norms (sharded.py:50)`."""
+    """Return ` at sharded.py:54`, or ` in log_norms (sharded.py:50)` if only the function's first line is known."""
     if site is None:
         return ""
     name = file_name(site.file)
@@ -76,25 +76,25 @@ def spot(site: Frame | None, at_head: bool) -> str:
 
 
 def share(part_bytes: float, peak_bytes: int | None) -> Phrase | str:
-    """` (22% of the peak of 15.1 MiB)`; empty without a peak."""
+    """Return ` (22% of the peak of 15.1 MiB)`; empty if the peak is not known."""
     if not peak_bytes:
         return ""
     return TEXTS.phrase("share", part=f"{min(part_bytes / peak_bytes, 9.99):.0%}", peak=peak_bytes)
 
 
 def of_peak(saved_bytes: float, peak_bytes: int | None) -> str:
-    """`3.1 GiB of 14.8 GiB`"""
+    """Return `3.1 GiB of 14.8 GiB`."""
     return bytes_text(saved_bytes) + (f" of {bytes_text(peak_bytes)}" if peak_bytes else "")
 
 
 def rank_names(ranks: Iterable[int]) -> str:
-    """`rank 2`, `ranks 0-3`; `every rank` if no rank is named."""
+    """Return `rank 2` or `ranks 0-3`; `every rank` if there are no ranks."""
     numbers = set(ranks)
     return ranks_spoken(numbers) if numbers else "every rank"
 
 
 def on_more_ranks(prediction: Prediction | None, before: str = "; ") -> Phrase | str:
-    """`; on 64 ranks a rank would need 120 MiB, without it 40 MiB`"""
+    """Return `; on 64 ranks a rank would need 120 MiB, without it 40 MiB`; empty without a prediction."""
     if prediction is None:
         return ""
     return TEXTS.phrase("on_more_ranks", before=before, ranks=PREDICTED_RANKS, prediction=prediction)

@@ -1,4 +1,4 @@
-"""`memory.activations`: what forward keeps for backward dominates a peak that does not fit."""
+"""`memory.activations`: tensors saved by forward for backward dominate a peak that does not fit."""
 
 from diagnostics.analysis.memory import categories
 from diagnostics.analysis.memory.categories import ACTIVATIONS, LOGITS, UNKNOWN
@@ -11,15 +11,15 @@ from diagnostics.contract.formatting import Bytes
 
 _TEXTS = Texts(__file__)
 TIGHT = 0.9
-"""Of the device: a peak beyond this is as good as out of memory."""
+"""Share of the device memory from which a peak counts as out of memory."""
 DOMINANT = 0.5
-"""Of the peak."""
+"""Minimum share of the peak."""
 MANY_LOGITS = 0.25
-"""Of the activations: logits beyond this have remedies of their own."""
+"""Share of the activations above which logits have remedies of their own."""
 
 
 def decide(job: JobMemory) -> Finding:
-    """Take the highest peak apart, where memory ran out or is about to."""
+    """Decide from the composition of the highest peak, if memory ran out or is about to."""
     peaks = [(rank, peak) for rank in job.ranks.values() if (peak := categories.peak(job, rank)) is not None]
     if not peaks:
         return shared.not_recorded(job, "allocations")
@@ -36,7 +36,7 @@ def decide(job: JobMemory) -> Finding:
     if not tight or few:
         return _TEXTS.ruled_out("few" if few else "fits", measured=measured)
     requests = [record.requested_bytes or 0 for record in job.ran_out]
-    if min(requests, default=0) > peak.total_bytes:  # Room for it does not come from what was held.
+    if min(requests, default=0) > peak.total_bytes:  # Freeing the held memory would not suffice.
         return _TEXTS.ruled_out("one_request", measured=measured, requested=Bytes(min(requests)), peak=figures["peak"])
     micro = run.get("train.micro_batch_size") if run is not None else None
     has_logits, half_batch = logits > MANY_LOGITS * work, micro // 2 if isinstance(micro, int) else 0

@@ -1,4 +1,4 @@
-"""`memory.fragmentation`: the allocator holds enough for a request, in pieces that are too small."""
+"""`memory.fragmentation`: the allocator holds enough memory for a request, but in pieces that are too small."""
 
 from collections.abc import Iterator
 
@@ -12,41 +12,41 @@ from diagnostics.contract.findings import EvidenceItem, Finding
 
 _TEXTS = Texts(__file__)
 LEAST_UNUSED = 0.3
-"""Of what is reserved. Published cases: 34% where fragmentation was the cause (torchtune 1185), 28% where the model
+"""Share of the reserved memory. Published cases: 34% if fragmentation was the cause (torchtune 1185), 28% if the model
 could not fit in any case (trl 3436)."""
 LEAST_BYTES = 256 << 20
-"""Unused without a failed request: less costs nothing but retries."""
+"""Minimum of unused bytes without a failed request; less only costs retries."""
 _VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-"""torch reads the first since 2.9, the second before; its own message names the one that it reads."""
+"""torch reads the first since 2.9 and the second before; its error message names the one that it reads."""
 
 
 class Unused(Struct, frozen=True):
-    """Memory of one rank that the allocator holds and no tensor uses."""
+    """Memory of a rank that the allocator has reserved but that no tensor uses."""
 
     rank: int | None
     unused_bytes: int
     reserved_bytes: int
     item: EvidenceItem
     failed: bool = False
-    """A request could not be met."""
+    """Whether a request failed."""
     requested_bytes: int | None = None
-    """By it; None = not known, as of a request beyond 1 EB."""
+    """Size of the failed request; None if not known, such as for a request beyond 1 EB."""
     limit_bytes: int | None = None
-    """What the process may use; None = not known."""
+    """Memory that the process may use; None if not known."""
     retries: int = 0
     free_bytes: int = 0
-    """On the device, where the process may use all of it."""
+    """Free memory on the device, if the process may use all of it."""
 
     @property
     def had_room(self) -> bool:
-        """Whether the device had room for the request: what refused it is then not known."""
+        """Whether the device had room for the request, in which case the reason for the failure is not known."""
         return 0 < (self.requested_bytes or 0) <= self.free_bytes
 
     @property
     def is_cause(self) -> bool:
-        """Whether the request fits into what is unused, in one piece; or the allocator had to ask again and again.
+        """Whether the request would fit into the unused memory if it were contiguous, or the allocator had to retry.
 
-        A request that would not fit beside the tensors even if nothing were lost in pieces needs more memory instead.
+        A request that would not fit next to the tensors even without fragmentation needs more memory instead.
         """
         if self.unused_bytes < LEAST_UNUSED * self.reserved_bytes or not self.reserved_bytes:
             return False
@@ -59,7 +59,7 @@ class Unused(Struct, frozen=True):
 
 
 def decide(job: JobMemory) -> Finding:
-    """Compare what is reserved and unused with the request that failed."""
+    """Compare the reserved but unused memory with the request that failed."""
     records = [
         Unused(
             end.rank,
@@ -89,10 +89,10 @@ def decide(job: JobMemory) -> Finding:
     settings = [value for own in job.evidence.environment.values() for value in own.values()]
     recorded = any(rank.snapshot and rank.snapshot.settings.get("expandable_segments") for rank in job.ranks.values())
     is_expandable = recorded or any("expandable_segments:True" in value for value in settings)
-    # The job's own messages show which variable its torch reads.
+    # The job's own messages show which variable its version of torch reads.
     texts = [error.message for error in job.evidence.errors] + [fact.text for fact in job.evidence.facts]
     named = [name for name in _VARIABLES if any(f"{name}=" in text for text in texts)]
-    name = named[0] if len(named) == 1 else ""  # Else it depends on torch's version.
+    name = named[0] if len(named) == 1 else ""  # Otherwise it depends on the version of torch.
     ranks = sorted({record.rank for record in guilty if record.rank is not None})
     return shared.confirmed(
         job,

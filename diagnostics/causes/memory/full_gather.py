@@ -1,4 +1,4 @@
-"""`memory.full_gather`: one call brings (almost) all parameters to every rank."""
+"""`memory.full_gather`: a single call gathers (almost) all parameters on every rank."""
 
 from diagnostics.analysis.memory.gathers import Gather
 from diagnostics.analysis.memory.job import JobMemory, RankMemory
@@ -12,13 +12,13 @@ from diagnostics.contract.formatting import Bytes
 
 _TEXTS = Texts(__file__)
 LEAST_UNWEIGHED_BYTES = 1 << 20
-"""Smaller gathers are not reported where the peak is not known."""
+"""Gathers below this size are not reported if the peak is not known."""
 LARGE_ROOT = 0.3
-"""Of all parameters: a root unit beyond this is worth a hint."""
+"""Share of all parameters above which a root unit is worth a hint."""
 
 
 def _part(call: Gather, whole_bytes: int, is_least: bool = False) -> Finding:
-    """Rule it out by the largest gather of parameters, which are so many bytes, or (`is_least`) no fewer."""
+    """Rule it out by the largest gather; the parameters have `whole_bytes`, or at least as many if `is_least`."""
     part = call.full_bytes / whole_bytes
     rows = ["not_whole" if part < shared.ALMOST_ALL else "small"]
     if LARGE_ROOT < part < shared.ALMOST_ALL and not call.unit and not is_least:
@@ -82,7 +82,7 @@ def decide(job: JobMemory) -> Finding:
 
 
 def _parameter_gathers(job: JobMemory, rank: RankMemory) -> list[Gather]:
-    """Units' gathers, and under sharding those calls of the user's that are as large as a whole model."""
+    """Return the gathers of units, and with sharding also the user's gathers up to the size of the whole model."""
     calls, whole = rank.unit_gathers(job.is_sharded), job.size.gather_bytes
     if whole and job.is_sharded:
         users = [

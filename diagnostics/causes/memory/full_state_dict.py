@@ -1,4 +1,4 @@
-"""`memory.full_state_dict`: a checkpoint gathers the whole model (or more) in the memory of each rank at once."""
+"""`memory.full_state_dict`: a checkpoint gathers the whole model (or more) in the memory of each rank."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -13,13 +13,13 @@ from diagnostics.contract.formatting import Bytes, counted, sentence
 
 _TEXTS = Texts(__file__)
 ALIVE = 0.5
-"""Of all parameters, alive at one moment: a state dict that is written tensor by tensor holds one of them."""
+"""Share of all parameters that is alive at the same time; if tensors are written one by one, only one of them is."""
 WITH_OPTIMIZER = 1.5
-"""Of all parameters, gathered in one checkpoint: with AdamW's states it is 3."""
+"""Multiple of all parameters gathered in one checkpoint from which optimizer states are included; 3 with AdamW."""
 
 
 def decide(job: JobMemory) -> Finding:
-    """Add up what is gathered outside the steps, and what of it is alive at one moment; or see where memory ran out."""
+    """Decide from what is gathered outside the steps and alive at the same time, or from where memory ran out."""
     if saving := [record for record in job.ran_out if record.device == "cuda" and record.saving]:
         ranks = tuple(record.rank for record in saving if record.rank is not None)
         who = sentence(shared.rank_names(ranks)) if ranks else "A rank"
@@ -33,7 +33,7 @@ def decide(job: JobMemory) -> Finding:
         )
     whole = job.size.gather_bytes
     for rank in job.ranks.values():
-        # One gather for each parameter, by DTensor or by the state-dict functions.
+        # One gather per parameter, by DTensor or by the state-dict functions.
         traced, dumped = (traffic.gathers if traffic is not None else [] for traffic in (rank.trace, rank.flight))
         calls = [call for call in traced if call.kind == "library"] or _of_state_dict(dumped)
         times = len({call.step for call in calls}) or 1
@@ -79,7 +79,7 @@ def _of_state_dict(calls: Sequence[Gather]) -> list[Gather]:
 
 
 def _alive_together(rank: RankMemory) -> int:
-    """Most bytes of gathered outputs that were alive at one moment."""
+    """Return the largest number of bytes of gathered outputs that were alive at the same time."""
     moves = []
     for block in rank.curve.allocations if rank.curve is not None else ():
         if block.gathered:

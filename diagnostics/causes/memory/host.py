@@ -1,4 +1,4 @@
-"""`memory.host`: the memory of the host or of the job's cgroup ran out, so that an allocation or a process ended."""
+"""`memory.host`: the memory of the host or of the job's cgroup ran out, which ended an allocation or a process."""
 
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
@@ -9,13 +9,13 @@ from diagnostics.evidence.rank_endings import memory_kills
 
 _TEXTS = Texts(__file__)
 _HOST = {"cgroup": ["limit", "raise_limit"], "host_memory": ["killed"], "host_allocation": ["allocation"]}
-"""Details of endings that the host's memory is behind, and the rows that say so."""
+"""Details of endings caused by host memory, and the rows that describe them."""
 
 
 def decide(stall: Stall) -> Finding:
-    """Decide from how the ranks ended, and from what the kernel, Slurm and Kubernetes say about processes they killed.
+    """Decide from how the ranks ended, and from kernel, Slurm and Kubernetes messages about killed processes.
 
-    A worker of the data loader that SIGKILL ended counts beside such a line only: anybody may have sent that signal.
+    A data loader worker killed by SIGKILL only counts with such a message: anybody may have sent the signal.
     """
     killed, ends = memory_kills(stall.job.evidence), stall.job.endings
     hosts = [end for end in ends.values() if end.kind == "oom" and end.detail in _HOST]

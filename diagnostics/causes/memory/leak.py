@@ -1,4 +1,4 @@
-"""`memory.leak`: memory that each step leaves allocated, by allocations that outlive it or a rising timeline."""
+"""`memory.leak`: memory that each step leaves allocated, shown by allocations that outlive it or a rising timeline."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -16,24 +16,24 @@ from diagnostics.contract.findings import EvidenceItem, Finding
 from diagnostics.contract.formatting import Bytes
 from diagnostics.evidence.model import Frame
 
-MAX_POINTS = 200  # A convention: 25 points for each eighth of a series, whose medians are compared.
+MAX_POINTS = 200  # A convention: 25 points for each eighth of a series; the medians of the eighths are compared.
 
 
 class Growth(Struct, frozen=True):
-    """Of one series over steps."""
+    """Growth of a series over steps."""
 
     first_half: float
     second_half: float
-    """Bytes a step of each half by Theil-Sen, the median of the slopes between pairs of points: warm-up shows as a
-    second half that is flat."""
+    """Bytes per step of each half by Theil-Sen, the median of the slopes between pairs of points: warm-up results in a
+    flat second half."""
     rising: float
-    """Share of neighbouring stretches that go up, 0 to 1."""
+    """Share of adjacent stretches that rise, 0 to 1."""
     steps: int
-    """From the first to the last."""
+    """Number of steps from the first point to the last."""
 
 
 def growth(points: Sequence[tuple[int, int]]) -> Growth | None:
-    """Of (step, bytes) ascending by step; None for fewer than 8 points."""
+    """Return the growth of (step, bytes) points, ascending by step; None for fewer than 8 points."""
     if len(points) < 8:
         return None
     stride = -(-len(points) // MAX_POINTS)
@@ -50,7 +50,7 @@ def growth(points: Sequence[tuple[int, int]]) -> Growth | None:
 
 
 def slope(points: Sequence[tuple[int, int]]) -> float:
-    """Median slope over pairs half a series apart: linear in time, and no outlier moves it."""
+    """Return the median slope over pairs half a series apart, in linear time and robust against outliers."""
     half = max(1, len(points) // 2)
     slopes = [
         (points[n + half][1] - points[n][1]) / (points[n + half][0] - points[n][0])
@@ -62,49 +62,49 @@ def slope(points: Sequence[tuple[int, int]]) -> float:
 
 _TEXTS = Texts(__file__)
 LEAST_BYTES = 64 << 10
-"""A step that leaves less behind would need a million steps to fill a device."""
+"""Minimum bytes per step; with less, it would take a million steps to fill a device."""
 LEAST_SHARE = 0.01
-"""Of the peak, per step, where single allocations are known."""
+"""Minimum share of the peak per step, if single allocations are known."""
 ALIKE = 2
-"""Largest over smallest leftover of the steps of a leak."""
+"""Maximum ratio of the largest to the smallest leftover of the steps of a leak."""
 LEAST_GROWTH = 0.05
-"""Of the last value, over the whole timeline."""
+"""Minimum growth over the whole timeline, as a share of the last value."""
 STEADY = 0.99
-"""Share of rising stretches: all of them."""
+"""Minimum share of rising stretches: all of them."""
 CORROBORATES = 0.25
-"""Of the growth by allocations: what the timeline must show of it."""
+"""Share of the growth by allocations that the timeline must show to corroborate it."""
 LONG = 16
-"""Steps from which on a timeline that does not rise speaks against a leak."""
+"""Number of steps from which a timeline that does not rise contradicts a leak."""
 LONG_OF_PROCESS = 40
-"""Steps of the resident set, which moves for many reasons, that it takes to speak for a leak."""
+"""Minimum number of steps if only the resident set is known, which changes for many reasons."""
 PROCESS_FACTOR = 3
-"""How much more of `LEAST_GROWTH` it takes there."""
+"""Factor on `LEAST_GROWTH` for the resident set."""
 CERTAIN_STEPS = 3
-"""From so many profiled steps on one rank's leftovers are proof; with two, all ranks must show the same."""
+"""Number of profiled steps from which one rank's leftovers are proof; with two, all ranks must show the same."""
 HELD = 2
-"""Last stretches between backward passes of which a backend may still hold buffers (gloo: its work objects)."""
+"""Last stretches between backward passes in which a backend may still hold buffers (gloo: its work objects)."""
 ASSUMED_STEPS = 100
-"""For the cost, where the length of the run is not known."""
+"""Number of steps for the cost, if the length of the run is not known."""
 
 
 class Leftover(Struct, frozen=True):
-    """What each step leaves behind on one rank."""
+    """Memory that each step leaves allocated on a rank."""
 
     rank: int
     per_step_bytes: int
     item: EvidenceItem
     confidence: float
     steps: int
-    """Over which it was seen."""
+    """Number of steps in which it was observed."""
     region: str = ""
-    """The annotation within which it was allocated."""
+    """The annotation inside which it was allocated."""
     site: Frame | None = None
-    """The line that allocated it, or with `at_head` the function, by its head."""
+    """The line that allocated it, or with `at_head` the first line of the function."""
     at_head: bool = True
 
 
 def decide(job: JobMemory) -> Finding:
-    """Look for what every step of a window leaves behind at the same place, else for a rise that does not end."""
+    """Decide from memory left at the same place by every step of a window, or else from a steady rise."""
     all_ranks = list(job.ranks.values())
     leftovers = [
         leftover
@@ -161,12 +161,12 @@ def _confirmed(job: JobMemory, leftovers: list[Leftover]) -> Finding:
 
 
 def _least_bytes(job: JobMemory, steps: int = 1) -> float:
-    """Of one step: what so many recorded steps leave behind counts together, as in a timeline."""
+    """Return the minimum bytes per step; the leftovers of `steps` recorded steps count together, as in a timeline."""
     return max(LEAST_BYTES, min(LEAST_SHARE, LEAST_GROWTH / steps) * (job.peak() or 0))
 
 
 def _between_backwards(job: JobMemory, unmarked: list[RankMemory]) -> dict[int, int]:
-    """Rank -> bytes by which what stays grows between backward passes, where it does so steadily."""
+    """Return rank -> bytes by which memory grows between backward passes, for ranks where it grows steadily."""
     steady = {}
     for rank in unmarked:
         sums = rank.curve.between_backwards() if rank.curve is not None else []
@@ -177,7 +177,7 @@ def _between_backwards(job: JobMemory, unmarked: list[RankMemory]) -> dict[int, 
 
 
 def _by_allocations(job: JobMemory, rank: RankMemory) -> Leftover | None:
-    """Every step of the window leaves as much behind, at the same place; gathered outputs are another cause."""
+    """Return what every step of the window leaves at the same place, except gathered outputs; None if nothing."""
     curve = rank.curve
     if curve is None or len(curve.steps) < 2:
         return None
@@ -194,7 +194,7 @@ def _by_allocations(job: JobMemory, rank: RankMemory) -> Leftover | None:
     series, per_step = _series(rank), sum(steady.values())
     rising = series is not None and series[1].second_half >= CORROBORATES * per_step
     if series is not None and series[1].steps >= LONG and not rising:
-        return None  # two steps looked like growth, but the whole run does not grow so
+        return None  # Two steps looked like growth, but the whole run does not grow as much.
     shown = "" if region in NOWHERE else region
     row, figures = "seen" if shown else "seen_outside", {"first": min(kept), "last": max(kept), "size": steady[region]}
     detail = _TEXTS.phrase(row, region=shown, **figures)
@@ -206,7 +206,7 @@ def _by_allocations(job: JobMemory, rank: RankMemory) -> Leftover | None:
 
 
 def _by_snapshot(job: JobMemory, rank: RankMemory) -> Leftover | None:
-    """Every whole step in the history of the allocator leaves as much behind, allocated at the same line."""
+    """Return what every whole step in the allocator's history leaves, allocated at the same line; else None."""
     leftovers, steps = [], _whole_steps(rank)
     for site, sizes in rank.fullest.kept.items() if rank.fullest is not None and rank.curve is None else ():
         size, most = min(sizes.values()), max(sizes.values())
@@ -221,7 +221,7 @@ def _whole_steps(rank: RankMemory) -> int:
 
 
 def _by_timeline(rank: RankMemory) -> Leftover | None:
-    """Return a steady rise of memory.
+    """Return a steady rise of memory; None if there is none.
 
     The allocator's figure is preferred. The memory of the process must rise for longer and by more to count.
     """
@@ -242,7 +242,7 @@ def _by_timeline(rank: RankMemory) -> Leftover | None:
 
 
 def _series(rank: RankMemory) -> tuple[bool, Growth] | None:
-    """(of the allocator, growth); without the first steps, which build what stays."""
+    """Return (is from the allocator, growth) without the first steps, which allocate permanent state."""
     steps = rank.steps[max(2, len(rank.steps) // 10) :]
     exact = growth([(step.step, step.allocated_bytes) for step in steps if step.allocated_bytes is not None])
     process = exact or growth([(step.step, step.rss_bytes) for step in steps if step.rss_bytes is not None])

@@ -1,4 +1,4 @@
-"""`memory.model_states`: parameters, gradients and optimizer states alone fill the device."""
+"""`memory.model_states`: parameters, gradients and optimizer states alone exceed the device."""
 
 from diagnostics.analysis.memory.job import PREDICTED_RANKS, JobMemory
 from diagnostics.analysis.memory.measures import read
@@ -10,12 +10,12 @@ from diagnostics.contract.formatting import Bytes
 
 _TEXTS = Texts(__file__)
 TOO_MUCH = 0.9
-"""Of the device: model states beyond this leave no room for a step (an estimate over 80% of the device is where
-arXiv 2411.06465 stops promising that a job fits)."""
+"""Share of the device above which model states leave no room for a step (for estimates over 80% of the device,
+arXiv 2411.06465 no longer predicts that a job fits)."""
 
 
 def _placing(job: JobMemory) -> RanOut | None:
-    """Return a rank that ran out where model states are placed, and for want of nothing else."""
+    """Return the record of a rank that ran out of memory while placing model states, for no other reason."""
     for record in job.ran_out:
         needed = (record.allocated_bytes or 0) + (record.requested_bytes or 0)
         if record.device == "cuda" and record.placing and record.total_bytes and needed > TOO_MUCH * record.total_bytes:
@@ -24,7 +24,7 @@ def _placing(job: JobMemory) -> RanOut | None:
 
 
 def decide(job: JobMemory) -> Finding:
-    """Compare the model states of one rank with what it may use."""
+    """Compare the model states of one rank with the memory that it may use."""
     states, capacity = job.size.states(), job.capacity()
     if states is None and (record := _placing(job)) is not None:
         return shared.confirmed(

@@ -14,7 +14,7 @@ _TEXTS = Texts(__file__)
 
 
 def decide(job: JobMemory) -> Finding:
-    """Count the gathers of each unit: by annotations of traces, else by the order of calls, else by configuration."""
+    """Count the gathers of each unit: by annotations in traces, or else by the order of calls or the configuration."""
     run, all_ranks = job.evidence.run, list(job.ranks.values())
     declared = run.get("strategy.reshard_after_forward") if run is not None else None
     traces = {n: rank.trace for n, rank in job.ranks.items() if rank.trace is not None and rank.trace.units}
@@ -45,7 +45,7 @@ def decide(job: JobMemory) -> Finding:
 
 
 def _by_trace(job: JobMemory, traces: Mapping[int, Traffic]) -> Finding | None:
-    """Units whose backward needed no gather, if they are most of what can be freed; the root never counts."""
+    """Return a finding if units whose backward needed no gather hold most of the reducible memory; ignores the root."""
     kept: dict[int, list[UnitUse]] = {}
     for rank, trace in traces.items():
         used = [unit for name, unit in trace.units.items() if name and unit.backwards and unit.full_bytes]
@@ -65,7 +65,7 @@ def _total(units: list[UnitUse]) -> int:
 
 
 def _roots(job: JobMemory, traces: Mapping[int, Traffic]) -> Finding | None:
-    """Units without a whole around them, which stay gathered unless told otherwise: often meant so."""
+    """Return a finding about units without a root unit, which stay gathered by default, often intentionally."""
     for rank, trace in traces.items():
         whole, root = trace.whole, trace.units.get("")
         if root is None or whole.roots < 2 or root.gathers > root.forwards:
@@ -78,7 +78,7 @@ def _roots(job: JobMemory, traces: Mapping[int, Traffic]) -> Finding | None:
 
 
 def _by_order(job: JobMemory) -> Finding | None:
-    """Without traces: units that are gathered once for each reduction, by flight dumps and rings."""
+    """Return a finding, without traces, about units gathered once per reduction, from flight dumps and rings."""
     kept = {}
     for rank in job.ranks.values():
         calls, traffic = rank.unit_gathers(job.is_sharded), _ordered(rank)
@@ -89,7 +89,7 @@ def _by_order(job: JobMemory) -> Finding | None:
         return None
     first, (total, largest) = next(iter(kept.items()))
     traffic = _ordered(job.ranks[first])
-    alike = traffic is not None and len({move.unit for move in traffic.moves}) == 1  # no root around the others
+    alike = traffic is not None and len({move.unit for move in traffic.moves}) == 1  # no root unit around the others
     if alike and not job.is_dtk and not job.out_of_memory:
         return _by_default("order", 0, total)
     item = EvidenceItem(largest.evidence, largest.file, _TEXTS.phrase("seen_order"))
@@ -108,7 +108,7 @@ def _by_default(how: str, units: int, total_bytes: int) -> Finding:
 def _kept(
     job: JobMemory, how: str, units: int, total_bytes: int, unit_bytes: int, seen: Iterable[int], item: EvidenceItem
 ) -> Finding:
-    """Confirm it, unless freeing all but the units in use (0 = not known) would save next to nothing."""
+    """Confirm it, unless freeing all but the units in use (0 = not known) would save almost nothing."""
     peak, saved = job.peak(), max(0, total_bytes - shared.UNITS_IN_USE * unit_bytes)
     what = _TEXTS.phrase(how, units=units)
     if saved <= shared.LEAST_SHARE * (peak or job.size.parameter_bytes or 0):

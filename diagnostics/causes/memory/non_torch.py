@@ -1,4 +1,4 @@
-"""`memory.non_torch`: memory outside PyTorch's allocator (NCCL, libraries, other processes) is what was missing."""
+"""`memory.non_torch`: memory outside PyTorch's allocator (NCCL, libraries, other processes) caused the shortage."""
 
 from diagnostics.analysis.memory.job import JobMemory
 from diagnostics.analysis.memory.measures import read
@@ -10,11 +10,12 @@ from diagnostics.contract.formatting import Bytes
 _TEXTS = Texts(__file__)
 LEAST_OUTSIDE = 0.15
 _LEAST_BYTES = 3 << 29
-"""Of the device, and at all; a CUDA context takes 0.3 to 0.6 GiB, a communicator of NCCL 0.5 to 0.7 GiB (4 x A100)."""
+"""Minimum share of the device, and bytes. A CUDA context has 0.3 to 0.6 GiB, an NCCL communicator 0.5-0.7 (4 x
+A100)."""
 
 
 def decide(job: JobMemory) -> Finding:
-    """Subtract what PyTorch holds from what is in use on the device."""
+    """Subtract the memory held by PyTorch from the memory in use on the device."""
     messages = [
         (outside, total, record)
         for record in job.ran_out

@@ -1,4 +1,4 @@
-"""`memory.replicated_gather`: every rank collects the copies of all ranks of something large."""
+"""`memory.replicated_gather`: every rank gathers the copies of a large object from all ranks."""
 
 from collections import Counter
 
@@ -15,27 +15,27 @@ from diagnostics.evidence.model import Frame
 
 _TEXTS = Texts(__file__)
 LEAST_SHARE = 0.05
-"""Of the peak, for one call's output; a quarter of it for what each step adds to what is kept."""
+"""Share of the peak, for one call's output; a quarter of it for what each step adds to the retained outputs."""
 LEAST_BYTES = 1 << 20
 """Smaller outputs are metrics and sizes."""
 LEAST_UNWEIGHED_BYTES = 64 << 20
-"""Where neither the peak nor the model's size is known."""
+"""Minimum size if neither the peak nor the size of the model is known."""
 
 
 class Site(Struct):
-    """All calls of one place with one size."""
+    """All calls at one place with the same size."""
 
     call: Gather
     calls: int
     ranks: set[int]
     retained_bytes: int = 0
-    """Outputs still alive when the profiled window closed, of the rank that keeps most."""
+    """Bytes of outputs still alive at the end of the profiled window, on the rank that retains most."""
     per_step_bytes: int = 0
-    """What each step adds to them."""
+    """Bytes of outputs that each step adds to the retained ones."""
 
 
 def decide(job: JobMemory) -> Finding:
-    """Weigh the gathers of the user's code by their outputs and by what of them is kept."""
+    """Decide from the output sizes of the user's gathers, and from how much of the outputs is retained."""
     peak = job.peak() or job.size.parameter_bytes
     worst = max(_sites(job), key=lambda site: (site.retained_bytes, site.call.full_bytes), default=None)
     least = max(LEAST_SHARE * peak, LEAST_BYTES) if peak else LEAST_UNWEIGHED_BYTES
@@ -80,10 +80,10 @@ def _sites(job: JobMemory) -> list[Site]:
         scattered = rank.scattered()
         for call in rank.user_gathers():
             if call.ranks < 2 or call.full_bytes in scattered or "checkpoint" in call.region:
-                continue  # sequence parallelism scatters what it gathers; checkpoints exchange plans as objects
+                continue  # Sequence parallelism scatters what it gathers; checkpoints exchange plans as objects.
             is_whole = whole is not None and shared.ALMOST_ALL * whole <= call.full_bytes <= shared.SOME_MORE * whole
             if is_whole and job.is_sharded and call.kind == "user":
-                continue  # that is `memory.full_gather`
+                continue  # This is `memory.full_gather`.
             site = sites.setdefault((call.site, call.full_bytes, call.op), Site(call, 0, set()))
             site.calls += 1
             site.ranks.add(rank.rank)
@@ -92,7 +92,7 @@ def _sites(job: JobMemory) -> list[Site]:
 
 
 def _retain(rank: RankMemory, sites: list[Site]) -> None:
-    """Give what stays alive of gathered outputs to the site with the largest."""
+    """Attribute the retained gathered outputs to the site with the largest output."""
     steps = Counter[int]()
     for block in rank.curve.allocations if rank.curve is not None and sites else ():
         if block.gathered and block.end_us is None and block.step is not None:
@@ -104,10 +104,10 @@ def _retain(rank: RankMemory, sites: list[Site]) -> None:
 
 
 def _weighs(call: Gather, peak_bytes: int | None, least_bytes: float) -> bool:
-    """Whether a single output is large, and is copies.
+    """Return whether a single output is large and consists of copies.
 
-    Into one tensor it may be what a parallel layer computes with, so there the line must be known as well as the
-    peak; a list of tensors and objects are copies by nature.
+    A gather into a single tensor may be the input of a parallel layer, so its line must be known as well as the
+    peak; lists of tensors and objects are always copies.
     """
     is_copies = call.is_list or call.kind == "object" or (peak_bytes is not None and call.site is not None)
     return is_copies and call.full_bytes >= least_bytes

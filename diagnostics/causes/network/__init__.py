@@ -1,1 +1,1 @@
-"""Causes between the nodes, one per file."""
+"""Causes related to the network between nodes, one per file."""

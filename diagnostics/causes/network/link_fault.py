@@ -11,35 +11,35 @@ from diagnostics.evidence.model import Evidence, LogFact
 
 _TEXTS = Texts(__file__)
 RETRY_EXCEEDED = {12: "not_acknowledged", 13: "not_ready"}
-"""Status of a work completion (`ibv_wc_status`) that speaks of the way between two ports. 5 (flushed) only follows from
+"""Status of a work completion (`ibv_wc_status`) that concerns the path between two ports. 5 (flushed) only follows from
 an earlier error; 4, 10 and 11 are about memory and rights."""
 _NO_WAY = frozenset(table_beside(__file__)["no_way"])
-"""Errors of `ibv_modify_qp` by which two network devices do not reach each other. Others are about the own device."""
+"""Errors of `ibv_modify_qp` if two network devices cannot reach each other. Others concern the local device."""
 
 
 class LinkFaults(Struct, frozen=True):
-    """Completions that failed, ports that went down, and what they have in common."""
+    """Failed completions, ports that went down, and what they have in common."""
 
     completions: tuple[LogFact, ...]
-    """With a status of `RETRY_EXCEEDED`."""
+    """Completions with a status in `RETRY_EXCEEDED`."""
     ports: tuple[LogFact, ...]
-    """Ports of which NCCL saw an error."""
+    """Ports for which NCCL reported an error."""
     down: tuple[LogFact, ...]
-    """`Link down` of the kernel: alone it may be of an interface that nobody uses, or of the start of the machine."""
+    """`Link down` messages of the kernel, which alone may concern an unused interface or the boot of the machine."""
     followed: tuple[LogFact, ...]
     """Completions with any other status."""
     unreached: tuple[LogFact, ...] = ()
-    """Connections that were never made, for a reason of `_NO_WAY`."""
+    """Connections that were never established, for a reason in `_NO_WAY`."""
 
     @property
     def pairs(self) -> tuple[tuple[str, str], ...]:
-        """(host, address of its peer), the most frequent first."""
+        """Pairs of (host, peer address), the most frequent first."""
         counts = Counter((_host(fact), _address(fact)) for fact in self.completions)
         return tuple(pair for pair, _ in counts.most_common())
 
     @property
     def common(self) -> str:
-        """The device, port, host or peer that all lines share; empty where there is none, or but one line."""
+        """The device, port, host or peer that all lines share; empty if there is none, or only one line."""
         facts = (*self.completions, *self.ports, *self.unreached)
         named = [[str(fact.fields.get(key, "")) for key in ("device", "local_gid")] for fact in facts]
         parts = [(*names, _address(fact), _host(fact)) for names, fact in zip(named, facts, strict=True)]
@@ -48,7 +48,7 @@ class LinkFaults(Struct, frozen=True):
 
 
 def link_faults(evidence: Evidence) -> LinkFaults:
-    """Return what all ranks' lines say about links."""
+    """Return the link faults in the logs of all ranks."""
     completions = [fact for fact in evidence.facts if fact.kind == "nccl_ib_error"]
     ports = [fact for fact in evidence.facts if fact.kind == "nccl_ib_async" and "failed" in fact.fields]
     down = [fact for fact in evidence.facts if fact.kind == "link_down"]
@@ -67,9 +67,9 @@ def _address(fact: LogFact) -> str:
 
 
 _SHOWN = 6
-"""Lines that a finding cites, and pairs that it names."""
+"""Maximum number of lines that a finding cites, and of pairs that it names."""
 _CONFIDENCE = 0.85
-"""A peer whose process died stops to acknowledge as well; where a log shows that end, it is the cause."""
+"""A peer whose process died also stops acknowledging; if a log shows that the process died, that is the cause."""
 
 
 def _words(finding: Finding, faults: LinkFaults) -> Text:
@@ -95,7 +95,7 @@ def _words(finding: Finding, faults: LinkFaults) -> Text:
 
 
 def decide(faults: LinkFaults) -> Finding:
-    """Decide from NCCL's InfiniBand errors and from what the network's driver says."""
+    """Decide from NCCL's InfiniBand errors and from messages of the network driver."""
     lines = (*faults.completions, *faults.ports, *faults.unreached)
     if not lines:
         return _TEXTS.undecided(["followed" if faults.followed else "down" if faults.down else "none", "open"])

@@ -1,1 +1,1 @@
-"""Why the numbers of training went wrong: one file for each cause."""
+"""Causes of invalid or diverging numbers in training, one per file."""

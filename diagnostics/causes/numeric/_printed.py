@@ -1,4 +1,4 @@
-"""What the causes that are decided from printed steps share."""
+"""Shared by the causes that are decided from printed steps."""
 
 from diagnostics.analysis.printed_steps import PrintedSteps
 from diagnostics.causes.declared import Texts
@@ -8,7 +8,7 @@ _TEXTS = Texts(__file__)
 
 
 def not_to_the_end(name: str, job: PrintedSteps) -> Finding:
-    """Return that the printed steps show nothing of a cause, by the row of its name; without such steps it is open."""
+    """Return that the printed steps show no sign of a cause, by the row of this name; undecided without such steps."""
     if job.count:
         return _TEXTS.ruled_out(name, count=job.count)
     return _TEXTS.undecided([name, "open"], count=0)

@@ -1,4 +1,4 @@
-"""`numeric.frozen_update`: steps run, and the weights do not change."""
+"""`numeric.frozen_update`: steps run, but the weights do not change."""
 
 from itertools import takewhile
 
@@ -11,11 +11,11 @@ from diagnostics.contract.formatting import Phrase
 
 _TEXTS = Texts(__file__)
 _EXACT = 6
-"""Characters of a loss, as `0.6931`: one that is printed with fewer digits repeats by itself."""
+"""Minimum length of a loss, such as `0.6931`: with fewer digits it repeats by chance."""
 
 
 def _shows(course: Course) -> Phrase | None:
-    """Return what shows it in the last steps of one run; None where they are those of a run that learns."""
+    """Return the evidence in the last steps of a run; None if the run learns."""
     norms = [*takewhile(lambda row: row[2] == 0 and row[1] > 0, reversed(course.rows))]
     same = [*takewhile(lambda row: row[1] == course.rows[-1][1] > 0, reversed(course.rows))]
     if len(norms) >= WINDOW:
@@ -25,7 +25,7 @@ def _shows(course: Course) -> Phrase | None:
 
 
 def decide(job: PrintedSteps) -> Finding:
-    """Decide from gradient norms of 0, a loss that stays the same to its last digit, or another run that learns."""
+    """Decide from gradient norms of 0, a loss that is constant in all digits, or another run that learns."""
     ends = [parts[-1] for log in job.logs if (parts := courses(log))]
     case = next(((course, shows) for course in ends if (shows := _shows(course))), None)
     if case is None and (beside := frozen_beside(job)):

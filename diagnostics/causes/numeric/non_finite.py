@@ -1,6 +1,6 @@
-"""`numeric.non_finite`: at which step, on which rank a loss or gradient first was NaN or infinite.
+"""`numeric.non_finite`: the step and rank at which a loss or gradient was first NaN or infinite.
 
-The rank's own loss tells it: the reduced loss and gradient are NaN on every rank, whoever began.
+Only a rank's own loss identifies it: the reduced loss and gradient are NaN on every rank.
 """
 
 import re
@@ -19,29 +19,29 @@ from diagnostics.evidence.model import Evidence, RankError, RunEvidence
 
 _TEXTS = Texts(__file__)
 RISING = 1.5
-"""Loss over its lowest value from which it counts as having risen before it broke."""
+"""Ratio of the loss to its minimum from which it counts as having risen before it became non-finite."""
 MAX_SHOWN = 8
-"""Events and exceptions that are shown as evidence."""
+"""Maximum number of events and exceptions shown as evidence."""
 _ANOMALY = re.compile(r"Function '(?P<function>\w+)' returned nan values in its (?P<output>\d+)th output")
 _CHECKED = re.compile(
     r"\b(?:loss|grad\w*)\b.{0,60}\b(?:nan|inf|infinite|not finite|non-?finite)\b|"
     r"\bfound (?:nan|inf) in .{0,40}\b(?:loss|grad)\b",
     re.IGNORECASE,
 )
-"""What scripts, Lightning and Megatron-LM raise."""
+"""Error messages of scripts, Lightning and Megatron-LM."""
 _OWN = re.compile(r"\bRank (?P<rank>\d{1,7})\b.{0,20}found (?:nan|inf) in local\b", re.IGNORECASE)
-"""Megatron-LM: before the gradients of the ranks are summed, so it began on this rank."""
+"""Megatron-LM's check before the gradients are reduced, so the error started on this rank."""
 
 
 class Settings(Struct, frozen=True):
-    """What of a run's configuration and losses speaks for a remedy."""
+    """Properties of a run's configuration and losses that select the remedies."""
 
     float16: bool = False
     unclipped: bool = False
     rate: float | None = None
     """Learning rate of dtk's optimizer."""
     rose: bool = False
-    """The loss had risen before it broke."""
+    """Whether the loss had risen before it became non-finite."""
 
     def said(self, ranks: Sequence[int] = ()) -> list[str]:
         """Return the rows of the usual remedies. If only some ranks are affected, their data or device comes first."""
@@ -69,7 +69,7 @@ def _own_loss_text(
     recovered: bool,
     settings: Settings,
 ) -> Text:
-    """Say whose own loss broke first, and whether the others' did.
+    """Return the text about the ranks whose own loss was non-finite first, and whether those of others were.
 
     `alone`: other ranks' losses were finite, or there are none. `silent`: ranks without a record. `recovered`: finite
     again later, under loss scaling.
@@ -85,14 +85,14 @@ def _own_loss_text(
 
 
 def _facts(said: str, settings: Settings, step: int | None = None, **figures: object) -> Facts:
-    """Return one of the texts beside this module, with the usual remedies at `step`."""
+    """Return the facts for a row of the texts, with the usual remedies at `step`."""
     detect = "detect_early" if step is None else "detect"
     half = (settings.rate or 0.0) / 2
     return _TEXTS.facts([said, *settings.said(), detect], step=step, half_rate=half, **figures)
 
 
 def decide(figures: Figures) -> Finding:
-    """Decide by what tells most: own losses, gradients, anomaly detection, global figures, own checks, the log."""
+    """Decide from the most specific evidence: own losses, gradients, anomaly detection, global figures, checks, log."""
     evidence, metrics, run = figures.evidence, figures.metrics, figures.evidence.run
     if run is not None:
         losses, norms = _first_events(run, "loss"), _first_events(run, "grad_norm")
@@ -143,7 +143,7 @@ def _first_events(run: RunEvidence, figure: str) -> list[_Event]:
 
 
 def _by_losses(figures: Figures, run: RunEvidence, first: list[_Event]) -> Finding:
-    """Blame the ranks whose own losses broke first, unless all did at once."""
+    """Blame the ranks whose own losses were non-finite first, unless all ranks were at once."""
     metrics, step, ranks = figures.metrics, first[0].step, tuple(event.rank for event in first)
     world = figures.evidence.world_size or len(run.events)
     alone = len(ranks) < len(run.events) or world == 1
@@ -172,7 +172,7 @@ def _by_losses(figures: Figures, run: RunEvidence, first: list[_Event]) -> Findi
 
 
 def _by_gradient(figures: Figures, run: RunEvidence, first: list[_Event]) -> Finding:
-    """Blame nobody: the reduced gradient is the same on all ranks."""
+    """Blame no rank: the reduced gradient is the same on all ranks."""
     named = [event.fields for event in first if event.fields.get("parameter")]
     logged = named or [event.fields for event in first if event.fields.get("parameters_seen")] or [{}]
     counts = [logged[0].get(f"parameters_{what}") for what in ("affected", "seen")]
@@ -202,7 +202,7 @@ def _by_anomaly(raised: list[RankError]) -> Finding:
 
 
 def _by_log(evidence: Evidence) -> Finding | None:
-    """Blame nobody: mostly one rank prints, and a loss that was reduced is NaN on all."""
+    """Blame no rank: usually only one rank prints, and a reduced loss is NaN on all ranks."""
     printed = [fact for fact in evidence.facts if fact.kind == "non_finite_loss"]
     if not printed:
         cases = [(log, case) for log in printed_steps(evidence).logs if (case := non_finite_to_the_end(log))]
@@ -241,7 +241,7 @@ def _event_items(figures: Figures, run: RunEvidence, events: Sequence[_Event]) -
 
 
 def _cost(step: int, metrics: Metrics | None) -> Cost | None:
-    """Every step from the first bad one on is lost."""
+    """Return the cost: every step from the first non-finite one on is lost."""
     if metrics is None or metrics.last_step is None or metrics.last_step < step:
         return None
     return Cost(float(metrics.last_step - step + 1), "steps lost")

@@ -1,4 +1,4 @@
-"""`numeric.normalisation`: one of two runs divides its loss or its gradient by another number."""
+"""`numeric.normalisation`: one of two runs divides its loss or its gradient by a different number."""
 
 from diagnostics.analysis.printed_pairs import multiples
 from diagnostics.analysis.printed_steps import PrintedSteps, printed_steps
@@ -9,7 +9,7 @@ _TEXTS = Texts(__file__)
 
 
 def decide(job: PrintedSteps) -> Finding:
-    """Decide from two runs that print the same steps: one ratio at all of them, and a whole number."""
+    """Decide from two runs that print the same steps with a constant ratio that is a whole number."""
     case = next(multiples(job), None)
     if case is None:
         return _TEXTS.undecided()

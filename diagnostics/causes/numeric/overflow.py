@@ -1,4 +1,4 @@
-"""`numeric.overflow`: gradients overflow in float16 step after step, and loss scaling does not end it."""
+"""`numeric.overflow`: gradients overflow in float16 step after step, and loss scaling does not stop it."""
 
 import math
 import re
@@ -14,9 +14,9 @@ _TEXTS, _GAVE_UP = Texts(__file__), re.compile(table_beside(__file__)["gave_up"]
 
 
 def decide(job: PrintedSteps) -> Finding:
-    """Decide from skipped steps that continue to the end of the log, and from the error with which trainers give up.
+    """Decide from skipped steps that continue to the end of the log, and from the error that trainers raise then.
 
-    A few skipped steps at the start are how a loss scale is found.
+    A few skipped steps at the start are normal while the loss scale is calibrated.
     """
     gave_up = [error for error in job.errors if _GAVE_UP.search(error.message)]
     error = gave_up[0] if gave_up else None

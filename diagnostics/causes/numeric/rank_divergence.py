@@ -1,6 +1,6 @@
 """`numeric.rank_divergence`: replicas that should hold the same parameters differ.
 
-A dtk run compares them bit by bit every `record.replica_hash_every` steps; this reads what it found.
+A dtk run compares them bit by bit every `record.replica_hash_every` steps; this module reads the result.
 """
 
 from collections.abc import Callable
@@ -18,18 +18,18 @@ from diagnostics.evidence.values import Rank
 
 _TEXTS = Texts(__file__)
 MAX_SHOWN = 8
-"""Ranks that are listed, and events that are shown as evidence."""
+"""Maximum number of ranks listed, and of events shown as evidence."""
 
 
 class Difference(Struct, frozen=True):
-    """One comparison of a run in which ranks differed, as a rank wrote it down."""
+    """A comparison in which ranks differed, as recorded by a rank."""
 
     step: int
     ranks: tuple[Rank, ...]
-    """Those that differ from most others."""
+    """Ranks that differ from the majority."""
     group: tuple[Rank, ...]
     dimension: str | None = None
-    """`tp` where the ranks are those of a tensor-parallel group."""
+    """`tp` if the ranks are those of a tensor-parallel group."""
     parameter: str | None = None
     parameters_affected: int | None = None
     parameters_seen: int | None = None
@@ -37,7 +37,7 @@ class Difference(Struct, frozen=True):
 
 
 def _words(finding: Finding, is_tie: bool, equal_step: int | None, parameter: str, affected: int, seen: int) -> Text:
-    """Say which ranks drifted apart when, and what to look for; at `equal_step` they were equal for the last time."""
+    """Return which ranks diverged when, and the fix; `equal_step` is the last step at which they were equal."""
     row = "not_later" if equal_step is None else "between"
     since = _TEXTS.phrase(row, step=finding.step, equal=equal_step)
     place = _TEXTS.phrase("place", parameter=parameter, affected=affected, seen=seen) if parameter else ""
@@ -45,7 +45,7 @@ def _words(finding: Finding, is_tie: bool, equal_step: int | None, parameter: st
 
 
 def decide(figures: Figures) -> Finding:
-    """Read what the run found when it compared the replicas of data parallelism."""
+    """Decide from the run's own comparison of its data-parallel replicas."""
     return compared(figures, _words, lambda difference: difference.dimension != "tp", _without)
 
 
@@ -55,13 +55,13 @@ def compared(
     of: Callable[[Difference], bool],
     without: Callable[[Evidence, RunEvidence], Finding | None],
 ) -> Finding:
-    """Return what the run found when it compared ranks that should hold the same.
+    """Return the finding from the run's own comparison of ranks that should have the same parameters.
 
     Args:
-        figures: of the run.
-        words: of a confirmed finding, as `_words`.
-        of: whether a difference that the run found is of this cause.
-        without: says why there is nothing to compare; None = there is.
+        figures: figures of the run.
+        words: returns the text of a confirmed finding, like `_words`.
+        of: returns whether a difference belongs to this cause.
+        without: returns a finding if there is nothing to compare, otherwise None.
     """
     evidence, run = figures.evidence, figures.evidence.run
     if run is None:
@@ -79,7 +79,7 @@ def compared(
 
 
 def _without(evidence: Evidence, run: RunEvidence) -> Finding | None:
-    """Return that no two ranks hold the same parameters, if so."""
+    """Rule the cause out if no two ranks hold the same parameters; otherwise return None."""
     traits = strategy_traits(run.manifest, run.config)
     if traits.is_known and (traits.replicated_over is None or evidence.world_size == 1):
         return _TEXTS.ruled_out("no_replicas", name=traits.name)
@@ -87,7 +87,7 @@ def _without(evidence: Evidence, run: RunEvidence) -> Finding | None:
 
 
 def _differences(run: RunEvidence) -> list[tuple[int, Difference]]:
-    """Return what each rank wrote down; a damaged file may hold what is none."""
+    """Return (rank, difference) pairs from the events of all ranks; invalid events are skipped."""
     differences = []
     for rank, events in sorted(run.events.items()):
         for event in events:

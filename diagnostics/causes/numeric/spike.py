@@ -10,12 +10,12 @@ from diagnostics.contract.findings import EvidenceItem, Finding
 
 _TEXTS = Texts(__file__)
 _GRADIENT = 3.0
-"""Ratio of the gradient norm after a jump to the one before by which the jump is the training's, not the data's."""
-_UNSURE = 0.4  # Shown, and no root cause.
+"""Minimum ratio of the gradient norms after and before a jump that is caused by training rather than by the data."""
+_UNSURE = 0.4  # Reported, but not as a root cause.
 
 
 def _figures(case: Jump) -> dict[str, Any]:
-    """Return what the texts name beside the case itself: where it went up, and the gradient norm there."""
+    """Return the values for the texts: the case, where the loss rose, and the gradient norm there."""
     at = "" if math.isnan(case.step) else f"step {case.step:g}" if case.step >= 1 else f"epoch {case.step:g}"
     norms = dict(zip(("before", "after"), case.norms, strict=True)) if case.norms else {}
     return {
@@ -27,7 +27,7 @@ def _figures(case: Jump) -> dict[str, Any]:
 
 
 def decide(job: PrintedSteps) -> Finding:
-    """Decide from the losses: a jump far above their noise that lasts, or a climb to far above the first ones."""
+    """Decide from the losses: a lasting jump far above their noise, or a climb to far above the first ones."""
     case = next((case for find in (jump, climb) for log in job.logs if (case := find(log))), None)
     if case is None:
         return not_to_the_end("spike", job)
@@ -35,7 +35,7 @@ def decide(job: PrintedSteps) -> Finding:
     return Finding(
         status="confirmed",
         facts=_TEXTS.facts("usual" if case.at_once else "climb", **_figures(case)),
-        # Of a loss that never fell it is not known that training is to make it smaller (RL).
+        # If the loss never fell, training may not be meant to minimize it (RL).
         confidence=(0.9 if by_gradient else 0.75) if case.fell or job.known_task else _UNSURE,
         step=None if math.isnan(case.step) or case.step < 1 else int(case.step),
         evidence=(EvidenceItem("log", case.file, _TEXTS.phrase("seen", case=case), case.line),),

@@ -1,6 +1,6 @@
 """`numeric.tp_divergence`: inputs or replicated parameters differ between the ranks of a tensor-parallel group.
 
-Nothing fails then: each rank computes its part of the layers for other tokens, and the sums of the parts mean nothing.
+No error is raised: each rank computes its part of the layers for different tokens, so the sums are meaningless.
 """
 
 from diagnostics.analysis.layout import layout
@@ -12,11 +12,11 @@ from diagnostics.evidence.model import Evidence, RunEvidence
 
 _TEXTS = Texts(__file__)
 INPUTS = "inputs"
-"""What the run calls the samples of a step among the parameters that it compares."""
+"""Name of a step's samples among the parameters that the run compares."""
 
 
 def _words(finding: Finding, is_tie: bool, equal_step: int | None, parameter: str, affected: int, seen: int) -> Text:
-    """Say what differs since when; at `equal_step` the ranks were equal for the last time."""
+    """Return what differs since when; at `equal_step` the ranks were last equal."""
     whose = _TEXTS.phrase("tie" if is_tie else "others")
     since = _TEXTS.phrase("at" if equal_step is None else "since", step=finding.step, equal=equal_step)
     row = "samples" if parameter == INPUTS else "values"
@@ -30,7 +30,7 @@ def _without(evidence: Evidence, run: RunEvidence) -> Finding | None:
 
 
 def decide(figures: Figures) -> Finding:
-    """Read what the run found when it compared the ranks of each tensor-parallel group."""
+    """Decide from the run's own comparison of the ranks of each tensor-parallel group."""
     return compared(figures, _words, lambda difference: difference.dimension == "tp", _without)
 
 

@@ -1,4 +1,4 @@
-"""What other gradient buckets would win, and how finely collectives are divided, in words."""
+"""Estimates the gain of other gradient buckets, and describes how finely collectives are divided."""
 
 from collections.abc import Sequence
 
@@ -13,13 +13,13 @@ _TEXTS = Texts(__file__)
 
 
 def bucket_cap(view: Overview, size_bytes: int) -> tuple[float, float | None]:
-    """Return the `bucket_cap_mb` to advise, and the one that the run's configuration has."""
+    """Return the recommended `bucket_cap_mb`, and the one in the run's configuration (None if not set)."""
     now = view.declared("strategy.bucket_cap_mb")
     return (attainable.good_cap_mb(size_bytes) if size_bytes else 25.0), now if isinstance(now, int | float) else None
 
 
 def bucket_gain(view: Overview, calls: Sequence[CallProfile], backward: int) -> float:
-    """Return what cutting the bytes well would win, ms, beside a backward pass of so many ns."""
+    """Return the gain of optimal buckets in ms; `backward` is the duration of the backward pass in ns."""
     if not calls:
         return 0.0
     transfer = sum(call.transfer for call in calls)
@@ -30,12 +30,12 @@ def bucket_gain(view: Overview, calls: Sequence[CallProfile], backward: int) -> 
 
 
 def declared_cap(cap_mb: float | None) -> str:
-    """` (bucket_cap_mb is 25)`; empty where the configuration is not known."""
+    """Return ` (bucket_cap_mb is 25)`; empty if the configuration is not known."""
     return "" if cap_mb is None else f" (bucket_cap_mb is {cap_mb:g})"
 
 
 def portions(count: int, what: str, size_bytes: int) -> Phrase:
-    """`120 reductions of 1 MiB on average`; 0 bytes = unknown."""
+    """Return `120 reductions of 1 MiB on average`; a size of 0 bytes means unknown."""
     row = "portions" if size_bytes else "portions_unknown"
     return _TEXTS.phrase(row, count=count, what=what, size=size_bytes / max(1, count))
 

@@ -1,4 +1,4 @@
-"""An idle device: for how long and why, on which ranks, and what the host did meanwhile."""
+"""Idle time of a device: how long and why, on which ranks, and what the host did meanwhile."""
 
 from collections import Counter
 from statistics import fmean, median_low
@@ -14,24 +14,24 @@ from diagnostics.contract.findings import Finding
 from diagnostics.evidence.trace.host_work import HostWork
 
 CPU_SHARE = 0.1
-"""On CPU all processes take the cores of the step, so less of it than that is no wait for what a process does."""
+"""Minimum share of the step on CPU: all processes compete for the cores, so less idle time is not a wait."""
 _OUTLIER = 3.0
-"""A rank that idles that many times longer than the median is named alone."""
+"""Multiple of the median idle time from which a rank is reported alone."""
 
 
 class Idle(Struct, frozen=True):
-    """Idle time for one reason."""
+    """Idle time with the same reason."""
 
     reason: Reason
     ms: float
-    """A step, of the typical rank or of those that stand out; one hiccup does not count."""
+    """Idle ms per step, of the typical rank or of the outliers; a single hiccup does not count."""
     ranks: tuple[int, ...]
-    """All, or those that stand out."""
+    """All ranks, or the outliers."""
     within: str
-    """What the host did in most of the longest stretches; empty = nothing is recorded."""
+    """What the host did in most of the longest stretches; empty if not recorded."""
     work: HostWork
     count: int
-    """Of the longest stretches."""
+    """Number of the longest stretches."""
     longest_ms: float
 
 
@@ -40,7 +40,7 @@ def idle(view: Overview, reason: Reason) -> Idle:
     by_rank = {
         profile.rank: _a_step([step.gaps.get(reason, 0) / MS for step in profile.steps]) for profile in view.profiles
     }
-    ms, worst, ranks = median_low(by_rank.values()), max(by_rank.values()), view.ranks  # Of two one may stand out.
+    ms, worst, ranks = median_low(by_rank.values()), max(by_rank.values()), view.ranks  # One of two may be an outlier.
     if len(by_rank) > 1 and worst > _OUTLIER * ms and view.worth(worst - ms):
         ranks = tuple(sorted(rank for rank, own in by_rank.items() if own > max(_OUTLIER * ms, worst / 2)))
         ms = worst
@@ -53,10 +53,10 @@ def idle(view: Overview, reason: Reason) -> Idle:
 
 
 def _a_step(amounts: list[float]) -> float:
-    """Return the mean where some steps share it, as of a loader that stalls every fifth step; else the median.
+    """Return the mean if the idle time recurs, such as with a loader that stalls every fifth step; else the median.
 
-    One hiccup does not count, also not one of two steps: a window that holds one checkpoint does not show how often
-    there is one. What lies before the first work of the window is in no step.
+    A single hiccup does not count, even in one of two steps: a window with one checkpoint does not show how often
+    there is one. Time before the first work of the window belongs to no step.
     """
     ordered = sorted(amounts) or [0.0]
     recurs = len(ordered) == 1 or 2 * ordered[-2] >= ordered[-1]
@@ -66,9 +66,9 @@ def _a_step(amounts: list[float]) -> float:
 def judged_idle(
     view: Overview, idle_time: Idle, confidence: float, texts: Texts, row: str = "usual", /, **figures: Any
 ) -> Finding:
-    """Confirm a reason for idle time that is worth it; the other ranks wait for those that stand out.
+    """Confirm a reason for idle time if its cost is worth it; the other ranks wait for the outliers.
 
-    Its evidence is the row `shown`; rows may name what `Idle` holds as `{idle}`.
+    Its evidence is the row `shown`; rows may refer to the fields of `Idle` as `{idle}`.
     """
     facts = costly(view, idle_time.ms, texts, row, idle=idle_time, **figures)
     shown = texts.phrase("shown", idle=idle_time, unit=view.unit, **figures)

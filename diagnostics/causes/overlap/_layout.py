@@ -1,4 +1,4 @@
-"""What the causes of a slow layout share: the figures in a dtk run's records, and a cost in ms of a step."""
+"""Shared by causes about parallel layouts: the figures in a dtk run's records, and the cost in ms per step."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,11 +14,11 @@ from diagnostics.contract.formatting import Phrase
 _TEXTS = Texts(__file__)
 
 LEAST = 5
-"""Logged steps from which on a median says something."""
+"""Minimum number of logged steps for a meaningful median."""
 
 
 def nothing(figures: Figures, degree: str, figure: str) -> Finding | None:
-    """Return why the records of a run do not show a degree of parallelism at work; None = they do."""
+    """Return a finding if a run's records do not show a degree of parallelism in use; None if they do."""
     run, metrics = figures.evidence.run, figures.metrics
     if run is None:
         return _TEXTS.undecided("no_record")
@@ -39,7 +39,7 @@ def slow(
     confidence: float = 0.9,
     **facts: Any,
 ) -> Finding:
-    """Return a confirmed finding that costs a share of the step; `words` takes `facts` and `cost`."""
+    """Return a confirmed finding that costs a share of the step; `words` is called with `facts` and `cost`."""
     evidence, metrics = figures.evidence, figures.metrics
     assert metrics is not None and evidence.run is not None
     step_ms = 1e3 * (metrics.typical("step_time_s") or 0.0)
@@ -57,7 +57,7 @@ def slow(
 
 
 def at_place(figures: Figures, place: int) -> tuple[tuple[int, ...], Group]:
-    """Return the ranks at a place along pp, and the first pipeline."""
+    """Return the ranks at a place along pp, and the group of the first pipeline."""
     mesh, world = layout(figures.evidence), range(figures.evidence.world_size or 0)
     if mesh is None:
         return (), Group("pp", ())

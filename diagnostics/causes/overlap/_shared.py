@@ -1,4 +1,4 @@
-"""What the causes of a slow step share: when nothing is decided, the cost of a cause, and its remedy."""
+"""Shared by the causes of a slow step: guards, the cost of a cause, and its remedy."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -14,43 +14,43 @@ from diagnostics.contract.formatting import Phrase
 
 TEXTS = Texts(__file__)
 _SMALL_BYTES = 1024
-"""Norms, losses and sizes that the next line needs are waited for by nature."""
+"""Collectives up to this size (norms, losses, sizes) are always waited for, as the next line needs the result."""
 _CUT_CONFIDENCE = 0.45
-"""Of whatever a trace shows that was not read to its end: a suspicion."""
+"""Maximum confidence of findings from a truncated trace, so that they remain suspicions."""
 _UNSPLIT_CONFIDENCE = 0.7
-"""Of a cost that may hold waiting for late ranks as well."""
+"""Maximum confidence if the cost may include waiting for late ranks."""
 Guard = Callable[[Overview], Finding | None]
-"""Returns the answer where the question does not arise, or the evidence cannot answer it."""
+"""Returns a finding if the cause does not apply or the evidence cannot decide it; otherwise None."""
 
 
 class StepCost(Struct, frozen=True):
-    """What a cause costs of a step."""
+    """Cost of a cause as part of a step."""
 
     ms: float
-    """At most the step."""
+    """Cost in ms, at most the duration of the step."""
     step_ms: float
     unit: Literal["step", "window"]
 
     def __str__(self) -> str:
-        """Return `41 ms of 180 ms a step`."""
+        """Return a text such as `41 ms of 180 ms a step`."""
         return str(TEXTS.phrase("cost", ms=self.ms, step_ms=self.step_ms, unit=self.unit))
 
 
 class Costly(Struct, frozen=True):
-    """The figures of a cause that costs time of the step, whether or not it is worth a finding."""
+    """The figures of a cause that costs step time, whether or not the cost is worth a finding."""
 
     cost: StepCost
     texts: Texts
     row: str
-    """Beside the usual texts it has `seen`: what was seen, for a cost that is not worth a finding."""
+    """Row of `texts`; its `seen` describes the observation if the cost is not worth a finding."""
     figures: dict[str, Any]
-    """Its cost among them."""
+    """Values for the row, including the cost."""
 
 
 def costly(view: Overview, ms: float, texts: Texts, row: str = "usual", /, **figures: Any) -> Costly:
-    """Return the facts of a cause that costs so many ms of a step, at most the step, worded by a row of its texts."""
+    """Return the facts of a cause that costs `ms` of a step (limited to the step), with the texts of a row."""
     cost = StepCost(max(0.0, min(ms, view.step_ms)), view.step_ms, view.unit)
-    is_dtk = view.run is not None and bool(view.run.config) and not view.library  # Which has none of dtk's keys.
+    is_dtk = view.run is not None and bool(view.run.config) and not view.library  # A library has no dtk keys.
     return Costly(cost, texts, row, figures | {"cost": cost, "is_dtk": is_dtk})
 
 
@@ -61,10 +61,10 @@ def step_cause(
     despite_instrument: bool = False,
     untraced: Guard = lambda view: None,
 ) -> Cause[Overview]:
-    """Return a cause that `decide` decides where the traces can be used and no guard answers before it.
+    """Return a cause decided by `decide` if the traces are usable and no guard returns a finding first.
 
-    Without a trace `untraced` may answer, by what logs say.
-    Nothing is concluded from traces that an instrument spoilt, but the instrument.
+    Without a trace, `untraced` may decide from logs.
+    Traces distorted by an instrument decide no cause except the one with `despite_instrument`.
     """
 
     def decide_usable(view: Overview) -> Finding:
@@ -88,17 +88,17 @@ def judged(
     where: tuple[Where, ...] = (),
     of_transfer: bool = True,
 ) -> Finding:
-    """Confirm a cause whose cost is worth it, and rule it out otherwise.
+    """Confirm a cause if its cost is worth it, and rule it out otherwise.
 
     Args:
         view: all traces.
-        facts: what it costs and what was seen.
-        details: what the trace shows, for the evidence.
-        ranks: to blame; default: all that were traced.
+        facts: its cost and the observation.
+        details: descriptions of the evidence in the trace.
+        ranks: ranks to blame; default: all traced ranks.
         victims: ranks that wait for them.
         confidence: 0 to 1.
-        where: the source line in question.
-        of_transfer: the cost is exposed transfer, which holds waiting as well while not all ranks were traced.
+        where: the relevant source line.
+        of_transfer: whether the cost is exposed transfer, which includes waiting unless all ranks were traced.
     """
     if not view.worth(facts.cost.ms):
         seen = facts.texts.phrase(f"{facts.row}.seen", **facts.figures)
@@ -125,17 +125,17 @@ def judged(
 
 
 def no_collectives(view: Overview) -> Finding | None:
-    """Return the answer for a trace without collectives."""
+    """Return a finding for a trace without collectives; otherwise None."""
     return None if view.calls else TEXTS.ruled_out("no_collectives")
 
 
 def no_backward(view: Overview) -> Finding | None:
-    """Return the answer for a trace that does not show when backward runs."""
+    """Return a finding for a trace that does not show when backward runs; otherwise None."""
     return None if view.reductions else no_collectives(view) or phases_unknown()
 
 
 def no_units(view: Overview) -> Finding | None:
-    """Return the answer for a job without sharded units, or whose units the trace does not show."""
+    """Return a finding for a job without sharded units, or with units that are not in the trace; otherwise None."""
     units = view.units
     if not units.sharded:
         return TEXTS.ruled_out("unsharded")
@@ -147,23 +147,23 @@ def no_units(view: Overview) -> Finding | None:
 
 
 def on_cpu(why: str) -> Guard:
-    """Return a guard against causes that do not exist on CPU, by the row that says why."""
+    """Return a guard for causes that do not exist on CPU; `why` is the row with the reason."""
     return lambda view: None if view.on_device else TEXTS.ruled_out(why)
 
 
 def phases_unknown() -> Finding:
-    """Return that the purpose of collectives is not known."""
+    """Return undecided: the purpose of collectives is not known."""
     return TEXTS.undecided("no_phases")
 
 
 def unsplit(view: Overview) -> Phrase:
-    """Return why waiting cannot be told from transfer."""
+    """Return why waiting cannot be distinguished from transfer."""
     row = "one_rank" if len(view.profiles) < 2 else "unmatched" if view.skew.complete else "not_all"
     return TEXTS.phrase(row)
 
 
 def exposed_ms(view: Overview, chosen: Callable[[CallProfile], bool]) -> float:
-    """Return the exposed transfer of the chosen calls, ms a step: at most what there is compute to hide it."""
+    """Return the exposed transfer of the chosen calls in ms per step, at most the compute available to hide it."""
     return view.typical_ms(
         lambda profile: min(
             sum(call.exposed_transfer for call in profile.calls if chosen(call)), profile.window.compute
@@ -172,7 +172,7 @@ def exposed_ms(view: Overview, chosen: Callable[[CallProfile], bool]) -> float:
 
 
 def matters(call: CallProfile) -> bool:
-    """Return whether a collective moves more than a few numbers that the next line needs."""
+    """Return whether a collective moves more than a few values that the next line needs."""
     size = call.message.size_bytes
     return not size or size > _SMALL_BYTES
 

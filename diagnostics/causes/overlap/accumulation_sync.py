@@ -8,12 +8,12 @@ from diagnostics.causes.overlap import _shared as shared
 from diagnostics.contract.findings import Finding
 
 _REPEATED = 0.5
-"""Share of the last micro-batch's reductions, in number and in bytes, that each earlier one has to repeat."""
+"""Minimum share of the last micro-batch's reductions, by count and by bytes, that each earlier one repeats."""
 _TEXTS = Texts(__file__)
 
 
 def decide(view: Overview) -> Finding:
-    """Decide it by the reductions of each micro-batch."""
+    """Decide from the reductions of each micro-batch."""
     steps = view.reductions
     micros = round(steps.typical(lambda step: step.micros))
     if micros < 2:
@@ -28,7 +28,7 @@ def decide(view: Overview) -> Finding:
         return _TEXTS.undecided("some_steps", **figures)
     if updated == 0 and view.unit == "window":
         return _TEXTS.undecided("unknown_steps", **figures)
-    # On CPU the transfer takes the cores that compute needs, so all of it counts.
+    # On CPU, transfers use the cores that compute needs, so all of the transfer counts.
     cost = steps.typical(
         lambda step: sum(call.exposed_transfer if view.on_device else call.transfer for call in _needless(step)) / MS
     )
@@ -48,7 +48,7 @@ def decide(view: Overview) -> Finding:
 
 
 def _needless(step: StepReductions) -> list[CallProfile]:
-    """Return the reductions before the last micro-batch, when they repeat what the last one reduces."""
+    """Return the reductions before the last micro-batch, if they repeat those of the last one."""
     last, early = step.last(), [call for call in step.inside if call.micro < step.micros - 1]
     least = _REPEATED * (step.micros - 1)
     if not last or len(early) < least * len(last):

@@ -1,4 +1,4 @@
-"""A collective is waited for at once, so compute that does not need its result stops as well."""
+"""A collective is waited for immediately, so compute that does not need its result is blocked as well."""
 
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.analysis.step_profile.profile import CallProfile
@@ -10,10 +10,10 @@ _TEXTS = Texts(__file__)
 
 
 def decide(view: Overview) -> Finding:
-    """Decide it by the collectives with compute of the same phase right behind them and none beside them."""
+    """Decide from collectives that are followed by compute of the same phase and overlap with none."""
     if not view.units.phases:
         return _TEXTS.ruled_out()
-    # What waits for the collectives of sharded parameters is judged with the units.
+    # Waits for the collectives of sharded parameters are judged with the units.
     is_sharded = any(call.message.op == "reduce_scatter" for call in view.calls)
     apart = {"all_gather", "reduce_scatter"} if is_sharded else set()
 

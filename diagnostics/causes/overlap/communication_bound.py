@@ -12,25 +12,25 @@ from diagnostics.contract.findings import Finding
 from diagnostics.contract.strategy_traits import strategy_traits
 
 _HEALTHY = max(SHARE, 0.05)
-"""Exposed transfer below that share of the step is healthy, whatever the ratio."""
+"""Share of the step below which exposed transfer is healthy, whatever the ratio."""
 _NEAR_BOUND = 0.7
-"""Of what is attainable, from which on a schedule counts as good."""
+"""Share of the attainable overlap from which a schedule counts as good."""
 _BEYOND = 1.5
-"""Transfer over compute from which on it is the bound, however good the schedule."""
+"""Ratio of transfer to compute from which transfer is the bound, even with a good schedule."""
 _CPU_BEYOND = 2.0
-"""On CPU transfers and compute take each other's cores and both look longer: there it has to be so much more."""
+"""The ratio on CPU, which is higher as transfers and compute compete for cores and both appear longer."""
 _FILLS = 0.5
-"""Of the step: transfer that is longer than compute takes more than half of any step that has no idle time. With less
-of it the step is limited by what makes it idle."""
+"""Share of the step: transfer longer than compute is more than half of any step without idle time. With less
+than that, the step is limited by the reason for its idle time."""
 _MOST = 0.5
-"""Of the transfer, that has to be in collectives whose waiting is known, and whose bytes are what they cost."""
+"""Share of the transfer that must be in collectives with known waiting and a cost determined by their bytes."""
 
 
 _TEXTS = Texts(__file__)
 
 
 def decide(view: Overview) -> Finding:
-    """Decide it by exposed transfer, and transfer against compute."""
+    """Decide from exposed transfer, and the ratio of transfer to compute."""
     exposed = view.typical_ms(lambda profile: sum(call.exposed_transfer for call in profile.calls))
     transfer = view.typical_ms(lambda profile: sum(call.transfer for call in profile.calls))
     compute = view.typical_ms(lambda profile: profile.window.compute)
@@ -49,7 +49,7 @@ def decide(view: Overview) -> Finding:
     matched = _transfer_ms(view, lambda call: call.floor >= 0 or view.world_size == 1)
     if matched < _MOST * transfer:
         return _TEXTS.undecided(["waiting_too", "all_ranks"], share=1 - matched / transfer, schedule=schedule)
-    # A size that is not recorded may be large.
+    # A size that was not recorded may be large.
     sized = _transfer_ms(view, lambda call: not 0 < call.message.size_bytes <= TINY_BYTES)
     if sized < _MOST * transfer:
         return _TEXTS.ruled_out("tiny", share=1 - sized / transfer)

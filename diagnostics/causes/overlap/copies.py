@@ -1,4 +1,4 @@
-"""Copies between host and device run without compute beside them."""
+"""Copies between host and device run without concurrent compute."""
 
 from diagnostics.analysis.step_profile.copies import CopyProfile
 from diagnostics.analysis.step_profile.overview import Overview
@@ -12,7 +12,7 @@ _TEXTS = Texts(__file__)
 
 
 def _figures(copies: CopyProfile) -> list[Phrase]:
-    """Return `pageable memory, 12 transfers of 18.4 MiB on average at 9.9 GB/s`."""
+    """Return phrases such as `pageable memory, 12 transfers of 18.4 MiB on average at 9.9 GB/s`."""
     parts = [_TEXTS.phrase("memory", memory=copies.kind.memory)] if copies.kind.memory else []
     row = "rate" if copies.size_bytes and copies.duration else "size" if copies.size_bytes else "count"
     rate = copies.size_bytes / (copies.duration or 1)
@@ -20,7 +20,7 @@ def _figures(copies: CopyProfile) -> list[Phrase]:
 
 
 def decide(view: Overview) -> Finding:
-    """Decide it by the time of the copies between host and device that no compute hides."""
+    """Decide from the time of copies between host and device that is not hidden by compute."""
     kinds: set[HostCopy] = {copies.kind for profile in view.profiles for copies in profile.copies}
     if not kinds:
         return _TEXTS.ruled_out()

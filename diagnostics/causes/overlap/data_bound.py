@@ -8,13 +8,13 @@ from diagnostics.contract.findings import Cost, EvidenceItem, Finding
 from diagnostics.evidence.logs.steps import LEAST
 
 _PRINTED_SHARE = 0.25
-"""Of the time of printed steps. Loaders that keep up stay below 0.06 (logs of mmdetection, mmcv and detectron2); the
-first lines of each epoch, in which workers start, make up to 0.1 of short epochs."""
+"""Share of printed step time. Loaders that keep up stay below 0.06 (logs of mmdetection, mmcv and detectron2); the
+first lines of each epoch, in which workers start, are up to 0.1 of short epochs."""
 _TEXTS = Texts(__file__)
 
 
 def decide(view: Overview) -> Finding:
-    """Decide it by the idle time within the data loader."""
+    """Decide from the idle time in the data loader."""
     waits = idle(view, "data")
     if view.worth(waits.ms) and not view.on_device and waits.ms < CPU_SHARE * view.step_ms:
         return _TEXTS.ruled_out("little", ms=waits.ms, step_ms=view.step_ms, least=CPU_SHARE)
@@ -22,7 +22,7 @@ def decide(view: Overview) -> Finding:
 
 
 def printed(view: Overview) -> Finding | None:
-    """Decide it by the times that a log states, but for its first line, before which the workers start."""
+    """Decide from the times printed in a log, except its first line, which includes the start of the workers."""
     for file, (_, *times) in ((file, times) for file, times in view.data_times if len(times) >= LEAST):
         steps, step_s, data_s = len(times), sum(row[1] for row in times), sum(row[2] for row in times)
         if not 0 < data_s <= step_s:

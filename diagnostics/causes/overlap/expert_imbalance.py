@@ -8,9 +8,9 @@ from diagnostics.evidence.model import RunEvidence
 
 _TEXTS = Texts(__file__)
 _LOAD = 1.75
-"""Times the mean. A router that has not trained yet loads a rank of two up to 1.6 times the mean (moe_tiny)."""
+"""Multiple of the mean load. An untrained router loads one of two ranks with up to 1.6 times the mean (moe_tiny)."""
 _WORTH = 0.02
-"""Of the step."""
+"""Minimum share of the step."""
 
 
 def decide(figures: Figures) -> Finding:
@@ -29,7 +29,7 @@ def decide(figures: Figures) -> Finding:
 
 
 def _share(run: RunEvidence) -> float:
-    """Return the share of a token's multiplications that its experts make."""
+    """Return the share of a token's multiplications that its experts perform."""
     names = ("width", "layers", "experts_per_token", "expert_width", "vocab_size")
     sizes = [run.get(f"model.{name}") for name in names]
     if not all(isinstance(size, int) and size > 0 for size in sizes):

@@ -13,7 +13,7 @@ _TEXTS = Texts(__file__)
 
 
 def decide(view: Overview) -> Finding:
-    """Decide it by the search on the host and the reduction of the map of used parameters."""
+    """Decide from the search on the host and the reduction of the bitmap of used parameters."""
     steps, declared = view.reductions, view.declared("strategy.find_unused_parameters")
     search = view.typical_ms(lambda profile: profile.search_ns)
     if declared is False or (search == 0 and not (declared and steps.typical(lambda step: len(_bitmaps(step))))):

@@ -1,4 +1,4 @@
-"""The host launches too slowly: the device idles briefly before many of its kernels."""
+"""The host launches kernels too slowly: the device idles briefly before many of them."""
 
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.declared import Texts
@@ -7,12 +7,12 @@ from diagnostics.causes.overlap._idle import idle, judged_idle
 from diagnostics.contract.findings import Finding
 
 _HOST_SHARE = 0.15
-"""Of the step: below it a device that waits for launches is not limited by its host (healthy eager jobs reach 10%)."""
+"""Share of the step below which launch waits do not mean that the host is the limit (healthy eager jobs reach 10%)."""
 _TEXTS = Texts(__file__)
 
 
 def decide(view: Overview) -> Finding:
-    """Decide it by the idle time before launches, without the pauses."""
+    """Decide from the idle time before launches, without the pauses."""
     late = idle(view, "host")
     if late.ms < _HOST_SHARE * view.step_ms or not view.worth(late.ms):
         return _TEXTS.ruled_out("little", ms=late.ms, step_ms=view.step_ms, least=_HOST_SHARE)

@@ -1,4 +1,4 @@
-"""The measurement itself destroys overlap, so nothing else is concluded from these traces."""
+"""The measurement itself prevents overlap, so nothing else is concluded from these traces."""
 
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.declared import Texts
@@ -9,7 +9,7 @@ _TEXTS = Texts(__file__)
 
 
 def decide(view: Overview) -> Finding:
-    """Decide it by the environment, and by the launches that return only when their kernel is over."""
+    """Decide from the environment, and from launches that only return when their kernel is finished."""
     instrument = view.instrument
     if instrument is None:
         share = max(profile.blocking for profile in view.profiles)

@@ -7,14 +7,14 @@ from diagnostics.causes.overlap import _shared as shared
 from diagnostics.contract.findings import Finding
 
 _NOT_AHEAD = 0.15
-"""Share of the gathers' time beside compute up to which no gather ran ahead: what is left are the edges of kernels."""
+"""Share of the gathers' time overlapping compute up to which no gather ran ahead; the rest is edges of kernels."""
 _LEAST_UNITS = 3
-"""Gathers of a forward pass: with fewer there is hardly a next unit."""
+"""Minimum number of gathers per forward pass; with fewer there is hardly a next unit."""
 _TEXTS = Texts(__file__)
 
 
 def decide(view: Overview) -> Finding:
-    """Decide it by the share of the gathers that runs beside compute."""
+    """Decide from the share of the gathers' time that overlaps compute."""
     depth, units = view.declared("strategy.prefetch_depth"), view.units
     if depth != 0 and (answer := shared.on_cpu("cpu_cores")(view)):
         return answer
@@ -28,7 +28,7 @@ def decide(view: Overview) -> Finding:
         return _TEXTS.ruled_out("hidden", hidden=hidden["forward"])
 
     def to_hide(batch: MicroBatch) -> float:
-        """Return the ns of these phases' gathers that could run beside compute; the first of a phase never can."""
+        """Return the ns of these phases' gathers that could overlap compute; the first of a phase never can."""
         chosen = (batch.gathers[1:] if "forward" in phases else []) + (batch.again[1:] if "backward" in phases else [])
         free = batch.compute - sum(call.overlapped for call in batch.calls)
         return min(sum(call.exposed_transfer for call in chosen), max(0, free))

@@ -1,4 +1,4 @@
-"""The host pauses: it does something else, which the trace names, or stops for a few long stretches."""
+"""The host pauses: it does other work, which the trace names, or stops for a few long stretches."""
 
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.declared import Texts
@@ -10,7 +10,7 @@ _TEXTS = Texts(__file__)
 
 
 def decide(view: Overview) -> Finding:
-    """Decide it by the idle time in which the host does something else, or in the few longest stretches of a step."""
+    """Decide from the idle time while the host does other work, or in the few longest stretches of a step."""
     pauses = idle(view, "pause")
     if not view.on_device and (not pauses.work or pauses.ms < CPU_SHARE * view.step_ms):
         return _TEXTS.ruled_out("on_cpu", share=CPU_SHARE)

@@ -11,15 +11,15 @@ from diagnostics.evidence.model import RunEvidence
 
 _TEXTS = Texts(__file__)
 ENOUGH = 4
-"""Micro-batches per stage from which on the bubble counts as small (Huang et al. 2019, section 3: M >= 4 K)."""
-_MOST_SAMPLES = 1 << 20  # Of a global batch, of which every divisor is tried: the largest published have some 10,000.
+"""Micro-batches per stage from which the bubble counts as small (Huang et al. 2019, section 3: M >= 4 K)."""
+_MOST_SAMPLES = 1 << 20  # Maximum global batch whose divisors are tried: the largest published are about 10,000.
 _BEYOND = 0.1
-"""Of the step: waiting beyond what the schedule and uneven stages explain that is worth a finding, on devices of their
-own. On a CPU the ranks share cores, and each waits while others compute (measured: up to 0.3)."""
+"""Share of the step from which waiting not explained by schedule and uneven stages is worth a finding, if ranks do not
+share devices. On a CPU the ranks share cores, and each waits while others compute (measured: up to 0.3)."""
 
 
 def decide(figures: Figures) -> Finding:
-    """Decide from the measured share of the step in which ranks did not compute, and that of an ideal schedule."""
+    """Decide from the measured share of the step in which ranks did not compute, compared with an ideal schedule."""
     if (finding := nothing(figures, "pp", "pipeline_bubble")) is not None:
         return finding
     run, metrics = figures.evidence.run, figures.metrics
@@ -44,7 +44,7 @@ def decide(figures: Figures) -> Finding:
 
 
 def _more(run: RunEvidence, pp: int) -> str:
-    """Return what to type for more micro-batches: of the same batch where it divides so far, else of a larger one."""
+    """Return the override for more micro-batches: of the same batch if it is divisible, otherwise of a larger one."""
     mesh = run.manifest.get("mesh")
     degrees = [mesh.get(name) for name in ("dp_replicate", "dp_shard")] if isinstance(mesh, dict) else []
     dp = math.prod(degree for degree in degrees if isinstance(degree, int) and degree > 0)

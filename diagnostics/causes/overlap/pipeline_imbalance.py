@@ -10,14 +10,14 @@ from diagnostics.evidence.values import integer
 
 _TEXTS = Texts(__file__)
 _LONGER = 1.25
-"""Times the mean: stages of equal work on two shared CPU cores differ by up to 1.15 (docs/strategies.md)."""
-_MOST_BLOCKS = 1 << 16  # Of a model: the deepest published ones have some 1,000.
+"""Multiple of the mean: stages with equal work on two shared CPU cores differ by up to 1.15 (docs/strategies.md)."""
+_MOST_BLOCKS = 1 << 16  # Maximum per model: the deepest published ones have about 1,000.
 _ALWAYS = 0.8
-"""Share of the logged steps in which the same stage has to be the longest."""
+"""Minimum share of the logged steps in which the same stage is the longest."""
 
 
 def _moved(blocks: list[int], place: int, times: float) -> list[int]:
-    """Return the blocks of each stage when the longest gives away what it has too much, taken as that many blocks."""
+    """Return the blocks of each stage after the longest gives away its excess, in whole blocks."""
     excess = min(blocks[place] - 1, round(blocks[place] * (1 - 1 / times)))
     moved = list(blocks)
     for _ in range(excess):
@@ -27,7 +27,7 @@ def _moved(blocks: list[int], place: int, times: float) -> list[int]:
 
 
 def decide(figures: Figures) -> Finding:
-    """Decide from how much longer the busiest place of the pipeline computes than the mean, step after step."""
+    """Decide from how much longer the busiest stage computes than the mean, in each step."""
     if (finding := nothing(figures, "pp", "pipeline_imbalance")) is not None:
         return finding
     run, metrics = figures.evidence.run, figures.metrics

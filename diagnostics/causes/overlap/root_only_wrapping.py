@@ -11,14 +11,14 @@ from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import bytes_text
 
 _FEW = 3
-"""Gathers of a forward pass up to which one of them can be that of the root: buffers and embeddings may be apart."""
+"""Maximum number of gathers per forward pass if one is the root's: buffers and embeddings may be separate."""
 _FORWARD, _BACKWARD = 1 / 3, 2 / 3
 """Shares of the compute of a micro-batch: backward has twice the matrix products of forward."""
 _TEXTS = Texts(__file__)
 
 
 def decide(view: Overview) -> Finding:
-    """Decide it by the gathers of a forward pass and the scatters of a backward pass."""
+    """Decide from the gathers of a forward pass and the scatters of a backward pass."""
     sample, declared = view.units.sample, view.declared("strategy.blocks_per_unit")
     count, unknown = len(sample.gathers), blocks_unknown(view.run)
     several = isinstance(declared, int) and declared > 0 and not unknown
@@ -40,7 +40,7 @@ def _is_root_only(batch: MicroBatch) -> bool:
 
 
 def _gain(view: Overview, batch: MicroBatch) -> float:
-    """Return what good units would win in one micro-batch, ns."""
+    """Return the gain of good units in one micro-batch, in ns."""
     gained = 0.0
     for calls, part in ((batch.gathers, _FORWARD), (batch.again + batch.scatters, _BACKWARD)):
         if not calls:

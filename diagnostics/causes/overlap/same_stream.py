@@ -1,4 +1,4 @@
-"""Collectives run on the stream that computes, so none can overlap."""
+"""Collectives run on the compute stream, so they cannot overlap with compute."""
 
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.analysis.step_profile.profile import CallProfile
@@ -7,12 +7,12 @@ from diagnostics.causes.overlap import _shared as shared
 from diagnostics.contract.findings import Finding
 
 _SHARE = 0.5
-"""Of the communication time that has to lie on the compute stream: what is left can still overlap."""
+"""Minimum share of the communication time on the compute stream; the rest can still overlap."""
 _TEXTS = Texts(__file__)
 
 
 def decide(view: Overview) -> Finding:
-    """Decide it by the streams of the collectives."""
+    """Decide from the streams of the collectives."""
     everything = sum(call.duration for call in view.calls)
     share = sum(call.duration for call in view.calls if _chosen(call)) / everything if everything else 0.0
     if share < _SHARE:

@@ -8,17 +8,17 @@ from diagnostics.causes.overlap._buckets import bucket_cap, bucket_gain, declare
 from diagnostics.contract.findings import Finding
 
 _LATE = 0.75
-"""Share of backward, before which a bucket that does not hold everything should have started."""
+"""Share of backward before which a bucket that does not hold all gradients should have started."""
 _FIRST_BUCKET_BYTES = 1 << 20
-"""What DDP reduces first by default, so that communication starts early (Li et al. 2020): no one cuts smaller."""
+"""Size of DDP's first bucket by default, so that communication starts early (Li et al. 2020); none is smaller."""
 _TEXTS = Texts(__file__)
 
 
 def decide(view: Overview) -> Finding:
-    """Decide it by the reductions of the last backward pass of each step."""
+    """Decide from the reductions of the last backward pass of each step."""
     steps, last = view.reductions, view.reductions.sample.last()
     count = steps.typical(lambda step: len(large(step.last())))
-    # In its very first step DDP reduces everything at once and cuts buckets after that, hence most of the steps.
+    # DDP's first step reduces everything at once and only then cuts buckets, hence most of the steps.
     if not count or steps.typical(lambda step: float(_is_single(step))) <= 0.5:
         return _TEXTS.ruled_out("several", large=round(count), total=len(last))
     size = total_bytes(last)
@@ -35,7 +35,7 @@ def decide(view: Overview) -> Finding:
 
 
 def _begins(step: StepReductions) -> float:
-    """Return when the largest reduction begins, as a share of backward."""
+    """Return when the largest reduction starts, as a share of backward."""
     calls = step.last()
     first, end = step.span
     if not calls or end <= first:

@@ -12,18 +12,18 @@ from diagnostics.causes.overlap import _shared as shared
 from diagnostics.contract.findings import Finding
 
 _MOST = 0.6
-"""Share of the lateness, and of the steps, that the blamed ranks have to bring about together."""
+"""Minimum share of the lateness, and of the steps, that the blamed ranks cause together."""
 _STANDS_OUT = 2.0
-"""Times an even share of the lateness: a rank that brings about so much is not late by chance."""
+"""Multiple of an even share of the lateness, from which a rank is not late by chance."""
 _WANDERING = 0.05
-"""Of the step: lateness that moves from rank to rank has to cost more to be named."""
+"""Minimum share of the step for lateness that moves from rank to rank."""
 _COMPARABLE = 0.5
-"""Of the lateness of the rank that is late most: a rank with as much is late for a reason as well."""
+"""Share of the largest lateness of a rank, from which another rank is blamed as well."""
 _TEXTS = Texts(__file__)
 
 
 def _late(ranks: tuple[int, ...] = (), reason: str = "", within: str = "") -> dict[str, Any]:
-    """Return what the text about late ranks names; `within` is what their host does, an empty `reason` is not known."""
+    """Return the values for the text on late ranks; `within` is what their host does, an empty `reason` is unknown."""
     place = f" ({within})" if within and reason in ("data", "sync", "pause") else ""
     row = reason if reason in _TEXTS else "unknown"
     why = _TEXTS.phrase("of_each" if len(ranks) > 1 else "of_one", reason=_TEXTS.phrase(f"{row}.reason"))
@@ -31,7 +31,7 @@ def _late(ranks: tuple[int, ...] = (), reason: str = "", within: str = "") -> di
 
 
 def decide(view: Overview) -> Finding:
-    """Decide it by matched collectives: who enters them last, and what that costs the others."""
+    """Decide from matched collectives: which ranks enter them last, and the cost for the others."""
     skew = view.skew
     if len(view.profiles) < 2 or not skew.matched:
         if view.world_size == 1:
@@ -53,7 +53,7 @@ def decide(view: Overview) -> Finding:
     of_culprits = [(late, ns) for late, ns in priced if set(late.ranks) & set(culprits)]
     figures = {"step_ms": view.step_ms, "waiting_ms": waiting}
     if not view.on_device:
-        # There it has to be a stop rather than slow work, as ranks share cores.
+        # On CPU it must be a stop rather than slow work, as ranks share cores.
         of_culprits = [(late, ns) for late, ns in of_culprits if late.reason in ("data", "host", "pause", "sync")]
         least = min(sum(ns for late, ns in of_culprits if late.step == step) for step in range(steps)) / MS
         if not culprits or least < WAITING_ON_CPU * view.step_ms:
@@ -80,9 +80,9 @@ def decide(view: Overview) -> Finding:
 
 
 def _priced(view: Overview) -> list[tuple[Late, int]]:
-    """Return each late arrival with what it cost (ns).
+    """Return each late arrival with its cost in ns.
 
-    In a step it is never more than the others' exposed time is longer than the late rank's: lateness that compute
+    Per step, the cost is at most the difference of the ranks' largest and smallest exposed time: lateness that compute
     hides costs nothing.
     """
     exposed: dict[int, list[int]] = defaultdict(list)
@@ -103,7 +103,7 @@ def _priced(view: Overview) -> list[tuple[Late, int]]:
 
 
 def _shares(priced: list[tuple[Late, int]]) -> Counter[int]:
-    """Return the lateness of each rank, ns."""
+    """Return the lateness caused by each rank, in ns."""
     by_rank: Counter[int] = Counter()
     for late, ns in priced:
         for rank in late.ranks:
@@ -112,7 +112,7 @@ def _shares(priced: list[tuple[Late, int]]) -> Counter[int]:
 
 
 def _culprits(view: Overview, priced: list[tuple[Late, int]]) -> tuple[int, ...]:
-    """Return the ranks that bring about most of the lateness, each or together; none when they are the majority."""
+    """Return the ranks that cause most of the lateness, alone or together; empty if they are the majority."""
     by_rank, total = _shares(priced), sum(ns for _, ns in priced)
     least = min(_MOST * total, _STANDS_OUT * total / len(view.profiles))
     least = max(least, _COMPARABLE * max(by_rank.values(), default=0))

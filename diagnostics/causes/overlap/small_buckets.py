@@ -1,4 +1,4 @@
-"""Gradients are reduced in many tiny buckets, so most of their time is the fixed cost of a collective."""
+"""Gradients are reduced in many tiny buckets, so most of the time is the fixed cost of a collective."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -13,12 +13,12 @@ from diagnostics.causes.overlap._buckets import bucket_cap, bucket_gain, declare
 from diagnostics.contract.findings import Finding
 
 _BRIEF_NS = 150_000
-"""Where sizes are unknown, a reduction shorter than that is tiny: about 1 MiB at 7 GB/s."""
+"""Duration below which a reduction of unknown size is tiny: about 1 MiB at 7 GB/s."""
 _TEXTS = Texts(__file__)
 
 
 def decide(view: Overview) -> Finding:
-    """Decide it by the reductions of the last backward pass of each step."""
+    """Decide from the reductions of the last backward pass of each step."""
     steps = view.reductions
     calls = [call for call in steps.sample.last() if call.message.op == "all_reduce"]
     count, small, size = len(calls), tiny(calls, _BRIEF_NS), total_bytes(calls)
@@ -33,7 +33,7 @@ def decide(view: Overview) -> Finding:
 
 
 def _merge_gain(view: Overview, calls: Sequence[CallProfile], backward: int) -> float:
-    """Return what fewer collectives would win, ms; never more than their fixed costs."""
+    """Return the gain of fewer collectives in ms, at most their fixed costs."""
     if not calls:
         return 0.0
     spared = max(0, len(calls) - attainable.good_buckets(total_bytes(calls)))

@@ -1,4 +1,4 @@
-"""Units are so small that most of the time of their collectives is a fixed cost."""
+"""Units are so small that most of the time of their collectives is the fixed cost."""
 
 from statistics import median
 
@@ -11,14 +11,14 @@ from diagnostics.causes.overlap._buckets import fixed_cost, portions
 from diagnostics.contract.findings import Finding
 
 _MANY = 2 * GOOD_UNITS
-"""Gathers of one forward pass from which on they are many."""
+"""Number of gathers per forward pass from which they are many."""
 _BRIEF_NS = 100_000
-"""Where sizes are unknown, a gather shorter than that is tiny."""
+"""Duration below which a gather of unknown size is tiny."""
 _TEXTS = Texts(__file__)
 
 
 def decide(view: Overview) -> Finding:
-    """Decide it by number and size of the gathers of a forward pass."""
+    """Decide from the number and size of the gathers of a forward pass."""
     calls = view.units.sample.gathers
     count, small, size = len(calls), tiny(calls, _BRIEF_NS), total_bytes(calls)
     if count < _MANY or small < MOST * count:

@@ -10,7 +10,7 @@ _TEXTS = Texts(__file__)
 
 
 def decide(view: Overview) -> Finding:
-    """Decide it by the idle time that begins while the host waits for the device."""
+    """Decide from the idle time that starts while the host waits for the device."""
     return judged_idle(view, idle(view, "sync"), 0.9, _TEXTS)
 
 

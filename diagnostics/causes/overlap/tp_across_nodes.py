@@ -1,4 +1,4 @@
-"""Tensor-parallel groups lie across nodes: every layer waits for the links between them."""
+"""Tensor-parallel groups span nodes, so every layer waits for the links between them."""
 
 from diagnostics.analysis.layout import recorded_layout
 from diagnostics.analysis.step_profile.overview import Overview
@@ -7,12 +7,12 @@ from diagnostics.causes.overlap import _shared as shared
 from diagnostics.contract.findings import Finding
 
 _GROUPS = ("tp", "mesh_tp")
-"""How traces call the group of tensor parallelism."""
+"""Names of the tensor-parallel group in traces."""
 _TEXTS = Texts(__file__)
 
 
 def decide(view: Overview) -> Finding:
-    """Decide it by where the ranks are, and by what the collectives of tensor parallelism cost."""
+    """Decide from the nodes of the ranks, and from the cost of the tensor-parallel collectives."""
     topology = view.run.manifest.get("topology") if view.run is not None else None
     tp = view.run.get("parallel.tp", 1) if view.run is not None else 1
     node = topology.get("nproc") if isinstance(topology, dict) else None

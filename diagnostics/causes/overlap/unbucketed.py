@@ -1,4 +1,4 @@
-"""Gradients are reduced after backward, one by one or in a few flat buffers, so no compute runs beside them."""
+"""Gradients are reduced after backward, one by one or in a few flat buffers, so no compute overlaps with them."""
 
 from collections import Counter
 
@@ -12,16 +12,16 @@ from diagnostics.contract.findings import Finding, Where
 _RANKS_READ = 2
 """Ranks whose records of calls are searched for the line that issues the reductions: all ranks run the same line."""
 _OUTSIDE = ("logging", "evaluation")
-"""Regions whose collectives are no reductions of gradients."""
+"""Regions whose collectives are not gradient reductions."""
 _TEXTS = Texts(__file__)
 
 
 def decide(view: Overview) -> Finding:
-    """Decide it by the reductions between backward and optimizer."""
+    """Decide from the reductions between backward and optimizer."""
     steps = view.reductions
     count = round(steps.typical(lambda step: len(step.after)))
     inside = round(steps.typical(lambda step: len(step.last())))
-    # A few beside reductions that backward issues may be of anything; with none of those they are the gradients'.
+    # A few next to reductions issued by backward may be of anything; without those they are the gradients'.
     if count < (MANY if inside else 1) or count < inside:
         return _TEXTS.ruled_out(count=count)
     cost = steps.typical(lambda step: bucket_gain(view, step.after, step.backward))
@@ -35,7 +35,7 @@ def decide(view: Overview) -> Finding:
 
 
 def _site(view: Overview) -> Where | None:
-    """Return the user's line that issued most all_reduces, from the records of calls of the first ranks."""
+    """Return the user's line that issued most all_reduce calls, from the records of the first ranks."""
     sites: Counter[tuple[int, str, int, str]] = Counter()
     ranks: set[int | None] = set()
     for file in view.records:
