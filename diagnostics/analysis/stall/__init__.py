@@ -1,1 +1,1 @@
-"""Why a job stands still: which rank ended first, which is late, which waits are circular."""
+"""Why a job is stalled: which rank ended first, which rank is late, which waits are circular."""

@@ -1,4 +1,4 @@
-"""Collectives that every member issued and that do not complete, and a start-up that never completed."""
+"""Collectives that every member issued but that do not complete, and a start-up that never completed."""
 
 from collections.abc import Iterable, Iterator
 
@@ -21,24 +21,24 @@ _STARTUP = {
     "port_in_use", "port_refused", "mesh_failed", "store_barrier",
 }  # fmt: skip
 _TEXT = patterns_beside(__file__)
-"""What each of them matches is said in the table."""
+"""The table documents what each pattern matches."""
 _LINES_STUCK = 6  # torch writes one every 10 s.
 _TRANSPORT = {"nccl_ib_error", "nccl_ib_async", "nccl_connect", "nccl_socket_error"}
 
 _LATER = frozenset({"num_nodes_waiting", "_exit_barrier"})
-"""Functions of torchrun that ask the store while its ranks run, and after they have ended."""
+"""Functions of torchrun that query the store while its ranks run, and after they have exited."""
 
 
 class RootDiffers(Struct, frozen=True):
-    """A rooted operation that everybody issued and only some completed: the ranks do not agree on the root."""
+    """A rooted operation that all ranks issued and only some completed: the ranks disagree on the root."""
 
     operation: Operation
     calls: dict[int, Call]
-    """Of each rank that hangs in it."""
+    """The call of each rank that hangs in it."""
     complete: tuple[int, ...]
     members: tuple[int, ...]
     deviating: int | None
-    """The rank that names another root, where gloo's broadcast tree shows it."""
+    """The rank that passed another root, if gloo's broadcast tree identifies it."""
 
     @property
     def waiting(self) -> tuple[int, ...]:
@@ -47,37 +47,37 @@ class RootDiffers(Struct, frozen=True):
 
 
 class NeverCompletes(Struct, frozen=True):
-    """A collective that all members are in and that completes on none."""
+    """A collective that all members entered and that completed on none."""
 
     operation: Operation
     call: Call
     ranks: tuple[int, ...]
     first: bool
-    """Whether nothing completed in the group before."""
+    """Whether no earlier call of the group completed."""
     transport: tuple[LogFact, ...]
-    """Errors of the transport in the logs."""
+    """Transport errors in the logs."""
 
 
 class Startup(Struct, frozen=True):
-    """Ranks that wait in init_process_group for others, by what `dtk watch` records of them meanwhile."""
+    """Ranks that wait for others in init_process_group, from the records of `dtk watch`."""
 
     starts: dict[int, LogFact]
     waiting: tuple[int, ...]
     missing: tuple[int, ...]
-    """Ranks that did not come; those without an entry in `starts` left nothing."""
+    """Ranks that did not arrive; those without an entry in `starts` left no record."""
     stuck: tuple[int, ...]
-    """Missing ranks that do not move. A rank that computes or reads on its way is late, not stuck."""
+    """Missing ranks that make no progress. A rank that computes or reads before it arrives is late, not stuck."""
     waited_s: float
 
 
 class StartupFailed(Struct, frozen=True):
-    """The store or the rendezvous failed, and no collective was issued."""
+    """A start-up in which the store or the rendezvous failed and no collective was issued."""
 
     facts: tuple[LogFact, ...]
 
 
 def roots_differ(job: JobState) -> list[RootDiffers]:
-    """Rooted operations that completed on some members only, in dumps that do not record the root."""
+    """Return the rooted operations that completed on some members only, from dumps that do not record the root."""
     cases, taken = [], job.differing()
     for operation, waiting in sorted(job.waits.waiting.items()):
         calls = {rank: job.waits.calls[rank, operation] for rank in waiting}
@@ -93,7 +93,7 @@ def roots_differ(job: JobState) -> list[RootDiffers]:
 
 
 def never_complete(job: JobState) -> list[NeverCompletes]:
-    """Return the collectives that all members have entered, in a stalled job in which no rank is missing."""
+    """Return the collectives that all members entered, in a stalled job in which no rank is missing."""
     if not job.stands_still() or job.waits.waited_for() or job.peer_vanished():
         return []
     facts = tuple(fact for fact in job.evidence.facts if fact.kind in _TRANSPORT)
@@ -124,7 +124,7 @@ def startup(job: JobState) -> Startup | StartupFailed | None:
             waited_s = max(lasted_s(starts[rank], "since_s") for rank in waiting)
             stuck = tuple(r for r in missing if r in starts and lasted_s(starts[r], "worked_s") >= STALL_S)
             return Startup(starts, waiting, missing, stuck if waited_s >= STALL_S else (), waited_s)
-    # Ranks that wait for the id of a communicator have met: their group exists.
+    # Ranks that wait for the id of a communicator have completed the rendezvous: their group exists.
     met = {(fact.file, fact.line) for fact in job.evidence.facts if fact.kind == "nccl_id_timeout"}
     # Others may still come to a barrier of the store, unless more than its group has ranks did, or for a minute nobody.
     given_up = [fact for fact in not_yet_met(job.evidence) if fact.fields.get("count", 1) >= _LINES_STUCK]
@@ -140,37 +140,37 @@ def startup(job: JobState) -> Startup | StartupFailed | None:
 
 
 def not_yet_met(evidence: Evidence) -> list[LogFact]:
-    """Return the last lines of ranks that wait for others in a barrier of the store, where nothing follows them."""
+    """Return the last lines of ranks that wait for others in a barrier of the store, if nothing follows them."""
     waits = [fact for fact in evidence.facts if "waits" in fact.fields]
     rest = [(f.file, f.fields["steps"].last if f.kind == "steps" else f.line) for f in evidence.facts if f not in waits]
     return [fact for fact in waits if all(file != fact.file or line < fact.line for file, line in rest)]
 
 
 def _is_of_rendezvous(fact: LogFact) -> bool:
-    """Whether the launcher failed before it had started any rank."""
+    """Return whether the launcher failed before it had started any rank."""
     if fact.kind != "launcher_error" or any(at.function in _LATER for at in fact.fields["frames"]):
         return False
     return fact.fields["type"].startswith("Rendezvous") or _meets(fact.fields["frames"])
 
 
 def _meets(frames: Iterable[Frame]) -> bool:
-    """Whether ranks or nodes were meeting where an exception was raised."""
+    """Return whether ranks or nodes were in a rendezvous when an exception was raised."""
     return any(_TEXT["meet"].search(f"{frame.file} {frame.function}") for frame in frames)
 
 
 def _unmet(job: JobState) -> Iterator[LogFact]:
-    """Yield the connections that failed while ranks met, as the exceptions of some of them tell."""
+    """Yield the connections that failed during the rendezvous, from the exceptions of some ranks."""
     for error in job.evidence.errors:
         if _meets(error.frames) and is_victim(kind_of_exception(error.type, error.message, error.frames)):
             yield LogFact("unmet", error.rank, error.file, error.line, f"{error.type}: {error.message}", {})
 
 
 def lasted_s(fact: LogFact, since: str) -> float:
-    """Seconds from `since` to the last sign of life, by the rank's own clock."""
+    """Return the seconds from `since` to the last sign of life, by the rank's own clock."""
     return max(0.0, float(fact.fields["alive_s"] - fact.fields[since]))
 
 
-_MOST_RANKS = 64  # Every pair of rank and root is tried, which takes the square of the size.
+_MOST_RANKS = 64  # All pairs of rank and root are tried, which is quadratic in the size.
 
 
 def deviating_rank(members: tuple[int, ...], waiting: tuple[int, ...]) -> int | None:
@@ -193,7 +193,7 @@ def deviating_rank(members: tuple[int, ...], waiting: tuple[int, ...]) -> int | 
 
 
 def stuck_ranks(roots: list[int]) -> set[int]:
-    """Which ranks never return when rank i takes `roots[i]` for the root."""
+    """Return the ranks that never return if rank i uses `roots[i]` as the root."""
     plans = [_steps(rank, root, len(roots)) for rank, root in enumerate(roots)]
     moved = True
     while moved:
@@ -214,20 +214,20 @@ def _steps(rank: int, root: int, size: int) -> list[tuple[bool, int]]:
 
 
 class SizesDiffer(Struct, frozen=True):
-    """Ranks brought different sizes to one collective, as gloo or torch itself printed."""
+    """Ranks that passed different sizes to one collective, as printed by gloo or torch."""
 
     facts: tuple[LogFact, ...]
     divergence: Divergence | None
-    """The calls that met; None where no ring shows them."""
+    """The calls that met; None if no ring shows them."""
 
     @property
     def victims(self) -> tuple[int, ...]:
-        """The ranks that printed it: those that met the wrong size, not those that brought it."""
+        """The ranks that printed the error: those that met the wrong size, not those that passed it."""
         return tuple(sorted({fact.rank for fact in self.facts if fact.rank is not None}))
 
 
 def sizes_differ(job: JobState) -> SizesDiffer | None:
-    """Find the calls that met where a process ended because sizes did not fit; None where no log says so."""
+    """Find the calls that met where a process ended because of different sizes; None if no log reports this."""
     facts = [fact for fact in job.evidence.facts if fact.kind == "gloo_mismatch"]
     if not facts:
         return None
@@ -236,7 +236,7 @@ def sizes_differ(job: JobState) -> SizesDiffer | None:
 
 
 def _divergences(job: JobState, ended: set[int | None]) -> Iterator[Divergence]:
-    """Ranks in a call that nobody else made before gloo ended a process, against peers in the backward pass."""
+    """Yield ranks in a call that no other rank made before gloo ended a process, against peers in backward."""
     for operation in sorted(job.waits.waiting):
         if operation.key.recorder != SNAPSHOTS or operation.peer >= 0:
             continue
@@ -246,11 +246,11 @@ def _divergences(job: JobState, ended: set[int | None]) -> Iterator[Divergence]:
         outside = job.waits.calls[ranks[0], operation]
         inside = {rank: call for rank in peers if (call := _reduces(job, rank, operation, outside)) is not None}
         before = {at_line(call) for call in job.reading.calls(ranks[0], operation.key) if call.seq < outside.seq}
-        # A call of the loop tells nothing: the rank may have left backward without a bucket.
+        # A call in the loop is not evidence: the rank may have left backward without a bucket.
         if len({call.site for call in inside.values()}) != 1 or at_line(outside) in before:
             continue
         first, reduction = min(inside.items())
-        others = (first, *(peer for peer in peers if peer != first))  # Who is known to be in backward speaks for all.
+        others = (first, *(peer for peer in peers if peer != first))  # A rank known to be in backward represents all.
         goes_on = len(others) >= len(ranks)
         vote = Vote(operation.key, operation.seq, (others, tuple(ranks)) if goes_on else (tuple(ranks), others))
         divergence = outside_backward(vote, reduction, outside, came_later=swallowed, majority_goes_on=goes_on)
@@ -259,7 +259,7 @@ def _divergences(job: JobState, ended: set[int | None]) -> Iterator[Divergence]:
 
 
 def _sides(job: JobState, operation: Operation, ended: set[int | None]) -> tuple[list[int], list[int], bool]:
-    """Ranks in the call, ranks elsewhere, and whether these came to it later, as those that swallow the error do."""
+    """Return ranks in the call, ranks elsewhere, and whether the latter reached it later, after ignoring the error."""
     waits = job.waits
     ranks, peers = waits.waiting[operation], list(waits.absent[operation])
     if not peers and ended & set(ranks):
@@ -270,7 +270,7 @@ def _sides(job: JobState, operation: Operation, ended: set[int | None]) -> tuple
 
 
 def _reduces(job: JobState, rank: int, operation: Operation, outside: Call) -> Call | None:
-    """Return the last call in backward that the ring did not record, of a rank that cannot be `outside`.
+    """Return the last call in backward, missing from the ring, of a rank that cannot be `outside`.
 
     A snapshot has no frames: they are those of another rank's call at the same position.
     """

@@ -1,4 +1,4 @@
-"""Cycles of the wait-for graph, by kind: groups in different orders, point-to-point calls, a missed call."""
+"""Cycles of the wait-for graph by kind: groups used in different orders, point-to-point calls, a missed call."""
 
 from itertools import combinations
 
@@ -21,9 +21,9 @@ class Side(Struct, frozen=True):
     ranks: tuple[int, ...]
     operation: Operation
     call: Call
-    """Of the first rank."""
+    """The call of the first rank."""
     waited_for: tuple[int, ...]
-    """Ranks of the cycle that did not reach it."""
+    """Ranks of the cycle that did not reach the operation."""
 
 
 class GroupOrder(Struct, frozen=True):
@@ -32,27 +32,27 @@ class GroupOrder(Struct, frozen=True):
     cycle: Cycle
     sides: tuple[Side, ...]
     culprits: tuple[int, ...]
-    """The ranks that are not on the largest side; all where no side is larger than the others."""
+    """The ranks not on the largest side; all ranks if no side is larger than the others."""
 
 
 class PointToPoint(Struct, frozen=True):
-    """Ranks that wait in a send or receive of which the other half is never posted."""
+    """Ranks that wait in a send or receive whose counterpart is never posted."""
 
     cycle: Cycle
     calls: tuple[tuple[int, Call], ...]
-    """Rank and call of each that waits in a send or receive."""
+    """Rank and call of each rank that waits in a send or receive."""
     elsewhere: tuple[tuple[int, Call], ...]
-    """Rank and call of those in the cycle that wait in a collective instead."""
+    """Rank and call of each rank in the cycle that waits in a collective instead."""
     peers: dict[int, Call]
-    """What the peers of the first call wait in."""
+    """The calls that the peers of the first call wait in."""
     left_out: tuple[int, int, int] | None = None
-    """The rank that posted fewer of the other halves in this round than in the one before, and how many it did."""
+    """A rank that posted fewer counterparts in this round than in the previous one, and both counts."""
     scheduled: bool = False
-    """Whether torch's schedule of a pipeline posted them: their order ends where all stages follow the same one."""
+    """Whether torch's pipeline schedule posted them, which completes if all stages follow the same one."""
 
     @property
     def tags_differ(self) -> bool:
-        """Whether two ranks wait for each other in the two halves of a message that only their tags keep apart."""
+        """Whether two ranks wait for each other in the two halves of a message that differ only in their tags."""
         if self.elsewhere or len(self.calls) != 2:
             return False
         (rank, call), (peer, met) = self.calls
@@ -64,7 +64,7 @@ CircularWait = GroupOrder | PointToPoint | MissedCall
 
 
 def circular_waits(job: JobState) -> list[CircularWait]:
-    """Return the cycles of waiting ranks, smallest rank first, or none while the job may still proceed."""
+    """Return the cycles of waiting ranks, smallest rank first; empty while the job may still make progress."""
     if not job.stands_still():
         return []
     cases: list[CircularWait] = []
@@ -79,7 +79,7 @@ def circular_waits(job: JobState) -> list[CircularWait]:
 
 
 def _enqueued_crosswise(job: JobState) -> GroupOrder | None:
-    """Return two collectives that all enqueued and none completes, in differing orders: a device runs them in order."""
+    """Return two collectives enqueued by all in different orders, and completed by none on in-order devices."""
     waits = job.waits
     shared = (one for one, ranks in sorted(waits.waiting.items()) if set(ranks) == set(job.survey.members(one.key)))
     ordered = (one for one in shared if one.peer < 0 and one.key.recorder not in {"gloo", SNAPSHOTS})

@@ -1,5 +1,5 @@
-"""Ranks that ended in order while others wait: who deviates, those that ended or those that continued? A call from a
-line that no ended rank reached, after which all calls match again, is one too many.
+"""Ranks that exited normally while others wait: did they deviate, or those that continued? A call from a line that no
+exited rank reached, after which all calls match again, is an extra call.
 """
 
 from typing import Literal
@@ -14,30 +14,30 @@ from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.stall.last_seen import LastSeen, last_seen
 from diagnostics.evidence.calls import Call, GroupKey
 
-_LONGEST = 64  # Calls that one side may have made more than the other.
-_ROUNDS = 2  # Whole rounds that show a loop.
+_LONGEST = 64  # Calls that one side may have made in excess of the other.
+_ROUNDS = 2  # Whole rounds needed to identify a loop.
 
 
 class MoreCalls(Struct, frozen=True):
-    """Ranks that wait, in calls that those that ended never made."""
+    """Ranks that wait in calls that the exited ranks never made."""
 
     ranks: tuple[int, ...]
     ended: tuple[int, ...]
     extra: tuple[Call, ...]
     there: Call
-    """The call of a rank that ended at the same position, or its last one."""
+    """The exited rank's call at the same position, or its last one."""
     pending: Call
     agreeing: int
-    """Later calls that agree when the extra ones are left out."""
+    """Number of later calls that agree if the extra ones are omitted."""
     new_line: bool
-    """Whether the first extra call comes from a line that no rank that ended came to."""
+    """Whether the first extra call is from a line that no exited rank reached."""
     by_chance: int = 0
-    """Earlier calls from that line, which fitted other calls of those that ended."""
+    """Number of earlier calls from that line that matched other calls of the exited ranks."""
     kind: Literal["added", "another round"] = "added"
 
 
 class EarlierStep(Struct, frozen=True):
-    """Ranks that ended in an earlier step than the one a peer is in."""
+    """Ranks that exited in an earlier step than the current step of a peer."""
 
     step: int
     peer: int
@@ -48,33 +48,33 @@ class EarlierStep(Struct, frozen=True):
 
 
 class EndedInRound(Struct, frozen=True):
-    """Where a rank's calls end in the loop that a peer is in."""
+    """Position in a peer's loop at which a rank's calls end."""
 
     ranks: tuple[int, ...]
     size: int
-    """Calls of one round."""
+    """Number of calls in one round."""
     rounds: int
-    """Whole rounds that the first rank made, as far as its record goes back."""
+    """Whole rounds made by the first rank, as far as recorded."""
     over: int
-    """Calls of the round in which it ended; 0 = it ended between two rounds."""
+    """Calls made in the round in which it ended; 0 = it ended between two rounds."""
     last: Call
     peer: int
     pending: Call
 
 
 class RoundUnknown(Struct, frozen=True):
-    """Nothing shows where in a loop the ranks ended."""
+    """Result if the records do not show where in a loop the ranks ended."""
 
     ranks: tuple[int, ...]
     no_dump: bool
-    """Whether they left no dump; else their calls do not show where a round begins."""
+    """Whether they left no dump; otherwise their calls do not show where a round begins."""
 
 
 Departure = MoreCalls | EarlierStep | EndedInRound | RoundUnknown
 
 
 def departure(job: JobState, ended: tuple[int, ...]) -> Departure:
-    """Compare ranks that ended in order with those that continued.
+    """Compare ranks that exited normally with those that continued.
 
     Args:
         job: in which others wait for these ranks, or lost them.
@@ -87,7 +87,7 @@ def departure(job: JobState, ended: tuple[int, ...]) -> Departure:
         if more.new_line and (more.agreeing or more.by_chance or alone):
             return more
         if alone and not more.agreeing:
-            # Those that ended went through rounds of equal calls, and the extra call opens another one.
+            # The exited ranks made rounds of equal calls, and the extra call starts another one.
             tokens = [on_path(call) for call in job.reading.calls(more.ended[0], more.there.key)]
             prediction = predict(tokens, on_path(more.extra[0]))
             if prediction is not None and prediction.whole:
@@ -135,7 +135,7 @@ def _more_calls(job: JobState, exited: tuple[int, ...], key: GroupKey) -> MoreCa
         new = not set(long[len(shorter) :]) & set(short)
         fits = [(token, met) for token, met in zip(long, short, strict=False) if token != met]
         by_chance = sum(token == long[-1] for token, _ in fits)
-        if not (new and by_chance) or 2 * len(fits) > len(short):  # Ranks that share no path cannot be compared by it.
+        if not (new and by_chance) or 2 * len(fits) > len(short):  # Ranks without a shared path cannot be compared.
             return None
         return MoreCalls(waiting, ended, tuple(longer[len(shorter) :]), shorter[-1], longer[-1], 0, True, by_chance)
     behind = shorter[min(at, len(shorter) - 1)]
@@ -144,10 +144,10 @@ def _more_calls(job: JobState, exited: tuple[int, ...], key: GroupKey) -> MoreCa
 
 
 def _ended_in_round(job: JobState, rank: int) -> EndedInRound | None:
-    """Where the rank stopped, seen from a peer that made the call after its last one."""
+    """Return where a rank stopped, relative to a peer that made the call after its last one."""
     for key, line in sorted(job.survey.ranks[rank].lines.items()):
         peers = job.survey.groups[key].lines
-        # Gloo marks a call that failed as it marks one that completed, so it need not be pending.
+        # Gloo marks failed and completed calls alike, so the call need not be pending.
         peer = next((other for other in sorted(peers) if other != rank and peers[other].issued > line.issued), None)
         peer_calls = job.reading.calls(peer, key) if peer is not None else []
         pending = next((call for call in peer_calls if call.seq == line.issued + 1), None)

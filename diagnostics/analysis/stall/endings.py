@@ -1,4 +1,4 @@
-"""Which ranks ended first and on their own, and which are missing without a word."""
+"""Which ranks ended first and by themselves, and which ranks are missing without a record."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -22,15 +22,15 @@ class FirstEndings(Struct, frozen=True):
     kind: Kind
     endings: tuple[Ending, ...]
     culprits: tuple[int, ...]
-    """Empty where no file says which rank it was."""
+    """The ranks; empty if no file identifies them."""
     victims: tuple[int, ...]
     last: LastSeen | None
-    """Of the first rank, where its ending shows no line."""
+    """Last call of the first rank, if its ending has no line."""
     gave_up: Ending | None
-    """Of a victim whose traceback shows where it waited; only for ranks that ended in order."""
+    """Ending of a victim whose traceback shows where it waited; only for ranks that exited normally."""
     model: Literal["", "rank 0", "tie"] = ""
-    """Whose model differs where DDP compared the parameters of all ranks with those of rank 0, which itself never
-    raises: its own where all others raised, either one where there are two."""
+    """Whose model differs if DDP compared the parameters of all ranks with those of rank 0, which itself never raises:
+    rank 0's if all others raised, undecided (`tie`) if there are two ranks."""
 
     @property
     def first(self) -> Ending:
@@ -39,25 +39,25 @@ class FirstEndings(Struct, frozen=True):
 
 
 class Missing(Struct, frozen=True):
-    """Ranks that all others wait for and of which nothing says how they ended."""
+    """Ranks that all others wait for and whose ending is not recorded."""
 
     ranks: tuple[int, ...]
     waiting: tuple[int, ...]
     no_dump: bool
-    """Whether they left no dump that can be read; else their connections broke."""
+    """Whether they left no readable dump; otherwise their connections broke."""
     abort: Ending | None = None
-    """How one of them ended, where something says that it aborted."""
+    """Ending of one of them, if an abort is recorded."""
     last: LastSeen | None = None
 
 
 class DdpUnused(Struct, frozen=True):
-    """DDP's own message that gradients were missing."""
+    """DDP's own message about missing gradients."""
 
     facts: tuple[LogFact, ...]
     ranks: tuple[int, ...]
-    """Empty where no line names one."""
+    """Ranks that printed it; empty if no line names one."""
     names: str
-    """Of the parameters."""
+    """Names of the parameters."""
     endings: tuple[Ending, ...]
 
 
@@ -75,12 +75,12 @@ def first_endings(job: JobState) -> tuple[FirstEndings, ...]:
 
 
 def ended_in_order(cases: Iterable[FirstEndings]) -> FirstEndings | None:
-    """Return the ranks that ended with exit code 0 while others waited."""
+    """Return the ranks that exited with code 0 while others waited; None if there are none."""
     return next((case for case in cases if all(end.in_order for end in case.endings)), None)
 
 
 def _matters(job: JobState, endings: list[Ending]) -> bool:
-    """Whether it ends the job: an exit in order does so only if others wait for these ranks or lost them."""
+    """Return whether it ends the job: a normal exit does so only if others wait for these ranks or lost them."""
     ended = {end.rank for end in endings}
     if not all(end.in_order for end in endings) or not ended:
         return bool(ended)
@@ -106,7 +106,7 @@ def _first(job: JobState, kind: Kind, endings: list[Ending]) -> FirstEndings:
 
 
 def missing_ranks(job: JobState) -> Missing | None:
-    """Return ranks that all others wait for, and that went away or left nothing; None where one ended by itself."""
+    """Return ranks that all others wait for, and that vanished or left nothing; None if one ended by itself."""
     if job.finished() or any(end.by_itself for end in job.endings.values()):
         return None
     differing = job.differing()
@@ -117,7 +117,7 @@ def missing_ranks(job: JobState) -> Missing | None:
             waiting = tuple(sorted(job.waits.reaching(lost) - set(lost)))
             return Missing(lost, waiting, no_dump=False, last=last_seen(job, lost[0]))
     if not job.stands_still() or any(not differing & set(cycle.ranks) for cycle in job.waits.cycles()):
-        return None  # Ranks that are there wait for each other, whatever became of the others.
+        return None  # Ranks that are present wait for each other, whatever happened to the others.
     silent = tuple(rank for rank in roots if job.silent(rank))
     if not silent or len(silent) != len(roots) or 2 * len(silent) > job.world():
         return None
@@ -126,7 +126,7 @@ def missing_ranks(job: JobState) -> Missing | None:
 
 
 def ddp_unused(job: JobState) -> DdpUnused | None:
-    """Return what DDP itself printed about missing gradients."""
+    """Return DDP's own message about missing gradients; None if there is none."""
     facts = tuple(fact for fact in job.evidence.facts if fact.kind in _DDP_UNUSED)
     if not facts:
         return None

@@ -32,13 +32,13 @@ from diagnostics.contract.findings import SURE
 from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.evidence.model import Evidence
 
-BEFORE = AFTER = 12  # A convention: positions that the report's drawing has room for.
-MAX_RANKS = 64  # Ranks shown, the culprits first: the file of each is read once more.
-Point = tuple[GroupKey, int]  # A position in a group, as one recorder counts it.
+BEFORE = AFTER = 12  # A convention: positions that fit in the report's drawing.
+MAX_RANKS = 64  # Ranks shown, the culprits first: the file of each is read again.
+Point = tuple[GroupKey, int]  # A position in a group, as counted by one recorder.
 
 
 def timeline(job: JobState, point: Point | None, culprits: Collection[int]) -> dict[str, Any] | None:
-    """`measures.hang.timeline`; None where nothing was recorded.
+    """Return `measures.hang.timeline`; None if nothing was recorded.
 
     Args:
         job: with all ranks' calls.
@@ -64,7 +64,7 @@ def timeline(job: JobState, point: Point | None, culprits: Collection[int]) -> d
 
 
 def point_of(job: JobState, group: GroupKey, position: int) -> Point | None:
-    """Return the recorder whose counting has the position: a call differs or is pending there."""
+    """Return the recorder that has this position: a call differs or is pending there."""
     groups = job.survey.groups
     same_group = (group.name, group.desc or "undefined")
     keys = [key for key in sorted(groups) if (key.name, key.desc or "undefined") == same_group]
@@ -80,7 +80,7 @@ def _row(line: Line, calls: list[Call], middle: int) -> list[dict[str, Any]]:
             "position": call.seq,
             "op": call.user_op or call.wire.op,
             "signature": call.described.text.partition(" ")[2],
-            # Of an asynchronous call the ring knows only that it was made, unless later ones came after it in order.
+            # Of an asynchronous call the ring records only the start, unless later ones came after it in order.
             "state": "completed"
             if call.done or call.seq <= line.done
             else ("issued", "pending")[call.completion_known],
@@ -92,21 +92,21 @@ def _row(line: Line, calls: list[Call], middle: int) -> list[dict[str, Any]]:
 
 
 class Stall(Struct):
-    """What explains that ranks wait, filled by `explain`. Every cause of a hang reads its own part."""
+    """Explanations of why ranks wait, filled by `explain`. Each cause of a hang reads its own part."""
 
     job: JobState
     divergences: tuple[Divergence, ...] = ()
-    """The earliest one, and those of groups that it cannot have touched."""
+    """The earliest divergence, and those of groups that it cannot have affected."""
     sizes: blameless.SizesDiffer | None = None
     watchdog: WatchdogCase | None = None
     transfer: UnrecordedTransfer | None = None
     stacks: HostOutside | None = None
-    """Only where nothing else explains the waiting."""
+    """Set only if nothing else explains the waiting."""
     roots_differ: tuple[blameless.RootDiffers, ...] = ()
     ddp_unused: DdpUnused | None = None
     endings: tuple[FirstEndings, ...] = ()
     departure: Departure | None = None
-    """How the calls of ranks that ended in order compare with those of the others."""
+    """Comparison of the calls of ranks that exited normally with those of the others."""
     missing: Missing | None = None
     circular: tuple[CircularWait, ...] = ()
     device: DeviceStall | None = None
@@ -118,7 +118,7 @@ class Stall(Struct):
 
     @property
     def confirmed(self) -> bool:
-        """Whether any cause is known well enough to explain the waiting."""
+        """Whether any cause is certain enough to explain the waiting."""
         parts = (self.roots_differ, self.ddp_unused, self.endings, self.circular, self.device, self.host, self.ahead)
         return bool(
             any((*parts, self.never_complete))
@@ -134,7 +134,7 @@ class Stall(Struct):
 
     @property
     def unclear(self) -> tuple[int, ...]:
-        """Ranks that never came, without a stack that shows why."""
+        """Ranks that never arrived and have no stack that shows why."""
         unknown = self.host.ranks if self.host and not self.host.has_stack else ()
         behind = self.watchdog.culprits if isinstance(self.watchdog, WatchdogGap) and not self.watchdog.few_wait else ()
         outside = self.stacks.ranks if self.stacks else ()
@@ -142,7 +142,7 @@ class Stall(Struct):
 
     @property
     def suspected(self) -> bool:
-        """Whether any cause is known, be it only as a suspicion."""
+        """Whether any cause is known, including suspicions."""
         return self.confirmed or bool(self.divergences or self.sizes or self.transfer)
 
     def _all_divergences(self) -> tuple[Divergence, ...]:
@@ -178,7 +178,7 @@ class Stall(Struct):
         yield (self.straggler.rank,) if self.straggler else ()
 
     def _points(self) -> Iterator[Point]:
-        """Where the causes are, in the order of cause and effect."""
+        """Yield the positions of the causes, in the order of cause and effect."""
         for divergence in self.divergences:
             if divergence.position and (point := point_of(self.job, divergence.key, divergence.position)):
                 yield point
@@ -204,7 +204,7 @@ def explain(evidence: Evidence, divergence: Divergence | None = None) -> Stall:
         divergence: the one of a job whose ranks' calls are known to their very end, as in a simulation.
     """
     job = job_state.build(evidence)
-    if evidence.doubt:  # Exceptions and signals need no comparison of ranks.
+    if evidence.doubt:  # Exceptions and signals do not require a comparison of ranks.
         return Stall(job, ddp_unused=endings.ddp_unused(job), endings=endings.first_endings(job))
     if job.finished():
         return Stall(job, straggler=straggler(job))

@@ -1,4 +1,4 @@
-"""Ranks of a running job, observed several times from outside: which is not in the collective that others wait in."""
+"""Ranks of a running job, observed repeatedly from outside: which are not in the collective that others wait in."""
 
 import re
 from itertools import filterfalse
@@ -22,14 +22,14 @@ _COMMUNICATES = re.compile(r"\b(?:c10d|gloo)::|\bnccl[A-Z]")  # In the names of 
 
 
 def from_observations(job: JobState, observed: dict[int, Observation]) -> HostOutside | Divergence | None:
-    """Explain why the ranks stand still; None while they move, or where a rank is gone."""
+    """Explain why the ranks are stalled; None while they make progress or if a rank has exited."""
     dumps = job.latest_stacks()
     inside, standings = places(observed, dumps)
     outside = list(standings)
     if not inside or any(rank.gone for rank in observed.values()):
         return None
     blocked_s = min(observed[rank].blocked_s for rank in inside)
-    if not outside:  # Calls of sub-groups cannot be compared, as their members are not known.
+    if not outside:  # Calls of sub-groups cannot be compared because their members are unknown.
         # DDP reduces in C++, so a stack does not show its group: the others wait in theirs for who is in backward.
         groups = {observed[rank].call.get("group") for rank, place in inside.items() if place.op != "backward"}
         divergence = compared(inside, job.world()) if blocked_s >= STALL_S else None
@@ -58,12 +58,12 @@ def places(
 def _inside(observed: Observation, dump: Stacks | None) -> InCollective | None:
     """Return the communication that a rank waits in, or the wait for its device, which may be the same."""
     main = stacks.main_thread(dump) if dump is not None else None
-    if dump is None or main is None:  # A wait of which the kernel does not say what for is the best guess.
+    if dump is None or main is None:  # A wait whose purpose the kernel does not report is the best guess.
         unknown = observed.blocked_s >= STALL_S and blocking_calls.kernel(observed.last.wchan) is None
         return InCollective("", None, "process", observed.file) if unknown else None
     place, at = _communicates(main), activity.doing(dump)
     backward = any(frame.function == "_engine_run_backward" for frame in main.frames)
-    if place is None and (at.doing in {"lock", "device"} or backward):  # Another thread communicates for it.
+    if place is None and (at.doing in {"lock", "device"} or backward):  # Another thread communicates on its behalf.
         place = next(filter(None, map(_communicates, dump.threads)), None)
     if place is None and at.doing in _UNNAMED and at.frame is not None:
         place = _UNNAMED[at.doing], at.frame
@@ -72,7 +72,7 @@ def _inside(observed: Observation, dump: Stacks | None) -> InCollective | None:
 
 
 def _communicates(thread: Thread) -> tuple[str, Frame] | None:
-    """Return the function of torch by which a thread communicates, and the user's line."""
+    """Return the torch function in which a thread communicates, and the user's line; None if it does not."""
     site = next(filter(stacks.is_users, thread.frames), None)
     inner = next(filterfalse(stacks.is_native, thread.frames), None)
     if (collective := collective_of(thread.frames, whole=True)) or site is None or inner is None:
@@ -84,7 +84,7 @@ def _communicates(thread: Thread) -> tuple[str, Frame] | None:
 
 
 def _does(dump: Stacks | None, observed: Observation) -> Standing:
-    """Return what a rank does outside, by its stack, else by what the kernel and its CPU time tell."""
+    """Return a rank's activity outside, from its stack, otherwise from its kernel state and CPU time."""
     at = activity.doing(dump, observed.last.time_s) if dump is not None else activity.NOWHERE
     if observed.stopped:
         return Standing("stopped", activity.said("stopped"), at.frame)
@@ -99,20 +99,20 @@ def _does(dump: Stacks | None, observed: Observation) -> Standing:
 
 
 class UnrecordedTransfer(Struct, frozen=True):
-    """Ranks that all send, or all receive, while no rank is left to post the other half."""
+    """Ranks that all send, or all receive, while no rank is left to post the counterpart."""
 
     direction: str
-    """`send` or `recv`."""
+    """Direction of the transfers: `send` or `recv`."""
     ranks: dict[int, InCollective]
-    """Where each of them stands; the operation is the direction."""
+    """Location of each of these ranks; the operation is the direction."""
     waiting: tuple[int, ...]
     """The other ranks, which wait for these."""
     world_known: bool
-    """Whether anything but the files themselves says how many ranks the job has."""
+    """Whether anything besides the files themselves gives the world size."""
 
 
 def unrecorded_transfer(job: JobState) -> UnrecordedTransfer | None:
-    """Find ranks that all wait in a send or all in a receive, where the rest waits for them or is empty."""
+    """Find ranks that all wait in a send or all in a receive, while the rest waits for them or is empty."""
     places, world = communicating(job), job.world()
     inside = {rank: place for rank, place in places.items() if place.op.removeprefix("i") in ("recv", "send")}
     directions = {place.op.removeprefix("i") for place in inside.values()}

@@ -1,4 +1,4 @@
-"""The last recorded position of a rank, by its ring or its dump."""
+"""The last recorded position of a rank, from its ring or its dump."""
 
 from msgspec import Struct
 
@@ -8,18 +8,18 @@ from diagnostics.evidence.calls import Call
 
 
 class LastSeen(Struct, frozen=True):
-    """The youngest call of a rank, and a peer that waits for the rank."""
+    """The most recent call of a rank, and a peer that waits for the rank."""
 
     rank: int
     call: Call
     inside: bool
-    """Whether the rank never came out of the call."""
+    """Whether the rank never returned from the call."""
     peer: int | None = None
     peer_call: Call | None = None
 
 
 def last_seen(job: JobState, rank: int) -> LastSeen | None:
-    """Return the latest call of a rank.
+    """Return the latest call of a rank; None if none was recorded.
 
     When two recorders hold the same call, the one that knows its line is preferred.
     """
@@ -31,7 +31,7 @@ def last_seen(job: JobState, rank: int) -> LastSeen | None:
     same = [call for call in calls if youngest_s - (call.created_s or 0.0) <= SAME_MOMENT_S]
     call = max(same, key=lambda call: (call.site is not None, call.created_s or 0.0))
     end = job.endings.get(rank)
-    # A rank that ended in order came out of its last call, though gloo marks it complete only later.
+    # A rank that exited normally returned from its last call, though gloo marks it complete only later.
     inside = not call.done and call.completion_known and not (end is not None and end.in_order)
     for operation, absent in sorted(job.waits.absent.items()):
         waiting = job.waits.waiting[operation]

@@ -1,4 +1,4 @@
-"""Ranks that are alive and waited for: their host or device stands still, or the waiting ones ran ahead."""
+"""Ranks that are alive and that others wait for: their host or device is blocked, or the waiting ranks ran ahead."""
 
 from collections import defaultdict
 from contextlib import suppress
@@ -14,14 +14,14 @@ from diagnostics.evidence.stacks.activity import Standing
 
 
 class DeviceStall(Struct, frozen=True):
-    """Ranks whose device does not complete what the devices of others completed."""
+    """Ranks whose device does not complete an operation that other devices completed."""
 
     ranks: tuple[int, ...]
     operation: Operation
     call: Call
-    """On the first rank."""
+    """The call on the first rank."""
     completed: int
-    """Last position of the group that the first rank completed."""
+    """Last position in the group that the first rank completed."""
     enqueued: int
     peers: tuple[int, ...]
     """Ranks that completed the operation."""
@@ -31,48 +31,48 @@ class DeviceStall(Struct, frozen=True):
 
 
 class HostStall(Struct, frozen=True):
-    """Ranks that never reached what others wait in, and that wait in nothing themselves."""
+    """Ranks that never reached the call that others wait in, and that have no pending call."""
 
     ranks: tuple[int, ...]
     operation: Operation
     call: Call
     waiting: tuple[int, ...]
     standing: Standing
-    """Of the first rank; unknown without a stack."""
+    """Activity of the first rank; unknown without a stack."""
     stack_file: str
     last: Call | None
     """The last call of the first rank."""
     issued: int
-    """Last position of the group that the first rank reached."""
+    """Last position in the group that the first rank reached."""
     failed: tuple[int, ...]
-    """Those of them that ended with exit code 1 and nothing else."""
+    """Those of them that exited with code 1 and left no other record of their ending."""
     may_be_unrecorded: bool
 
     @property
     def has_stack(self) -> bool:
-        """Whether a stack shows what the host does."""
+        """Whether a stack shows what the host is doing."""
         return self.standing.doing not in {"unknown", "collective"}
 
 
 class RanAhead(Struct, frozen=True):
-    """Few ranks wait in a call while most are outside any collective, agree with each other, and are not there."""
+    """Few ranks that wait in a call while most are outside any collective, agree, and did not reach it."""
 
     ranks: tuple[int, ...]
     others: tuple[int, ...]
     operation: Operation
     call: Call
     last: Call | None
-    """The last call of the first of the others."""
+    """The last call of the first of the other ranks."""
     may_be_unrecorded: bool
 
 
 def device_stall(job: JobState) -> DeviceStall | None:
-    """Return ranks whose device lags behind its peers', by the completion counters of NCCL's dumps."""
+    """Return ranks whose device lags behind its peers', by the completion counters of NCCL's dumps; None if none."""
     roots = _roots(job)
     ranks = {rank for rank in roots if _completed_elsewhere(job, rank)}
     ranks |= set(lagging(job))
     if not job.waits.waited_for():
-        # Nobody is absent, but most members completed what few still wait in: those few's devices are stuck.
+        # No rank is absent, but most members completed what a few still wait in: their devices are stuck.
         for operation, few in job.waits.waiting.items():
             if _counts_completion(operation) and len(job.waits.complete[operation]) > len(few):
                 ranks |= set(few)
@@ -90,12 +90,12 @@ def device_stall(job: JobState) -> DeviceStall | None:
 
 
 def late_hosts(job: JobState) -> HostStall | RanAhead | None:
-    """Ranks with nothing pending that others wait for, taken at the call in which most of them are missed."""
+    """Return ranks without pending calls that others wait for, at the call in which most of them are missing."""
     idle = [rank for rank in _roots(job) if not job.waits.of_rank.get(rank)]
     missed: defaultdict[Operation, list[int]] = defaultdict(list)
     ended = {rank for rank, end in job.endings.items() if end.gone}
     for operation, absent in sorted(job.waits.absent.items()):
-        # A rank that ended by itself with a call under way waits no longer: nobody is late for that call.
+        # A rank that ended by itself with a call in progress no longer waits: nobody is late for that call.
         if set(job.waits.waiting[operation]) - ended:
             for rank in idle:
                 if rank in absent:
@@ -128,7 +128,7 @@ def late_hosts(job: JobState) -> HostStall | RanAhead | None:
 
 
 def taken_s(job: JobState, stacks: Stacks) -> float | None:
-    """When a stack dump was taken (s since 1970), at the latest; None where not even its file shows it."""
+    """Return the latest possible time of a stack dump (s since 1970); None if even its file has none."""
     if stacks.time_s is not None:
         return stacks.time_s
     with suppress(OSError, ValueError):
@@ -137,7 +137,7 @@ def taken_s(job: JobState, stacks: Stacks) -> float | None:
 
 
 def lagging(job: JobState) -> list[int]:
-    """Ranks whose device does not complete what their peers did, and that wait for nobody but ranks without a dump."""
+    """Return ranks whose device lags behind its peers and that wait only for ranks without a dump."""
     waits = job.waits
     behind = (rank for rank in sorted(waits.of_rank) if _completed_elsewhere(job, rank))
     peers = {rank: [peer for operation in waits.blockers(rank) for peer in waits.absent[operation]] for rank in behind}
@@ -145,31 +145,31 @@ def lagging(job: JobState) -> list[int]:
 
 
 def _not_late(job: JobState) -> set[int]:
-    """Ranks that ended, whose process is gone, as its connections broke, or whose calls differ from those of peers."""
+    """Return ranks that ended, that vanished (connections broke), or whose calls differ from their peers'."""
     ended = {rank for rank, end in job.endings.items() if end.gone}
     vanished = set(job.waits.roots()) - job.endings.keys() if job.peer_vanished() else set[int]()
     return ended | vanished | job.differing()
 
 
 def _roots(job: JobState) -> list[int]:
-    """Ranks with a dump that others wait for, that wait for nobody, and that are there."""
+    """Return ranks with a dump that others wait for, that wait for nobody, and that are present."""
     not_late = _not_late(job)
     return [rank for rank in job.waits.roots() if rank not in not_late and not job.silent(rank)]
 
 
 def _counts_completion(operation: Operation) -> bool:
-    """Gloo and dtk's ring do not show whether a device completed a call."""
+    """Return whether completion on a device is known: gloo and dtk's ring do not record it."""
     return operation.peer < 0 and operation.key.recorder not in {"gloo", "dtk"}
 
 
 def _completed_elsewhere(job: JobState, rank: int) -> list[Operation]:
-    """Pending operations of a rank that completed on other members and that every member reached."""
+    """Return pending operations of a rank that completed on other members and that every member reached."""
     counted, waits = filter(_counts_completion, job.waits.of_rank.get(rank, [])), job.waits
     return [operation for operation in counted if waits.complete[operation] and not waits.absent[operation]]
 
 
 def _ran_ahead(job: JobState, operation: Operation, idle: list[int], stacks: dict[int, Stacks]) -> bool:
-    """Whether most members are outside any collective and agree: then the few that wait deviate."""
+    """Return whether most members are outside any collective and agree: then the few that wait deviate."""
     waiting, absent = job.waits.waiting[operation], job.waits.absent[operation]
     members = len(waiting) + len(absent)
     if 2 * len(waiting) >= members or len(waiting) + len(set(absent) & set(idle)) < members:

@@ -18,7 +18,7 @@ _LONGEST = 2048  # Calls before the cycle that are compared: torch's recorder ke
 
 
 class MissedCall(Struct, frozen=True):
-    """Ranks that wait in `here` although `there` came before it on their way."""
+    """Ranks that wait in `here` although they should have made the call `there` first."""
 
     ranks: tuple[int, ...]
     peers: tuple[int, ...]
@@ -26,12 +26,12 @@ class MissedCall(Struct, frozen=True):
     here: Call
     there: Call
     majority: int | None = None
-    """How many more ranks make `there` in this round than leave it out, over all groups that go through the same
-    lines; negative = fewer do; None = one line alone shows that it was left out."""
+    """How many more ranks make `there` in this round than omit it, over all groups that run the same lines; negative if
+    fewer do; None if one line alone shows that it was omitted."""
 
     @property
     def culprits(self) -> tuple[int, ...]:
-        """The minority: those that left the call out or those that make it; at a tie all."""
+        """The minority: the ranks that omitted the call or those that made it; all ranks if there is a tie."""
         if self.majority is None or self.majority > 0:
             return self.ranks
         return self.peers if self.majority < 0 else tuple(sorted((*self.ranks, *self.peers)))
@@ -48,7 +48,7 @@ def find(job: JobState, cycle: Cycle) -> MissedCall | None:
 
 
 def _for_one_rank(job: JobState, cycle: Cycle) -> MissedCall | None:
-    """Find a call that the program's text gives to one rank, while its peers are in one that no branch holds."""
+    """Find a call that the program's text gives to one rank, while its peers are in a call outside any branch."""
     for mine, other in (cycle.operations, cycle.operations[::-1]) if len(cycle.operations) == 2 else ():
         ranks, peers = (tuple(r for r in job.waits.waiting[at] if r in cycle.ranks) for at in (mine, other))
         if not ranks or not peers or set(ranks) & set(peers):
@@ -80,7 +80,7 @@ def _by_program(job: JobState, cycle: Cycle) -> MissedCall | None:
 
 
 def _by_rounds(job: JobState, cycle: Cycle, operations: list[Operation], missed: Operation) -> MissedCall | None:
-    """Whether every rank of the cycle that `missed` waits for, and that waits elsewhere in it, went past it."""
+    """Find whether every rank that `missed` waits for, and that waits elsewhere in the cycle, went past it."""
     waits = job.waits
     peers = tuple(rank for rank in waits.waiting[missed] if rank in cycle.ranks)
     ranks: list[int] = []
@@ -107,7 +107,7 @@ def _by_rounds(job: JobState, cycle: Cycle, operations: list[Operation], missed:
 
 
 def _made_in_round(job: JobState, rank: int, here: Operation, there: Call) -> bool | None:
-    """Whether a rank that waits in `here` made the call of `there`'s line since it was here before; None = never."""
+    """Return whether a rank in `here` made the call of `there`'s line since its last `here`; None if it never did."""
     path = _path(job, rank, here, {rank})
     if not there.stack or not path or in_group(path[-1]) != in_group(job.waits.calls[rank, here]):
         return None
@@ -117,7 +117,7 @@ def _made_in_round(job: JobState, rank: int, here: Operation, there: Call) -> bo
 
 
 def _went_past(job: JobState, rank: int, peer: int, here: Operation, missed: Operation) -> bool:
-    """Both made the same calls up to the cycle; then the peer came to the next one, and the rank to a later one."""
+    """Return whether both made equal calls up to the cycle, then the peer the next one, the rank a later one."""
     path, peer_path = (_path(job, own, here, {rank, peer}) for own in (rank, peer))
     mine, other = job.waits.calls[rank, here], job.waits.calls[peer, missed]
     if not mine.stack or not other.stack or mine.stack == other.stack:
@@ -144,7 +144,7 @@ def _went_past(job: JobState, rank: int, peer: int, here: Operation, missed: Ope
 
 
 def _path(job: JobState, rank: int, here: Operation, together: set[int]) -> list[Call]:
-    """Return a rank's calls up to the first incomplete one, in groups of `here`'s recorder that `together` used."""
+    """Return a rank's calls up to the first incomplete one, in groups of `here`'s recorder used by `together`."""
     groups = sorted(job.survey.groups.items())
     keys = [key for key, table in groups if key.recorder == here.key.recorder and together <= set(table.lines)]
     calls = [call for key in keys for call in job.reading.calls(rank, key)]

@@ -1,5 +1,5 @@
-"""Ranks in different places where no recorder holds calls: only tracebacks of timeouts, and stacks. These do not show
-earlier calls; a host that stands still outside any collective is all that they prove.
+"""Ranks at different places where no recorder holds calls, from tracebacks of timeouts and from stacks alone. These do
+not show earlier calls; they can only prove that a host is blocked outside any collective.
 """
 
 from collections import defaultdict
@@ -23,44 +23,44 @@ from diagnostics.evidence.stacks.activity import Standing
 
 _C10D = "distributed_c10d.py"
 _WITHIN = {"_engine_run_backward": "backward", "_distributed_broadcast_coalesced": "broadcast of DDP's buffers"}
-_WITHIN |= {"wait_tensor": "a functional collective"}  # Of DTensor; the stack does not show which.
-"""Functions of torch that communicate in C++, where the error by which a rank gave up came from."""
+_WITHIN |= {"wait_tensor": "a functional collective"}  # A call of DTensor; the stack does not show which.
+"""Functions of torch that communicate in C++ and raised the error by which a rank gave up."""
 _KEY = GroupKey("stacks", "0", DEFAULT_GROUP)
-_UNKNOWN = 0  # Position of a call of which no recorder counted the ones before.
+_UNKNOWN = 0  # Position of a call for which no recorder counted the preceding ones.
 
 
 class InCollective(Struct, frozen=True):
-    """Where a rank stands in a collective."""
+    """Location of a rank in a collective."""
 
     op: str
     site: Frame | None
-    """The user's line; None where no stack could be taken."""
+    """The user's line; None if no stack could be captured."""
     kind: str
-    """Of the file that shows it: `stacks`, `log`, `error`."""
+    """Kind of the file that shows it: `stacks`, `log`, `error`."""
     file: str
     line: int | None = None
     stack: tuple[Frame, ...] = ()
     """The user's frames, innermost first."""
     time_s: float | None = None
-    """When it stood there, at the latest (s since 1970); None = not known."""
+    """Latest possible time of this location (s since 1970); None = not known."""
 
 
 class HostOutside(Struct, frozen=True):
-    """Ranks whose hosts stand outside the collective in which all others wait."""
+    """Ranks whose hosts are outside the collective in which all others wait."""
 
     standings: dict[int, Standing]
-    """Of each rank that is outside."""
+    """Activity of each rank that is outside."""
     files: dict[int, str]
     """Rank -> the stack dump that shows it."""
     inside: dict[int, InCollective]
     blocked_s: float = 0.0
-    """For how long looks from outside saw the others wait."""
+    """How long the other ranks were observed waiting."""
     working: bool = False
-    """Whether a rank outside moved or computed in that time."""
+    """Whether a rank outside made progress or computed in that time."""
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks outside."""
+        """The ranks that are outside."""
         return tuple(self.standings)
 
 
@@ -91,7 +91,7 @@ def by_stacks(job: JobState) -> Divergence | HostOutside | None:
 
 
 def communicating(job: JobState, ahead: Collection[int] = ()) -> dict[int, InCollective]:
-    """Return the call that each rank stands in, by the error by which it gave up on a peer, else by its last stack.
+    """Return the call that each rank is in, from the error by which it gave up on a peer, else from its last stack.
 
     Args:
         job: of any kind.
@@ -112,7 +112,7 @@ def communicating(job: JobState, ahead: Collection[int] = ()) -> dict[int, InCol
 
 
 def compared(inside: Mapping[int, InCollective], world: int) -> Divergence | None:
-    """Compare the calls that all ranks of a job stand in, as a recorder would have them; None where one is not known.
+    """Compare the current calls of all ranks, as recorded calls are compared; None if one is not known.
 
     Nothing tells their sizes, so calls from two lines count as different.
     """
@@ -137,7 +137,7 @@ def compared(inside: Mapping[int, InCollective], world: int) -> Divergence | Non
 
 
 def _ranks_at(inside: Mapping[int, InCollective]) -> dict[tuple[str, Frame | None], list[int]]:
-    """Return the ranks in each operation and line."""
+    """Return the ranks at each operation and line."""
     ranks_at: defaultdict[tuple[str, Frame | None], list[int]] = defaultdict(list)
     for rank, place in inside.items():
         ranks_at[place.op, place.site].append(rank)
@@ -145,7 +145,7 @@ def _ranks_at(inside: Mapping[int, InCollective]) -> dict[tuple[str, Frame | Non
 
 
 def _told_by_text(divergence: Divergence) -> bool:
-    """Whether the program's text tells why the lines differ, so that no order of the calls has to be guessed.
+    """Return whether the program's text explains why the lines differ, so that the order need not be guessed.
 
     Who is behind the loop tells it only if each call is made on the way: calls in a branch may have met others of the
     peers for a while, so that the ranks have parted long before.
@@ -158,7 +158,7 @@ def _told_by_text(divergence: Divergence) -> bool:
 
 
 def _one_call_ahead(job: JobState) -> set[int]:
-    """Ranks with the same one call more than all others; gloo marks a failed call as one that completed."""
+    """Return ranks that are all one call ahead of the others; gloo marks a failed call as completed."""
     groups = [table.lines for key, table in job.survey.groups.items() if key.recorder == "gloo"]
     if len(groups) != 1 or job.waits.of_rank or len(groups[0]) < job.world():
         return set()

@@ -1,4 +1,4 @@
-"""A rank that is late, not stuck: everything completed, and one rank repeatedly came long after the others."""
+"""A rank that is late, not stuck: everything completed, and one rank repeatedly arrived long after the others."""
 
 from collections.abc import Iterable, Iterator
 from heapq import nsmallest
@@ -14,23 +14,23 @@ from diagnostics.evidence.readers.inspector import MAX_CALLS, Communicator, Insp
 from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.evidence.ring.format import RingSample
 
-LATE_S = 0.2  # A rank that comes this long after the one before it is late.
-TIMES = 3  # It takes as many late arrivals, or one of `ONCE_S`, to be a straggler.
+LATE_S = 0.2  # A rank that arrives this long after the previous one is late.
+TIMES = 3  # Late arrivals, or one of `ONCE_S`, required for a straggler.
 ONCE_S = 10.0  # As long as a wait that counts as a stall (`job_state.STALL_S`).
 NEVER_BACK = 3
 """A rank that is late once and then comes as late, at once, to each of at least so many positions to the end of the
 record has not been waited for: its clock was set. Two positions may be what its peers had already queued."""
-SHARE_OF_TIME = 0.25  # Of the recorded time, lost by waiting for it.
-SHARE_OF_LATE = 0.8  # Of the time lost to anybody, lost to this rank.
-ENOUGH = 5  # Looks at a rank's main thread that make a place: half a second there.
-PEERS = 15  # Ranks whose looks are read for comparison, spread over all.
+SHARE_OF_TIME = 0.25  # Fraction of the recorded time that others lost by waiting for it.
+SHARE_OF_LATE = 0.8  # Fraction of all time lost that was lost to this rank.
+ENOUGH = 5  # Minimum samples of a rank's main thread at a place: half a second there.
+PEERS = 15  # Ranks whose samples are read for comparison, spread over all ranks.
 PEERS_SHARE = 0.5  # A place where a peer is at least this often is where everybody spends time.
 _TOGETHER = {"AllReduce", "AllGather", "ReduceScatter", "AlltoAll"}
-"""Functions of NCCL that no rank leaves before all have come."""
+"""NCCL functions from which no rank returns before all have arrived."""
 
 
 class Straggler(Struct, frozen=True):
-    """One rank's lateness in one group."""
+    """Lateness of one rank in one group."""
 
     key: GroupKey
     rank: int
@@ -40,18 +40,18 @@ class Straggler(Struct, frozen=True):
     position: int
     window_s: float
     call: Call | None = None
-    """At which it was worst."""
+    """The call at which it was latest."""
     seen_at: tuple[Frame, int, int] | None = None
-    """The line on which its ring saw it between collectives while its peers were not there, in how many of how many
-    samples."""
+    """The line at which its ring sampled it between collectives while its peers were elsewhere, with the number of
+    samples there and in total."""
     core_wait_s: float = 0.0
-    """How much longer than the rank that waited least for a core, ready to run."""
+    """How much longer than the rank with the shortest core wait it was runnable and waiting for a core."""
     files: tuple[str, ...] = ()
-    """That show it, where it is not the calls of the ranks."""
+    """Files that show the lateness, if it is not derived from the ranks' calls."""
 
 
 def straggler(job: JobState) -> Straggler | None:
-    """Return the rank that cost the most time over all groups; None where ranks wait for another or calls differ."""
+    """Return the rank that cost the most time over all groups; None if ranks wait for another or calls differ."""
     if job.waits.waited_for() or job.differing():
         return None
     cases = [case for key in sorted(job.survey.groups) if (case := _late(job, key)) is not None] or [*_by_times(job)]
@@ -76,11 +76,11 @@ def _late(job: JobState, key: GroupKey) -> Straggler | None:
     is_one_rank = len({rank for _, rank, *_ in full}) == 1
     offset_s = min(late_s for _, _, late_s, *_ in full) if is_one_rank else 0.0
     lost: dict[int, list[tuple[float, int]]] = {}
-    before_s, apart, unmet = full[0][4], 0, -1  # Positions, and the rank, since ranks last met within LATE_S.
+    before_s, apart, unmet = full[0][4], 0, -1  # Positions, and the rank, since the ranks last arrived within LATE_S.
     for position, rank, late_s, _, at_s in full[1:]:
         if at_s < before_s - LATE_S:
             return None  # A clock was set back: no rank passes its positions in another order.
-        again = at_s - before_s < late_s / 2  # The delay of the position before, seen once more.
+        again = at_s - before_s < late_s / 2  # The delay of the previous position, observed again.
         before_s = at_s
         if late_s - offset_s < LATE_S:
             unmet = -1
@@ -105,7 +105,7 @@ def _late(job: JobState, key: GroupKey) -> Straggler | None:
 
 
 def _by_times(job: JobState) -> Iterator[Straggler]:
-    """Yield the rank that kept coming last to a communicator, by how long each rank was in each call.
+    """Yield the rank that repeatedly arrived last at a communicator, by how long each rank was in each call.
 
     All ranks leave a call of these functions at about the same time, so that the one with the shortest time came last,
     and the one with the next shortest waited for it alone. No clocks are compared, so any time is worth counting.
@@ -119,7 +119,7 @@ def _by_times(job: JobState) -> Iterator[Straggler]:
     world = max((of[0].size for _, of in processes), default=0)
     groups: dict[str, dict[int, tuple[str, Communicator]]] = {}
     for path, communicators in processes:
-        if communicators[0].size == world:  # Its rank there is the global one.
+        if communicators[0].size == world:  # Its rank in the communicator is the global one.
             for own in communicators:
                 groups.setdefault(own.id, {})[communicators[0].rank] = path, own
     for name, members in sorted(groups.items()):
@@ -143,7 +143,7 @@ def _by_times(job: JobState) -> Iterator[Straggler]:
 
 
 def stands_out(rings: Iterable[RingFile], rank: int, attempt: int | None) -> tuple[Frame, int, int] | None:
-    """Return the line that a rank was seen on more often than its peers, how often, and in how many samples.
+    """Return the line at which a rank was sampled more often than its peers, how often, and of how many samples.
 
     Args:
         rings: of all ranks.
@@ -154,11 +154,11 @@ def stands_out(rings: Iterable[RingFile], rank: int, attempt: int | None) -> tup
     peers: dict[tuple[str, int], int] = {}
     ordered = sorted(rings, key=lambda ring: ring.rank if ring.rank is not None else -1)
     others = [ring for ring in ordered if ring.rank != rank]
-    some = others[:: max(1, -(-len(others) // PEERS))]  # Enough to tell what is usual.
+    some = others[:: max(1, -(-len(others) // PEERS))]  # Enough to determine what is usual.
     for file in (*(ring for ring in ordered if ring.rank == rank), *some):
         try:
             dump = file.read()
-        except (OSError, ValueError):  # Said where the calls are read.
+        except (OSError, ValueError):  # Reported where the calls are read.
             continue
         if attempt is not None and dump.attempt != attempt:
             continue

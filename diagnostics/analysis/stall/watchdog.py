@@ -1,5 +1,5 @@
-"""Hangs of which only logs remain: what the NCCL watchdogs of several ranks say about one process group. Two ranks at
-one position in calls that do not match are proof; positions that differ are not. Dumps show more.
+"""Hangs of which only logs remain: reports of several ranks' NCCL watchdogs about one process group. Two ranks at one
+position in calls that do not match are proof; positions that differ are not. Dumps show more.
 """
 
 from collections import defaultdict
@@ -18,26 +18,26 @@ class _OfGroup(Struct, frozen=True):
 
     @property
     def members(self) -> tuple[int, ...]:
-        """Every rank of which a line names the group."""
+        """Every rank for which a line names the group."""
         return tuple(sorted({*self.group.waits, *self.group.counters}))
 
 
 class WatchdogMismatch(_OfGroup, frozen=True):
-    """Ranks that wait at one position of a group in calls that do not fit together."""
+    """Ranks that wait at one position of a group in calls that do not match."""
 
     vote: Vote
 
     @property
     def culprits(self) -> tuple[int, ...]:
-        """The ranks to blame; at a tie all of them."""
+        """The ranks to blame; all of them if there is a tie."""
         return self.vote.minority
 
 
 class WatchdogGap(_OfGroup, frozen=True):
-    """Ranks that wait in a call that the others, all of whose calls completed, never made."""
+    """Ranks that wait in a call never made by the others, all of whose calls completed."""
 
     call: Wait
-    """Of the lowest rank that waits."""
+    """The call of the lowest rank that waits."""
     behind: tuple[int, ...]
     """Ranks that did not make the call."""
     few_wait: bool
@@ -55,30 +55,30 @@ class WatchdogGap(_OfGroup, frozen=True):
 
 
 class WatchdogDrift(_OfGroup, frozen=True):
-    """Ranks that wait in a call while most others have completed that position and further ones.
+    """Ranks that wait in a call while most others have completed that position and later ones.
 
     A call may complete on some ranks only: a link or a device failed. The one after it may not, since every rank takes
     part in it after that one. So it was not the same call: the ranks' sequences had parted before.
     """
 
     call: Wait
-    """Of the lowest rank behind."""
+    """The call of the lowest rank that is behind."""
     culprits: tuple[int, ...]
-    """The ranks behind, fewer than those ahead."""
+    """The ranks that are behind, fewer than those ahead."""
     ahead: tuple[int, ...]
     completed: int
-    """Position that all ranks ahead have completed."""
+    """Last position completed by all ranks that are ahead."""
     fewer: bool
-    """Whether the counters show that the ranks behind made fewer calls, rather than other ones."""
+    """Whether the counters show that the ranks behind made fewer calls rather than different ones."""
 
 
 class WatchdogSites(Struct, frozen=True):
-    """Ranks of the group of all ranks that timed out in one operation, called from different lines of the program."""
+    """Ranks of the default group that timed out in one operation, called from different lines of the program."""
 
     op: str
     sites: dict[int, Frame]
     culprits: tuple[int, ...]
-    """The ranks at other lines than most."""
+    """The ranks at other lines than the majority."""
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -93,12 +93,12 @@ class WatchdogOpen(_OfGroup, frozen=True):
 WatchdogDecided = WatchdogMismatch | WatchdogGap | WatchdogDrift | WatchdogSites
 WatchdogCase = WatchdogDecided | WatchdogOpen
 TOGETHER = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"}
-"""Operations of which every rank needs something of every other one, so that none completes without all."""
-_SIDE = 3  # Least ranks that are compared: of two neither is the odd one.
+"""Operations in which every rank needs data from every other one, so that none completes without all."""
+_SIDE = 3  # Minimum number of ranks compared: of two, neither is the exception.
 
 
 def watchdog_case(job: JobState) -> WatchdogCase | None:
-    """Compare the timeouts of each group's ranks; None where dumps show more, or where no two ranks timed out."""
+    """Compare the timeouts of each group's ranks; None if dumps show more or no two ranks timed out."""
     if job.any_calls():
         return None
     groups = read(job.evidence)
@@ -119,7 +119,7 @@ def watchdog_case(job: JobState) -> WatchdogCase | None:
 
 
 def _complete(job: JobState, group: GroupLog, groups: list[GroupLog]) -> bool:
-    """Lines that name no group can only be compared if every rank printed one and no rank printed a group name."""
+    """Return whether a group's lines are comparable: unnamed ones need one from every rank and no named group."""
     if group.name != UNNAMED:
         return True
     world = job.evidence.world_size or max(len(group.waits), _SIDE)
@@ -128,10 +128,10 @@ def _complete(job: JobState, group: GroupLog, groups: list[GroupLog]) -> bool:
 
 
 def _vote(group: GroupLog) -> Vote | None:
-    """Return the ranks at the group's first open position, if the calls that they wait in do not match."""
+    """Return the ranks at the group's first open position if the calls that they wait in do not match."""
     waits = [wait for _, wait in sorted(group.waits.items()) if wait.counted]
     if len(waits) < len(group.waits):
-        return None  # Sends and receives share the numbers.
+        return None  # Sends and receives use the same numbers.
     position = min(wait.seq for wait in waits)
     here = [wait for wait in waits if wait.seq == position]
     by_op = len({wait.name for wait in here}) > 1
@@ -141,13 +141,13 @@ def _vote(group: GroupLog) -> Vote | None:
     for wait in here:
         issued[wait.name if by_op else wait.wire].append(wait.rank)
     vote = count_votes(group.key, position, issued, ())
-    # Two groups may go by one name (split_group): only a majority shows that the ranks belong together.
+    # Two groups may share a name (split_group): only a majority shows that the ranks belong together.
     certain = group.default or group.name == UNNAMED or not vote.tie
     return vote if len(vote.sides) > 1 and certain else None
 
 
 def _drift(group: GroupLog) -> WatchdogDrift | None:
-    """Return the ranks behind, where most ranks of the group continued without them."""
+    """Return the ranks that are behind, if most ranks of the group continued without them."""
     counters = group.counters
     completed = {rank: wait.seq - 1 for rank, wait in group.waits.items()}
     completed |= {rank: counter.completed for rank, counter in counters.items() if rank not in completed}
@@ -162,7 +162,7 @@ def _drift(group: GroupLog) -> WatchdogDrift | None:
 
 
 def _sites(job: JobState, groups: list[GroupLog]) -> WatchdogSites | None:
-    """Return ranks whose printed stacks differ, where the lines speak of no group but that of all ranks."""
+    """Return ranks whose printed stacks differ, if the lines name no group other than the default group."""
     named = [fact for fact in job.evidence.facts if fact.kind == "watchdog_status"]
     if not named or any(fact.fields.get("desc") != "default_pg" for fact in named) or len(groups) > 1:
         return None
@@ -181,14 +181,14 @@ def _sites(job: JobState, groups: list[GroupLog]) -> WatchdogSites | None:
 
 
 def _gap(job: JobState, group: GroupLog, groups: list[GroupLog]) -> WatchdogGap | None:
-    """Return the ranks that wait in a call that the others never made, though all of their calls completed."""
+    """Return the ranks that wait in a call that the others never made, though all their calls completed."""
     waits = list(group.waits.values())
     seqs = {wait.seq for wait in waits}
     first = min(waits, key=lambda wait: wait.rank)
     if len(seqs) != 1 or len({(wait.name, wait.numel) for wait in waits if wait.even}) > 1 or not first.counted:
         return None
     seq = seqs.pop()
-    # Below that position the others could not have completed it either: such a counter counts something else.
+    # The others could not have completed it below that position either: such a counter counts something else.
     behind = {rank: counters for rank, counters in group.counters.items() if rank not in group.waits}
     busy = {rank for other in groups if other is not group for rank in other.waits}
     ended = {rank for rank, end in job.endings.items() if end.by_itself}

@@ -1,5 +1,5 @@
-"""The position of each rank in each process group by its NCCL watchdog's lines (ProcessGroupNCCL.cpp, 2.4 to 2.13).
-torch prints a timeout without its group, and a status with it; what cannot be tied to one group is left out.
+"""The position of each rank in each process group from its NCCL watchdog's lines (ProcessGroupNCCL.cpp, 2.4 to 2.13).
+torch prints a timeout without its group, and a status with it; lines that cannot be assigned to one group are omitted.
 """
 
 import re
@@ -13,52 +13,52 @@ from diagnostics.evidence.calls import ROOTED, GroupKey, Wire, operation
 from diagnostics.evidence.model import Evidence, Frame, LogFact
 
 _SOME_CALL = "a collective"
-"""Of ranks of which it is only known that they made the call at a position."""
+"""Operation of ranks that are only known to have made the call at a position."""
 _COUNTED = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier", operation(_SOME_CALL), *ROOTED}
 """Collectives; sends, receives and coalesced blocks have numbers of their own."""
 _EVEN = {"ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE", "ALLGATHER", "REDUCE_SCATTER"}
 """OpType whose NumelIn is the same on all ranks: not gather and scatter (the root's differs), not all_to_all."""
 _STAMP = re.compile(r"^\[[A-Z](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)")
-UNNAMED = ""  # Name of the group of lines that do not say theirs.
+UNNAMED = ""  # Name of the group for lines that do not name one.
 
 
 class Wait(Struct, frozen=True):
-    """One rank's oldest collective that timed out in one group."""
+    """The oldest collective of one rank that timed out in one group."""
 
     rank: int
     seq: int
     op: str
-    """As torch names it: `ALLREDUCE`, `_ALLGATHER_BASE`."""
+    """OpType printed by torch: `ALLREDUCE`, `_ALLGATHER_BASE`."""
     numel: int | None
-    """Elements that go in; None where it is not printed."""
+    """Number of input elements; None if not printed."""
     group_rank: int | None
     fact: LogFact
     site: Frame | None = None
-    """The user's line, where torch printed the stack of the call behind the timeout."""
+    """The user's line, if torch printed the stack of the call after the timeout."""
 
     @property
     def name(self) -> str:
-        """As the user calls it."""
+        """The name that the user calls."""
         return operation(self.op)
 
     @property
     def even(self) -> bool:
-        """Whether NumelIn must be the same on all ranks."""
+        """Whether NumelIn must be equal on all ranks."""
         return self.op in _EVEN and self.numel is not None
 
     @property
     def counted(self) -> bool:
-        """Whether SeqNum is a position among the collectives: sends and receives are counted by themselves."""
+        """Whether SeqNum is a position among the collectives: sends and receives are counted separately."""
         return self.name in _COUNTED
 
     @property
     def wire(self) -> Wire:
-        """What is known of the call's identity: sizes only where they must be the same on all ranks."""
+        """The known part of the call's identity: sizes only if they must be equal on all ranks."""
         return Wire(self.name, (self.numel,) if self.even and self.numel is not None else (), ())
 
     @property
     def stamp_s(self) -> int | None:
-        """When it was printed, in seconds of a year of 12 months of 31 days: only differences mean something."""
+        """Print time in seconds of a year with 12 months of 31 days: only differences are meaningful."""
         match = _STAMP.match(self.fact.text)
         if match is None:
             return None
@@ -67,33 +67,33 @@ class Wait(Struct, frozen=True):
 
 
 class Counters(Struct, frozen=True):
-    """How far one rank has come in one group."""
+    """Progress of one rank in one group."""
 
     enqueued: int
     completed: int
     fact: LogFact
     work: int | None = None
-    """Position of the call that its watchdog found timed out; None where it only dumped because of another rank."""
+    """Position of the call that its watchdog found timed out; None if it only dumped because of another rank."""
 
 
 class GroupLog(Struct, frozen=True):
-    """What the watchdogs of one group's ranks say."""
+    """Watchdog reports of the ranks of one group."""
 
     name: str
     desc: str = ""
     waits: dict[int, Wait] = field(default_factory=dict)
     counters: dict[int, Counters] = field(default_factory=dict)
     mixed: bool = False
-    """Lines that cannot be of one group of one job."""
+    """Whether the lines cannot be from one group of one job."""
 
     @property
     def default(self) -> bool:
-        """Whether it is the group of all ranks."""
+        """Whether it is the default group."""
         return self.desc == "default_pg" or (self.name == "0" and not self.desc)
 
     @property
     def key(self) -> GroupKey:
-        """The group as recorders name it."""
+        """The group as named by recorders."""
         return GroupKey("nccl", self.name, self.desc)
 
 
@@ -103,7 +103,7 @@ def read(evidence: Evidence) -> list[GroupLog]:
 
 
 def read_all(evidence: Evidence) -> list[GroupLog]:
-    """Return all groups that a watchdog names, as `read`; of some only the counters are known."""
+    """Return all groups that a watchdog names, like `read`; for some only the counters are known."""
     groups: dict[str, GroupLog] = {}
     works: defaultdict[tuple[int, str, int], set[str]] = defaultdict(set)
     for fact in evidence.facts:
@@ -130,7 +130,7 @@ def read_all(evidence: Evidence) -> list[GroupLog]:
 
 
 def _reported(evidence: Evidence) -> GroupLog:
-    """Return where torch's report of a desync places the ranks (TORCH_NCCL_DESYNC_DEBUG, TraceUtils.h).
+    """Return the ranks' positions from torch's desync report (TORCH_NCCL_DESYNC_DEBUG, TraceUtils.h).
 
     Ranks may have started calls far behind one that did not complete: that they made the next one is all that counts.
     """
@@ -164,13 +164,13 @@ def _take(
     fact: LogFact,
     stacks: list[LogFact],
 ) -> None:
-    """Put one timeout into its group."""
+    """Add one timeout to its group."""
     seq, rank, fields = fact.fields.get("seq"), fact.rank, fact.fields
     if not isinstance(seq, int) or rank is None:
         return
     numel, group_rank = fields.get("numel_in"), fields.get("group_rank", fields.get("pg_rank"))
     numel, group_rank = (value if isinstance(value, int) else None for value in (numel, group_rank))
-    # The user's line is in the first stack that torch printed behind the timeout of this rank.
+    # The user's line is in the first stack that torch printed after this rank's timeout.
     behind = [other for other in stacks if (other.rank, other.file) == (rank, fact.file) and other.line > fact.line]
     at = min(behind, key=lambda other: other.line).fields if behind else {}
     site = Frame(str(at["file"]), int(at["line"]), str(at["function"])) if at else None
@@ -185,7 +185,7 @@ def _take(
         name = next(iter(beside)) if len(beside) == 1 else UNNAMED
     group = _group(groups, name, fact)
     first = group.waits.setdefault(rank, wait)
-    # A rank number that only the line itself states is one of the group.
+    # A rank number found only in the line itself is the rank in the group.
     if (first.seq, first.op, first.numel) != (seq, wait.op, wait.numel) or (
         fields.get("only_in_group") and not group.default and group.name != UNNAMED
     ):
@@ -193,7 +193,7 @@ def _take(
 
 
 def _is_one_hang(group: GroupLog) -> bool:
-    """Whether the lines, of which groups may share a name, can be of one group and of one hang."""
+    """Return whether the lines, whose groups may share a name, can be from one group and one hang."""
     waits = sorted(group.waits.items())
     placed = [(rank, wait.group_rank) for rank, wait in waits if wait.group_rank is not None]
     if group.default or group.name == UNNAMED:

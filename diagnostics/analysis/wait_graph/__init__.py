@@ -1,1 +1,1 @@
-"""Who waits for whom when a job stands still: the graph, its cycles, and what they show about single calls."""
+"""Which rank waits for which in a stalled job: the graph, its cycles, and what they show about single calls."""

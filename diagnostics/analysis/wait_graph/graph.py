@@ -1,5 +1,5 @@
 """The wait-for graph: ranks wait in operations, operations wait for the ranks that did not reach them. One node per
-pending operation instead of one edge per pair of ranks keeps it linear in the ranks.
+pending operation instead of one edge per pair of ranks keeps it linear in the number of ranks.
 """
 
 import sys
@@ -15,7 +15,7 @@ from diagnostics.evidence.calls import Call, GroupKey
 
 
 class Operation(NamedTuple):
-    """A collective at one position, or what one rank waits for from a peer (seq = -1 - rank)."""
+    """A collective at one position, or a wait of one rank for a peer's send or receive (seq = -1 - rank)."""
 
     key: GroupKey
     seq: int
@@ -23,14 +23,14 @@ class Operation(NamedTuple):
 
 
 class Cycle(Struct, frozen=True):
-    """Ranks of which each waits for another one of them."""
+    """A cycle of ranks, each of which waits for another one of them."""
 
     ranks: tuple[int, ...]
     operations: tuple[Operation, ...]
 
 
 class WaitGraph(Struct):
-    """The wait-for graph at the moment of the dumps."""
+    """The wait-for graph at the time of the dumps."""
 
     waiting: dict[Operation, list[int]] = field(default_factory=dict)
     """Operation -> ranks that wait in it, ascending."""
@@ -39,9 +39,9 @@ class WaitGraph(Struct):
     complete: dict[Operation, list[int]] = field(default_factory=dict)
     """Operation -> members on which it completed."""
     unknown: set[int] = field(default_factory=set)
-    """Ranks that wait for somebody whom the dumps do not name."""
+    """Ranks that wait for a rank not named in the dumps."""
     assumed: set[int] = field(default_factory=set)
-    """Ranks without a dump that are taken not to be in a group of which nobody names the members."""
+    """Ranks without a dump that are assumed not to be in a group without recorded members."""
     calls: dict[tuple[int, Operation], Call] = field(default_factory=dict)
     of_rank: dict[int, list[Operation]] = field(default_factory=dict)
 
@@ -136,7 +136,7 @@ def _absent(survey: Survey, waits: WaitGraph, operation: Operation) -> None:
 def _with_silent_members(
     survey: Survey, waits: WaitGraph, operation: Operation, seen: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Return the members of a group whose ranks were not recorded: those `seen`, and the one candidate that is left."""
+    """Return the members of a group with unrecorded ranks: those `seen`, plus the only remaining candidate."""
     if len(seen) > 1:
         table = survey.groups[operation.key]
         pending = [table.lines[rank].pending for rank in seen if rank in table.lines]
@@ -162,7 +162,7 @@ def _with_silent_members(
 
 
 def _joined(survey: Survey, operation: Operation, waiter: int, other: int) -> bool:
-    """Whether `other` is in the group of `operation` rather than a rank without a dump, as far as gloo's dumps show."""
+    """Return whether gloo's dumps place `other`, not a rank without a dump, in the group of `operation`."""
     if "gloo" not in survey.ranks[other].recorders:
         return False
     own = {line.pending.key: line.pending for line in survey.ranks[other].lines.values() if line.pending is not None}
@@ -180,7 +180,7 @@ def _joined(survey: Survey, operation: Operation, waiter: int, other: int) -> bo
 
 
 def _point_to_point(survey: Survey, waits: WaitGraph) -> None:
-    """Add the oldest pending sends and receives of each rank whose peer has not posted the other half."""
+    """Add the oldest pending sends and receives of each rank whose peer has not posted the counterpart."""
     for rank in sorted(survey.ranks):
         pending = survey.ranks[rank].p2p
         if not pending:
@@ -197,7 +197,7 @@ def _point_to_point(survey: Survey, waits: WaitGraph) -> None:
 
 
 def _answered(survey: Survey, rank: int, call: Call) -> bool:
-    """Whether the peer has posted the other half, and nothing of its own stands before it."""
+    """Return whether the peer has posted the counterpart and has no pending call of its own before it."""
     peer = survey.ranks.get(call.peer) if call.peer is not None else None
     if peer is None:
         return False
@@ -205,7 +205,7 @@ def _answered(survey: Survey, rank: int, call: Call) -> bool:
     peer_calls = [other for other in peer.p2p if (other.key, other.p2p) == (call.key, wanted)]
     halves = [other for other in peer_calls if other.peer in {rank, None} and same_tag(other, call)]
     if call.key.recorder != SNAPSHOTS and len(survey.members(call.key)) == 2:
-        # Both ranks of a pair count its sends and receives alike.
+        # Both ranks of a pair count its sends and receives identically.
         return peer.p2p_done.get(call.key, 0) >= call.seq or any(other.seq == call.seq for other in halves)
     alike = (call.key, call.p2p, call.peer)
     own = [other for other in survey.ranks[rank].p2p if (other.key, other.p2p, other.peer) == alike]
@@ -216,12 +216,12 @@ def _answered(survey: Survey, rank: int, call: Call) -> bool:
 
 
 def same_tag(one: Call, other: Call) -> bool:
-    """Whether two halves can meet, as far as tags were recorded."""
+    """Return whether two halves can match, as far as tags were recorded."""
     return one.tag is None or other.tag is None or one.tag == other.tag
 
 
 def _knots(edges: dict[int, list[int]]) -> list[list[int]]:
-    """Strongly connected components of more than one node (Tarjan 1972), without recursion."""
+    """Return the strongly connected components of more than one node (Tarjan 1972), without recursion."""
     index: dict[int | None, int] = {None: -1}
     low: dict[int | None, int] = {None: -1}
     stack: list[int] = []
