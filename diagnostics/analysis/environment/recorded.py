@@ -13,7 +13,7 @@ CONFIGURATION = "config.yaml"
 ALL = -1
 """Stands for every rank, as in `Evidence.environment`."""
 _SHOWN = 80
-"""Characters of a value that are shown."""
+"""Maximum number of characters of a value that are shown."""
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 _TEMPLATE = re.compile(r"\{[a-z_]+\??\}")
 _INTERFACE = re.compile(r"\[\d+\]([\w.@-]+):")
@@ -36,7 +36,7 @@ class Recorded(Struct, frozen=True):
     nnodes: int | None
     hardware: dict[str, Any]
     backend: str | None
-    """`gloo` or `nccl`; None = not known."""
+    """Backend: `gloo` or `nccl`; None if unknown."""
     complete: bool
     """Whether a whole environment was recorded, not only what a log echoes."""
 
@@ -46,7 +46,7 @@ class Recorded(Struct, frozen=True):
         return next((self.sources[key] for key in keys if key in self.sources), Source("environment", None))
 
     def value(self, name: str, ranks: tuple[int, ...]) -> str:
-        """Its text, shortened; empty when unset."""
+        """Return the value's text, shortened; empty if unset."""
         values = (self.variables.get(rank, {}).get(name, "") for rank in (*ranks[:1], ALL))
         return next((text[:_SHOWN] for text in values if text), "")
 

@@ -59,7 +59,7 @@ class Situation(Struct, frozen=True):
     nccl_version: Version | None
     nnodes: int | None
     nproc: int | None
-    """Ranks on this node."""
+    """Number of ranks on this node."""
     interfaces: tuple[str, ...] | None
     """Network interfaces of this node."""
     infiniband: tuple[str, ...] | None

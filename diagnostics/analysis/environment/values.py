@@ -54,7 +54,7 @@ class Names(Struct, frozen=True):
 
 
 def number(text: str) -> Number:
-    """C's strtoll(text, NULL, 0), clamped to 64 bits."""
+    """Parse as C's strtoll(text, NULL, 0), clamped to 64 bits."""
     match = _NUMBER.match(text)
     if match is None:
         return Number(0, False, text, False)
@@ -98,13 +98,13 @@ def prefixes(text: str) -> list[str]:
 
 
 def torch_bool(text: str) -> bool | None:
-    """None: torch raises."""
+    """Parse a bool as torch does; None if torch raises."""
     word = text.lower()
     return True if word in TRUE_WORDS else False if word in FALSE_WORDS else None
 
 
 def torch_int(text: str) -> int | None:
-    """C++'s std::stoi; None: torch raises."""
+    """Parse an integer as C++'s std::stoi does; None if torch raises."""
     match = _STOI.match(text)
     return int(match.group()) if match else None
 
@@ -117,7 +117,7 @@ class ConfFile(Struct, frozen=True):
     oddities: tuple[tuple[int, str], ...]
     """(line number from 1, what is odd about it)."""
     lines: dict[str, int]
-    """Variable -> its line number."""
+    """Line number by variable."""
 
 
 def parse_conf(text: str) -> ConfFile:

@@ -59,17 +59,17 @@ class Message(NamedTuple):
     op: str
     """The field's word: `all_reduce`, `all_gather`, ...; `send_recv` where the direction is unknown."""
     elements: int = 0
-    """Of the larger side; 0 = unknown."""
+    """Number of elements of the larger side; 0 if unknown."""
     dtype: str = ""
     """As torch writes it, lower case: `float`, `bfloat16`; empty = unknown."""
     group: str = ""
-    """Name of the process group; empty = unknown."""
+    """Name of the process group; empty if unknown."""
     group_size: int = 0
     seq: int | None = None
 
     @property
     def size_bytes(self) -> int:
-        """0 = unknown."""
+        """Size in bytes; 0 if unknown."""
         return self.elements * DTYPE_BYTES.get(self.dtype, 0)
 
 

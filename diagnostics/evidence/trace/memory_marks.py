@@ -25,7 +25,7 @@ FUNCTION = "python_function"
 BACKWARD = "autograd::engine::evaluate_function"
 _MEMORY = "[memory]"
 _LAST_US = 1e18
-"""Later times are damage."""
+"""Maximum timestamp; later ones are damage."""
 _GRADIENT = "torch::autograd::AccumulateGrad"
 _OPS = ("c10d::", "_c10d_functional::", "record_param_comms")
 _WORTH = re.compile(rb"\[memory\]|_allgather|all_gather|allgather_|FSDP::")
@@ -47,16 +47,16 @@ class MemoryEvent(msgspec.Struct, gc=False):
     bytes: int = msgspec.field(name="Bytes")
     address: int = msgspec.field(name="Addr", default=0)
     total_allocated_bytes: int = msgspec.field(name="Total Allocated", default=0)
-    """Of the device, after it."""
+    """Bytes allocated on the device after this event."""
     total_reserved_bytes: int = msgspec.field(name="Total Reserved", default=0)
-    """Of CUDA's caching allocator; 0 on CPU."""
+    """Bytes reserved by CUDA's caching allocator; 0 on CPU."""
     device_type: int = msgspec.field(name="Device Type", default=0)
     """torch's number: 0 = CPU, 1 = CUDA."""
     device_id: int = msgspec.field(name="Device Id", default=-1)
-    """-1 = CPU."""
+    """Device index; -1 for CPU."""
     ts_us: float = 0.0
     thread: int = 0
-    """Of the host."""
+    """Host thread."""
 
 
 class TraceCall(Struct, frozen=True):
@@ -69,11 +69,11 @@ class TraceCall(Struct, frozen=True):
     out_bytes: int | None
     """Of this rank's output; None where the trace does not say (a list of tensors)."""
     ranks: int | None
-    """Size of the group."""
+    """Number of ranks in the group."""
     start_us: float
     thread: int
     is_list: bool
-    """Into a list of tensors."""
+    """Whether the output is a list of tensors."""
     functional: bool = False
     """Issued by DTensor and other users of functional collectives, not by a call of torch.distributed."""
 
@@ -88,7 +88,7 @@ class TraceMarks(Struct):
     backward: list[Span] = field(default_factory=list)
     """Stretches in which autograd ran, neighbours merged."""
     calls: list[TraceCall] = field(default_factory=list)
-    """Ascending by start."""
+    """Collectives in ascending order of start."""
     backend: list[Span] = field(default_factory=list)
     """Stretches of collectives themselves, on whichever thread: what is allocated there is the backend's. Ascending."""
     gradient_bytes: set[int] = field(default_factory=set)
@@ -96,7 +96,7 @@ class TraceMarks(Struct):
     events: list[MemoryEvent] = field(default_factory=list)
     """The first `MAX_EVENTS`, in the order of the file."""
     has_functions: bool = False
-    """Python functions were traced (`with_stack=True`)."""
+    """Whether Python functions were traced (`with_stack=True`)."""
     problem: str = ""
 
     @property

@@ -13,15 +13,15 @@ class Spans(Struct):
     start: "array[int]" = field(default_factory=lambda: array("q"))
     end: "array[int]" = field(default_factory=lambda: array("q"))
     name: "array[int]" = field(default_factory=lambda: array("i"))
-    """Index in `Trace.names`."""
+    """Indices in `Trace.names`."""
     lane: "array[int]" = field(default_factory=lambda: array("i"))
-    """Index in `Trace.lanes`."""
+    """Indices in `Trace.lanes`."""
 
     def __len__(self) -> int:
         return len(self.start)
 
     def add(self, start_ns: int, end_ns: int, name: int, lane: int) -> None:
-        """One more interval."""
+        """Append an interval."""
         self.start.append(start_ns)
         self.end.append(end_ns)
         self.name.append(name)
@@ -46,11 +46,11 @@ class About(Struct):
     backend: str = ""
     groups: dict[str, GroupInfo] = field(default_factory=dict)
     base_ns: int = 0
-    """Since 1970, of time 0 of all spans."""
+    """Time 0 of all spans, in ns since 1970."""
     devices: bool = False
-    """Whether the machine has accelerators, as its header says."""
+    """Whether the machine has accelerators, according to the header."""
     settings: dict[str, object] = field(default_factory=dict)
-    """Of the profiler: `with_stack`, `profile_memory`, `record_shapes`."""
+    """Settings of the profiler: `with_stack`, `profile_memory`, `record_shapes`."""
     problems: list[str] = field(default_factory=list)
     is_cut: bool = False
     """Whether the file was not read to its end: Kineto sorts by kind, so whole kinds of events may be missing."""
@@ -64,15 +64,15 @@ class Trace(About):
     device: Spans = field(default_factory=Spans)
     """Kernels, copies and fills on the device; empty for a run on CPU."""
     is_memory: bytearray = field(default_factory=bytearray)
-    """Per device span: 1 = copy or fill, 0 = kernel."""
+    """Per device span: 1 for a copy or fill, 0 for a kernel."""
     launch: "array[int]" = field(default_factory=lambda: array("q"))
-    """Per device span: when the host launched it, -1 = unknown."""
+    """Per device span: time of its launch by the host; -1 if unknown."""
     launcher: "array[int]" = field(default_factory=lambda: array("i"))
-    """Per device span: lane of the host's thread, -1 = unknown."""
+    """Per device span: lane of the launching host thread; -1 if unknown."""
     returned: "array[int]" = field(default_factory=lambda: array("q"))
-    """Per device span: when the call that launched it returned, -1 = unknown."""
+    """Per device span: time at which the launching call returned; -1 if unknown."""
     copied_bytes: dict[int, int] = field(default_factory=dict)
-    """Device span -> bytes of a copy, where they are recorded."""
+    """Bytes of a copy by device span, if recorded."""
     messages: dict[int, Message] = field(default_factory=dict)
     """Device span -> its collective, where the trace links them."""
     ops: Spans = field(default_factory=Spans)
@@ -82,9 +82,9 @@ class Trace(About):
     """Annotations on the host (steps, regions, `nccl:all_reduce`, `gloo:all_reduce`) and its `host_work`."""
     mark_messages: dict[int, Message] = field(default_factory=dict)
     syncs: Spans = field(default_factory=Spans)
-    """Calls of the runtime in which the host waits for the device."""
+    """Runtime calls in which the host waits for the device."""
     fractional: bool = False
-    """Times finer than a microsecond."""
+    """Whether times are finer than a microsecond."""
     first_ns: int = 0
     last_ns: int = 0
 
