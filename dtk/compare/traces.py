@@ -13,7 +13,7 @@ from diagnostics.report.measures import Breakdown, breakdown
 def explain(
     folder: Path, limits: Limits, progress: Callable[[str], None] | None
 ) -> tuple[Breakdown | None, tuple[str, ...]]:
-    """(where a step of the profiled window went, confirmed causes of slowness or memory); empty without traces."""
+    """Return the breakdown of a profiled step and confirmed causes of slowness or memory; (None, ()) without traces."""
     if not any((folder / "traces").glob("rank_*")):
         return None, ()
     try:

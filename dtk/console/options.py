@@ -86,7 +86,7 @@ def add_options(parser: argparse._ActionsContainer, table: Mapping[str, Any], **
     Args:
         parser: parser that receives the options.
         table: table of the options.
-        values: what stands for `{name}` in it: in a text, a sequence as a list; alone, whatever it is.
+        values: replacements of `{name}`: within a text, a sequence is joined; alone, any object.
     """
     common, groups = read_options(__file__), dict[str, argparse._ActionsContainer]()
     for name, entry in table.items():

@@ -83,7 +83,7 @@ def _stop_after(simulated: SimulatedRank) -> None:
 
 
 def _count_joined(simulated: SimulatedRank) -> Callable[[], bool]:
-    """Count the rounds under `Join`, where ranks make different numbers of steps; returns what says if one is open."""
+    """Count the rounds under `Join`, where ranks run different numbers of steps; return a check for an open `Join`."""
     depth = rounds = 0
     kind: Any = Join
     enter, leave, notify, ask = kind.__enter__, kind.__exit__, kind.notify_join_context, kind._get_num_nonjoined_procs

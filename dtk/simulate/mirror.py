@@ -79,7 +79,7 @@ class MirrorGroup(_Group):  # type: ignore[misc]
         self.group_desc = desc
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
-        """Reduce as if all ranks held the same: sums are multiplied by world_size, averages and extremes stay."""
+        """Reduce as if all ranks held equal values: sums are multiplied by world_size, averages and extremes kept."""
         for tensor in listed(tensors):
             _reduce(tensor, opts, self.size())
         return self._ended("all_reduce", tensors)

@@ -1,4 +1,4 @@
-"""A parameter's value as W&B's agent spells it, `KEY=` and Python's str(); refused where Hydra would read another."""
+"""Formats a parameter's value as W&B's agent does, `KEY=` and Python's str(); rejects what Hydra parses differently."""
 
 import math
 from typing import Any
