@@ -88,7 +88,8 @@ def _exchange(pairs: dict[Any, Any]) -> None:
     """
     replacements = {id(old): new for old, new in pairs.items()}
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == "torch" and module is not dist and module is not c10d:
+        of_torch = name.partition(".")[0] == "torch" and module is not dist and module is not c10d
+        if of_torch or name == __name__:  # This module's own `_check_op` is a wrapper, for the next `install` too.
             continue
         for key, value in list(getattr(module, "__dict__", {}).items()):
             if id(value) in replacements:

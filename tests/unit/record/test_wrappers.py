@@ -10,6 +10,12 @@ from diagnostics.evidence.readers.ring import RingFile
 from dtk.record import wrappers
 
 
+@pytest.fixture(autouse=True)
+def torchs_own():
+    """Torch's own functions: an earlier test of this process may have left the wrappers in place."""
+    wrappers.remove()
+
+
 @pytest.fixture
 def log(tmp_path):
     """The log of a rank that is alone in its group, while the wrappers are in place."""
