@@ -1,4 +1,4 @@
-"""Charts of what detectors measured: the last collectives of each rank, memory over time, the breakdown of a step."""
+"""Charts of what detectors measured: each rank's last collectives, memory over time, the breakdown of a step."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -17,7 +17,7 @@ _SEGMENTS = ("compute only", "compute and communication", "exposed communication
 _REGIONS = {"forward": "k0", "backward": "k1", "after backward": "k4"}
 _CELLS = 32  # Ranks in a row of the heat map: four nodes of eight.
 _LEVELS = 6  # Colours of the heat map.
-_SAME = 0.02  # Shares nearer to each other than that have one colour.
+_SAME = 0.02  # Shares that differ by less than this have the same colour.
 NOBODY = "not attributed"
 _KIND_COLOURS = {
     "parameters": 0,
@@ -32,13 +32,13 @@ _KIND_COLOURS = {
     "reserved, in no tensor": 7,
 }
 _MOMENTS = 9
-"""Moments of memory over time that are written as figures."""
+"""Number of moments of memory over time that are listed as figures."""
 _TICKS = 5
-"""Of an axis of time."""
+"""Number of ticks on a time axis."""
 _STEPS = 12
-"""Beginnings of steps that are marked."""
+"""Maximum number of step starts that are marked."""
 _FAR = 1.6
-"""A capacity so many times above everything else would flatten the curves and is only written."""
+"""Multiple of the highest value above which a capacity is only written, as drawing it would flatten the curves."""
 _ABOVE = 1.04
 """Height of a plot of memory, as a factor of the highest value."""
 
@@ -80,7 +80,7 @@ def timeline(report: Report) -> doc.Only | None:
 
 
 def _compared(call: Call | None, here: bool) -> tuple[str, ...]:
-    """Return what ranks are compared by; where they diverged also the line, since equal calls may match by chance."""
+    """Return what ranks are compared by, with the line where they diverged, as equal calls may match by chance."""
     if call is None or not call.op:
         return ()
     return (call.op, call.signature, call.where) if here else (call.op, call.signature)
@@ -99,7 +99,7 @@ def _call(call: Call | None, majority: tuple[str, ...], here: bool) -> doc.Cell:
 
 
 def overlap(report: Report) -> doc.Section | None:
-    """Return a bar for each rank: where its wall time went."""
+    """Return a bar per rank that divides its wall time."""
     culprits = _culprits(report, "overlap")
     ranks = measures.overlap(report.measures, culprits)
     if not ranks:
@@ -131,7 +131,7 @@ def overlap(report: Report) -> doc.Section | None:
 
 
 def _step(timeline: measures.StepTimeline, culprits: Collection[int]) -> doc.Only:
-    """Return a track for each rank: its regions, and below them its collectives and what it waited for."""
+    """Return a track per rank: its regions, and below them its collectives and what it waited for."""
     rows = []
     for rank, track in timeline.ranks.items():
         stretches = [
@@ -158,7 +158,7 @@ def _step(timeline: measures.StepTimeline, culprits: Collection[int]) -> doc.Onl
 
 
 def _heat(shares: Mapping[int, tuple[float, str]]) -> doc.Only:
-    """Return a cell for each rank, coloured by its share of lost time between the least and the most of all."""
+    """Return a cell per rank, coloured by its share of lost time between the minimum and maximum of all ranks."""
     least, most = min(share for share, _ in shares.values()), max(share for share, _ in shares.values())
     scale = (_LEVELS - 1) / (most - least) if most - least >= _SAME else 0.0
     rows = []
@@ -172,7 +172,7 @@ def _heat(shares: Mapping[int, tuple[float, str]]) -> doc.Only:
 
 
 def memory(report: Report) -> doc.Section | None:
-    """Return memory over time, the highest peak first; then all ranks beside each other."""
+    """Return memory over time, the highest peak first, followed by a comparison of all ranks."""
     culprits = _culprits(report, "memory")
     ranks = measures.memory(report.measures, culprits)
     if not ranks:
@@ -205,13 +205,13 @@ def memory(report: Report) -> doc.Section | None:
 
 
 def _culprits(report: Report, kind: str) -> list[int]:
-    """Return the ranks to mark in a drawing: those that causes of its kind blame, unless that is everybody."""
+    """Return the ranks to mark in a drawing: those blamed by causes of its kind, unless these are all ranks."""
     ranks = {rank for root in report.root_causes if family(root.cause) == kind for rank in root.ranks}
     return [] if report.world_size and len(ranks) >= report.world_size else sorted(ranks)
 
 
 def colours_of_memory(names: Sequence[str]) -> tuple[int, ...]:
-    """Return the colour of each kind of memory: the same wherever it is drawn; others take what is left."""
+    """Return the colour of each kind of memory, the same in all charts; other kinds use the remaining colours."""
     taken = {_KIND_COLOURS[name] for name in names if name in _KIND_COLOURS}
     free = iter([n for n in range(doc.COLOURS) if n not in taken])
     return tuple(_KIND_COLOURS[name] if name in _KIND_COLOURS else next(free, doc.COLOURS - 1) for name in names)
@@ -250,7 +250,7 @@ def _described(stack: MemoryStack) -> str:
 
 
 def _areas(rank: int, stack: MemoryStack) -> doc.Plot:
-    """Return the kinds of memory on each other, a line over what is in tensors, steps, the peak and the capacity."""
+    """Return the kinds of memory stacked, with a line above the tensors, and the steps, the peak and the capacity."""
     most = max(sum(sizes) for _, *sizes in stack.rows)
     capacity = stack.capacity_bytes if stack.capacity_bytes and stack.capacity_bytes <= _FAR * most else None
     start, end = stack.rows[0][0], stack.rows[-1][0]
@@ -290,7 +290,7 @@ def _areas(rank: int, stack: MemoryStack) -> doc.Plot:
 
 
 def _moments(stack: MemoryStack) -> tuple[doc.Block, ...]:
-    """Return some moments as figures, the peak among them, and where they come from."""
+    """Return some moments as figures, including the peak, and their source."""
     width = max(1, len(stack.rows) // _MOMENTS)
     peak = min(range(len(stack.rows)), key=lambda n: abs(stack.rows[n][0] - stack.peak.time))
     rows: list[tuple[doc.Text | doc.Cell, ...]] = [("moment", "total", *stack.kinds)]
@@ -303,7 +303,7 @@ def _moments(stack: MemoryStack) -> tuple[doc.Block, ...]:
 
 
 def _curves(ranks: Mapping[int, RankMemory], culprits: Collection[int]) -> tuple[doc.Block, ...]:
-    """Return one line for each rank; those to blame are drawn last, on top of the others."""
+    """Return one line per rank; blamed ranks are drawn last, on top of the others."""
     points = [point for record in ranks.values() for point in record.curve]
     start, end = min(time for time, _ in points), max(time for time, _ in points)
     ticks = tuple(start + after for after in doc.round_values(0.0, end - start, _TICKS))
@@ -313,7 +313,7 @@ def _curves(ranks: Mapping[int, RankMemory], culprits: Collection[int]) -> tuple
         peak = max(record.curve, key=lambda point: point[1])
         parts = ", ".join(f"{name} {bytes_text(size)}" for name, size in record.at_peak[:6])
         name = f"rank {rank}{'*' if rank in culprits else ''}: peak {bytes_text(record.peak_bytes)}"
-        stroke = "dashed" if few and n else "solid"  # Equal curves lie on each other: both stay visible.
+        stroke = "dashed" if few and n else "solid"  # Equal curves overlap: both remain visible.
         curves.append(
             doc.Curve(
                 name,
@@ -337,7 +337,7 @@ def _curves(ranks: Mapping[int, RankMemory], culprits: Collection[int]) -> tuple
 
 
 def _at_peak(ranks: Mapping[int, RankMemory], drawn_as: Mapping[str, str]) -> doc.Bars:
-    """Return what the peak of each rank consists of; what has one colour over time counts together."""
+    """Return the composition of each rank's peak; kinds with the same colour over time are added up."""
     kinds: dict[int, Counter[str]] = {}
     for rank, record in ranks.items():
         kinds[rank] = Counter()

@@ -9,7 +9,7 @@ from diagnostics.tree.outcome import account_of
 
 
 def figures(report: Report) -> doc.Cards | None:
-    """Return speed, where a step's time went, and memory, as far as they were recorded; None without any."""
+    """Return the recorded figures of speed, step time and memory; None if there are none."""
     run, account = measures.run_figures(report.measures), account_of(report.measures)
     step = measures.breakdown(report.measures)
     cards: list[doc.Card] = []

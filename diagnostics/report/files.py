@@ -1,4 +1,4 @@
-"""Writes the report's files: readers see the old file or the new one, never half of it."""
+"""Writes the report's files atomically: readers see either the old file or the new one."""
 
 import os
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ def write_beside_run(report: Report, run_folder: Path) -> tuple[str, str]:
     """Write report/report.json, .md and .html into a run folder.
 
     Returns:
-        (path of the page or nothing, one line about why nothing was written or nothing).
+        (path of the page or empty, one line on why nothing was written or empty).
     """
     folder = run_folder / "report"
     if folder.is_symlink():  # Somebody else's folder may lead the report over files of the reader.
@@ -26,7 +26,7 @@ def write_beside_run(report: Report, run_folder: Path) -> tuple[str, str]:
         folder.mkdir(exist_ok=True)
         with _held(folder) as place:
             for ending, text in forms.items():
-                with replacing(place / f"report.{ending}") as aside:  # Also of a pipe that somebody put there.
+                with replacing(place / f"report.{ending}") as aside:  # Also replaces a pipe that somebody put there.
                     aside.write_text(text, encoding="utf-8", errors="replace")
     except OSError as error:
         return "", f"the report was not written into the run folder: {folder}: {error.strerror or error}"
@@ -35,8 +35,8 @@ def write_beside_run(report: Report, run_folder: Path) -> tuple[str, str]:
 
 @contextmanager
 def _held(folder: Path) -> Iterator[Path]:
-    """Give a path that stays this folder, whatever takes its name meanwhile; raise OSError where it is a link."""
-    if not hasattr(os, "O_DIRECTORY"):  # Windows, where no folder can be opened.
+    """Yield a path that remains this folder even if it is renamed; raise OSError if it is a link."""
+    if not hasattr(os, "O_DIRECTORY"):  # Windows, where folders cannot be opened.
         yield folder
         return
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -48,7 +48,7 @@ def _held(folder: Path) -> Iterator[Path]:
 
 
 def replace(path: Path, text: str) -> None:
-    """Put a file in the place of another; a device or pipe such as /dev/stdout is written as it is.
+    """Replace a file atomically; a device or pipe such as /dev/stdout is written directly.
 
     Raises:
         OSError: the folder is absent, full or read-only.

@@ -1,4 +1,4 @@
-"""Renders a document as one HTML page that needs no network: its style and script are in it, and its policy allows
+"""Renders a document as one HTML page that needs no network: its style and script are inline, and its policy allows
 nothing else. It opens from disk and works without its script.
 """
 
@@ -16,12 +16,12 @@ _STATUSES = {"confirmed": "bad", "undecided": "warn", "ruled_out": "soft"}
 
 
 def render(document: doc.Document, style: Markup = _NONE, script: Markup = _NONE) -> str:
-    """Return the whole page.
+    """Return the document as an HTML page.
 
     Args:
-        document: what it shows.
-        style: rules after those of every page.
-        script: of a page that is served and fetches itself again, in place of that of a report.
+        document: the content.
+        style: CSS rules that follow the default ones.
+        script: script of a page that is served and refetches itself, which replaces the script of a report.
     """
     script_of_page = script or (_file("page.js") if document.interactive else None)
     badge, tone = document.badge
@@ -61,12 +61,12 @@ def _head(title: str, style: Markup, script: Markup | None, *, fetches: bool) ->
 
 
 def _file(name: str) -> Markup:
-    """Return a style or script that lies beside this module."""
+    """Return a style or script from the folder of this module."""
     return Markup((Path(__file__).parent / name).read_text(encoding="utf-8"))
 
 
 def _hash(text: str) -> str:
-    """Return the hash by which a policy allows what is inline."""
+    """Return the hash that allows inline content in a content security policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 

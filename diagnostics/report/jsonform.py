@@ -13,11 +13,11 @@ from diagnostics.contract.secrets import masked
 from diagnostics.report.model import SCHEMA, Report
 
 DEPTH = 32
-"""Nesting of measures that is kept."""
+"""Maximum nesting of measures; deeper values become null."""
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """JSON values, in the order of the schema."""
+    """Return JSON values in the order of the schema."""
     waiting = {"waiting": report.waiting} if report.waiting else {}
     values = {
         "schema": SCHEMA,
@@ -44,12 +44,12 @@ def dumps(report: Report) -> str:
 
 
 def text(value: Any) -> str:
-    """Return strict JSON (no NaN, ASCII) with a newline at its end: every command writes JSON this way."""
+    """Return strict JSON (no NaN, ASCII) with a trailing newline, as written by every command."""
     return json.dumps(masked(plain(value)), indent=2, allow_nan=False) + "\n"
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """Convert a value to what JSON can hold.
+    """Convert a value to JSON values.
 
     Keys become strings, non-finite numbers become null, and other objects become their text.
     """

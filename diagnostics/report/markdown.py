@@ -1,4 +1,4 @@
-"""Renders a document as Markdown, for an issue or a pull request. What comes from evidence cannot become markup."""
+"""Renders a document as Markdown, for an issue or a pull request. Text from evidence cannot become markup."""
 
 import re
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ _MARKS = {"confirmed": "[x]", "undecided": r"\[?\]", "ruled_out": "[ ]"}
 
 
 def render(document: doc.Document) -> str:
-    """Return the whole document; charts have no form here."""
+    """Return the document as Markdown without its charts."""
     heading = f"# {_inline(tuple(doc.Span(span.text) for span in doc.spans(document.answer)))}"
     return "\n\n".join([*_blocks(document.prelude), heading, *_blocks((*document.lead, *document.blocks))]) + "\n"
 
@@ -22,7 +22,7 @@ def text(value: str) -> str:
 
 
 def code(value: str) -> str:
-    """Return a code span around text that may hold backticks itself."""
+    """Return a code span around text that may contain backticks."""
     content = clean(value) or " "
     ticks = "`" * (max((len(run) for run in re.findall("`+", content)), default=0) + 1)
     space = " " if content.startswith("`") or content.endswith("`") else ""
@@ -30,7 +30,7 @@ def code(value: str) -> str:
 
 
 def _inline(value: doc.Text, *, in_table: bool = False) -> str:
-    """Return a text with its code spans and what is strong; other tones are colours and have no form here."""
+    """Return a text with its code spans and strong parts; other tones are colours, which Markdown does not have."""
     pieces = []
     for span in doc.spans(value):
         if span.tone == "code" and span.text:

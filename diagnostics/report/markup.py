@@ -1,4 +1,4 @@
-"""HTML elements made in Python, so that escaping is the rule: only what this module built is markup."""
+"""HTML elements built in Python with escaping by default: only what this module builds is markup."""
 
 from html import escape
 
@@ -6,7 +6,7 @@ from diagnostics.contract.formatting import clean
 
 
 class Markup(str):
-    """Text that is markup already."""
+    """Text that is already markup."""
 
     __slots__ = ()
 
@@ -16,11 +16,11 @@ _VOID = frozenset({"meta", "input", "br", "hr"})
 
 
 def el(tag: str, /, *children: Child, **attributes: str | int | float | bool | None) -> Markup:
-    """One element.
+    """Return an HTML element.
 
     Args:
         tag: name of the element.
-        children: `Markup` as it is, other text escaped with its control characters made visible, None left out.
+        children: `Markup` unchanged, other text escaped with its control characters made visible, None left out.
         attributes: `class_` for `class`, `_` for `-`; False and None are left out, True has no value.
     """
     shown = "".join(
@@ -34,7 +34,7 @@ def el(tag: str, /, *children: Child, **attributes: str | int | float | bool | N
 
 
 def join(*children: Child) -> Markup:
-    """Children one after the other, escaped like those of an element."""
+    """Return the children concatenated, escaped like the children of an element."""
     return Markup("".join(c if isinstance(c, Markup) else _escaped(c) for c in children if c is not None))
 
 

@@ -1,6 +1,6 @@
-"""Reads `report.measures` for charts: what is absent or of another shape is omitted and never an error.
+"""Reads `report.measures` for charts: values that are missing or malformed are omitted, never an error.
 
-Detectors, also those of users, write the measures; figures and names in them come from evidence.
+Measures are written by detectors, including users' own; their figures and names come from evidence.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,16 +16,16 @@ from diagnostics.evidence.readers.timeline import thinned
 from diagnostics.evidence.values import Number
 
 RANKS_DRAWN = 64
-"""Ranks drawn at most, those to blame first; report.json has all."""
+"""Maximum number of ranks drawn, the blamed ones first; report.json has all ranks."""
 POINTS_DRAWN = 400
-"""Of a curve: a page is about twice as many pixels wide."""
+"""Maximum number of points of a curve: a page is about twice as many pixels wide."""
 _Measured = TypeVar("_Measured")
 _PARTS = ("wall_ms", "compute_ms", "communication_ms", "overlapped_ms", "exposed_ms", "memory_ms", "idle_ms")
 _NOTES: dict[str, str] = table_beside(__file__)["notes"]
 
 
 class Call(msgspec.Struct):
-    """One collective of one rank in the timeline."""
+    """One collective of a rank in the timeline."""
 
     position: int
     op: str = ""
@@ -42,30 +42,30 @@ class Timeline(msgspec.Struct):
 
 
 class RankMemory(msgspec.Struct):
-    """Memory of one rank."""
+    """Memory of a rank."""
 
     peak_bytes: Number = 0.0
     curve: list[tuple[Number, Number]] = []
     """(seconds, bytes)"""
     categories: dict[str, Number] = {}
-    """At the peak, bytes."""
+    """Bytes per category at the peak."""
     over_time: MemoryStack | None = None
-    """What it consisted of over time."""
+    """Composition of the memory over time."""
 
     def __post_init__(self) -> None:
-        """Settle the peak where none was measured, and thin the curve out."""
+        """Set the peak if it was not measured, and thin out the curve."""
         sizes = (size for _, size in self.curve)
         self.peak_bytes = self.peak_bytes or max(sizes, default=sum(self.categories.values()))
         self.curve = thinned(self.curve, POINTS_DRAWN)
 
     @property
     def at_peak(self) -> list[tuple[str, float]]:
-        """The categories, the largest first; without them what the peak of `over_time` consists of."""
+        """The categories, the largest first; without categories, the composition of the peak of `over_time`."""
         return largest(self.categories) or (self.over_time.peak.largest if self.over_time is not None else [])
 
 
 class Planned(msgspec.Struct):
-    """What was planned of the peak, and what it was."""
+    """The planned and the actual peak."""
 
     planned_bytes: Number
     planned: dict[str, Number] = {}
@@ -73,11 +73,11 @@ class Planned(msgspec.Struct):
     was: dict[str, Number] = {}
     rank: int = 0
     ranks: int = 1
-    """Of which the peak is known."""
+    """Number of ranks with a known peak."""
     missing: str = ""
-    """What was not recorded, so that nothing can be compared."""
+    """What was not recorded and prevents a comparison."""
     differs: list[str] | None = None
-    """Categories that differ most; None where the peak is close to the plan."""
+    """Categories that differ most; None if the peak is close to the plan."""
     with_copies_bytes: Number = 0.0
     gathered_blocks: int | None = None
     """Blocks whose gathered parameters were alive at once."""
@@ -93,21 +93,21 @@ class Planned(msgspec.Struct):
 
 
 class RankTimes(msgspec.Struct):
-    """Where the time of one rank went; compute, exposed, copies and idle add up to the wall time."""
+    """Time of a rank; compute, exposed, copies and idle add up to the wall time."""
 
     compute_ms: Number | None = None
     communication_ms: Number | None = None
     overlapped_ms: Number | None = None
     exposed_ms: Number | None = None
     memory_ms: Number | None = None
-    """Copies."""
+    """Time of copies."""
     idle_ms: Number | None = None
     wall_ms: Number | None = None
     overlap_percent: Number | None = None
 
 
 class Breakdown(msgspec.Struct, frozen=True):
-    """Where one step of the profiled window went, mean over ranks and steps, ms."""
+    """Time of a step in the profiled window, mean over ranks and steps, in ms."""
 
     wall_ms: float
     compute_ms: float
@@ -117,11 +117,11 @@ class Breakdown(msgspec.Struct, frozen=True):
     memory_ms: float
     idle_ms: float
     waiting_ms: float | None
-    """Part of the exposed time in which ranks waited for a late one; None when it cannot be told."""
+    """Part of the exposed time in which ranks waited for a late one; None if it cannot be determined."""
 
 
 class RunFigures(msgspec.Struct):
-    """What the summary of a run of dtk says."""
+    """Figures in the summary of a dtk run."""
 
     step_time_s: Number | None = None
     tokens_per_s: Number | None = None
@@ -132,7 +132,7 @@ class RunFigures(msgspec.Struct):
 
 
 class Track(msgspec.Struct):
-    """One step of one rank: name, start, end and waiting for late ranks of each stretch, ms."""
+    """One step of a rank: name, start, end and waiting for late ranks of each stretch, in ms."""
 
     length_ms: Annotated[float, msgspec.Meta(gt=0, le=1e21)]
     regions: list[tuple[str, Number, Number, Number]] = []
@@ -148,7 +148,7 @@ class StepTimeline(msgspec.Struct):
 
 
 class Window(msgspec.Struct):
-    """What the figures of overlap are of."""
+    """The window that the figures of overlap cover."""
 
     window: str
     steps: int = 0
@@ -163,7 +163,7 @@ def timeline(measures: Mapping[str, Any]) -> Timeline | None:
 
 
 def memory(measures: Mapping[str, Any], culprits: Sequence[int] = ()) -> dict[int, RankMemory]:
-    """Return `measures.memory.ranks`, cut to what can be drawn, without ranks of which nothing was recorded."""
+    """Return `measures.memory.ranks`, limited to what can be drawn, without ranks that have no records."""
     records = _part(measures, "memory", "ranks")
     stacked = [rank for rank, record in records.items() if isinstance(record, dict) and "over_time" in record]
     drawn = _ranks(records, RankMemory, [*culprits, *(int(rank) for rank in stacked if str(rank).isdecimal())])
@@ -171,18 +171,18 @@ def memory(measures: Mapping[str, Any], culprits: Sequence[int] = ()) -> dict[in
 
 
 def comparable(ranks: Mapping[int, RankMemory]) -> dict[int, RankMemory]:
-    """Return the ranks whose tensors were measured, if any were: what a whole process holds is another quantity."""
+    """Return the ranks with measured tensors, if any: the memory of a whole process is a different quantity."""
     tensors = {rank: one for rank, one in ranks.items() if one.over_time is None or one.over_time.of != PROCESS}
     return tensors or dict(ranks)
 
 
 def drawn_as(measures: Mapping[str, Any]) -> dict[str, str]:
-    """Return what each category of memory is drawn as over time."""
+    """Return category of memory -> name under which it is drawn over time."""
     return _typed(_part(measures, "memory", "kind_of"), dict[str, str]) or {}
 
 
 def memory_rows(ranks: Mapping[int, RankMemory]) -> list[tuple[str, ...]]:
-    """Return heading and a row for each rank, as text."""
+    """Return a heading and a row per rank, as text."""
     rows = [
         (
             str(rank),
@@ -198,7 +198,7 @@ def memory_rows(ranks: Mapping[int, RankMemory]) -> list[tuple[str, ...]]:
 
 
 def memory_notes(stack: MemoryStack) -> list[str]:
-    """Return what limits the figures, in words."""
+    """Return notes on the limits of the figures."""
     notes = [_NOTES.get(note, note) for note in stack.notes]
     if stack.computed:
         notes.append(f"{joined(stack.computed)} are computed from the size of the model, not measured")
@@ -209,7 +209,7 @@ def memory_notes(stack: MemoryStack) -> list[str]:
 
 
 def plan_lines(measures: Mapping[str, Any], *, everything: bool = True) -> list[str]:
-    """Return how the peak differs from what was planned; with `everything` also why it cannot be compared."""
+    """Return how the peak differs from the plan; with `everything` also why it cannot be compared."""
     try:
         plan = msgspec.convert(_part(measures, "memory", "plan"), Planned)
     except ValueError:
@@ -220,7 +220,7 @@ def plan_lines(measures: Mapping[str, Any], *, everything: bool = True) -> list[
         return [f"{planned}; the actual peak is unknown: {why}"] if everything else []
     if plan.differs is None:
         return []
-    # Wherever the peak is written with other digits elsewhere in the report, the reason stands here.
+    # If the report has the peak with different digits elsewhere, this line explains why.
     was, whole = bytes_text(plan.was_bytes), bytes_text(plan.with_copies_bytes)
     left_out = (f" on rank {plan.rank}" if plan.ranks > 1 else "") + (
         f" without gloo's own copies (with them {whole})" if whole != was else ""
@@ -230,7 +230,7 @@ def plan_lines(measures: Mapping[str, Any], *, everything: bool = True) -> list[
 
 
 def overlap(measures: Mapping[str, Any], culprits: Sequence[int] = ()) -> dict[int, RankTimes]:
-    """Return `measures.overlap.ranks`, cut to what can be drawn."""
+    """Return `measures.overlap.ranks`, limited to what can be drawn."""
     drawn = _ranks(_part(measures, "overlap", "ranks"), RankTimes, culprits)
     return {rank: record for rank, record in drawn.items() if record != RankTimes()}
 
@@ -259,13 +259,13 @@ def run_figures(measures: Mapping[str, Any]) -> RunFigures:
 
 
 def step_timeline(measures: Mapping[str, Any]) -> StepTimeline | None:
-    """Return `measures.overlap.timeline`; None without any rank."""
+    """Return `measures.overlap.timeline`; None if it has no ranks."""
     made = _typed(_part(measures, "overlap", "timeline"), StepTimeline)
     return made if made is not None and made.ranks else None
 
 
 def lost_shares(measures: Mapping[str, Any]) -> dict[int, tuple[float, str]]:
-    """Return rank -> share of its time without compute or copies (0 to 1) and what that was, of all traced ranks."""
+    """Return rank -> (share of its time without compute or copies, 0 to 1; what that was), for all traced ranks."""
     shares = {}
     for rank, value in _part(measures, "overlap", "ranks").items():
         times = _typed(value, RankTimes)
@@ -277,7 +277,7 @@ def lost_shares(measures: Mapping[str, Any]) -> dict[int, tuple[float, str]]:
 
 
 def overlap_rows(ranks: Mapping[int, RankTimes]) -> list[tuple[str, ...]]:
-    """Return heading and a row for each rank, as text; copies only where there are any."""
+    """Return a heading and a row per rank, as text; copies only if there are any."""
     copies = any(record.memory_ms for record in ranks.values())
     names = [name for name in RankTimes.__struct_fields__ if copies or name != "memory_ms"]
     rows = [
@@ -289,7 +289,7 @@ def overlap_rows(ranks: Mapping[int, RankTimes]) -> list[tuple[str, ...]]:
 
 
 def overlap_window(measures: Mapping[str, Any]) -> str:
-    """Return what the figures of overlap are of: `whole file, 6 steps of 76.9 ms`; empty where that is not known."""
+    """Return the window of the figures, such as `whole file, 6 steps of 76.9 ms`; empty if not known."""
     span = _typed(_part(measures, "overlap"), Window)
     if span is None or not (span.steps_marked and span.steps and span.step_ms):
         return span.window if span is not None else ""
@@ -297,12 +297,12 @@ def overlap_window(measures: Mapping[str, Any]) -> str:
 
 
 def share_text(part_bytes: float, whole_bytes: float) -> str:
-    """Return ` (22%)`; empty without a whole."""
+    """Return a text such as ` (22%)`; empty if the whole is 0."""
     return f" ({min(part_bytes / whole_bytes, 1.0):.0%})" if whole_bytes > 0 else ""
 
 
 def _part(measures: Mapping[str, Any], *names: str) -> Mapping[Any, Any]:
-    """Return the mapping below these names, empty where there is none."""
+    """Return the mapping at these keys; empty if there is none."""
     part: Any = measures
     for name in names:
         part = part.get(name) if isinstance(part, dict) else None
@@ -311,13 +311,13 @@ def _part(measures: Mapping[str, Any], *names: str) -> Mapping[Any, Any]:
 
 def _typed(value: object, kind: type[_Measured]) -> _Measured | None:
     try:
-        return msgspec.convert(value, kind, strict=False)  # JSON has made texts of the numbers of ranks.
+        return msgspec.convert(value, kind, strict=False)  # JSON has converted rank numbers to text.
     except (ValueError, RecursionError):
         return None
 
 
 def _ranks(records: object, kind: type[_Measured], first: Sequence[int]) -> dict[int, _Measured]:
-    """Return the ranks to draw, ascending; those that come first are among them however many there are."""
+    """Return the ranks to draw, ascending; ranks in `first` are always among them."""
     by_rank = _typed(records, dict[int, Any]) or {}
     chosen = list(dict.fromkeys([*(rank for rank in first if rank in by_rank), *sorted(by_rank)]))[:RANKS_DRAWN]
     return {rank: record for rank in sorted(chosen) if (record := _typed(by_rank[rank], kind)) is not None}

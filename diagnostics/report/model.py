@@ -1,4 +1,4 @@
-"""The report as typed values, from which every form of it (terminal, JSON, Markdown, HTML) is made."""
+"""The report as typed values, from which all its forms (terminal, JSON, Markdown, HTML) are made."""
 
 from typing import Any
 
@@ -12,17 +12,17 @@ SCHEMA = "dtk.report/1"
 
 
 class Coverage(Struct, frozen=True):
-    """How much of one kind of evidence there was."""
+    """Availability of one kind of evidence."""
 
     kind: str
     ranks_present: int
     ranks_expected: int
     problems: tuple[str, ...]
-    """What is absent, and what was not read or only in part."""
+    """What is missing, and what was not read or only partly."""
     notes: tuple[str, ...] = ()
-    """What a reader may want to know, and by which nothing is lost."""
+    """Information for the reader that does not mean missing evidence."""
     absent: str = ""
-    """That of the problems which names ranks without such evidence; not part of the JSON."""
+    """The one of the problems that names ranks without such evidence; not part of the JSON."""
 
 
 class Decided(Struct, frozen=True):
@@ -36,10 +36,10 @@ class Report(Struct, frozen=True, kw_only=True):
     """Content of report.json (schema: docs/report.schema.json)."""
 
     source: str
-    """What was diagnosed: the path as it was typed."""
+    """What was diagnosed: the path as the user typed it."""
     outcome: Outcome
     root_causes: tuple[Finding, ...]
-    """The costliest first."""
+    """Root causes, the most costly first."""
     findings: tuple[Decided, ...]
     """Every decided cause: confirmed, undecided, ruled out."""
     tree: Branch
@@ -47,27 +47,27 @@ class Report(Struct, frozen=True, kw_only=True):
     measures: dict[str, Any] = field(default_factory=dict)
     coverage: tuple[Coverage, ...] = ()
     titles: dict[str, str] = field(default_factory=dict)
-    """Cause -> the cause in words."""
+    """Cause id -> title."""
     world_size: int | None = None
     notes: tuple[str, ...] = ()
-    """What the reader must know about the evidence as a whole: the job is still running."""
+    """Notes on the evidence as a whole, such as that the job is still running."""
 
     waiting: Standing | None = None
-    """Who waits in what, where only logs tell and no cause is confirmed; in the JSON below `measures`."""
+    """Who waits in which call, if only logs show it and no cause is confirmed; in the JSON under `measures`."""
     suspicions: tuple[Suspicion, ...] = ()
-    """What is likely there, the likeliest first."""
+    """Likely causes in that case, the most likely first."""
     standing: str = ""
-    """What stands in the place of a cause if no cause is confirmed; not part of the JSON."""
+    """Statement shown instead of a cause if no cause is confirmed; not part of the JSON."""
     figures: str = ""
-    """What it rests on, as text; likewise."""
+    """Figures behind `standing`, as text; not part of the JSON."""
     run_folder: str | None = None
-    """Where the report's files belong when a run of dtk was diagnosed; not part of the JSON."""
+    """Destination of the report's files if a dtk run was diagnosed; not part of the JSON."""
 
     def title(self, cause: str) -> str:
-        """Return the cause in words."""
+        """Return the title of a cause."""
         return self.titles.get(cause, cause)
 
     @property
     def healthy(self) -> bool:
-        """Nothing was found, and nothing says that the run failed."""
+        """Whether nothing was found and nothing indicates that the run failed."""
         return self.outcome == "healthy"

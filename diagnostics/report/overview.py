@@ -23,7 +23,7 @@ OUTCOMES = {
 
 
 def headline(report: Report, *, figures: bool = True) -> str:
-    """Return the cause in words, or why there is none, there with the figures behind it."""
+    """Return the title of the cause, or why there is none, with the figures behind that."""
     if report.root_causes:
         first = report.root_causes[0].cause
         unnoticed = report.outcome == "diverged" and first in by_id() and by_id()[first].outcome == "hung"
@@ -50,7 +50,7 @@ def headline(report: Report, *, figures: bool = True) -> str:
 
 
 def spoken_of(report: Report) -> Finding | None:
-    """Return the first undecided cause of which a line speaks, and which says what would decide it."""
+    """Return the first undecided finding that has evidence and states what would decide it; None if there is none."""
     open_ones = (decided.finding for decided in report.findings if decided.finding.status == "undecided")
     return next((finding for finding in open_ones if finding.evidence and text_of(finding).missing), None)
 
@@ -61,15 +61,15 @@ def count(report: Report) -> Counter[Status]:
 
 
 def is_suspicion(finding: Finding) -> bool:
-    """Whether a finding is confirmed, but not surely enough to be a root cause."""
+    """Return whether a finding is confirmed, but with too little confidence for a root cause."""
     return finding.status == "confirmed" and finding.confidence < SURE
 
 
 def families(report: Report) -> frozenset[str]:
-    """Return the kinds of trouble that the report is about.
+    """Return the families that the report is about.
 
     They are those of the root causes, else of the suspicions, else what the evidence was recorded for. Undecided
-    causes of other kinds have nothing to do with the trouble.
+    causes of other families are unrelated to the problem.
     """
     suspicions = [decided.finding for decided in report.findings if is_suspicion(decided.finding)]
     named = {family(finding.cause) for finding in report.root_causes or suspicions}
@@ -81,7 +81,7 @@ def families(report: Report) -> frozenset[str]:
 
 
 def undecided(report: Report) -> tuple[list[Decided], list[Decided]]:
-    """Return the undecided causes: those of the kind of trouble that was found, and all others."""
+    """Return the undecided causes: those of the families that the report is about, and all others."""
     kinds = families(report)
     near: list[Decided] = []
     others: list[Decided] = []
@@ -92,7 +92,7 @@ def undecided(report: Report) -> tuple[list[Decided], list[Decided]]:
 
 
 def others_text(others: Sequence[Decided]) -> str:
-    """Return `37 causes of memory, numerics and speed could not be decided`; nothing without a cause."""
+    """Return `37 causes of memory, numerics and speed could not be decided`; empty without causes."""
     if not others:
         return ""
     kinds = sorted({traits(decided.finding.cause).title for decided in others})
@@ -100,7 +100,7 @@ def others_text(others: Sequence[Decided]) -> str:
 
 
 def missing(causes: Sequence[Decided]) -> list[tuple[str, list[str]]]:
-    """Return what would record the missing evidence, with the causes it would decide; what decides most is first."""
+    """Return how to record the missing evidence, with the causes it would decide; the most decisive is first."""
     table: dict[str, list[str]] = {}
     for decided in causes:
         if lacks := text_of(decided.finding).missing:

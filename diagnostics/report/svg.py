@@ -1,4 +1,4 @@
-"""Draws the charts of a document. Charts fill the width they are given: horizontal positions are percentages of it, so
+"""Draws the charts of a document. Charts fill the available width: horizontal positions are percentages of it, so
 that text keeps its size on a phone and on paper. Colours are classes (`k0` to `k8`), so that the theme decides them.
 """
 
@@ -11,38 +11,38 @@ from diagnostics.report.markup import Markup, el, join
 _BAR = 17
 """Height of a bar in pixels."""
 _THIN = 7
-"""Height of a thin stretch with its distance from what is below it, which has the height of a bar."""
+"""Height of a thin stretch including the gap to what is below it, which has the height of a bar."""
 _TOP, _BOTTOM = 18.0, 28.0
-"""Room above the highest and below the lowest value of a plot, in pixels."""
+"""Space above the highest and below the lowest value of a plot, in pixels."""
 _SIDE = 1.0
-"""Per cent of the width at each side of a plot, so that the outermost points are whole."""
+"""Percentage of the width at each side of a plot, so that the outermost points are fully visible."""
 _EDGE = 8.0
-"""Per cent of the width from a side within which a text below a plot begins or ends at its place."""
+"""Percentage of the width from a side within which a text below a plot is not centred."""
 _STEPS = 12.0
-"""Further pixels below a plot for the names of steps, above the ticks."""
+"""Additional pixels below a plot for the names of steps, above the ticks."""
 _GUTTER = 6
-"""Pixels between a value at the left of a plot and the plot."""
+"""Pixels between a value on the left of a plot and the plot."""
 _LONG = 9
-"""Characters of a value for which the room at the left of a plot is made wider (page.css)."""
+"""Number of characters of a value from which the space on the left of a plot is wider (page.css)."""
 _SCALE = 10.0
-"""Units of a stretched drawing for one per cent."""
+"""Units of a stretched drawing per percent."""
 _LINES = 4
-"""Lines across a plot."""
+"""Number of horizontal lines in a plot."""
 _FEW_DECADES = 4
-"""Powers of ten up to which lines stand at 2 and 5 as well."""
+"""Maximum number of powers of ten for which there are also lines at 2 and 5."""
 _STROKES = {"solid": None, "dashed": "7 4", "dotted": "2 4", "dash-dotted": "10 3 2 3"}
 _NARROW_TICKS = 3
-"""Ticks that a plot on a phone (230 pixels of 320) has room for, at 70 pixels each; the others are left out there."""
+"""Number of ticks that fit in a plot on a phone (230 pixels of 320), at 70 pixels each; the others are hidden."""
 
 
 def legend(names: Sequence[str], colours: Sequence[int]) -> Markup:
-    """Return the names of colours."""
+    """Return the legend of colours and their names."""
     keys = [el("span", el("i", class_=f"k{n}"), name) for n, name in zip(colours, names, strict=True)]
     return el("div", *keys, class_="legend")
 
 
 def bars(chart: Bars) -> Markup:
-    """Return a row for each bar: its name, its parts on the common scale, and the text at its end."""
+    """Return a row per bar: its name, its parts on the common scale, and the text at its end."""
     reach = [max(sum(bar.values), bar.interval[1] if bar.interval else 0.0) for bar in chart.bars]
     widest = max(reach, default=0.0) or 1.0
     colours = chart.colours or tuple(range(len(chart.parts)))
@@ -68,7 +68,7 @@ def bars(chart: Bars) -> Markup:
 
 
 def tracks(chart: Tracks) -> Markup:
-    """Return a row for each track, its thin stretches above the others."""
+    """Return a row per track, its thin stretches above the others."""
     above = _THIN if any(stretch.thin for _, stretches, _ in chart.rows for stretch in stretches) else 0
     rows = []
     for name, stretches, end in chart.rows:
@@ -79,7 +79,7 @@ def tracks(chart: Tracks) -> Markup:
             across = {"x": _percent(start), "width": _percent(stop - start)}
             hint = el("title", stretch.hint)
             parts.append(el("rect", hint, y=y, height=height, class_=stretch.colour, **across))
-        # Places are percentages of this inner drawing: the script of the page zooms by making it wider.
+        # Positions are percentages of this inner drawing, which the page's script widens to zoom.
         inner = el("svg", *parts, class_="scale")
         rows.append(_row(name, [inner], end, _BAR + above))
     keys = legend(chart.legend.names, chart.legend.colours) if chart.legend is not None else None
@@ -134,25 +134,25 @@ def plot(chart: Plot) -> Markup:
 
 
 class _Places:
-    """Where values stand in a plot."""
+    """Converts values to positions in a plot."""
 
     def __init__(self, chart: Plot) -> None:
         self.chart = chart
         steps = any(mark.tone == "step" for mark in chart.marks)
         self.low = chart.height - _BOTTOM - (_STEPS if steps else 0.0)
-        """Pixels from the top at which the lowest value stands."""
+        """Distance of the lowest value from the top, in pixels."""
 
     def x(self, value: float) -> float:
-        """Return per cent from the left."""
+        """Return the position as a percentage from the left."""
         return _SIDE + _share(value, self.chart.x) * (100 - 2 * _SIDE)
 
     def y(self, value: float) -> float:
-        """Return pixels from the top; what lies outside stands at the edge."""
+        """Return the position in pixels from the top; values outside the axis are at its edge."""
         return self.low - _share(value, self.chart.y) * (self.low - _TOP)
 
 
 def _share(value: float, axis: Axis) -> float:
-    """Return how far a value stands between the ends of its axis, 0 to 1 (at an end if outside, 0.5 of one value)."""
+    """Return the position of a value on its axis, 0 to 1 (clamped; 0.5 if the axis has a single value)."""
     value = min(max(value, axis.low), axis.high)
     if axis.low == axis.high:
         return 0.5
@@ -185,12 +185,12 @@ def _ticks(axis: Axis, place: _Places) -> list[Markup]:
 
 
 def _anchor(x: float) -> str:
-    """Return which part of a text below a plot stands at its place, so that all of it is inside."""
+    """Return the anchor of a text below a plot that keeps all of it inside."""
     return "start" if x < _EDGE else "end" if x > 100 - _EDGE else "middle"
 
 
 def _lines(curve: Curve, place: _Places) -> list[Markup]:
-    """Return the area and the line of a curve, in units that are stretched over the width."""
+    """Return the area and the line of a curve, in units that are stretched to the width."""
     points = [f"{place.x(x) * _SCALE:.1f},{place.y(y):.1f}" for x, y in curve.points]
     if curve.lower:
         edge = reversed(list(zip(curve.points, curve.lower, strict=True)))
@@ -215,7 +215,7 @@ def _dots(curve: Curve, place: _Places) -> list[Markup]:
 
 
 def _mark(mark: Mark, place: _Places) -> Markup:
-    """Return a line across or upright with its text, or a point with an upright line."""
+    """Return a horizontal or vertical line with its text, or a point with a vertical line."""
     top, low = _TOP, place.low
     hint = el("title", mark.hint or mark.text)
     if mark.x is None:

@@ -13,19 +13,19 @@ from diagnostics.contract.formatting import clean
 from diagnostics.report import document as doc
 
 PIPE_COLUMNS = 160
-"""Width of tables where there is no terminal; sentences are not folded there."""
+"""Width of tables if the output is not a terminal; sentences are not wrapped then."""
 LABEL = 8
-"""Least width of the labels of fields."""
+"""Minimum width of the labels of fields."""
 _CARD = 36
-"""Least columns of one of several cards beside each other."""
+"""Minimum columns of each of several cards in a row."""
 _SHORTEST = 12
-"""Characters that stay of a path that is cut."""
+"""Number of characters kept of a shortened path."""
 _STYLES = {"good": "green", "bad": "bold red", "warn": "yellow", "soft": "dim", "strong": "bold", "code": "cyan"}
 _MARKS = {"confirmed": ("[x]", "bold red"), "undecided": ("[?]", "yellow"), "ruled_out": ("[ ]", "dim")}
 
 
 def render(document: doc.Document, *, columns: int | None, colour: bool) -> str:
-    """Return the document as text, no blanks at the ends of lines; without `columns` a sentence is one line."""
+    """Return the document as text without trailing spaces; without `columns`, sentences are not wrapped."""
     out = io.StringIO()
     console = Console(
         file=out,
@@ -66,7 +66,7 @@ class _Writer:
         self.aside_is_shown = False
 
     def answer(self, document: doc.Document) -> None:
-        """Write the first line, with the field that belongs behind it where there is room."""
+        """Write the first line, followed by its field if there is space."""
         lead = doc.shown(document.lead, "terminal")
         rows = [row for block in lead if isinstance(block, doc.Fields) for row in block.rows]
         aside = "".join(f" [{doc.plain(row.text)}]" for row in rows if row.beside_answer)
@@ -75,7 +75,7 @@ class _Writer:
         self.paragraph(whole if self.aside_is_shown else document.answer)
 
     def blocks(self, blocks: Sequence[doc.Block]) -> None:
-        """Write blocks; charts have no form here, and fields that follow each other are aligned together."""
+        """Write blocks without charts; consecutive fields are aligned."""
         for kind, group in groupby(doc.shown(blocks, "terminal"), type):
             if kind is doc.Fields:
                 self.fields([row for block in group if isinstance(block, doc.Fields) for row in block.rows])
@@ -151,7 +151,7 @@ class _Writer:
 
 
 def _on_one_line(row: doc.Field, room: int) -> Rich:
-    """Return the text of a field, or its brief text if the room is too small, with paths cut at the start if needed."""
+    """Return a field's text, or its brief text if space is too small, with paths shortened at the start if needed."""
     whole = _styled(row.text, row.tone)
     if len(whole) <= room:
         return whole

@@ -1,4 +1,4 @@
-"""The report of a job where no cause is confirmed: the account of its steps, its processes, what it printed."""
+"""The report of a job without a confirmed cause: the account of its steps, its processes, what it printed."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ from diagnostics.runs.records import as_mapping, number
 from diagnostics.tree.outcome import account_of, in_trouble, is_unheard
 
 _TEXTS: dict[str, str] = table_beside(__file__)["texts"]
-_PARTS = 4  # A convention: parts of a peak that fit one line.
+_PARTS = 4  # A convention: the number of parts of a peak that fit on a line.
 _OF_RUN: dict[str, Callable[[float, str], str] | None] = {
     "step": lambda step, _: counted(int(step), "step"),
     "loss": lambda loss, _: f"loss {loss:.4g}",
@@ -29,13 +29,13 @@ _OF_RUN: dict[str, Callable[[float, str], str] | None] = {
     "peak_memory_bytes": lambda peak_bytes, _: f"peak {bytes_text(peak_bytes)} on rank 0",
     "mfu": None,
 }
-"""Figures of a summary, and how a line says them; None: only the page does."""
+"""Figure of a summary -> its format in a line; None if only the page shows it."""
 
 
 def without_cause(
     evidence: Evidence, outcome: Outcome, findings: Sequence[Finding], measures: Mapping[str, object]
 ) -> tuple[str, str]:
-    """Return what can be said about the job where no cause is confirmed, and the figures behind it; empty = nothing."""
+    """Return a statement about a job without a confirmed cause, and the figures behind it; empty if there is none."""
     account, hang = account_of(measures), measures.get("hang")
     if outcome == "healthy":
         return (account_text(account) if account is not None else run_text(evidence.run) if evidence.run else ""), ""
@@ -71,14 +71,14 @@ def without_cause(
 
 
 def recorded_failure(run: RunEvidence | None) -> str:
-    """Return the reason that a run of dtk recorded when it failed, as one line; empty if it did not fail."""
+    """Return the reason for a failure recorded by a dtk run, as one line; empty if it did not fail."""
     if run is None or run.status is None or run.state not in ("failed", "hung", "oom"):
         return ""
     return run.status.reason or ""
 
 
 def set_up_text(inits: Sequence[LogFact]) -> str:
-    """Return how far NCCL came in the set-up of its communicators, where a log tells nothing else."""
+    """Return how far NCCL got in initializing its communicators, for logs that show nothing else."""
     complete = sorted({fact.fields["comm_rank"] for fact in inits if fact.fields["phase"] == "COMPLETE"})
     nranks = max(fact.fields["nranks"] for fact in inits)
     row = "set_up" if len(complete) == nranks else "set_up_partly"
@@ -86,18 +86,18 @@ def set_up_text(inits: Sequence[LogFact]) -> str:
 
 
 def log_asks(report: Report) -> str:
-    """Return what tells more where a log alone shows nothing wrong; empty where there is other evidence."""
+    """Return what to record if only a log is available and it shows no problem; empty with other evidence."""
     return _TEXTS["ask_log"] if report.standing and {entry.kind for entry in report.coverage} <= {"log", "logs"} else ""
 
 
 def account_asks(account: Account) -> str:
-    """Return what would show where the time of a step went that has no reason."""
+    """Return what to record to explain the step time that has no reason."""
     others = account.traced < account.world_size and account.exposed >= max(account.copies, account.idle)
     return _TEXTS["ask_device" if account.no_device_events else "ask_ranks" if others else "ask_stack"]
 
 
 def memory_text(measures: Mapping[str, Any]) -> str:
-    """Return what held most memory on the rank with the highest peak, by traces or snapshots; empty without them."""
+    """Return what held most memory on the rank with the highest peak, from traces or snapshots; empty without them."""
     if not (ranks := memory(measures)):
         return ""
     rank, own = max(ranks.items(), key=lambda item: item[1].peak_bytes)
@@ -109,7 +109,7 @@ def memory_text(measures: Mapping[str, Any]) -> str:
 
 
 def unheard_text(run: RunEvidence) -> str:
-    """Return why a run that says that it is running may have ended."""
+    """Return why a run may have ended although its status is running."""
     silent_s = run.silent_s(time())
     last = "no rank has left a heartbeat" if silent_s is None else f"its last heartbeat is {seconds_text(silent_s)} old"
     where = "its processes exist (dtk attach shows where)" if run.seen else "its processes are on another machine"
@@ -117,7 +117,7 @@ def unheard_text(run: RunEvidence) -> str:
 
 
 def calls_text(hang: Mapping[str, Any]) -> str:
-    """Return that the recorded calls of all ranks completed, or are too young to hang; empty where they did not."""
+    """Return that all ranks' recorded calls completed, or are too recent to hang; empty if they did not complete."""
     if hang.get("young_s"):
         return filled(_TEXTS["young"], hang)
     if hang.get("ranks_waiting") or not hang.get("ranks") or hang["ranks"] != hang.get("world_size"):
@@ -126,7 +126,7 @@ def calls_text(hang: Mapping[str, Any]) -> str:
 
 
 def account_text(account: Account) -> str:
-    """Return where the time of a step went."""
+    """Return how the time of a step was spent."""
     if account.no_device_events:
         return "the traces hold no event of a device"
     parts = [] if account.overlap is None else [f"{account.overlap:.0%} of the communication overlaps"]
@@ -145,7 +145,7 @@ def account_text(account: Account) -> str:
 
 
 def run_measures(run: RunEvidence | None) -> dict[str, object]:
-    """Return the figures in the summary of a run of dtk, and its device's memory, for `measures.run`."""
+    """Return the figures in the summary of a dtk run, and the memory of its device, for `measures.run`."""
     if run is None:
         return {}
     figures, hardware = as_mapping(run.summary.get("figures")), as_mapping(run.manifest.get("hardware"))
@@ -157,7 +157,7 @@ def run_measures(run: RunEvidence | None) -> dict[str, object]:
 
 
 def run_text(run: RunEvidence) -> str:
-    """Return how fast a run of dtk without traces was and what it took, as its summary says; empty without one."""
+    """Return the speed and memory of a dtk run without traces, from its summary; empty without one."""
     figures: dict[str, Any] = run_measures(run)
     parts = [
         f"{text(figures[name], figures['speed_unit'])}" for name, text in _OF_RUN.items() if name in figures and text
@@ -166,7 +166,7 @@ def run_text(run: RunEvidence) -> str:
 
 
 def processes_text(evidence: Evidence) -> str:
-    """Return whether the ranks of a running job moved while they were observed; empty where nobody looked."""
+    """Return whether the ranks of a running job made progress while observed; empty if they were not observed."""
     observed = observations(evidence)
     ended = [rank for rank, seen in observed.items() if seen.gone]
     moved = [rank for rank, seen in observed.items() if not (seen.gone or seen.stopped or seen.blocked_s)]
@@ -177,7 +177,7 @@ def processes_text(evidence: Evidence) -> str:
 
 
 def printed_text(printed: PrintedSteps) -> str:
-    """Return what printed steps show where nothing is wrong in them; empty without any."""
+    """Return what printed steps show if they show no problem; empty if there are none."""
     logs = [log.series for log in printed.logs if log.series is not None]
     losses = [loss for series in logs for loss in (series.loss[0], series.loss[-1]) if math.isfinite(loss)]
     scales = [scale for log in printed.logs for scale in log.steps.overflow_scales]

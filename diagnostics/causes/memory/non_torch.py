@@ -10,8 +10,7 @@ from diagnostics.contract.formatting import Bytes
 _TEXTS = Texts(__file__)
 LEAST_OUTSIDE = 0.15
 _LEAST_BYTES = 3 << 29
-"""Minimum share of the device, and bytes. A CUDA context has 0.3 to 0.6 GiB, an NCCL communicator 0.5-0.7 (4 x
-A100)."""
+"""Minimum share of the device, and bytes. CUDA contexts use 0.3 to 0.6 GiB, NCCL communicators 0.5-0.7 (4 x A100)."""
 
 
 def decide(job: JobMemory) -> Finding:
