@@ -7,6 +7,7 @@ which counts its votes. What ranks wait in is told by positions and counters, an
 
 import re
 import time
+from collections.abc import Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -183,6 +184,15 @@ class Standing(Struct, frozen=True):
         return tuple(sorted(next(parted, ()), key=lambda wait: wait.seq or 0))
 
 
+def _failure(gave_up: Sequence[LogFact], warned: Sequence[LogFact]) -> str:
+    """Return how NCCL or gloo failed, in the words of its most specific line; empty if no line says so."""
+    reasons = {fact.kind: str(fact.fields.get("error") or fact.fields.get("result")) for fact in reversed(gave_up)}
+    failure = next((reasons[kind] for kind in _BEST_WORDS if kind in reasons), "")
+    of_cuda = next((str(fact.fields.get("warning")) for fact in warned if "Cuda failure" in fact.text), "")
+    # NCCL's result says only that a call of CUDA failed; its warning has CUDA's own reason.
+    return f"{failure}: {shortened(of_cuda, 100)}" if of_cuda and "cuda error" in failure else failure
+
+
 def standing(evidence: Evidence) -> Standing | None:
     """Return what the logs say; None where no line says that anything waits, or that NCCL or its transport failed."""
     kinds = frozenset(fact.kind for fact in evidence.facts)
@@ -196,11 +206,6 @@ def standing(evidence: Evidence) -> Standing | None:
     if not kinds & (_OPENS | _FAILED) and not (aborted or victims or bare or warned or seen_waits or outside):
         return None
     gave_up = [fact for fact in evidence.facts if fact.kind in _FAILED]
-    reasons = {fact.kind: str(fact.fields.get("error") or fact.fields.get("result")) for fact in reversed(gave_up)}
-    failure = next((reasons[kind] for kind in _BEST_WORDS if kind in reasons), "")
-    of_cuda = next((str(fact.fields.get("warning")) for fact in warned if "Cuda failure" in fact.text), "")
-    if of_cuda and "cuda error" in failure:  # NCCL's result says only that a call of CUDA failed.
-        failure = f"{failure}: {shortened(of_cuda, 100)}"
     groups = read_all(evidence)
     waits = _named([wait for group in groups for wait in _waits(evidence, group)])
     unplaced = _without_position(evidence, victims)
@@ -233,7 +238,7 @@ def standing(evidence: Evidence) -> Standing | None:
         refused=any("refused" in str(fact.fields.get("why")) for fact in connects),
         inside_node=next(filter(None, (network_inside("node", fact.fields.get("peer")) for fact in connects)), ""),
         broken=tuple(sorted(broken - {rank for wait in waits for rank in wait.ranks})),
-        failure=failure,
+        failure=_failure(gave_up, warned),
         warning=shortened(str(warned[0].fields.get("warning")), 160) if warned else "",
         failed=tuple(sorted({fact.rank for fact in gave_up if fact.rank is not None})),
         absent=tuple(sorted(roots.union(*late))),
