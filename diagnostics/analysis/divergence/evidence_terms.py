@@ -1,4 +1,4 @@
-"""What speaks for each kind of divergence, and how much: every weight of this package is in the table beside it."""
+"""The terms of evidence for each kind of divergence. Their weights (log odds) are in the YAML file beside this one."""
 
 import math
 from typing import Literal
@@ -16,27 +16,27 @@ Support = Literal[
     "peers in backward", "made alone",
 ]  # fmt: skip
 SUPPORT: dict[Support, float] = _WEIGHTS["support"]
-"""What a kind rests on. `branch_calls`, `gloo` and the fault library (tests/faults) are right with these; the order
-matters, the figures only tell how sure a report may sound: 1.7 is 0.85, 3.5 is 0.97."""
+"""Weights of the terms that support a kind. `branch_calls`, `gloo` and the fault library (tests/faults) are right with
+them. Their order matters; their values only set the confidence that is reported: 1.7 gives 0.85, 3.5 gives 0.97."""
 Position = Literal[
     "any call", "source behind", "source leaves", "source within", "between the loop's lines", "next line",
     "other caller", "through the loop's functions", "barrier", "peers came later", "source one rank",
 ]  # fmt: skip
 POSITION: dict[Position, float] = _WEIGHTS["position"]
-"""Where a call stands that the loop does not make in every round. The distance in lines tells nothing from the second
-line on (measured: between +0.6 and -0.5), nor does the name of a function: neither is a term."""
+"""Weights of the terms that say whether a call is after the loop (> 0) or within it (< 0). The distance in lines is no
+evidence from the second line on (measured: between +0.6 and -0.5), nor is the name of a function."""
 CERTAIN_BEHIND: frozenset[Support | Position] = frozenset({"source behind", "source leaves", "next line"})
-"""Terms that place a call behind the loop whoever makes it."""
+"""Terms that place a call after the loop, whichever rank makes it."""
 SHOWS_WHO: frozenset[Support | Position] = frozenset(
     {"source behind", "source leaves", "peers in backward", "round already begun", "backward begun", "source one rank"}
 )
-"""Terms that show which side deviates, however many ranks are on it."""
+"""Terms that show which side deviates, regardless of how many ranks are on each side."""
 OCCASIONAL: frozenset[Support | Position] = frozenset({"source within", "any call"})
-"""Terms that show it together: the loop holds the call, and does not make it in every round."""
-UNCLEAR = 0.5  # Below this the calls tell nothing: both kinds are named.
+"""Terms that show it only together: the loop contains the call, and does not make it in every round."""
+UNCLEAR = 0.5  # Log odds below which the evidence does not decide: both kinds are reported.
 UNCLEAR_WITHOUT_CALLERS = 1.5
-"""For a call behind the loop of which only the innermost line was recorded: whatever its operation is, the function's
-caller may be in the loop."""
+"""The same for a call after the loop of which only the innermost line was recorded: the caller of that function may be
+in the loop."""
 
 
 class Term(Struct, frozen=True):
@@ -45,19 +45,19 @@ class Term(Struct, frozen=True):
     name: Support | Position
     weight: float
     count: int = 0
-    """Calls, rounds or a step that the term speaks of; 0 = none."""
+    """Number of calls that the term is about; 0 = none."""
 
 
 def support(name: Support, count: int = 0) -> Term:
-    """Return a term for a kind."""
+    """Return the term of that name from `SUPPORT`."""
     return Term(name, SUPPORT[name], count)
 
 
 def position(name: Position) -> Term:
-    """Return a term for where a call stands."""
+    """Return the term of that name from `POSITION`."""
     return Term(name, POSITION[name])
 
 
 def probability(weight: float) -> float:
-    """Return the probability that log odds stand for, in hundredths."""
+    """Convert log odds to a probability, rounded to two digits."""
     return round(1 / (1 + math.exp(-weight)), 2)

@@ -23,12 +23,12 @@ from diagnostics.evidence.model import Frame
 
 
 def not_ready(waiting_calls: list[Call], other_calls: list[Call], before: list[Call]) -> tuple[Term, ...]:
-    """Return the evidence that a rank left the backward pass without a bucket that its peers wait for; else nothing.
+    """Return the evidence that a rank left the backward pass without a bucket that its peers wait for; else ().
 
     Args:
         waiting_calls: calls of the side that waits, from that bucket on.
         other_calls: calls of the other side, from the same position on.
-        before: its calls before.
+        before: calls of the other side before that position.
     """
     expected, got = waiting_calls[0], other_calls[0]
     if not in_backward(expected) or in_backward(got):
@@ -38,13 +38,13 @@ def not_ready(waiting_calls: list[Call], other_calls: list[Call], before: list[C
         return (support("backward begun"),) if same_step else ()
     part = _took_part(waiting_calls, before)
     if part is None:
-        # A call behind the loop is one that the rank never made before.
+        # A call after the loop is one that the rank never made before.
         part = at_line(got) in {at_line(call) for call in before}
     return (support("round already begun"),) if part else ()
 
 
 def _took_part(waiting_calls: list[Call], before: list[Call]) -> bool | None:
-    """Whether it issued some of the buckets of the step that its peers are in; None where that is not recorded."""
+    """Whether the rank issued some of the buckets of the step that its peers are in; None if that is not recorded."""
     expected, last = waiting_calls[0], before[-1]
     if expected.step is not None and last.step is not None:
         return expected.step == last.step
@@ -61,10 +61,10 @@ def _took_part(waiting_calls: list[Call], before: list[Call]) -> bool | None:
 
 
 def _announced(before: list[Call]) -> tuple[int, int]:
-    """Return how many buckets DDP made after its first backward pass, and where its calls with them begin; 0 = unknown.
+    """Return the number of buckets that DDP rebuilt after its first backward pass and the index of the next call.
 
-    Rank 0 then broadcasts two tensors of int32: for each parameter its bucket and one number more, and the buckets'
-    sizes (torch, reducer.cpp, sync_bucket_indices). A second pair is that of another model.
+    Rank 0 then broadcasts two int32 tensors: the bucket of each parameter with one more number, and the sizes of the
+    buckets (torch, reducer.cpp, sync_bucket_indices). A second pair belongs to another model: the result is (0, 0).
     """
     pairs = []
     for at in range(len(before) - 1):
@@ -82,10 +82,10 @@ Kind = Literal[
     "gradients_not_ready",
 ]  # fmt: skip
 Deviation = Literal["change", "substitute", "swap", "drop", "insert"]
-"""What the minority did: `change` is another argument of the same call; for the others see `sequences.EditKind`."""
+"""What the minority did: `change` means other arguments of the same call; for the others see `sequences.EditKind`."""
 Place = Literal["within", "round", "behind", "backward", "ended"]
-"""Where: within the loop or straight code; a whole round of the loop; in a call behind the loop; in the backward pass,
-whose reductions nobody calls; followed by the minority's end in order."""
+"""Where: within the loop or in straight code; a whole round of the loop; in a call after the loop; in the backward
+pass, whose reductions autograd issues; `ended`: the minority ended normally afterwards."""
 KINDS: dict[tuple[Deviation, Place], Kind] = {
     ("change", "within"): "other_arguments",
     ("substitute", "within"): "other_operation",
@@ -101,14 +101,14 @@ KINDS: dict[tuple[Deviation, Place], Kind] = {
     ("substitute", "ended"): "fewer_iterations",
     ("insert", "ended"): "fewer_iterations",
 }
-"""The table of kinds. A minority that inserts a call behind the loop has left it, while its peers continue; one that
-lacks a call behind the loop is still in the loop."""
+"""The table of kinds. A minority that inserts a call after the loop has left it while its peers continue; one that
+lacks a call after the loop is still in it."""
 _ROUNDS_OF_ONE_CALL = 2
-"""Equal calls before a single one that make it a round of a loop; one may be the other half of a pair of calls."""
+"""Number of equal calls before a single call that make it a round of a loop; one may be the other half of a pair."""
 _REDUCTIONS = {"all_reduce", "reduce", "reduce_scatter"}
 _LONGEST_SEARCH = 256
-"""Positions before the first misfit among which an earlier edit is looked for. Of 10,000 random programs
-(`benchmarks/divergence_programs.py`) the edit lies before the misfit in 1.9%, by at most 82 positions."""
+"""Number of positions before the first mismatch in which an earlier edit is searched. In 1.9% of 10,000 random programs
+(`benchmarks/divergence_programs.py`) the edit is before the mismatch, by at most 82 positions."""
 
 
 class Explanation(Struct, frozen=True):
@@ -117,13 +117,13 @@ class Explanation(Struct, frozen=True):
     deviation: Deviation
     place: Place
     calls: tuple[Call, ...]
-    """The calls dropped or inserted; for all other kinds the two that meet, the majority's first."""
+    """The dropped or inserted calls; for all other kinds the two calls that meet, the majority's first."""
     terms: tuple[Term, ...]
     """The evidence, the decisive term first."""
     aligned: bool = False
-    """Whether later calls of both sides agree again, which proves the edit."""
+    """Whether the edit was found by aligning the histories of both sides."""
     alternatives: tuple[Kind, ...] = ()
-    """Other kinds that explain the calls as well."""
+    """Other kinds that explain the calls equally well."""
 
     @property
     def kind(self) -> Kind:
@@ -132,22 +132,22 @@ class Explanation(Struct, frozen=True):
 
     @property
     def confidence(self) -> float:
-        """How sure the kind is, by the weights of the terms."""
+        """Probability of the kind, from the sum of the terms' weights."""
         return probability(abs(sum(term.weight for term in self.terms)))
 
     @property
     def self_evident(self) -> bool:
-        """Whether the minority is at fault however many make either call: the program or its own calls show it."""
+        """Whether the program or the minority's own calls show that it deviates, whatever the sizes of the sides."""
         names = {term.name for term in self.terms}
         return bool(names & SHOWS_WHO) or names >= OCCASIONAL
 
 
 def explain(majority: list[Call], minority: list[Call], position: int) -> Explanation:
-    """Explain a divergence; both sides made a call at `position`, and the two differ.
+    """Explain a divergence: both sides made a call at `position`, and the two calls differ.
 
     Args:
         majority: calls of a rank of the majority in the group, oldest first.
-        minority: calls of a rank of the minority.
+        minority: calls of a rank of the minority, oldest first.
         position: where they differ.
     """
     majority_tail = [call for call in majority if call.seq >= position]
@@ -157,8 +157,8 @@ def explain(majority: list[Call], minority: list[Call], position: int) -> Explan
     if same_statement(expected, got):
         return Explanation("change", "within", (expected, got), (support("same line"),))
     if bool(expected.site) != bool(got.site):
-        # The loop reduces this size at this place round after round: another size is that of another call. What is
-        # gathered may be shorter in a last batch, and objects differ in size anyhow.
+        # The loop reduces this size here in every round, so another size belongs to another call. That does not hold
+        # for gathers: a last batch may be shorter, and objects differ in size anyway.
         prediction = predict([at_line(call) for call in before], at_line(expected))
         is_periodic = expected.wire.op in _REDUCTIONS and prediction is not None and prediction.whole
         elsewhere = _predicted(expected, got, before) if is_periodic else None
@@ -180,11 +180,11 @@ def explain(majority: list[Call], minority: list[Call], position: int) -> Explan
 
 
 def or_main_rank_only(explanation: Explanation) -> Explanation:
-    """Name a call within the loop as the other possibility where only a group's first rank seems to have left the loop.
+    """Add `added` as an alternative if only a group's first rank seems to have left the loop.
 
-    Programs save, log and evaluate on that rank alone, in the loop as well as behind it, and mostly from a function of
-    their own that ends in a barrier: neither the caller nor the operation tells the two apart. The text does, and the
-    line right behind the loop's.
+    Programs save, log and evaluate on that rank alone, within the loop as well as after it, usually in a function that
+    ends in a barrier: neither the caller nor the operation distinguishes the two. The source does, and so does a call
+    in the line directly after the loop's.
     """
     if explanation.place != "behind" or explanation.deviation != "insert":
         return explanation
@@ -193,10 +193,10 @@ def or_main_rank_only(explanation: Explanation) -> Explanation:
 
 
 def origin(majority: list[Call], minority: list[Call], position: int) -> int:
-    """Return where the two really parted: calls from other lines may fit each other for a while before two do not.
+    """Return the position at which the histories really diverge, which may be before the first mismatch at `position`.
 
-    Other lines alone are no divergence: branches may issue the same call, and it completes. They are one where a call
-    dropped or inserted there lines all later lines up again, those at `position` among them.
+    Calls from different lines alone are no divergence: two branches may issue the same call, and it completes. They are
+    one if dropping or inserting calls there aligns the lines of all later calls.
     """
     places = {call.seq: number for number, call in enumerate(minority)}
     edits: list[tuple[int, int]] = []
@@ -209,12 +209,15 @@ def origin(majority: list[Call], minority: list[Call], position: int) -> int:
         smallest = _edit(majority[number:], minority[places[call.seq] :])
         if smallest is not None and smallest.kind in {"drop", "insert"}:
             edits.append((smallest.count, call.seq))
-    # A larger edit at an earlier, harmless place fits too: the fewest calls explain it.
+    # A larger edit at an earlier, harmless position fits as well; the one with the fewest calls is chosen.
     return min(edits)[1] if edits else position
 
 
 def program_order(first: tuple[Frame, ...], second: tuple[Frame, ...]) -> int:
-    """Return -1 when the first stack is at an earlier line of the innermost function that both share, 1 at a later."""
+    """Compare the lines at which two stacks part in a function that both share: -1 if the first is earlier, 1 if later.
+
+    Return 0 if they part in different functions or not at all.
+    """
     for left, right in zip(reversed(first), reversed(second), strict=False):
         if (left.file, left.function) != (right.file, right.function):
             return 0
@@ -224,8 +227,8 @@ def program_order(first: tuple[Frame, ...], second: tuple[Frame, ...]) -> int:
 
 
 def _edit(majority: list[Call], minority: list[Call]) -> sequences.Edit | None:
-    enough = 1 if majority[0].site and minority[0].site else 2  # Without lines one equal call is easily met by chance.
-    for identity in (on_path, at_line):  # A wrapper on one side only makes its calls none of another path.
+    enough = 1 if majority[0].site and minority[0].site else 2  # Without lines one equal call may well be coincidence.
+    for identity in (on_path, at_line):  # A wrapper on one side only changes the path of its calls, not their line.
         most, fewest = ([identity(call) for call in calls[: sequences.LONGEST]] for calls in (majority, minority))
         if edit := sequences.smallest_edit(most, fewest, enough):
             return edit
@@ -233,7 +236,7 @@ def _edit(majority: list[Call], minority: list[Call]) -> sequences.Edit | None:
 
 
 def _aligned(majority: list[Call], minority: list[Call], before: list[Call]) -> Explanation | None:
-    """Explain by the edit behind which all later calls agree."""
+    """Explain by the edit after which all later calls agree."""
     smallest = _edit(majority, minority)
     if smallest is None:
         return None
@@ -247,7 +250,7 @@ def _aligned(majority: list[Call], minority: list[Call], before: list[Call]) -> 
 
 
 def _whole_rounds(run: tuple[Call, ...], before: list[Call], behind: Call, other: Call) -> bool:
-    """Whether `run` is whole rounds of the loop of `before`; `behind`, `other`: the call behind it on both sides."""
+    """Whether `run` is whole rounds of the loop in `before`; `behind`, `other`: the calls of both sides after it."""
     if behind.step is not None and behind.step == other.step:
         return False
     tokens = [on_path(call) for call in run]
@@ -258,7 +261,7 @@ def _whole_rounds(run: tuple[Call, ...], before: list[Call], behind: Call, other
 
 
 def _accumulation(expected: Call, got: Call, before: list[Call]) -> Explanation | None:
-    """Explain by a boundary of gradient accumulation: the minority goes through the same calls again in a step."""
+    """Explain by gradient accumulation: the minority makes the same calls again within a step."""
     if got.step is None or got.step != expected.step:
         return None
     for back, call in enumerate(reversed(before[-sequences.MOST_CALLS :]), 1):
@@ -270,10 +273,10 @@ def _accumulation(expected: Call, got: Call, before: list[Call]) -> Explanation 
 
 
 def _made_alone(majority: list[Call], got: Call, before: list[Call]) -> Explanation | None:
-    """Explain a call that the minority made before where the majority made calls that both make elsewhere.
+    """Explain a call that the minority also made earlier, at positions where the majority made calls that both make.
 
-    Those fitted each other, so that nothing failed. Two branches of one condition are different: each rank makes the
-    call of its own one only.
+    The earlier ones completed with each other, so nothing failed. This is not the case of two branches of a condition,
+    where each rank only makes the call of its own branch.
     """
     places = {call.seq for call in before if at_line(call) == at_line(got)}
     met = {at_line(call) for call in majority if call.seq in places}
@@ -284,7 +287,7 @@ def _made_alone(majority: list[Call], got: Call, before: list[Call]) -> Explanat
 
 
 def _predicted(expected: Call, got: Call, before: list[Call]) -> Explanation | None:
-    """Explain by the side whose call is the next one after the longest repeated past: the other side deviates."""
+    """Explain by prediction: the side whose call follows the longer repeated suffix is right, the other deviates."""
     past = [at_line(call) for call in before]
     predictions = [predict(past, at_line(call)) for call in (expected, got)]
     contexts = [prediction.context if prediction is not None else 0 for prediction in predictions]
@@ -302,7 +305,7 @@ def _predicted(expected: Call, got: Call, before: list[Call]) -> Explanation | N
     if not ways[drop] or (rounds[not drop] and len(ways[not drop]) < len(ways[drop])):
         drop = not drop  # One more or one less round of an inner loop is the smaller edit.
     if contexts[0] == contexts[1]:
-        # Both calls came after such a past: the one goes round again, the other leaves the loop.
+        # Both calls followed such a suffix: one starts another round, the other leaves the loop.
         drop = rounds[True] or (not rounds[False] and 0 < len(ways[True]) < (len(ways[False]) or len(past) + 1))
     if not ways[drop]:
         return None
@@ -311,7 +314,7 @@ def _predicted(expected: Call, got: Call, before: list[Call]) -> Explanation | N
 
 
 def _way(past: list[Call], start: Call, end: Call) -> tuple[Call, ...]:
-    """Return `start` and the calls between such a call and the next one like `end`, the fewest that were."""
+    """Return `start` and the calls that followed it up to `end`, of the shortest such stretch in `past`; () if none."""
     best: tuple[Call, ...] = ()
     last = None
     for place, call in enumerate(past):
@@ -323,17 +326,20 @@ def _way(past: list[Call], start: Call, end: Call) -> tuple[Call, ...]:
 
 
 def left_loop(deviating: Call, ahead: Call, body: list[Call], *, majority_goes_on: bool) -> Explanation | None:
-    """Explain a call that a loop does not make in every round against the loop's next one; None when it does not fit.
+    """Explain a call that a loop does not make in every round, while the peers make the loop's next call.
 
     Args:
-        deviating: the call of the side that is not in the loop, or in a branch of it.
+        deviating: the call of the side that has left the loop, or is in a branch of it.
         ahead: the loop's next call, which the other side makes.
         body: the calls of one round of the loop.
         majority_goes_on: whether `ahead` is the majority's.
+
+    Returns:
+        None if neither explanation fits.
     """
     expected, got = (ahead, deviating) if majority_goes_on else (deviating, ahead)
     if loop_exit.source_says(ahead, body) == "outside":
-        return None  # The same function, called behind the loop: nobody is in the loop any more.
+        return None  # The same function, called after the loop: both sides have left it.
     standing = loop_exit.standing(deviating, body)
     behind = standing.place == "behind"
     if not behind:
@@ -342,7 +348,7 @@ def left_loop(deviating: Call, ahead: Call, body: list[Call], *, majority_goes_o
         if replaces(ahead, deviating):
             return None
     deviation: Deviation = "insert" if majority_goes_on else "drop"
-    # Who is out of the loop while the others are in backward has left it, however many they are.
+    # A side that is outside of the loop while the others are in backward has left it, however many ranks it has.
     left_backward = behind and in_backward(ahead) and not in_backward(deviating)
     terms = (*standing.terms, support("peers in backward")) if left_backward else standing.terms
     shown = (expected, got) if behind else (deviating,)
@@ -351,7 +357,7 @@ def left_loop(deviating: Call, ahead: Call, body: list[Call], *, majority_goes_o
 
 
 def _program_order(expected: Call, got: Call, before: list[Call]) -> Explanation | None:
-    """In straight code, who stands at a later line has passed the earlier one."""
+    """Explain by the order of lines: in straight code, a rank at a later line has passed the earlier one."""
     order = program_order(got.stack, expected.stack)
     if order > 0:
         missed = _way(before, expected, got) or (expected,)
@@ -370,14 +376,14 @@ def _program_order(expected: Call, got: Call, before: list[Call]) -> Explanation
 
 
 def _for_one_rank(got: Call, expected: Call, *, again: bool = False) -> Explanation | None:
-    """Explain a call that the program's text gives to one rank."""
+    """Explain a call that the source makes conditional on one rank."""
     if not loop_exit.for_one_rank(got, expected, again=again):
         return None
     return Explanation("insert", "within", (got,), (position("source one rank"),))
 
 
 def _by_text_alone(expected: Call, got: Call) -> Explanation | None:
-    """Explain two calls of which no history is known, where the program's text has a loop around one of them."""
+    """Explain two calls without a known history if the source has branches or a loop around them."""
     if loop_exit.source_branches(expected, got):
         return _what_meets(expected, got, "source branches")
     if (alone := _for_one_rank(got, expected, again=True)) is not None:
@@ -388,10 +394,10 @@ def _by_text_alone(expected: Call, got: Call) -> Explanation | None:
             continue
         behind, before = term.weight > 0, program_order(call.stack, loop_call.stack) < 0
         if behind and before and loop_exit.by_text(loop_call, [call]) is not None:
-            return None  # One loop around both: the call may open its next round.
+            return None  # One loop contains both: the call may be the first of the next round.
         if behind and not before:
             return Explanation("drop" if drop else "insert", "behind", (expected, got), (term,))
-        # Of two calls in one loop the one in a branch is the one that it does not make in every round.
+        # Of two calls in one loop, the one in a branch is not made in every round.
         expected_branch, got_branch = loop_exit.in_branch(expected, got), loop_exit.in_branch(got, expected)
         terms = (term, position("any call")) if expected_branch != got_branch else (term,)
         return (
@@ -403,6 +409,6 @@ def _by_text_alone(expected: Call, got: Call) -> Explanation | None:
 
 
 def _what_meets(expected: Call, got: Call, term: Support) -> Explanation:
-    """Explain a divergence by nothing but the two calls that meet."""
+    """Explain a divergence by the two calls that meet alone."""
     deviation: Deviation = "change" if expected.wire.op == got.wire.op else "substitute"
     return Explanation(deviation, "within", (expected, got), (support(term),))

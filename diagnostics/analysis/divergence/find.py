@@ -1,4 +1,4 @@
-"""Which ranks' calls differ, where first, and how: the divergences of a job, from the histories of all ranks."""
+"""Finds the divergences of a job from the histories of all ranks: whose calls differ, where first, and how."""
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice, takewhile
@@ -15,28 +15,28 @@ from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.evidence.calls import Call, GroupKey
 
 SAME_MOMENT_S = 0.05
-"""Two recorders note the same call within that time. Measured on 1,311 calls that both gloo's recorder and dtk's ring
-hold, on a busy machine: half within 0.08 ms, 90% within 0.15 ms, 99% within 3.6 ms."""
-MAX_GROUPS = 64  # A convention: groups whose histories are read again. The earliest divergence is what counts.
-_TIE_CONFIDENCE = 0.8  # A convention: the calls differ for certain, which side deviates is open.
-_LINES_CONFIDENCE = 0.7  # A convention: the lines tell what differs, but the groups of the two calls are not known.
-UNCLEAR_CONFIDENCE = 0.45  # Of each of two kinds that explain the same calls: a suspicion, no root cause.
+"""Maximum difference between the times that two recorders note for one call. Measured on 1,311 calls that both gloo's
+recorder and dtk's ring hold, on a busy machine: half within 0.08 ms, 90% within 0.15 ms, 99% within 3.6 ms."""
+MAX_GROUPS = 64  # Maximum number of groups whose histories are read again; the earliest divergence is what counts.
+_TIE_CONFIDENCE = 0.8  # A convention: the calls certainly differ, but which side deviates is open.
+_LINES_CONFIDENCE = 0.7  # A convention: the lines show what differs, but the groups of the two calls are not known.
+UNCLEAR_CONFIDENCE = 0.45  # Of each of two kinds that explain the same calls: a suspicion, not a root cause.
 CallsOf = Callable[[int, GroupKey], list[Call]]  # One rank's calls in one group, oldest first.
 
 
 class Vote(Struct, frozen=True):
-    """The ranks at one position of a group, by what they issued there."""
+    """The ranks of a group, divided into sides by the call that they issued at one position."""
 
     key: GroupKey
     position: int
     sides: tuple[tuple[int, ...], ...]
-    """Ranks that issued the same, the largest side first, equal ones by their lowest rank."""
+    """Ranks that issued the same call; the largest side first, equally large ones by their lowest rank."""
     silent: tuple[int, ...] = ()
     """Members that left no record of this position."""
 
     @property
     def tie(self) -> bool:
-        """Whether no side is larger than all others."""
+        """Whether the two largest sides are equally large."""
         return len(self.sides) > 1 and len(self.sides[0]) == len(self.sides[1])
 
     @property
@@ -60,25 +60,25 @@ class Divergence(Struct, frozen=True):
 
     vote: Vote
     majority_rank: int
-    """The rank that speaks for the largest side."""
+    """The rank that stands for the majority: the first one of its side."""
     minority_rank: int
     majority: Call
-    """The call of the majority where the two parted."""
+    """The majority's call at the position where the two sides diverge."""
     minority: Call
     explanation: Explanation
     culprits: tuple[int, ...]
-    """The ranks to blame; at a tie all of them, and none where no two ranks agree."""
+    """The ranks that deviate: at a tie usually those of all sides; empty if no two ranks agree."""
     tie: bool
     whole: bool = False
-    """Whether the calls of all ranks are known to their very end, as in a simulation."""
+    """Whether the complete programs of all ranks are known, as in a simulation."""
     ended: bool = False
-    """Whether the minority's call is its last one: it makes none where the majority's stands."""
+    """Whether the minority's program ends before the majority's call; `minority` is then its last call."""
     iterations: tuple[int, int] | None = None
-    """How many the minority and the majority run, where whole programs tell it."""
+    """Numbers of iterations of the minority and the majority, if whole programs are known."""
     groups_known: bool = True
-    """Whether it is known that both calls are of one group, and not only where ranks stand."""
+    """Whether both calls are known to be in one group; otherwise only the lines at which ranks wait are known."""
     payload: tuple[int, int] | None = None
-    """Bytes that `minority_rank` sends and `majority_rank` expects, in calls that fit each other otherwise."""
+    """Bytes that `minority_rank` sends and `majority_rank` expects, in calls that otherwise match."""
 
     @property
     def key(self) -> GroupKey:
@@ -87,7 +87,7 @@ class Divergence(Struct, frozen=True):
 
     @property
     def position(self) -> int:
-        """Position in the group at which the two parted."""
+        """Position in the group at which the two sides diverge."""
         return self.minority.seq
 
     @property
@@ -97,17 +97,17 @@ class Divergence(Struct, frozen=True):
 
     @property
     def peers(self) -> tuple[int, ...]:
-        """The ranks at that position that are not to blame."""
+        """The ranks that issued a call at the position of the vote and are not culprits."""
         return tuple(rank for rank in self.vote.present if rank not in self.culprits)
 
     @property
     def time_s(self) -> float:
-        """When the first of the two calls was made; 0 = not recorded."""
+        """Time of the earlier of the two calls, seconds since 1970; 0 = not recorded."""
         return min((call.created_s for call in (self.majority, self.minority) if call.created_s), default=0.0)
 
     @property
     def confidence(self) -> float:
-        """How sure the kind and the culprits are."""
+        """Probability that the kind and the culprits are right."""
         if self.explanation.alternatives:
             return UNCLEAR_CONFIDENCE
         limits = [_TIE_CONFIDENCE] * self.tie + [_LINES_CONFIDENCE] * (not self.groups_known)
@@ -115,7 +115,7 @@ class Divergence(Struct, frozen=True):
 
 
 def count_votes(key: GroupKey, position: int, issued: Mapping[Any, Iterable[int]], members: Iterable[int]) -> Vote:
-    """Count the sides at one position of a group; `issued` says which ranks issued what there."""
+    """Divide the members of a group into sides at one position; `issued` maps each call to the ranks that issued it."""
     sides = sorted((tuple(sorted(ranks)) for ranks in issued.values()), key=lambda side: (-len(side), side))
     present = {rank for side in sides for rank in side}
     return Vote(key, position, tuple(sides), tuple(rank for rank in members if rank not in present))
@@ -124,20 +124,20 @@ def count_votes(key: GroupKey, position: int, issued: Mapping[Any, Iterable[int]
 def between(
     vote: Vote, calls_of: CallsOf, ended: Iterable[int] = (), steps: Mapping[int, bool] | None = None
 ) -> Divergence | None:
-    """Compare the two largest sides of a vote; None where one of them left no call at the position.
+    """Compare the two largest sides of a vote; return None if one of them has no call recorded at the position.
 
     Args:
-        vote: with at least two sides.
+        vote: has at least two sides.
         calls_of: reads a rank's history.
-        ended: ranks that ended in order afterwards.
-        steps: rank -> whether it stopped before the last step that was asked for.
+        ended: ranks that ended normally afterwards.
+        steps: rank -> whether it stopped before the last requested step.
     """
     most, fewest = vote.sides[0][0], vote.sides[1][0]
     most_calls, fewest_calls = calls_of(most, vote.key), calls_of(fewest, vote.key)
     if not all(any(call.seq == vote.position for call in calls) for calls in (most_calls, fewest_calls)):
         return None
     if len(most_calls) == len(fewest_calls) == 1 and agree(most_calls[0].wire, fewest_calls[0].wire):
-        return None  # Parts of a coalesced block, of which only one was kept.
+        return None  # Parts of a coalesced block of which only one was kept.
     position = origin(most_calls, fewest_calls, vote.position)
     explanation = explain(most_calls, fewest_calls, position)
     tie, culprits = vote.tie, vote.minority
@@ -149,11 +149,11 @@ def between(
         if early or _shows_itself(explanation, vote, fewest):
             tie, culprits = False, vote.side_of(fewest)
         elif len(vote.sides) > 2 and len(vote.sides[0]) == 1:
-            culprits = ()  # No two ranks agree, so no rank stands out.
+            culprits = ()  # No two ranks agree, so none of them deviates from the others.
     majority, minority = (next(call for call in calls if call.seq == position) for calls in (most_calls, fewest_calls))
     halves = tie and len(vote.sides[1]) > 1 and majority.wire.op != minority.wire.op
     if halves and explanation.kind in {"left_out", "added"} and not explanation.aligned:
-        # Several ranks against as many: two branches, of which neither is the exception.
+        # Two halves of several ranks each took a branch, and neither is the exception.
         explanation = Explanation("substitute", "within", (majority, minority), (support("halves"),))
     is_within = explanation.deviation != "drop" and explanation.place == "within"
     if not tie and is_within and set(culprits) <= set(ended):
@@ -165,7 +165,7 @@ def between(
 
 
 def at_parting(divergence: Divergence) -> Divergence:
-    """Return the divergence with its calls at the lines where their paths part, not in a function that both call."""
+    """Remove the innermost frames that both calls share, so that each is shown at the line where the paths split."""
     one, other = divergence.majority.stack, divergence.minority.stack
     shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
     if shared >= min(len(one), len(other)):
@@ -186,12 +186,12 @@ def find(
     ended: Iterable[int] = (),
     steps: Mapping[int, bool] | None = None,
 ) -> list[Divergence]:
-    """Find the divergences of a job: the earliest one, and those of ranks that it cannot have touched.
+    """Find the divergences of a job: the earliest one, and those of ranks that it cannot have affected.
 
     Args:
         survey: the histories of all ranks.
         calls_of: reads a rank's own calls again.
-        reaching: the ranks that wait, directly or not, for given ones.
+        reaching: returns the ranks that wait, directly or indirectly, for the given ones.
         ended: see `between`.
         steps: see `between`.
     """
@@ -202,7 +202,7 @@ def find(
         votes += [count_votes(key, *first, survey.members(key)) for first in islice(differing, 1)]
 
     def last_seen_s(vote: Vote) -> float:
-        """When ranks of the sides made their last call: a cheap guess at the order of divergences."""
+        """Return the time of the earliest last call of the sides, a cheap estimate of the order of divergences."""
         lines = [survey.groups[vote.key].lines[side[0]] for side in vote.sides]
         calls = [line.pending or line.last for line in lines]
         return min((call.created_s or 0.0 if call else 0.0 for call in calls), default=0.0)
@@ -224,7 +224,7 @@ def find(
 
 
 def _in_ring_positions(best: Divergence, same: list[Divergence]) -> Divergence:
-    """Return the same divergence in the positions of dtk's ring, which knows step, root and ReduceOp."""
+    """Return the same divergence at the positions of dtk's ring, which records step, root and ReduceOp."""
     for other in same:
         if other is best or other.key.recorder != SNAPSHOTS or other.culprits != best.culprits:
             continue
@@ -236,12 +236,12 @@ def _in_ring_positions(best: Divergence, same: list[Divergence]) -> Divergence:
 
 
 def _recorded_twice(one: Call, other: Call) -> bool:
-    """Whether two recorders wrote down the same call."""
+    """Whether two recorders recorded the same call."""
     places = {(call.site.file, call.site.line) if call.site else None for call in (one, other)}
     return one.site is not None and len(places) == 1 and one.wire.op == other.wire.op
 
 
 def _shows_itself(explanation: Explanation, vote: Vote, rank: int) -> bool:
-    """Whether it is known that `rank` deviates, however many are on its side."""
+    """Whether `rank` is known to deviate, regardless of how many ranks are on its side."""
     certain = explanation.kind in {"gradients_not_ready", "fewer_iterations"}
     return explanation.self_evident and (certain or (explanation.kind == "added" and len(vote.side_of(rank)) == 1))

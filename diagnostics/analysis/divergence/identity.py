@@ -1,5 +1,5 @@
-"""When two calls are the same call, for every comparison of calls. A field that a recorder omits never differs. The
-split sizes of an all_to_all are excluded: they need not be equal, but must match pair by pair.
+"""Defines when two calls are the same, for every comparison of calls. A field that a recorder omits never differs. The
+split sizes of an all_to_all are not compared: they need not be equal, but must match pair by pair.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -13,27 +13,27 @@ _UNKNOWN = ((), None, "")
 
 
 def differing_parts(first: Wire, second: Wire) -> tuple[str, ...]:
-    """Return the names of the parts that both sides know and that differ."""
+    """Return the names of the parts that are known on both sides and differ."""
     rows = zip(PARTS, first, second, strict=True)
     return tuple(name for name, a, b in rows if a != b and a not in _UNKNOWN and b not in _UNKNOWN)
 
 
 def agree(first: Wire, second: Wire) -> bool:
-    """Whether nothing that both sides know differs, so that the two calls complete with each other."""
+    """Whether no part that is known on both sides differs, so that the two calls can complete with each other."""
     return first == second or not differing_parts(first, second)
 
 
 def signature(wire: Wire) -> int:
-    """Return a hash of what all ranks must agree on, the same in every process and never 0."""
-    from hashlib import blake2b  # Here, as it loads OpenSSL, which most diagnoses do not need.
+    """Return a 64-bit hash of what all ranks must agree on; it is the same in every process and never 0."""
+    from hashlib import blake2b  # Imported here because it loads OpenSSL, which most diagnoses do not need.
 
     digest = blake2b(repr(tuple(wire)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") or 1
 
 
 def same_statement(first: Call, second: Call) -> bool:
-    """Whether the program makes one call with other arguments: the same operation from the same line, or one that
-    differs in root or ReduceOp only.
+    """Whether two calls are one statement with different arguments: the same operation from the same line, or one whose
+    root or ReduceOp alone differs.
     """
     if first.wire.op != second.wire.op:
         return False
@@ -46,36 +46,36 @@ def same_statement(first: Call, second: Call) -> bool:
 
 
 def at_line(call: Call) -> Hashable:
-    """Return the identity of a call by what it asks for and the line that makes it."""
+    """Return the identity of a call: its arguments and the line that makes it."""
     return (call.wire, call.site)
 
 
 def on_path(call: Call) -> Hashable:
-    """Return the identity of a call by what it asks for and all frames: two ways to one line are two calls."""
+    """Return the identity of a call: its arguments and all of its frames, so two paths to one line are two calls."""
     return (call.wire, call.stack)
 
 
 def in_group(call: Call) -> Hashable:
-    """Return the identity of a call among those of several groups: as `on_path`, and the group it is made in."""
+    """Return the identity of a call among those of several groups: as `on_path`, with the group."""
     return (call.key, call.wire, call.stack)
 
 
 def in_backward(call: Call) -> bool:
-    """Whether the call was made in a backward pass, as its recorder or torch's own frames around it say.
+    """Whether the call was made in a backward pass, according to its recorder or to torch's own frames.
 
-    What a function of the user's is called says nothing.
+    Names of the user's functions do not count.
     """
     return call.region.startswith("backward")
 
 
 def shared_path(paths: Iterable[Sequence[Frame]]) -> list[Frame]:
-    """Return the frames with which all paths, outermost frame first, begin."""
+    """Return the longest common prefix of the paths, which start at the outermost frame."""
     levels = takewhile(lambda frames: len(set(frames)) == 1, zip(*paths, strict=False))
     return [frames[0] for frames in levels]
 
 
 def replaces(first: Call, second: Call) -> bool:
-    """Whether both hand the same tensors to an operation in the same function, as two branches of one `if` do."""
+    """Whether both pass tensors of the same size and dtype from the same function, as two branches of an `if` do."""
     if not first.site or not second.site or first.site.function != second.site.function:
         return False
     return (first.wire.amounts, first.wire.dtypes) == (second.wire.amounts, second.wire.dtypes)

@@ -1,4 +1,4 @@
-"""Whether a call that a loop does not make in every round is behind the loop or in a branch within it."""
+"""Decides whether a call that a loop does not make in every round is after the loop or in a branch within it."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -16,25 +16,25 @@ from diagnostics.evidence.model import Frame
 _TERM_OF: dict[source_text.Place, Position] = {
     "outside": "source behind", "leaves": "source leaves", "inside": "source within",
 }  # fmt: skip
-"""What the program's text says of a call -> the term for it."""
+"""Position of a call relative to the loop in the source -> its term."""
 
 
 class Standing(Struct, frozen=True):
-    """Where the call stands."""
+    """Where a call is relative to the loop."""
 
     place: Literal["behind", "within"]
-    """The likelier one."""
+    """The more probable place; `behind` means after the loop."""
     weight: float
-    """Log odds of `place`, so never negative."""
+    """Log odds of `place`; never negative."""
     terms: tuple[Term, ...]
     clear: bool
-    """False: the evidence does not tell."""
+    """Whether the evidence decides."""
 
 
 def standing(call: Call, body: Sequence[Call]) -> Standing:
-    """Weigh where `call` stands, which is none of the calls of one round of the loop (`body`)."""
+    """Weigh whether `call`, which is not among the calls of one round of the loop (`body`), is after or within it."""
     text = by_text(call, body)
-    # Lines and callers are what the text is guessed by: where it is known, they tell nothing more.
+    # Lines and callers only serve to guess the structure of the source, so they add nothing if it is known.
     terms = [text, position("any call")] if text is not None else [position("any call"), *_by_frames(call, body)]
     if (text is None or text.name == "source behind") and for_one_rank(call, body[0], again=True):
         terms = [position("source one rank")]
@@ -47,7 +47,7 @@ def standing(call: Call, body: Sequence[Call]) -> Standing:
 
 
 def source_says(call: Call, body: Sequence[Call]) -> source_text.Place:
-    """Return what the program's text says at the level where the call's path parts from that of the loop's calls."""
+    """Return where the source has the call relative to the loop, in the function in which their paths part."""
     path, bodies = call.stack[::-1], [other.stack[::-1] for other in body]
     level = len(shared_path([path, *bodies]))
     if any(len(other) <= level for other in (path, *bodies)):
@@ -56,7 +56,7 @@ def source_says(call: Call, body: Sequence[Call]) -> source_text.Place:
     if any((other[level].file, other[level].function) != (own.file, own.function) for other in bodies):
         if len(path) > 1 or any(len(other) > 1 for other in bodies):
             return "unknown"
-        # No callers were recorded: the text may have those of the call's function, or the one of the loop's.
+        # No callers were recorded: the source may show those of the call's function, or the one of the loop's.
         ups = source_text.callers(own.function, bodies[0][0], when_s)
         places = {source_says(replace(call, stack=(own, up)), body) for up in ups}
         if len(places) == 1 and "unknown" not in places:
@@ -68,7 +68,7 @@ def source_says(call: Call, body: Sequence[Call]) -> source_text.Place:
     place = source_text.place(own.file, (other[level].line for other in bodies), own.line, when_s)
     deeper = _loop_further_in(bodies, level, when_s)
     if place in {"inside", "leaves"} and deeper is not False:
-        # The loop may be the one further in. It has been left if each round of the outer one makes the call behind it.
+        # It may be an inner loop. That one has been left if the call after it is made in each round of the outer loop.
         return "outside" if place == "inside" and deeper and not in_branch(call, body[0]) else "unknown"
     if place == "no loop":
         return "outside" if deeper else "unknown"
@@ -76,13 +76,13 @@ def source_says(call: Call, body: Sequence[Call]) -> source_text.Place:
 
 
 def source_branches(first: Call, second: Call) -> bool:
-    """Whether the program's text has the two lines in an `if` and its `else`."""
+    """Whether the source has the two lines in an `if` and its `else`."""
     lines = _parting(first, second)
     return lines is not None and source_text.exclusive(*lines, second.created_s)
 
 
 def straight(first: Call, second: Call) -> bool:
-    """Whether the program's text has no loop around both lines at the level where the two paths part."""
+    """Whether the source has no loop around both lines in the function in which the two paths part."""
     if (parting := _parting(first, second)) is None:
         return False
     file, *lines = parting
@@ -99,17 +99,17 @@ def _parting(first: Call, second: Call) -> tuple[str, int, int] | None:
 
 
 def in_branch(call: Call, other: Call) -> bool:
-    """Whether the program's text has a condition on the call's way from where the paths of the two part."""
+    """Whether the source has a condition on the path to the call below the frame in which the paths of the two part."""
     ways, level, line = _ways(call, other)
     return any(source_text.condition(at, call.created_s, line) != "none" for way in ways for at in way[level:])
 
 
 def for_one_rank(call: Call, other: Call, *, again: bool = False) -> bool:
-    """Whether such a condition asks for one rank (`again`: and a loop may come to the call more than once)."""
+    """Whether such a condition selects one rank; with `again`, a loop must also reach the call repeatedly."""
     (ways, level, line), when_s = _ways(call, other), call.created_s
     for way in ways:
         loops = (source_text.place(at.file, [at.line], at.line, when_s) != "no loop" for at in way[: level + 1])
-        # A function that the one around it does not call is called by a library, whose loop has no frame of the user's.
+        # If the outer function does not call the inner one, a library does, whose loop has no frame of the user's.
         by_library = (
             up.file == at.file and not any(one.function for one in source_text.callers(at.function, up, when_s))
             for up, at in pairwise(way[: level + 1])
@@ -121,7 +121,7 @@ def for_one_rank(call: Call, other: Call, *, again: bool = False) -> bool:
 
 
 def _ways(call: Call, other: Call) -> tuple[list[list[Frame]], int, int]:
-    """Return the paths to the call (several if its caller is unknown), where they leave the other, its line there."""
+    """Return the paths to the call (several if its caller is unknown), the level where they part, the other's line."""
     path, others = list(call.stack[::-1]), other.stack[::-1]
     level = len(shared_path([path, others]))
     line = others[level].line if level < min(len(others), len(path)) and path[level].file == others[level].file else 0
@@ -131,13 +131,13 @@ def _ways(call: Call, other: Call) -> tuple[list[list[Frame]], int, int]:
 
 
 def by_text(call: Call, body: Sequence[Call]) -> Term | None:
-    """Return what the program's text says about where `call` stands, or None if it says nothing."""
+    """Return the term for the position of `call` in the source, or None if the source does not show it."""
     place = source_says(call, body)
     return position(_TERM_OF[place]) if place in _TERM_OF else None
 
 
 def _loop_further_in(bodies: list[tuple[Frame, ...]], level: int, when_s: float | None) -> bool | None:
-    """Whether one loop below the frame that all share at `level` holds all calls; None where no text tells."""
+    """Whether one loop below the frame that all share at `level` contains all calls; None if the source is unknown."""
     while len({path[level] for path in bodies}) == 1 and all(len(path) > level + 1 for path in bodies):
         level += 1
         first = bodies[0][level]
@@ -150,8 +150,8 @@ def _loop_further_in(bodies: list[tuple[Frame, ...]], level: int, when_s: float 
 
 
 def _by_frames(call: Call, body: Sequence[Call]) -> list[Term]:
-    """Compare the call's path with the frames that all calls of the loop come through, outermost first."""
-    shared = shared_path(other.stack[:0:-1] for other in body)  # without the calls' own lines
+    """Compare the call's path with the frames that all calls of the loop share, outermost first."""
+    shared = shared_path(other.stack[:0:-1] for other in body)  # Without the calls' own lines.
     path = call.stack[::-1]
     level = len(shared_path([shared, path]))
     if level < len(shared) and level < len(path):

@@ -1,5 +1,5 @@
-"""Histories as sequences of tokens: what follows a repeated past, and the smallest edit between two of them. Nested
-loops need no extra rule: an outer loop's repeated suffix is longer. Knows no calls and no ranks.
+"""Histories as sequences of tokens: the token expected after a repeated suffix, and the smallest edit between two
+histories. Nested loops need no extra rule: an outer loop has the longer suffix. Knows neither calls nor ranks.
 """
 
 from collections.abc import Hashable, Sequence
@@ -9,25 +9,25 @@ from msgspec import Struct
 
 
 class Prediction(Struct, frozen=True):
-    """What a history leads to."""
+    """The calls that a periodic history is expected to continue with."""
 
     context: int
-    """Length of the repeated past."""
+    """Length of the repeated suffix."""
     round: int
-    """Calls between the two occurrences: the last `round` calls are what comes next, in order."""
+    """Distance between the two occurrences: the last `round` calls are expected to come next, in order."""
 
     @property
     def whole(self) -> bool:
-        """Whether a complete round was seen at least twice."""
+        """Whether the repeated suffix covers a complete round."""
         return self.context >= self.round
 
 
 def predict(past: Sequence[Hashable], following: Hashable | None = None) -> Prediction | None:
-    """Return the longest repeated past, of several equally long ones the youngest; None when nothing repeats.
+    """Find the longest suffix of `past` that occurred before, the latest of equally long ones; None if there is none.
 
     Args:
         past: the calls of one rank, oldest first.
-        following: count only occurrences that this call came after.
+        following: if given, only occurrences that this call followed count.
     """
     size = len(past)
     lengths = common_prefixes(past[::-1])
@@ -37,7 +37,7 @@ def predict(past: Sequence[Hashable], following: Hashable | None = None) -> Pred
 
 
 def common_prefixes(tokens: Sequence[Hashable]) -> list[int]:
-    """Return for each place how many tokens from there on equal those from the beginning on (Z-function, linear)."""
+    """Return for each index the length of the common prefix of `tokens` and its suffix there (Z-function, O(n))."""
     size = len(tokens)
     lengths = [0] * size
     if size:
@@ -54,30 +54,30 @@ def common_prefixes(tokens: Sequence[Hashable]) -> list[int]:
 
 
 EditKind = Literal["drop", "insert", "substitute", "swap"]
-"""What the minority did to the majority's calls: left some out, added some, made another one, or made two in the
-other order."""
+"""How the minority's calls differ from the majority's: some are left out, some are added, one is another call, or two
+are in the opposite order."""
 MOST_CALLS = 63
-"""Calls that one edit drops or inserts at most. A bucketed backward pass of a large model is some 40 calls."""
-LONGEST = 512  # Calls compared behind the divergence.
+"""Maximum number of calls that one edit drops or inserts. The backward pass of a large model has about 40 buckets."""
+LONGEST = 512  # Maximum number of calls compared after the divergence.
 
 
 class Edit(Struct, frozen=True):
-    """One edit at the first call of both lists."""
+    """One edit at the first call of both histories."""
 
     kind: EditKind
     count: int
-    """Calls dropped, inserted, substituted or swapped."""
+    """Number of calls dropped, inserted, substituted or swapped."""
     agreeing: int
-    """Calls behind it that both sides made alike."""
+    """Number of later calls that are the same on both sides; of a swap, the two calls as well."""
 
 
 def smallest_edit(majority: Sequence[Hashable], minority: Sequence[Hashable], enough: int = 1) -> Edit | None:
-    """Return the edit behind which the most calls agree; None when no single edit makes all later calls agree.
+    """Return the edit after which the most calls agree, or None if no single edit makes all later calls agree.
 
     Args:
         majority: tokens from the divergence on.
-        minority: tokens from the same position on, which differ in the first.
-        enough: calls behind the edit that must agree before it counts as seen.
+        minority: tokens from the same position on; the first one differs.
+        enough: minimum number of calls that must agree after the edit.
     """
     majority_tokens, minority_tokens = tuple(majority[:LONGEST]), tuple(minority[:LONGEST])
     edits = [Edit("drop", by, agreeing) for by, agreeing in _shifts(majority_tokens, minority_tokens)]
@@ -86,21 +86,21 @@ def smallest_edit(majority: Sequence[Hashable], minority: Sequence[Hashable], en
     if len(majority_tokens) > 1 and len(minority_tokens) > 1 and majority_tokens[1::-1] == minority_tokens[:2]:
         rest = _agreement(majority_tokens[2:], minority_tokens[2:])
         if rest or len(majority_tokens) == 2 or len(minority_tokens) == 2:
-            edits.append(Edit("swap", 2, 2 + rest))  # Both sides made the two calls, so they agree as well.
+            edits.append(Edit("swap", 2, 2 + rest))  # Both sides made the two calls, so they count as agreeing.
     proven = [edit for edit in edits if edit.agreeing >= enough]
-    # A shift of a periodic history by further rounds agrees as well, over fewer calls. Of equal ones: the fewest calls.
+    # A shift of a periodic history by more rounds agrees as well, but over fewer calls. A tie goes to the fewest calls.
     order: tuple[EditKind, ...] = ("swap", "substitute", "drop", "insert")
     return max(proven, key=lambda edit: (edit.agreeing, -edit.count, -order.index(edit.kind)), default=None)
 
 
 def _shifts(longer: tuple[Hashable, ...], other: tuple[Hashable, ...]) -> list[tuple[int, int]]:
-    """Return (calls left away at the start, calls that agree then) for every shift that lines up all later calls."""
+    """Return (number of calls skipped, number of calls that then agree) for each shift that aligns all later calls."""
     lengths = common_prefixes((*other, None, *longer))[len(other) + 1 :]
     shifts = range(1, min(MOST_CALLS + 1, len(longer)))
     return [(by, lengths[by]) for by in shifts if 0 < lengths[by] == min(len(other), len(longer) - by)]
 
 
 def _agreement(first: tuple[Hashable, ...], second: tuple[Hashable, ...]) -> int:
-    """Return how many calls agree; 0 unless all do that both sides have."""
+    """Return the number of calls that both sides have if all of them agree, else 0."""
     size = min(len(first), len(second))
     return size if first[:size] == second[:size] else 0

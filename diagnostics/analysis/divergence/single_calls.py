@@ -1,4 +1,4 @@
-"""Divergences where only single calls of ranks are known: in a running job, by gloo's abort, by a size mismatch."""
+"""Divergences for which one call per rank is known: from a running job, from gloo's abort, from sizes that differ."""
 
 from collections.abc import Mapping
 
@@ -19,20 +19,20 @@ _GUESSES: set[Support | Position] = {"single position", "line unknown"}
 def outside_backward(
     vote: Vote, reduction: Call, outside: Call, *, came_later: bool, majority_goes_on: bool = True
 ) -> Divergence | None:
-    """Explain a call that one side made while the other is in backward; None where it may be one of the loop.
+    """Explain a call that one side made while the other is in backward; return None if the loop may contain it.
 
     Args:
         vote: the sides.
-        reduction: that one side is in.
+        reduction: the call in which one side waits during backward.
         outside: the other side's call.
-        came_later: whether the side in backward came to that call afterwards.
+        came_later: whether the side in backward reached that call afterwards.
         majority_goes_on: whether the side in backward is the larger one.
     """
     if came_later:
         either = Explanation("insert", "behind", (reduction, outside), (position("peers came later"),))
         return _divergence(vote, reduction, outside, either)
-    # Rings keep the innermost line only. Of the other call it is compared with the line of that function and those
-    # further in, else with the innermost one.
+    # A ring keeps the innermost line only. It is compared with the other call's line in the same function, if its stack
+    # has one, else with the other call's innermost line.
     site = outside.site or Frame("", 0, "")
     inside = site.file, site.function.rpartition(".")[2]
     shared = [at for at, line in enumerate(reduction.stack) if (line.file, line.function) == inside]
@@ -44,7 +44,7 @@ def outside_backward(
 
 
 def misfit(taken: Call, sent: Call, receiver: int, sender: int, sent_bytes: int, taken_bytes: int) -> Divergence:
-    """Return the divergence of two calls that fit but for the bytes that one sends and the other expects."""
+    """Return the divergence of a send and a receive that match except for their sizes in bytes."""
     vote = Vote(sent.key, sent.seq, ((receiver, sender),))
     explanation = Explanation("change", "within", (taken, sent), (support("whole programs"),))
     both = tuple(sorted((receiver, sender)))
@@ -53,9 +53,9 @@ def misfit(taken: Call, sent: Call, receiver: int, sender: int, sent_bytes: int,
 
 
 def is_for_one_rank(divergence: Divergence) -> bool:
-    """Whether the program's text gives the call to one rank, so that no peer makes it, whatever its group.
+    """Whether the source makes the minority's call conditional on one rank, so that no peer makes it in any group.
 
-    All peers stand in one call that no branch holds: ranks that each have a branch may use their groups in any order.
+    All peers must wait in one call outside of branches: ranks with a branch each may use their groups in any order.
     """
     calls = divergence.majority, divergence.minority
     told = divergence.explanation.terms[0].name == "source one rank" and len(divergence.vote.sides) == 2
@@ -63,14 +63,14 @@ def is_for_one_rank(divergence: Divergence) -> bool:
 
 
 def by_lines(divergence: Divergence, majority: Counters, minority: Counters, *, default_group: bool) -> Divergence:
-    """Settle what a difference of the lines means at which ranks of a running job wait.
+    """Refine a divergence that was found from the lines at which the ranks of a running job wait.
 
-    Tells a loop that was left early from one in which a call was left out, by how far the loop's variables are: who is
-    behind the loop after as many rounds as the others, and could not leave it within one, left out a call.
+    The values of the loop variables distinguish a loop that was left early from one in which a call was left out: a
+    rank after the loop with the same values, if the loop has no `break` or `return`, left out a call.
 
     Args:
         divergence: of the two lines.
-        majority: the variables of its largest side's frames.
+        majority: the variables of the frames of its largest side.
         minority: those of the other side.
         default_group: whether all wait in the group of all ranks, so that the lines can be compared.
     """
@@ -99,6 +99,6 @@ def by_lines(divergence: Divergence, majority: Counters, minority: Counters, *, 
 
 
 def _divergence(vote: Vote, majority: Call, minority: Call, explanation: Explanation) -> Divergence:
-    """Return the divergence of a vote without a tie, whose smaller side is to blame."""
+    """Return the divergence of a vote without a tie; the smaller side are the culprits."""
     peers, culprits = vote.sides
     return Divergence(vote, peers[0], culprits[0], majority, minority, explanation, culprits, tie=False)

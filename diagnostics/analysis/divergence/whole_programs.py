@@ -1,4 +1,4 @@
-"""How ranks' complete programs differ, where every call to the end is known, as for simulated ranks."""
+"""Compares the complete programs of ranks, for which every call to the end is known, as for simulated ranks."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,46 +17,46 @@ from diagnostics.analysis.divergence.identity import agree, in_backward, shared_
 from diagnostics.evidence.calls import Call, GroupKey, Wire
 from diagnostics.evidence.model import Frame
 
-LONGEST = 800  # Calls compared behind the first difference; time and memory grow with the square (800: 0.4 s, 5 MiB).
+LONGEST = 800  # Calls compared after the first difference; time and memory are quadratic (800 calls: 0.4 s, 5 MiB).
 _DROP, _OTHER_LINE, _OTHER_ARGUMENTS = 10, 10, 11
-"""Costs. An equal call from another line is cheaper than a drop and an insertion: these are two sides of one `if`."""
-_NEVER = 1 << 40  # Above any sum of the costs of LONGEST calls: such a pair is never aligned.
+"""Costs. An equal call from another line, as of two branches of an `if`, costs less than a drop and an insertion."""
+_NEVER = 1 << 40  # Larger than any sum of costs over LONGEST calls, so such a pair is never aligned.
 
 
 class PathCall(NamedTuple):
-    """A call by what it asks for and the way to it, the same on all ranks that make it."""
+    """A call in a form that is equal on all ranks that make it: its group, its arguments and its path."""
 
     group: str
-    """What the group is called on all ranks, also where each is in one of its own."""
+    """A name that is the same on all ranks, even if each rank is in a different group of that kind."""
     wire: Wire
-    """Its root is the rank in the group."""
+    """Arguments; the root is numbered within the group."""
     stack: tuple[Frame, ...]
 
 
 class Change(Struct, frozen=True):
-    """A run of calls that one history has and the other has not, or has with other arguments."""
+    """A run of calls that only one history has, or that the other one has with different arguments."""
 
     kind: Literal["drop", "insert", "arguments"]
     at: int
-    """Index in the majority's history, of the first call of the run or of the one that comes next there."""
+    """Index in the majority's history of the first call of the run, or of its next call if it lacks the run."""
     there: int
-    """Index in the minority's history, likewise."""
+    """The same in the minority's history."""
     count: int
 
     @property
     def end(self) -> tuple[int, int]:
-        """Both indices behind the run."""
+        """Indices in the majority's and the minority's history after the run."""
         return self.at + (self.kind != "insert") * self.count, self.there + (self.kind != "drop") * self.count
 
 
 def align(majority: Sequence[PathCall], minority: Sequence[PathCall]) -> list[Change]:
-    """Return the changes in order; equal calls from other lines are none."""
+    """Align two histories at the least cost and return the changes in order; equal calls from other lines are none."""
     start = 0
     while start < min(len(majority), len(minority)) and majority[start] == minority[start]:
         start += 1
     left, right = majority[start : start + LONGEST], minority[start : start + LONGEST]
     whole = len(left) + start == len(majority) and len(right) + start == len(minority)
-    # From each pair of places to the ends; where a list was cut off, the rest of the other is free.
+    # costs[i][j]: from left[i] and right[j] to the ends; if a list was truncated, the rest of the other one is free.
     rest = _DROP if whole else 0
     costs = [[0] * (len(right) + 1) for _ in range(len(left) + 1)]
     costs[-1] = [rest * (len(right) - j) for j in range(len(right) + 1)]
@@ -92,23 +92,23 @@ def _cost(first: PathCall, second: PathCall) -> int:
     return _OTHER_ARGUMENTS if first.stack == second.stack and first.wire.op == second.wire.op else _NEVER
 
 
-MOST_PROGRAMS = 9  # Ranks with more different programs than these are not compared: each does something of its own.
+MOST_PROGRAMS = 9  # With more different programs than these, each rank does something of its own: no comparison.
 
 
 class Program(Struct, frozen=True, dict=True):
-    """All collectives of ranks that call the same, oldest first."""
+    """The complete program of ranks that make the same calls."""
 
     ranks: tuple[int, ...]
     calls: tuple[Call, ...]
-    """As the first of the ranks makes them."""
+    """All collectives of the first of these ranks, oldest first."""
     members: Mapping[GroupKey, tuple[int, ...]]
-    """Global ranks of its groups."""
+    """Group -> global ranks of its members."""
     iterations: int
-    """Steps that were begun."""
+    """Number of steps that were begun."""
 
     @cached_property
     def paths(self) -> tuple[PathCall, ...]:
-        """The calls in the form that is compared across ranks."""
+        """The calls in a form that can be compared across ranks."""
         paths = []
         for call in self.calls:
             ranks = self.members[call.key]
@@ -120,13 +120,14 @@ class Program(Struct, frozen=True, dict=True):
 
 
 def compare_programs(programs: Iterable[Program]) -> Divergence | None:
-    """Return the first difference that is a matter of calls dropped or inserted.
+    """Return the first difference between programs that consists of dropped or inserted calls.
 
     Args:
         programs: of all ranks of the job; several may be equal.
 
     Returns:
-        None when the largest sides are equally large, or when the difference is of another kind.
+        None if the programs are equal, are more than `MOST_PROGRAMS` or have no majority (unless the job has 2 ranks),
+        or if the difference is of another kind.
     """
     alike: dict[tuple[object, ...], list[Program]] = {}
     for program in sorted(programs, key=lambda program: program.ranks):
@@ -157,13 +158,13 @@ def compare_programs(programs: Iterable[Program]) -> Divergence | None:
 
 
 def _compare(majority: Program, minority: Program, *, tie: bool) -> tuple[int, Divergence] | None:
-    """Return where in the majority's program one side differs, and how; None for a difference of another kind."""
+    """Return the index in the majority's program at which `minority` differs, and how; None for other differences."""
     changes = align(majority.paths, minority.paths)
     if not changes or not majority.calls or not minority.calls:
         return None
     first = changes[0]
     if majority.iterations != minority.iterations:
-        if tie:  # Which of the two runs the right number is not known; how they ended may say it.
+        if tie:  # Which of the two numbers of iterations is right is not known here.
             return None
         deviation: Deviation = "drop" if minority.iterations < majority.iterations else "insert"
         return _divergence(deviation, "round", first, majority, minority)
@@ -172,7 +173,7 @@ def _compare(majority: Program, minority: Program, *, tie: bool) -> tuple[int, D
         paths, start = (minority.paths, change.there) if change.kind == "insert" else (majority.paths, change.at)
         return paths[start : start + change.count]
 
-    # Calls made in another order, or one in place of another, show as calls dropped here and inserted there.
+    # Calls in another order, or one in place of another, appear as a drop in one place and an insertion in another.
     is_replaced = any((change.at, change.there) == first.end for change in changes[1:2])
     is_moved = any(change.kind != first.kind and run(change) == run(first) for change in changes[1:])
     if first.kind == "arguments" or is_replaced or is_moved:
@@ -180,7 +181,7 @@ def _compare(majority: Program, minority: Program, *, tie: bool) -> tuple[int, D
     expected = majority.calls[min(first.at, len(majority.calls) - 1)]
     if first.kind == "drop" and in_backward(expected):
         if expected.wire.op == "all_reduce":
-            return None  # DDP itself complains on that rank, which says more than the calls do.
+            return None  # DDP raises an error on that rank, which says more than the calls do.
         return _divergence("drop", "backward", first, majority, minority)
     side, peers, start = (minority, majority, first.there) if first.kind == "insert" else (majority, minority, first.at)
     whole = not tie and _whole_rounds(side, start, first.count, peers)
@@ -188,13 +189,13 @@ def _compare(majority: Program, minority: Program, *, tie: bool) -> tuple[int, D
 
 
 def _whole_rounds(side: Program, start: int, count: int, peers: Program) -> bool:
-    """Whether calls are further rounds of a loop: beside calls like them, and whole passes of what the peers do."""
+    """Whether the run is additional rounds of a loop: next to equal calls, and made up of whole passes of the peers."""
     run = side.paths[start : start + count]
     size = next(size for size in range(1, count + 1) if run == (run[:size] * count)[:count])
     if run[:size] not in (side.paths[max(0, start - size) : start], side.paths[start + count : start + count + size]):
         return False
-    # A pass is a forward or a backward, for instance: the calls of one step and region; where no regions are known, of
-    # one line of the loop that they come from.
+    # A pass (for example a forward) is the calls of one step and region or, if no regions are known, of one line of the
+    # loop that they come from.
     repeated = {path.stack for path, times in Counter(peers.paths).items() if times > 1}
     depth = len(shared_path(stack[::-1] for stack in repeated))
     places = [(call.step, call.region or call.stack[::-1][depth : depth + 1]) for call in peers.calls]
@@ -231,7 +232,7 @@ def _divergence(
 
 
 def _at_own_line(call: Call, others: Sequence[PathCall]) -> Call:
-    """Return the call as made from its innermost frame that no call of the other side comes through."""
+    """Return the call as made from its innermost frame that is in no stack of the other side."""
     passed = {frame for path in others for frame in path.stack}
     own = next((frame for frame in call.stack if frame not in passed), call.site)
     return replace(call, stack=(own,)) if own is not None else call
