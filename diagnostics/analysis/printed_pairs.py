@@ -1,4 +1,4 @@
-"""Differences between two series of printed steps: two runs, or a run and its resume. Names no cause."""
+"""Differences between two series of printed steps: of two runs, or of a run and its resume. Names no cause."""
 
 from collections.abc import Iterator
 from itertools import combinations
@@ -9,14 +9,14 @@ from msgspec import Struct
 
 from diagnostics.analysis.printed_steps import LEAST_AFTER, RATIO, WINDOW, Printed, PrintedSteps
 
-_CLOSE = 0.03  # Of figures that are the same but for rounding, another order of sums and another number of ranks.
-_FALLS = 0.8  # Of its first losses: what a run that learns reaches.
-_MOST = 40  # Courses that are compared with one another: hundreds of ranks may print the steps of one run.
-_COURSE = 50  # Steps in common that show a course.
+_CLOSE = 0.03  # Relative difference due to rounding, the order of sums and the number of ranks.
+_FALLS = 0.8  # Ratio of last to first losses of a run that learns.
+_MOST = 40  # Maximum number of courses to compare: hundreds of ranks may print the steps of one run.
+_COURSE = 50  # Minimum number of steps of each run to compare how their losses develop.
 
 
 class Course(Struct, frozen=True):
-    """Steps in ascending order: one log, or a part of it up to where the steps begin again."""
+    """Steps in ascending order: of a whole log, or of a part of it up to where the numbers go back."""
 
     file: str
     rows: tuple[tuple[float, float, float, int], ...]
@@ -24,11 +24,11 @@ class Course(Struct, frozen=True):
 
 
 def courses(log: Printed) -> list[Course]:
-    """Cut the steps of a log where their numbers go back."""
+    """Split the steps of a log where their numbers go back; parts with too few steps are dropped."""
     parts: list[list[tuple[float, float, float, int]]] = [[]]
     series = log.series
     for row in zip(series.step, series.loss, series.norm, series.lines, strict=True) if series is not None else ():
-        if parts[-1] and not row[0] > parts[-1][-1][0]:  # Also where the trainer prints no numbers.
+        if parts[-1] and not row[0] > parts[-1][-1][0]:  # True for NaN as well, if the trainer prints no numbers.
             parts.append([])
         if isfinite(row[0]) and isfinite(row[1]):
             parts[-1].append(row)
@@ -36,9 +36,9 @@ def courses(log: Printed) -> list[Course]:
 
 
 def multiples(job: PrintedSteps) -> Iterator[tuple[str, int, Course, Course]]:
-    """Yield figure (`loss`, `grad_norm`) and factor by which the second of two runs is a whole multiple of the first.
+    """Yield (figure, factor, run, other run) where `loss` or `grad_norm` of the other run is `factor` times as large.
 
-    The losses of the same samples have one ratio at all steps; those of others do not.
+    The factor is an integer above 1. Losses of the same samples have the same ratio at all steps; others do not.
     """
     for one, other in _pairs(job):
         rows = {row[0]: row for row in one.rows}
@@ -50,7 +50,7 @@ def multiples(job: PrintedSteps) -> Iterator[tuple[str, int, Course, Course]]:
 
 
 def frozen_beside(job: PrintedSteps) -> Course | None:
-    """Return the run whose loss stays where it began while that of another, from the same loss, falls."""
+    """Return a run whose loss stays at its initial value while that of another run falls from the same value."""
     for pair in _pairs(job):
         for one, other in (pair, pair[::-1]):
             if min(len(one.rows), len(other.rows)) >= _COURSE:
@@ -62,7 +62,7 @@ def frozen_beside(job: PrintedSteps) -> Course | None:
 
 
 def worse_after_resume(job: PrintedSteps) -> tuple[Course, Course, float, float] | None:
-    """Return a run, its resume, and the losses before and behind it, where that behind is far above that before."""
+    """Return a run, its resume, and the median losses before and after it, if the loss after it is far higher."""
     every = [(log, course) for log in job.logs for course in courses(log)][:_MOST]
     for later, resumed in every:
         start = resumed.rows[0][0]
@@ -85,7 +85,7 @@ def _pairs(job: PrintedSteps) -> Iterator[tuple[Course, Course]]:
 
 
 def _factor(values: list[tuple[float, float]]) -> int:
-    """Return the whole number that all ratios are close to, negative where the first is the larger; 0 = none."""
+    """Return the integer that all ratios b / a are close to, -n if they are close to 1 / n; 0 = none."""
     ratios = sorted(b / a for a, b in values if a > 0 and b > 0 and isfinite(a + b))
     if len(ratios) < WINDOW:
         return 0

@@ -1,4 +1,4 @@
-"""Symptoms in the steps that a trainer printed: endless overflow, figures that stay non-finite, a loss that jumps."""
+"""Symptoms in the steps that a trainer printed: endless overflow, values that stay non-finite, a loss that jumps."""
 
 import math
 import statistics
@@ -11,26 +11,24 @@ from diagnostics.evidence.logs.steps import Series, Steps
 from diagnostics.evidence.model import Evidence, RankError
 
 STEPS = ("steps", "trainer_steps", "step_records")
-"""Kinds of facts: of a log, of the state that Hugging Face's Trainer saves, of records as JSON lines."""
-WINDOW = 20  # Steps before a jump by which it is measured.
+"""Kinds of facts: from a log, from the saved state of Hugging Face's Trainer, from records as JSON lines."""
+WINDOW = 20  # Number of steps before a jump with which the later ones are compared.
 LEAST_AFTER = 10
-"""Steps for which a figure has to stay where it went: a spike that training recovers from is none of these."""
-_HIDDEN = 3  # Steps with a norm that is not finite and a loss of exactly 0; a single one is a skipped step of float16.
-RATIO = 1.5  # Of the loss after a jump to the one before. A new batch, data set or learning rate moves it by less.
-SIGMAS = 10.0  # Of the noise before a jump, so that noisy losses (RL, small batches) do not count.
-_FIRST = 3  # Steps at the highest of which a loss begins, as batches differ.
-_WORSE = (
-    2.0  # Of the last losses to that: no order of samples and no schedule makes a model so much worse than untrained.
-)
-_FULL = 1.0  # A loss that begins below it may be built up of terms that are 0 at first: a KL term of RL, a penalty.
-_FELL = 0.9  # Of the first loss: below it the model had learnt something.
-MOST = 50_000  # Last steps that are looked at.
-SCALE_ENDS = 1.0  # Loss scale at which halving has used up the room: DeepSpeed's minimum. A warm-up ends far above it.
-_LOWEST = 3  # Skipped steps at or below that scale.
+"""Minimum number of steps for which a change has to last, which excludes a spike that training recovers from."""
+_HIDDEN = 3  # Steps with a non-finite norm and a loss of exactly 0; a single one is a skipped step of float16.
+RATIO = 1.5  # Minimum ratio of the losses after and before a jump. A new data set or learning rate has a smaller one.
+SIGMAS = 10.0  # Minimum size of a jump in standard deviations before it, so that noisy losses (RL) do not count.
+_FIRST = 3  # A loss is said to begin at the maximum over so many steps, as batches differ.
+_WORSE = 2.0  # Minimum ratio of the last losses to that. No schedule makes a model so much worse than untrained.
+_FULL = 1.0  # A loss that begins below it may consist of terms that are 0 at first: a KL term of RL, a penalty.
+_FELL = 0.9  # Of the first loss: below it, the model had learned something.
+MOST = 50_000  # Maximum number of last steps to analyse.
+SCALE_ENDS = 1.0  # Loss scale that cannot be halved further: DeepSpeed's minimum. A warm-up ends far above it.
+_LOWEST = 3  # Minimum number of skipped steps at or below that scale.
 _FALL, _WORKED, _CLOSE = 6, 2.0**12, 4
-"""Skipped steps in a row, each so many lines behind the one before at most, by which a loss scale at which training had
-worked fell to it. A scale that is still to be found begins above, mostly at 2 ** 16."""
-_FROM_START = 0.5  # Of the largest step: a step below it is that of another run, or of another epoch.
+"""A scale fell to that minimum from one at which training worked (below 2 ** 12) by at least 6 skipped steps in a row,
+at most 4 lines apart. A scale that is still being searched begins higher, usually at 2 ** 16."""
+_FROM_START = 0.5  # Of the largest step number: a step below it belongs to another run or another epoch.
 
 
 class Printed(Struct, frozen=True):
@@ -38,40 +36,40 @@ class Printed(Struct, frozen=True):
 
     file: str
     steps: Steps
-    """Those of all trainers."""
+    """The steps of all trainers in the log."""
     trainer: str = ""
-    """Empty where only overflows were printed."""
+    """Name of the trainer's format; empty if only overflows were printed."""
 
     @property
     def series(self) -> Series | None:
-        """Those of this trainer."""
+        """The steps of this trainer."""
         return self.steps.series.get(self.trainer)
 
     def is_comparable(self, other: "Printed") -> bool:
-        """Whether losses are of one kind: two trainers that print into the same logs may sum them differently."""
+        """Whether the losses may be compared: two trainers that print into the same logs may sum them differently."""
         return self.trainer == other.trainer or not self.steps.series.keys() & other.steps.series.keys()
 
 
 class PrintedSteps(Struct, frozen=True):
-    """What the causes of numerics are decided from, where a job printed its steps."""
+    """The steps that a job printed, from which the numerics causes are decided."""
 
     logs: tuple[Printed, ...]
     errors: tuple[RankError, ...]
     known_task: bool = False
-    """Whether they are of one of dtk's own tasks, whose loss training is to make smaller."""
+    """Whether the run is of one of dtk's own tasks, whose loss training minimises."""
 
     @property
     def count(self) -> int:
-        """Steps of the log with most of them: every rank, and a file of records, may have the same ones."""
+        """Largest number of steps in one log: every rank, and a file of records, may have the same steps."""
         return max((len(log.series.lines) for log in self.logs if log.series is not None), default=0)
 
 
 class Skipped(Struct, frozen=True):
-    """Steps that were skipped one after the other until the log ends."""
+    """Consecutive steps that were skipped, up to the end of the log."""
 
     file: str
     line: int
-    """Of the first."""
+    """Line of the first."""
     count: int
     scale: float
     """The last loss scale; NaN = not printed."""
@@ -81,15 +79,16 @@ class NonFinite(Struct, frozen=True):
     """Steps up to the end of the log whose loss or gradient norm is not finite."""
 
     figure: str
+    """`loss` or `grad_norm`."""
     line: int
-    """Of the first."""
+    """Line of the first."""
     count: int
     lasting: bool
-    """Whether training cannot recover from them: fewer may be a batch that is skipped, or a step of float16."""
+    """Whether training cannot recover: fewer steps may be a bad batch, or steps that float16 skips."""
 
 
 class Jump(Struct, frozen=True):
-    """A loss that went up at once and stayed there."""
+    """A loss that rose and stayed high."""
 
     file: str
     line: int
@@ -98,29 +97,29 @@ class Jump(Struct, frozen=True):
     before: float
     after: float
     norms: tuple[float, float] | None
-    """Gradient norm before and after it."""
+    """Median gradient norms before and after it; None if not printed."""
     steps_after: int
     fell: bool = True
     """Whether the loss had fallen before."""
     at_once: bool = True
-    """False: it climbed from below where it began to far above."""
+    """False: the loss climbed gradually to far above its initial value."""
 
 
 def printed_steps(evidence: Evidence) -> PrintedSteps:
-    """Return the steps of all logs; of a log with several trainers first those of the one that printed most."""
+    """Return the steps of all logs; of several trainers in a log, the one that printed the most steps comes first."""
     logs = []
     for fact in (fact for fact in evidence.facts if fact.kind in STEPS):
         steps: Steps = fact.fields["steps"]
         by_length = sorted(steps.series, key=lambda trainer: (-len(steps.series[trainer].lines), trainer))
         logs += [Printed(fact.file, steps, trainer) for trainer in by_length or [""]]
     run = evidence.run if evidence.run is not None and evidence.run.manifest.get("launcher") != "own" else None
-    # Whether the loss is that of a task of dtk: a user's own task or loop may have any, such as a reward.
+    # A user's own task or loop may have any kind of loss, such as a reward.
     is_known = run is not None and isinstance(run.get("task.name"), str) and run.get("task._target_") is None
     return PrintedSteps(tuple(logs), tuple(evidence.errors), is_known)
 
 
 def skipped_to_the_end(log: Printed) -> Skipped | None:
-    """Return the steps that overflowed until the log ends, so that nothing was learnt any more."""
+    """Return the consecutive skipped steps at the end of the log, or None if there are too few of them."""
     steps, series = log.steps, log.series
     low = [n for n, scale in enumerate(steps.overflow_scales) if scale <= SCALE_ENDS]
     if low and steps.overflow_lines[-1] + LEAST_AFTER > steps.last:
@@ -135,13 +134,13 @@ def skipped_to_the_end(log: Printed) -> Skipped | None:
     if not (run := _trailing([bool(skip > 0) and not bits & 1 for skip, bits in rows])):
         return None
     scale, count = series.scale[-1], int(sum(series.skipped[-run:]))  # A row of Megatron-LM counts its steps.
-    # Before the first step of all a loss scale of 2 ** 32 takes many steps in a row to be found.
+    # At the start of training, the search from a loss scale of 2 ** 32 skips many steps in a row.
     lasting = run >= LEAST_AFTER or (count >= LEAST_AFTER and (any(series.printed[:-run]) or scale <= SCALE_ENDS))
     return Skipped(log.file, series.lines[-run], count, scale) if lasting else None
 
 
 def non_finite_to_the_end(log: Printed) -> NonFinite | None:
-    """Return the steps whose gradient norm or loss is not finite until the log ends; those that last before others."""
+    """Return the steps with a non-finite loss or gradient norm up to the end of the log; lasting ones are preferred."""
     if (series := log.series) is None:
         return None
     jumps = []
@@ -149,8 +148,8 @@ def non_finite_to_the_end(log: Printed) -> NonFinite | None:
         rows = zip(values, series.printed, strict=True)
         run = _trailing([bool(bits & bit) and not math.isfinite(value) for value, bits in rows])
         # Hugging Face's trainer prints 0 in place of a loss that is not finite.
-        hidden = run >= _HIDDEN and not any(series.loss[1 - _HIDDEN :])  # The first norm is of a loss that was finite.
-        # Told not to be skipped; NaN = not told.
+        hidden = run >= _HIDDEN and not any(series.loss[1 - _HIDDEN :])  # The first norm belongs to a finite loss.
+        # The log must say that the steps were not skipped; NaN = it does not say.
         applied = bit == 2 and run >= _HIDDEN and not any(series.skipped[-_HIDDEN:])
         if run:
             jumps.append(NonFinite(name, series.lines[-run], run, run >= LEAST_AFTER // 2 or hidden or applied))
@@ -158,7 +157,7 @@ def non_finite_to_the_end(log: Printed) -> NonFinite | None:
 
 
 def jump(log: Printed) -> Jump | None:
-    """Return the jump of the loss that the log does not recover from."""
+    """Return the jump of the loss from which training does not recover within the log, or None."""
     if (series := log.series) is None or len(points := _last_run(series)) < WINDOW + LEAST_AFTER:
         return None
     loss = [series.loss[n] for n in points]
@@ -175,7 +174,7 @@ def jump(log: Printed) -> Jump | None:
 
 
 def climb(log: Printed) -> Jump | None:
-    """Return where the loss went above that of the first steps for good, if it ends far above: worse than untrained."""
+    """Return where the loss finally exceeds its initial value, if it ends far above it (worse than untrained)."""
     if (series := log.series) is None or len(points := _last_run(series)) < WINDOW + LEAST_AFTER:
         return None
     loss = [series.loss[n] for n in points]
@@ -189,7 +188,7 @@ def climb(log: Printed) -> Jump | None:
 
 
 def _norms(series: Series, *sides: Sequence[int]) -> tuple[float, float] | None:
-    """Return the medians of the gradient norm before and behind a step, where both were printed."""
+    """Return the median gradient norm of each side, or None if one of them has none."""
     norms = [[series.norm[n] for n in side if math.isfinite(series.norm[n])] for side in sides]
     return (statistics.median(norms[0]), statistics.median(norms[1])) if all(norms) else None
 
@@ -200,7 +199,7 @@ def _last_run(series: Series) -> list[int]:
     largest = -math.inf
     for n in range(max(0, len(series.lines) - MOST), len(series.lines)):
         if math.isfinite(series.loss[n]):
-            if series.step[n] < _FROM_START * largest:  # Another run in the same log has a high loss again.
+            if series.step[n] < _FROM_START * largest:  # Another run in the same log begins with a high loss again.
                 points, largest = [], series.step[n]
             points.append(n)
             largest = max(largest, series.step[n])
@@ -212,7 +211,7 @@ def _trailing(flags: Sequence[bool]) -> int:
 
 
 def _parting(loss: Sequence[float]) -> int:
-    """Return the position behind which all losses lie highest above those just before it."""
+    """Return the position at which the minimum of all later losses exceeds the losses just before it the most."""
     smooth = [statistics.median(loss[max(0, n - 1) : n + 2]) for n in range(len(loss))]
     best, at, lowest = -math.inf, WINDOW, math.inf
     for n in range(len(loss) - 1, WINDOW - 1, -1):
@@ -220,7 +219,7 @@ def _parting(loss: Sequence[float]) -> int:
         rise = lowest - max(smooth[n - 5 : n - 1])
         if n <= len(loss) - LEAST_AFTER and rise > best:
             best, at = rise, n
-    # Smoothing moved the edge by a step. The lowest value behind it counts, but for one outlier.
+    # Smoothing moves the edge by a step. The second lowest of the next values counts, as one may be an outlier.
     while at > WINDOW and loss[at - 1] > (loss[at - 2] + sorted(loss[at : at + WINDOW])[:2][-1]) / 2:
         at -= 1
     return at

@@ -1,4 +1,4 @@
-"""Work over many large files, spread over processes. The results do not depend on how many there are."""
+"""Distributes work over many large files to processes. The results do not depend on the number of processes."""
 
 import os
 import sys
@@ -6,31 +6,31 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-_AHEAD = 4  # Results of each process that may wait at once, so that memory does not grow with the files.
+_AHEAD = 4  # Maximum number of waiting results per process, so that memory does not grow with the number of files.
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 def usable_cores() -> int:
-    """Return how many CPU cores this process may use."""
+    """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def spread(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[Result]:
-    """Yield the result of each item, in their order. What goes wrong with a process is made up for in this one.
+    """Yield `work(item)` for each item in order. If the pool of processes fails, this process does the rest.
 
     Args:
         work: a function of a module; its argument and its result can be pickled.
         items: one for each call.
-        workers: processes to start; fewer than two = none.
+        workers: number of processes to start; fewer than two = none.
     """
     done, workers = 0, min(workers, len(items))
     if workers > 1:
-        from concurrent.futures import ProcessPoolExecutor  # Here, as most diagnoses are of a log or of one trace.
+        from concurrent.futures import ProcessPoolExecutor  # Imported here: most diagnoses are of one log or trace.
         from multiprocessing import get_context
 
-        # A worker starts as a copy of this process, which imports nothing again, where that is safe: a thread may hold
-        # a lock that a copy would never see free.
+        # fork() saves the imports, but is only safe with a single thread: another thread may hold a lock, which would
+        # never be released in the copy.
         alone = sys.platform == "linux" and threading.active_count() == 1
         try:
             with ProcessPoolExecutor(workers, mp_context=get_context("fork" if alone else "spawn")) as pool:
@@ -38,6 +38,6 @@ def spread(work: Callable[[Item], Result], items: Sequence[Item], workers: int) 
                     for result in pool.map(work, items[start : start + workers * _AHEAD]):
                         yield result
                         done += 1
-        except (OSError, RuntimeError, AssertionError):  # A broken pool, or a place that allows no processes.
+        except (OSError, RuntimeError, AssertionError):  # A broken pool, or no processes are allowed here.
             pass
     yield from map(work, items[done:])

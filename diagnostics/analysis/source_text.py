@@ -1,5 +1,5 @@
-"""What the program's text says about a line: loops, conditions and callers. Reads the file that a stack names, if it is
-here and older than the call; otherwise says nothing.
+"""Answers questions about a line from the source: the loops, conditions and callers around it. The file that a stack
+names is read if it exists here and is older than the call; otherwise the answer is that nothing is known.
 """
 
 import ast
@@ -11,21 +11,21 @@ from diagnostics.evidence.model import Frame
 from diagnostics.evidence.stacks.source_file import source
 
 Place = Literal["inside", "leaves", "outside", "no loop", "unknown"]
-"""In the same loop; in it, and then out of it by `break` or `return`; behind or before it; there is none."""
+"""In the same loop; in it, but followed by `break` or `return`; before or after it; there is no loop; no source."""
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _ONE_RANK = patterns_beside(__file__)["one_rank"]
-_CLOCK_S = 1.0  # A file may look this much younger than the call by the clocks of a shared file system.
+_CLOCK_S = 1.0  # Tolerance for the clock of a shared file system.
 
 
 def place(file: str, inside: Iterable[int], line: int, before_s: float | None) -> Place:
-    """Where `line` stands, seen from the innermost loop that holds all lines of `inside`, in one function.
+    """Return the place of `line` relative to the innermost loop that contains all lines of `inside`, in one function.
 
     Args:
         file: as a stack names it.
         inside: lines of calls that a loop repeats.
         line: the line in question.
-        before_s: when the call was made, seconds since 1970: text that is younger says nothing.
+        before_s: time of the call, seconds since 1970; a file that is newer is not used.
     """
     tree = _tree(file, before_s)
     lines = sorted(set(inside))
@@ -41,7 +41,7 @@ def place(file: str, inside: Iterable[int], line: int, before_s: float | None) -
         return "outside"
     inner = (node for node in ast.walk(loop) if node is not loop)
     blocks: list[Any] = [getattr(node, name, None) for node in inner for name in ("body", "orelse", "finalbody")]
-    for block in blocks:  # Whether the one of this line continues to a `break` or a `return`.
+    for block in blocks:  # Does the block of this line continue to a `break` or a `return`?
         at = [n for n, one in enumerate(block) if _spans(one, line)] if isinstance(block, list) else []
         if at and any(isinstance(one, ast.Break | ast.Return) for one in block[at[0] :]):
             return "leaves"
@@ -49,7 +49,7 @@ def place(file: str, inside: Iterable[int], line: int, before_s: float | None) -
 
 
 def exclusive(file: str, one: int, other: int, before_s: float | None) -> bool:
-    """Whether two lines stand in an `if` and its `else`, so that a rank comes to one of them only."""
+    """Whether one line is in an `if` and the other one in its `else`, so that a rank reaches only one of them."""
     tree = _tree(file, before_s)
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, ast.If):
@@ -61,7 +61,10 @@ def exclusive(file: str, one: int, other: int, before_s: float | None) -> bool:
 
 
 def callers(function: str, around: Frame, before_s: float | None) -> list[Frame]:
-    """Return the lines of its file that call a function: frames of `around`'s function, or of a nameless other one."""
+    """Return the lines of `around.file` that call a function of that name, as frames.
+
+    A frame's `function` is that of `around` if the line is in it, else empty.
+    """
     tree, name = _tree(around.file, before_s), function.rpartition(".")[2]
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call)) if tree is not None else ()
     lines = sorted({node.lineno for node in calls if _name(node) == name})
@@ -73,9 +76,10 @@ def callers(function: str, around: Frame, before_s: float | None) -> list[Frame]
 
 
 def condition(frame: Frame, before_s: float | None, beside: int = 0) -> Literal["none", "some", "one rank"]:
-    """Return what decides that a line is run, and not the line `beside`: a branch, or an `if` before it that skips it.
+    """Return whether a condition decides that a line is run and not the line `beside`, and whether it selects one rank.
 
-    A condition on one rank may stand anywhere in the function, any other one within the innermost loop.
+    A condition is a branch around the line, or an `if` before it that skips it. One that selects one rank counts
+    anywhere in the function, any other one only within the innermost loop.
     """
     tree, answers = _tree(frame.file, before_s), set[str]()
     block: list[Any] = tree.body if tree is not None else []
@@ -94,7 +98,10 @@ def condition(frame: Frame, before_s: float | None, beside: int = 0) -> Literal[
 
 
 def loop_variables(file: str, lines: Iterable[int], before_s: float | None) -> tuple[list[str], bool]:
-    """Return the names that `for` loops around some of several lines bind, and whether one may be left early."""
+    """Return the names that the `for` loops around some, but not all, of the lines bind, and whether one may end early.
+
+    Loops around a single line count as well. A loop may end early if it contains `break` or `return`.
+    """
     tree, at = _tree(file, before_s), set(lines)
     fors = (node for node in (ast.walk(tree) if tree is not None else ()) if isinstance(node, ast.For | ast.AsyncFor))
     loops = [node for node in fors if 0 < sum(_spans(node, line) for line in at) < max(len(at), 2)]
@@ -104,7 +111,7 @@ def loop_variables(file: str, lines: Iterable[int], before_s: float | None) -> t
 
 
 def _name(call: ast.Call) -> str:
-    """`train` of `train(...)` and of `loop.train(...)`; what no function is called for others."""
+    """Return `train` for `train(...)` and `loop.train(...)`; `()`, which is no name, for other calls."""
     return getattr(call.func, "id", None) or getattr(call.func, "attr", None) or "()"
 
 
@@ -114,7 +121,7 @@ def _tree(file: str, before_s: float | None) -> ast.Module | None:
 
 
 def _spans(node: ast.AST, line: int) -> bool:
-    """Whether a statement holds a line; of a loop its `else` does not count, since it runs behind it."""
+    """Whether a statement contains a line; the `else` of a loop does not count, as it runs after the loop."""
     first, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
     if isinstance(node, _LOOPS):
         last = node.body[-1].end_lineno
@@ -122,7 +129,7 @@ def _spans(node: ast.AST, line: int) -> bool:
 
 
 def _innermost(root: ast.AST, kinds: tuple[type[ast.AST], ...], lines: list[int]) -> ast.AST | None:
-    """Return the smallest node of these kinds that spans all lines, ignoring functions nested in `root`."""
+    """Return the smallest node of these kinds that spans all lines; loops in functions nested in `root` are ignored."""
     around: list[ast.AST] = []
     todo = list(ast.iter_child_nodes(root))
     while todo:

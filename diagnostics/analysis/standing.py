@@ -1,8 +1,8 @@
-"""What log lines alone, or looks from outside, say of a job that stands still: who waits in what, since when,
-and how far the others are.
+"""The state of a job that stands still, from log lines or from observations from outside alone: which ranks wait in
+which call, since when, and how far the others are.
 
-Lines hold no histories, so nothing here says who deviates: that is `divergence`'s question, and of logs `watchdog`'s,
-which counts its votes. What ranks wait in is told by positions and counters, and serves suspicions only.
+Log lines hold no histories, so this module does not decide which rank deviates: `divergence` does and, for logs,
+`watchdog`. The waits found here come from positions and counters, and only serve suspicions.
 """
 
 import re
@@ -30,13 +30,13 @@ from diagnostics.evidence.values import MOST_RANKS
 TRANSPORT = frozenset({"nccl_ib_error", "nccl_ib_async", "nccl_peer_closed", "nccl_connect", "link_down"})
 _KINDS = {name: frozenset(kinds) for name, kinds in table_beside(__file__)["kinds"].items()}
 _OPENS = TRANSPORT | _KINDS["opens"]
-"""Kinds of lines that say that something waits, or why it may."""
+"""Kinds of lines that say that something waits, or why it may wait."""
 _BEST_WORDS = ("nccl_last_error", "nccl_result", "dist_backend_error")
-"""Kinds of lines in which NCCL gives up; the first has its own words, the last an address in torch's source."""
+"""Kinds of lines in which NCCL gives up, the most specific first; the last one only gives a place in torch's source."""
 _FAILED = frozenset(_BEST_WORDS)
 _SHOWN = _OPENS - {"nccl_connect"} | {"watchdog_abort", "flight_dump_signal"}
-"""Kinds of lines of which `Standing` tells all that they say."""
-SCALAR = 16  # Elements at most of a metric, a flag or a barrier; a layer's gradient or a unit's shard has thousands.
+"""Kinds of lines whose whole content is in `Standing`."""
+SCALAR = 16  # Maximum number of elements of a metric, a flag or a barrier; a gradient or a shard has thousands.
 _GATHERS = {"ALLGATHER", "_ALLGATHER_BASE"}
 _SCATTERS = {"REDUCE_SCATTER", "_REDUCE_SCATTER_BASE"}
 _CPP_FILE = re.compile(r"^\[[^\]]*\.(?:cc|cpp|h):\d+\] ")
@@ -47,45 +47,45 @@ class Waiting(Struct, frozen=True):
     """Ranks that wait in one call."""
 
     ranks: tuple[int, ...]
-    """Empty where the lines name none."""
+    """Empty if the lines name none."""
     op: str
-    """As the user calls it; empty = the lines do not say."""
+    """Name of the operation; empty = unknown."""
     seq: int | None = None
     numel: int | None = None
-    """Elements that go in on each rank."""
+    """Input elements per rank."""
     group: str = ""
     """Description or name of the group; empty = not named."""
     members: int | None = None
-    """Ranks of the group, where the sizes or the job tell."""
+    """Number of ranks in the group; None = unknown."""
     completed: int | None = None
-    """Last position that the lowest rank completed; below 1: no call of the group ever completed there."""
+    """Last position completed by the lowest rank with a counter; below 1 if no call of the group completed there."""
     enqueued: int | None = None
-    """Last position that these ranks have enqueued, where a line tells."""
+    """Last position that any of these ranks enqueued; None = unknown."""
     waited_s: float | None = None
     timeout_s: float | None = None
     since: str = ""
-    """When the wait began by the log's own clock, `01:57:08`."""
+    """Time at which the wait began by the log's own clock, such as `01:57:08`."""
     site: str = ""
-    """The user's line, `train.py:12`, as the exception shows by which the ranks gave up."""
+    """The user's line, such as `train.py:12`, from the ranks' stacks or tracebacks; empty = unknown."""
 
     @property
     def first(self) -> bool:
-        """Whether no call of the group completed before it."""
+        """Whether no call of the group completed before this one."""
         return self.completed <= 0 if self.completed is not None else self.seq in (0, 1)
 
     @property
     def seems_whole(self) -> bool:
-        """Whether all ranks up to the highest of them are known to wait in it, in a group of unknown size."""
+        """Whether all ranks from 0 to the highest of these wait in the call, in a group of unknown size."""
         return self.members is None and bool(self.waited_s) and 1 < len(self.ranks) == self.ranks[-1] + 1
 
     @property
     def whole_group(self) -> bool:
-        """Whether every rank of the group is known to wait in it."""
+        """Whether every rank of the group is known to wait in the call."""
         return self.members is not None and len(self.ranks) == self.members > 1
 
 
 class Progress(Struct, frozen=True):
-    """Ranks that do not wait in a group, and how far they have come in it."""
+    """Ranks that do not wait in a group, and their last positions in it."""
 
     ranks: tuple[int, ...]
     group: str
@@ -94,88 +94,89 @@ class Progress(Struct, frozen=True):
 
 
 class Standing(Struct, frozen=True):
-    """A job that stands still, as its log shows it."""
+    """A job that stands still, as its log or observations of its processes show it."""
 
     waits: tuple[Waiting, ...]
-    """The one in which most ranks wait comes first."""
+    """The call in which the most ranks wait comes first."""
     others: tuple[Progress, ...]
     silent: tuple[int, ...]
-    """Ranks of the job that left no line at all."""
+    """Ranks of the job without any line in the log."""
     aborted: tuple[int, ...]
-    """Ranks that ended by SIGABRT, as a watchdog ends them, without a line that says why."""
+    """Ranks that ended by SIGABRT, as a watchdog ends them; only if no wait is known."""
     kinds: frozenset[str]
-    """Kinds of all lines that were understood."""
+    """Kinds of all lines that were recognised."""
     stuck_s: float = 0.0
-    """For how long a watchdog itself was stuck."""
+    """Longest time for which a watchdog itself was stuck."""
     stuck: tuple[int, ...] = ()
-    """Ranks whose watchdog was, as far as their lines name them."""
+    """Ranks whose watchdog was stuck, if their lines name them."""
     refused: bool = False
     """Whether a peer refused a connection of NCCL."""
     inside_node: str = ""
-    """What the address is to which a connection of NCCL failed, if every node has such an address for itself."""
+    """Kind of the address to which NCCL failed to connect, if other nodes cannot reach such addresses."""
     broken: tuple[int, ...] = ()
-    """Ranks that do not wait, and of which a side thread raised an exception."""
+    """Ranks that do not wait and in which a thread other than the main thread raised an exception."""
     failure: str = ""
-    """Why NCCL gave up, as far as a line says it; empty where it did not."""
+    """How NCCL or gloo failed, from its most specific line; empty if no line says so."""
     warning: str = ""
-    """What NCCL warned of first."""
+    """NCCL's first warning."""
     failed: tuple[int, ...] = ()
-    """Ranks whose lines say so."""
+    """Ranks whose lines report the failure."""
     results: frozenset[str] = frozenset()
-    """NCCL's names of it, such as `ncclSystemError`."""
+    """NCCL's result codes, such as `ncclSystemError`."""
     failed_silently: tuple[int, ...] = ()
-    """Ranks that ended with exit code 1, as Python does after any exception, without a line that says why."""
+    """Ranks that ended with exit code 1, as Python does after any exception, but left no traceback; only if no wait is
+    known."""
     absent: tuple[int, ...] = ()
-    """Ranks that did not come to a monitored barrier, to a call of Horovod, or to the set-up of a communicator."""
+    """Ranks that did not reach a monitored barrier, a call of Horovod, or the set-up of a communicator."""
     lost: str = ""
-    """How a rank that waits for nothing noticed that a peer was gone."""
+    """Message of the first exception by which a rank noticed that a peer was gone or a call had timed out."""
     losers: tuple[int, ...] = ()
-    """Ranks that noticed it, as far as their lines name them."""
+    """Ranks with such an exception, if their lines name them."""
     gloo: bool = False
     """Whether gloo wrote any of the lines."""
     differ: str = ""
-    """What a check of torch or NCCL wrote of calls that do not match, where it tells one side at most."""
+    """What a check of torch or NCCL reported of calls that do not match; it names one side at most."""
     sizes: str = ""
-    """What gloo printed of two sizes that do not fit, by which it ended a process."""
+    """The line with which gloo ended a process because two sizes do not match."""
     work: LogFact | None = None
-    """The last that the job told before the wait of work beside its steps, or of their end."""
+    """The last line before the wait about work outside of the training steps, or about their end."""
     wordless: tuple[int, ...] = ()
-    """Ranks that torchrun lists and that gave up on no call, where the others did so at lines that are known."""
+    """Ranks that torchrun lists without a known line at which they gave up, while that of others is known."""
     outside: tuple[tuple[tuple[int, ...], str], ...] = ()
-    """Ranks that looks from outside met in no communication, and what they do."""
+    """Ranks that were observed outside of communication, and what they do."""
 
     @property
     def shown_kinds(self) -> frozenset[str]:
-        """Kinds of lines that need not be shown beside this."""
-        again = _FAILED - {"dist_backend_error"} | {"watchdog_abort"}  # One line of a failure says where it is.
+        """Kinds of lines that need not be shown in addition to this."""
+        again = _FAILED - {"dist_backend_error"} | {"watchdog_abort"}  # One line of a failure shows its place.
         failed = again if "dist_backend_error" in self.kinds else frozenset[str]()
         return _SHOWN if self.waits else failed | (_KINDS["lost"] if self.lost or self.absent else frozenset())
 
     @property
     def longest(self) -> Waiting:
-        """The wait of most ranks; one of no rank where nothing waits."""
+        """The wait of the most ranks; one without ranks if no wait is known."""
         return self.waits[0] if self.waits else Waiting((), "")
 
     @property
     def behind(self) -> tuple[int, ...]:
-        """Ranks that completed all that they called and did not make the call that others wait in."""
+        """Ranks that completed all of their calls and did not make the next one, in which others wait."""
         at = {wait.group: wait.seq for wait in self.waits if wait.seq is not None}
         behind = [rest for rest in self.others if at.get(rest.group, -1) - 1 == rest.completed == rest.enqueued]
         return tuple(rank for rest in behind for rank in rest.ranks)
 
     @property
     def elsewhere(self) -> tuple[int, ...]:
-        """Ranks that wait in another call of the user's than most do; empty where no line or no majority is known."""
+        """Ranks that wait at another of the user's calls than the majority; empty if no line or majority is known."""
         return self.parted if len(self.parted) < len(self.longest.ranks) else ()
 
     @property
     def parted(self) -> tuple[int, ...]:
-        """Ranks that wait in another call of the user's than those of the longest wait, be they as many or more."""
+        """Ranks that wait at another of the user's calls than those of the first wait with a known line."""
         return tuple(rank for wait in [wait for wait in self.waits if wait.site][1:] for rank in wait.ranks)
 
     @property
     def apart(self) -> tuple[Waiting, ...]:
-        """The waits of one group at different positions, the lowest first; empty where there are none."""
+        """The waits of one group at different positions, the lowest first; empty if there are none."""
         alike: dict[str, list[Waiting]] = {}
         for wait in self.waits:
             if wait.group and wait.seq is not None:
@@ -185,16 +186,16 @@ class Standing(Struct, frozen=True):
 
 
 def _failure(gave_up: Sequence[LogFact], warned: Sequence[LogFact]) -> str:
-    """Return how NCCL or gloo failed, in the words of its most specific line; empty if no line says so."""
+    """Return how NCCL or gloo failed, from its most specific line; empty if no line says so."""
     reasons = {fact.kind: str(fact.fields.get("error") or fact.fields.get("result")) for fact in reversed(gave_up)}
     failure = next((reasons[kind] for kind in _BEST_WORDS if kind in reasons), "")
     of_cuda = next((str(fact.fields.get("warning")) for fact in warned if "Cuda failure" in fact.text), "")
-    # NCCL's result says only that a call of CUDA failed; its warning has CUDA's own reason.
+    # NCCL's result only says that a call of CUDA failed; its warning has CUDA's own reason.
     return f"{failure}: {shortened(of_cuda, 100)}" if of_cuda and "cuda error" in failure else failure
 
 
 def standing(evidence: Evidence) -> Standing | None:
-    """Return what the logs say; None where no line says that anything waits, or that NCCL or its transport failed."""
+    """Return the state of a job that stands still; None if nothing shows that a rank waits, was lost or failed."""
     kinds = frozenset(fact.kind for fact in evidence.facts)
     aborted = {error.rank for error in evidence.errors if error.signal == "SIGABRT" and error.rank is not None}
     raised = (of_error(one, NOBODY if one.rank is None else one.rank) for one in evidence.errors if one.type)
@@ -216,7 +217,7 @@ def standing(evidence: Evidence) -> Standing | None:
     spoke = {fact.rank for fact in evidence.facts} | {error.rank for error in evidence.errors}
     spoke = spoke.union(*(group.waits for group in groups), *(group.counters for group in groups))
     highest = max((rank for rank in spoke if rank is not None), default=-1)
-    # Where the size is not known, most of those up to the highest rank must have spoken: logs of one node have few.
+    # If the size is unknown, most ranks up to the highest must have lines: the log of one node has those of few.
     world = world or (highest + 1 if 2 * len(spoke - {None}) > highest + 1 else 0)
     connects = [fact for fact in evidence.facts if fact.kind == "nccl_connect"]
     stuck = {fact.rank: fact.fields.get("stuck_s") for fact in evidence.facts if fact.kind == "monitor_stuck"}
@@ -256,7 +257,7 @@ def standing(evidence: Evidence) -> Standing | None:
 def _observed(
     evidence: Evidence, victims: list[Ending]
 ) -> tuple[list[Waiting], tuple[tuple[tuple[int, ...], str], ...]]:
-    """Return the calls in which looks at a running job, single stacks or errors met its ranks, and what others do."""
+    """Return the calls in which observations, single stacks or exceptions show ranks, and what the other ranks do."""
     dumps = {one.rank: one for one in evidence.stacks if one.rank is not None}
     observed = {rank: seen for rank, seen in observations(evidence).items() if not seen.gone}
     inside, standings = places(observed, dumps)
@@ -297,7 +298,7 @@ def _waits(evidence: Evidence, group: GroupLog) -> list[Waiting]:
         facts[rank] = wait.fact
     for rank, counters in group.counters.items():
         if rank not in group.waits and counters.work is not None:
-            # A status names the position alone: the call is that of the others there, if they agree.
+            # A status line names the position only: the call is that of the other ranks there, if they agree.
             there = [key for key in alike if key[0] == counters.work]
             alike.setdefault(there[0] if len(there) == 1 else (counters.work, "", None), []).append(rank)
             facts[rank] = counters.fact
@@ -316,7 +317,7 @@ def _waits(evidence: Evidence, group: GroupLog) -> list[Waiting]:
 
 
 def _named(waits: list[Waiting]) -> list[Waiting]:
-    """Add ranks whose lines name no group to those that wait in the same call of the only group that has it."""
+    """Add ranks whose lines name no group to those that wait in the same call, if a single group has such a call."""
     named = [wait for wait in waits if wait.group]
     at: dict[tuple[int | None, str, int | None], list[int]] = {}
     for number, wait in enumerate(named):
@@ -341,7 +342,7 @@ def _others(group: GroupLog) -> list[Progress]:
 
 
 def _without_position(evidence: Evidence, victims: list[Ending]) -> list[Waiting]:
-    """Return the waits whose lines state no position: NCCL's in torch 1.x, and gloo's."""
+    """Return the waits whose lines give no position: those of NCCL in torch 1.x, and those of gloo."""
     alike: dict[str, list[LogFact]] = {}
     within = {end.rank: place for end in victims if (place := collective_of(end.frames)) is not None}
     timeouts = [fact for fact in evidence.facts if fact.kind == "gloo_timeout"]
@@ -366,7 +367,7 @@ def _without_position(evidence: Evidence, victims: list[Ending]) -> list[Waiting
 
 
 def _since(fact: LogFact) -> tuple[float | None, float | None, str]:
-    """Return how long a call had waited, its timeout, and when the wait began."""
+    """Return how long a call had waited (s), its timeout (s), and when the wait began (`HH:MM:SS`, or empty)."""
     timeout_ms = fact.fields.get("timeout_ms")
     waited_ms = fact.fields.get("ran_ms", timeout_ms)
     waited_s, timeout_s = (value / 1000 if isinstance(value, int) else None for value in (waited_ms, timeout_ms))
@@ -379,7 +380,7 @@ def _since(fact: LogFact) -> tuple[float | None, float | None, str]:
 
 
 def _members(fact: LogFact) -> int | None:
-    """Return the ranks of the group: what is gathered is that of all of them."""
+    """Return the size of the group, the ratio of the sizes that a gather or a reduce_scatter takes and returns."""
     small, large = fact.fields.get("numel_in"), fact.fields.get("numel_out")
     op = fact.fields.get("op")
     if op in _SCATTERS:

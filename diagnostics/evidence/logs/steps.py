@@ -49,7 +49,7 @@ class Series(Struct):
     norm: "array[float]" = field(default_factory=_zeros)
     scale: "array[float]" = field(default_factory=_zeros)
     skipped: "array[float]" = field(default_factory=_zeros)
-    """1 if the step was skipped."""
+    """Number of steps skipped in the row (Megatron-LM prints one row for several steps)."""
     printed: "array[int]" = field(default_factory=lambda: array("b"))
     """Bit mask: 1 if a loss was printed, 2 if a norm was."""
 
@@ -64,7 +64,7 @@ class Series(Struct):
 
 
 class Steps(Struct):
-    """Fed the lines of a log in blocks."""
+    """The steps that all trainers printed into one log; filled block by block by `feed`."""
 
     series: dict[str, Series] = field(default_factory=dict)
     overflow_lines: "array[int]" = field(default_factory=lambda: array("q"))
@@ -75,7 +75,7 @@ class Steps(Struct):
 
     @property
     def last(self) -> int:
-        """Return the line of the last step; 0 if there are none."""
+        """Line of the last step; 0 if there are none."""
         return max((series.lines[-1] for series in self.series.values() if series.lines), default=0)
 
     def after(self, line: int) -> int:
