@@ -10,12 +10,12 @@ _NETWORKS = {
     for reach, networks in table_beside(__file__).items()
 }
 _INSIDE = re.compile(r"(?:lo\d*$|docker|veth|br-|virbr|cni|flannel|cali|tunl|podman|lxc|ifb|dummy|nodelocaldns)")
-"""Beginnings of names that the kernel, containers, virtual machines and Kubernetes' networks give such interfaces."""
+"""Prefixes of names that the kernel, containers, virtual machines and Kubernetes' networks give such interfaces."""
 _HOST = re.compile(r"\[?([\d.]+|[\da-fA-F:]+)")
 
 
 def network_inside(reach: str, address: object) -> str:
-    """Return what an address is whose packets do not leave a link or a node; empty for others.
+    """Return the kind of an address that is valid within a link or a node only, such as "a loopback address"; else "".
 
     Args:
         reach: `link` or `node`.
@@ -30,5 +30,5 @@ def network_inside(reach: str, address: object) -> str:
 
 
 def interface_inside(name: str) -> bool:
-    """Return whether a network interface, by its name, leads to no other node."""
+    """Return whether no other node can be reached through a network interface, judged by its name."""
     return _INSIDE.match(name) is not None

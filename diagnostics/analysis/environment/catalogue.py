@@ -15,22 +15,22 @@ Version = tuple[int, ...]
 
 
 def version_text(version: Version) -> str:
-    """(2, 20, 5) -> `2.20.5`."""
+    """Format (2, 20, 5) as `2.20.5`."""
     return ".".join(map(str, version))
 
 
 class Variable(Struct, frozen=True):
-    """One variable that is read today."""
+    """One variable that a current release reads."""
 
     name: str
     type: str = "int"
     """`int`, `level`, `interface`, ...: how the value is parsed; the types are in `values.PARSERS`."""
     since: Version | None = None
-    """First public NCCL release with the name; None for torch and gloo."""
+    """First public NCCL release that reads it; None for torch and gloo."""
     default: str | int | None = None
     """`auto`: chosen at run time; None: unset."""
     values: tuple[Any, ...] = ()
-    """What is allowed; empty = not a short list."""
+    """Allowed values; empty = not a short list."""
     low: int | None = None
     high: int | None = None
     deprecated: Version | None = None
@@ -43,33 +43,33 @@ class Removed(Struct, frozen=True):
     """A name that no current release reads."""
 
     last: Version
-    """Last public release that did."""
+    """Last public release that read it."""
     use: str
-    """What took its place, or empty."""
+    """The name that replaced it, or empty."""
 
 
 class Catalogue(Struct, frozen=True):
-    """Everything known about names."""
+    """Everything known about the names of variables."""
 
     newest: Version
-    """NCCL release that the catalogue describes."""
+    """The NCCL release that the catalogue describes."""
     nccl: Mapping[str, Variable]
     torch: Mapping[str, Variable]
     """TORCH_*, PYTORCH_* and GLOO_*."""
     removed: Mapping[str, Removed]
     legacy: Mapping[str, str]
-    """NCCL_* names of torch before 2.2 that it still reads, with a warning -> today's name."""
+    """NCCL_* names from torch before 2.2 that torch still reads, with a warning -> current name."""
     gone_legacy: Mapping[str, str]
-    """The same for names that it does not read any more."""
+    """The same for names that torch no longer reads."""
     foreign: frozenset[str]
-    """Names that images, builds, tests and plugins read: never a mistake."""
+    """Names that images, builds, tests and plugins read; they are never reported."""
     foreign_prefixes: tuple[str, ...]
     dead: Mapping[str, str]
-    """Names in vendors' files that no public NCCL ever read -> a sentence about it."""
+    """Names in vendors' files that no public NCCL ever read -> a sentence about each."""
     typos: Mapping[str, str]
-    """Frequent mistakes -> the name that was meant."""
+    """Frequent misspellings -> the intended name."""
     synonyms: Mapping[str, str]
-    """Names of torch that count -> their older ones, which it still reads without a warning."""
+    """Names of torch that take precedence -> their older names, which it still reads without a warning."""
     advice: Mapping[str, str]
     """Names of settings that do not exist -> what to do instead."""
     allocator_keys: frozenset[str]
@@ -81,13 +81,13 @@ class Catalogue(Struct, frozen=True):
 
 
 def version(text: str) -> Version:
-    """`2.20.5` -> (2, 20, 5); raises ValueError if it is not numbers with dots between them."""
+    """Parse `2.20.5` as (2, 20, 5); raises ValueError if the text is not integers separated by dots."""
     return tuple(int(part) for part in text.split("."))
 
 
 @functools.cache
 def catalogue() -> Catalogue:
-    """Load the data; about 10 ms, once."""
+    """Load the catalogue, which takes about 10 ms, once per process."""
     nccl, names, torch = (read_table(DATA / file) for file in ("nccl.yaml", "names.yaml", "torch.yaml"))
     return Catalogue(
         newest=version(nccl["newest"]),

@@ -1,4 +1,4 @@
-"""The environment of a job: its variables, the linter's findings for each rank, and what libraries said about it."""
+"""The environment of a job: its variables, the linter's findings for each rank, and what libraries logged about it."""
 
 import re
 from collections import defaultdict
@@ -12,12 +12,11 @@ from diagnostics.analysis.environment.recorded import ALL, Recorded, recorded
 from diagnostics.analysis.environment.situation import Lint, lint_of
 from diagnostics.evidence.model import Evidence, LogFact, RankError
 
-_SHOWN = 3
-"""Different values of one variable that are shown."""
+_SHOWN = 3  # Maximum number of different values of one variable to show.
 _PER_RANK = re.compile(
     r"_FILE$|IFNAME$|IB_HCA$|HOSTID$|DEBUG|CPUSET|AFFINITY|VISIBLE_DEVICES|GID_INDEX|RAS_ADDR|_RANK$"
 )
-"""Variables that may well differ between ranks."""
+"""Variables that may legitimately differ between ranks."""
 
 
 class RankLint(Struct, frozen=True):
@@ -29,16 +28,16 @@ class RankLint(Struct, frozen=True):
 
 
 class JobEnvironment(Struct):
-    """What the causes that lie in the environment are decided from."""
+    """The facts from which the causes in the environment are decided."""
 
     recorded: Recorded
     lints: list[RankLint]
     log: list[LogFact] = field(default_factory=list)
     errors: list[RankError] = field(default_factory=list)
     spoken: bool = False
-    """Whether there is any record in which a library would say what it refuses: logs, exceptions, a dtk run."""
+    """Whether there is any record in which a library reports what it rejects: log lines, exceptions, a dtk run."""
     lost: bool = False
-    """Whether a dtk run says that it is running while the process of its launcher is gone."""
+    """Whether the status of a dtk run is "running" while its launcher's process no longer exists."""
 
 
 def job_environment(evidence: Evidence) -> JobEnvironment:
@@ -58,7 +57,7 @@ def _linted(record: Recorded) -> Iterator[RankLint]:
     ranks_of: dict[Lint, set[int]] = defaultdict(set)
     for items, ranks in alike.items():
         if not (items or record.hardware):
-            continue  # Nothing to judge, and the catalogue takes its time to read.
+            continue  # There is nothing to check, and loading the catalogue takes time.
         for flaw in lint(dict(sorted(items)), record.nccl_version, record.nnodes, record.hardware):
             ranks_of[flaw].update(ranks)
     for flaw, having in ranks_of.items():
@@ -66,7 +65,7 @@ def _linted(record: Recorded) -> Iterator[RankLint]:
 
 
 def _differences(record: Recorded) -> Iterator[RankLint]:
-    """Find variables that have to be alike on all ranks; the minority is named, and all ranks of a tie."""
+    """Yield variables that differ between ranks and must not, with the ranks of the minority, or all ranks at a tie."""
     values: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for rank, variables in sorted(record.variables.items()):
         for name, value in variables.items():

@@ -1,4 +1,4 @@
-"""The linter of environment variables: every rule over one set of variables. Reads no file and no environment."""
+"""The linter of environment variables: applies every rule to one set of variables. Reads no files."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +19,7 @@ def _missing(where: Situation) -> Iterator[Lint]:
 
 
 def _links_off(where: Situation) -> Iterator[Lint]:
-    """RDMA between nodes, or NVLink within one, that a variable switches off."""
+    """Yield variables that disable RDMA between nodes, or NVLink or shared memory within a node."""
     off = where.number("NCCL_IB_DISABLE") not in (None, 0)
     name, nodes = "NCCL_IB_DISABLE" if off else "NCCL_NET", where.nnodes or 1
     if where.infiniband and nodes > 1 and (off or where.get("NCCL_NET").lower() == "socket"):
@@ -77,17 +77,16 @@ def _hcas(where: Situation) -> Iterator[Lint]:
 
 
 def _absent(chosen: values.Names, here: tuple[str, ...]) -> tuple[str, ...]:
-    """Names in a list that match nothing here; an exclusion that matches nothing does no harm."""
+    """Return the names in a list that match no device; those of an exclusion list do no harm and are not returned."""
     names = () if chosen.exclude else chosen.names
     return tuple(name for name in names if not any(map(replace(chosen, names=(name,)).selects, here)))
 
 
-MAX_SOCKETS = 64
-"""Threads times sockets per thread that NCCL takes for one connection."""
+MAX_SOCKETS = 64  # NCCL's maximum of threads times sockets per thread for one connection.
 
 
 def _switched_off(where: Situation) -> Iterator[Lint]:
-    """Yield settings of what another setting switches off."""
+    """Yield settings of features that another setting disables."""
     if where.number("NCCL_P2P_DISABLE") == 1 and where.get("NCCL_P2P_LEVEL"):
         yield lint_of("warning", "NCCL_P2P_LEVEL", "p2p_level_ignored")
     if where.number("NCCL_MNNVL_ENABLE") == 1 and where.number("NCCL_CUMEM_ENABLE") == 0:
@@ -99,7 +98,7 @@ def _switched_off(where: Situation) -> Iterator[Lint]:
 
 
 def _ib_off(where: Situation) -> Iterator[Lint]:
-    """InfiniBand switched off and configured at once."""
+    """Yield settings of InfiniBand while it is disabled."""
     names = tuple(name for name in catalogue().nccl if name.startswith("NCCL_IB_") and where.get(name))
     names = tuple(name for name in names if name not in ("NCCL_IB_DISABLE", "NCCL_IBVERBS_LIB"))
     off = where.number("NCCL_IB_DISABLE") not in (None, 0)
@@ -112,7 +111,7 @@ def _ib_off(where: Situation) -> Iterator[Lint]:
 
 
 def _numbers(where: Situation) -> Iterator[Lint]:
-    """Two numbers that do not fit together."""
+    """Yield pairs of numbers that contradict each other."""
     for kind in ("CTAS", "NCHANNELS", "NRINGS", "P2P_NCHANNELS"):
         least, most = f"NCCL_MIN_{kind}", f"NCCL_MAX_{kind}"
         low, high = where.number(least), where.number(most)
@@ -142,7 +141,7 @@ def _algorithm_off(where: Situation) -> Iterator[Lint]:
 
 
 def _shared(where: Situation) -> Iterator[Lint]:
-    """Two names of one setting with different values, and one file of many processes."""
+    """Yield two names of one setting with different values, and a log file that several processes share."""
     for name, other in [*((new, old) for old, new in catalogue().legacy.items()), *catalogue().synonyms.items()]:
         value, text = where.get(name), where.get(other)
         if value and text and value.lower() != text.lower():
@@ -157,7 +156,7 @@ def _shared(where: Situation) -> Iterator[Lint]:
 
 
 def _risks(where: Situation) -> Iterator[Lint]:
-    """Yield the settings that turn a fault into a silent hang or into wrong numbers."""
+    """Yield the settings that turn a fault into a silent hang or into wrong results."""
     if where.get("NCCL_PROTO").strip().upper() == "LL128":
         yield lint_of("warning", "NCCL_PROTO", "ll128", Change("NCCL_PROTO"))
     handling = where.get("TORCH_NCCL_ASYNC_ERROR_HANDLING") or where.get("NCCL_ASYNC_ERROR_HANDLING")
@@ -166,7 +165,7 @@ def _risks(where: Situation) -> Iterator[Lint]:
     monitoring = where.get("TORCH_NCCL_ENABLE_MONITORING")
     if monitoring and values.torch_bool(monitoring) is False:
         yield lint_of("warning", "TORCH_NCCL_ENABLE_MONITORING", "monitor_off")
-    # With the number of nodes known, `_links_off` knows whether it does harm.
+    # If the number of nodes is known, `_links_off` decides whether this does harm.
     if where.number("NCCL_IB_DISABLE") not in (None, 0) and where.nnodes is None:
         yield lint_of("warning" if where.infiniband else "note", "NCCL_IB_DISABLE", "ib_off_by_habit")
 
@@ -195,18 +194,18 @@ RULES = (
 )  # fmt: skip
 
 
-_ORDER = {"error": 0, "warning": 1, "note": 2}  # The worst first.
+_ORDER = {"error": 0, "warning": 1, "note": 2}  # The most severe first.
 
 
 def lint(
     variables: dict[str, str], nccl_version: Version | None, nnodes: int | None, hardware: dict[str, Any]
 ) -> list[Lint]:
-    """Return what is wrong with a set of variables, the worst first, then sorted by name.
+    """Return what is wrong with a set of variables, the most severe first, then sorted by name.
 
     Args:
-        variables: name -> text, of one process; others than NCCL's, torch's and gloo's are passed over.
+        variables: name -> text, of one process; names that neither NCCL, torch nor gloo reads are ignored.
         nccl_version: as (2, 27, 3); None = unknown.
-        nnodes: nodes of the job; None = unknown.
+        nnodes: number of nodes of the job; None = unknown.
         hardware: facts of the node, see `situation.situation`; {} = unknown.
     """
     where = situation(variables, nccl_version, nnodes, hardware)

@@ -1,4 +1,4 @@
-"""Variables, versions and facts of the machine from the evidence, for the linter. No verdicts."""
+"""Collects variables, versions and facts of the machine from the evidence for the linter. Decides nothing."""
 
 import re
 from typing import Any, NamedTuple
@@ -11,54 +11,53 @@ from diagnostics.evidence.model import Evidence
 
 CONFIGURATION = "config.yaml"
 ALL = -1
-"""Stands for every rank, as in `Evidence.environment`."""
-_SHOWN = 80
-"""Maximum number of characters of a value that are shown."""
+"""Stands for all ranks, as in `Evidence.environment`."""
+_SHOWN = 80  # Maximum number of characters of a value to show.
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 _TEMPLATE = re.compile(r"\{[a-z_]+\??\}")
 _INTERFACE = re.compile(r"\[\d+\]([\w.@-]+):")
 
 
 class Source(NamedTuple):
-    """Where one variable was seen."""
+    """The place at which a variable was recorded."""
 
     file: str
     line: int | None
 
 
 class Recorded(Struct, frozen=True):
-    """What the evidence tells of the environment."""
+    """The environment as the evidence shows it."""
 
     variables: dict[int, dict[str, str]]
-    """Rank (or ALL) -> its variables, those that hold for all included."""
+    """Rank (or ALL) -> its variables, including those of ALL."""
     sources: dict[tuple[int, str], Source]
     nccl_version: Version | None
     nnodes: int | None
     hardware: dict[str, Any]
     backend: str | None
-    """Backend: `gloo` or `nccl`; None if unknown."""
+    """`gloo` or `nccl`; None = unknown."""
     complete: bool
-    """Whether a whole environment was recorded, not only what a log echoes."""
+    """Whether an environment was recorded, and not only the variables that a log echoes."""
 
     def source(self, name: str, ranks: tuple[int, ...]) -> Source:
-        """Where a variable of these ranks (empty = all) was seen."""
+        """Return where a variable of these ranks (empty = all) was recorded."""
         keys = ((rank, name) for rank in (*ranks[:1], ALL))
         return next((self.sources[key] for key in keys if key in self.sources), Source("environment", None))
 
     def value(self, name: str, ranks: tuple[int, ...]) -> str:
-        """Return the value's text, shortened; empty if unset."""
+        """Return the value of a variable on the first of these ranks, shortened; empty if unset."""
         values = (self.variables.get(rank, {}).get(name, "") for rank in (*ranks[:1], ALL))
         return next((text[:_SHOWN] for text in values if text), "")
 
     @property
     def count(self) -> int:
-        """Distinct names of variables that are looked at."""
+        """Number of distinct variables that the linter checks."""
         names = {name for variables in self.variables.values() for name in variables}
         return sum(name.startswith(("NCCL_", "TORCH_", "GLOO_", "PYTORCH_")) for name in names)
 
 
 def recorded(evidence: Evidence) -> Recorded:
-    """Merge what manifest, configuration and logs say."""
+    """Merge the environment from the manifest, the configuration and the logs."""
     echoes = {
         (ALL if fact.rank is None else fact.rank, str(fact.fields.get("name"))): Source(fact.file, fact.line)
         for fact in evidence.facts
@@ -99,21 +98,21 @@ def _recorded(evidence: Evidence, sources: dict[tuple[int, str], Source]) -> dic
     for file, record in ((CONFIGURATION, evidence.run.get("nccl.variables")), ("manifest.json", environment)):
         if isinstance(record, dict):
             texts = {str(name): str(value) for name, value in record.items()}
-            if file == CONFIGURATION:  # What `{interface}` became stands in the manifest.
+            if file == CONFIGURATION:  # The value of `{interface}` is in the manifest.
                 texts = {name: text for name, text in texts.items() if not _TEMPLATE.search(text)}
-            # What dtk put into the environment stands in both; the fix belongs into the configuration.
+            # A variable that dtk sets is in both; the fix belongs in the configuration.
             sources |= {(ALL, name): Source(file, None) for name, text in texts.items() if variables.get(name) != text}
             variables |= texts
     return variables
 
 
 def echoes_as(text: str, other: str) -> bool:
-    """Whether `other` is what NCCL's log makes of `text`: numbers and levels are printed as they were parsed."""
+    """Whether `other` is how NCCL's log prints the value `text`: numbers and levels are printed as parsed."""
     return other == text or other == str(number(text).value) or other == level(text)
 
 
 def _hardware(evidence: Evidence) -> dict[str, Any]:
-    """Return the hardware facts of the manifest, completed with the devices that NCCL's log lists."""
+    """Return the hardware facts of the manifest, with the HCAs that NCCL's log lists if it has none."""
     manifest = evidence.run.manifest if evidence.run else {}
     hardware = manifest.get("hardware")
     facts = dict(hardware) if isinstance(hardware, dict) else {}
@@ -138,5 +137,5 @@ def _backend(evidence: Evidence) -> str | None:
 
 
 def interfaces(text: str) -> list[str]:
-    """Names in `[0]eth0:10.0.0.1<0> [1]docker0:172.17.0.1<0>`."""
+    """Return the names in `[0]eth0:10.0.0.1<0> [1]docker0:172.17.0.1<0>`."""
     return _INTERFACE.findall(text)

@@ -1,5 +1,5 @@
-"""Rules about one variable. Its name: unknown, removed, older than its replacement, newer than the NCCL in use. Its
-value: numbers that NCCL misreads, words in the wrong case, values out of range.
+"""Rules about one variable. Its name may be unknown, removed, renamed, or newer than the NCCL in use. Its value may be
+a number that NCCL misreads, a word in the wrong case, or out of range.
 """
 
 import re
@@ -11,14 +11,14 @@ from diagnostics.analysis.environment.situation import Change, Lint, Severity, S
 from diagnostics.contract.suggest import nearest
 
 CLOSE = 0.8
-"""Similarity (difflib's ratio of the names behind NCCL_, 0 to 1) from which a name is taken for a slip."""
+"""Minimum similarity (difflib's ratio of the names without NCCL_, 0 to 1) at which a name counts as misspelled."""
 JUDGED = ("TORCH_", "GLOO_", "PYTORCH_")
-"""Prefixes with more names than any catalogue holds: judged only when they resemble a known one."""
-CLOSE_JUDGED = 0.9  # Stricter than CLOSE, as most names with these prefixes are right and unknown. A convention.
+"""Prefixes with more names than any catalogue holds: such names are reported only if they resemble a known one."""
+CLOSE_JUDGED = 0.9  # Stricter than CLOSE, as most unknown names with these prefixes are right. A convention.
 
 
 def check_name(name: str, where: Situation) -> Iterator[Lint]:
-    """Yield what is wrong with the name of one variable that is set."""
+    """Yield the lints about the name of a variable that is set."""
     book = catalogue()
     variable, version = book.find(name), where.nccl_version
     if variable is not None:
@@ -35,7 +35,7 @@ def check_name(name: str, where: Situation) -> Iterator[Lint]:
 
 
 def _nccl(name: str, where: Situation, book: Catalogue) -> Iterator[Lint]:
-    """Yield a name that NCCL's newest release does not read."""
+    """Yield the lint about a name with the prefix NCCL_ that the newest release of NCCL does not read."""
     if name in book.foreign or name.startswith(book.foreign_prefixes):
         return
     if name in book.legacy:
@@ -63,28 +63,27 @@ def _renamed(severity: Severity, name: str, rule: str, successor: str, **values:
 
 
 def meant_by(name: str, candidates: Iterable[str], close: float) -> str:
-    """Return the name most similar to `name`; empty if none is close. The prefix (`NCCL_`) is not compared."""
+    """Return the candidate most similar to `name`; empty if none is close. The prefix (`NCCL_`) is not compared."""
     prefix, _, word = name.partition("_")
     names = {candidate.removeprefix(f"{prefix}_"): candidate for candidate in candidates}
     return next((names[near] for near in nearest(word, names, 1, close)), "")
 
 
 _OFF_WORDS = frozenset({"off", "no", "n", "false", "f", "none", "disable", "disabled"})
-"""What means 0 to whoever types it; that NCCL reads 0 is then no surprise."""
+"""Words by which a user means 0, which is also what NCCL reads."""
 _BLANKS_THEMSELVES = frozenset({"interface", "hca", "gloo_interface"})
-"""Types whose own check says what a blank does to a name."""
+"""Types whose own check handles spaces around a name."""
 _BLANKS_ALLOWED = frozenset({"NCCL_DEBUG_TIMESTAMP_FORMAT"})
 _NUMBERS = frozenset({"int", "torch_int"})
-"""Types whose reader skips blanks."""
+"""Types whose parser ignores leading spaces."""
 _BRACKETS = re.compile(r"\[[^\[\]]*\]?")
-_PORTS = range(1, 65536)  # Those of TCP.
-_DIGITS = 20
-"""Of a port that are read and shown."""
+_PORTS = range(1, 65536)  # Ports of TCP.
+_DIGITS = 20  # Maximum number of digits of a port that are read and shown.
 _ON_WORDS = frozenset({"on", "yes", "y", "true", "t", "enable", "enabled"})
 
 
 def check_value(name: str, text: str, where: Situation) -> Iterator[Lint]:
-    """Yield what is wrong with the value of one known variable. An empty value means unset and is always valid."""
+    """Yield the lints about the value of a known variable. An empty value means unset and is always valid."""
     variable = catalogue().find(name)
     if variable is None or not text:
         return
@@ -116,7 +115,7 @@ def _integer(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
         yield lint_of("error", name, "octal" if read.octal else "number_cut", text=text, value=read.value)
     elif name == "NCCL_IB_TIMEOUT" and not 0 < read.value < 32:
         yield lint_of("warning", name, "infinite_timeout", value=read.value)
-    # -1 and -2 are NCCL's own words for `choose by yourself`, unless the range itself goes below 0.
+    # -1 and -2 mean "chosen by NCCL", unless the range itself contains negative numbers.
     elif not _allowed(variable, read.value) and (read.value not in (-1, -2) or (variable.low or 0) < 0):
         yield lint_of("warning", name, "out_of_range", value=read.value)
 
@@ -180,7 +179,7 @@ def _torch_int(variable: Variable, text: str, where: Situation) -> Iterator[Lint
 
 
 def _allocator(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
-    """Keys of `key:value,key:[value,...]`, without what stands in brackets."""
+    """Yield the misspelled keys of `key:value,key:[value,...]`; the contents of brackets are ignored."""
     allowed = catalogue().allocator_keys
     keys = [part.partition(":")[0].strip() for part in _BRACKETS.sub("", text).split(",")]
     for key in keys:
@@ -209,6 +208,6 @@ _SIMPLE: dict[str, tuple[Callable[[str, Variable], bool], Severity, str]] = {
     **dict.fromkeys(("file", "path"), (lambda text, _: text[0] not in "~'\"", "error", "path_sign")),
     "text": (lambda *_: True, "note", ""),
 }
-"""Type -> whether a value is valid, and the rule that one breaks which is not."""
+"""Type -> whether a value is valid, the severity of an invalid one, and the rule that it breaks."""
 TYPES = frozenset(_CHECKS) | frozenset(_SIMPLE)
-"""The types that the catalogue may use."""
+"""All types that the catalogue may use."""

@@ -1,4 +1,4 @@
-"""What the linter's rules share: the type of a lint, and the variables with the facts of the machine."""
+"""Types that the linter's rules share: a lint, and the variables with the facts of the machine."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -9,24 +9,24 @@ from diagnostics.analysis.environment.catalogue import Version
 from diagnostics.analysis.environment.values import number
 
 Severity = Literal["error", "warning", "note"]
-"""error: the setting does not do what it says, or breaks the job; warning: it probably hurts; note: worth knowing."""
+"""error: the setting has no or another effect, or breaks the job; warning: it probably hurts; note: worth knowing."""
 
 _NVLINK_GPUS = ("SXM", "H100 80GB HBM3", "H200", "B200", "B300", "GB200", "GB300", "GH200", "DGX", "HGX")
-"""Parts of NVML's names of GPUs that are sold on NVLink boards only."""
+"""Parts of NVML's names of GPUs that are only sold on NVLink boards."""
 
 
 Value = str | int | tuple[str, ...] | tuple[int, ...] | tuple[tuple[str, tuple[int, ...]], ...]
-"""A text, a number, names, a version, or texts with the ranks that have them."""
+"""A text, a number, names, a version, or values of a variable with the ranks that have them."""
 
 
 class Change(Struct, frozen=True):
-    """A fix that leaves nothing to decide: what to unset, then what to set."""
+    """A fix that requires no decision: a variable to unset, then one to set."""
 
     unset: str = ""
     name: str = ""
     """Variable to set; empty = none."""
     value: str | None = None
-    """None: the value of the variable that is unset."""
+    """Value to set; None = the value of the variable that is unset."""
 
 
 def assign(name: str, value: str) -> Change:
@@ -35,25 +35,25 @@ def assign(name: str, value: str) -> Change:
 
 
 class Lint(Struct, frozen=True):
-    """One thing wrong with one variable: the rule that it breaks and what the rule saw; its cause has the words."""
+    """One problem of one variable: the rule that it breaks and the values that the rule found."""
 
     severity: Severity
     variable: str
     rule: str
-    """As in `diagnostics/causes/lint_texts.yaml`, which says what it means."""
+    """A key of `diagnostics/causes/lint_texts.yaml`, which has the message."""
     change: Change | None = None
-    """None where something is left to decide."""
+    """None if the fix requires a decision."""
     values: tuple[tuple[str, Value], ...] = ()
-    """What the rule saw, by name, ascending."""
+    """The values that the rule found, sorted by name."""
 
 
 def lint_of(severity: Severity, variable: str, rule: str, change: Change | None = None, **values: Value) -> Lint:
-    """Return a lint with what its rule saw."""
+    """Return a lint with the values that its rule found."""
     return Lint(severity, variable, rule, change, tuple(sorted(values.items())))
 
 
 class Situation(Struct, frozen=True):
-    """The variables of a process and the facts that rules need; None = not known, never assumed."""
+    """The variables of a process and the facts that rules need; None = unknown."""
 
     variables: Mapping[str, str]
     nccl_version: Version | None
@@ -83,12 +83,12 @@ class Situation(Struct, frozen=True):
 def situation(
     variables: Mapping[str, str], nccl_version: Version | None, nnodes: int | None, hardware: Mapping[str, Any]
 ) -> Situation:
-    """Take what is usable from a description of the machine.
+    """Combine a process's variables with the valid facts of a description of the machine.
 
     Args:
         variables: name -> text, of one process.
         nccl_version: as (2, 27, 3).
-        nnodes: nodes of the job.
+        nnodes: number of nodes of the job.
         hardware: any of `nproc` (ranks on the node), `interfaces`, `infiniband` (lists of names), `nvlink` (bool),
             `gpus` (list of {"name": ...}) and `missing_files`, `missing_folders` (names of variables), as in
             dtk's manifest.

@@ -1,8 +1,7 @@
-"""How NCCL, torch and gloo parse the text of a variable. Knows types, not names; judges nothing. Reads nccl.conf as
-well.
+"""Parses values of variables and the file nccl.conf in the way NCCL, torch and gloo do. Knows types, not names.
 
-NCCL rejects almost nothing: a number is C's strtoll with base 0 whose end pointer is ignored, so `true` is 0,
-`1k` is 1 and `010` is 8. torch raises on what it does not know.
+NCCL rejects almost nothing: it parses a number by C's strtoll with base 0 and ignores the rest, so `true` is 0, `1k` is
+1 and `010` is 8. torch raises an error for a value that it does not know.
 """
 
 import re
@@ -14,28 +13,28 @@ from diagnostics.analysis.environment.catalogue import catalogue
 LEVELS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
 """Distances within a node, nearest first, as NCCL spells them; compared with case."""
 OLD_LEVELS = ("LOC", "PIX", "PXB", "PHB", "SYS")
-"""What the numbers 0 to 4 meant; larger ones are SYS."""
+"""Meaning of the numbers 0 to 4; larger ones are SYS."""
 TRUE_WORDS = frozenset({"y", "yes", "1", "t", "true"})
 FALSE_WORDS = frozenset({"n", "no", "0", "f", "false"})
-"""What torch takes as a bool, in any case."""
+"""Words that torch accepts as a bool, in upper or lower case."""
 FUNCTIONS = frozenset({"broadcast", "reduce", "allgather", "reducescatter", "allreduce"})
-"""What may stand before the colon in NCCL_ALGO and NCCL_PROTO, in any case."""
+"""Functions allowed before the colon in NCCL_ALGO and NCCL_PROTO, in upper or lower case."""
 MAX_HCAS = 32  # NCCL's MAX_IB_DEVS (src/transport/net_ib.cc).
 _NUMBER = re.compile(r"[ \t\n\v\f\r]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 _STOI = re.compile(r"[ \t\n\v\f\r]*[+-]?[0-9]+")
 
 
 class Number(Struct, frozen=True):
-    """What strtoll makes of a text."""
+    """A number as strtoll parses it."""
 
     value: int
-    """0 when there is no digit."""
+    """0 if the text does not begin with a number."""
     digits: bool
-    """Whether it began with a number at all."""
+    """Whether the text begins with a number."""
     rest: str
-    """What stood behind it and was ignored."""
+    """The rest of the text, which is ignored."""
     octal: bool
-    """Whether a leading 0 made it a number to the base 8 that is not what it looks like."""
+    """Whether a leading 0 makes it an octal number whose value differs from the decimal one."""
 
 
 class Names(Struct, frozen=True):
@@ -45,7 +44,7 @@ class Names(Struct, frozen=True):
     exact: bool
     """False: each name is a prefix, so `mlx5_1` also means mlx5_10 to mlx5_19."""
     names: tuple[str, ...]
-    """For HCAs without the port."""
+    """Names of HCAs are without the port."""
 
     def selects(self, name: str) -> bool:
         """Whether an interface of this name may be used."""
@@ -54,7 +53,7 @@ class Names(Struct, frozen=True):
 
 
 def number(text: str) -> Number:
-    """Parse as C's strtoll(text, NULL, 0), clamped to 64 bits."""
+    """Parse a number like C's strtoll(text, NULL, 0), clamped to 64 bits."""
     match = _NUMBER.match(text)
     if match is None:
         return Number(0, False, text, False)
@@ -66,7 +65,7 @@ def number(text: str) -> Number:
 
 
 def level(text: str) -> str | None:
-    """Return the distance level that NCCL reads from the text, or None if NCCL silently ignores it."""
+    """Return the distance level that NCCL reads from the text, or None if NCCL silently ignores the text."""
     if text in LEVELS:
         return text
     if text[:1].isascii() and text[:1].isdigit():
@@ -75,7 +74,7 @@ def level(text: str) -> str | None:
 
 
 def names(text: str, hca: bool = False) -> Names:
-    """`eth0,eth1`, `=eth0`, `^docker,lo`, `^=lo`; for HCAs each name may carry `:port` and more."""
+    """Parse `eth0,eth1`, `=eth0`, `^docker,lo` or `^=lo`; `:port` and what follows is removed from names of HCAs."""
     exclude = text.startswith("^")
     exact = text.removeprefix("^").startswith("=")
     parts = [part.split(":")[0] if hca else part for part in text[exclude + exact :].split(",")]
@@ -83,7 +82,7 @@ def names(text: str, hca: bool = False) -> Names:
 
 
 def words(text: str) -> list[str]:
-    """Return the members of a comma list without the `^` that negates it."""
+    """Return the members of a comma-separated list without the `^` that negates it."""
     return [word for word in text.removeprefix("^").split(",") if word]
 
 
@@ -110,20 +109,19 @@ def torch_int(text: str) -> int | None:
 
 
 class ConfFile(Struct, frozen=True):
-    """The content of one file."""
+    """The content of an nccl.conf."""
 
     variables: dict[str, str]
-    """The first of several values counts; the environment of the process wins over all."""
+    """The first of several values counts. The environment of the process takes precedence over the file."""
     oddities: tuple[tuple[int, str], ...]
-    """(line number from 1, what is odd about it)."""
+    """(line number from 1, problem)."""
     lines: dict[str, int]
-    """Line number by variable."""
+    """Variable -> line number."""
 
 
 def parse_conf(text: str) -> ConfFile:
-    """Read lines `NAME=value` as NCCL does: nothing is trimmed, no quotes, no `export`; `#` only begins a line.
-
-    Blanks and the carriage return of Windows' line ends stay in the value; of known names `rules_values` judges them.
+    """Parse lines `NAME=value` as NCCL does: nothing is trimmed, quotes and `export` have no meaning, `#` only begins a
+    line. Spaces and carriage returns stay in the value; for known names, `rules_values` reports them.
     """
     variables: dict[str, str] = {}
     oddities: list[tuple[int, str]] = []
