@@ -62,10 +62,7 @@ class Options(Struct, frozen=True):
 def diagnose(path: Path, options: Options | None = None, source: str = "") -> Report:
     """Diagnose a run folder, or the files of any job.
 
-    Args:
-        path: a folder or a file.
-        options: limits, custom trees, progress.
-        source: name of the path in the report; default: `path`.
+    `source` is the name of the path in the report.
 
     Raises:
         DiagnosticsError: `path` contains no evidence, or a tree file is invalid.
@@ -150,11 +147,7 @@ def decide(
 ) -> tuple[list[Finding], dict[str, object]]:
     """Decide every cause; a failure in one of them does not affect the others.
 
-    Args:
-        registry: all causes and detectors.
-        evidence: evidence of the job.
-        tell: called with a line of progress for each cause.
-        instead: analysis of a cause -> its replacement, for a caller with more information than the files.
+    `instead` replaces the analysis of a cause, for a caller with more information than the files.
 
     Returns:
         the findings, and the measures for the report.

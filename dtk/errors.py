@@ -46,10 +46,7 @@ class OwnRankError(DtkError):
 def refused(what: str, fix: str = "", *damaged: type[Exception]) -> Iterator[None]:
     """Convert an OSError of the block into a DtkError of one line.
 
-    Args:
-        what: what went wrong.
-        fix: what to do about it; may be empty.
-        damaged: further exceptions to convert, such as ValueError for a damaged file.
+    `damaged` are further exceptions to convert, such as ValueError for a damaged file.
 
     Raises:
         DtkError: `what`, and the reason in one line.

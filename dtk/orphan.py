@@ -21,9 +21,6 @@ def end_with(parent: int) -> None:
     """Terminate this process when its parent has exited: after SIGKILL a launcher cannot terminate its ranks.
 
     On Linux the kernel does it, even while an import or a native call holds the GIL; elsewhere a thread does.
-
-    Args:
-        parent: process id of the launcher, which may already have exited.
     """
     killed_with(parent)
     threading.Thread(target=_watch, args=(parent,), name="orphan-watch", daemon=True).start()

@@ -19,11 +19,6 @@ def declared(file: str, facts: Callable[[Any], F], decide: Callable[[F], Finding
 
     The YAML file next to the module holds the other fields of `Cause` under `cause`. `explained_by` may name groups of
     `declared.yaml`; the text of `example` may be under `example` at the end of the file.
-
-    Args:
-        file: `__file__` of the module.
-        facts: builds the facts from the evidence.
-        decide: decides from the facts; returns one finding or several.
     """
 
     def findings(built: F) -> list[Finding]:

@@ -2,12 +2,7 @@
 
 
 class DiagnosticsError(Exception):
-    """An error printed as one line on stderr, with exit code 2.
-
-    Args:
-        what: what happened.
-        fix: what to type or do next.
-    """
+    """An error printed as one line on stderr, with exit code 2."""
 
     def __init__(self, what: str, fix: str = "") -> None:
         super().__init__(f"{what}; {fix}" if fix else what)

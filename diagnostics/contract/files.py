@@ -34,9 +34,7 @@ def inside(root: Path) -> Iterator[None]:
 def open_regular(path: str | Path, *, follow: bool = True) -> BinaryIO:
     """Open a file for reading. Never blocks on a pipe or a device: the descriptor is checked before the first read.
 
-    Args:
-        path: the file.
-        follow: whether links are allowed, as for a user's file; records of a run are never links, nor leave `inside`.
+    `follow` allows links, as for a user's file; records of a run are never links, nor leave `inside`.
 
     Raises:
         OSError: it cannot be opened, or is not a regular file.
@@ -102,11 +100,7 @@ def read_json(path: str | Path, most_bytes: int = MOST_BYTES, *, follow: bool = 
 
 
 def table_beside(module: str) -> Any:
-    """Return the plain values of the YAML file of the same name next to a module.
-
-    Args:
-        module: its `__file__`.
-    """
+    """Return the plain values of the YAML file of the same name next to a module."""
     return read_table(Path(module).with_suffix(".yaml"))
 
 

@@ -25,9 +25,7 @@ def typed(path: Path) -> Path:
 def command(*arguments: object, name: str = "dtk") -> str:
     """Return a command line for a shell in this directory, quoted where necessary.
 
-    Args:
-        arguments: arguments after the name.
-        name: console script whose package also supports `python -m`.
+    `name` is a console script whose package also supports `python -m`.
     """
     return " ".join([_program(name), *(shlex.quote(str(argument)) for argument in arguments)])
 

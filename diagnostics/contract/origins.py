@@ -69,11 +69,7 @@ def at_key(plain: object, key: str, default: Any = None) -> Any:
 def add_typed(origins: Origins, key: str, text: str, removes: bool = False) -> None:
     """Add an override of a key, or of the section of that name.
 
-    Args:
-        origins: changed in place.
-        key: dotted key.
-        text: the override as typed.
-        removes: whether it deletes the key, which restores the schema's default.
+    Changes `origins` in place. `removes` deletes the key, which restores the schema's default.
     """
     for name in {key, *(name for name in origins.values if name.startswith(f"{key}."))}:
         settings = origins.keys.setdefault(name, [])

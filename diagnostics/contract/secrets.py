@@ -62,12 +62,7 @@ def is_secret(name: str) -> bool:
 
 
 def masked(value: Any, name: str = "") -> Any:
-    """Return JSON values with secrets masked and the others unchanged.
-
-    Args:
-        value: nested dicts and lists.
-        name: key of the value.
-    """
+    """Return JSON values with secrets masked and the others unchanged."""
     if isinstance(value, dict):
         return value if name == "secrets" else {key: masked(item, str(key)) for key, item in value.items()}
     if isinstance(value, list | tuple):

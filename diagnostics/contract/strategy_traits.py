@@ -48,9 +48,7 @@ UNKNOWN = StrategyTraits()
 def strategy_traits(manifest: Mapping[str, Any], config: Mapping[str, Any]) -> StrategyTraits:
     """Read the traits of a run's strategy.
 
-    Args:
-        manifest: content of manifest.json; untrusted, so values of other types are ignored.
-        config: content of config.yaml.
+    Both files are untrusted, so values of other types are ignored.
     """
     section = config.get("strategy")
     name = section.get("name") if isinstance(section, Mapping) else None

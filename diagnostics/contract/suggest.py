@@ -10,12 +10,8 @@ _TIE = 0.1  # Names with a larger distance to the best match are omitted.
 def nearest(word: str, candidates: Iterable[str], limit: int = 3, close: float = _CLOSE, dot: str = ".") -> list[str]:
     """Return candidates that resemble `word`, best first.
 
-    Args:
-        word: the typed word, possibly dotted.
-        candidates: valid names.
-        limit: maximum number of results.
-        close: minimum similarity.
-        dot: separator of a name's parts; `/` for files in one folder, whose names are not split.
+    `close` is the minimum similarity; `dot` separates the parts of a name (`/` for files in one folder, whose names are
+    not split).
     """
     section, _, leaf = word.rpartition(dot)
     scores = {}

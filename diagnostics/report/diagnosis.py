@@ -39,11 +39,8 @@ _DRAWN: dict[str, Callable[[Report], doc.Block | None]] = {
 def document(report: Report, *, brief: bool = False, page: str = "", files: str = "") -> doc.Document:
     """Return the document of a diagnosis.
 
-    Args:
-        report: the findings.
-        brief: only the first screen of a terminal.
-        page: path of the page, printed at the end on a terminal.
-        files: diagnosed folder, relative to the page, for links to the evidence; empty for no links.
+    `brief` is only the first screen of a terminal, which ends with the path of the `page`; `files` is the diagnosed
+    folder, relative to the page, to which the evidence links.
     """
     tone = _TONES.get(report.outcome, "bad")
     heading = overview.headline(report)

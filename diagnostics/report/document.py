@@ -383,13 +383,8 @@ def axis(
 ) -> Axis:
     """Return an axis that includes all values.
 
-    Args:
-        text: formats a value.
-        values: at least one; on a logarithmic axis above 0.
-        log: logarithmic.
-        room: beyond the outermost values: a factor on a logarithmic axis, else 1 + the share of their distance.
-        ticks: labelled values.
-        base: as in `Axis`.
+    `room` beyond the outermost values is a factor on a logarithmic axis, else 1 + the share of their distance; `base`
+    as in `Axis`.
     """
     low, high = min(all_values := list(values)), max(all_values)
     if log:
@@ -407,11 +402,7 @@ def round_above(width: float) -> float:
 def round_values(low: float, high: float, most: int, base: float = 10.0) -> list[float]:
     """Return at least two round values from `low` to `high`, at most `most` + 1; of equal ends that one.
 
-    Args:
-        low: lower end.
-        high: upper end.
-        most: steps between the values, 4 or more.
-        base: as in `Axis`.
+    `most`, 4 or more, counts the steps between them; `base` as in `Axis`.
     """
     if not high - low > _LEAST:
         return [low]

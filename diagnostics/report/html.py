@@ -18,10 +18,7 @@ _STATUSES = {"confirmed": "bad", "undecided": "warn", "ruled_out": "soft"}
 def render(document: doc.Document, style: Markup = _NONE, script: Markup = _NONE) -> str:
     """Return the document as an HTML page.
 
-    Args:
-        document: the content.
-        style: CSS rules that follow the default ones.
-        script: script of a page that is served and refetches itself, which replaces the script of a report.
+    `style` follows the default rules; `script` replaces that of a report on a page that is served and refetches itself.
     """
     script_of_page = script or (_file("page.js") if document.interactive else None)
     badge, tone = document.badge

@@ -26,10 +26,7 @@ _ALARM = "31"
 def listing(runs: Sequence[Run], *, columns: int | None, colour: bool) -> str:
     """One line a run under a heading. Written by hand: a table library takes seconds for ten thousand.
 
-    Args:
-        runs: in display order.
-        columns: width of the terminal, which limits the columns; None for a pipe: all columns.
-        colour: use ANSI colours.
+    `columns` is the width of the terminal, which limits the columns shown; None for a pipe: all of them.
     """
     rows = [COLUMNS, *(cells_of(run) for run in runs)]
     widths = [min(_WIDEST, max(len(row[i]) for row in rows)) for i in range(len(COLUMNS))]

@@ -25,9 +25,7 @@ _OUTCOMES = tuple(name for name in get_args(Outcome) if name not in ("healthy", 
 def load(path: Path, decided: Collection[str] | None = None) -> Tree:
     """Load one tree.
 
-    Args:
-        path: the YAML file.
-        decided: causes decided by detectors; None to accept any id.
+    `decided` are the causes that detectors decide; None accepts any id.
 
     Raises:
         DiagnosticsError: it is unreadable or invalid; the message names the file and the location.

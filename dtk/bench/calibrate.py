@@ -27,11 +27,7 @@ def calibrate(
 ) -> Hardware:
     """Measure with all ranks working simultaneously, as in training, and store the result as `measured`.
 
-    Args:
-        device: auto, cpu or cuda.
-        ranks: number of ranks on this machine; on CUDA at most one per device.
-        seconds: measuring time, divided over all figures.
-        say: called with progress messages.
+    On CUDA there is at most one rank per device; `seconds` are divided over all figures.
 
     Returns:
         The hardware that was stored in `measured_path()`.

@@ -51,12 +51,7 @@ class Launch:
 def measure(team: Team, spec: Spec, sides: Sequence[Side], repeats: int, say: Progress) -> BenchReport:
     """Measure one side, or two in turns with fresh processes each time.
 
-    Args:
-        team: starts the ranks.
-        spec: of all launches together; its `passes` and `seconds` are shared out here.
-        sides: one or two.
-        repeats: number of figures per median.
-        say: called with progress messages.
+    The `passes` and `seconds` of `spec` are those of all launches together; a median has `repeats` figures.
     """
     began_s = time.monotonic()
     rounds = repeats if len(sides) == 2 else 1

@@ -122,12 +122,7 @@ def choose(
 ) -> Chosen:
     """Compose and check the measurements.
 
-    Args:
-        overrides: of the sections `launcher` and `nccl`.
-        presets: two of the group `nccl` to compare, or none: the one that the overrides choose.
-        config_dir: folder of custom YAML files.
-        cuda_devices: number of devices on this machine.
-        local_size: ranks on this machine, where torchrun or Slurm started them.
+    `local_size` are the ranks on this machine, where torchrun or Slurm started them.
 
     Raises:
         DtkError: an override that means nothing here, no such preset, or one for another backend.

@@ -30,8 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
 def candidates(typed: list[str]) -> Iterator[str]:
     """Yield candidates for the last word; the caller filters them by prefix.
 
-    Args:
-        typed: the words after `dtk`; the last one is incomplete and may be empty.
+    The last word is incomplete and may be empty.
     """
     from dtk.commands.main import make_parser
 

@@ -14,10 +14,8 @@ Read = Callable[[RunRecord, int], float | None]
 def figures(variants: Sequence[Variant], warmup_steps: int, *, ratios: bool) -> list[Figure]:
     """Return all quantities that at least one variant has.
 
-    Args:
-        variants: with compared runs; the first of each batch is the baseline of its ratios.
-        warmup_steps: number of initial steps to exclude.
-        ratios: False omits ratios, as the runs are not comparable.
+    The first variant of each batch is the baseline of its ratios, which `ratios=False` omits, as the runs are not
+    comparable.
     """
     rows = [
         Figure(key, *texts, DEFINITIONS[key], less, tuple(_cells(key, read, variants, warmup_steps, ratios)))

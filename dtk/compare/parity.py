@@ -37,11 +37,8 @@ def task(run: RunRecord) -> str:
 def checks(variants: Sequence[Variant], reference: RunRecord, *, weak: bool, tolerance: float | None) -> list[Check]:
     """Return every condition, over all compared runs.
 
-    Args:
-        variants: with compared runs.
-        reference: the run that the others are compared with.
-        weak: whether the global batch grows with the ranks, so that its effects are not compared.
-        tolerance: relative tolerance of losses; None derives it from the dtype.
+    With `weak` the global batch grows with the ranks, so its effects are not compared. Without `tolerance`, that of the
+    losses follows from the dtype.
     """
     runs = [(variant.label, run) for variant in variants for run in variant.compared]
     several = [(label, run) for label, run in runs if run.world_size > 1]  # One rank alone fits every reduction.

@@ -50,8 +50,7 @@ class Estimate(Struct, frozen=True):
 def estimate(values: Sequence[float]) -> Estimate:
     """Return the median and its interval.
 
-    Args:
-        values: repeats of one figure; for an interval of fewer than six, all above 0.
+    For an interval of fewer than six values, all must be above 0.
 
     Raises:
         ValueError: there are no values.

@@ -23,12 +23,7 @@ STOLEN_PERCENT = 5.0  # CPU that the hypervisor gave to other machines.
 def surrounded(run: RunRecord, begin_s: float, end_s: float, step_time_s: float, limits: Limits) -> RunRecord:
     """Return the run with the samples between two points in time, on all nodes.
 
-    Args:
-        run: receives energy_j, clocks_mhz and disturbances.
-        begin_s: start, seconds since 1970.
-        end_s: end, seconds since 1970.
-        step_time_s: duration of a step in seconds, which converts mean power to energy.
-        limits: limits of the files.
+    Times are in seconds since 1970; `step_time_s` converts mean power to energy.
     """
     clocks: list[float] = []
     watts: list[float] = []

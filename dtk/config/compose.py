@@ -41,11 +41,8 @@ class Composed:
 def compose(overrides: list[str], config_dir: Path | None = None, *, traced: bool = False) -> Composed:
     """Compose conf/config.yaml with overrides and check keys and types.
 
-    Args:
-        overrides: in Hydra's grammar: `strategy=ddp`, `train.steps=5`.
-        config_dir: folder of custom YAML files, which override dtk's of the same group and name, or a custom main file,
-            `DIR/NAME.yaml`.
-        traced: also trace the origin of every key, which takes 50% longer.
+    `config_dir` holds custom YAML files, which override dtk's of the same group and name, or is a custom main file,
+    `DIR/NAME.yaml`. `traced` also traces the origin of every key, which takes 50% longer.
 
     Raises:
         DtkError: an override or a YAML file is invalid.

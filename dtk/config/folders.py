@@ -46,8 +46,7 @@ def main_file(config_dir: Path | None) -> str:
 def search_path(config_dir: Path | None) -> list[Path]:
     """Return absolute folders in search order: the user's first.
 
-    Args:
-        config_dir: the user's folder, or a main file in it.
+    `config_dir` may also be a main file in it.
 
     Raises:
         DtkError: the user's folder or main file does not exist.

@@ -24,8 +24,7 @@ def description(path: Path) -> str:
 def help_text(which: str = "") -> str:
     """Return the groups of the configuration and their options as text.
 
-    Args:
-        which: empty for names only; a group or `all` for its options with descriptions.
+    `which` is empty for names only; a group or `all` for its options with descriptions.
 
     Raises:
         DtkError: the group is unknown.

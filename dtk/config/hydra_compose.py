@@ -66,10 +66,7 @@ class Merged:
 def compose_plain(overrides: Sequence[str], folders: Sequence[Path], main: str) -> dict[str, Any]:
     """Return plain values of the main file with overrides, all interpolations resolved.
 
-    Args:
-        overrides: normalised overrides in Hydra's grammar.
-        folders: absolute folders in search order; the last one is dtk's.
-        main: name of the main file, `config`.
+    Folders are absolute and in search order; the last one is dtk's.
 
     Raises:
         DtkError: Hydra, OmegaConf or YAML raised an error.

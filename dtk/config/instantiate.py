@@ -21,11 +21,8 @@ ALLOWED = ("dtk.models.*", "dtk.tasks.*", "dtk.train.callbacks.*", "dtk.train.bu
 def instantiate(target: str, arguments: dict[str, Any], allow: list[str], kind: type = object) -> Any:
     """Import `target` and call it with keyword arguments.
 
-    Args:
-        target: dotted import path of a class.
-        arguments: keyword arguments, checked against the signature before the call.
-        allow: import paths, or prefixes that end in `.*`, in addition to `ALLOWED`.
-        kind: required base class, checked before the call.
+    `allow` are import paths, or prefixes that end in `.*`, in addition to `ALLOWED`. The signature and the base class
+    `kind` are checked before the call.
 
     Raises:
         DtkError: the target is not allowed, does not exist, is not a class of this kind, or does not accept these
@@ -37,10 +34,7 @@ def instantiate(target: str, arguments: dict[str, Any], allow: list[str], kind: 
 def check_target(target: str, arguments: dict[str, Any], allow: list[str]) -> None:
     """Check what `instantiate` checks, as far as possible without importing or calling anything.
 
-    Args:
-        target: as for `instantiate`.
-        arguments: checked only if the module is already imported.
-        allow: import paths and prefixes.
+    Arguments are checked only if the module is already imported.
 
     Raises:
         DtkError: the target is not allowed, or certainly does not exist.
@@ -78,12 +72,6 @@ def _check_allowed(target: str, allow: list[str]) -> None:
 
 def find_class(target: str, arguments: dict[str, Any], allow: list[str], kind: type = object) -> Any:
     """Import the class that a target names, after every check that is possible before it is called.
-
-    Args:
-        target: dotted import path of a class.
-        arguments: keyword arguments, checked against the signature.
-        allow: import paths, or prefixes that end in `.*`, in addition to `ALLOWED`.
-        kind: required base class.
 
     Raises:
         DtkError: as `instantiate`.

@@ -17,11 +17,7 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 def trace(arguments: Sequence[str], folders: Sequence[Path], main: str, plain: dict[str, Any]) -> Origins:
     """Trace the origins of all keys.
 
-    Args:
-        arguments: normalised overrides.
-        folders: folders in search order; the last one is dtk's.
-        main: name of the main file.
-        plain: the composed configuration.
+    Folders are in search order; the last one is dtk's.
 
     Raises:
         DtkError: Hydra cannot list the files, or one has a Hydra setting that dtk does not support.

@@ -28,10 +28,7 @@ LARGEST_SWEEP = 10_000
 def normalise(overrides: Sequence[str], groups: Groups, defaults: Sequence[str]) -> list[str]:
     """Return the overrides for Hydra; if a group is given twice, the last choice takes precedence.
 
-    Args:
-        overrides: overrides as typed.
-        groups: group -> option -> file.
-        defaults: groups in the defaults list; others (custom groups) are appended with `+`.
+    Groups that are not in `defaults` (custom groups) are appended with `+`.
 
     Raises:
         DtkError: invalid syntax, an unknown option, a list without `-m`, or a setting of Hydra itself.

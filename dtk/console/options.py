@@ -17,10 +17,7 @@ Options = TypeVar("Options", bound=Any)
 class Parser(argparse.ArgumentParser):
     """Parser that reports errors in one line, like all of dtk, and wraps its help to the terminal.
 
-    Args:
-        text: name of the file with description and epilog (`help_text.read_text`), read when help is asked for.
-        values: for the placeholders in that text.
-        options: of argparse.
+    `text` names the file with description and epilog (`help_text.read_text`), which is read when help is asked for.
     """
 
     def __init__(
@@ -81,12 +78,8 @@ def add_options(parser: argparse._ActionsContainer, table: Mapping[str, Any], **
 
     A text alone is a flag, or a common option (options.toml) with a help of its own; `true` is a common option as it
     is. `whole = [least, most]` and `above_zero = most` bound a number, whose default ends the help; options with the
-    same `either` exclude each other.
-
-    Args:
-        parser: parser that receives the options.
-        table: table of the options.
-        values: replacements of `{name}`: within a text, a sequence is joined; alone, any object.
+    same `either` exclude each other. `{name}` is replaced by its value: within a text, a sequence is joined; alone, any
+    object.
     """
     common, groups = read_options(__file__), dict[str, argparse._ActionsContainer]()
     for name, entry in table.items():
@@ -129,12 +122,8 @@ def add_command(
 ) -> Parser:
     """Add a subcommand.
 
-    Args:
-        commands: receives the command.
-        name: of the command; also of its help text (`help_text.read_text`), unless the table has another `text`.
-        table: help, usage, text, defaults and options, all but the first optional.
-        run: runs the command; None prints its help.
-        values: replacements of `{name}` in the options and in the help text.
+    Its table has help, usage, text, defaults and options, all but the first optional. A command without `run` prints
+    its help.
     """
     about, text = str(table["help"]), str(table.get("text", name))
     parser: Parser = commands.add_parser(name, text=text, values=values, help=about, usage=table.get("usage"))

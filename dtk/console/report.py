@@ -23,12 +23,7 @@ def hand_over(
 ) -> None:
     """Write the page of `--html`, then put the report on standard output.
 
-    Args:
-        arguments: with `json`, and perhaps `html`, `markdown` and `color`.
-        report: the report.
-        as_json: converts the report to JSON values.
-        document: converts the report to a document.
-        named: options of the terminal document; `page=True` is replaced by the path of the page, if written.
+    `page=True` among the options of the terminal document is replaced by the path of the page, if written.
 
     Raises:
         DtkError: writing failed; an error of the page is raised after the text is written.

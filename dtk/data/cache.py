@@ -52,11 +52,9 @@ Builder = Callable[[Writer], dict[str, Any]]
 def cached(key: str, dtype: np.dtype[Any], build: Builder) -> Cached:
     """Return the array of this key, building it if it is not in the cache.
 
-    Args:
-        key: letters and digits; must depend on everything that determines the content.
-        dtype: dtype of the array.
-        build: writes the values and returns their metadata. Its exceptions propagate, except for OSError, which counts
-            as a failure of the cache.
+    The key consists of letters and digits, and must depend on everything that determines the content. `build` writes
+    the values and returns their metadata; its exceptions propagate, except for OSError, which counts as a failure of
+    the cache.
 
     Raises:
         DtkError: neither the cache nor the temporary folder can be written.

@@ -82,11 +82,7 @@ def _ulysses(axis: Axis, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Ten
 def declare(config: Config, mesh: Mesh, accumulation_steps: int, blocks: range | None = None) -> list[Collective]:
     """Return what the ranks of a `cp` group send each other in a step.
 
-    Args:
-        config: with a model of blocks and a resolved batch.
-        mesh: mesh of the job.
-        accumulation_steps: micro-batches per optimizer step.
-        blocks: blocks of a pipeline stage; None = the whole model.
+    `blocks` are those of a pipeline stage; None = the whole model.
     """
     if mesh.cp == 1:
         return []

@@ -38,13 +38,8 @@ def declare(config: Config, mesh: Mesh, accumulation_steps: int, blocks: range |
 
     An all_to_all counts the rows of the rank's own tokens, sent or returned, including those it sends to itself. How
     many rows it receives depends on routing, unless a capacity fixes it; summed over all ranks both are the same.
-    Experts are balanced over whole sequences: the loads are summed over cp, and over tp.
-
-    Args:
-        config: with a resolved batch.
-        mesh: mesh of the job.
-        accumulation_steps: micro-batches per optimizer step.
-        blocks: blocks of a pipeline stage; None = the whole model.
+    Experts are balanced over whole sequences: the loads are summed over cp, and over tp. `blocks` are those of a
+    pipeline stage; None = the whole model.
     """
     model, every = config.model, config.train.activation_checkpoint_every
     if model.architecture != "moe":

@@ -68,11 +68,7 @@ class Shared:
 def shared_parameters(model: nn.Module, axis: Axis, ranks: list[int], names: Iterable[str]) -> Shared | None:
     """Return the parameters that this rank shares, which count on the first stage; None if it shares none.
 
-    Args:
-        model: wrapped, with this rank's parameters.
-        axis: mesh axis of the pipeline.
-        ranks: ranks of the pipeline, in order.
-        names: modules that both ends hold.
+    `names` are the modules that both ends hold.
     """
     names = tuple(names)
     if not names or axis.rank not in (0, axis.size - 1):

@@ -72,12 +72,8 @@ def declare(
 ) -> list[Collective]:
     """Return what the ranks of a `tp` group send each other in a step.
 
-    Args:
-        config: with a model of blocks and a resolved batch.
-        mesh: mesh of the job.
-        accumulation_steps: micro-batches per optimizer step.
-        partial: local shapes of the parameters whose gradients are partial sums.
-        blocks: blocks of a pipeline stage; None = the whole model.
+    `partial` are the local shapes of parameters whose gradients are partial sums; `blocks` those of a pipeline stage
+    (None = the whole model).
     """
     if mesh.tp == 1:
         return []

@@ -64,10 +64,7 @@ class Finding:
 def found(key: str, /, *, bad: bool = False, **values: Any) -> Finding:
     """Return a finding of `findings.yaml` with its remedy, if it has one.
 
-    Args:
-        key: of the finding.
-        bad: whether it is a failure or a warning, if the table does not state it.
-        values: values of the placeholders.
+    `bad` makes it a failure, if the table does not state it.
     """
     texts = {part: text.format(**values) for part, text in _findings()[key].items()}
     status: Status = "failure" if bad or "failure" in texts else "warning"
@@ -100,12 +97,7 @@ def judged(
 ) -> Result:
     """Combine findings into one result: the most severe first, each remedy once.
 
-    Args:
-        findings: warnings and failures; none of them = ok.
-        fine: the summary if nothing is found.
-        details: further lines, shown after the findings that the summary omits.
-        measures: measured values for programs.
-        common: values that must be equal on all nodes.
+    `details` follow the findings that the summary omits; `common` values must be equal on all nodes.
     """
     ranked = sorted(findings, key=lambda finding: -SEVERITY.index(finding.status))
     remedies = tuple(dict.fromkeys(finding.remedy for finding in ranked if finding.remedy is not None))

@@ -58,12 +58,7 @@ def variables() -> dict[str, str]:
 
 
 def agreement(nodes: Sequence[Node], of_node: Mapping[int, Mapping[str, str]]) -> Result:
-    """Check that versions, limits and variables are the same on all nodes.
-
-    Args:
-        nodes: with the `common` values of their checks.
-        of_node: number of a node -> its variables.
-    """
+    """Check that versions, limits and variables are the same on all nodes."""
     values: dict[int, dict[str, str]] = {}
     for node in nodes:
         common = {name: value for made in node.made for name, value in made.result.common.items()}

@@ -20,9 +20,7 @@ BETWEEN = {
 def chosen(only: Iterable[str], skip: Iterable[str]) -> tuple[tuple[Check, ...], frozenset[str]]:
     """Return the checks to run on each node, and the names of those to run between nodes.
 
-    Args:
-        only: names of checks or topics, each may be a comma-separated list; empty = all.
-        skip: the same, excluded afterwards.
+    Both hold names of checks or topics, each may be a comma-separated list; no `only` means all.
 
     Raises:
         DtkError: a name is unknown, or no check is left.

@@ -84,9 +84,7 @@ def from_plain(plain: dict[str, Any]) -> Made:
 def document(report: Report, *, verbose: bool = False) -> doc.Document:
     """Return the document: a table for each node, the checks between nodes, and the totals.
 
-    Args:
-        report: the report.
-        verbose: include details of passed checks, and one line for each check that does not apply.
+    `verbose` includes details of passed checks, and one line for each check that does not apply.
     """
     several = len(report.nodes) > 1
     blocks: list[doc.Block] = []

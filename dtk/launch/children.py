@@ -48,12 +48,7 @@ class Failed:
 
 
 class Children:
-    """Ranks of one launch on this machine; a context manager.
-
-    Args:
-        arguments: arguments of the Python interpreter.
-        environments: rank -> all its variables.
-    """
+    """Ranks of one launch on this machine; a context manager."""
 
     def __init__(self, arguments: Sequence[str], environments: Mapping[int, Mapping[str, str]]) -> None:
         self.arguments = arguments

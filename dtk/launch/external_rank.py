@@ -17,9 +17,7 @@ from dtk.rank.worker import work
 def join(launcher: str, decide: Callable[[], cluster.Shared]) -> int:
     """Join the other ranks, let rank 0 decide, and train.
 
-    Args:
-        launcher: `torchrun` or `slurm`.
-        decide: called on rank 0, and after a restart by torchrun only if nothing was decided before.
+    `decide` is called on rank 0, and after a restart by torchrun only if nothing was decided before.
 
     Raises:
         DtkError: on every rank, if rank 0 cannot continue.

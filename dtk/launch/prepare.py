@@ -29,11 +29,8 @@ def compose_point(
 ) -> Resumed:
     """Compose one point from its overrides, and check what does not depend on the number of ranks.
 
-    Args:
-        overrides: in Hydra's grammar.
-        config_dir: folder of custom YAML files.
-        earlier: a run folder whose configuration is used instead of conf/.
-        trust: accept a folder that others own or can write to.
+    `earlier` is a run folder whose configuration is used instead of conf/; `trust` accepts one that others own or can
+    write to.
 
     Raises:
         DtkError: an override or a file is invalid.

@@ -14,13 +14,9 @@ def rank_variables(
 ) -> dict[str, str]:
     """Return the variables that the ranks need before they create a communicator; the user's values take precedence.
 
-    Args:
-        config: resolved for the ranks of the job.
-        paths: the run folder, as the ranks see it.
-        here: environment of the process that starts the ranks, or of the rank itself; None if they start elsewhere,
-            where each adds what depends on its machine.
-        threads: CPU threads per rank; 0 = each rank sets them itself.
-        one_machine: whether all ranks run on this machine, so that loopback is sufficient.
+    `here` is the environment of the process that starts the ranks, or of the rank itself; None if they start elsewhere,
+    where each adds what depends on its machine. With 0 `threads` each rank sets them itself. On `one_machine` loopback
+    suffices.
 
     Raises:
         DtkError: the preset requires a key that is not set.

@@ -24,10 +24,6 @@ ModelConfig = GPTConfig | LlamaConfig | EncoderConfig | CustomModelConfig
 def build_model(config: ModelConfig, allow_targets: list[str]) -> nn.Module:
     """Build the model on the current default device (under `torch.device("meta")` without memory).
 
-    Args:
-        config: one of the four kinds of the model section, checked by `dtk.config.checks`.
-        allow_targets: import paths, or prefixes ending in `.*`, that `_target_` may name.
-
     Raises:
         DtkError: the `_target_` is not allowed, not found or not an nn.Module, or does not accept its arguments.
     """

@@ -71,13 +71,8 @@ class SelfAttention(Cuttable):
     ) -> Tensor:
         """Map queries [batch, heads, sequence, head width] to the same shape; `k` and `v` may have fewer, shared heads.
 
-        Args:
-            q: queries.
-            k: keys.
-            v: values.
-            mask: bool, broadcastable to [batch, heads, sequence, sequence]; true = may be attended.
-            dropout: probability.
-            causal: whether a token attends only to itself and earlier ones.
+        `mask` is bool, broadcastable to [batch, heads, sequence, sequence]; true = may be attended. With `causal`, a
+        token attends only to itself and earlier ones.
         """
         if self.core is not None:
             return self.core(q, k, v, dropout)

@@ -27,11 +27,8 @@ def write_safetensors(
 ) -> None:
     """Write named tensors. The file is renamed to its final name only when it is complete.
 
-    Args:
-        path: path of the file; its folder must exist.
-        shapes: shape of every tensor by name, for the header.
-        tensors: each of these names once, in any order; only one is in memory at a time.
-        dtypes: stored dtypes other than float32, by name; see `stored_dtype`.
+    `tensors` has each name of `shapes` once, in any order; only one is in memory at a time. `dtypes` are the stored
+    ones other than float32; see `stored_dtype`.
 
     Raises:
         OSError: the folder is full or read-only.

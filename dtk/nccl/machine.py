@@ -79,13 +79,7 @@ class Machine:
 
 
 def read_machine(environment: Mapping[str, str], sys: Path = SYS, root: Path = ROOT) -> Machine:
-    """Read the facts of this machine.
-
-    Args:
-        environment: variables of the process.
-        sys: mount point of sysfs.
-        root: root of the file system.
-    """
+    """Read the facts of this machine."""
     gpus, reason, driver, p2p = _gpus()
     rdma = []
     for path in kernel_entries(sys / "class" / "infiniband"):

@@ -67,10 +67,7 @@ class Rendered:
 def render(config: NCCLConfig, environment: Mapping[str, str], run: Path | None = None) -> Rendered:
     """Render the variables of a section for an environment.
 
-    Args:
-        config: the section.
-        environment: of the process that starts the ranks, or of the rank; its values and nccl.conf take precedence.
-        run: the run folder; None leaves `{run}` as it is.
+    Values of the environment and of nccl.conf take precedence; without a run folder `{run}` is left as it is.
 
     Raises:
         DtkError: a value needs a key that is not given.
@@ -124,11 +121,7 @@ def check_preset(
 ) -> None:
     """Reject a preset that does not match the backend, or names missing devices or files.
 
-    Args:
-        config: the section.
-        backend: `nccl` or `gloo`, as decided by the launcher.
-        environment: as for `render`.
-        interfaces: network interfaces of this machine; None = unknown.
+    `interfaces` are those of this machine; None = unknown.
 
     Raises:
         DtkError: for the first problem.

@@ -57,8 +57,7 @@ class BatchPlan:
     def chosen_micro_batch_size(self, least_steps: int = 1) -> int | None:
         """Return the largest valid size up to `LARGEST_CHOSEN`, or None if the ranks cannot divide the batch evenly.
 
-        Args:
-            least_steps: desired minimum of micro-batches per rank, if the batch is large enough.
+        If the batch is large enough, each rank has at least `least_steps` micro-batches.
         """
         sizes = [size for size in self.micro_batch_sizes() if size <= LARGEST_CHOSEN]
         enough = (size for size in sizes if self.samples_per_rank // size >= least_steps)

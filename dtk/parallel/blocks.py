@@ -42,9 +42,7 @@ def named_blocks(model: nn.Module) -> list[tuple[str, nn.Module]]:
 def choose_blocks(model: nn.Module, wrap: Sequence[str]) -> None:
     """Choose the modules that `wrap` names as the blocks of this model.
 
-    Args:
-        model: model that is not wrapped yet.
-        wrap: class names (`MyBlock`) or patterns of qualified names (`encoder.layers.*`).
+    They are class names (`MyBlock`) or patterns of qualified names (`encoder.layers.*`).
 
     Raises:
         DtkError: an entry matches no module.

@@ -22,10 +22,7 @@ def rows_at_once(blocks: int) -> int:
 def rounding_bytes(blocks: int, ranks: int, gathers: bool) -> int:
     """Return the peak bytes that an int8 gather or reduction holds besides its input and output.
 
-    Args:
-        blocks: blocks of a rank's shard.
-        ranks: number of ranks.
-        gathers: True for an all_gather of shards; False for a reduction, in which a rank sums the parts it receives.
+    `gathers` is True for an all_gather of shards; False for a reduction, in which a rank sums the parts it receives.
     """
     wide, own, all_of_them = 4 * BLOCK, blocks if gathers else ranks * blocks, ranks * blocks
     rounded = own * (wide + BLOCK_BYTES) + min(own, BLOCKS_AT_ONCE) * (wide + 8)

@@ -91,12 +91,8 @@ def meet(timeout_s: float) -> PrefixStore:
 def join(store: Store, device: str, backend: str, timeout_s: float, mesh: Mesh | None = None) -> Context:
     """Join the process group of all ranks.
 
-    Args:
-        store: rendezvous store of the ranks.
-        device: `cpu` or `cuda`; a rank uses device local_rank modulo the number of devices.
-        backend: `gloo` or `nccl`, for the groups that carry gradients and parameters.
-        timeout_s: timeout of collectives in seconds.
-        mesh: how the ranks are divided; None makes all ranks replicas, where nothing is trained.
+    A rank uses device local_rank modulo the number of devices; `backend` is that of the groups that carry gradients and
+    parameters. Without a mesh all ranks are replicas, as where nothing is trained.
 
     Raises:
         RuntimeError: not all ranks joined.

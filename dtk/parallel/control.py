@@ -54,12 +54,8 @@ class Agreement:
 def agree(context: Context, stop: bool, valid_targets: int, samples: int = 0, *, enough: bool = False) -> Agreement:
     """Start the exchange of one step; every rank must call it once per step.
 
-    Args:
-        context: this rank.
-        stop: whether this rank requests a stop.
-        valid_targets: number of valid targets in its part of the batch.
-        samples: sum of its mixed sample ids as int64.
-        enough: whether one of its callbacks requests a stop.
+    `samples` is the sum of this rank's mixed sample ids as int64; `enough` whether one of its callbacks requests a
+    stop.
     """
     counts = int(context.leads)  # Only one of the ranks that share the work on the same samples counts.
     words = [int(stop) + _ENOUGH * int(enough), counts * valid_targets, counts * samples]

@@ -199,12 +199,8 @@ class TopK(Compressed):
 class PowerSGD(ErrorFeedback):
     """torch's powerSGD_hook (Vogels et al. 2019), whose per-bucket memory is stored per parameter between steps.
 
-    Args:
-        group: group of the data-parallel ranks; None = all ranks.
-        parameters: trained parameters.
-        feedback: whether the error of a step is added to the next gradient.
-        rank: rank of the approximation.
-        rate: matrices that do not shrink by this factor are sent whole.
+    With `feedback` the error of a step is added to the next gradient; matrices that do not shrink by `rate` are sent
+    whole.
     """
 
     def __init__(

@@ -28,9 +28,7 @@ def is_loopback(host: str) -> bool:
 def serve_store(port: int = 0, timeout_s: float = 300.0) -> "TCPStore":
     """Open a store that listens on loopback only.
 
-    Args:
-        port: port to listen on; 0 = a free port (`store.port`).
-        timeout_s: timeout of `get` and `wait` in seconds.
+    Port 0 = a free one (`store.port`); `timeout_s` is that of `get` and `wait`.
 
     Raises:
         OSError: the port is taken.

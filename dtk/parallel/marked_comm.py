@@ -18,9 +18,7 @@ from dtk.parallel.regions import communication
 class MarkedAllGather(DefaultAllGather):  # type: ignore[misc]
     """all_gather of one unit's parameters over a mesh dimension.
 
-    Args:
-        dimension: mesh dimension.
-        secondary: size of the subgroup that gathers again for backward; 0 if there is none.
+    `secondary` is the size of the subgroup that gathers again for backward; 0 if there is none.
     """
 
     def __init__(self, dimension: str, secondary: int = 0) -> None:
@@ -58,12 +56,7 @@ class QuantizedAllGather(MarkedAllGather):
     """all_gather of a unit's shards as int8. Every rank also uses its own quantized values, so that all ranks agree.
 
     Secondary shards hold already quantized values and are sent unchanged: quantized again they would differ from
-    forward's.
-
-    Args:
-        dimension: mesh dimension.
-        sizes: elements in the shard of each parameter of the unit.
-        secondary: as in `MarkedAllGather`.
+    forward's. `sizes` are the elements in the shard of each parameter of the unit.
     """
 
     def __init__(self, dimension: str, sizes: Sequence[int], secondary: int) -> None:
@@ -86,9 +79,7 @@ class QuantizedAllGather(MarkedAllGather):
 class QuantizedReduceScatter(MarkedReduceScatter):
     """Reduction of a unit's gradients as int8: an all_to_all, then each rank sums its part in float32.
 
-    Args:
-        dimension: mesh dimension.
-        sizes: elements in the shard of each parameter of the unit.
+    `sizes` are the elements in the shard of each parameter of the unit.
     """
 
     def __init__(self, dimension: str, sizes: Sequence[int]) -> None:

@@ -122,10 +122,7 @@ class Timeline:
 def walk(pipeline: Pipeline, seconds: Callable[[Action], float], message_s: float = 0.0) -> Timeline:
     """Simulate the schedule.
 
-    Args:
-        pipeline: the schedule.
-        seconds: returns the duration of a computation in seconds.
-        message_s: seconds between the end of a computation and the arrival of its result on another rank.
+    `seconds` returns the duration of a computation; its result arrives on another rank `message_s` after its end.
     """
     orders = pipeline.orders()
     clock, busy, at = [0.0] * len(orders), [0.0] * len(orders), [0] * len(orders)
@@ -278,10 +275,7 @@ def stage_sizes(layers: int, stages: int, head_blocks: float = 0.0) -> list[int]
     """Return the blocks per stage, with the smallest possible maximum; the first stage, which embeds, is not a larger
     one.
 
-    Args:
-        layers: number of blocks of the model, at least one per stage.
-        stages: number of stages.
-        head_blocks: cost of the last stage's output projection in blocks.
+    `head_blocks` is the cost of the last stage's output projection in blocks.
     """
     if (others := stages - 1) == 0:
         return [layers]

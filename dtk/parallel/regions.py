@@ -65,9 +65,7 @@ _report: Callable[[str, object], None] | None = None
 def region(name: str, **place: int) -> AbstractContextManager[object]:
     """Return a context manager for a compute or host region: `forward`, `backward`, `optimizer`, `data`, ...
 
-    Args:
-        name: name of the region.
-        place: part that it works on if there are several: pipeline `stage`, `micro_batch`.
+    `place` is the part that it works on if there are several: pipeline `stage`, `micro_batch`.
     """
     return Region(name, place=place) if _observers else _OFF
 
@@ -87,9 +85,8 @@ def communication(op: str, size_bytes: int, group: str) -> AbstractContextManage
 def observe(observers: Iterable[Observer], report: Callable[[str, object], None] | None = None) -> None:
     """Install the observers of this process.
 
-    Args:
-        observers: called in this order; an empty iterable switches regions off.
-        report: called with a topic and the exception when a failed observer is removed; None removes silently.
+    They are called in this order; none switches regions off. `report` gets a topic and the exception when a failed
+    observer is removed.
     """
     global _observers, _report
     _observers, _report = tuple(observers), report

@@ -33,9 +33,7 @@ Build = Callable[..., Optimizer]
 class Swap:
     """Memory in an unnamed file, which the system frees however the process ends.
 
-    Args:
-        folder: folder on the disk to use.
-        sizes_bytes: sizes of the tensors that it will hold; each starts on a new page.
+    Each tensor starts on a new page.
 
     Raises:
         DtkError: the folder cannot be written, or its disk has too little space.
@@ -105,9 +103,7 @@ class Swap:
 class Tier:
     """The place of optimizer states between updates; the states of at most three parameters are in memory.
 
-    Args:
-        device: device that runs the update.
-        folder: folder on the disk to use; None = pinned host memory.
+    Without a folder on a disk they are in pinned host memory.
     """
 
     def __init__(self, device: torch.device, folder: str | None) -> None:
@@ -141,9 +137,7 @@ class Tier:
     def reserve(self, parameters: Sequence[Tensor], build: Build) -> None:
         """Allocate all states before the first step.
 
-        Args:
-            parameters: parameters that this rank updates.
-            build: builds the optimizer; a trial step determines the fields of its state.
+        A trial step of the optimizer that `build` returns determines the fields of the states.
 
         Raises:
             DtkError: there is too little space.

@@ -36,11 +36,7 @@ class Buffers:
 def make(name: str, size_bytes: int, dtype: torch.dtype, device: torch.device) -> Buffers:
     """Return zero-filled buffers (repeated in-place sums would overflow otherwise) and the call on them.
 
-    Args:
-        name: key of `KINDS`.
-        size_bytes: size of one rank's buffer, or of all shards together; rounded to ranks and dtype.
-        dtype: dtype of the elements.
-        device: device of the buffers.
+    `size_bytes` is that of one rank's buffer, or of all shards together; it is rounded to ranks and dtype.
     """
     ranks = dist.get_world_size()
     count = size_bytes // dtype.itemsize

@@ -78,10 +78,7 @@ VARIANTS += tuple(Variant(LEAST_MEMORY, checkpointing, offload=True) for checkpo
 def compare(job: Composed, here: Machine, config_dir: Path | None = None) -> Comparison:
     """Plan the job under every variant.
 
-    Args:
-        job: resolved job; its strategy is one of those compared.
-        here: the machine; without a device there is no fit and no recommendation.
-        config_dir: folder of custom YAML files.
+    Without a device there is no fit and no recommendation.
     """
     with_strategy = functools.cache(lambda strategy: _with_strategy(job, here, strategy, config_dir))
     ranks, every = ranks_of(job.config), job.config.train.activation_checkpoint_every

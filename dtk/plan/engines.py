@@ -58,12 +58,8 @@ def predict(
 ) -> Prediction:
     """Predict memory and traffic with one engine, and time if the hardware is known.
 
-    Args:
-        config: configuration with a batch resolved for `world_size`.
-        world_size: number of ranks over all nodes.
-        here: the machine.
-        engine: overrides the machine's: `closed_form` is instant, `simulated` runs the real step without memory.
-        timed: whether to predict time; memory and traffic are enough for fitting.
+    `engine` overrides the machine's: `closed_form` is instant, `simulated` runs the real step without memory. Memory
+    and traffic, without `timed`, are enough for fitting.
 
     Raises:
         DtkError: the engine does not support this job.

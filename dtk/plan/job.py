@@ -21,11 +21,8 @@ def planned_job(
 ) -> Composed:
     """Compose a job, check it for `world_size` ranks, and divide the batch over them.
 
-    Args:
-        overrides: overrides as in `dtk run`.
-        config_dir: folder of custom YAML files.
-        world_size: ranks over all nodes; None uses `launcher.world_size`, else the ranks that `dtk run` would start.
-        devices: number of devices of the target machine; None counts those of this machine.
+    Without `world_size`, `launcher.world_size` or the ranks that `dtk run` would start count; without `devices`, those
+    of this machine.
 
     Returns:
         The job with `train.micro_batch_size` and `launcher.world_size` set. A default global batch that is not
@@ -55,9 +52,7 @@ def planned_job(
 def settled_job(composed: Composed, world_size: int) -> Composed:
     """Check a composed job for another number of ranks and divide its batch.
 
-    Args:
-        composed: job with validated types; `train.micro_batch_size=0` is chosen here.
-        world_size: ranks over all nodes.
+    `train.micro_batch_size=0` is chosen here.
 
     Raises:
         DtkError: the job violates a rule with this many ranks.
@@ -76,9 +71,7 @@ def settled_job(composed: Composed, world_size: int) -> Composed:
 def ranks_of(config: Config, devices: int | None = None) -> int:
     """Return the ranks over all nodes: as requested, else the number that `dtk run` would start on one machine.
 
-    Args:
-        config: the job.
-        devices: number of devices of that machine; None counts those of this machine.
+    Without `devices`, those of this machine count.
 
     Raises:
         DtkError: the requested number is out of range.

@@ -70,9 +70,7 @@ def check_solvable(config: Config, here: Machine, option: str) -> None:
 def largest(sizes: Sequence[int], fits: Callable[[int], bool]) -> int | None:
     """Return the largest size that fits, if all smaller ones do; None if not even the smallest does.
 
-    Args:
-        sizes: candidate sizes, ascending, at least one.
-        fits: called at most once per size, and never above the first size that did not fit.
+    Sizes ascend. `fits` is called at most once per size, and never above the first size that did not fit.
     """
     below, above = -1, len(sizes)
     at = 0

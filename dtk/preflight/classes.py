@@ -23,12 +23,8 @@ def representatives(
 ) -> dict[int, int]:
     """Return a mapping from every rank to the rank that is simulated for it.
 
-    Args:
-        world_size: number of ranks of the job.
-        local_size: ranks per node.
-        degrees: mesh dimension -> its size, outermost first.
-        named: ranks that are configured by number, such as that of a fault.
-        apart: dimensions of which each coordinate is a class, as the stages of a pipeline differ.
+    `degrees` are the mesh's, outermost first; `named` ranks are configured by number, such as that of a fault; of the
+    dimensions `apart`, such as a pipeline's, each coordinate is a class.
     """
     own = {0, world_size - 1, *named}
     first: dict[tuple[str, ...], int] = {}
@@ -84,10 +80,8 @@ def spread(records: Mapping[int, Record], stands_for: Mapping[int, int]) -> dict
 def replaceable(records: Iterable[Record], apart: bool = False) -> bool:
     """Return whether one rank can represent another.
 
-    Args:
-        records: records of the simulated ranks.
-        apart: whether each coordinate is a separate class along dimensions with point-to-point calls; otherwise no rank
-            may send to a rank by its number.
+    `apart`: each coordinate is a separate class along dimensions with point-to-point calls; otherwise no rank may send
+    to a rank by its number.
     """
     simulated = list(records)
     for record in simulated:

@@ -42,9 +42,7 @@ NOWHERE = Path("preflight")
 def simulated_config(config: Config, steps: int) -> Config:
     """Return a configuration whose `steps` steps contain everything that happens in the run.
 
-    Args:
-        config: configuration of the run with a resolved batch.
-        steps: minimum number of steps; a fault's step is always included.
+    There are at least `steps`, and a fault's step is always included.
     """
     steps = max(steps, int(getattr(config.fault, "step", 0)) + 1)
     config = _reduced(config)
@@ -84,10 +82,7 @@ def _reduced(config: Config) -> Config:
 def play_job(config: Config, local_size: int, resumes: int = -1) -> Callable[[SimulatedRank], None]:
     """Return the function that a simulated rank of this configuration runs.
 
-    Args:
-        config: see `simulated_config`.
-        local_size: ranks per node.
-        resumes: rank that alone resumes from a checkpoint of step 1; -1 for none.
+    The rank `resumes` alone continues from a checkpoint of step 1; -1 for none.
     """
 
     def play(simulated: SimulatedRank) -> None:

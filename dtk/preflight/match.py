@@ -110,9 +110,6 @@ class _Rank:
 def match(records: Iterable[Record]) -> Outcome:
     """Match the calls of all ranks.
 
-    Args:
-        records: every rank of the job, each once.
-
     Returns:
         The outcome; if not all ranks finish, it has the call at which each of them waits.
     """

@@ -167,15 +167,8 @@ def simulate(
 ) -> None:
     """Simulate ranks in ascending order, as the lowest mostly decides for the others.
 
-    Args:
-        ranks: ranks to simulate.
-        body: function that each rank runs.
-        collected: results of earlier simulations, to which the records are added.
-        processes: maximum number of concurrent processes.
-        limit_s: time limit of one rank, enforced by the body; a process that exceeds it is killed.
-        progress: called with the number of finished ranks.
-        spoiled: see `Exchange`.
-        live: whether all ranks are simulated concurrently; at most MOST_LIVE_RANKS.
+    Records are added to `collected`. The body enforces `limit_s`, and a process that exceeds it is killed; `spoiled` as
+    in `Exchange`. With `live` all ranks are simulated concurrently, at most MOST_LIVE_RANKS.
 
     Raises:
         DtkError: a body raised it.

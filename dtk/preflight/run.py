@@ -84,10 +84,7 @@ class Preflight:
 def preflight(request: Request, say: Progress | None = None, composed: Composed | None = None) -> Preflight:
     """Simulate the job's ranks and judge the outcome.
 
-    Args:
-        request: the job and the options.
-        say: called with the progress.
-        composed: a run about to be launched, resolved for `request.world_size` ranks; None composes the requested job.
+    `composed` is a run about to be launched, resolved for `request.world_size` ranks; None composes the requested job.
 
     Raises:
         DtkError: the job or script cannot be simulated.

@@ -57,12 +57,8 @@ def simulate_rank(
 ) -> Record:
     """Simulate one rank in this process, which cannot be used for anything else afterwards.
 
-    Args:
-        exchange: source of the values of other ranks.
-        world_size: number of ranks of the job.
-        steps: number of steps to run; 0 runs until the rank ends.
-        limit_s: time limit; a rank that exceeds it is stalled.
-        play: runs the rank and creates its process group.
+    0 `steps` run until the rank ends; one that exceeds `limit_s` is stalled. `play` runs the rank and creates its
+    process group.
 
     Raises:
         DtkError: the job cannot be simulated at all.

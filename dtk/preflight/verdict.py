@@ -71,12 +71,8 @@ def judge(
 ) -> Verdict:
     """Match the calls of all ranks, and explain why they do not all finish.
 
-    Args:
-        records: records of all ranks of the job.
-        plain: configuration of the job; empty for a script.
-        source: name of the job in the report.
-        degrees: degrees of its mesh, outermost first; None without a mesh.
-        made_up: whether the code may have read placeholder results of collectives.
+    `plain` is the job's configuration, empty for a script; `degrees` those of its mesh, outermost first. With `made_up`
+    the code may have read placeholder results of collectives.
     """
     outcome = match(records.values())
     failed = any(record.end.kind not in ("finished", "exited") for record in records.values())
@@ -122,10 +118,8 @@ def _end(end: End) -> str:
 def explain(evidence: Evidence, divergence: Divergence | None, source: str) -> Report:
     """Return the report on stuck ranks.
 
-    Args:
-        evidence: the stuck state; see `dtk.preflight.evidence`.
-        divergence: difference of the whole programs; None uses the calls up to the stall.
-        source: name of the job in the report.
+    `evidence` is the stuck state (`dtk.preflight.evidence`). Without the divergence of the whole programs, the calls up
+    to the stall count.
     """
     registry = collect()
     evidence.problems.extend(registry.problems)

@@ -37,12 +37,8 @@ def work(
 ) -> int:
     """Run one rank from joining to leaving the process group.
 
-    Args:
-        config: resolved configuration.
-        job: placement and run folder of this rank.
-        store: store of the ranks if they are already connected.
-        on_failure: called after this rank failed; None if the launcher closes the run.
-        on_hang: called on the judging rank when the live watch ends the run; None if the launcher closes it.
+    `on_failure` is called after this rank failed, `on_hang` on the judging rank when the live watch ends the run; None
+    if the launcher closes the run.
 
     Returns:
         Exit code of this rank: 0 on success or after a graceful stop under dtk's launcher (which knows why), 128 +

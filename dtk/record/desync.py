@@ -101,13 +101,8 @@ def stall(
 ) -> Verdict:
     """Return the verdict on a stall: which ranks are outside any call, or have exited, while others wait inside one.
 
-    Args:
-        places: places of the ranks that answered.
-        silent: ranks that did not answer.
-        left: ranks that no longer participate -> `failed` or `end`. Those that no rank waits for do not matter.
-        stood_s: seconds without progress.
-        attempt: attempt of the run.
-        time_s: wall clock, seconds since 1970.
+    `left` are ranks that no longer participate -> `failed` or `end`; those that no rank waits for do not matter.
+    `stood_s` are seconds without progress.
     """
     inside = [place for place in places if place.call]
     outside = [place for place in places if not place.call]

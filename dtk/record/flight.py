@@ -36,9 +36,7 @@ Dump = Callable[..., bytes]
 def environment(record: RecordConfig, paths: RunPaths) -> dict[str, str]:
     """Return the variables that must be set before torch creates the first process group; empty at level off.
 
-    Args:
-        record: the `record` section; `flight_entries` = 0 switches the ring off.
-        paths: the run folder, where torch's own watchdog writes its dumps.
+    `flight_entries=0` switches the ring off; torch's own watchdog writes its dumps to the run folder.
     """
     if record.level == "off":
         return {}
@@ -103,8 +101,7 @@ def _load(ring: bytes) -> dict[str, Any]:
 def last_collectives(stacks: bool = False) -> dict[str, dict[str, Any]]:
     """Return ring -> its content with the last 64 entries of each group, oldest first.
 
-    Args:
-        stacks: whether to include the program's stack frames, without torch's.
+    `stacks` includes the program's stack frames, without torch's.
     """
     rings = {}
     for name, function in _dumps().items():
@@ -205,8 +202,7 @@ class BlackBox:
     def snapshot(self, stacks: bool = False) -> None:
         """Write the box with new entries now.
 
-        Args:
-            stacks: whether to include stacks; torch must not be importing its compiler meanwhile.
+        With `stacks`, torch must not be importing its compiler meanwhile.
 
         Raises:
             OSError: the folder is full or read-only.

@@ -86,12 +86,8 @@ def mapped(
 ) -> mmap.mmap | bytearray:
     """Return the mapped memory of a fully allocated file: a hole would kill the process when the disk is full.
 
-    Args:
-        path: file to open or create.
-        size_bytes: size of the file, which is truncated or zero-filled.
-        publish: if the file cannot be mapped, called periodically with the open file on a separate thread.
-        name: name of that thread, after `dtk-`.
-        stop: ends that thread after one more call.
+    If the file cannot be mapped, `publish` is called with the open file periodically on a thread `dtk-<name>`, and once
+    more after `stop` is set.
 
     Raises:
         OSError: the folder is full or read-only.

@@ -33,11 +33,8 @@ class Judge:
     ) -> None:
         """Read the ranks' reports.
 
-        Args:
-            store: store of the reports.
-            elapsed_s: seconds since the last call.
-            silent_s: seconds for which rank 0 has been silent, on the first call of another rank.
-            computes: returns whether a rank that has been silent for this long is working.
+        `silent_s` are the seconds for which rank 0 has been silent, on the first call of another rank; `computes`
+        returns whether a rank that has been silent for this long is working.
         """
         heard = [bool(peer.raw) for peer in self.peers]
         present = [rank for rank, key in enumerate(self._keys) if all(heard) or store.check([key])]
@@ -56,9 +53,7 @@ class Judge:
     def find(self, limit_s: float, first_limit_s: float) -> dict[str, Any] | None:
         """Return the reason to end the run, if there is one.
 
-        Args:
-            limit_s: seconds for which no active or expected rank may make progress.
-            first_limit_s: the same before the first step.
+        For `limit_s`, or `first_limit_s` before the first step, no active or expected rank may be without progress.
         """
         staying = [peer for peer in self.peers if not peer.report.get("leaving")]
         if (desync := self._find_desync()) is not None or not staying:

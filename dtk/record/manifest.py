@@ -55,14 +55,9 @@ def manifest(
 ) -> dict[str, Any]:
     """Return the content of manifest.json.
 
-    Args:
-        config: resolved for the ranks; provides the strategy's traits, which a diagnosis needs, and the mesh.
-        plain: the stored form of `config`; its hash is recorded for comparing runs.
-        run_id: name of the run folder.
-        world_size: ranks of the whole job.
-        placement: of this node.
-        launcher: local, torchrun or slurm.
-        nccl: `preset`, `variables` that are set for the ranks, and `kept`, the user's that take precedence.
+    `config` provides the strategy's traits, which a diagnosis needs, and the mesh; the hash of its stored form `plain`
+    is recorded for comparing runs. `nccl` has `preset`, `variables` set for the ranks, and `kept`, the user's that take
+    precedence.
     """
     mesh = config.mesh(world_size)
     nproc = getattr(config.fault, "ranks_per_node", placement.nproc)
@@ -94,11 +89,8 @@ def git_state(folder: Path, *runs_folders: Path) -> dict[str, Any] | None:
     """Return the commit, whether files differ from it, and the hash of the difference; None outside a repository.
 
     The difference consists of changes to tracked files and of untracked, not ignored files, except those that dtk
-    itself writes: each run would be a code change for the next.
-
-    Args:
-        folder: folder in which to run git.
-        runs_folders: folders to ignore; other run folders are recognized by their content.
+    itself writes: each run would be a code change for the next. Those in `runs_folders` are ignored; other run folders
+    are recognized by their content.
     """
     ends_s = time.monotonic() + GIT_TIMEOUT_S
 

@@ -16,9 +16,6 @@ _VENDOR = re.compile(r"^(NVIDIA|Tesla|AMD Instinct|AMD)\s+", re.IGNORECASE)
 def published_peaks(device_name: str) -> tuple[dict[str, float], str]:
     """Return the published dense peaks of one device, and their source.
 
-    Args:
-        device_name: name from `torch.cuda.get_device_name`.
-
     Returns:
         FLOP/s by dtype of the matrix products (float32, tf32, bfloat16, float16), and the source; empty and "" for an
         unknown device.
@@ -38,9 +35,7 @@ def published_peaks(device_name: str) -> tuple[dict[str, float], str]:
 def peak_flops(device_name: str, dtype: str) -> tuple[float | None, str]:
     """Return the published dense peak of one device.
 
-    Args:
-        device_name: name from `torch.cuda.get_device_name`.
-        dtype: dtype of the matrix products: float32, tf32, bfloat16 or float16.
+    The products are of float32, tf32, bfloat16 or float16.
 
     Returns:
         FLOP/s and a description, or None and the reason.
@@ -59,12 +54,8 @@ def model_flops_utilization(
 ) -> tuple[float | None, str]:
     """Return MFU (Chowdhery et al. 2022, PaLM, appendix B).
 
-    Args:
-        tokens_per_s: throughput of all ranks.
-        flops_per_token: training FLOPs of the model per token; None if the model does not declare them.
-        world_size: number of devices, one per rank.
-        peak: FLOP/s of one device; None if unknown.
-        peak_reason: description of the peak, or why it is unknown.
+    `flops_per_token` are the training FLOPs that the model declares, if it does; `peak` is that of one device in
+    FLOP/s, and `peak_reason` describes it, or why it is unknown.
 
     Returns:
         MFU as a fraction of 1, with formula and peak, or None with the reason.

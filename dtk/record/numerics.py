@@ -45,11 +45,7 @@ class Numerics:
     def gradient(self, step: int, norm: Tensor, model: nn.Module, wait: bool) -> None:
         """Check the global gradient norm, before the gradients are freed.
 
-        Args:
-            step: counted from 1.
-            norm: gradient norm, a scalar on the device.
-            model: model with this rank's gradients or shards of them.
-            wait: whether to synchronize with the device; on the CPU always.
+        `norm` is a scalar on the device. `wait` synchronizes with the device; on the CPU always.
         """
         if not self._on or self._reported[1]:
             return
@@ -69,13 +65,8 @@ class Numerics:
     ) -> None:
         """Check this rank's loss, and compare replicas when due.
 
-        Args:
-            step: number of finished steps.
-            loss: loss summed over this rank's part of the batch, a scalar on the device.
-            model: model after the update.
-            wait: whether to synchronize with the device; on the CPU always.
-            last: whether this is the last step, after which replicas are compared again.
-            inputs: inputs of the step's micro-batches on the CPU, equal on all ranks of a tp group.
+        `loss` is summed over this rank's part of the batch, a scalar on the device; `inputs` are those of the step's
+        micro-batches on the CPU, equal on all ranks of a tp group. After the `last` step replicas are compared again.
         """
         if not self._on:
             return

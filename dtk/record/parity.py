@@ -33,11 +33,7 @@ _CPU_BLOCK, _DEVICE_BLOCK = 2**15, 2**22
 def parity(model: nn.Module, context: Context, strategy: Strategy, compute: str) -> dict[str, Any]:
     """Return the content of parity.json; every rank must call it.
 
-    Args:
-        model: initialized model, plain or sharded, with the same parameter names under every strategy.
-        context: this rank.
-        strategy: strategy that distributes it.
-        compute: dtype of the matrix products.
+    `compute` is the dtype of the matrix products.
     """
     # The second number counts ranks without a sum: there is then no hash, but every rank took part in the collective.
     values = torch.tensor([0, 1], dtype=torch.int64)
@@ -59,11 +55,9 @@ def weights_sum(
 ) -> int:
     """Return this rank's part of the sum, in [0, 2^64).
 
-    Args:
-        model: plain or sharded; shards may be along rows and columns only.
-        part: index of the piece of this rank's tensors to sum, among `parts` equal ones: replicas divide the work.
-        parts: number of pieces.
-        stored: returns this rank's part of a parameter; every rank calls it.
+    `part` is the index of the piece of this rank's tensors to sum, among `parts` equal ones: replicas divide the work.
+    Shards may be along rows and columns only; `stored` returns this rank's part of a parameter, and every rank calls
+    it.
 
     Raises:
         ValueError: a parameter is sharded in another way.

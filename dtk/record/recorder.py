@@ -112,10 +112,8 @@ class Recorder:
     def watch(self, store: Store, ended: Callable[[Verdict], None], hosted: bool = False) -> None:
         """Start the live watch, after rendezvous.
 
-        Args:
-            store: store of the rendezvous.
-            ended: called on one rank, from the watch's thread, when the run hangs; all ranks exit after it.
-            hosted: whether the store lives in rank 0's process.
+        `ended` is called on one rank, from the watch's thread, when the run hangs; all ranks exit after it. `hosted`:
+        the store lives in rank 0's process.
         """
         if self._calls is None or not self.config.watch.enabled or self.world_size == 1:
             return
@@ -155,11 +153,7 @@ class Recorder:
                 self._profiler.begin_step(step)
 
     def metrics(self, record: dict[str, Any]) -> None:
-        """Append a record to metrics.jsonl and the tracker, on rank 0; other ranks return immediately.
-
-        Args:
-            record: has `step`; the names and units of the others are in `metrics.DEFINITIONS`.
-        """
+        """Append a record to metrics.jsonl and the tracker, on rank 0; other ranks return immediately."""
         if self.rank != 0 or not self._on:
             return
         with guarded("metrics"):

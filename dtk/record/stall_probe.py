@@ -20,12 +20,7 @@ class StallAnswer:
     _answered: bool = False
 
     def answer(self, idle_s: float, inside: bool) -> None:
-        """Dump if this rank is stalled, then answer.
-
-        Args:
-            idle_s: seconds without progress or work.
-            inside: whether it waits in a call of torch.distributed.
-        """
+        """Dump if this rank is stalled, then answer."""
         if self._answered or not self.paths.question.exists():
             return
         self._answered = True

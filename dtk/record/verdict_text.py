@@ -31,11 +31,8 @@ class Place:
 def desync(group: str, parted: int, position: int, sides: Sequence[tuple[Sequence[int], Call]]) -> str:
     """Describe the calls that differ between ranks.
 
-    Args:
-        group: the group's name for users.
-        parted: position at which they diverged.
-        position: position at which their calls differ, which may be later.
-        sides: ranks and their call where they diverged; empty if too long ago.
+    Ranks diverged at `parted`, which may be before `position`, where their calls differ; `sides` is empty if that was
+    too long ago.
     """
     if not sides:
         return f"ranks called different collectives at position {position}, too long ago to be recorded still"
@@ -48,11 +45,8 @@ def desync(group: str, parted: int, position: int, sides: Sequence[tuple[Sequenc
 def stall(stood_s: float, silent: Sequence[int], departed: Mapping[int, str], sides: Sequence[Sequence[Place]]) -> str:
     """Describe where stalled ranks are.
 
-    Args:
-        stood_s: seconds without progress.
-        silent: ranks that did not answer.
-        departed: ranks that no longer participate -> `failed` or `end`.
-        sides: the other ranks, grouped by place.
+    `stood_s` are seconds without progress; `departed` ranks no longer participate -> `failed` or `end`; `sides` are the
+    others, grouped by place.
     """
     clauses = []
     if silent:

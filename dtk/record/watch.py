@@ -78,11 +78,7 @@ class Watch:
         self._thread: threading.Thread | None = None
 
     def start(self, store: Store) -> None:
-        """Start the thread.
-
-        Args:
-            store: store of the rendezvous; only its address is used.
-        """
+        """Start the thread."""
         own = PrefixStore("dtk/watch", store.clone())  # type: ignore[attr-defined]
         self._thread = threading.Thread(target=self._run, args=(own,), name="dtk-watch", daemon=True)
         self._thread.start()

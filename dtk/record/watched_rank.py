@@ -48,11 +48,7 @@ class Attachment:
         self._hook: Callable[[type[BaseException], BaseException, TracebackType | None], object] = sys.excepthook
 
     def start(self, prefix: str) -> None:
-        """Install everything. The process must have its default group.
-
-        Args:
-            prefix: prefix of the keys in the group's store.
-        """
+        """Install everything. The process must have its default group."""
         self._at_exit = Finalize(None, self.detach, exitpriority=0)
         self._hook, sys.excepthook = sys.excepthook, self._raised
         run_all({"heartbeat": self._heartbeat.start, "black box": self._black_box.start})

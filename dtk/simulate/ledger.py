@@ -160,11 +160,7 @@ class Ledger(_Mode):  # type: ignore[misc]
 def highest(events: list[Event], begin: int, category: Callable[[int], str], part: Callable[[Place], Part]) -> Parts:
     """Return what was held at the peak of each part of the step.
 
-    Args:
-        events: events since the start of the set-up.
-        begin: index of the first event that counts; earlier ones only determine what is held then.
-        category: returns the category of an entry.
-        part: returns the part of the step that a place belongs to.
+    Events before `begin` only determine what is held then; `part` returns the part of the step that a place belongs to.
     """
     held_bytes, peaks = 0, dict[Part, tuple[int, int]]()
     for number, (_, change, place) in enumerate(events):

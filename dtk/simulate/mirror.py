@@ -268,13 +268,8 @@ def simulated_group(
     """Join a process group of `world_size` as `rank`; every collective completes immediately (see `MirrorGroup`).
 
     Groups that are created inside are simulated too, and all are removed at exit. Only one is possible per process.
-
-    Args:
-        rank: rank that this process represents.
-        world_size: number of ranks of the job.
-        local_size: ranks per node, which determines local_rank and node_rank.
-        heard: called with operation, group and buffers of every call with tensors, including DDP's in C++.
-        mesh: mesh of the ranks; None if all are replicas.
+    `local_size` ranks per node determine local_rank and node_rank. `heard` is called with operation, group and buffers
+    of every call with tensors, including DDP's in C++. Without a mesh all ranks are replicas.
 
     Raises:
         DtkError: the rank is invalid, a process group exists already, or this torch has no gloo to replace.

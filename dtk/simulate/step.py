@@ -83,12 +83,7 @@ class Observed:
 def simulate_step(config: Config, rank: int, world_size: int, local_size: int, edge: int) -> Observed:
     """Set up one rank, run steps until all states exist, and observe the next one (usually the second).
 
-    Args:
-        config: configuration with a resolved micro-batch.
-        rank: rank to simulate.
-        world_size: number of ranks of the job.
-        local_size: ranks per node.
-        edge: blocks at either end of the model that are separate parts.
+    `edge` blocks at either end of the model are separate parts.
 
     Raises:
         DtkError: the model reads values or fails, or this torch cannot simulate.

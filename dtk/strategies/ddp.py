@@ -298,10 +298,6 @@ def gradient_buckets(bucket_cap_mb: float, shapes: Sequence[Shape]) -> list[list
 
     That order is assumed to be the reverse of the definition order, which holds if the forward uses parameters in the
     order of their definition. The parameter that reaches the limit closes a bucket.
-
-    Args:
-        bucket_cap_mb: bucket size limit in MiB.
-        shapes: shapes of the parameters in the order of definition.
     """
     cap = int(bucket_cap_mb * 2**20)
     limit = FIRST_BUCKET_BYTES if bucket_cap_mb == LIBRARY_BUCKET_CAP_MB else cap

@@ -155,12 +155,7 @@ class StrategyConfig:
         """
 
     def reductions(self, shapes: Sequence[Shape], ranks: int) -> list[Reduction]:
-        """Return the bucket reductions that run during backward, in order; empty without buckets.
-
-        Args:
-            shapes: shapes of the trained parameters, in definition order.
-            ranks: number of data-parallel ranks.
-        """
+        """Return the bucket reductions that run during backward, in order; empty without buckets."""
         return []
 
     def declare(

@@ -17,9 +17,6 @@ METHOD = "multirun"
 def multirun(arguments: argparse.Namespace) -> int:
     """Run every combination `repeats=` times, and compare the runs.
 
-    Args:
-        arguments: of `dtk run`: overrides, config_dir, rerun, cfg, resume.
-
     Returns:
         the worst exit code of the runs, see `dtk.run.main`.
 

@@ -38,8 +38,7 @@ class Point:
     def thaw(self, sweep: str) -> Resumed:
         """Return the point as a separate run, as it was composed, even if conf/ has changed since.
 
-        Args:
-            sweep: id of the sweep; W&B groups its runs by it unless another group was chosen.
+        W&B groups its runs by the id of the `sweep`, unless another group was chosen.
 
         Raises:
             DtkError: the stored values do not fit this version of dtk.

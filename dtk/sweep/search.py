@@ -35,9 +35,7 @@ class Tried:
 class Search:
     """Proposes points and decides which runs to stop early.
 
-    Args:
-        file: checked.
-        package: `sweeps`; None for a grid of lists, which needs none.
+    Without `package` (`sweeps`) it is a grid of lists, which needs none.
     """
 
     def __init__(self, file: SweepFile, package: Any) -> None:
@@ -61,9 +59,7 @@ class Search:
     def propose(self, tried: Sequence[Tried], seed: str) -> dict[str, Any] | None:
         """Return the next point of a random or Bayesian search, or None if there is none.
 
-        Args:
-            tried: all points so far, in their order.
-            seed: makes the proposal a deterministic function of `tried`.
+        The `seed` makes the proposal a deterministic function of `tried`.
         """
         import numpy as np
 

@@ -11,9 +11,8 @@ from dtk.tasks.regression import Regression
 def build_task(config: Config, vocabulary: Vocabulary | None = None) -> Task:
     """Build the task of this configuration.
 
-    Args:
-        config: resolved configuration; with `task.name=auto` the data decides.
-        vocabulary: how the logits' last dimension is sharded over ranks; None if it is not.
+    With `task.name=auto` the data decides. `vocabulary` is how the logits' last dimension is sharded over ranks, if it
+    is.
 
     Raises:
         DtkError: the `_target_` is not allowed, not found, not a Task or does not accept its arguments, or it cannot

@@ -39,14 +39,8 @@ def assemble(
 ) -> Loop:
     """Build data, model, strategy, optimizer and checkpoints, and restore `checkpoint`.
 
-    Args:
-        config: resolved configuration.
-        context: this rank.
-        paths: the run folder.
-        recorder: already started, so that it records the collectives of the set-up.
-        stop: stop request that the loop checks at every step.
-        checkpoint: complete checkpoint to resume from; None starts from step 0.
-        made: data and parts that were built before; None builds them here.
+    The recorder has been started, so that it records the collectives of the set-up. Without a checkpoint training
+    starts from step 0; `made` are data and parts that were built before.
 
     Raises:
         DtkError: the model, the data or the checkpoint cannot be used.

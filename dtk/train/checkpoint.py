@@ -91,13 +91,8 @@ class Checkpoints:
     ) -> None:
         """Stage a copy of the state and write it in the background; the folder is renamed when all ranks are done.
 
-        Training continues meanwhile. Rank 0 reports a failed write once; it does not stop training.
-
-        Args:
-            model: its parameters and buffers are stored.
-            optimizer: its state is stored.
-            loop: the position of the run.
-            more: JSON values of rank 0 to store in checkpoint.json.
+        Training continues meanwhile. Rank 0 reports a failed write once; it does not stop training. `more` are JSON
+        values of rank 0 to store in checkpoint.json.
         """
         self.wait()
         if loop.step == self.saved_step or self.paths.checkpoint(loop.step).exists():

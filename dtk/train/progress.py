@@ -40,11 +40,7 @@ class Progress:
     began_s: float = field(default_factory=time.perf_counter)
 
     def line(self, record: dict[str, Any]) -> str:
-        """Return one line from a metrics record.
-
-        Args:
-            record: has step, loss, tokens_per_s, mfu, mfu_reason, peak_memory_bytes.
-        """
+        """Return one line from a metrics record."""
         done, speed = record["step"], record["tokens_per_s"]
         eta = "?"
         if done <= self.first_step + 1:

@@ -13,12 +13,6 @@ def seed_random(seed: int, step: int, dp_rank: int, micro_batch: int) -> None:
 
     A resumed run therefore draws the same random numbers (dropout) again. Ranks with the same data-parallel coordinate
     (tensor or pipeline parallel) draw the same numbers, so that their replicas stay equal.
-
-    Args:
-        seed: seed of the run.
-        step: number of finished optimizer steps.
-        dp_rank: data-parallel coordinate of this rank.
-        micro_batch: index within the step, from 0.
     """
     state = np.zeros(1, dtype=np.uint64)
     for part in (seed, step, dp_rank, micro_batch):

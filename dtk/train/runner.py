@@ -77,10 +77,8 @@ class Accumulate:
     def run(self, batches: Sequence[Batch], factor: float, seed: Callable[[int], None]) -> Tensor:
         """Run forward and backward of each micro-batch; gradients are communicated in the last one.
 
-        Args:
-            batches: micro-batches of this rank's part of the global batch.
-            factor: multiplies each summed loss before its backward.
-            seed: sets the random state for a micro-batch, given its index.
+        `factor` multiplies each summed loss before its backward; `seed` sets the random state for a micro-batch, given
+        its index.
 
         Returns:
             The loss summed over the micro-batches, detached and without the factor.

@@ -61,11 +61,8 @@ def set_up(
 ) -> Parts:
     """Build model, strategy and optimizer for this rank.
 
-    Args:
-        config: resolved configuration.
-        context: this rank.
-        make: builds the model before it is distributed over ranks; None builds it as a run does.
-        fill: initializes its values once it is materialized; None initializes as a run does.
+    `make` builds the model before it is distributed over ranks, and `fill` initializes its values once it is
+    materialized; None does as a run.
 
     Raises:
         DtkError: the model or its pretrained weights cannot be used.

@@ -98,10 +98,7 @@ def _strategy(config: Config, gradients_in: str, lacks: str, others: str, fix: s
 def presets(present: str, usable: Sequence[str], values: Sequence[str]) -> list[Candidate]:
     """Return the presets that can be used here.
 
-    Args:
-        present: the one that the configuration chooses.
-        usable: all that fit the backend and need nothing that was not given.
-        values: names that were asked for; empty = all that are usable.
+    `usable` fit the backend and need nothing that was not given; no `values` means all of them.
 
     Raises:
         DtkError: there is nothing but the present one.

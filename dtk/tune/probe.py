@@ -43,9 +43,7 @@ class Probe:
 def terms(steps: int, schedule: str) -> list[str]:
     """Return the overrides that make a run short and free of side effects.
 
-    Args:
-        steps: optimizer steps.
-        schedule: name of the schedule; the phases of wsd must not overlap, and in a warm-up there are none.
+    The phases of `wsd` must not overlap, and in a warm-up there are none.
     """
     short = [f"schedule.warmup_steps={steps}"] if schedule == "wsd" else []
     return [f"train.steps={steps}", f"train.log_every={LOG_EVERY}", *QUIET, *short]

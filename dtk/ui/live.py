@@ -43,10 +43,7 @@ class RankNow:
 def curves(metrics: Path) -> dict[str, list[tuple[float, float]]]:
     """Return metric name -> (step, value) points, ascending, at most `MOST_POINTS`.
 
-    If several attempts recorded a step, the latest one counts.
-
-    Args:
-        metrics: metrics.jsonl; a file that is absent or damaged has no curves.
+    If several attempts recorded a step, the latest one counts. A file that is absent or damaged has no curves.
     """
     curves_by_name: dict[str, dict[float, float]] = {}
     lines = last_lines(metrics, TAIL_BYTES)

@@ -67,10 +67,7 @@ def struck(text: str) -> KnownBug | None:
 def possible(versions: Mapping[str, Version], variables: Mapping[str, str], arch: str) -> Iterable[KnownBug]:
     """Yield bugs without a message of their own that match a job's versions, variables and processor.
 
-    Args:
-        versions: component -> version; unknown components are omitted.
-        variables: environment variables of all ranks.
-        arch: processor architecture; empty if not known.
+    Unknown components have no version, and an unknown processor is empty.
     """
     for bug in known_bugs():
         name, value = bug.variable

@@ -27,12 +27,8 @@ def unconfirmed(
 ) -> Finding:
     """Return why this cause is not confirmed.
 
-    Args:
-        stall: a stall without evidence for the cause.
-        missing: the evidence that would decide it.
-        silent: whether a rank without a dump that all others wait for may have this cause.
-        vanished: whether a rank whose connections broke may have it.
-        otherwise: decides for this cause, before the rules that apply to all causes.
+    `silent` and `vanished` say whether a rank without a dump that all others wait for, or one whose connections broke,
+    may have this cause. `otherwise` decides before the rules that apply to all causes.
     """
     job, positions = stall.job, stall.job.survey.positions
     if answer := undecidable(stall, missing, silent=silent, vanished=vanished):

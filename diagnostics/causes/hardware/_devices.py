@@ -20,11 +20,8 @@ def device_cause(
 ) -> Cause[tuple[NodeHealth, ...]]:
     """Return a cause that affects single devices.
 
-    Args:
-        file: `__file__` of its module; its texts have a row `fix` with the cause's remedy.
-        known: whether a device was checked for this cause while it was working.
-        badness: severity; 0 means that the device is not affected.
-        words: describes the worst device.
+    `known` says whether a device was checked for this cause while it was working; a `badness` of 0 means that it is not
+    affected. Its texts have a row `fix` with the remedy.
     """
 
     def text(finding: Finding, bad: Sequence[DeviceHealth], devices: Sequence[DeviceHealth]) -> Text:

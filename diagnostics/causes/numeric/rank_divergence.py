@@ -57,11 +57,7 @@ def compared(
 ) -> Finding:
     """Return the finding from the run's own comparison of ranks that should have the same parameters.
 
-    Args:
-        figures: figures of the run.
-        words: returns the text of a confirmed finding, like `_words`.
-        of: returns whether a difference belongs to this cause.
-        without: returns a finding if there is nothing to compare, otherwise None.
+    `of` selects the differences of this cause; `without` returns a finding if there is nothing to compare.
     """
     evidence, run = figures.evidence, figures.evidence.run
     if run is None:

@@ -90,15 +90,8 @@ def judged(
 ) -> Finding:
     """Confirm a cause if its cost is worth it, and rule it out otherwise.
 
-    Args:
-        view: all traces.
-        facts: its cost and the observation.
-        details: descriptions of the evidence in the trace.
-        ranks: ranks to blame; default: all traced ranks.
-        victims: ranks that wait for them.
-        confidence: 0 to 1.
-        where: the relevant source line.
-        of_transfer: whether the cost is exposed transfer, which includes waiting unless all ranks were traced.
+    All traced ranks are blamed by default. `of_transfer` says that the cost is exposed transfer, which includes waiting
+    unless all ranks were traced.
     """
     if not view.worth(facts.cost.ms):
         seen = facts.texts.phrase(f"{facts.row}.seen", **facts.figures)

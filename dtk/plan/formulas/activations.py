@@ -121,10 +121,8 @@ class Layers:
     def join(self, x: Value, copies: bool, sums: bool = False) -> Value:
         """Gather the ranks' parts; non-contiguous parts are copied once more (`copies`).
 
-        Args:
-            x: this rank's part.
-            copies: whether the parts are non-contiguous.
-            sums: whether backward reduce-scatters the gradient instead of slicing it.
+        Non-contiguous parts are copied once more (`copies`); with `sums` backward reduce-scatters the gradient instead
+        of slicing it.
         """
         whole, graded = x.size_bytes * self.tp, [(x, x.size_bytes)]
         work = whole if copies else 0
@@ -176,12 +174,8 @@ class Layers:
     def attention(self, inputs: tuple[Value, ...], sizes: tuple[int, ...], dropout: float) -> Value:
         """Flash attention (Dao et al. 2022) keeps inputs, output and one number per row, not the s x s matrix.
 
-        With dropout the CPU has no such kernel: the matrix is saved as softmax, as mask and after dropout.
-
-        Args:
-            inputs: queries, keys and values, or the value that they are views of.
-            sizes: bytes of their gradients.
-            dropout: probability.
+        With dropout the CPU has no such kernel: the matrix is saved as softmax, as mask and after dropout. `inputs` are
+        queries, keys and values, or the value that they are views of; `sizes` the bytes of their gradients.
         """
         config, heads = self.shape.config, self.shape.config.heads // self.tp
         rows = self.tokens * heads

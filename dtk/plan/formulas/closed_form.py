@@ -13,11 +13,7 @@ from dtk.plan.prediction import Link, Memory, Prediction, Traffic
 def closed_form(config: Config, world_size: int, local_size: int = 8) -> Prediction:
     """Predict memory and traffic of one job without running anything.
 
-    Args:
-        config: checked configuration with a micro-batch resolved for `world_size`; `launcher.device` selects CUDA's or
-            the CPU's kernels.
-        world_size: ranks over all nodes.
-        local_size: consecutive ranks of one node.
+    `launcher.device` selects CUDA's or the CPU's kernels; `local_size` consecutive ranks share a node.
 
     Raises:
         DtkError: `model.architecture=custom`.
@@ -91,10 +87,7 @@ def lines(
 ) -> tuple[Traffic, ...]:
     """Return the traffic lines of a prediction.
 
-    Args:
-        figures: operation, group, its ranks and their distance -> calls and bytes of their full buffers.
-        world_size: ranks over all nodes.
-        local_size: consecutive ranks of one node.
+    `figures`: operation, group, its ranks and their distance -> calls and bytes of their full buffers.
     """
     return tuple(
         Traffic(op, group, n, count, size, ring_bytes(op, size, n), link(n, stride, world_size, local_size))
@@ -117,11 +110,7 @@ def ring_bytes(op: str, size_bytes: int, ranks: int) -> int:
 def link(ranks: int, stride: int, world_size: int, local_size: int) -> Link:
     """Return the slowest link that any group of that dimension crosses.
 
-    Args:
-        ranks: in each group.
-        stride: distance between neighbours of a group in the numbering of ranks.
-        world_size: ranks over all nodes.
-        local_size: consecutive ranks of one node.
+    `stride` is the distance between neighbours of a group in the numbering of ranks.
     """
     bases = range(0, world_size, ranks * stride)
     firsts = (base + offset for base in bases for offset in range(min(stride, world_size)))

@@ -84,13 +84,8 @@ def messages(config: Config, place: int) -> int:
 def rank_memory(config: Config, world_size: int, place: int = 0, whole: bool = False) -> Memory:
     """Simulate one step of the rank at this place of its pipeline; without one its only stage is the model.
 
-    The cost depends on neither depth nor accumulation, as bisection and search call it often.
-
-    Args:
-        config: configuration with a resolved batch.
-        world_size: ranks over all nodes.
-        place: coordinate along `pp`.
-        whole: whether to walk every block and micro-batch, which gives the same result.
+    The cost depends on neither depth nor accumulation, as bisection and search call it often. `whole` walks every block
+    and micro-batch, with the same result.
 
     Raises:
         DtkError: `model.architecture=custom`.

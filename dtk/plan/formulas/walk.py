@@ -118,10 +118,8 @@ class Step:
     def backward(self, loss: Value, received: Buffer | None = None, split: bool = False) -> Buffer | None:
         """Run backward from the value that `forward` returned.
 
-        Args:
-            loss: the loss, or the residual stream that a stage sent.
-            received: its gradient from the next stage; both are held until the end.
-            split: whether the gradients of parameters are left to `weights`.
+        `received` is the gradient from the next stage, held until the end; `split` leaves the gradients of parameters
+        to `weights`.
 
         Returns:
             Gradient of the residual stream that the stage received.
@@ -212,11 +210,8 @@ def stream_item_bytes(config: Config) -> int:
 def stretch(layers: int, unit: int, recompute_every: int, ahead: int) -> Stretch:
     """Return the shortest walk over the blocks that gives the same figures as a walk over all of them.
 
-    Args:
-        layers: number of blocks of the model.
-        unit: blocks per gathered unit; 0 if blocks are not units.
-        recompute_every: every k-th block is recomputed; 0 for none.
-        ahead: maximum number of prefetched units.
+    `unit` is the number of blocks per gathered unit (0 if blocks are not units), `ahead` the maximum number of
+    prefetched units.
     """
     period = math.lcm(max(1, unit), max(1, recompute_every))
     # As many periods as a unit is prefetched ahead, two to reach a steady state, one to measure; the same in backward.

@@ -108,11 +108,8 @@ Kind = tuple[str, str, int, int]
 def totals(calls: Sequence[Call], whole: str, simulated: int, rounds: int) -> tuple[Counter[Kind], Counter[Kind]]:
     """Return count and bytes of each kind of call over all micro-batches, except for the control group.
 
-    Args:
-        calls: calls of one simulated step.
-        whole: mesh dimension that the group of all ranks represents.
-        simulated: number of micro-batches of that step.
-        rounds: number of micro-batches of the real step; those between the first and the last are equal.
+    The group of all ranks counts as the dimension `whole`. Of the real step's `rounds` micro-batches, those between the
+    first and the last are equal.
     """
     counts: Counter[Kind] = Counter()
     sizes: Counter[Kind] = Counter()
@@ -181,10 +178,7 @@ def edge_blocks(config: Config) -> int:
 def extended(depths: Sequence[int], figures: Sequence[Mapping[_Key, int]], layers: int) -> dict[_Key, int]:
     """Return the figures at `layers` blocks: unchanged for one depth, linear extrapolation from two; at least 0.
 
-    Args:
-        depths: simulated depths, one or two.
-        figures: one mapping per depth; missing keys count as 0.
-        layers: number of blocks of the model.
+    There is one mapping per simulated depth; missing keys count as 0.
     """
     if len(depths) == 1:
         return dict(figures[0])

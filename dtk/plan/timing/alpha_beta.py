@@ -116,10 +116,7 @@ _ALGORITHMS = {
 def collective(op: str, size_bytes: float, group: Group) -> Cost:
     """Return the cost of one call with the fastest algorithm.
 
-    Args:
-        op: all_reduce, all_gather, reduce_scatter, all_to_all or broadcast.
-        size_bytes: the full (largest) buffer on one rank.
-        group: the participating ranks.
+    `size_bytes` is that of the full (largest) buffer on one rank.
 
     Raises:
         ValueError: the operation is not one of these.

@@ -118,9 +118,7 @@ def measured_path() -> Path:
 def load_hardware(name: str, config_dir: Path | None = None) -> Hardware:
     """Return the hardware that `hardware=NAME` selects.
 
-    Args:
-        name: a preset, a file of `config_dir/hardware`, `measured`, or the path of a YAML file.
-        config_dir: folder of custom YAML files.
+    It is a preset, a file of `config_dir/hardware`, `measured`, or the path of a YAML file.
 
     Raises:
         DtkError: the hardware does not exist, or its file has missing, unknown or impossible values.

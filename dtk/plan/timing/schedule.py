@@ -192,12 +192,8 @@ def fsdp_micro_batch(walk: Walk, model: Sharded, last: bool, gathers: bool = Tru
 def update(walk: Walk, norm_s: float, scale_s: float, optimizer_s: float, norm_groups: Sequence[str]) -> float:
     """Walk clipping (skipped if both its parts take 0 s) and the optimizer.
 
-    Args:
-        walk: walk after backward and its reductions.
-        norm_s: seconds to read all gradients of this rank.
-        scale_s: seconds to scale them.
-        optimizer_s: seconds to update this rank's parameters.
-        norm_groups: groups over which the squared norm is summed, 4 bytes each.
+    Reading all gradients of this rank takes `norm_s`, scaling them `scale_s`; the squared norm, 4 bytes, is summed over
+    each of `norm_groups`.
 
     Returns:
         Seconds of compute.
