@@ -140,6 +140,8 @@ class Standing(Struct, frozen=True):
     """The line with which gloo ended a process because two sizes do not match."""
     work: LogFact | None = None
     """The last line before the wait about work outside of the training steps, or about their end."""
+    died: str = ""
+    """What Ray wrote of a worker whose process was gone."""
     wordless: tuple[int, ...] = ()
     """Ranks that torchrun lists without a known line at which they gave up, while that of others is known."""
     outside: tuple[tuple[tuple[int, ...], str], ...] = ()
@@ -249,6 +251,7 @@ def standing(evidence: Evidence) -> Standing | None:
         gloo=any(kind.startswith("gloo_") for kind in kinds) or any(end.gloo for end in victims),
         sizes=next((shortened(fact.text.strip(), 80) for fact in evidence.facts if fact.kind == "gloo_mismatch"), ""),
         differ=next((_one_side(fact) for fact in evidence.facts if fact.kind == "calls_differ"), ""),
+        died=next((str(fact.fields["detail"]) for fact in evidence.facts if fact.kind == "worker_died"), ""),
         work=next((fact for fact in evidence.facts if fact.kind in ("host_work", "host_progress")), None),
         results=frozenset(str(fact.fields["result"]) for fact in gave_up if fact.kind == "nccl_result"),
     )
@@ -287,7 +290,7 @@ def _observed(
 def _one_side(fact: LogFact) -> str:
     if "call_a" in fact.fields:
         return f"rank {fact.fields['rank_a']} called {shortened(str(fact.fields['call_a']), 60)}"
-    return f"around rank {fact.fields['rank']}, as NCCL says"
+    return str(fact.fields.get("sizes") or f"around rank {fact.fields.get('rank')}, as NCCL says")
 
 
 def _waits(evidence: Evidence, group: GroupLog) -> list[Waiting]:

@@ -26,6 +26,9 @@ _LOST = 0.15
 """Unusually large share of a device's memory that is reserved and unused, or held outside PyTorch."""
 _SCALAR_MET = re.compile(r"\D*(?:\d{3,} vs \d{1,2}|\d{1,2} vs \d{3,})\b")
 """Sizes in bytes of a metric, flag or barrier that met a gradient or an activation."""
+_NEAR = 0.1
+"""Share of the larger size by which two sizes of one call differ at most; sizes of two calls rarely come so close."""
+_TWO_SIZES = re.compile(r"(\d{3,}) vs (\d{3,})\b")
 _OF_OBJECTS = re.compile(r"_object(_list)?$")
 _OVERRUN = 3
 """Multiple of its timeout that a call waited, which shows that not even the watchdog thread could run."""
@@ -45,7 +48,8 @@ def suspicions(standing: Standing, ruled_out: Collection[str] = ()) -> tuple[Sus
         against = tuple(text for name, text in shown.items() if _CLUES[name].get(cause, 1.0) < 1)
         if speaks_for and probability >= LEAST:
             ranks, decide = culprits[_CAUSES[cause]["ranks"]], _CAUSES[cause]["decide"]
-            decide = _DECIDE["watch" if decide == "dumps" and no_dumps else decide]
+            of_ray = decide == "ends" and standing.died
+            decide = _DECIDE["ray" if of_ray else "watch" if decide == "dumps" and no_dumps else decide]
             suspected.append(Suspicion(cause, round(probability, 2), ranks, speaks_for, against, decide))
     return tuple(suspected)
 
@@ -148,6 +152,8 @@ def _of_libraries(standing: Standing) -> dict[str, object]:
     is_closed = reported == {"nccl_peer_closed"} and not standing.results
     is_remote = "ncclRemoteError" in standing.results
     waits_for_nothing = not (standing.waits or standing.failure or absent or standing.sizes or standing.differ)
+    small, large = sorted(map(int, sizes.groups())) if (sizes := _TWO_SIZES.search(standing.sizes)) else (0, 0)
+    is_told = reported or standing.refused  # NCCL's result only repeats it.
     work = standing.work.fields if standing.work else {}
     return {
         "working": shortened(str(work.get("what", "")).strip(), 60),
@@ -156,7 +162,7 @@ def _of_libraries(standing: Standing) -> dict[str, object]:
         "overrun": over,
         "transport": reported and not is_closed and not standing.refused,
         "refused": standing.refused,
-        "system_error": "ncclSystemError" in standing.results,
+        "system_error": "ncclSystemError" in standing.results and not is_told,
         "remote_error": "ncclRemoteError" if is_remote else is_closed and TABLE["texts"]["closed"],
         "inside_node": standing.inside_node,
         "sizes": standing.sizes,
@@ -164,4 +170,6 @@ def _of_libraries(standing: Standing) -> dict[str, object]:
         "differ": standing.differ,
         "lost": standing.lost and waits_for_nothing and shortened(standing.lost, 80),
         "absent": () if is_id else absent,
+        "died": standing.died and waits_for_nothing and standing.died,
+        "near": 0 < large - small < _NEAR * large and (large - small) / large,
     }

@@ -380,7 +380,9 @@ def _first_line(error: RankError) -> str:
         line = f"gloo/{check[1]}: {check[2]} does not hold"
     if len(line) > _LONG:
         line = line.partition(". ")[0]
-    return f"{error.type}: {shortened(line, 200)}" if line else error.type
+    if len(line) > _LINE:  # What is wrong with a file stands behind its path.
+        line = _TEXT["folders"].sub("...", line)
+    return f"{error.type}: {shortened(line, _LINE)}" if line else error.type
 
 
 # The last line of a traceback, if nothing else is known of the exception

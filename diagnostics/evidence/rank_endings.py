@@ -148,17 +148,23 @@ def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list
         endings = endings | {rank: ends.of_error(usage, rank) for rank in bare_codes}
     if any(ending.by_itself for ending in endings.values()):
         return endings
-    rank = candidates[0] if len(candidates) == 1 else ends.UNNAMED
     homeless = [error for error in evidence.errors if error.rank is None and ends.ends_a_rank(error)]
+    raised = [error for error in homeless if error.type]
+    failed = [rank for rank, end in endings.items() if end.kind == "failed"]
+    # A single exception and a single exit code of 1, as Python ends with, are of one process.
+    candidates = candidates if len(candidates) == 1 or len(raised) > 1 or len(failed) > 1 else failed
+    rank = candidates[0] if len(candidates) == 1 else ends.UNNAMED
     # An exception says more than the exit code that follows from it, and the kernel more than a launcher's SIGKILL.
     bare = [] if memory_kills(evidence) else homeless
-    unnamed = [_of_error(evidence, error, rank) for error in [error for error in homeless if error.type] or bare]
+    unnamed = [_of_error(evidence, error, rank) for error in raised or bare]
     own = [ending for ending in unnamed if ending.by_itself]
     if not own:
         died = [fact for fact in evidence.facts if fact.kind == "worker_died"]  # As Ray notices it.
-        workers = (ends.of_line(fact, rank, "killed", said=str(fact.fields["detail"])) for fact in died)
-        own = [*_of_devices(evidence, rank, any(end.kind == "failed" for end in endings.values())), *workers][:1]
-    if not (own or endings):
+        # It says the same of a signal, of an exit code, and of `ray stop`.
+        workers = (ends.of_line(fact, rank, "unknown", said=str(fact.fields["detail"])) for fact in died)
+        own = [*_of_devices(evidence, rank, bool(failed)), *workers][:1]
+    if not own and all(end.kind == "failed" for end in endings.values()):
+        # The exit code beside it may be that of the rank that lost its peer, so it is nobody's own error.
         own = [ending for ending in unnamed or _of_libraries(evidence) if ending.victim][:1]
     return {**endings, own[0].rank: own[0]} if len(own) == 1 else endings
 

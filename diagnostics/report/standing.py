@@ -37,6 +37,7 @@ def headline(standing: Standing) -> str:
         "not_at_barrier": (absent, absent),
         "lost": (shortened(standing.lost, 120), standing.losers),
         "failed_silently": (standing.failed_silently, standing.failed_silently),
+        "died": (standing.died, ()),
         "stuck": (standing.stuck_s, standing.stuck),
         "open": (other and other.enqueued - other.completed, other.ranks if other else ()),
         "none_open": (other, other.ranks if other else ()),

@@ -19,8 +19,8 @@ from diagnostics.evidence.trace.events import DTYPE_BYTES
 
 RECORDER = "detail"
 _FINGERPRINT = re.compile(
-    r"(?:SequenceNumber=(?P<seq>\d+),? ?)?OpType=(?P<op>\w+)(?:, TensorShape=\[(?P<shape>[\d, ]*)\])?"
-    r"(?:, TensorDtypes=(?P<dtype>\w+))?"
+    r"(?:SequenceNumber=(?P<seq>\d+),? ?)?OpType=(?P<op>\w+)(?:, ?TensorShape=\[(?P<shape>[\d, ]*)\])?"
+    r"(?:, ?TensorDtypes=(?P<dtype>\w+))?"
 )
 _SEGMENT_BYTES = 1 << 20
 """gloo's `kMaxSegmentSize` (gloo/allreduce.h); the formulas of `message_bytes` were measured on 2 to 4 ranks."""

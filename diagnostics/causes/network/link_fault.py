@@ -13,8 +13,9 @@ _TEXTS = Texts(__file__)
 RETRY_EXCEEDED = {12: "not_acknowledged", 13: "not_ready"}
 """Status of a work completion (`ibv_wc_status`) that concerns the path between two ports. 5 (flushed) only follows from
 an earlier error; 4, 10 and 11 are about memory and rights."""
-_NO_WAY = frozenset(table_beside(__file__)["no_way"])
-"""Errors of `ibv_modify_qp` if two network devices cannot reach each other. Others concern the local device."""
+_NO_WAY, _REFUSED = (frozenset(table_beside(__file__)[name]) for name in ("no_way", "refused"))
+"""Errors of `ibv_modify_qp` if two network devices cannot reach each other, and if this one refused the settings of a
+connection, which come from both. Others concern the local device."""
 
 
 class LinkFaults(Struct, frozen=True):
@@ -30,6 +31,8 @@ class LinkFaults(Struct, frozen=True):
     """Completions with any other status."""
     unreached: tuple[LogFact, ...] = ()
     """Connections that were never established, for a reason in `_NO_WAY`."""
+    refused: tuple[LogFact, ...] = ()
+    """The same, for a reason in `_REFUSED`."""
 
     @property
     def pairs(self) -> tuple[tuple[str, str], ...]:
@@ -53,9 +56,10 @@ def link_faults(evidence: Evidence) -> LinkFaults:
     ports = [fact for fact in evidence.facts if fact.kind == "nccl_ib_async" and "failed" in fact.fields]
     down = [fact for fact in evidence.facts if fact.kind == "link_down"]
     failed = [fact for fact in completions if fact.fields.get("status") in RETRY_EXCEEDED]
-    unreached = [f for f in evidence.facts if f.kind == "nccl_qp_failed" and str(f.fields.get("why")) in _NO_WAY]
+    pairs = [(fact, str(fact.fields.get("why"))) for fact in evidence.facts if fact.kind == "nccl_qp_failed"]
+    unreached, refused = (tuple(fact for fact, why in pairs if why in errors) for errors in (_NO_WAY, _REFUSED))
     followed = [fact for fact in completions if fact not in failed]
-    return LinkFaults(tuple(failed), tuple(ports), tuple(down), tuple(followed), tuple(unreached))
+    return LinkFaults(tuple(failed), tuple(ports), tuple(down), tuple(followed), unreached, refused)
 
 
 def _host(fact: LogFact) -> str:
@@ -70,6 +74,8 @@ _SHOWN = 6
 """Maximum number of lines that a finding cites, and of pairs that it names."""
 _CONFIDENCE = 0.85
 """A peer whose process died also stops acknowledging; if a log shows that the process died, that is the cause."""
+_REFUSED_CONFIDENCE = 0.6
+"""A driver or NCCL may also pass settings that no device accepts."""
 
 
 def _words(finding: Finding, faults: LinkFaults) -> Text:
@@ -90,19 +96,22 @@ def _words(finding: Finding, faults: LinkFaults) -> Text:
         why = [str(fields["why"]), *([f"on {fields['device']}"] if fields.get("device") else [])]
         parts.append(_TEXTS.phrase("unreached", why=why))
     lines = len(faults.completions) + len(faults.ports) + len(faults.unreached)
+    if not lines:
+        return _TEXTS(finding, "refused", lines=len(faults.refused))
     rows = ("usual", "common", "look_at_common") if faults.common else ("usual", "look_at_both")
     return _TEXTS(finding, rows, parts=parts, common=faults.common, lines=lines)
 
 
 def decide(faults: LinkFaults) -> Finding:
     """Decide from NCCL's InfiniBand errors and from messages of the network driver."""
-    lines = (*faults.completions, *faults.ports, *faults.unreached)
+    certain = (*faults.completions, *faults.ports, *faults.unreached)
+    lines = certain or faults.refused
     if not lines:
         return _TEXTS.undecided(["followed" if faults.followed else "down" if faults.down else "none", "open"])
     return Finding(
         status="confirmed",
         facts=worded(_words, faults=faults),
-        confidence=_CONFIDENCE,
+        confidence=_CONFIDENCE if certain else _REFUSED_CONFIDENCE,
         victims=tuple(sorted({fact.rank for fact in lines if fact.rank is not None})),
         evidence=tuple(fact.quoted() for fact in (*lines, *faults.down)[:_SHOWN]),
     )

@@ -75,8 +75,10 @@ _FIRST_ONLY = {"non_finite_loss"}
 """Kinds that are told anew at each step once they began: the first line of each rank is kept, the others counted."""
 _OTHERS = (*STRUCTURE, *_MISSING, HEAD, _RESTARTS)
 WORDS = tuple(dict.fromkeys((*(pattern.word for pattern in TABLE), *(word.encode() for word in _OTHERS))))
-_LONG = ("ProcessGroupNCCL", "Watchdog caught", "waiting for clients")
-"""One stands in every line of torch's watchdog and of its store that may be folded."""
+_SIDES = "Detected mismatch between collectives"
+"""Of the message that states the calls of two ranks: it is folded several times, so its spaces do not count."""
+_LONG = ("ProcessGroupNCCL", "Watchdog caught", "waiting for clients", _SIDES)
+"""One stands in every line of torch's watchdog, of its store and of its checks that may be folded."""
 _BY_WORD: dict[str, list[Pattern]] = {}
 for _pattern in TABLE:
     _BY_WORD.setdefault(_pattern.word.decode(), []).append(_pattern)
@@ -120,11 +122,14 @@ class _Scan(Struct):
 
     def feed(self, line: Line) -> None:
         """Process one line of interest."""
-        if self.wrapped is not None and not line.stream and len(self.wrapped.text) < MATCHED:
+        last, folded = line, False
+        if self.wrapped is not None and line.stream in ("", self.wrapped.stream) and len(self.wrapped.text) < MATCHED:
             before = self.wrapped.text
+            folded = _SIDES in before
             texts = f"{before.rstrip()} {line.text.strip()}".replace("( ", "("), before + line.text
             matching = (text for text in texts for one in TABLE if one.word.decode() in text and one.regex.search(text))
-            line = self.wrapped._replace(text=next(matching, texts[0]))  # Terminals fold in the middle of a word.
+            text = texts[0] if folded else next(matching, texts[0])  # Terminals fold in the middle of a word.
+            line = self.wrapped._replace(text=text)
         self.wrapped = None
         line = self._without_prefix(line)
         rank = self.rank if line.rank is None else line.rank
@@ -138,7 +143,7 @@ class _Scan(Struct):
             row = self.table.row
             rank = rank if row is None else row.rank if row.rank >= 0 else None
         else:
-            self.streams.feed(line, rank)
+            self.streams.feed(last if folded else line, rank)
         missed = _TEXT["missed"].match(line.text) if self.missing else None
         if missed is not None:
             self._add("missing_ranks", rank, line, decode("missing_ranks", missed))
@@ -154,7 +159,8 @@ class _Scan(Struct):
             self._add("collective_stack", self.collective.rank, line, place)
         behind = [(line._replace(text=line.before), None)] if line.before else []
         for part, whose in [*behind, (line, rank)]:
-            matched = [self._match(one, part, whose) for word, one in _BY_WORD.items() if word in part.text]
+            text = "".join(part.text.split()) if folded else part.text
+            matched = [self._match(one, part, text, whose) for word, one in _BY_WORD.items() if word in text]
         if matched and not any(matched) and any(word in line.text for word in _LONG):
             self.wrapped, self.following = line, max(self.following, 1)
 
@@ -177,9 +183,9 @@ class _Scan(Struct):
         self.last_error = begins and not words  # The line after it may be empty.
         self.following = max(self.following, int(self.last_error))
 
-    def _match(self, patterns: list[Pattern], line: Line, rank: int | None) -> bool:
+    def _match(self, patterns: list[Pattern], line: Line, text: str, rank: int | None) -> bool:
         for pattern in patterns:
-            match = pattern.regex.search(line.text)
+            match = pattern.regex.search(text)
             if match is None:
                 continue
             fields = decode(pattern.kind, match)

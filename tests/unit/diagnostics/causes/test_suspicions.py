@@ -44,6 +44,8 @@ def stands(*waits: Waiting, **more: object) -> Standing:
         (stands(results=frozenset({"ncclSystemError"}), inside_node="a loopback address"), "env.wrong_interface", 0.6),
         (stands(WAIT, replace(WAIT, ranks=(3,), numel=999)), "hang.signature_mismatch", 0.3),
         (stands(sizes="340 vs 4. Received data size"), "hang.conditional_collective", 0.4),
+        (stands(sizes="1046204 vs 1040256"), "hang.signature_mismatch", 0.5),
+        (stands(died="Worker unexpectedly exits with a connection error code 2"), "hang.rank_killed", 0.4),
         (stands(differ="around rank 39, as NCCL says"), "hang.collective_mismatch", 0.3),
         (stands(absent=(4, 5)), "hang.timeout_budget", 0.2),
         (
@@ -120,6 +122,8 @@ def test_every_clue_of_the_table_can_be_shown() -> None:
         stands(results=frozenset({"ncclSystemError", "ncclRemoteError"}), inside_node="loopback", lost="closed"),
         stands(absent=(4,)),
         stands(sizes="4096 vs 8"),
+        stands(sizes="1046204 vs 1040256"),
+        stands(died="Worker unexpectedly exits with a connection error code 2"),
         stands(WAIT, replace(WAIT, ranks=(3,), numel=999)),
         stands(differ="rank 0 called OpType=BROADCAST"),
         stands(WAIT, work=SAVES),

@@ -200,10 +200,17 @@ def test_an_exception_about_a_lost_peer_without_a_rank_rules_nobody_out() -> Non
     assert {rank: end.kind for rank, end in endings.items()} == {UNNAMED: "lost_peer"}
 
 
+def test_the_exit_code_beside_an_exception_about_a_lost_peer_is_nobodys_own_error() -> None:
+    reset = error(None, "DistNetworkError", "Connection reset by peer")
+    told = evidence(reset, error(3, "", "exit code 1", exit_code=1))
+    endings = settle_exit_codes(add_unnamed(told, rank_endings(told), []), others=False)
+    assert {rank: end.kind for rank, end in endings.items()} == {3: "lost_peer"}
+
+
 def test_a_worker_of_ray_that_died_is_a_rank_without_a_name() -> None:
     died = evidence(facts=(LogFact("worker_died", None, "log", 7, "A worker died", {"detail": "End of file"}),))
     endings = add_unnamed(died, rank_endings(died), [])
-    assert [(rank, end.kind, end.what) for rank, end in endings.items()] == [(UNNAMED, "killed", "End of file")]
+    assert [(rank, end.kind, end.what) for rank, end in endings.items()] == [(UNNAMED, "unknown", "End of file")]
 
 
 @pytest.mark.parametrize(

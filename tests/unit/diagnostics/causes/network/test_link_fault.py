@@ -49,6 +49,13 @@ def test_a_port_that_went_down(tmp_path: Path) -> None:
     assert root.cause == "network.link_fault" and "port mlx5_1:1, ibs3 reported" in text_of(root).summary
 
 
+def test_a_device_that_refuses_the_settings_of_a_connection_is_said_to(tmp_path: Path) -> None:
+    refused = "n:88:159 [0] ibvwrap.cc:199 NCCL WARN Call to ibv_modify_qp failed with error Invalid argument errno 22"
+    (root,) = said(tmp_path, refused).root_causes
+    assert root.cause == "network.link_fault" and root.confidence < 0.7
+    assert "refused the settings" in text_of(root).summary and "show_gids" in text_of(root).remedies[0].change
+
+
 @pytest.mark.parametrize("line", [ASYNC + "GID table change", DOWN])
 def test_an_event_that_alone_shows_no_fault(tmp_path: Path, line: str) -> None:
     report = said(tmp_path, line)

@@ -69,6 +69,18 @@ def test_a_line_of_the_watchdog_that_something_folded(tmp_path: Path) -> None:
     assert [fact.fields[name] for name in ("work", "last_enqueued", "last_completed")] == [2070, 2082, 2069]
 
 
+@pytest.mark.parametrize("width", [31, 40, 57, 97])
+def test_the_two_sides_of_detail_that_something_folded_in_many_places(tmp_path: Path, width: int) -> None:
+    call = "CollectiveFingerPrint(SequenceNumber=912, OpType=ALLGATHER, TensorShape=[4, {}], TensorDtypes=Long, {})"
+    kind = "TensorDeviceTypes=TensorOptions(dtype=float (default), device=cuda, memory_format=(nullopt))"
+    text = f" is running collective: {call.format(512, kind)}, but Rank 3 is running collective: {call.format(498, kind)}."
+    folded = "\n".join(text[at : at + width] for at in range(0, len(text), width))
+    head = "[rank2]: RuntimeError: Detected mismatch between collectives on ranks. Rank 2"
+    (fact,) = scan(tmp_path / "x.log", f"{head}{folded}\nstep 3\n").facts
+    assert (fact.kind, fact.rank, fact.fields["rank_b"]) == ("collective_mismatch_text", 2, 3)
+    assert "TensorShape=[4,512]" in fact.fields["call_a"] and "TensorShape=[4,498]" in fact.fields["call_b"]
+
+
 def test_a_timeout_of_the_store_that_a_terminal_folded(tmp_path: Path) -> None:
     text = "DistStoreError: Timed out after 1801 seconds waiting for clients. 1/4 clients \njoined.\n"
     (fact,) = scan(tmp_path / "x.log", text).facts
