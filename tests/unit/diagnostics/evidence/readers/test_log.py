@@ -73,7 +73,9 @@ def test_a_line_of_the_watchdog_that_something_folded(tmp_path: Path) -> None:
 def test_the_two_sides_of_detail_that_something_folded_in_many_places(tmp_path: Path, width: int) -> None:
     call = "CollectiveFingerPrint(SequenceNumber=912, OpType=ALLGATHER, TensorShape=[4, {}], TensorDtypes=Long, {})"
     kind = "TensorDeviceTypes=TensorOptions(dtype=float (default), device=cuda, memory_format=(nullopt))"
-    text = f" is running collective: {call.format(512, kind)}, but Rank 3 is running collective: {call.format(498, kind)}."
+    text = (
+        f" is running collective: {call.format(512, kind)}, but Rank 3 is running collective: {call.format(498, kind)}."
+    )
     folded = "\n".join(text[at : at + width] for at in range(0, len(text), width))
     head = "[rank2]: RuntimeError: Detected mismatch between collectives on ranks. Rank 2"
     (fact,) = scan(tmp_path / "x.log", f"{head}{folded}\nstep 3\n").facts
