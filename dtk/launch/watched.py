@@ -19,13 +19,13 @@ from diagnostics.evidence.model import LogFact
 from diagnostics.evidence.readers import start
 from diagnostics.runs.records import mapping, number
 from dtk.config.schema import RecordConfig
-from dtk.launch.command import Command
+from dtk.launch.command import KILL_S, Command
 from dtk.launch.diagnosis import explanation, prepare
 from dtk.record.desync import find_desync
 from dtk.record.flight import environment as recorder_environment
 from dtk.record.guard import bounded
 from dtk.record.stall_probe import STANDS_S
-from dtk.record.watch_environment import is_watched, watch_variables
+from dtk.record.watch_environment import watch_variables, watched_processes
 
 POLL_S = 0.1  # Chosen: far below the seconds that a verdict takes.
 LOOK_S = 1.0  # Interval between two checks of ranks that have not joined.
@@ -55,22 +55,30 @@ def run_watched(argv: list[str], folder: Path, stall_timeout_s: float, start_tim
         _follow(command, paths, start_timeout_s)
         verdict = _verdict(paths)
         if verdict is None:
-            return _ended(command, paths)
-        command.keeps_log = False
-        # The reason is printed immediately, the report once the command has exited.
-        say(verdict.reason)
-        text = explanation(paths, sys.stderr.isatty())
-        if command.wait(LEAVE_S) is not None:
-            command.drain()
-        _show(text)
-        say(f"more: {_more(paths)}")
-    # Ranks of this host may outlive the command, if it had to be killed.
-    pids = {beat.pid for beat in _beats(paths) if beat.host == socket.gethostname()}
-    for pid in pids | pids_on_their_way(paths):
-        with suppress(OSError):  # It has exited, or belongs to another user.
-            if is_watched(pid, paths):
-                os.kill(pid, signal.SIGKILL)
-    return HUNG
+            code = _ended(command, paths)
+        else:
+            command.keeps_log, code = False, HUNG
+            # The reason is printed immediately, the report once the command has exited.
+            say(verdict.reason)
+            text = explanation(paths, sys.stderr.isatty())
+            if command.wait(LEAVE_S) is not None:
+                command.drain()
+            _show(text)
+            say(f"more: {_more(paths)}")
+    if code:  # A command that succeeds may leave a service behind.
+        _end_what_is_left(paths)
+    return code
+
+
+def _end_what_is_left(paths: RunPaths) -> None:
+    """End the job's processes that outlive its command: ranks, if it was killed, and workers that they started."""
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        ends_s = time.monotonic() + KILL_S
+        for pid in (left := watched_processes(paths)):
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, how)
+        while left and watched_processes(paths) and time.monotonic() < ends_s:
+            time.sleep(POLL_S)
 
 
 def _follow(command: Command, paths: RunPaths, start_timeout_s: float) -> None:
@@ -181,7 +189,10 @@ def _beats(paths: RunPaths) -> list[artifacts.Heartbeat]:
 
 
 def missing_ranks(paths: RunPaths, limit_s: float) -> Verdict | None:
-    """Return a verdict if ranks waited for `limit_s` while all missing ranks of this node stood still, else None."""
+    """Return a verdict if ranks waited for `limit_s` while all missing ranks of this node stood still, else None.
+
+    The same if every rank of the job is missing and stands still, as at a lock that nobody will release.
+    """
     attempt, starts = _starts(paths)
     if not starts:
         return None
@@ -189,28 +200,26 @@ def missing_ranks(paths: RunPaths, limit_s: float) -> Verdict | None:
     waiting = {rank: fact for rank, fact in starts.items() if fact.fields["state"] == "meets" and _runs(fact, here)}
     missing = {rank: fact for rank, fact in starts.items() if fact.fields["state"] == "started"}
     own = {rank: fact for rank, fact in missing.items() if fact.fields["host"] == here}
-    if not waiting or not own or any(fact.fields["state"] == "met" for fact in starts.values()):
+    nobody = not waiting and len(missing) == max(fact.fields["nranks"] for fact in starts.values())
+    if not (waiting or nobody) or not own or any(fact.fields["state"] == "met" for fact in starts.values()):
         return None
-    waited_s = min(now_s - fact.fields["since_s"] for fact in waiting.values())
+    waits = waiting or missing
+    waited_s = min(now_s - fact.fields["since_s" if waiting else "worked_s"] for fact in waits.values())
     still = all(
         _runs(fact, here) and now_s - fact.fields["alive_s"] < FRESH_S and now_s - fact.fields["worked_s"] >= limit_s
-        for fact in own.values()
+        for fact in (own if waiting else missing).values()
     )
     if waited_s < limit_s or not still:
         return None
     first = own[min(own)]
     frame = own_line(first.fields["frames"]) or next(iter(first.fields["frames"]), None)
     place = "an unknown place" if frame is None else f"{Path(frame.file).name}:{frame.line} in {frame.function}"
-    late, others = sorted(own), sorted(waiting)
+    late, others = sorted(own if waiting else missing), sorted(waiting)
+    if nobody:
+        stood = f"no rank came to init_process_group: {ranks_spoken(late)} made no progress for {waited_s:.0f} s"
+        return Verdict("stall", f"{stood} at {place}", [], late, attempt=attempt, time_s=now_s)
     waited = f"{ranks_spoken(others)} waited in init_process_group for {waited_s:.0f} s for {ranks_spoken(late)}"
     return Verdict("stall", f"{waited}, which made no progress at {place}", late, others, attempt=attempt, time_s=now_s)
-
-
-def pids_on_their_way(paths: RunPaths) -> set[int]:
-    """Return the ids of the processes on this host that reported their start."""
-    here = socket.gethostname()
-    pids = (fact.fields["pid"] for fact in _starts(paths)[1].values() if fact.fields["host"] == here)
-    return {pid for pid in pids if isinstance(pid, int)}
 
 
 def _starts(paths: RunPaths) -> tuple[int, dict[int, LogFact]]:

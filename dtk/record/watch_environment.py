@@ -1,6 +1,7 @@
 """The environment variables through which `dtk watch` configures the ranks. Never imports torch."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from diagnostics.contract.artifacts import RunPaths
@@ -24,10 +25,11 @@ def watched_run() -> tuple[RunPaths, float]:
     return RunPaths(Path(os.environ[FOLDER])), float(os.environ[STALL_TIMEOUT_S])
 
 
-def is_watched(pid: int, paths: RunPaths) -> bool:
-    """Whether a process of this host runs under the watch of this folder; False if unknown.
-
-    Raises:
-        OSError: the process has exited or belongs to another user.
-    """
-    return f"{FOLDER}={paths.root}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+def watched_processes(paths: RunPaths) -> list[int]:
+    """Return the processes of this host that run under the watch of this folder: they inherited its variables."""
+    entry, pids = f"{FOLDER}={paths.root}".encode(), []
+    for folder in Path("/proc").iterdir():
+        with suppress(OSError):  # It has exited, or belongs to another user.
+            if folder.name.isdecimal() and entry in (folder / "environ").read_bytes().split(b"\0"):
+                pids.append(int(folder.name))
+    return pids

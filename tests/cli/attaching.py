@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from tests.cli.command import ROOT, environment
-from tests.cli.stuck import HEALTHY, WORLD
+from tests.cli import stuck
+from tests.cli.command import environment
 
 START_S = 120.0
 
@@ -26,11 +27,11 @@ def cpu_s(pids: list[int]) -> float:
 
 
 @contextmanager
-def job(name: str, log: Path) -> Iterator[int]:
-    """Start the job, and wait until its ranks have done what they do before they hang."""
-    ranks = WORLD.get(name, 4)
+def job(name: str, log: Path, jobs: ModuleType = stuck) -> Iterator[int]:
+    """Start a job of one of the modules `stuck*`, and wait until its ranks have done what they do before they hang."""
+    ranks = getattr(jobs, "WORLD", {}).get(name, 4)
     argv = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--rdzv-backend=c10d",
-            "--rdzv-endpoint=localhost:0", str(ROOT / "tests/cli/stuck.py"), name]  # fmt: skip
+            "--rdzv-endpoint=localhost:0", str(jobs.__file__), name]  # fmt: skip
     with log.open("w") as out:
         one = environment(OMP_NUM_THREADS="1")
         process = subprocess.Popen(argv, env=one, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
@@ -40,7 +41,7 @@ def job(name: str, log: Path) -> Iterator[int]:
             time.sleep(1.0)
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
             spent_s = cpu_s([int(one) for one in children])
-            running = name in HEALTHY or name == "computes"
+            running = name in (*jobs.HEALTHY, "computes", "ddp_tokenizer")
             started = spent_s > 0.5 * ranks and len(children) >= ranks - 1  # Importing torch takes more.
             quiet = quiet + 1 if started and (running or spent_s - before < 0.05) else 0
             before = spent_s
@@ -96,8 +97,10 @@ def attach(pid: int, folder: Path, *options: str, **more: str) -> Seen:
     return Seen(report, done.stderr, time.monotonic() - began_s, done.returncode)
 
 
-def look(name: str, folder: Path, *options: str, **more: str) -> Seen:
-    """Start the job, look at it once it stands still, and end it."""
+def look(name: str, folder: Path, *options: str, jobs: ModuleType = stuck, **more: str) -> Seen:
+    """Start the job, look at it once it stands still, and end it. Of a job that ended by itself nothing is seen."""
     folder.mkdir(parents=True, exist_ok=True)
-    with job(name, folder / "job.log") as pid:
+    with job(name, folder / "job.log", jobs) as pid:
+        if not tree(pid)[1:]:
+            return Seen({}, "the job ended by itself", 0.0, 2)
         return attach(pid, folder / "look", *options, **more)

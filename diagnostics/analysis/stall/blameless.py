@@ -59,7 +59,7 @@ class NeverCompletes(Struct, frozen=True):
 
 
 class Startup(Struct, frozen=True):
-    """Ranks that wait for others in init_process_group, from the records of `dtk watch`."""
+    """Ranks that wait for others in init_process_group, or all make no progress before it: records of `dtk watch`."""
 
     starts: dict[int, LogFact]
     waiting: tuple[int, ...]
@@ -120,10 +120,12 @@ def startup(job: JobState) -> Startup | StartupFailed | None:
         world = max(fact.fields["nranks"] for fact in starts.values())
         waiting = tuple(sorted(rank for rank, fact in starts.items() if fact.fields["state"] == "meets"))
         missing = tuple(r for r in range(world) if r not in starts or starts[r].fields["state"] == "started")
-        if waiting and missing:
-            waited_s = max(lasted_s(starts[rank], "since_s") for rank in waiting)
+        if missing and (waiting or len(starts) == len(missing)):
+            waited_s = max(lasted_s(starts[rank], "since_s") for rank in waiting or missing)
             stuck = tuple(r for r in missing if r in starts and lasted_s(starts[r], "worked_s") >= STALL_S)
-            return Startup(starts, waiting, missing, stuck if waited_s >= STALL_S else (), waited_s)
+            stuck = stuck if waited_s >= STALL_S else ()
+            if waiting or stuck == missing:
+                return Startup(starts, waiting, missing, stuck, waited_s)
     # Ranks that wait for the id of a communicator have completed the rendezvous: their group exists.
     met = {(fact.file, fact.line) for fact in job.evidence.facts if fact.kind == "nccl_id_timeout"}
     # Others may still come to a barrier of the store, unless more than its group has ranks did, or for a minute nobody.

@@ -6,11 +6,14 @@ from diagnostics.analysis.stall.blameless import Startup, lasted_s, not_yet_met
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
+from diagnostics.causes.hang._stacks import doing as described
+from diagnostics.causes.hang._stacks import fix
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.findings import Cost, EvidenceItem, Finding
 from diagnostics.contract.formatting import counted
 from diagnostics.evidence.calls import own_line
-from diagnostics.evidence.model import shortened
+from diagnostics.evidence.model import Stacks, Thread, shortened
+from diagnostics.evidence.stacks.activity import doing
 
 _TEXTS = Texts(__file__)
 
@@ -41,7 +44,35 @@ def decide(stall: Stall) -> Finding:
     return _parts.confirmed(job, facts, 0.85, evidence=lines, victims=victims)
 
 
+def _nobody(case: Startup) -> Finding:
+    """Return the finding about ranks that all make no progress before they meet, none of which waits for another."""
+    stands = {
+        rank: doing(Stacks(rank, fact.file, (Thread("", fact.fields["frames"], main=True),)))
+        for rank, fact in case.starts.items()
+    }
+    first = stands[case.missing[0]]
+    still_s = min(lasted_s(fact, "worked_s") for fact in case.starts.values())
+    return Finding(
+        status="confirmed",
+        facts=_TEXTS.facts("nobody", ranks=case.missing, still_s=still_s, does=described(first), fix=fix(first)),
+        confidence=0.9,
+        victims=case.missing,
+        where=tuple(
+            place
+            for rank in case.missing[:4]
+            for place in _parts.where(rank, stands[rank].frame, _parts.says("is_there", what=stands[rank].words))
+        ),
+        cost=Cost(round(still_s, 1), "s blocked"),
+        evidence=tuple(
+            EvidenceItem("log", fact.file, _TEXTS.phrase("seen", text=fact.text, lasted_s=lasted_s(fact, "since_s")))
+            for fact in list(case.starts.values())[:4]
+        ),
+    )
+
+
 def _finding(case: Startup) -> Finding:
+    if not case.waiting:
+        return _nobody(case)
     others = tuple(rank for rank in case.missing if rank not in case.stuck)
     unknown = [rank for rank in others if rank not in case.starts]
     figures: dict[str, Any] = {"case": case, "others": others, "unknown": unknown}

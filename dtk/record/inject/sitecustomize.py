@@ -2,13 +2,14 @@
 script's own Python, of any version; a process without torch.distributed pays one comparison per import.
 """
 # Imports are kept to a minimum (no pathlib), and old Python versions must be able to parse this file.
-# ruff: noqa: PTH100, PTH103, PTH105, PTH112, PTH118, PTH120, PTH123, UP031, UP037
+# ruff: noqa: PTH100, PTH103, PTH105, PTH112, PTH118, PTH120, PTH123, PTH208, UP031, UP037
 
 import os
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -16,6 +17,9 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
 """Folder with the packages dtk and diagnostics; not added to the script's path, where it may hide its packages."""
 EVERY_S = 1.0  # Interval between two reports of a rank that is on its way to its process group.
 TRANSFER_BYTES = 1 << 20  # Bytes that a working process reads or writes in that time.
+CHILD_WORKS = (
+    0.05  # Fraction of a core: one that polls uses less than 0.01, a compiler on a busy machine more than 0.1.
+)
 FRAMES = 24  # Chosen: torch's own frames and some of the user's.
 AWAITED = "torch.distributed.distributed_c10d"
 OLDEST = (3, 11)  # As `requires-python` in pyproject.toml.
@@ -119,9 +123,10 @@ class Start:
                 continue
             frames.append([code.co_filename, frame.f_lineno, code.co_name])
             frame = frame.f_back
-        now_s, used = time.time(), (time.time(), _ran_s(), _transferred())
-        last, (at_s, ran_s, moved) = self.last or (None, (0.0, 0.0, 0))
-        busy = used[1] - ran_s > 0.5 * (now_s - at_s)
+        now_s, children = time.time(), list(_descendants(os.getpid()))
+        used = (now_s, _ran_s(), _transferred(children), sum(map(_child_s, children)))
+        last, (at_s, ran_s, moved, children_s) = self.last or (None, (0.0, 0.0, 0, 0.0))
+        busy = used[1] - ran_s > 0.5 * (now_s - at_s) or used[3] - children_s > CHILD_WORKS * (now_s - at_s)
         if last != frames or busy or used[2] - moved > TRANSFER_BYTES:
             self.worked_s = now_s
         self.last = (frames, used)
@@ -144,13 +149,42 @@ def _ran_s() -> float:
         return time.process_time()
 
 
-def _transferred() -> int:
-    """Return the bytes that this process read and wrote; 0 if unknown."""
+def _transferred(children: "list[int]") -> int:
+    """Return the bytes that this process and its children read and wrote, as far as known."""
+    total = 0
+    for pid in [os.getpid(), *children]:
+        try:
+            with open("/proc/%d/io" % pid) as file:
+                total += sum(int(line.split()[1]) for line in file.readlines()[:2])
+        except (OSError, ValueError, IndexError):
+            pass
+    return total
+
+
+def _descendants(pid: int) -> "Iterator[int]":
+    """Yield the processes that a process started, such as a compiler, and those that they started."""
     try:
-        with open("/proc/self/io") as file:
-            return sum(int(line.split()[1]) for line in file.readlines()[:2])
-    except (OSError, ValueError, IndexError):
-        return 0
+        tasks = os.listdir("/proc/%d/task" % pid)
+    except OSError:
+        return
+    for task in tasks:
+        try:
+            with open("/proc/%d/task/%s/children" % (pid, task)) as file:
+                children = [int(child) for child in file.read().split()]
+        except (OSError, ValueError):
+            continue
+        for child in children:
+            yield child
+            yield from _descendants(child)
+
+
+def _child_s(pid: int) -> float:
+    """Return the CPU seconds of a process and of its children that have exited; 0 if unknown."""
+    try:
+        with open("/proc/%d/stat" % pid) as file:
+            return sum(map(int, file.read().rpartition(")")[2].split()[11:15])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError):
+        return 0.0
 
 
 def started(rank: "Any", world_size: "Any", state: str) -> "Any":

@@ -1,7 +1,10 @@
 """A command under the live watch, as far as it needs no ranks: its end, its log, and what is said of it."""
 
 import json
+import os
+import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -102,3 +105,31 @@ def test_ranks_are_asked_and_those_of_other_hosts_not_waited_for(
     write_json(paths.answer(0), {"idle_s": 1.0})
     watched._ask(paths)
     assert paths.question.exists(), "it did not wait for the other node"
+
+
+def test_what_a_failed_job_leaves_behind_ends_with_it_and_nothing_else(tmp_path: Path) -> None:
+    lines = [
+        "import signal, subprocess, sys",
+        "code = 'import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); '",
+        "code += 'print(flush=True); time.sleep(600)'",
+        "worker = subprocess.Popen([sys.executable, '-S', '-c', code], start_new_session=True, stdout=subprocess.PIPE)",
+        "worker.stdout.readline()",
+        "open(sys.argv[1], 'w').write(str(worker.pid))",
+    ]
+    other = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    try:
+        for code, left in ((3, False), (0, True)):
+            told = tmp_path / f"pid_{code}"
+            script = "\n".join([*lines, f"sys.exit({code})"])
+            folder = tmp_path / f"job_{code}"
+            assert run_watched([sys.executable, "-S", "-c", script, str(told)], folder, 60.0, 60.0) == code
+            pid = int(told.read_text())
+            stat = Path(f"/proc/{pid}/stat")
+            alive = stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+            assert alive is left, "a service that a successful command leaves behind stays"
+            if alive:
+                os.kill(pid, signal.SIGKILL)
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()

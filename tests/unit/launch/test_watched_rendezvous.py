@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from diagnostics.contract.artifacts import RunPaths
-from dtk.launch.watched import missing_ranks, pids_on_their_way
+from dtk.launch.watched import missing_ranks
 
 LIMIT_S = 30.0
 
@@ -114,8 +114,15 @@ def test_a_file_that_is_being_written_is_left_out(paths: RunPaths, tmp_path: Pat
     assert missing_ranks(RunPaths(tmp_path / "none"), LIMIT_S) is None
 
 
-def test_processes_of_this_host(paths: RunPaths) -> None:
-    write(paths, 0, "meets", pid=4711)
-    write(paths, 1, "meets", pid=4712, host="another-node")
-    write(paths, 3, "meets", pid="4713")
-    assert pids_on_their_way(paths) == {4711, os.getpid()}
+def test_ranks_that_all_stand_still_before_they_meet(paths: RunPaths) -> None:
+    frames = [["/site-packages/torch/utils/file_baton.py", 50, "wait"], ["/home/me/train.py", 4, "main"]]
+    for rank in range(3):
+        write(paths, rank, "started", frames=frames)
+    write(paths, 3, "started", worked_s=time.time(), frames=frames)
+    assert missing_ranks(paths, LIMIT_S) is None, "one still works, on whichever host"
+    write(paths, 3, "started", frames=frames, host="another-node", pid=1)
+    verdict = missing_ranks(paths, LIMIT_S)
+    assert verdict is not None and (verdict.culprits, verdict.victims) == ([], [0, 1, 2, 3])
+    assert verdict.reason.startswith("no rank came to init_process_group: ranks 0-3 made no progress for 60 s at")
+    paths.start(0, 3).unlink()
+    assert missing_ranks(paths, LIMIT_S) is None, "a rank of another node may be at work"

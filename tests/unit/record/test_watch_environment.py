@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.contract.artifacts import RunPaths
-from dtk.record.watch_environment import FOLDER, is_watched, watch_variables, watched_run
+from dtk.record.watch_environment import FOLDER, watch_variables, watched_processes, watched_run
 
 
 def test_what_is_told_is_what_is_heard(tmp_path, monkeypatch):
@@ -35,17 +35,16 @@ def test_without_a_watch_there_is_no_run(monkeypatch):
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="no /proc")
-def test_whether_a_process_is_watched(tmp_path):
+def test_the_processes_that_are_watched(tmp_path):
     variables = {**os.environ, FOLDER: str(tmp_path)}
     process = subprocess.Popen([sys.executable, "-S", "-c", "input()"], env=variables, stdin=subprocess.PIPE)
     try:
         ends_s = time.monotonic() + 30
-        while not (watched := is_watched(process.pid, RunPaths(tmp_path))) and time.monotonic() < ends_s:
+        while not (watched := watched_processes(RunPaths(tmp_path))) and time.monotonic() < ends_s:
             time.sleep(0.01)  # Until the system has set up its variables.
-        assert watched
-        assert not is_watched(process.pid, RunPaths(tmp_path / "other"))
-        assert not is_watched(process.pid, RunPaths(tmp_path.parent)), "the whole path counts"
+        assert watched == [process.pid]
+        assert watched_processes(RunPaths(tmp_path / "other")) == []
+        assert watched_processes(RunPaths(tmp_path.parent)) == [], "the whole path counts"
     finally:
         process.communicate(b"\n")
-    with pytest.raises(OSError, match=str(process.pid)):
-        is_watched(process.pid, RunPaths(tmp_path))
+    assert watched_processes(RunPaths(tmp_path)) == []

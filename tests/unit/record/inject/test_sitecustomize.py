@@ -3,7 +3,9 @@
 import importlib.util
 import json
 import os
+import subprocess
 import sys
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -187,3 +189,20 @@ def test_loading_leaves_the_scripts_own_diagnostics(inject: Any, monkeypatch: py
     finders = list(sys.meta_path)
     assert inject.load().__name__ == "dtk.record.watched_rank"
     assert sys.modules["diagnostics"] is own and sys.meta_path == finders
+
+
+def test_the_work_of_a_child_counts_and_its_waiting_does_not(watched: Any, tmp_path: Path) -> None:
+    for code, works in (("while True: pass", True), ("input()", False)):
+        child = subprocess.Popen(["sh", "-c", f"{sys.executable} -S -c '{code}'; true"], stdin=subprocess.PIPE)
+        try:
+            start = watched.Start(1, 2)
+            (tmp_path / "start/attempt_0").mkdir(parents=True, exist_ok=True)
+            for _ in range(3):  # The first record has none before it to be compared with, the second other frames.
+                time.sleep(0.7)
+                before_s = time.time()
+                start.write()
+            assert (told(tmp_path)["worked_s"] > before_s) is works
+        finally:
+            for pid in [*watched._descendants(child.pid), child.pid]:
+                os.kill(pid, 9)
+            child.communicate()

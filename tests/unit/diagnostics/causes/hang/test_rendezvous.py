@@ -39,6 +39,13 @@ def test_a_rank_at_work_on_its_way_is_late_and_nobody_is_blamed() -> None:
     assert (finding.status, finding.ranks, finding.victims) == ("undecided", (), (0, 2))
 
 
+def test_ranks_that_all_stand_still_wait_for_nobody_and_nobody_is_blamed() -> None:
+    finding = decided(*(start(rank, "started", 50, 40) for rank in range(3)))
+    assert (finding.status, finding.ranks, finding.victims) == ("confirmed", (), (0, 1, 2))
+    assert "made no progress for 40 s" in text_of(finding).summary
+    assert decided(*(start(rank, "started", 50, 40 * (rank > 0)) for rank in range(3))).status == "undecided"
+
+
 def test_a_rank_that_left_nothing_is_named() -> None:
     finding = decided(start(0, "meets", 40, 40), start(1, "meets", 40, 40))
     assert finding.status == "undecided" and "rank 2" in text_of(finding).summary
