@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from diagnostics.contract.formatting import counted, joined
 from dtk.config.compose import Composed
+from dtk.config.limits import check_numbers
 from dtk.config.schema import Config
 from dtk.config.strict import to_plain
 from dtk.errors import DtkError
@@ -62,12 +63,14 @@ def settle(composed: Composed, world_size: int) -> Composed:
     """Choose the largest micro-batch, up to a limit, that divides the global batch over the ranks.
 
     Raises:
-        DtkError: the global batch does not divide over the ranks.
+        DtkError: a number is out of range, or the global batch does not divide over the ranks.
     """
-    train = composed.config.train
+    train, wanted = composed.config.train, composed.config.parallel.microbatches
     if train.micro_batch_size:
         return composed
-    plan, wanted = composed.config.batch_plan(world_size), composed.config.parallel.microbatches
+    numbers = {"parallel": {"microbatches": wanted}, "train": {"global_batch_size": train.global_batch_size}}
+    check_numbers(numbers)
+    plan = composed.config.batch_plan(world_size)
     chosen = None if wanted is None else plan.micro_batch_size_of(wanted)
     if chosen is None:  # A pipeline should have at least as many micro-batches as stages.
         chosen = plan.chosen_micro_batch_size(composed.config.parallel.pp)

@@ -112,8 +112,12 @@ def _pipeline(config: Config, world_size: int) -> None:
     if pipeline.stages > config.model.layers:
         per_rank = f" x parallel.stages_per_rank={parallel.stages_per_rank}" if parallel.stages_per_rank > 1 else ""
         what = f"{typed}{per_rank} makes {pipeline.stages} stages of {counted(config.model.layers, 'block')}"
-        near = config.model.layers // parallel.stages_per_rank or 1
-        raise DtkError(what, "a stage has at least one block", f"use parallel.pp={near}")
+        near = max(pp for pp in divisors(parallel.pp) if pp <= config.model.layers)
+        several = config.model.layers // near
+        fix = f"use parallel.pp={near}" if near < parallel.pp or not per_rank else "use"
+        if per_rank:
+            fix += f" parallel.stages_per_rank={several}" + (" parallel.schedule=1f1b" if several == 1 else "")
+        raise DtkError(what, "a stage has at least one block", fix)
     sizes = parallel.blocks_per_stage
     if sizes and (len(sizes) != pipeline.stages or sum(sizes) != config.model.layers or min(sizes) < 1):
         what = f"parallel.blocks_per_stage={sizes} does not divide {counted(config.model.layers, 'block')}"

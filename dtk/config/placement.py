@@ -17,6 +17,8 @@ from dtk.strategies.traits import StrategyConfig
 
 CPU_RANKS = 2
 """Number of ranks on a machine without a GPU: the smallest that communicates."""
+_MOST_CPU_RANKS = 16
+"""Largest number of ranks that is started on a machine without a GPU because a mesh needs them."""
 RANKS_PER_CORE = 16
 """Starting a rank (importing torch, joining) takes 4 s of one core, measured: more ranks would take minutes."""
 RANK_BYTES = 300 << 20
@@ -36,10 +38,23 @@ class Placement:
     reasons: tuple[str, ...]
 
 
+def cpu_ranks(config: Config) -> int:
+    """Return the default number of ranks without a GPU: the smallest that the degrees of the mesh divide."""
+    for ranks in range(CPU_RANKS, _MOST_CPU_RANKS + 1):
+        with suppress(DtkError):
+            config.mesh(ranks)
+            return ranks
+    return CPU_RANKS
+
+
 def place(
-    launcher: LauncherConfig, strategy: StrategyConfig, cuda_devices: int, local_size: int | None = None
+    launcher: LauncherConfig,
+    strategy: StrategyConfig,
+    cuda_devices: int,
+    local_size: int | None = None,
+    on_cpu: int = CPU_RANKS,
 ) -> Placement:
-    """Resolve every `auto` of the launcher section.
+    """Resolve every `auto` of the launcher section; `on_cpu` ranks are the default without a GPU.
 
     Raises:
         DtkError: CUDA or NCCL is unavailable, or the number of ranks is below one or too large for this machine.
@@ -58,7 +73,7 @@ def place(
         elif device == "cuda":
             nproc, why = cuda_devices, "one per CUDA device"
         else:
-            nproc, why = CPU_RANKS, "the default without a GPU"
+            nproc, why = on_cpu, "the default without a GPU"
         reasons.append(f"{counted(nproc, 'rank')}: {why}")
     if nproc < 1:
         raise DtkError(f"launcher.nproc={nproc} is out of range", "it must be 1 or more")

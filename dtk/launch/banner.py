@@ -13,6 +13,7 @@ from dtk.launch.local import Outcome
 from dtk.nccl.effect import keep_effect
 from dtk.nccl.lint import doubts
 from dtk.nccl.render import ENVIRONMENT, Rendered, render
+from dtk.parallel.mesh import divisors
 from dtk.record.trackers import offline_logs, offline_reason
 
 NAMED = 5  # Variables of a preset that the banner prints.
@@ -35,7 +36,7 @@ def banner(
         f"  ranks     {world_size} on {placement.device} over {placement.backend}, "
         f"{counted(placement.threads, 'CPU thread')} each" + "".join(f"; {reason}" for reason in placement.reasons)
     )
-    if mesh.dp_size != world_size:
+    if mesh.dp_size != world_size or mesh.ep > 1:
         divide = f"{counted(mesh.dp_size, 'rank')} along dp_replicate and dp_shard divide the batch"
         console.line(f"  mesh      {mesh}; {divide}")
         if warning := tp_warning(config, world_size, placement.nproc):
@@ -54,8 +55,13 @@ def banner(
         pieces = f"{parallel.schedule}, {stages}, micro-batches: {accumulation}"
         console.line(f"  pipeline  {pieces}; {bubble:.0%} of a step is idle at best (bubble)")
         if accumulation < parallel.pp:
-            enough = 4 * parallel.pp
-            more = f"with parallel.microbatches={enough} it is {parallel.pipeline(enough).ideal_bubble:.0%}"
+            enough, batch = 4 * parallel.pp, ""
+            most = max(n for n in divisors(train.global_batch_size // mesh.dp_size) if n <= enough)
+            if most < parallel.pp:
+                batch = f" train.global_batch_size={enough * mesh.dp_size}"
+            else:
+                enough = most
+            more = f"with parallel.microbatches={enough}{batch} it is {parallel.pipeline(enough).ideal_bubble:.0%}"
             console.line(f"            warning: fewer micro-batches than ranks; {more}")
     if config.strategy.offload != "none":
         states = "parameters and optimizer states" if config.strategy.offloads_parameters else "optimizer states"

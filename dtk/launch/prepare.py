@@ -14,7 +14,7 @@ from dtk.config.batch import fill_degrees, settle
 from dtk.config.checks import check, check_ranks
 from dtk.config.compose import compose, without_reasons
 from dtk.config.instantiate import check_targets
-from dtk.config.placement import Placement, check_port, is_remote, place, remote_placement
+from dtk.config.placement import Placement, check_port, cpu_ranks, is_remote, place, remote_placement
 from dtk.config.resume import Resumed, check_continuable, earlier_argv, refuse_other_data, rerun, resume
 from dtk.config.trust import refuse_masked
 from dtk.errors import DtkError
@@ -56,7 +56,8 @@ def place_point(point: Resumed) -> tuple[Resumed, Placement]:
     if is_remote(launcher):
         placement = remote_placement(point.composed.config)
         return settle_point(point, placement, launcher.nodes * placement.nproc), placement
-    placement = place(launcher, point.composed.config.strategy, cuda_devices(launcher.device))
+    config = point.composed.config
+    placement = place(launcher, config.strategy, cuda_devices(launcher.device), on_cpu=cpu_ranks(config))
     point = settle_point(point, placement, placement.nproc)
     check_port(launcher.master_port)
     return point, placement

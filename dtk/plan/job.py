@@ -9,7 +9,7 @@ from dtk.config.checks import check, check_ranks
 from dtk.config.compose import Composed, compose
 from dtk.config.instantiate import check_targets
 from dtk.config.limits import limits
-from dtk.config.placement import CPU_RANKS, remote_placement
+from dtk.config.placement import cpu_ranks, remote_placement
 from dtk.config.resume import resume
 from dtk.config.schema import Config, LauncherConfig, RemoteLauncher, TrainConfig
 from dtk.config.strict import to_plain
@@ -90,7 +90,7 @@ def ranks_of(config: Config, devices: int | None = None) -> int:
         import torch  # Counting does not initialise CUDA.
 
         devices = torch.cuda.device_count()
-    return devices or CPU_RANKS
+    return devices or cpu_ranks(config)
 
 
 def check_world_size(world_size: int, typed: str) -> None:

@@ -73,6 +73,19 @@ def test_a_batch_that_does_not_divide_is_one_line(batch: Composed, message: str)
     assert str(caught.value).startswith(message)
 
 
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (with_batch(8, microbatches=0), "parallel.microbatches=0 is out of range"),
+        (with_batch(8, microbatches=-1), "parallel.microbatches=-1 is out of range"),
+        (with_batch(-8), "train.global_batch_size=-8 is out of range"),
+    ],
+)
+def test_a_number_out_of_range_is_refused_before_the_batch_is_divided_by_it(batch: Composed, message: str) -> None:
+    with pytest.raises(DtkError, match=message):
+        settle(batch, 2)
+
+
 def test_a_resumed_run_keeps_its_batch_and_is_told_how_many_ranks_fit() -> None:
     with pytest.raises(DtkError) as caught:
         settle(with_batch(9, resume="runs/x"), 2)

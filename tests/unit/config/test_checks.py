@@ -52,6 +52,12 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
             "parallel.pp=2 makes 2 stages of 1 block: a stage has at least one block - use parallel.pp=1",
         ),
         (
+            ["model=gpt2_tiny", "strategy=pp", "parallel.stages_per_rank=4", "parallel.schedule=interleaved_1f1b"],
+            2,
+            "parallel.pp=2 x parallel.stages_per_rank=4 makes 8 stages of 4 blocks: a stage has at least one block - "
+            "use parallel.stages_per_rank=2",
+        ),
+        (
             ["strategy=ddp", "parallel.pp=2", "parallel.microbatches=3"],
             2,
             "parallel.microbatches=3 does not divide the 8 samples of each data-parallel rank: "

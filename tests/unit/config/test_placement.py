@@ -4,7 +4,8 @@ import pytest
 
 from diagnostics.analysis.processes import usable_cores
 from dtk.config import placement as rules
-from dtk.config.placement import check_port, host_memory, place
+from dtk.config.compose import compose
+from dtk.config.placement import check_port, cpu_ranks, host_memory, place
 from dtk.config.schema import LauncherConfig, LocalLauncher
 from dtk.errors import DtkError
 from dtk.strategies.ddp import DDPConfig
@@ -17,6 +18,22 @@ def test_a_laptop_without_a_gpu_gets_two_gloo_ranks(monkeypatch):
     assert (placement.nproc, placement.device, placement.backend) == (2, "cpu", "gloo")
     assert placement.threads == max(1, usable_cores() // 2)
     assert any("without a GPU" in reason for reason in placement.reasons)
+
+
+@pytest.mark.parametrize(
+    ("typed", "ranks"),
+    [
+        (["strategy=ddp"], 2),
+        (["strategy=3d"], 4),
+        (["strategy=hsdp_tp"], 4),
+        (["strategy=tp", "parallel.tp=3"], 3),
+        (["strategy=tp", "parallel.tp=-1"], 2),
+        (["model=moe_tiny", "strategy=moe", "parallel.ep=4"], 4),
+        (["strategy=tp", "parallel.tp=32"], 2),
+    ],
+)
+def test_without_a_gpu_the_mesh_says_how_many_ranks_there_are(typed, ranks):
+    assert cpu_ranks(compose(typed).config) == ranks
 
 
 @pytest.mark.parametrize(

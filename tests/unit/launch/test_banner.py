@@ -44,6 +44,24 @@ def test_one_is_singular(capsys, paths):
     assert "then   ranks 0, 2 ended as a consequence" in capsys.readouterr().out
 
 
+def test_the_degrees_of_the_mesh_are_named_those_of_experts_too(capsys, paths):
+    assert "  mesh      dp_shard 2, ep 2; 2 ranks along" in opening(capsys, paths, "model=moe_tiny", "strategy=moe")
+    assert "  mesh      pp 2; 1 rank along" in opening(capsys, paths, "strategy=pp")
+    assert "  mesh" not in opening(capsys, paths, "strategy=fsdp")
+
+
+@pytest.mark.parametrize(
+    ("batch", "advice"),
+    [
+        ("8", "fewer micro-batches than ranks; with parallel.microbatches=8 it is 27%"),
+        ("2", "fewer micro-batches than ranks; with parallel.microbatches=16 train.global_batch_size=16 it is 16%"),
+    ],
+)
+def test_a_pipeline_of_few_micro_batches_is_told_a_number_that_divides_its_batch(batch, advice, capsys, paths):
+    typed = ("strategy=pp", "parallel.pp=4", "parallel.microbatches=2", f"train.global_batch_size={batch}")
+    assert advice in opening(capsys, paths, *typed, ranks=4)
+
+
 @pytest.mark.parametrize("schedule", ["cosine", "wsd"])
 def test_a_run_that_is_all_warm_up_says_so(schedule, capsys, paths):
     assert "5 steps, all of them warm-up (schedule.warmup_steps=5)" in opening(
