@@ -18,6 +18,8 @@ LEAST_AFTER = 10
 _HIDDEN = 3  # Steps with a non-finite norm and a loss of exactly 0; a single one is a skipped step of float16.
 RATIO = 1.5  # Minimum ratio of the losses after and before a jump. A new data set or learning rate has a smaller one.
 SIGMAS = 10.0  # Minimum size of a jump in standard deviations before it, so that noisy losses (RL) do not count.
+_MAD = 1.4826  # Standard deviation of a normal distribution over its median absolute deviation.
+_LEAST_NOISE = 1e-3  # Of the loss: printed with 3 digits, it varies by that much even if it seems constant.
 _FIRST = 3  # A loss is said to begin at the maximum over so many steps, as batches differ.
 _WORSE = 2.0  # Minimum ratio of the last losses to that. No schedule makes a model so much worse than untrained.
 _FULL = 1.0  # A loss that begins below it may consist of terms that are 0 at first: a KL term of RL, a penalty.
@@ -164,10 +166,10 @@ def jump(log: Printed) -> Jump | None:
     at = _parting(loss)
     before, after = loss[at - WINDOW : at], loss[at:]
     low, high = statistics.median(before), statistics.median(after)
-    noise = 1.4826 * statistics.median(abs(value - low) for value in before)
-    if low <= 0 or high < RATIO * low or high - low < SIGMAS * max(noise, 1e-3 * low):
+    noise = _MAD * statistics.median(abs(value - low) for value in before)
+    if low <= 0 or high < RATIO * low or high - low < SIGMAS * max(noise, _LEAST_NOISE * low):
         return None
-    if statistics.quantiles(after, n=10)[0] < (low + high) / 2:
+    if statistics.quantiles(after, n=10)[0] < (low + high) / 2:  # Nine of ten later losses are on the upper level.
         return None
     both, here = _norms(series, points[at - WINDOW : at], points[at:]), points[at]
     return Jump(log.file, series.lines[here], series.step[here], low, high, both, len(after))

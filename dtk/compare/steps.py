@@ -7,6 +7,8 @@ from dtk.compare.model import RunRecord, Window
 WARMUP_STEPS = 2
 """Steps that do not count at the beginning of every attempt: allocators, caches, connections and compilers warm up."""
 
+_QUARTERS = 4  # Quartiles of fewer windows would be those windows themselves.
+
 
 def measured(run: RunRecord, warmup_steps: int) -> list[Window]:
     """Return windows without the warm-up and without the steps that the profiler recorded, if others are left."""
@@ -39,9 +41,9 @@ def step_time_s(run: RunRecord, warmup_steps: int) -> float:
 def spread_s(run: RunRecord, warmup_steps: int) -> tuple[float, float] | None:
     """Return the lower and upper quartile of the step times in one run; None with fewer than four windows."""
     values = times_s(run, warmup_steps)
-    if len(values) < 4:
+    if len(values) < _QUARTERS:
         return None
-    low, _, high = quantiles(values, n=4, method="inclusive")
+    low, _, high = quantiles(values, n=_QUARTERS, method="inclusive")
     return low, high
 
 

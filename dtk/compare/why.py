@@ -10,6 +10,9 @@ from dtk.compare.statistics import Estimate
 
 _EQUAL = 0.02  # Ratios nearer to 1 are not worth a sentence, whatever their interval.
 _CAUSES = 2  # Chosen: the first causes have most of the cost; the diagnosis lists all.
+_PART = (
+    0.25  # Share of a difference, or of the exposed time, from which a part of it is named; chosen: the largest few.
+)
 _SMALL_BYTES = 1024  # Below: exchanges of the control group, which every strategy has.
 
 
@@ -105,7 +108,7 @@ def _exposed(variant: Variant, first: Variant, figures: Sequence[Figure]) -> str
     beside = "" if first_s is None else f" ({first.label}: {seconds_text(first_s)})"
     waits = [part.waiting_ms for part in parts if part.waiting_ms is not None]
     waiting = sum(waits) / len(waits) / 1e3 if waits else 0.0
-    late = f", {seconds_text(waiting)} of it waiting for late ranks" if waiting > 0.25 * own_s > 0 else ""
+    late = f", {seconds_text(waiting)} of it waiting for late ranks" if waiting > _PART * own_s > 0 else ""
     return f"{share:.0%} of its communication is exposed, {seconds_text(own_s)} a step{beside}{late}"
 
 
@@ -121,7 +124,7 @@ def _time(run: RunRecord, other: RunRecord) -> str:
     }
     name = max(apart, key=lambda key: abs(apart[key]))
     whole = abs(own.wall_ms - base.wall_ms)
-    if abs(apart[name]) < max(0.25 * whole, 0.02 * base.wall_ms):
+    if abs(apart[name]) < max(_PART * whole, _EQUAL * base.wall_ms):
         return ""
     more = "more" if apart[name] > 0 else "less"
     return f"{seconds_text(abs(apart[name]) / 1e3)} {more} {name} in a step"

@@ -26,6 +26,8 @@ FILES, FEW_FILES = 4096, 512
 PROCESSES = 4096  # Threads count as processes: those of OpenMP, NCCL and the data loader, of all ranks.
 RANKS_MEMLOCK_BYTES = 1 << 30  # Chosen: RDMA buffers of a rank take some hundred MiB; clusters set it to unlimited.
 
+LITTLE_SHARE = 0.1  # Chosen: of the host memory; below it, starting ranks may invoke the kernel's OOM killer.
+
 
 def judge_shm(folder: Path) -> Result:
     """Check size and free space of a folder for shared memory, and create a segment in it."""
@@ -110,7 +112,7 @@ def judge_memory(meminfo: Path, group: Path) -> Result:
         return not_applicable(f"{meminfo} cannot be read, or has no MemAvailable")
     whole, free = memory
     findings = []
-    if free < 0.1 * whole:
+    if free < LITTLE_SHARE * whole:
         findings.append(found("host_memory", free=size(free), whole=size(whole)))
     measures = {"total_bytes": whole, "available_bytes": free}
     return judged(findings, f"{size(free)} available of {size(whole)}", measures=measures)

@@ -136,7 +136,7 @@ def extras(scope: Scope) -> Result:
         else:
             findings.append(found("not_installed", package=package, install=install("train")))
     for name in LOOKALIKES:
-        if (version := installed(name)) and number(version) < (12,):
+        if (version := installed(name)) and number(version) < MINIMUM["nvidia-ml-py"]:
             findings.append(found("lookalike", name=name, version=version, python=sys.executable))
     text = f"dtk {own or 'from a source tree'}; extras: {', '.join(whole) or 'none'}"
     details = [f"not installed: {', '.join(absent)}"] if absent else []

@@ -16,7 +16,7 @@ from diagnostics.analysis.divergence.evidence_terms import (
     probability,
     support,
 )
-from diagnostics.analysis.divergence.identity import at_line, in_backward, on_path, replaces, same_statement
+from diagnostics.analysis.divergence.identity import at_line, in_backward, on_path, parting, replaces, same_statement
 from diagnostics.analysis.divergence.sequences import common_prefixes, predict
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import Frame
@@ -218,12 +218,9 @@ def program_order(first: tuple[Frame, ...], second: tuple[Frame, ...]) -> int:
 
     Return 0 if they part in different functions or not at all.
     """
-    for left, right in zip(reversed(first), reversed(second), strict=False):
-        if (left.file, left.function) != (right.file, right.function):
-            return 0
-        if left.line != right.line:
-            return -1 if left.line < right.line else 1
-    return 0
+    if (apart := parting(first, second)) is None:
+        return 0
+    return -1 if apart[0].line < apart[1].line else 1
 
 
 def _edit(majority: list[Call], minority: list[Call]) -> sequences.Edit | None:

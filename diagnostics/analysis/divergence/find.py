@@ -1,7 +1,7 @@
 """Finds the divergences of a job from the histories of all ranks: whose calls differ, where first, and how."""
 
 from collections.abc import Callable, Iterable, Mapping
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Any
 
 from msgspec import Struct
@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.evidence_terms import support
 from diagnostics.analysis.divergence.explanation import Explanation, Kind, explain, or_main_rank_only, origin
-from diagnostics.analysis.divergence.identity import agree
+from diagnostics.analysis.divergence.identity import agree, shared_path
 from diagnostics.analysis.histories.align import Survey
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.evidence.calls import Call, GroupKey
@@ -166,13 +166,13 @@ def between(
 
 def at_parting(divergence: Divergence) -> Divergence:
     """Remove the innermost frames that both calls share, so that each is shown at the line where the paths split."""
-    one, other = divergence.majority.stack, divergence.minority.stack
-    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
-    if shared >= min(len(one), len(other)):
+    stacks = divergence.majority.stack, divergence.minority.stack
+    shared = tuple(shared_path(stacks))
+    if len(shared) == min(map(len, stacks)):
         return divergence
 
     def apart(call: Call) -> Call:
-        return replace(call, stack=call.stack[shared:]) if call.stack[:shared] == one[:shared] else call
+        return replace(call, stack=call.stack[len(shared) :]) if call.stack[: len(shared)] == shared else call
 
     explanation = replace(divergence.explanation, calls=tuple(map(apart, divergence.explanation.calls)))
     calls = {"majority": apart(divergence.majority), "minority": apart(divergence.minority)}

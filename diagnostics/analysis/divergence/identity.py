@@ -69,9 +69,18 @@ def in_backward(call: Call) -> bool:
 
 
 def shared_path(paths: Iterable[Sequence[Frame]]) -> list[Frame]:
-    """Return the longest common prefix of the paths, which start at the outermost frame."""
+    """Return the longest common prefix of the paths."""
     levels = takewhile(lambda frames: len(set(frames)) == 1, zip(*paths, strict=False))
     return [frames[0] for frames in levels]
+
+
+def parting(first: Sequence[Frame], second: Sequence[Frame]) -> tuple[Frame, Frame] | None:
+    """Return the outermost frames in which two stacks differ, if both are lines of one function."""
+    level = len(shared_path([first[::-1], second[::-1]])) + 1
+    if level > min(len(first), len(second)):
+        return None
+    left, right = first[-level], second[-level]
+    return (left, right) if (left.file, left.function) == (right.file, right.function) else None
 
 
 def replaces(first: Call, second: Call) -> bool:

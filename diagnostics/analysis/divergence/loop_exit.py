@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from diagnostics.analysis import source_text
 from diagnostics.analysis.divergence.evidence_terms import UNCLEAR, UNCLEAR_WITHOUT_CALLERS, Position, Term, position
-from diagnostics.analysis.divergence.identity import shared_path
+from diagnostics.analysis.divergence.identity import parting, shared_path
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import Frame
 
@@ -77,25 +77,16 @@ def source_says(call: Call, body: Sequence[Call]) -> source_text.Place:
 
 def source_branches(first: Call, second: Call) -> bool:
     """Whether the source has the two lines in an `if` and its `else`."""
-    lines = _parting(first, second)
-    return lines is not None and source_text.exclusive(*lines, second.created_s)
+    apart = parting(first.stack, second.stack)
+    return apart is not None and source_text.exclusive(apart[0].file, apart[0].line, apart[1].line, second.created_s)
 
 
 def straight(first: Call, second: Call) -> bool:
     """Whether the source has no loop around both lines in the function in which the two paths part."""
-    if (parting := _parting(first, second)) is None:
+    if (apart := parting(first.stack, second.stack)) is None:
         return False
-    file, *lines = parting
-    return source_text.place(file, lines, lines[0], second.created_s) == "no loop"
-
-
-def _parting(first: Call, second: Call) -> tuple[str, int, int] | None:
-    """Return the file and the two lines at which two paths part, if both are lines of one function."""
-    pairs = zip(first.stack[::-1], second.stack[::-1], strict=False)
-    left, right = next((pair for pair in pairs if pair[0] != pair[1]), (None, None))
-    if left is None or right is None or (left.file, left.function) != (right.file, right.function):
-        return None
-    return left.file, left.line, right.line
+    lines = [frame.line for frame in apart]
+    return source_text.place(apart[0].file, lines, lines[0], second.created_s) == "no loop"
 
 
 def in_branch(call: Call, other: Call) -> bool:

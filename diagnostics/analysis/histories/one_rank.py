@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from diagnostics.evidence.calls import Call, CallFile, Dump, GroupKey, Wire, settle
 from diagnostics.evidence.model import Problem
 
+_AHEAD, _RING = 4, 4096  # A counter beyond this multiple of the recorded positions plus a ring counts other calls too.
 SNAPSHOTS = "dtk"  # Recorder whose files exist at any time, even if nothing is wrong.
 MAX_P2P = 64  # Pending point-to-point calls kept per rank.
 
@@ -203,7 +204,7 @@ def _calls(result: Digest, record: RankRecord, dump: Dump, numbers: dict[tuple[W
 def _line(calls: list[Call], counters: tuple[int, int] | None) -> Line:
     """Return a rank's progress in a group from its calls and, if they match, the recorder's (enqueued, completed)."""
     enqueued, completed = counters or (-1, -1)
-    if enqueued > 4 * calls[-1].seq + 4096:
+    if enqueued > _AHEAD * calls[-1].seq + _RING:
         enqueued = completed = -1  # NCCL uses the same counter for send and recv.
     done = max((call.seq for call in calls if call.done), default=0)
     line = Line(calls[0].seq, max(calls[-1].seq, enqueued), max(done, completed))

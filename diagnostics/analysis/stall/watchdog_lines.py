@@ -19,6 +19,7 @@ _COUNTED = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier
 _EVEN = {"ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE", "ALLGATHER", "REDUCE_SCATTER"}
 """OpType whose NumelIn is the same on all ranks: not gather and scatter (the root's differs), not all_to_all."""
 _STAMP = re.compile(r"^\[[A-Z](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)")
+_SLACK_S = 60  # Chosen: beyond their timeout, ranks of one hang are late by their watchdogs' heartbeats and slow logs.
 UNNAMED = ""  # Name of the group for lines that do not name one.
 
 
@@ -203,4 +204,4 @@ def _is_one_hang(group: GroupLog) -> bool:
     stamps = [wait.stamp_s for _, wait in waits if wait.stamp_s is not None]
     timeouts = [wait.fact.fields.get("timeout_ms") for _, wait in waits]
     limit_s = max((value / 1000 for value in timeouts if isinstance(value, int)), default=0.0)
-    return fits and (not stamps or not limit_s or max(stamps) - min(stamps) <= limit_s + 60)
+    return fits and (not stamps or not limit_s or max(stamps) - min(stamps) <= limit_s + _SLACK_S)

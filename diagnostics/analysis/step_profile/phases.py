@@ -84,7 +84,7 @@ def _marked(trace: Trace) -> list[tuple[int, Interval]]:
     numbers: dict[Interval, int] = {}
     for i, name in enumerate(marks.name):
         match = TEXT["step"].match(trace.names[name])
-        if match and len(match[1]) < 18:
+        if match:
             numbers.setdefault((marks.start[i], marks.end[i]), int(match[1]))
     return [(number, host) for host, number in sorted(numbers.items())]
 

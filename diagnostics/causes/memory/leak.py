@@ -16,7 +16,8 @@ from diagnostics.contract.findings import EvidenceItem, Finding
 from diagnostics.contract.formatting import Bytes
 from diagnostics.evidence.model import Frame
 
-MAX_POINTS = 200  # A convention: 25 points for each eighth of a series; the medians of the eighths are compared.
+PARTS = 8  # A convention: parts of a series whose medians are compared, so that noise between neighbours averages out.
+MAX_POINTS = 25 * PARTS
 
 
 class Growth(Struct, frozen=True):
@@ -33,14 +34,14 @@ class Growth(Struct, frozen=True):
 
 
 def growth(points: Sequence[tuple[int, int]]) -> Growth | None:
-    """Return the growth of (step, bytes) points, ascending by step; None for fewer than 8 points."""
-    if len(points) < 8:
+    """Return the growth of (step, bytes) points, ascending by step; None for fewer than `PARTS` points."""
+    if len(points) < PARTS:
         return None
     stride = -(-len(points) // MAX_POINTS)
     thinned = points[::stride]
-    half, width = len(thinned) // 2, len(thinned) / 8
-    eighths = [thinned[int(n * width) : max(int((n + 1) * width), int(n * width) + 1)] for n in range(8)]
-    medians = [median(value for _, value in part) for part in eighths if part]
+    half, width = len(thinned) // 2, len(thinned) / PARTS
+    parts = [thinned[int(n * width) : max(int((n + 1) * width), int(n * width) + 1)] for n in range(PARTS)]
+    medians = [median(value for _, value in part) for part in parts if part]
     return Growth(
         first_half=slope(thinned[: half + 1]),
         second_half=slope(thinned[half:]),

@@ -15,7 +15,8 @@ from diagnostics.evidence.model import Frame
 
 _TEXTS = Texts(__file__)
 LEAST_SHARE = 0.05
-"""Share of the peak, for one call's output; a quarter of it for what each step adds to the retained outputs."""
+"""Share of the peak, for one call's output."""
+RETAINED = 0.25  # Of that: what each step adds to the retained outputs, which four steps make as much.
 LEAST_BYTES = 1 << 20
 """Smaller outputs are metrics and sizes."""
 LEAST_UNWEIGHED_BYTES = 64 << 20
@@ -39,7 +40,7 @@ def decide(job: JobMemory) -> Finding:
     peak = job.peak() or job.size.parameter_bytes
     worst = max(_sites(job), key=lambda site: (site.retained_bytes, site.call.full_bytes), default=None)
     least = max(LEAST_SHARE * peak, LEAST_BYTES) if peak else LEAST_UNWEIGHED_BYTES
-    if worst is not None and (worst.per_step_bytes >= least / 4 or _weighs(worst.call, peak, least)):
+    if worst is not None and (worst.per_step_bytes >= RETAINED * least or _weighs(worst.call, peak, least)):
         call, cost = worst.call, max(worst.call.full_bytes, worst.retained_bytes)
         ranks = job.ranks_of(worst.ranks, call.ranks)
         what = _TEXTS.phrase("pickled" if call.kind == "object" else "tensor")

@@ -23,6 +23,10 @@ START = _TEXT["start"]
 SPAWNED = _TEXT["spawned"]
 HEAD = _TEXT["head"]
 FRAME = _TEXT["frame"]
+_GAP, _GAP_IN_CHAIN = (
+    3,
+    8,
+)  # Lines of others between two parts of one traceback; chosen: more inside a chain or a message.
 _WORDLESS = frozenset({"Empty", "Full", "StopIteration"})
 """Of queues and iterators: what wraps them says what is wrong."""
 _NO_PATH = " ❱╭╰│|+."
@@ -176,7 +180,7 @@ class Assembler(Struct):
             self.message_open = False  # the log continues with something else
         elif self.message_open and self.first is not None and len(self.first.message) < MAX_MESSAGE:
             self.first.message = f"{self.first.message}\n{text.strip()}".strip()[:MAX_MESSAGE]
-        if self.quiet > (8 if self.chained or self.message_open else 3):
+        if self.quiet > (_GAP_IN_CHAIN if self.chained or self.message_open else _GAP):
             self._close()
 
     def _close(self) -> None:

@@ -23,6 +23,7 @@ BACKWARD = "made in the backward pass"
 REDUCED = "made to reduce gradients"
 """What goes into the collective, or the gradient that comes out of it; told apart as those."""
 MAX_FRAMES = 256
+_ROUNDING_US = 0.5  # A peak is placed in seconds from the first event, so its time is exact to less than this.
 _ENGINE = ("torch::autograd::Engine", "torch::autograd::AccumulateGrad")
 _STATES = frozenset({"_init_group", "_init_state", "load_state_dict"})
 _SHARDING = ("/torch/distributed/fsdp/", "/torch/distributed/_composable/fsdp/")
@@ -270,7 +271,7 @@ def _place(history: History, at_us: float, annotations: Iterable[Annotation]) ->
     """Step and innermost region that were open."""
     names: list[str] = []
     for time_us, begins, name in annotations:
-        if time_us > at_us + 0.5:
+        if time_us > at_us + _ROUNDING_US:
             break
         if begins:
             names.append(name)

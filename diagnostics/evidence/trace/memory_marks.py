@@ -24,6 +24,7 @@ STEP = "ProfilerStep#"
 FUNCTION = "python_function"
 BACKWARD = "autograd::engine::evaluate_function"
 _MEMORY = "[memory]"
+_PAUSE_US = 1000  # Autograd's stretches that are less apart belong to one pass; between passes a step's work lies.
 _LAST_US = 1e18
 """Maximum timestamp; later ones are damage."""
 _GRADIENT = "torch::autograd::AccumulateGrad"
@@ -219,11 +220,11 @@ def _append(spans: list[Span], event: HostEvent, name: str) -> None:
 
 
 def _merged(spans: Iterable[Span]) -> list[Span]:
-    """Stretches of autograd: what is apart by less than a millisecond belongs together."""
+    """Join stretches of autograd that belong to one pass."""
     result: list[Span] = []
     for span in sorted(spans, key=lambda span: span.start_us):
         last = result[-1] if result else None
-        if last is not None and span.start_us - last.end_us < 1000:
+        if last is not None and span.start_us - last.end_us < _PAUSE_US:
             result[-1] = Span(last.name, last.start_us, max(last.end_us, span.end_us), last.thread)
         else:
             result.append(span)

@@ -17,9 +17,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
 """Folder with the packages dtk and diagnostics; not added to the script's path, where it may hide its packages."""
 EVERY_S = 1.0  # Interval between two reports of a rank that is on its way to its process group.
 TRANSFER_BYTES = 1 << 20  # Bytes that a working process reads or writes in that time.
-CHILD_WORKS = (
-    0.05  # Fraction of a core: one that polls uses less than 0.01, a compiler on a busy machine more than 0.1.
-)
+CHILD_WORKS = 0.05  # Of a core: a child that polls uses less than 0.01, a compiler on a busy machine more than 0.1.
+BUSY_SHARE = 0.5  # Of that interval on a core, above which a process works; one that polls needs a few percent.
 FRAMES = 24  # Chosen: torch's own frames and some of the user's.
 AWAITED = "torch.distributed.distributed_c10d"
 OLDEST = (3, 11)  # As `requires-python` in pyproject.toml.
@@ -126,7 +125,7 @@ class Start:
         now_s, children = time.time(), list(_descendants(os.getpid()))
         used = (now_s, _ran_s(), _transferred(children), sum(map(_child_s, children)))
         last, (at_s, ran_s, moved, children_s) = self.last or (None, (0.0, 0.0, 0, 0.0))
-        busy = used[1] - ran_s > 0.5 * (now_s - at_s) or used[3] - children_s > CHILD_WORKS * (now_s - at_s)
+        busy = used[1] - ran_s > BUSY_SHARE * (now_s - at_s) or used[3] - children_s > CHILD_WORKS * (now_s - at_s)
         if last != frames or busy or used[2] - moved > TRANSFER_BYTES:
             self.worked_s = now_s
         self.last = (frames, used)
