@@ -42,8 +42,7 @@ from diagnostics.tree.outcome import outcome
 
 _ENDED: frozenset[Outcome] = frozenset({"crashed", "oom", "hung"})
 """Outcomes that a finished run excludes, so that nothing needs to be recorded to rule out their causes."""
-Facts = Callable[[Evidence], object]
-"""The analysis whose result a cause is decided from."""
+Facts = Callable[[Evidence], object]  # The analysis whose result a cause is decided from.
 T = TypeVar("T")
 FAILED = "this detector failed on this evidence"
 _ORDER: dict[Status, int] = {"confirmed": 0, "undecided": 1, "ruled_out": 2}

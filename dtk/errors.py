@@ -5,8 +5,7 @@ from contextlib import contextmanager
 
 from diagnostics.contract.formatting import clean
 
-USER_ERROR = 2
-"""Exit code of every command for a problem that the user can fix."""
+USER_ERROR = 2  # Exit code of every command for a problem that the user can fix.
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as a shell reports it; `dtk.launch.stopping` has the codes of a run that has started."""
 

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
-_PR_SET_PDEATHSIG = 1
-"""Constant of prctl(2)."""
+_PR_SET_PDEATHSIG = 1  # Constant of prctl(2).
 POLL_S = 1.0  # Chosen: the checks cost nothing, and no orphan continues training.
 
 

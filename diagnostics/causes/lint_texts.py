@@ -9,8 +9,7 @@ from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import ranks_spoken
 
 _ROWS: dict[str, dict[str, str]] = table_beside(__file__)
-_SHOWN = 6
-"""Maximum number of names that a message lists, so that it fits on a line. A convention."""
+_SHOWN = 6  # Maximum number of names that a message lists, so that it fits on a line. A convention.
 
 
 class LintText(Struct, frozen=True):
@@ -26,8 +25,7 @@ class LintText(Struct, frozen=True):
     """Whether the message already includes the fix."""
 
 
-CAUSES = frozenset(row["cause"] for row in _ROWS.values())
-"""All causes that a lint may support."""
+CAUSES = frozenset(row["cause"] for row in _ROWS.values())  # All causes that a lint may support.
 
 
 def lint_text(lint: Lint) -> LintText:

@@ -29,8 +29,7 @@ BRANCHES = tuple(
     for id, title in read_table(Path(__file__).with_name("branches.yaml")).items()
 )
 """The gates of the built-in fault trees; each cause names its own (`Cause.branch`)."""
-ENTRY_POINTS = "dtk.detectors"
-"""Entry point group of a user's own detectors."""
+ENTRY_POINTS = "dtk.detectors"  # Entry point group of a user's own detectors.
 
 
 @cache

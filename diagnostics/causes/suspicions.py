@@ -16,22 +16,17 @@ from diagnostics.evidence.calls import ROOTED
 from diagnostics.evidence.model import shortened
 from diagnostics.evidence.readers import process
 
-MOST = 3
-"""Maximum number of suspicions in a report."""
-LEAST = 0.12
-"""Minimum probability; below it a suspicion carries no information."""
-_WARM = 20
-"""Number of completed calls from which the start-up of a group is certainly over."""
-_LOST = 0.15
-"""Unusually large share of a device's memory that is reserved and unused, or held outside PyTorch."""
+MOST = 3  # Maximum number of suspicions in a report.
+LEAST = 0.12  # Minimum probability; below it a suspicion carries no information.
+_WARM = 20  # Number of completed calls from which the start-up of a group is certainly over.
+_LOST = 0.15  # Unusually large share of a device's memory that is reserved and unused, or held outside PyTorch.
 _SCALAR_MET = re.compile(r"\D*(?:\d{3,} vs \d{1,2}|\d{1,2} vs \d{3,})\b")
 """Sizes in bytes of a metric, flag or barrier that met a gradient or an activation."""
 _NEAR = 0.1
 """Share of the larger size by which two sizes of one call differ at most; sizes of two calls rarely come so close."""
 _TWO_SIZES = re.compile(r"(\d{3,}) vs (\d{3,})\b")
 _OF_OBJECTS = re.compile(r"_object(_list)?$")
-_OVERRUN = 3
-"""Multiple of its timeout that a call waited, which shows that not even the watchdog thread could run."""
+_OVERRUN = 3  # Multiple of its timeout that a call waited, which shows that not even the watchdog thread could run.
 TABLE = table_beside(__file__)
 _CAUSES, _CLUES, _DECIDE, _FIT = TABLE["causes"], TABLE["clues"], TABLE["decide"], TABLE["fit"]
 

@@ -8,8 +8,7 @@ from diagnostics.evidence.coverage import absent_without, records
 from diagnostics.evidence.model import Evidence
 from diagnostics.report.model import Coverage
 
-PROBLEMS = 200
-"""Problems and notes listed per kind; the rest are counted."""
+PROBLEMS = 200  # Problems and notes listed per kind; the rest are counted.
 
 
 def coverage(evidence: Evidence, world_size: int) -> tuple[Coverage, ...]:

@@ -17,16 +17,11 @@ from diagnostics.tree.evaluate import Branch
 from diagnostics.tree.outcome import account_of
 
 PAGES: tuple[doc.Form, ...] = ("html", "markdown")
-SIDES_SHOWN = 8
-"""Maximum number of source locations of a cause on a page."""
-CUT_SETS_SHOWN = 64
-"""Maximum number of cut sets in the table."""
-_BRIEF = 4
-"""Maximum number of items per list (evidence, locations, suspicions, problems) on the first screen."""
-_LONG = 240
-"""Maximum characters of one piece of evidence on the first screen."""
-_HIGH = 0.9
-"""Confidence from which the first screen does not suggest recording more."""
+SIDES_SHOWN = 8  # Maximum number of source locations of a cause on a page.
+CUT_SETS_SHOWN = 64  # Maximum number of cut sets in the table.
+_BRIEF = 4  # Maximum number of items per list (evidence, locations, suspicions, problems) on the first screen.
+_LONG = 240  # Maximum characters of one piece of evidence on the first screen.
+_HIGH = 0.9  # Confidence from which the first screen does not suggest recording more.
 _TONES: dict[str, doc.Tone] = {"healthy": "good", "undecided": "warn", "at_risk": "warn", "slow": "warn"}
 _STATUSES: dict[str, doc.Tone] = {"confirmed": "bad", "undecided": "warn", "ruled_out": "soft"}
 _DRAWN: dict[str, Callable[[Report], doc.Block | None]] = {

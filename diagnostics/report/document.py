@@ -17,14 +17,12 @@ from diagnostics.contract.formatting import sentence
 Form = Literal["terminal", "markdown", "html"]
 Tone = Literal["", "good", "bad", "warn", "soft", "strong", "code"]
 """Emphasis of a text: a colour on a terminal, a class on a page; `code` is also marked in Markdown."""
-COLOURS = 10
-"""Number of distinct colours in charts."""
+COLOURS = 10  # Number of distinct colours in charts.
 _ROUND = (1.0, 2.0, 2.5, 5.0, 10.0)
 """Digits of the distance between round values; each is at most twice the one before, so that two of them fit."""
 _QUARTERS = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 """The same of an axis that is cut into four: finer, so that little of it stays empty."""
-_LEAST = 1e-300
-"""Values closer than this are equal."""
+_LEAST = 1e-300  # Values closer than this are equal.
 
 
 class Span(Struct, frozen=True):

@@ -31,16 +31,12 @@ _KIND_COLOURS = {
     NOBODY: 3,
     "reserved, in no tensor": 7,
 }
-_MOMENTS = 9
-"""Number of moments of memory over time that are listed as figures."""
-_TICKS = 5
-"""Number of ticks on a time axis."""
-_STEPS = 12
-"""Maximum number of step starts that are marked."""
+_MOMENTS = 9  # Number of moments of memory over time that are listed as figures.
+_TICKS = 5  # Number of ticks on a time axis.
+_STEPS = 12  # Maximum number of step starts that are marked.
 _FAR = 1.6
 """Multiple of the highest value above which a capacity is only written, as drawing it would flatten the curves."""
-_ABOVE = 1.04
-"""Height of a plot of memory, as a factor of the highest value."""
+_ABOVE = 1.04  # Height of a plot of memory, as a factor of the highest value.
 
 
 def timeline(report: Report) -> doc.Only | None:

@@ -15,10 +15,8 @@ from diagnostics.contract.formatting import bytes_text, counted, joined
 from diagnostics.evidence.readers.timeline import thinned
 from diagnostics.evidence.values import Number
 
-RANKS_DRAWN = 64
-"""Maximum number of ranks drawn, the blamed ones first; report.json has all ranks."""
-POINTS_DRAWN = 400
-"""Maximum number of points of a curve: a page is about twice as many pixels wide."""
+RANKS_DRAWN = 64  # Maximum number of ranks drawn, the blamed ones first; report.json has all ranks.
+POINTS_DRAWN = 400  # Maximum number of points of a curve: a page is about twice as many pixels wide.
 _Measured = TypeVar("_Measured")
 _PARTS = ("wall_ms", "compute_ms", "communication_ms", "overlapped_ms", "exposed_ms", "memory_ms", "idle_ms")
 _NOTES: dict[str, str] = table_beside(__file__)["notes"]

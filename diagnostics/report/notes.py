@@ -11,11 +11,9 @@ from diagnostics.report.without_cause import account_text, recorded_failure
 from diagnostics.tree.outcome import TROUBLE, account_of, is_unheard
 
 _TEXTS: dict[str, str] = table_beside(__file__)["texts"]
-_SHOWN = 4
-"""Maximum number of notes on trouble, and on exceptions without a rank."""
+_SHOWN = 4  # Maximum number of notes on trouble, and on exceptions without a rank.
 _QUOTED = 60  # Characters by which an exception is known again.
-_RANKS = 2
-"""Maximum number of ranks' exceptions among them, to leave room for other kinds."""
+_RANKS = 2  # Maximum number of ranks' exceptions among them, to leave room for other kinds.
 
 
 def notes(

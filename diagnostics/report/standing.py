@@ -12,8 +12,7 @@ from diagnostics.report.document import Field
 from diagnostics.report.model import Report
 
 _TABLE = table_beside(__file__)
-_SHOWN = 3
-"""Maximum number of calls, and of groups of ranks, on the first screen."""
+_SHOWN = 3  # Maximum number of calls, and of groups of ranks, on the first screen.
 
 
 def headline(standing: Standing) -> str:

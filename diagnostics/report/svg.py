@@ -8,28 +8,17 @@ from collections.abc import Sequence
 from diagnostics.report.document import COLOURS, Axis, Bars, Curve, Mark, Plot, Tracks, round_values
 from diagnostics.report.markup import Markup, el, join
 
-_BAR = 17
-"""Height of a bar in pixels."""
-_THIN = 7
-"""Height of a thin stretch including the gap to what is below it, which has the height of a bar."""
-_TOP, _BOTTOM = 18.0, 28.0
-"""Space above the highest and below the lowest value of a plot, in pixels."""
-_SIDE = 1.0
-"""Percentage of the width at each side of a plot, so that the outermost points are fully visible."""
-_EDGE = 8.0
-"""Percentage of the width from a side within which a text below a plot is not centred."""
-_STEPS = 12.0
-"""Additional pixels below a plot for the names of steps, above the ticks."""
-_GUTTER = 6
-"""Pixels between a value on the left of a plot and the plot."""
-_LONG = 9
-"""Number of characters of a value from which the space on the left of a plot is wider (page.css)."""
-_SCALE = 10.0
-"""Units of a stretched drawing per percent."""
-_LINES = 4
-"""Number of horizontal lines in a plot."""
-_FEW_DECADES = 4
-"""Maximum number of powers of ten for which there are also lines at 2 and 5."""
+_BAR = 17  # Height of a bar in pixels.
+_THIN = 7  # Height of a thin stretch including the gap to what is below it, which has the height of a bar.
+_TOP, _BOTTOM = 18.0, 28.0  # Space above the highest and below the lowest value of a plot, in pixels.
+_SIDE = 1.0  # Percentage of the width at each side of a plot, so that the outermost points are fully visible.
+_EDGE = 8.0  # Percentage of the width from a side within which a text below a plot is not centred.
+_STEPS = 12.0  # Additional pixels below a plot for the names of steps, above the ticks.
+_GUTTER = 6  # Pixels between a value on the left of a plot and the plot.
+_LONG = 9  # Number of characters of a value from which the space on the left of a plot is wider (page.css).
+_SCALE = 10.0  # Units of a stretched drawing per percent.
+_LINES = 4  # Number of horizontal lines in a plot.
+_FEW_DECADES = 4  # Maximum number of powers of ten for which there are also lines at 2 and 5.
 _STROKES = {"solid": None, "dashed": "7 4", "dotted": "2 4", "dash-dotted": "10 3 2 3"}
 _NARROW_TICKS = 3
 """Number of ticks that fit in a plot on a phone (230 pixels of 320), at 70 pixels each; the others are hidden."""

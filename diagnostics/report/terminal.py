@@ -12,14 +12,10 @@ from rich.tree import Tree as Drawing
 from diagnostics.contract.formatting import clean
 from diagnostics.report import document as doc
 
-PIPE_COLUMNS = 160
-"""Width of tables if the output is not a terminal; sentences are not wrapped then."""
-LABEL = 8
-"""Minimum width of the labels of fields."""
-_CARD = 36
-"""Minimum columns of each of several cards in a row."""
-_SHORTEST = 12
-"""Number of characters kept of a shortened path."""
+PIPE_COLUMNS = 160  # Width of tables if the output is not a terminal; sentences are not wrapped then.
+LABEL = 8  # Minimum width of the labels of fields.
+_CARD = 36  # Minimum columns of each of several cards in a row.
+_SHORTEST = 12  # Number of characters kept of a shortened path.
 _STYLES = {"good": "green", "bad": "bold red", "warn": "yellow", "soft": "dim", "strong": "bold", "code": "cyan"}
 _MARKS = {"confirmed": ("[x]", "bold red"), "undecided": ("[?]", "yellow"), "ruled_out": ("[ ]", "dim")}
 

@@ -13,12 +13,9 @@ from diagnostics.contract.artifacts import SCHEMA_VERSION, NewerSchemaError, Run
 from diagnostics.runs.processes import still_runs
 from diagnostics.runs.records import as_mapping, content, decoded, last_metrics, mapping, number, reason, whole_number
 
-RUNS = Path("runs")
-"""Default folder of runs."""
-STATES = (*get_args(State), "lost", "newer", "damaged")
-"""Values of `Run.state`."""
-FAILED = ("failed", "hung", "oom", "lost")
-"""States of runs that failed."""
+RUNS = Path("runs")  # Default folder of runs.
+STATES = (*get_args(State), "lost", "newer", "damaged")  # Values of `Run.state`.
+FAILED = ("failed", "hung", "oom", "lost")  # States of runs that failed.
 _FOLDERS = (
     "events", "heartbeat", "flight", "stacks", "traces", "memory", "telemetry", "logs", "checkpoints", "report",
 )  # fmt: skip

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 PROC = Path("/proc")
-_STATE, _START = 0, 19
-"""Places after the command's name in /proc/PID/stat: fields 3 and 22 of proc_pid_stat(5)."""
+_STATE, _START = 0, 19  # Places after the command's name in /proc/PID/stat: fields 3 and 22 of proc_pid_stat(5).
 
 
 def process_start(pid: int) -> int | None:

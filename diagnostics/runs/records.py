@@ -10,11 +10,9 @@ from typing import Any
 from diagnostics.contract.files import open_regular, read_record
 from diagnostics.contract.origins import Origins, loads
 
-MOST_BYTES = 4 << 20
-"""Maximum size of dtk's records."""
+MOST_BYTES = 4 << 20  # Maximum size of dtk's records.
 TAIL_BYTES = 64 * 1024  # Longer than any one record; a short tail is tried first.
-_SHORT_TAIL_BYTES = 4 * 1024
-"""Contains the last records of almost every run."""
+_SHORT_TAIL_BYTES = 4 * 1024  # Contains the last records of almost every run.
 _STEP_KEYS = ("loss", "step")
 _LARGEST = 2.0**63  # A whole number beyond it is no step of dtk's.
 

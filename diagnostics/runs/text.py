@@ -14,10 +14,8 @@ from diagnostics.contract.secrets import masked
 from diagnostics.runs.find import Details, Run
 
 COLUMNS = ("run", "state", "steps", "loss", "tokens/s", "age")
-_DROPPED = ("tokens/s", "loss", "steps")
-"""Columns omitted on a narrow terminal, first to last."""
-_WIDEST = 72
-"""Longer names do not widen the column."""
+_DROPPED = ("tokens/s", "loss", "steps")  # Columns omitted on a narrow terminal, first to last.
+_WIDEST = 72  # Longer names do not widen the column.
 _STYLES = {"finished": "32", "running": "36", "queued": "36", "preempted": "33"}
 """ANSI colours: green, cyan, yellow; everything else is red."""
 _ALARM = "31"

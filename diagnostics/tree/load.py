@@ -14,10 +14,8 @@ from diagnostics.contract.findings import Outcome
 from diagnostics.contract.suggest import did_you_mean
 from diagnostics.tree.model import Gate, Leaf, Rule, TooManyCutSetsError, Tree, leaves, minimal_cut_sets
 
-FILE_BYTES = 1 << 20
-"""Size limit; the built-in trees together have 20 KiB."""
-DEPTH = 32
-"""Maximum depth of gates; the built-in trees have 3 levels."""
+FILE_BYTES = 1 << 20  # Size limit; the built-in trees together have 20 KiB.
+DEPTH = 32  # Maximum depth of gates; the built-in trees have 3 levels.
 _ID = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*")
 _OUTCOMES = tuple(name for name in get_args(Outcome) if name not in ("healthy", "undecided"))
 

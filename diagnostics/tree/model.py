@@ -8,8 +8,7 @@ from msgspec import Struct
 from diagnostics.contract.causes import GateKind, Relation
 from diagnostics.contract.findings import Outcome
 
-MAX_CUT_SETS = 4096
-"""Maximum number of minimal cut sets per tree: larger trees are unreadable."""
+MAX_CUT_SETS = 4096  # Maximum number of minimal cut sets per tree: larger trees are unreadable.
 
 
 class Leaf(Struct, frozen=True):

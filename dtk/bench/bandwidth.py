@@ -43,8 +43,7 @@ _OF_OPERATIONS = {
     "sizes": "; ".join(f"{name}: {operation.size_is}" for name, operation in OPERATIONS.items()),
 }
 DEFINITIONS: dict[str, str] = {name: text.format_map(_OF_OPERATIONS) for name, text in _TABLE["definitions"].items()}
-DTYPES: dict[str, int] = _TABLE["dtype_bytes"]
-"""Name of the element type -> bytes."""
+DTYPES: dict[str, int] = _TABLE["dtype_bytes"]  # Name of the element type -> bytes.
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}  # Powers of two, as nccl-tests reads its sizes.
 _SIZE = re.compile(r"(\d{1,15})\s*([kmgt]?)(?:i?b|ytes)?", re.IGNORECASE)
 

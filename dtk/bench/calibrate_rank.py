@@ -19,8 +19,7 @@ from dtk.parallel.context import join, leave, meet
 from dtk.parallel.verified import timed_s
 
 SIZES_BYTES = tuple(4**i for i in range(5, 13))  # Sizes of the all_reduce: 1 KiB to 16 MiB.
-WIDTH = {"cpu": 1024, "cuda": 8192}
-"""Width of the square matrix: large enough to run at full speed."""
+WIDTH = {"cpu": 1024, "cuda": 8192}  # Width of the square matrix: large enough to run at full speed.
 ROWS = {"cpu": 512, "cuda": 8192}  # Chosen: one product takes milliseconds on either.
 COPIED_BYTES = {"cpu": 2**26, "cuda": 2**30}  # Far more than caches hold.
 MATMUL, COPY, ALL_REDUCE = 0.45, 0.1, 0.45  # Fractions of the time.

@@ -11,8 +11,7 @@ from diagnostics.contract.invocation import command, override
 from dtk.console.options import read_options
 from dtk.errors import DtkError
 
-PARTS: dict[str, str] = read_options(__file__)["parts"]
-"""Fault -> title printed before its run."""
+PARTS: dict[str, str] = read_options(__file__)["parts"]  # Fault -> title printed before its run.
 
 
 def run(arguments: argparse.Namespace) -> int:

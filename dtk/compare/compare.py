@@ -89,8 +89,7 @@ def _gate(compared: Sequence[Variant], options: Options) -> list[Check]:
     return merged
 
 
-_BATCH = ("batch=", "micro=", "tokens=")
-"""How the words of a label begin that belong to the column."""
+_BATCH = ("batch=", "micro=", "tokens=")  # How the words of a label begin that belong to the column.
 
 
 def grid(variants: Sequence[Variant], figures: Sequence[Figure]) -> list[GridCell]:

@@ -14,8 +14,7 @@ from dtk.compare.model import Disturbance, RunRecord
 
 CAPPED = "software_power_cap"  # Running at the power limit is usual under full load, but explains lower clocks.
 SLOWED_SHARE, CAPPED_SHARE = 0.05, 0.5  # Fraction of the samples; chosen: a smaller one changes no median.
-OTHERS_PERCENT = 15.0
-"""Mean CPU use of other processes, in percent, from which they count as a disturbance."""
+OTHERS_PERCENT = 15.0  # Mean CPU use of other processes, in percent, from which they count as a disturbance.
 BUSY_PERCENT = 85.0  # CPU utilization of the machine in percent above which processes wait for each other.
 STOLEN_PERCENT = 5.0  # CPU that the hypervisor gave to other machines.
 

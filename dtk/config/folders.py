@@ -6,10 +6,8 @@ from pathlib import Path
 from dtk.errors import DtkError
 
 _HERE = Path(__file__).resolve()
-HARDWARE = "hardware"
-"""Folder of the hardware descriptions for `dtk plan`; not a config group."""
-SWEEPS = "sweep"
-"""Folder of the sweep files for `dtk sweep`; not a config group."""
+HARDWARE = "hardware"  # Folder of the hardware descriptions for `dtk plan`; not a config group.
+SWEEPS = "sweep"  # Folder of the sweep files for `dtk sweep`; not a config group.
 
 
 def source_tree() -> Path | None:

@@ -19,10 +19,8 @@ if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
 Groups = Mapping[str, Mapping[str, Path]]
-SWEPT = "hydra.sweeper.params"
-"""Key of a file with the values that `-m` sweeps."""
-LARGEST_SWEEP = 10_000
-"""Sweeps with more points are assumed to be typing errors."""
+SWEPT = "hydra.sweeper.params"  # Key of a file with the values that `-m` sweeps.
+LARGEST_SWEEP = 10_000  # Sweeps with more points are assumed to be typing errors.
 
 
 def normalise(overrides: Sequence[str], groups: Groups, defaults: Sequence[str]) -> list[str]:

@@ -15,10 +15,8 @@ from dtk.config.schema import Config, LauncherConfig, RemoteLauncher
 from dtk.errors import DtkError, refused
 from dtk.strategies.traits import StrategyConfig
 
-CPU_RANKS = 2
-"""Number of ranks on a machine without a GPU: the smallest that communicates."""
-_MOST_CPU_RANKS = 16
-"""Largest number of ranks that is started on a machine without a GPU because a mesh needs them."""
+CPU_RANKS = 2  # Number of ranks on a machine without a GPU: the smallest that communicates.
+_MOST_CPU_RANKS = 16  # Largest number of ranks that is started on a machine without a GPU because a mesh needs them.
 RANKS_PER_CORE = 16
 """Starting a rank (importing torch, joining) takes 4 s of one core, measured: more ranks would take minutes."""
 RANK_BYTES = 300 << 20

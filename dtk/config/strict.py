@@ -16,8 +16,7 @@ from diagnostics.contract.suggest import did_you_mean
 from dtk.config.schema import KINDS, Config
 from dtk.errors import DtkError
 
-MISSING = "???"
-"""Value in a YAML file for a key that the user must set."""
+MISSING = "???"  # Value in a YAML file for a key that the user must set.
 
 
 def from_plain(plain: dict[str, Any]) -> Config:

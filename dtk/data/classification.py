@@ -19,15 +19,13 @@ from dtk.data.labelled import check_table, package_corpora, package_windows, tab
 from dtk.data.tokenizer import Tokenizer, build_tokenizer
 from dtk.errors import DtkError
 
-PADDING_ID = 0
-"""Token id that pads a sample to sequence_length."""
+PADDING_ID = 0  # Token id that pads a sample to sequence_length.
 
 _ID_SHIFT = 1
 _HEAD = 2
 _MOST_CLASSES = 10_000
 _FORMAT = 1
-_NUMBER = re.compile(r"-?\d{1,100}")
-"""A label that is an integer; longer ones count as names."""
+_NUMBER = re.compile(r"-?\d{1,100}")  # A label that is an integer; longer ones count as names.
 
 
 class ClassificationDataset(Dataset):

@@ -13,8 +13,7 @@ from dtk.data.dataset import Batch, Dataset, held_out
 from dtk.data.sampler import permute
 from dtk.errors import DtkError
 
-_LOOKED_AT = 8
-"""Number of samples whose hash identifies a version of the data in the manifest."""
+_LOOKED_AT = 8  # Number of samples whose hash identifies a version of the data in the manifest.
 
 
 class CustomDataset(Dataset):

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree
 
-IGNORE = -100
-"""Target that is ignored; the default `ignore_index` of PyTorch's losses."""
+IGNORE = -100  # Target that is ignored; the default `ignore_index` of PyTorch's losses.
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ from dtk.data.sampler import permute
 from dtk.data.tokenizer import Tokenizer
 from dtk.errors import DtkError
 
-EMBEDDED_CLASSES = 8
-"""Number of packages in the embedded task: fixed, so that `model.classes` can be fixed too."""
+EMBEDDED_CLASSES = 8  # Number of packages in the embedded task: fixed, so that `model.classes` can be fixed too.
 
 _TABLES = {"encodings", "pydoc_data"}
 """Generated tables rather than source code; their first bytes would give them away."""

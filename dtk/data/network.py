@@ -11,8 +11,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-PROBE_S = 3.0
-"""Timeout for a server to answer at all, in seconds."""
+PROBE_S = 3.0  # Timeout for a server to answer at all, in seconds.
 
 
 def bounded(work: Callable[[], T], limit_s: float) -> T:

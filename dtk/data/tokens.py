@@ -14,15 +14,12 @@ from dtk.data.corpus import Corpus
 from dtk.data.tokenizer import Tokenizer, token_dtype
 from dtk.errors import DtkError, refused
 
-_FORMAT = 1
-"""Part of every key; increase it when the same text yields different tokens."""
+_FORMAT = 1  # Part of every key; increase it when the same text yields different tokens.
 
 _CHECKED_CHUNKS = 64
 _CHUNK_BYTES = 1 << 20
-_FEW_IDS = 16
-"""With fewer ids their dtype is not checked: any pattern may be chance."""
-_NPY = b"\x93NUMPY"
-"""First bytes of a file that `numpy.save` wrote."""
+_FEW_IDS = 16  # With fewer ids their dtype is not checked: any pattern may be chance.
+_NPY = b"\x93NUMPY"  # First bytes of a file that `numpy.save` wrote.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,8 +33,7 @@ class Tokens:
     """Description for the manifest: source, bytes, sha256, tokens and more."""
 
 
-Pieces = Iterator[tuple[bytes, bool]]
-"""Pieces of UTF-8 text, and whether each ends a document."""
+Pieces = Iterator[tuple[bytes, bool]]  # Pieces of UTF-8 text, and whether each ends a document.
 
 
 def tokenised(pieces: Callable[[], Pieces], source: str, key: str, tokenizer: Tokenizer) -> Tokens:

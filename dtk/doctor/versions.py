@@ -15,8 +15,7 @@ PYTHON = (3, 11)  # Same as `requires-python` in pyproject.toml.
 MINIMUM = {"torch": (2, 11), "numpy": (1, 26), "hydra-core": (1, 3, 2), "psutil": (5, 9), "nvidia-ml-py": (12,)}
 """Minimum versions of the training extra; a test compares them with pyproject.toml."""
 HYDRA_BELOW = (1, 5)  # Same as in pyproject.toml; the newest tested release is 1.4.
-ANTLR = "4.9"
-"""Runtime of the parser in OmegaConf 2.1 to 2.3 and Hydra 1.1 to 1.3, which reads no other version."""
+ANTLR = "4.9"  # Runtime of the parser in OmegaConf 2.1 to 2.3 and Hydra 1.1 to 1.3, which reads no other version.
 EXTRAS = {
     "train": ("torch", "numpy", "hydra-core", "psutil", "nvidia-ml-py", "nvtx", "safetensors"),
     "wandb": ("wandb",),

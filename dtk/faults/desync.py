@@ -13,8 +13,7 @@ from dtk.models.gpt import GPT
 from dtk.parallel.control import Agreement
 from dtk.train.loop import StepResult
 
-NUMBERS = 1024
-"""Number of elements of the tensors that the faulty collectives exchange."""
+NUMBERS = 1024  # Number of elements of the tensors that the faulty collectives exchange.
 
 
 class ExtraCollective(FaultyLoop, name="extra_collective"):

@@ -14,8 +14,7 @@ from dtk.models.moe import MixtureMLP
 from dtk.parallel import collectives
 from dtk.train.loop import StepResult
 
-ROWS, WIDTH = 4, 64
-"""Shape of the rows that the faulty exchange sends to each rank."""
+ROWS, WIDTH = 4, 64  # Shape of the rows that the faulty exchange sends to each rank.
 
 
 class PipelineMismatch(FaultyLoop, name="pipeline_mismatch"):

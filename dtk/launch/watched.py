@@ -32,8 +32,7 @@ LOOK_S = 1.0  # Interval between two checks of ranks that have not joined.
 LEAVE_S = 1.0  # Time for the command to exit after the watch terminated its ranks, before the report is printed.
 COMPARE_S = 5.0  # Limit of the comparison of the ranks' last calls at the end of a job.
 ANSWER_S = 2.5  # Limit for which a stop signal is held until the ranks have reported their places.
-FRESH_S = 5.0
-"""A rank without a report for longer has exited, or native code holds the GIL: its state is unknown."""
+FRESH_S = 5.0  # A rank without a report for longer has exited, or native code holds the GIL: its state is unknown.
 HUNG = 1  # Exit code if the watch ended the job.
 
 

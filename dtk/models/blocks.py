@@ -92,8 +92,7 @@ class Transformer(Cuttable):
         return transformer_initial(name, self.layers)
 
 
-PARTS = 3
-"""Number of parts of the fused projection: queries, keys and values."""
+PARTS = 3  # Number of parts of the fused projection: queries, keys and values.
 
 
 def by_head(logical: Tensor, heads: int) -> Tensor:

@@ -9,8 +9,7 @@ from dtk.models.blocks import Transformer
 from dtk.models.flops import training_flops_per_token
 from dtk.models.layers import Whole
 
-PADDING_ID = 0
-"""Token id that pads a sample to the sequence length. It is excluded from attention and pooling."""
+PADDING_ID = 0  # Token id that pads a sample to the sequence length. It is excluded from attention and pooling.
 
 
 class Encoder(Transformer):

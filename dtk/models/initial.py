@@ -4,8 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-STD = 0.02
-"""Standard deviation of GPT-2's and BERT's normal initialisation."""
+STD = 0.02  # Standard deviation of GPT-2's and BERT's normal initialisation.
 _RESIDUAL = (".attention.projection.weight", ".mlp.down.weight", ".mlp.shared.down.weight", ".mlp.experts.down")
 _FUSED = (".attention.qkv.weight", ".attention.qkv.bias")
 

@@ -11,8 +11,7 @@ from dtk.models.blocks import runs
 from dtk.models.initial import Initial, fused_heads
 from dtk.parallel.placement import local_piece
 
-BLOCK = 2**20
-"""Elements per random block: a rank generates fewer than two blocks in excess of its own shard."""
+BLOCK = 2**20  # Elements per random block: a rank generates fewer than two blocks in excess of its own shard.
 
 
 def initialize_model(model: nn.Module, seed: int) -> None:

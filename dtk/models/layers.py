@@ -18,8 +18,7 @@ from dtk.parallel.collectives import Axis, copy, gather, join, reduce, scatter_s
 Role = Literal["column", "row", "vocabulary", "replicated", "whole", "expert"]
 """`replicated` parameters operate on activations that may be sharded along the sequence, `whole` ones never do;
 rows of `expert` ones belong to experts, which tensor parallelism does not shard."""
-_SEQUENCE = 1
-"""Dimension of activations [batch, sequence, width] that is sharded between the linear layers."""
+_SEQUENCE = 1  # Dimension of activations [batch, sequence, width] that is sharded between the linear layers.
 
 
 @dataclass(frozen=True, slots=True)

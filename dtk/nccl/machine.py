@@ -13,8 +13,7 @@ from diagnostics.contract.files import kernel_entries, kernel_text
 from dtk.record.nvml import nvlinks, open_nvml, text_of
 
 SYS, ROOT = Path("/sys"), Path("/")
-_VENDORS = {"Amazon EC2": "aws", "Google": "gcp", "Microsoft Corporation": "azure"}
-"""Vendor name in DMI -> cloud."""
+_VENDORS = {"Amazon EC2": "aws", "Google": "gcp", "Microsoft Corporation": "azure"}  # Vendor name in DMI -> cloud.
 P2P_READ = 0  # NVML_P2P_CAPS_INDEX_READ of nvml.h: in some releases of the package its constant is a tuple by mistake.
 
 

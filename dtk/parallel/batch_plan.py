@@ -6,8 +6,7 @@ from dtk.parallel.mesh import divisors
 
 LARGEST_CHOSEN = 4
 """Upper limit of an automatic micro-batch size: small enough for a laptop; accumulation covers the rest."""
-_SHOWN = 4
-"""Number of valid micro-batch sizes that an error lists."""
+_SHOWN = 4  # Number of valid micro-batch sizes that an error lists.
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,7 @@ from dtk.parallel.regions import communication
 all_gather_single: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter_single: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
-Transform = Callable[[Tensor], Tensor]
-"""An operation on a plain tensor over a given axis."""
+Transform = Callable[[Tensor], Tensor]  # An operation on a plain tensor over a given axis.
 
 
 @dataclass(frozen=True, slots=True)

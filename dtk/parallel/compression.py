@@ -5,10 +5,8 @@ Compressors work parameter by parameter, as DDP's buckets change after the first
 import math
 from collections.abc import Iterable
 
-BLOCK = 256
-"""Elements that share a scale. The error of an element is at most 1/254 of the largest in its block."""
-BLOCK_BYTES = BLOCK + 4
-"""Bytes of a block on the wire: one byte per element and a float32 scale."""
+BLOCK = 256  # Elements that share a scale. The error of an element is at most 1/254 of the largest in its block.
+BLOCK_BYTES = BLOCK + 4  # Bytes of a block on the wire: one byte per element and a float32 scale.
 
 BLOCKS_AT_ONCE = 2**16
 """Blocks that are quantized or dequantized at once: 64 MiB of float32, so that large units need no second copy."""

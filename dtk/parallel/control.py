@@ -11,8 +11,7 @@ from torch import nn
 from dtk.parallel.context import Context
 from dtk.parallel.regions import communication
 
-_ENOUGH = 2**32
-"""Summand of a rank whose callback requests a stop; there are never this many ranks."""
+_ENOUGH = 2**32  # Summand of a rank whose callback requests a stop; there are never this many ranks.
 
 
 @dataclass(slots=True)

@@ -18,10 +18,8 @@ from dtk.parallel.compression import kept
 from dtk.parallel.int8 import Blocks, dequantize, leave_rounding, quantize, total
 from dtk.parallel.regions import communication
 
-POWERSGD_START = 2
-"""Steps in which PowerSGD sends whole gradients: the minimum that the library allows."""
-LARGEST_INDEX = 2**31
-"""Elements of a parameter that TopK can index with 4 bytes."""
+POWERSGD_START = 2  # Steps in which PowerSGD sends whole gradients: the minimum that the library allows.
+LARGEST_INDEX = 2**31  # Elements of a parameter that TopK can index with 4 bytes.
 
 
 class ByParameter:

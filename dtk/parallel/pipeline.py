@@ -31,8 +31,7 @@ class Action(NamedTuple):
     micro_batch: int
 
 
-Order = tuple[Action, ...]
-"""The actions of one rank, in order."""
+Order = tuple[Action, ...]  # The actions of one rank, in order.
 FREES: tuple[Kind, ...] = ("backward", "weight_gradient")
 """Actions after which a rank no longer holds the activations of the micro-batch."""
 SENDS: tuple[Kind, ...] = ("send_forward", "send_backward")

@@ -16,8 +16,7 @@ from torch.autograd import Function
 from dtk.parallel.collectives import Arriving, Axis, shift
 
 _aten = torch.ops.aten
-_ALIGNED = 32
-"""The memory-efficient kernel pads its log-sum-exp to a multiple of this many queries."""
+_ALIGNED = 32  # The memory-efficient kernel pads its log-sum-exp to a multiple of this many queries.
 
 
 def ring_attention(q: Tensor, k: Tensor, v: Tensor, axis: Axis) -> Tensor:

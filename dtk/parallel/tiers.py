@@ -26,8 +26,7 @@ from dtk.errors import DtkError
 DROP, AHEAD = mmap.MADV_DONTNEED, mmap.MADV_WILLNEED
 FOR_READING, FOR_WRITING = 22, 23
 """MADV_POPULATE_READ and MADV_POPULATE_WRITE of Linux 5.14: pages are there afterwards, or it is an error."""
-Build = Callable[..., Optimizer]
-"""Builds an optimizer from parameter groups."""
+Build = Callable[..., Optimizer]  # Builds an optimizer from parameter groups.
 
 
 class Swap:

@@ -16,10 +16,8 @@ KINDS = (
     *("barrier", "broadcast", "all_reduce", "reduce", "all_gather", "reduce_scatter", "all_to_all"),
     *("gather", "scatter", "send_recv"),
 )
-IN_PLACE = ("barrier", "broadcast", "all_reduce", "reduce")
-"""Collectives whose result overwrites the input."""
-_PERIOD = 7
-"""Every seventh element is 1: sums stay exact in bfloat16 up to 1,792 ranks, in int8 up to 889."""
+IN_PLACE = ("barrier", "broadcast", "all_reduce", "reduce")  # Collectives whose result overwrites the input.
+_PERIOD = 7  # Every seventh element is 1: sums stay exact in bfloat16 up to 1,792 ranks, in int8 up to 889.
 _VALUES = 101
 """Distinct values of elements that are only moved; exact in every dtype. Coprime to shard sizes, like `_PERIOD`."""
 

@@ -25,13 +25,11 @@ from dtk.plan.job import ranks_of
 from dtk.plan.prediction import Prediction, Time
 from dtk.strategies.registry import CONFIG_TYPES
 
-SHOWN = 10
-"""Number of layouts that are ranked and fully planned."""
+SHOWN = 10  # Number of layouts that are ranked and fully planned.
 _LARGEST_MICRO_BATCH, _VIRTUAL = 16, (1, 2, 4)
 """Chosen: larger micro-batches gain little, and more virtual stages lose to the messages."""
 _NAMED = 3  # Maximum number of layouts that a sentence names.
-Typed = dict[str, Any]
-"""Keys and values of overrides."""
+Typed = dict[str, Any]  # Keys and values of overrides.
 
 
 @dataclass(frozen=True, slots=True)

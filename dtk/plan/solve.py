@@ -13,12 +13,9 @@ from dtk.plan.formulas.closed_form import memory
 from dtk.plan.job import check_world_size, ranks_of, settled_job
 from dtk.plan.prediction import Prediction
 
-DEEPEST = 100_000
-"""Layers; the schema's own limit."""
-WIDEST = 4096
-"""Heads; wider models need sharding along their width, which the search does not vary."""
-LARGEST_BATCH = 1 << 24
-"""Samples in a micro-batch; with more, the number of tokens exceeds a tensor's index range."""
+DEEPEST = 100_000  # Layers; the schema's own limit.
+WIDEST = 4096  # Heads; wider models need sharding along their width, which the search does not vary.
+LARGEST_BATCH = 1 << 24  # Samples in a micro-batch; with more, the number of tokens exceeds a tensor's index range.
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +122,7 @@ def _excess(config: Config, here: Machine) -> int:
     return needed.excess_bytes(hardware.memory_bytes, min(here.local_size, ranks), hardware.host_memory_bytes)
 
 
-USUAL = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
-"""Default world sizes of the page's plots."""
+USUAL = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)  # Default world sizes of the page's plots.
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,8 @@ from dataclasses import replace
 from diagnostics.contract.findings import Group
 from dtk.preflight.calls import Record
 
-ALL_UP_TO = 256
-"""Largest job of which every rank is simulated by default."""
-_DEFAULT = "0"
-"""torch's name of the group of all ranks; later groups have the following numbers."""
+ALL_UP_TO = 256  # Largest job of which every rank is simulated by default.
+_DEFAULT = "0"  # torch's name of the group of all ranks; later groups have the following numbers.
 
 
 def representatives(

@@ -20,12 +20,10 @@ from dtk.record.signatures import KINDS, OBJECTS, Call, Kind
 from dtk.simulate.mirror import MirrorGroup
 
 _NEW_GROUP = Kind(NEW_GROUP, NEW_GROUP, Call)
-ANY_RANK = -1
-"""Sender of a receive from any rank."""
+ANY_RANK = -1  # Sender of a receive from any rank.
 Share = tuple[Offer, list[Tensor] | None] | None
 """A rank's unnumbered offer to a call and the outputs for its result (None: it gets none); None if without values."""
-Sizes = tuple[Sequence[int], Sequence[int]]
-"""Bytes sent to each member and expected of each; see `Entry`."""
+Sizes = tuple[Sequence[int], Sequence[int]]  # Bytes sent to each member and expected of each; see `Entry`.
 
 
 def current() -> SimulatedRank:
@@ -136,8 +134,7 @@ def _brief(sizes: Sequence[int]) -> tuple[int, ...]:
     return tuple(sizes[:1]) if len(set(sizes)) == 1 else tuple(sizes)
 
 
-outermost: CodeType | None = None
-"""Code object that called the rank's own code."""
+outermost: CodeType | None = None  # Code object that called the rank's own code.
 _USER_CALLS = {*OBJECTS, "monitored_barrier"}
 _plumbing: dict[CodeType, bool] = {}
 _TORCH = torch.__path__[0]

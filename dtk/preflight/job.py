@@ -29,14 +29,10 @@ from dtk.train import assemble, loop, setup
 from dtk.train.assemble import summarise
 from dtk.train.checkpoint import Checkpoints, LoopState
 
-SAMPLES = 1 << 20
-"""Samples of the placeholder data: more than any simulation uses."""
-LARGE = 4_000_000
-"""dtk's own models with more parameters are narrowed."""
-HEAD_WIDTH, SEQUENCE = 8, 32
-"""Head width of the narrowed models; maximum number of tokens per sample."""
-NOWHERE = Path("preflight")
-"""Placeholder folder: nothing is written."""
+SAMPLES = 1 << 20  # Samples of the placeholder data: more than any simulation uses.
+LARGE = 4_000_000  # dtk's own models with more parameters are narrowed.
+HEAD_WIDTH, SEQUENCE = 8, 32  # Head width of the narrowed models; maximum number of tokens per sample.
+NOWHERE = Path("preflight")  # Placeholder folder: nothing is written.
 
 
 def simulated_config(config: Config, steps: int) -> Config:

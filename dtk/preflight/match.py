@@ -23,8 +23,7 @@ from diagnostics.contract.findings import Group
 from diagnostics.evidence.calls import Wire
 from dtk.preflight.calls import Entry, Program, Record
 
-_ANY = -1
-"""Sender of a receive from any rank."""
+_ANY = -1  # Sender of a receive from any rank.
 
 
 @dataclass(slots=True)

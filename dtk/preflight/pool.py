@@ -34,14 +34,10 @@ from dtk.preflight.exchange import ASK, END, Exchange, Key, Offer, Values, from_
 
 Body = Callable[[Exchange], Record]
 """Simulates one rank in a separate process; raises DtkError if the job cannot be simulated at all."""
-MOST_LIVE_RANKS = 64
-"""Maximum number of concurrently simulated ranks: each holds memory until all have ended."""
-RETRIES = 3
-"""Maximum number of times that a rank is simulated again because it needed a value of a later rank."""
-GRACE_S = 10.0
-"""A process that is still running this long after its own limit is killed."""
-_leave = os._exit
-"""The real function, which a simulated rank cannot call."""
+MOST_LIVE_RANKS = 64  # Maximum number of concurrently simulated ranks: each holds memory until all have ended.
+RETRIES = 3  # Maximum number of times that a rank is simulated again because it needed a value of a later rank.
+GRACE_S = 10.0  # A process that is still running this long after its own limit is killed.
+_leave = os._exit  # The real function, which a simulated rank cannot call.
 _REDUCE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     **{"SUM": torch.add, "AVG": torch.add, "PRODUCT": torch.mul, "MIN": torch.minimum, "MAX": torch.maximum},
     **{"BAND": torch.bitwise_and, "BOR": torch.bitwise_or, "BXOR": torch.bitwise_xor},

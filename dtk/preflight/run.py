@@ -23,10 +23,8 @@ from dtk.preflight.script import play_script
 from dtk.preflight.verdict import Verdict, judge
 from dtk.preflight.what_if import STEPS, Tried, WhatIf
 
-PROCESSES = 8
-"""Maximum number of ranks simulated at once, one per core of this machine."""
-_APART = ("pp", "cp")
-"""Dimensions with point-to-point calls between neighbours, so that each coordinate is a class."""
+PROCESSES = 8  # Maximum number of ranks simulated at once, one per core of this machine.
+_APART = ("pp", "cp")  # Dimensions with point-to-point calls between neighbours, so that each coordinate is a class.
 Progress = Callable[[str], None]
 
 

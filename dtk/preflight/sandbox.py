@@ -34,10 +34,8 @@ from dtk.simulate.mirror import stand_in
 
 _PLUMBING = tuple(str(Path(__file__).parents[1] / part) for part in ("preflight", "simulate"))
 """Source paths whose frames are not the user's call site."""
-MAX_ERRORS = 64 << 10
-"""Maximum number of characters of standard error kept per rank."""
-_open = ExitStack()
-"""Contexts that stay open until the process ends."""
+MAX_ERRORS = 64 << 10  # Maximum number of characters of standard error kept per rank.
+_open = ExitStack()  # Contexts that stay open until the process ends.
 
 
 class EnoughError(BaseException):

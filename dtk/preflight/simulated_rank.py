@@ -58,8 +58,7 @@ class SimulatedRank:
         return (*way, self._counts[way])
 
 
-current: SimulatedRank | None = None
-"""The rank that is simulated in this process."""
+current: SimulatedRank | None = None  # The rank that is simulated in this process.
 
 
 @dataclass(slots=True, eq=False)

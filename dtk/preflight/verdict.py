@@ -29,8 +29,7 @@ MADE_UP = (
     "Results of some collectives were placeholder values (tensors above 256 MiB, receives from any rank, ranks by "
     "classes or more than 64): if the code decides by them, this is undecided. Try fewer ranks or a smaller model."
 )
-MOST_PLACES = 4
-"""Maximum number of places that the answer names."""
+MOST_PLACES = 4  # Maximum number of places that the answer names.
 
 
 @dataclass(frozen=True, slots=True)

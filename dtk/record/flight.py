@@ -26,8 +26,7 @@ from dtk.record.guard import guarded, run_all
 ENTRIES_PER_GROUP = 64  # Chosen: several steps of most jobs, in a file that is rewritten every few seconds.
 FIRST_S = 0.2  # A job that dies immediately leaves a snapshot too.
 _TORCH = f"{os.sep}torch{os.sep}"
-SHARE = 0.0015
-"""Share of one core for refreshing the entries, which holds the GIL for 10 to 20 ms per 2000 entries."""
+SHARE = 0.0015  # Share of one core for refreshing the entries, which holds the GIL for 10 to 20 ms per 2000 entries.
 MAX_EVERY_S = 60.0  # Chosen: a snapshot older than a minute explains little.
 
 Dump = Callable[..., bytes]

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from dtk.config.placement import Placement
     from dtk.config.schema import Config
 
-GIT_TIMEOUT_S = 5.0
-"""Timeout for all git commands together: git answers in milliseconds, except on a busy machine."""
+GIT_TIMEOUT_S = 5.0  # Timeout for all git commands together: git answers in milliseconds, except on a busy machine.
 NEW_FILES, NEW_BYTES = 1000, 16 << 20
 """Limits on the untracked files whose contents are hashed: their number and total bytes."""
 PACKAGES = ("torch", "numpy", "hydra-core", "omegaconf", "wandb", "nvidia-ml-py", "nvtx", "safetensors", "triton")

@@ -35,8 +35,7 @@ from dtk.record.verdict_text import Place
 
 EVERY_S = 0.5  # Chosen: small compared to the timeouts of a watch.
 LOOKS = 5  # Samples of the main thread between two ticks: they take some 10 us each.
-RANKS_PER_S = 1000
-"""Limit of reports that the judge reads per second: each takes some 10 us with the GIL held."""
+RANKS_PER_S = 1000  # Limit of reports that the judge reads per second: each takes some 10 us with the GIL held.
 RECENT = 32  # Hashes published while a group progresses; a stalled group publishes all it has, once.
 DUMP_S = 3.0  # Chosen: a working disk answers in some 10 ms.
 ANSWER_S = 4.0  # Timeout of the judge for each rank's answer, including its dumps.

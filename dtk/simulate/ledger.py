@@ -21,14 +21,10 @@ _WHOLE_NUMBERS = (torch.int32, torch.int64)
 _READERS = ("torch.optim.", "dtk.train.")
 """Modules whose reading of a value is answered with 1: an optimizer's count of steps, "the gradients are finite"."""
 
-Place = tuple[str, int]
-"""Region of the step, and block of the model."""
-Event = tuple[int, int, Place]
-"""Entry, change in bytes, place. Entry -1 changes nothing: a place begins."""
-Held = dict[str, int]
-"""Category -> bytes."""
-Part = tuple[str, str]
-"""Region of the step, and part of the model."""
+Place = tuple[str, int]  # Region of the step, and block of the model.
+Event = tuple[int, int, Place]  # Entry, change in bytes, place. Entry -1 changes nothing: a place begins.
+Held = dict[str, int]  # Category -> bytes.
+Part = tuple[str, str]  # Region of the step, and part of the model.
 Parts = dict[Part, Held]
 
 

@@ -23,12 +23,10 @@ from dtk.models import moe
 from dtk.parallel.context import Context, leave
 from dtk.parallel.mesh import Mesh
 
-_Group: Any = dist.ProcessGroup
-"""Untyped: torch declares several signatures per collective and uses one of them."""
+_Group: Any = dist.ProcessGroup  # Untyped: torch declares several signatures per collective and uses one of them.
 
 
-_BETWEEN = ("torch.", "dtk.record.", "dtk.preflight.")
-"""Modules whose frames are between the caller and this group."""
+_BETWEEN = ("torch.", "dtk.record.", "dtk.preflight.")  # Modules whose frames are between the caller and this group.
 Heard = Callable[[str, "MirrorGroup", list[Tensor]], None]
 """Operation, group, and full buffers: outputs of an all_gather, inputs of a reduce_scatter."""
 

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
 LIBRARY_BUCKET_CAP_MB = 25.0
 """DDP's default. DDP makes the first bucket small (1 MiB) only if this is not set explicitly."""
-FIRST_BUCKET_BYTES = 2**20
-"""That small first bucket: `torch.distributed._DEFAULT_FIRST_BUCKET_BYTES`."""
+FIRST_BUCKET_BYTES = 2**20  # That small first bucket: `torch.distributed._DEFAULT_FIRST_BUCKET_BYTES`.
 READ_BY = {"topk_ratio": ("topk",), "powersgd_rank": ("powersgd",), "error_feedback": ("int8", "topk", "powersgd")}
 """Key -> the values of `communication_hook` that read it."""
 MIN_COMPRESSION_RATE = 2

@@ -8,8 +8,7 @@ from math import prod
 from dtk.parallel.compression import BLOCK_BYTES, int8_blocks
 from dtk.parallel.number_formats import PrecisionConfig
 
-Shape = tuple[int, ...]
-"""Shape of one parameter; dim 0 is the one that is sharded."""
+Shape = tuple[int, ...]  # Shape of one parameter; dim 0 is the one that is sharded.
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 

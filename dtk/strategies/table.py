@@ -11,8 +11,7 @@ from dtk.strategies.registry import CONFIG_TYPES
 from dtk.strategies.traits import TableRow
 
 _COLUMNS = ("strategy", "parameters", "gradients", "optimizer state", "collectives per step", "sent per rank and step")
-_WIDE = 120
-"""With fewer columns each strategy gets several lines instead of a table row."""
+_WIDE = 120  # With fewer columns each strategy gets several lines instead of a table row.
 _LEGEND = (
     "P parameter bytes, K optimizer state bytes (AdamW: 2 P), N ranks, A accumulation steps. Of dimensions: L blocks, "
     "micro-batches of b x s tokens of width h, e bytes each, r = kv_heads/heads, k experts per token. "

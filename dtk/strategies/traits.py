@@ -11,8 +11,7 @@ from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.declared import Collective, ModelShapes, Shape
 
 State = Literal["parameters", "gradients", "optimizer_state"]
-Range = tuple[float, float]
-"""Smallest and largest allowed value of a key."""
+Range = tuple[float, float]  # Smallest and largest allowed value of a key.
 NO_LIMITS: Mapping[str, Range] = {}
 
 

@@ -14,8 +14,7 @@ from torch.distributed.checkpoint.metadata import Metadata
 
 from diagnostics.contract.files import read_record
 
-MAX_BYTES = 1 << 30
-"""Size limit of the index; for 100,000 tensors on 1,000 ranks it has about 100 MB."""
+MAX_BYTES = 1 << 30  # Size limit of the index; for 100,000 tensors on 1,000 ranks it has about 100 MB.
 _DCP = {
     "Metadata", "TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata", "TensorProperties",
     "MetadataIndex", "StorageMeta", "_MEM_FORMAT_ENCODING",

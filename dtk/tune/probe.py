@@ -11,8 +11,7 @@ from dtk.launch.short_run import QUIET, run_short, speed_and_peak
 from dtk.tune.candidates import Candidate
 
 Progress = Callable[[str], None]
-LOG_EVERY = 2
-"""Windows of two steps: half as many synchronizations, and three windows remain after the first two."""
+LOG_EVERY = 2  # Windows of two steps: half as many synchronizations, and three windows remain after the first two.
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,7 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.findings import EvidenceItem, Finding
 
 _TEXTS = Texts(__file__)
-_AT_START = 0.9
-"""Fraction of the first loss of the run, which is the loss of an untrained model."""
+_AT_START = 0.9  # Fraction of the first loss of the run, which is the loss of an untrained model.
 
 
 def decide(job: PrintedSteps) -> Finding:

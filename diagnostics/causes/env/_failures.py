@@ -16,12 +16,9 @@ from diagnostics.contract.formatting import bytes_text, filled
 _TEXTS = Texts(__file__)
 _STDERR = _TEXTS.phrase("stderr")
 
-_SHOWN = 8
-"""Maximum number of lines that a finding cites."""
-_CONFIDENCE = 0.97
-"""Confidence in messages that are unambiguous."""
-_ANY_KIND = ("nccl_warn", "dist_backend_error")
-"""Kinds of log lines that may quote any of these messages."""
+_SHOWN = 8  # Maximum number of lines that a finding cites.
+_CONFIDENCE = 0.97  # Confidence in messages that are unambiguous.
+_ANY_KIND = ("nccl_warn", "dist_backend_error")  # Kinds of log lines that may quote any of these messages.
 _Case = dict[str, str]
 
 

@@ -18,8 +18,7 @@ from diagnostics.contract.formatting import ranks_spoken
 
 CONFIDENCE: dict[Severity, float] = {"error": 0.95, "warning": 0.7, "note": 0.4}
 """Confidence by severity. A note is never a root cause, which requires at least 0.5."""
-_NAMED = 3
-"""Maximum number of variables that a summary names; the rest are only counted."""
+_NAMED = 3  # Maximum number of variables that a summary names; the rest are only counted.
 _TEXTS = Texts(__file__)
 
 

@@ -6,8 +6,7 @@ from diagnostics.contract.findings import EvidenceItem, Finding
 from diagnostics.contract.formatting import Phrase
 
 _TEXTS = Texts(__file__)
-_PERIODS = 100
-"""Minimum number of scheduler periods, typically of 100 ms."""
+_PERIODS = 100  # Minimum number of scheduler periods, typically of 100 ms.
 _THROTTLED = 0.25
 """Share of these periods in which the quota was exhausted. Healthy jobs are throttled in occasional bursts as well."""
 _STOLEN_PERCENT, _STOLEN_S = 10.0, 30.0

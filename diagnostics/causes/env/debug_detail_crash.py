@@ -5,8 +5,7 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.findings import EvidenceItem, Finding
 
 _TEXTS = Texts(__file__)
-_SHOWN = 8
-"""Maximum number of crashes that a finding cites."""
+_SHOWN = 8  # Maximum number of crashes that a finding cites.
 
 
 def decide(job: JobEnvironment) -> Finding:

@@ -12,8 +12,7 @@ from diagnostics.causes.env._lint import lint_cause, set_anywhere
 from diagnostics.contract.findings import Finding
 from diagnostics.evidence.model import LogFact
 
-_SHOWN = 8
-"""Maximum number of lines that a finding cites."""
+_SHOWN = 8  # Maximum number of lines that a finding cites.
 _TRIES = 2
 """Refused attempts that rule out a peer that is not listening yet: NCCL announces an address once it listens."""
 _CONNECTED = frozenset({"watchdog_timeout", "watchdog_status", "nccl_peer_closed", "gloo_closed", "gloo_reset"})

@@ -16,12 +16,10 @@ from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.evidence.model import Frame, LogFact
 
-_FILES_SHOWN = 6
-"""Maximum number of dumps that a finding cites."""
+_FILES_SHOWN = 6  # Maximum number of dumps that a finding cites.
 says = Texts(__file__).phrase
 """Returns what a rank does, or what its record shows, from a row of the YAML file next to this module."""
-RECORD = says("record")
-"""How to record the calls of all ranks."""
+RECORD = says("record")  # How to record the calls of all ranks.
 ASSUMED_CONFIDENCE = 0.65
 """Maximum confidence of a finding that assumes that ranks without a dump are not in a group of unknown membership."""
 

@@ -22,10 +22,8 @@ from diagnostics.contract.formatting import counted
 _TEXTS = Texts(__file__)
 _SURE = 0.75
 """A mismatch in a group named in the messages; dumps are more certain because they show the preceding calls."""
-_LIKELY = 0.65
-"""A tie, or messages that do not name their group."""
-_BEHIND = 0.6
-"""Ranks at other positions, which may be late or may have made other calls before."""
+_LIKELY = 0.65  # A tie, or messages that do not name their group.
+_BEHIND = 0.6  # Ranks at other positions, which may be late or may have made other calls before.
 DUMPS, ALL_RANKS_CALL = _TEXTS.phrase("dumps"), _TEXTS.phrase("all_ranks_call")
 
 

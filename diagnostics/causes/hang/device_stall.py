@@ -8,8 +8,7 @@ from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import Phrase
 
 _TEXTS = Texts(__file__)
-_CONFIDENCE = 0.9
-"""NCCL counts a collective as completed shortly after its completion."""
+_CONFIDENCE = 0.9  # NCCL counts a collective as completed shortly after its completion.
 
 
 def decide(stall: Stall) -> Finding:

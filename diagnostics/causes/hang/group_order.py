@@ -9,8 +9,7 @@ from diagnostics.contract.findings import Finding, Where
 from diagnostics.contract.formatting import Phrase
 
 _TEXTS = Texts(__file__)
-_CONFIDENCE = 0.9
-"""The cycle is proven, but which order is wrong is decided by a vote."""
+_CONFIDENCE = 0.9  # The cycle is proven, but which order is wrong is decided by a vote.
 
 
 def decide(stall: Stall) -> list[Finding]:

@@ -12,12 +12,9 @@ from diagnostics.causes.hang._unconfirmed import left_open, unconfirmed
 from diagnostics.contract.findings import EvidenceItem, Finding, Worded
 
 _TEXTS = Texts(__file__)
-_SEEN_CONFIDENCE = 0.95
-"""A stack shows what the host does."""
-_UNSEEN_CONFIDENCE = 0.6
-"""Without a stack the rank may as well have exited, or be in a call that gloo does not record."""
-_ONE_STACK_CONFIDENCE = 0.75
-"""A single stack, in a job that hangs according to other evidence."""
+_SEEN_CONFIDENCE = 0.95  # A stack shows what the host does.
+_UNSEEN_CONFIDENCE = 0.6  # Without a stack the rank may as well have exited, or be in a call that gloo does not record.
+_ONE_STACK_CONFIDENCE = 0.75  # A single stack, in a job that hangs according to other evidence.
 _MISSING = _TEXTS.phrase("stacks")
 
 

@@ -7,8 +7,7 @@ from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.findings import Finding
 
 _TEXTS = Texts(__file__)
-_CONFIDENCE, _REPORTED_CONFIDENCE = 0.75, 0.9
-"""All ranks agree; more certain if the transport reported errors as well."""
+_CONFIDENCE, _REPORTED_CONFIDENCE = 0.75, 0.9  # All ranks agree; more certain if the transport reported errors as well.
 
 
 def decide(stall: Stall) -> list[Finding]:

@@ -17,8 +17,7 @@ _CYCLE_CONFIDENCE, _ONE_SIDED_CONFIDENCE = 0.95, 0.8
 """A cycle of sends and receives is proof; if a peer is in another call, that call may be the wrong one."""
 _ALL_CONFIDENCE, _BESIDE_CONFIDENCE, _SOME_CONFIDENCE = 0.9, 0.85, 0.45
 """From stacks: all ranks wait in a send or receive; some do, others in a collective; or the world size is unknown."""
-_SHOWN = 8
-"""Maximum number of ranks of a cycle that a sentence names."""
+_SHOWN = 8  # Maximum number of ranks of a cycle that a sentence names.
 
 
 def figures(case: PointToPoint) -> dict[str, Any]:

@@ -12,8 +12,7 @@ from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.endings import is_fault
 
 _TEXTS = Texts(__file__)
-_ABORT_CONFIDENCE = 0.7
-"""An abort in C++ code may be caused by a peer."""
+_ABORT_CONFIDENCE = 0.7  # An abort in C++ code may be caused by a peer.
 CHANGES = {"cgroup": HOST_MEMORY, "host_memory": HOST_MEMORY} | changes_beside(__file__)
 
 

@@ -16,11 +16,9 @@ _CODE_1_CONFIDENCE = 0.7
 """An exit code of 1 without a traceback usually, but not always, means an exception of this rank."""
 _MODEL_CONFIDENCE = 0.9
 """DDP compares all ranks with rank 0, so that rank 0 is the different one is inferred from the others."""
-_WORKER = "/dtk/rank/worker.py"
-"""Part of every traceback of a dtk rank; the other files in its package are dtk's own."""
+_WORKER = "/dtk/rank/worker.py"  # Part of every traceback of a dtk rank; the other files in its package are dtk's own.
 TABLE, _TEXTS = table_beside(__file__), Texts(__file__)
-CHANGES = changes_beside(__file__)
-"""Detail of the ending (`evidence.endings.Detail`, or `_raised_in_dtk`) -> fix."""
+CHANGES = changes_beside(__file__)  # Detail of the ending (`evidence.endings.Detail`, or `_raised_in_dtk`) -> fix.
 
 
 def _text(finding: Finding, ended: Ended) -> Text:

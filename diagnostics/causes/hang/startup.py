@@ -8,8 +8,7 @@ from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.findings import Cost, Finding, Group
 
 _TEXTS = Texts(__file__)
-_CONFIDENCE = 0.75
-"""A size or a dtype that differs between ranks looks the same, because the messages do not print it."""
+_CONFIDENCE = 0.75  # A size or a dtype that differs between ranks looks the same, because the messages do not print it.
 
 
 def decide(stall: Stall) -> Finding:

@@ -11,10 +11,8 @@ from diagnostics.causes.hang._unconfirmed import ending_unknown, left_open
 from diagnostics.contract.findings import Finding, Remedy
 
 _TEXTS = Texts(__file__)
-_MORE_CONFIDENCE = 0.7
-"""Calls in addition to those of ranks that ended, from lines that those ranks had called before."""
-_STEP_CONFIDENCE = 0.9
-"""Steps from events and heartbeats, which may lag behind by one."""
+_MORE_CONFIDENCE = 0.7  # Calls in addition to those of ranks that ended, from lines that those ranks had called before.
+_STEP_CONFIDENCE = 0.9  # Steps from events and heartbeats, which may lag behind by one.
 _ROUND_CONFIDENCE, _ROUND_UNPLACED_CONFIDENCE = 0.85, 0.7
 """A round of two or more calls with known lines is a loop; a single call may repeat for other reasons."""
 

@@ -7,10 +7,8 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import EvidenceItem, Finding, Text, worded
 
-_SHOWN = 8
-"""Maximum number of lines that a finding cites."""
-_CONFIDENCE = 0.93
-"""An event in the kernel log may be older than the job."""
+_SHOWN = 8  # Maximum number of lines that a finding cites.
+_CONFIDENCE = 0.93  # An event in the kernel log may be older than the job.
 _TEXTS = Texts(__file__)
 MEANINGS: dict[int, str] = table_beside(__file__)["meanings"]
 """Xid -> what the device reported; 0 is the entry for all other Xids."""

@@ -12,8 +12,7 @@ _TEXTS = Texts(__file__)
 
 _SHARE = 0.2
 """Minimum share of the samples with a working device. Some seconds at the start of a run do not slow a job down."""
-_LEAST = 10
-"""Minimum number of telemetry samples."""
+_LEAST = 10  # Minimum number of telemetry samples.
 
 
 def _words(worst: DeviceHealth, devices: Sequence[DeviceHealth]) -> tuple[Phrase, Phrase]:

@@ -18,10 +18,8 @@ ALMOST_ALL = 0.9
 SOME_MORE = 1.3
 """Multiple of all parameters that a gather of the whole model reaches by padding (dim-0 sharding of GPT-2, 1024
 ranks: +12 to +17%)."""
-LEAST_SHARE = 0.02
-"""Share of the peak below which a cost is not reported."""
-UNITS_IN_USE = 2
-"""Number of units that are gathered at the same time with prefetch: the current one and the next."""
+LEAST_SHARE = 0.02  # Share of the peak below which a cost is not reported.
+UNITS_IN_USE = 2  # Number of units that are gathered at the same time with prefetch: the current one and the next.
 TEXTS = Texts(__file__)
 
 

@@ -10,12 +10,9 @@ from diagnostics.contract.findings import EvidenceItem, Finding
 from diagnostics.contract.formatting import Bytes
 
 _TEXTS = Texts(__file__)
-TIGHT = 0.9
-"""Share of the device memory from which a peak counts as out of memory."""
-DOMINANT = 0.5
-"""Minimum share of the peak."""
-MANY_LOGITS = 0.25
-"""Share of the activations above which logits have remedies of their own."""
+TIGHT = 0.9  # Share of the device memory from which a peak counts as out of memory.
+DOMINANT = 0.5  # Minimum share of the peak.
+MANY_LOGITS = 0.25  # Share of the activations above which logits have remedies of their own.
 
 
 def decide(job: JobMemory) -> Finding:

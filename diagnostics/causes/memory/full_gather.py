@@ -11,10 +11,8 @@ from diagnostics.contract.findings import EvidenceItem, Finding
 from diagnostics.contract.formatting import Bytes
 
 _TEXTS = Texts(__file__)
-LEAST_UNWEIGHED_BYTES = 1 << 20
-"""Gathers below this size are not reported if the peak is not known."""
-LARGE_ROOT = 0.3
-"""Share of all parameters above which a root unit is worth a hint."""
+LEAST_UNWEIGHED_BYTES = 1 << 20  # Gathers below this size are not reported if the peak is not known.
+LARGE_ROOT = 0.3  # Share of all parameters above which a root unit is worth a hint.
 
 
 def _part(call: Gather, whole_bytes: int, is_least: bool = False) -> Finding:

@@ -62,30 +62,19 @@ def slope(points: Sequence[tuple[int, int]]) -> float:
 
 
 _TEXTS = Texts(__file__)
-LEAST_BYTES = 64 << 10
-"""Minimum bytes per step; with less, it would take a million steps to fill a device."""
-LEAST_SHARE = 0.01
-"""Minimum share of the peak per step, if single allocations are known."""
-ALIKE = 2
-"""Maximum ratio of the largest to the smallest leftover of the steps of a leak."""
-LEAST_GROWTH = 0.05
-"""Minimum growth over the whole timeline, as a share of the last value."""
-STEADY = 0.99
-"""Minimum share of rising stretches: all of them."""
-CORROBORATES = 0.25
-"""Share of the growth by allocations that the timeline must show to corroborate it."""
-LONG = 16
-"""Number of steps from which a timeline that does not rise contradicts a leak."""
-LONG_OF_PROCESS = 40
-"""Minimum number of steps if only the resident set is known, which changes for many reasons."""
-PROCESS_FACTOR = 3
-"""Factor on `LEAST_GROWTH` for the resident set."""
+LEAST_BYTES = 64 << 10  # Minimum bytes per step; with less, it would take a million steps to fill a device.
+LEAST_SHARE = 0.01  # Minimum share of the peak per step, if single allocations are known.
+ALIKE = 2  # Maximum ratio of the largest to the smallest leftover of the steps of a leak.
+LEAST_GROWTH = 0.05  # Minimum growth over the whole timeline, as a share of the last value.
+STEADY = 0.99  # Minimum share of rising stretches: all of them.
+CORROBORATES = 0.25  # Share of the growth by allocations that the timeline must show to corroborate it.
+LONG = 16  # Number of steps from which a timeline that does not rise contradicts a leak.
+LONG_OF_PROCESS = 40  # Minimum number of steps if only the resident set is known, which changes for many reasons.
+PROCESS_FACTOR = 3  # Factor on `LEAST_GROWTH` for the resident set.
 CERTAIN_STEPS = 3
 """Number of profiled steps from which one rank's leftovers are proof; with two, all ranks must show the same."""
-HELD = 2
-"""Last stretches between backward passes in which a backend may still hold buffers (gloo: its work objects)."""
-ASSUMED_STEPS = 100
-"""Number of steps for the cost, if the length of the run is not known."""
+HELD = 2  # Last stretches between backward passes in which a backend may still hold buffers (gloo: its work objects).
+ASSUMED_STEPS = 100  # Number of steps for the cost, if the length of the run is not known.
 
 
 class Leftover(Struct, frozen=True):

@@ -14,13 +14,10 @@ from diagnostics.contract.formatting import Bytes
 from diagnostics.evidence.model import Frame
 
 _TEXTS = Texts(__file__)
-LEAST_SHARE = 0.05
-"""Share of the peak, for one call's output."""
+LEAST_SHARE = 0.05  # Share of the peak, for one call's output.
 RETAINED = 0.25  # Of that: what each step adds to the retained outputs, which four steps make as much.
-LEAST_BYTES = 1 << 20
-"""Smaller outputs are metrics and sizes."""
-LEAST_UNWEIGHED_BYTES = 64 << 20
-"""Minimum size if neither the peak nor the size of the model is known."""
+LEAST_BYTES = 1 << 20  # Smaller outputs are metrics and sizes.
+LEAST_UNWEIGHED_BYTES = 64 << 20  # Minimum size if neither the peak nor the size of the model is known.
 
 
 class Site(Struct):

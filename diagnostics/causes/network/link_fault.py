@@ -70,12 +70,10 @@ def _address(fact: LogFact) -> str:
     return str(fact.fields.get("peer", "")).partition("<")[0]
 
 
-_SHOWN = 6
-"""Maximum number of lines that a finding cites, and of pairs that it names."""
+_SHOWN = 6  # Maximum number of lines that a finding cites, and of pairs that it names.
 _CONFIDENCE = 0.85
 """A peer whose process died also stops acknowledging; if a log shows that the process died, that is the cause."""
-_REFUSED_CONFIDENCE = 0.6
-"""A driver or NCCL may also pass settings that no device accepts."""
+_REFUSED_CONFIDENCE = 0.6  # A driver or NCCL may also pass settings that no device accepts.
 
 
 def _words(finding: Finding, faults: LinkFaults) -> Text:

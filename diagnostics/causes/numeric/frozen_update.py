@@ -10,8 +10,7 @@ from diagnostics.contract.findings import EvidenceItem, Finding
 from diagnostics.contract.formatting import Phrase
 
 _TEXTS = Texts(__file__)
-_EXACT = 6
-"""Minimum length of a loss, such as `0.6931`: with fewer digits it repeats by chance."""
+_EXACT = 6  # Minimum length of a loss, such as `0.6931`: with fewer digits it repeats by chance.
 
 
 def _shows(course: Course) -> Phrase | None:

@@ -18,10 +18,8 @@ from diagnostics.evidence.metrics import Metrics
 from diagnostics.evidence.model import Evidence, RankError, RunEvidence
 
 _TEXTS = Texts(__file__)
-RISING = 1.5
-"""Ratio of the loss to its minimum from which it counts as having risen before it became non-finite."""
-MAX_SHOWN = 8
-"""Maximum number of events and exceptions shown as evidence."""
+RISING = 1.5  # Ratio of the loss to its minimum from which it counts as having risen before it became non-finite.
+MAX_SHOWN = 8  # Maximum number of events and exceptions shown as evidence.
 _ANOMALY = re.compile(r"Function '(?P<function>\w+)' returned nan values in its (?P<output>\d+)th output")
 _CHECKED = re.compile(
     r"\b(?:loss|grad\w*)\b.{0,60}\b(?:nan|inf|infinite|not finite|non-?finite)\b|"

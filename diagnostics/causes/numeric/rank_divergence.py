@@ -17,8 +17,7 @@ from diagnostics.evidence.model import Evidence, RunEvidence
 from diagnostics.evidence.values import Rank
 
 _TEXTS = Texts(__file__)
-MAX_SHOWN = 8
-"""Maximum number of ranks listed, and of events shown as evidence."""
+MAX_SHOWN = 8  # Maximum number of ranks listed, and of events shown as evidence.
 
 
 class Difference(Struct, frozen=True):

@@ -11,8 +11,7 @@ from diagnostics.contract.findings import Finding, Text
 from diagnostics.evidence.model import Evidence, RunEvidence
 
 _TEXTS = Texts(__file__)
-INPUTS = "inputs"
-"""Name of a step's samples among the parameters that the run compares."""
+INPUTS = "inputs"  # Name of a step's samples among the parameters that the run compares.
 
 
 def _words(finding: Finding, is_tie: bool, equal_step: int | None, parameter: str, affected: int, seen: int) -> Text:

@@ -15,8 +15,7 @@ from diagnostics.evidence.trace.host_work import HostWork
 
 CPU_SHARE = 0.1
 """Minimum share of the step on CPU: all processes compete for the cores, so less idle time is not a wait."""
-_OUTLIER = 3.0
-"""Multiple of the median idle time from which a rank is reported alone."""
+_OUTLIER = 3.0  # Multiple of the median idle time from which a rank is reported alone.
 
 
 class Idle(Struct, frozen=True):

@@ -13,8 +13,7 @@ from diagnostics.contract.formatting import Phrase
 
 _TEXTS = Texts(__file__)
 
-LEAST = 5
-"""Minimum number of logged steps for a meaningful median."""
+LEAST = 5  # Minimum number of logged steps for a meaningful median.
 
 
 def nothing(figures: Figures, degree: str, figure: str) -> Finding | None:

@@ -15,10 +15,8 @@ from diagnostics.contract.formatting import Phrase
 TEXTS = Texts(__file__)
 _SMALL_BYTES = 1024
 """Collectives up to this size (norms, losses, sizes) are always waited for, as the next line needs the result."""
-_CUT_CONFIDENCE = 0.45
-"""Maximum confidence of findings from a truncated trace, so that they remain suspicions."""
-_UNSPLIT_CONFIDENCE = 0.7
-"""Maximum confidence if the cost may include waiting for late ranks."""
+_CUT_CONFIDENCE = 0.45  # Maximum confidence of findings from a truncated trace, so that they remain suspicions.
+_UNSPLIT_CONFIDENCE = 0.7  # Maximum confidence if the cost may include waiting for late ranks.
 Guard = Callable[[Overview], Finding | None]
 """Returns a finding if the cause does not apply or the evidence cannot decide it; otherwise None."""
 

@@ -7,8 +7,7 @@ from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.contract.findings import Finding
 
-_BITMAP_ELEMENTS = 1_000_000
-"""DDP reduces one int32 per parameter tensor; no model has a million of them."""
+_BITMAP_ELEMENTS = 1_000_000  # DDP reduces one int32 per parameter tensor; no model has a million of them.
 _TEXTS = Texts(__file__)
 
 

@@ -8,8 +8,7 @@ from diagnostics.contract.findings import Finding
 
 _NOT_AHEAD = 0.15
 """Share of the gathers' time overlapping compute up to which no gather ran ahead; the rest is edges of kernels."""
-_LEAST_UNITS = 3
-"""Minimum number of gathers per forward pass; with fewer there is hardly a next unit."""
+_LEAST_UNITS = 3  # Minimum number of gathers per forward pass; with fewer there is hardly a next unit.
 _TEXTS = Texts(__file__)
 
 

@@ -10,8 +10,7 @@ from diagnostics.contract.findings import Finding
 from diagnostics.evidence.model import RunEvidence
 
 _TEXTS = Texts(__file__)
-ENOUGH = 4
-"""Micro-batches per stage from which the bubble counts as small (Huang et al. 2019, section 3: M >= 4 K)."""
+ENOUGH = 4  # Micro-batches per stage from which the bubble counts as small (Huang et al. 2019, section 3: M >= 4 K).
 _MOST_SAMPLES = 1 << 20  # Maximum global batch whose divisors are tried: the largest published are about 10,000.
 _BEYOND = 0.1
 """Share of the step from which waiting not explained by schedule and uneven stages is worth a finding, if ranks do not

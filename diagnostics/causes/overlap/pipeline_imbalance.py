@@ -12,8 +12,7 @@ _TEXTS = Texts(__file__)
 _LONGER = 1.25
 """Multiple of the mean: stages with equal work on two shared CPU cores differ by up to 1.15 (docs/strategies.md)."""
 _MOST_BLOCKS = 1 << 16  # Maximum per model: the deepest published ones have about 1,000.
-_ALWAYS = 0.8
-"""Minimum share of the logged steps in which the same stage is the longest."""
+_ALWAYS = 0.8  # Minimum share of the logged steps in which the same stage is the longest.
 
 
 def _moved(blocks: list[int], place: int, times: float) -> list[int]:

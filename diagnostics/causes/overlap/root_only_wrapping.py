@@ -10,8 +10,7 @@ from diagnostics.causes.overlap import _shared as shared
 from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import bytes_text
 
-_FEW = 3
-"""Maximum number of gathers per forward pass if one is the root's: buffers and embeddings may be separate."""
+_FEW = 3  # Maximum number of gathers per forward pass if one is the root's: buffers and embeddings may be separate.
 _FORWARD, _BACKWARD = 1 / 3, 2 / 3
 """Shares of the compute of a micro-batch: backward has twice the matrix products of forward."""
 _TEXTS = Texts(__file__)

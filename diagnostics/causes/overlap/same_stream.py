@@ -6,8 +6,7 @@ from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.contract.findings import Finding
 
-_SHARE = 0.5
-"""Minimum share of the communication time on the compute stream; the rest can still overlap."""
+_SHARE = 0.5  # Minimum share of the communication time on the compute stream; the rest can still overlap.
 _TEXTS = Texts(__file__)
 
 

@@ -7,8 +7,7 @@ from diagnostics.causes.overlap import _shared as shared
 from diagnostics.causes.overlap._buckets import bucket_cap, bucket_gain, declared_cap
 from diagnostics.contract.findings import Finding
 
-_LATE = 0.75
-"""Share of backward before which a bucket that does not hold all gradients should have started."""
+_LATE = 0.75  # Share of backward before which a bucket that does not hold all gradients should have started.
 _FIRST_BUCKET_BYTES = 1 << 20
 """Size of DDP's first bucket by default, so that communication starts early (Li et al. 2020); none is smaller."""
 _TEXTS = Texts(__file__)

@@ -11,14 +11,10 @@ from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.contract.findings import Finding
 
-_MOST = 0.6
-"""Minimum share of the lateness, and of the steps, that the blamed ranks cause together."""
-_STANDS_OUT = 2.0
-"""Multiple of an even share of the lateness, from which a rank is not late by chance."""
-_WANDERING = 0.05
-"""Minimum share of the step for lateness that moves from rank to rank."""
-_COMPARABLE = 0.5
-"""Share of the largest lateness of a rank, from which another rank is blamed as well."""
+_MOST = 0.6  # Minimum share of the lateness, and of the steps, that the blamed ranks cause together.
+_STANDS_OUT = 2.0  # Multiple of an even share of the lateness, from which a rank is not late by chance.
+_WANDERING = 0.05  # Minimum share of the step for lateness that moves from rank to rank.
+_COMPARABLE = 0.5  # Share of the largest lateness of a rank, from which another rank is blamed as well.
 _TEXTS = Texts(__file__)
 
 

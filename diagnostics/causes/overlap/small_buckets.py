@@ -12,8 +12,7 @@ from diagnostics.causes.overlap import _shared as shared
 from diagnostics.causes.overlap._buckets import bucket_cap, bucket_gain, declared_cap, fixed_cost, portions
 from diagnostics.contract.findings import Finding
 
-_BRIEF_NS = 150_000
-"""Duration below which a reduction of unknown size is tiny: about 1 MiB at 7 GB/s."""
+_BRIEF_NS = 150_000  # Duration below which a reduction of unknown size is tiny: about 1 MiB at 7 GB/s.
 _TEXTS = Texts(__file__)
 
 

@@ -10,10 +10,8 @@ from diagnostics.causes.overlap import _shared as shared
 from diagnostics.causes.overlap._buckets import fixed_cost, portions
 from diagnostics.contract.findings import Finding
 
-_MANY = 2 * GOOD_UNITS
-"""Number of gathers per forward pass from which they are many."""
-_BRIEF_NS = 100_000
-"""Duration below which a gather of unknown size is tiny."""
+_MANY = 2 * GOOD_UNITS  # Number of gathers per forward pass from which they are many.
+_BRIEF_NS = 100_000  # Duration below which a gather of unknown size is tiny.
 _TEXTS = Texts(__file__)
 
 

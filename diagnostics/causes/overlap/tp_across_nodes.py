@@ -6,8 +6,7 @@ from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.contract.findings import Finding
 
-_GROUPS = ("tp", "mesh_tp")
-"""Names of the tensor-parallel group in traces."""
+_GROUPS = ("tp", "mesh_tp")  # Names of the tensor-parallel group in traces.
 _TEXTS = Texts(__file__)
 
 

@@ -11,8 +11,7 @@ from diagnostics.contract.findings import Finding, Where
 
 _RANKS_READ = 2
 """Ranks whose records of calls are searched for the line that issues the reductions: all ranks run the same line."""
-_OUTSIDE = ("logging", "evaluation")
-"""Regions whose collectives are not gradient reductions."""
+_OUTSIDE = ("logging", "evaluation")  # Regions whose collectives are not gradient reductions.
 _TEXTS = Texts(__file__)
 
 

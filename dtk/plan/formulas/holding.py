@@ -15,14 +15,12 @@ from dtk.plan.formulas.shape import ModelShape
 from dtk.plan.formulas.tape import Buffer, Ledger
 from dtk.strategies.declared import Shape
 
-MASTER_BYTES = 4
-"""Bytes per element of parameters and optimizer state, which are float32 under every precision."""
+MASTER_BYTES = 4  # Bytes per element of parameters and optimizer state, which are float32 under every precision.
 
 WINDOWS = 3
 """Parameters whose states `dtk.parallel.tiers` keeps in memory: one being read, one in use, one being written."""
 
-ROOT = -1
-"""Unit number of parameters that belong to no block."""
+ROOT = -1  # Unit number of parameters that belong to no block.
 
 
 @dataclass(slots=True)
@@ -139,8 +137,7 @@ def update_bytes(config: AdamWConfig | SGDConfig, elements: int, largest: int, o
     return MASTER_BYTES * (elements if on_cuda else largest)
 
 
-STAGES = (0, 1, 2, 3)
-"""Stages of ZeRO: 0 shards nothing, 1 the optimizer state, 2 also gradients, 3 also parameters."""
+STAGES = (0, 1, 2, 3)  # Stages of ZeRO: 0 shards nothing, 1 the optimizer state, 2 also gradients, 3 also parameters.
 
 
 @dataclass(frozen=True, slots=True)

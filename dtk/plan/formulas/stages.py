@@ -17,8 +17,7 @@ from dtk.plan.formulas.walk import Step, Stretch, in_units, micro_batches, strea
 from dtk.plan.prediction import Memory
 from dtk.strategies.declared import Collective, padded_elements
 
-CUDA_BLOCK_BYTES = 512
-"""Allocation granularity of CUDA's caching allocator."""
+CUDA_BLOCK_BYTES = 512  # Allocation granularity of CUDA's caching allocator.
 
 
 def settled_holding(config: Config, shape: ModelShape, mesh: Mesh, ledger: Ledger, walked: int) -> Holding:

@@ -17,8 +17,7 @@ from dtk.plan.solve import Largest, Point
 
 CATEGORIES: tuple[Category, ...] = get_args(Category)
 """Memory categories in display order: permanent ones first, then temporary ones."""
-Rows = list[tuple[str, ...]]
-"""Rows of a table, the header first."""
+Rows = list[tuple[str, ...]]  # Rows of a table, the header first.
 _BADGES: dict[bool | None, tuple[str, doc.Tone]]
 _BADGES = {True: ("FITS", "good"), False: ("DOES NOT FIT", "bad"), None: ("NO DEVICE CHOSEN", "warn")}
 _BAR = 40  # Length of the longest bar in a terminal, in characters.

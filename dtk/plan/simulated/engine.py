@@ -101,8 +101,7 @@ def _notes(config: Config, count: int, chosen: tuple[int, ...], classes: int) ->
 
 _MESH = "mesh_"
 _CONTROL = "control"
-Kind = tuple[str, str, int, int]
-"""Key of one line of traffic: operation, group, its ranks, the distance between them."""
+Kind = tuple[str, str, int, int]  # Key of one line of traffic: operation, group, its ranks, the distance between them.
 
 
 def totals(calls: Sequence[Call], whole: str, simulated: int, rounds: int) -> tuple[Counter[Kind], Counter[Kind]]:
@@ -138,10 +137,8 @@ def whole_dimension(config: Config, world_size: int) -> str:
     return "dp_replicate" if replicates and mesh.dp_shard == 1 else "dp_shard"
 
 
-DIRECT = 16
-"""Blocks up to which the model itself is simulated."""
-_SMALL, _LARGE = 4, 8
-"""Depths in periods; two are too few, as the window of gathered units is not full."""
+DIRECT = 16  # Blocks up to which the model itself is simulated.
+_SMALL, _LARGE = 4, 8  # Depths in periods; two are too few, as the window of gathered units is not full.
 _Key = TypeVar("_Key")
 
 

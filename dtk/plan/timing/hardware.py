@@ -16,10 +16,8 @@ from dtk.errors import DtkError, refused
 from dtk.plan.timing.alpha_beta import Link
 from dtk.record.metrics import published_peaks
 
-MEASURED = "measured"
-"""Name under which `dtk plan --calibrate` stores its measurements."""
-DTYPES = ("float32", "tf32", "bfloat16", "float16")
-"""Dtypes of matrix products."""
+MEASURED = "measured"  # Name under which `dtk plan --calibrate` stores its measurements.
+DTYPES = ("float32", "tf32", "bfloat16", "float16")  # Dtypes of matrix products.
 _PLAIN = ("name", "device", "backend")
 _TABLES = ("peak_flops", "matmul_flops")
 _OPTIONAL = ("device", *_TABLES, "matmul_fraction", "host_memory_bytes")

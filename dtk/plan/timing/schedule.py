@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from dtk.plan.prediction import Transfer
 from dtk.plan.timing.alpha_beta import Cost
 
-Price = Callable[[str, str, float], Cost]
-"""Operation, group and bytes of the full buffer -> cost of a call."""
+Price = Callable[[str, str, float], Cost]  # Operation, group and bytes of the full buffer -> cost of a call.
 
 
 @dataclass(slots=True)

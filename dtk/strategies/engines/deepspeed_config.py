@@ -19,8 +19,7 @@ from dtk.strategies.declared import ITEM_BYTES, Collective, ModelShapes, reduced
 from dtk.strategies.engines.stage3 import gathered, persistent
 from dtk.strategies.traits import StrategyConfig, Traits
 
-AUTO = "auto"
-"""Value of a key in the file that the caller fills in."""
+AUTO = "auto"  # Value of a key in the file that the caller fills in.
 
 
 class Setting(NamedTuple):
