@@ -28,12 +28,12 @@ def rank_endings(evidence: Evidence) -> dict[int, Ending]:
             candidates[ending.rank].append(ending)
     _add_exit_events(evidence, candidates)
     if not evidence.launched and not any(fact.kind.startswith("torchrun_") for fact in evidence.facts):
-        # Within a task of Slurm no launcher made further ranks, so each task is a rank.
+        # Without a launcher within the tasks of Slurm, each task is a rank.
         for fact in evidence.facts:
             for ending in ends.of_srun(fact) if fact.kind == "srun_task" else ():
                 candidates[ending.rank].append(ending)
     _add_unlisted(evidence, candidates)
-    # Ranks that got a SIGINT of their own: after one to all of them torchrun ends without a list of failures.
+    # Ranks that received SIGINT individually: after a SIGINT to all ranks, torchrun ends without a list of failures.
     listed = {rank for fact in evidence.facts if fact.kind == "torchrun_list" for rank in fact.fields["ranks"]}
     for rank in sorted(listed & set(candidates)):
         interrupted = next((end for end in candidates[rank] if not end.type and end.signal == "SIGINT"), None)
@@ -48,14 +48,14 @@ def rank_endings(evidence: Evidence) -> dict[int, Ending]:
 
 
 def _of_error(evidence: Evidence, error: RankError, rank: int) -> Ending:
-    """Return the ending that an error describes; NCCL says "invalid usage" where its check finds calls that differ."""
+    """Return the ending that an error describes; "invalid usage" is a mismatch if a check of calls reported one."""
     ending = ends.of_error(error, rank)
     checked = "invalid usage" in ending.message and any(fact.kind == "calls_differ" for fact in evidence.facts)
     return replace(ending, kind="mismatch") if checked else ending
 
 
 def _after_side_thread(evidence: Evidence, endings: Mapping[int, Ending]) -> dict[int, Ending]:
-    """Return the ranks that exited without an exception of their own after one of a side thread, which tells why."""
+    """Return the ranks that left an exit code only but had an exception in a side thread, which explains it."""
     aside = {fact.rank: fact for fact in evidence.facts if fact.kind == "side_error"}
     return {
         rank: replace(
@@ -70,7 +70,7 @@ def _after_side_thread(evidence: Evidence, endings: Mapping[int, Ending]) -> dic
 
 
 def _of_python(fact: LogFact) -> bool:
-    """Return whether a line about a killed process may be about a rank: it names no program, or Python."""
+    """Return whether a line about a killed process may be about a rank: it names Python or no program at all."""
     return str(fact.fields.get("name", "python")).startswith(("python", "pt_"))
 
 
@@ -82,10 +82,10 @@ def memory_kills(evidence: Evidence) -> list[LogFact]:
 
 
 def _killed_for_memory(evidence: Evidence, endings: Mapping[int, Ending]) -> dict[int, Ending]:
-    """Return the ranks whose SIGKILL came from the kernel when memory ran out.
+    """Return the ranks that the kernel ended by SIGKILL when memory ran out.
 
-    Process ids settle it where the launcher lists them. They differ between a container and its host, and Slurm names
-    none: then each kill for memory is that of a rank which SIGKILL ended, if there are no more of those than kills.
+    They are identified by the process ids in the launcher's list. If none of them matches (they differ between a
+    container and its host, and Slurm names none), all ranks ended by SIGKILL count, unless they outnumber the kills.
     """
     killed = [rank for rank, end in endings.items() if end.kind == "killed" and end.signal == "SIGKILL"]
     lists = [fact.fields.get("rank_of", {}) for fact in evidence.facts if fact.kind == "torchrun_list"]
@@ -98,10 +98,10 @@ def _killed_for_memory(evidence: Evidence, endings: Mapping[int, Ending]) -> dic
 
 
 def after_timeout(evidence: Evidence, endings: Mapping[int, Ending]) -> dict[int, Ending]:
-    """Return the endings that followed a timeout reported by the rank's own watchdog, as effects of it.
+    """Return the endings that are effects of a timeout which the rank's own watchdog had reported before.
 
     The watchdog aborts the communicator, so that the main thread continues with whatever is in the buffers, and then
-    ends the process. A signal or an exit code can only have come later; of an exception the line in the log tells.
+    ends the process. A signal or an exit code is always later than that; an exception is if its line in the log is.
     """
     first: dict[int, LogFact] = {}
     for fact in evidence.facts:
@@ -119,10 +119,10 @@ def after_timeout(evidence: Evidence, endings: Mapping[int, Ending]) -> dict[int
 
 
 def settle_exit_codes(endings: dict[int, Ending], others: bool) -> dict[int, Ending]:
-    """Take a lone exit code of 1 for the rank's own error; beside waiting ranks it may be that of a victim.
+    """Treat a single rank's exit code of 1 as its own error; if other ranks wait, it may be that of a victim.
 
     Args:
-        endings: of the ranks of which anything is known.
+        endings: of the ranks about which anything is known.
         others: whether anything shows that other ranks wait.
     """
     if others or len(endings) != 1:
@@ -131,19 +131,19 @@ def settle_exit_codes(endings: dict[int, Ending], others: bool) -> dict[int, End
 
 
 def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list[int]) -> dict[int, Ending]:
-    """Add what a log shows without a rank, where no rank is known to have failed by itself.
+    """Add an ending that a log shows without a rank, if no rank is known to have failed by itself.
 
-    That is the only exception; without one, or where it is about a lost peer, the last line of an exception about
-    memory, or a kill of the kernel. An exception about a lost peer counts where nothing else is known: it shows that
-    another rank failed before.
+    That is an exception that is no effect of another rank; if there is none, a line about memory or a device, a kill by
+    the kernel, or a lost worker of Ray. It must be the only one. If no more than bare exit codes are known, an exception
+    about a lost peer counts: it shows that another rank failed before.
 
     Args:
         evidence: with all errors.
         endings: of known ranks.
-        candidates: ranks that it may belong to; a single one gets it, else its rank is `UNNAMED`.
+        candidates: ranks to which it may belong; if there are several, its rank is `UNNAMED`.
     """
     if usage := next((one for one in evidence.errors if one.rank is None and one.type == "SystemExit"), None):
-        # argparse's line, which comes before the exit code that follows from it.
+        # argparse's message says more than the exit code that follows from it.
         bare_codes = [rank for rank, end in endings.items() if end.kind == "exited" and end.only_exit_code]
         endings = endings | {rank: ends.of_error(usage, rank) for rank in bare_codes}
     if any(ending.by_itself for ending in endings.values()):
@@ -151,7 +151,7 @@ def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list
     homeless = [error for error in evidence.errors if error.rank is None and ends.ends_a_rank(error)]
     raised = [error for error in homeless if error.type]
     failed = [rank for rank, end in endings.items() if end.kind == "failed"]
-    # A single exception and a single exit code of 1, as Python ends with, are of one process.
+    # A single exception and a single exit code of 1, with which Python ends, belong to one process.
     candidates = candidates if len(candidates) == 1 or len(raised) > 1 or len(failed) > 1 else failed
     rank = candidates[0] if len(candidates) == 1 else ends.UNNAMED
     # An exception says more than the exit code that follows from it, and the kernel more than a launcher's SIGKILL.
@@ -159,12 +159,12 @@ def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list
     unnamed = [_of_error(evidence, error, rank) for error in raised or bare]
     own = [ending for ending in unnamed if ending.by_itself]
     if not own:
-        died = [fact for fact in evidence.facts if fact.kind == "worker_died"]  # As Ray notices it.
-        # It says the same of a signal, of an exit code, and of `ray stop`.
+        died = [fact for fact in evidence.facts if fact.kind == "worker_died"]  # Reported by Ray.
+        # Ray writes the same line for a signal, an exit code, and `ray stop`.
         workers = (ends.of_line(fact, rank, "unknown", said=str(fact.fields["detail"])) for fact in died)
         own = [*_of_devices(evidence, rank, bool(failed)), *workers][:1]
     if not own and all(end.kind == "failed" for end in endings.values()):
-        # The exit code beside it may be that of the rank that lost its peer, so it is nobody's own error.
+        # The exit code may be that of the rank that lost its peer, so it shows no rank's own error.
         own = [ending for ending in unnamed or _of_libraries(evidence) if ending.victim][:1]
     return {**endings, own[0].rank: own[0]} if len(own) == 1 else endings
 
@@ -182,9 +182,10 @@ def _unhandled(evidence: Evidence) -> Iterator[LogFact]:
 
 
 def _of_devices(evidence: Evidence, rank: int, failed: bool) -> Iterator[Ending]:
-    """Yield what lines without a rank say about memory and devices.
+    """Yield the endings that lines without a rank about memory and devices describe.
 
-    A library that catches it tells of it in words of its own, unless a rank `failed` for a reason that no line gives.
+    An out-of-memory error in a library's own wording was caught, so it only counts if a rank `failed` for an unknown
+    reason.
     """
     for fact in _unhandled(evidence):
         ended = fact.kind == "cuda_error" and not {"warned", "ends"}.isdisjoint(fact.fields)
@@ -195,7 +196,7 @@ def _of_devices(evidence: Evidence, rank: int, failed: bool) -> Iterator[Ending]
 
 
 def _of_libraries(evidence: Evidence) -> Iterator[Ending]:
-    """Yield what single lines of NCCL and gloo say of a rank that failed, where no exception is around them."""
+    """Yield the endings that single lines of NCCL and gloo describe."""
     for fact in _unhandled(evidence):
         if fact.kind in _FAILED_FACTS:
             rank = ends.UNNAMED if fact.rank is None else fact.rank
@@ -205,7 +206,7 @@ def _of_libraries(evidence: Evidence) -> Iterator[Ending]:
 
 
 def peer_vanished(evidence: Evidence, endings: Mapping[int, Ending]) -> bool:
-    """Return whether a connection broke although nothing timed out: some process ended before all others."""
+    """Return whether a connection broke without any timeout, which means that a process ended before the others."""
     if any(fact.kind in _TIMEOUT_FACTS for fact in evidence.facts):
         return False
     closed = any(ending.connection_closed for ending in endings.values())
@@ -218,7 +219,7 @@ def mismatch_facts(evidence: Evidence) -> list[LogFact]:
 
 
 def _add_exit_events(evidence: Evidence, candidates: defaultdict[int, list[Ending]]) -> None:
-    """Ranks of a dtk run that recorded an exit with code 0 and of which no other record is more precise."""
+    """Add the ranks of a dtk run that recorded an exit with code 0, unless another record is more precise."""
     events_of = evidence.run.events if evidence.run is not None and evidence.run.status is not None else {}
     for rank, events in events_of.items():
         last = events[-1] if events else {}
@@ -231,9 +232,9 @@ def _add_exit_events(evidence: Evidence, candidates: defaultdict[int, list[Endin
 
 
 def _add_unlisted(evidence: Evidence, candidates: defaultdict[int, list[Ending]]) -> None:
-    """Ranks that torchrun neither saw fail nor had to stop, while it names all others: they ended with exit code 0.
+    """Add the ranks that ended with exit code 0: torchrun lists the ranks that failed or were stopped, and not these.
 
-    It lists one node's processes, and older versions not all of them: so those that it stopped must be in its list.
+    It lists one node's processes, older versions not all of them; so all that it stopped must be in its list.
     """
     lists = [fact for fact in evidence.facts if fact.kind == "torchrun_list"]
     stopped = [fact for fact in evidence.facts if fact.kind in ("torchrun_signal", "torchrun_failed")]

@@ -1,9 +1,8 @@
-"""Loads an untrusted pickle: plain values only, at C speed, within memory that its size bounds.
+"""Loads an untrusted pickle of plain values, at C speed, in memory that is bounded by its size.
 
-Two passes. The first walks the opcodes without building anything and refuses what the C unpickler would obey to
-the reader's harm: lengths beyond the end, memo positions that reserve gigabytes, numbers and containers made to
-be costly. The second is the C unpickler with every global and every persistent object refused.
-It must not know what the pickle is about.
+The first pass walks the opcodes without building anything and refuses what would harm the process in the C unpickler:
+lengths beyond the end, memo positions that reserve gigabytes, and numbers and containers made to be costly. The second
+pass is the C unpickler, which refuses every global and every persistent object.
 """
 
 import io
@@ -18,34 +17,34 @@ import msgspec
 from diagnostics.evidence.limits import EmptyFileError, Limits, TooLargeError, uncollected, whole
 
 _NUMBER_BYTES = 9
-"""Longest integer: an unsigned 64-bit one. Hashing longer ones as keys is an attack on time."""
+"""Maximum length of an integer, for unsigned 64-bit ones. Hashing longer ones as keys can take too much time."""
 
 _GROWTH = 24
 _GROWTH_FREE_BYTES = 256 << 20
-"""Memory over size of what is built: flight dumps and snapshots reach 16; small files may do as they like."""
+"""Maximum ratio of the memory of containers to the size of the file, for more than 256 MiB. Real files reach 16."""
 
 _LIST_BYTES, _DICT_BYTES = 104, 232
 MOST_VALUES = 4_000_000
-"""For a value whose readers copy its content; shared parts count each time. A dump of 2,000 calls with 50 frames each
-has 400,000."""
+"""Maximum number of values, where shared parts count each time, as readers may copy them. A dump of 2,000 calls with 50
+frames each has 400,000."""
 
 _STOP, _FRAME, _LONG1, _LONG4 = 0x2E, 0x95, 0x8A, 0x8B
 _TUPLES = frozenset(b"t\x85\x86\x87")
 _ASK = b"Q"
-"""BINPERSID, put behind every tuple: the C unpickler then shows each tuple to `_Plain.persistent_load`."""
+"""BINPERSID, inserted after every tuple, makes the C unpickler pass each tuple to `_Plain.persistent_load`."""
 
 _LENGTH_BYTES = {
     **dict.fromkeys(b"UC\x8c", 1),  # SHORT_BINSTRING SHORT_BINBYTES SHORT_BINUNICODE
     **dict.fromkeys(b"TBX", 4),  # BINSTRING BINBYTES BINUNICODE
     **dict.fromkeys(b"\x8d\x8e\x96", 8),  # BINUNICODE8 BINBYTES8 BYTEARRAY8
 }
-"""Opcode -> bytes of the length that stands before its content."""
+"""Opcode -> number of bytes of the length before its content."""
 
 _REFUSED = {
     **dict.fromkeys(b"PQ", "a persistent object"),  # PERSID BINPERSID
     **dict.fromkeys(b"\x82\x83\x84", "a registered extension"),  # EXT1 EXT2 EXT4
-    0x32: "the same object twice on its stack",  # DUP: no writer of dumps uses it, bombs do
-    **dict.fromkeys(b"\x8f\x90\x91", "a set"),  # hashing is where the traps are
+    0x32: "the same object twice on its stack",  # DUP: used by pickle bombs, but not by any writer of dumps.
+    **dict.fromkeys(b"\x8f\x90\x91", "a set"),  # Hashing its items may take exponential time.
     **dict.fromkeys(b"\x97\x98", "a buffer from outside"),
 }
 
@@ -56,21 +55,21 @@ _GLOBAL_LINES = re.compile(rb"[ci]([^\n]{0,200})\n([^\n]{0,200})\n")
 
 
 class RefusedError(ValueError):
-    """A pickle that wants to run something, or to cost more than its size: not damaged, but not loaded either."""
+    """A pickle that is not damaged, but would run code or need resources out of proportion to its size."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"refused: {why}")
 
 
 class _Plain(pickle.Unpickler):
-    """Builds None, bool, numbers, text, bytes, lists, dicts and flat tuples; nothing else."""
+    """Builds None, bool, numbers, str, bytes, lists, dicts and flat tuples only."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise RefusedError(f"it wants to run {module}.{name}")
 
     def persistent_load(self, value: Any) -> Any:
         if type(value) is not tuple or any(type(item) is tuple for item in value):
-            raise RefusedError("tuples within tuples")  # their hash costs exponential time, or the C stack
+            raise RefusedError("tuples within tuples")  # Hashing them takes exponential time, or overflows the stack.
         return value
 
 
@@ -78,14 +77,15 @@ def loads(data: bytes, limits: Limits) -> Any:
     """Load a pickle of plain values, protocols 0 to 5. Bytes after its end are ignored.
 
     Raises:
-        ValueError: it names a global (the message says which), is damaged, or would cost out of proportion.
+        ValueError: it names a global (the message says which), is damaged, too large, or would need resources out of
+            proportion to its size.
     """
     if len(data) > limits.whole_bytes:
         raise TooLargeError(f"over {limits.whole_bytes >> 20} MiB; raise it with --limit-scale")
     if not data:
         raise EmptyFileError
     body = b"".join(_checked(data))
-    # One frame around everything: the C unpickler then reads from memory instead of from a file, opcode by opcode.
+    # With one frame around everything, the C unpickler reads from memory instead of calling read() for each opcode.
     framed = b"".join((b"\x80\x04\x95", len(body).to_bytes(8, "little"), body))
     try:
         with uncollected():
@@ -97,14 +97,14 @@ def loads(data: bytes, limits: Limits) -> Any:
 
 
 def refuse_sharing(value: Any, most: int = MOST_VALUES) -> None:
-    """Refuse a value that holds itself, or more than `most` values where shared ones count each time.
+    """Refuse a value that contains itself, or more than `most` values, where shared ones count each time.
 
-    A kilobyte of a pickle can share lists of lists so often that no memory holds a copy. Never recurses.
+    A pickle of a kilobyte can share lists so often that a copy does not fit into memory. Does not recurse.
 
     Raises:
-        ValueError: it does.
+        ValueError: the value is refused.
     """
-    sizes: dict[int, int] = {}  # 0: its parts are being counted.
+    sizes: dict[int, int] = {}  # Object id -> number of values; 0 while they are being counted.
     open_ = [value] if type(value) in (list, dict, tuple) else []
     while open_:
         container = open_[-1]
@@ -136,7 +136,7 @@ def _checked(data: bytes) -> Iterator[bytes]:
     plain = _plain_run(len(data)).match
     at = start = 0
     while True:
-        at = plain(data, at).end()  # type: ignore[union-attr]  # it matches the empty run too
+        at = plain(data, at).end()  # type: ignore[union-attr]  # It also matches the empty run.
         if at >= len(data):
             raise ValueError("damaged pickle: it ends in the middle")
         code = data[at]
@@ -156,8 +156,8 @@ def _checked(data: bytes) -> Iterator[bytes]:
 
 
 def _plain_run(size: int) -> re.Pattern[bytes]:
-    """Opcodes that need no look, any number of them. Memo positions above what `size` bytes can fill do not match."""
-    most = 256 + size // 6  # LONG_BINPUT is 5 bytes behind at least one of the object
+    """Return a pattern of harmless opcodes. Memo positions above what `size` bytes can fill do not match."""
+    most = 256 + size // 6  # LONG_BINPUT has 5 bytes and follows at least one byte of the object.
     position = rb"r..[\x00-%b]\x00" % re.escape(bytes([min(most >> 16, 255)]))
     if most >> 24:
         position = rb"r...[\x00-%b]" % re.escape(bytes([most >> 24]))
@@ -176,7 +176,7 @@ def _plain_run(size: int) -> re.Pattern[bytes]:
 
 
 def _after(data: bytes, at: int, code: int) -> int:
-    """Where the next opcode starts, for one that is not plain."""
+    """Return the position after an opcode that `_plain_run` does not match."""
     if code in _REFUSED:
         raise RefusedError(f"it wants {_REFUSED[code]}")
     if code in _LENGTH_BYTES:
@@ -188,7 +188,7 @@ def _after(data: bytes, at: int, code: int) -> int:
         if length > _NUMBER_BYTES:
             raise RefusedError("a number beyond 64 bits")
         end = begin + length
-    elif code == 0x72:  # LONG_BINPUT that the plain run would not take
+    elif code == 0x72:  # LONG_BINPUT with a position that `_plain_run` does not match.
         raise RefusedError("a memo position beyond what the file can fill")
     else:
         end = _after_lines(data, at, code)
@@ -219,13 +219,13 @@ _Built = TypeVar("_Built")
 
 
 def load_plain(path: Path, limits: Limits, build: Callable[[dict[str, Any]], _Built], what: str) -> _Built:
-    """Decode a file whose value is a dict, and build something from it.
+    """Decode a pickle or JSON file that contains a dict, and return `build(dict)`.
 
     Args:
-        path: plain or gzip; JSON by its first character.
+        path: plain or gzip; JSON if it begins with a brace.
         limits: on untrusted files.
-        build: takes the dict; its values may be of any type, so what it raises over them counts as damage.
-        what: what the file is, for messages.
+        build: takes the dict, whose values may be of any type; errors that it raises for them count as damage.
+        what: kind of the file, for messages.
 
     Raises:
         OSError: the file cannot be read.

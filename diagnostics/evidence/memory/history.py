@@ -1,7 +1,7 @@
-"""The history of torch's caching allocator in a snapshot: the category of the bytes at each moment.
+"""Bytes by category over time, from the history of torch's caching allocator in a snapshot.
 
-The history is a ring: what was allocated before its first event is known by the blocks that are left, or, where it was
-freed meanwhile, by its size alone. Knows no verdict.
+The history is a ring buffer. An allocation before its first event is known from its block in the snapshot or, if it was
+freed since, by its size only.
 """
 
 from bisect import bisect_right
@@ -19,9 +19,9 @@ from diagnostics.evidence.memory.levels import AT, KINDS, RESERVED, UNKNOWN, Row
 from diagnostics.evidence.trace.memory_marks import STEP, step_number
 
 BACKWARD = "made in the backward pass"
-"""A gradient if it lives on into the optimizer's step; which only its release tells."""
+"""A gradient if it is still allocated in the optimizer's step, which is only known from its release."""
 REDUCED = "made to reduce gradients"
-"""What goes into the collective, or the gradient that comes out of it; told apart as those."""
+"""Either the input of a collective, or the gradient that it returns; distinguished in the same way."""
 MAX_FRAMES = 256
 _ROUNDING_US = 0.5  # A peak is placed in seconds from the first event, so its time is exact to less than this.
 _ENGINE = ("torch::autograd::Engine", "torch::autograd::AccumulateGrad")
@@ -35,17 +35,17 @@ _CALLED = frozenset({"_call_impl", "_wrapped_call_impl"})
 _MOVED = frozenset({"_apply", "convert", "to_empty"})
 _MADE = frozenset({"__init__", "reset_parameters"})
 _MODEL_STATES = frozenset({levels.PARAMETERS, levels.OPTIMIZER, BACKWARD, REDUCED})
-"""Gradients among them: the next backward pass adds to what it finds."""
+"""Categories that persist from step to step; gradients are among them, as they may be accumulated."""
 
 
 def owner(event: Mapping[str, Any]) -> str:
-    """One of the words of `levels`, `BACKWARD` or `REDUCED`.
+    """Return the category of an allocation: one of `levels`, `BACKWARD` or `REDUCED`.
 
     Args:
         event: an allocation of the history or a block, with `frames`, innermost first.
     """
     if event.get("forward_frames"):
-        return BACKWARD  # torch keeps the stack of the forward pass beside what its gradient allocates
+        return BACKWARD  # torch records the stack of the forward pass for allocations of the backward pass.
     frames = event.get("frames")
     for raw in frames[:MAX_FRAMES] if isinstance(frames, list | tuple) else ():
         if isinstance(raw, dict):
@@ -57,7 +57,7 @@ def owner(event: Mapping[str, Any]) -> str:
 
 @lru_cache(maxsize=1 << 14)
 def _of_frame(file: str, name: str) -> str:
-    """Return the owner that a frame shows, or an empty text."""
+    """Return the category that a frame shows, or an empty text."""
     if name.startswith(_ENGINE):
         return BACKWARD
     file = "/" + file.replace("\\", "/").lstrip("/")
@@ -83,7 +83,7 @@ _RESERVES = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_
 _OPTIMIZER = "Optimizer.step"
 Event = Mapping[str, Any]
 Annotation = tuple[int, bool, str]
-"""Microseconds in the clock of the events, whether it begins, name."""
+"""(us in the clock of the events, whether it begins or ends, name)"""
 
 
 class History(Struct):
@@ -95,8 +95,9 @@ class History(Struct):
     peak_event: Event | None = None
     """The allocation that reached the peak; None if the peak came before the first event."""
     peak_step: int | None = None
-    """Step of the annotations open at the peak, as for `peak_region`."""
+    """Step of the annotations that are open at the peak."""
     peak_region: str = ""
+    """Name of the innermost annotation at the peak that is no step."""
     steps: list[tuple[float, int]] = field(default_factory=list)
     """Pairs (time, step) at which steps begin, from the annotations."""
     failed: tuple[float, int] | None = None
@@ -118,13 +119,14 @@ class _Block(Struct):
 
 
 class _Paired(Struct):
-    """The events of one device, allocations joined with their releases."""
+    """The events of one device, with allocations matched to their releases."""
 
     made: dict[int, _Block] = field(default_factory=dict)
-    """Blocks by the index of their allocation event."""
+    """Index of the allocation event -> block."""
     freed: dict[int, _Block] = field(default_factory=dict)
+    """Index of the release event -> block."""
     alive: dict[int, _Block] = field(default_factory=dict)
-    """Blocks alive at the end, by address."""
+    """Address -> block that is allocated at the end."""
 
 
 def read(
@@ -133,20 +135,20 @@ def read(
     reserved_bytes: int,
     annotations: Sequence[Annotation] = (),
 ) -> History:
-    """Reconstruct the levels at each moment from the state at the end.
+    """Reconstruct the bytes of each category over time from the state at the end.
 
     Args:
         events: of one device, in their order.
-        blocks: address -> (bytes, owner) of what was allocated at the end.
-        reserved_bytes: at the end.
-        annotations: ascending.
+        blocks: address -> (bytes, category) of each block that is allocated at the end.
+        reserved_bytes: reserved bytes at the end.
+        annotations: in ascending order.
     """
     times, has_times = _times(events)
     history = History(has_times=has_times)
     if not times:
         return history
     paired = _pair(events)
-    # Places of events at which the optimizer was at work.
+    # Indices of events at which the optimizer worked.
     at_work = {n for n, block in paired.made.items() if block.owner in (words.OPTIMIZER, words.TEMPORARIES)}
     for time_us, begins, name in annotations if has_times else ():
         if begins and _OPTIMIZER in name:
@@ -173,7 +175,7 @@ def read(
 
 
 def _updates(paired: _Paired, at_work: Iterable[int]) -> list[int]:
-    """Return where each update of the parameters begins: the optimizer's first work after a backward pass."""
+    """Return the index at which each optimizer step begins: its first allocation after a backward pass."""
     passes = (n for n, block in paired.made.items() if block.owner in (BACKWARD, REDUCED))
     order = sorted([(n, False) for n in passes] + [(n, True) for n in at_work])
     return [n for (_, before), (n, now) in pairwise(order) if now and not before]
@@ -193,7 +195,7 @@ def _times(events: Sequence[Event]) -> tuple[list[int], bool]:
 def _pair(events: Sequence[Event]) -> _Paired:
     paired = _Paired()
     has_requests = any(event.get("action") == "free_requested" for event in events)
-    release = "free_requested" if has_requests else "free_completed"  # either may be missing from a recording
+    release = "free_requested" if has_requests else "free_completed"  # Either may be missing from a recording.
     for n, event in enumerate(events):
         action, address, size = event.get("action"), event.get("addr"), values.size(event.get("size"))
         if not isinstance(address, int) or not size:
@@ -207,7 +209,7 @@ def _pair(events: Sequence[Event]) -> _Paired:
 
 
 def _settled(block: _Block, steps_at: Sequence[int]) -> str:
-    """Gradients live on into the optimizer's step; what else the backward pass makes does not."""
+    """Return the final category of a block: gradients are the backward pass's blocks that the optimizer step finds."""
     if block.owner not in (BACKWARD, REDUCED):
         return block.owner
     at = bisect_right(steps_at, block.start)
@@ -230,7 +232,7 @@ def _changes(n: int, event: Event, paired: _Paired) -> tuple[tuple[int, int], ..
 def _levels_before(
     events: Sequence[Event], paired: _Paired, blocks: Mapping[int, tuple[int, str]], reserved_bytes: int, outlived: bool
 ) -> list[int]:
-    """Of the moment before the first event: what is left of it, and the sizes of what was freed since."""
+    """Return the levels before the first event, from blocks that are left and from the sizes of those freed since."""
     levels = [0] * len(KINDS)
     for address, (size, word) in blocks.items():
         if address not in paired.alive:
@@ -242,7 +244,7 @@ def _levels_before(
             net[at == AT[RESERVED]] += change
     rest = sum(size for size, _ in blocks.values()) - net[0] - sum(levels)
     levels[AT[UNKNOWN]] += max(0, rest)
-    while rest < 0 and max(levels) > 0:  # if history and blocks disagree, the blocks are right
+    while rest < 0 and max(levels) > 0:  # If history and blocks disagree, the blocks are right.
         at = levels.index(max(levels))
         taken = min(levels[at], -rest)
         levels[at], rest = levels[at] - taken, rest + taken
@@ -268,7 +270,7 @@ def _sweep(history: History, events: Sequence[Event], times: Sequence[int], pair
 
 
 def _place(history: History, at_us: float, annotations: Iterable[Annotation]) -> None:
-    """Step and innermost region that were open."""
+    """Set the step and the innermost region of the peak from the annotations that are open at that time."""
     names: list[str] = []
     for time_us, begins, name in annotations:
         if time_us > at_us + _ROUNDING_US:

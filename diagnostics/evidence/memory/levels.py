@@ -1,4 +1,4 @@
-"""Bytes by category over time: the categories, and a stack of levels that stays small as moments pass."""
+"""Bytes by category over time: the categories, and a series of levels of bounded length."""
 
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
@@ -10,30 +10,30 @@ ACTIVATIONS, BUFFERS, TEMPORARIES = "activations", "communication buffers", "tem
 KEPT, SAVED, UNKNOWN = "kept from earlier steps", "checkpoint copies", "not attributed"
 RESERVED = "reserved, in no tensor"
 KINDS = (PARAMETERS, GRADIENTS, OPTIMIZER, BUFFERS, ACTIVATIONS, TEMPORARIES, KEPT, SAVED, UNKNOWN, RESERVED)
-"""Kinds from the bottom of the stack to its top; only the last one is in no tensor."""
+"""Categories from the bottom of the stacked chart to its top; only the last one is not in tensors."""
 AT = {name: n for n, name in enumerate(KINDS)}
 MAX_ROWS = 400
 _LEAST_S = 1e-9
 _LAST = len(KINDS) - 1
 Row = tuple[float, tuple[int, ...]]
 _Moment = tuple[int, float, list[int]]
-"""Bytes in tensors, time, levels."""
+"""(bytes in tensors, time, levels)"""
 
 
 class Stack(Struct):
-    """Levels of all `KINDS` over time, at most `MAX_ROWS` rows kept.
+    """Levels of all `KINDS` over time, in about `MAX_ROWS` rows.
 
-    Of each stretch of time the lowest and the highest moment stay, so that peaks and valleys are as they were; a
-    quiet time keeps its two ends.
+    Time is divided into equal intervals, of which the lowest and the highest moment are kept, so that peaks remain
+    exact; a period without changes keeps both of its ends.
     """
 
     start: float
     end: float
     levels: list[int]
-    """Of the moment that was reached, in the order of `KINDS`; at first those of `start`. The last one is all that is
-    reserved, 0 where nobody reserves; rows have what of it is in no tensor."""
+    """Current levels in bytes, in the order of `KINDS`; initially those at `start`. Here the last one is all reserved
+    bytes (0 on CPU), while rows have the reserved bytes that are not in tensors."""
     pinned: float | None = None
-    """A moment that must stay, as the highest of its stretch: the peak where it is known before."""
+    """A time to be kept as the highest of its interval: that of the peak, if it is known beforehand."""
     rows: list[Row] = field(default_factory=list)
     total: int = 0
     """Bytes in tensors at the current moment."""
@@ -51,11 +51,11 @@ class Stack(Struct):
         self.rows.append(_row((self.total, self.start, self.levels)))
 
     def move(self, time: float, changes: Iterable[tuple[int, int]]) -> None:
-        """Apply all changes of one moment at once.
+        """Apply all changes of one moment.
 
         Args:
-            time: not before the last one.
-            changes: (place in `KINDS`, bytes).
+            time: must not be before the previous one.
+            changes: pairs (index in `KINDS`, bytes).
         """
         stretch = int((min(max(time, self.start), self.end) - self.start) * self._scale)
         if stretch != self._stretch:
@@ -78,7 +78,7 @@ class Stack(Struct):
         return self.rows
 
     def _close(self, until: float | None) -> None:
-        """End a stretch; with `until` the levels are held to that moment."""
+        """End an interval; with `until`, add a row with the current levels at that time."""
         rows = [_row(moment) for moment in (self._low, self._high) if moment is not None]
         if until is not None:
             rows += [_row((self.total, time, self.levels)) for time in (self._time, until)]
@@ -100,5 +100,5 @@ def highest(rows: Sequence[Row]) -> Row | None:
 
 
 def total(row: Row) -> int:
-    """Return the bytes in tensors."""
+    """Return the bytes in tensors of a row."""
     return sum(row[1][:-1])

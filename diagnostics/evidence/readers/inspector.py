@@ -1,7 +1,7 @@
 """NCCL Inspector (a profiler plugin of NCCL): its measurements of each collective, JSON lines of one process.
 
-Its numbers of calls match across ranks, so that skew shows without traces and without equal clocks. To NCCL 2.28 each
-line has its own header; since then a line `dump_stats` has the one of all that follow it.
+Its numbers of calls match across ranks, so skew can be measured without traces or synchronised clocks. Up to NCCL 2.28
+each line has its own header; later versions write a line `dump_stats` whose header applies to all lines after it.
 """
 
 from collections.abc import Iterable
@@ -28,14 +28,14 @@ class Communicator(Struct):
     """Rank within the communicator."""
     size: int
     calls: dict[tuple[str, int], float] = field(default_factory=dict)
-    """(function, number among the calls of it) -> seconds from its start to its end on this rank."""
+    """(function, number of the call of that function) -> duration on this rank in seconds."""
     first_s: float = float("inf")
-    """When the first and the last of them were written."""
+    """Times at which the first and the last call were written."""
     last_s: float = 0.0
 
 
 class InspectorFile(Handle, frozen=True):
-    """The file of one process, whose name has its host and its process id."""
+    """The file of one process, whose name contains the host and the process id."""
 
     kind = "inspector"
 

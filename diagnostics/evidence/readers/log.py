@@ -61,8 +61,8 @@ MATCHED = 4096
 """Characters of a line that patterns see: what they take is at most quadratic in it."""
 
 _RESTARTS = "will restart worker group"
-"""Of torchrun's line between two attempts, at LOGLEVEL=INFO. At any level each attempt that fails has one line of its
-own, after which no process of it is left."""
+"""Part of torchrun's line between two attempts at LOGLEVEL=INFO. At other levels, an attempt is known to have ended
+from torchrun's line about its first failed process."""
 _OF_THE_JOB = frozenset(
     {"variable", "nccl_env", "nccl_env_invalid", "nccl_version", "nccl_plugin_failed", "nccl_no_ib"}
 )
@@ -72,13 +72,13 @@ _WAITED = frozenset({"watchdog_timeout", "store_key_timeout", "nccl_id_timeout",
 _MISSING = ("Missing ranks:", "Stalled ranks:")
 """Headings of Horovod's stall inspector."""
 _FIRST_ONLY = {"non_finite_loss"}
-"""Kinds that are told anew at each step once they began: the first line of each rank is kept, the others counted."""
+"""Kinds that are repeated at each step: the first line of each rank is kept, the others are counted."""
 _OTHERS = (*STRUCTURE, *_MISSING, HEAD, _RESTARTS)
 WORDS = tuple(dict.fromkeys((*(pattern.word for pattern in TABLE), *(word.encode() for word in _OTHERS))))
 _SIDES = "Detected mismatch between collectives"
-"""Of the message that states the calls of two ranks: it is folded several times, so its spaces do not count."""
+"""Part of the message with the calls of two ranks. It is folded several times, so its spaces are ignored."""
 _LONG = ("ProcessGroupNCCL", "Watchdog caught", "waiting for clients", _SIDES)
-"""One stands in every line of torch's watchdog, of its store and of its checks that may be folded."""
+"""Each line of torch's watchdog, store and checks that a terminal may have folded contains one of these."""
 _BY_WORD: dict[str, list[Pattern]] = {}
 for _pattern in TABLE:
     _BY_WORD.setdefault(_pattern.word.decode(), []).append(_pattern)
@@ -97,15 +97,15 @@ class _Scan(Struct):
     exits: list[RankError] = field(default_factory=list)
     """Failures that torchrun reports before its list; only that list has global ranks."""
     failed: dict[str, tuple[int, Any, int]] = field(default_factory=dict)
-    """Process id of a torchrun -> line of its last attempt that failed, process that failed, stacks until then."""
+    """Process id of a torchrun -> line of its last failed attempt, process that failed, number of stacks until then."""
     work: LogFact | None = None
-    """The last line about work beside the steps, such as an evaluation, or about the end of the training."""
+    """The last line about work outside of the steps, such as an evaluation, or about the end of the training."""
     restarted: int = 0
-    """Last line of all attempts before the last one."""
+    """Last line of the attempts before the last one."""
     aside: Contents | None = None
     """Contents from the attempt before the last restart."""
     following: int = 0
-    """Number of following lines to read regardless of content."""
+    """Number of following lines to read regardless of their content."""
     last_error: bool = False
     missing: bool = False
     """Whether the next line may name a rank that Horovod reports as missing."""
@@ -115,7 +115,7 @@ class _Scan(Struct):
     prefix: re.Pattern[str] | None = None
     """Prefix of the last traceback."""
     wrapped: Line | None = None
-    """A line of torch's watchdog that says nothing yet: something folded it, and the next line continues."""
+    """A line of torch's watchdog that matches no pattern yet: it may be folded and continue in the next line."""
 
     def wanted(self) -> bool:
         return self.following > 0 or self.streams.following > 0 or self.collective.number > 0
@@ -165,10 +165,10 @@ class _Scan(Struct):
             self.wrapped, self.following = line, max(self.following, 1)
 
     def _without_prefix(self, line: Line) -> Line:
-        """Remove what a logger or a progress bar puts in front of a traceback, as its first line shows it."""
+        """Remove the prefix of a logger or a progress bar from the lines of a traceback, as seen in its first line."""
         head = tracebacks.HEAD.search(line.text)
         if head is not None and line.text[: head.start()].strip(" |+-") and not ROW.match(line.text):
-            # Times and numbers of lines differ from line to line.
+            # Times and line numbers differ from line to line.
             self.prefix = re.compile(re.sub(r"\d+", r"\\d+", re.escape(line.text[: head.start()].rstrip())) + " ?")
             return line._replace(text=head.group(), before=line.text[: head.start()])
         if self.prefix is not None and (begin := self.prefix.match(line.text)) is not None:
@@ -176,7 +176,7 @@ class _Scan(Struct):
         return line
 
     def _last_error(self, line: Line, rank: int | None) -> None:
-        """NCCL's own words, behind `Last error:` or in the line after it."""
+        """Add NCCL's message after `Last error:` or in the next line."""
         begins, words = line.text.startswith("Last error:"), line.text.removeprefix("Last error:").strip()
         if words and (begins or self.last_error):
             self._add("nccl_last_error", rank, line, {"error": words[:TEXT]})
@@ -200,7 +200,7 @@ class _Scan(Struct):
             process = _TEXT["process"].match(line.text) if pattern.kind.startswith("nccl_") else None
             if process:
                 fields["process"] = process[1]
-                if pattern.kind == "nccl_init" and len(self.read.processes) <= PER_KIND:  # Says which rank it is.
+                if pattern.kind == "nccl_init" and len(self.read.processes) <= PER_KIND:  # States the rank.
                     largest = self.read.processes.get(process[1], (0, 0))
                     self.read.processes[process[1]] = max(largest, (fields["nranks"], fields["comm_rank"]))
             self._add(pattern.kind, rank, line, fields)
@@ -231,7 +231,7 @@ class _Scan(Struct):
             self._exit(line, fields)
 
     def _exit(self, line: Line, fields: dict[str, Any]) -> None:
-        """Read what torchrun prints at once about the first process that failed. Its list may never follow."""
+        """Add torchrun's immediate line about the first process that failed. Its list of failures may never follow."""
         code, local = fields.get("exit_code"), fields.get("local_rank")
         if isinstance(code, int) and code != 0:
             signal = signal_of(code) if code < 0 else None
@@ -247,7 +247,7 @@ class _Scan(Struct):
             self.exits.append(RankError(rank, self.read.file, line.number, "", what, signal=signal, exit_code=code))
 
     def _restarted(self, last: int, stacks: int) -> None:
-        """Set aside what an attempt left that ended in line `last`, with so many stacks."""
+        """Set aside the contents of an attempt that ended in line `last` and left the first `stacks` stacks."""
         read = self.read
         self.streams.finish()
         self.streams.streams.clear()
@@ -274,10 +274,10 @@ class _Scan(Struct):
         gone_on = [
             fact for fact in read.facts if fact.kind == "missing_ranks" and self.steps.after(fact.line) >= GOES_ON
         ]
-        read.facts = [fact for fact in read.facts if fact not in gone_on]  # They came after all.
+        read.facts = [fact for fact in read.facts if fact not in gone_on]  # These ranks arrived after all.
         speaks = read.errors or any(f.kind not in _OF_THE_JOB for f in read.facts) or self.steps.last > self.restarted
         if self.aside is not None and not speaks:
-            # How the last attempt went is not known, so the one before it counts.
+            # Nothing is known about the last attempt, so the one before it counts.
             read.errors, read.stacks = self.aside.errors, self.aside.stacks
             read.facts += self.aside.facts
             read.earlier.pop()
@@ -292,12 +292,12 @@ class _Scan(Struct):
 
 
 def read(path: Path, file: str, rank: int | None, limits: Limits, head: bytes) -> Contents:
-    """Everything a log says; what was read before damage is kept, with the reason in `problem`."""
+    """Read a log; if it is damaged, keep the part before the damage and store the reason in `problem`."""
     scan = _scan(file, rank)
     labelled = is_labelled(head)
     try:
         for number, raw in LineReader(path, limits, WORDS, scan.wanted, scan.steps.feed).lines():
-            if len(raw) > MATCHED and b"\r" in raw:  # A progress bar was drawn over itself.
+            if len(raw) > MATCHED and b"\r" in raw:  # A progress bar that was redrawn: only its last state counts.
                 raw = raw.rstrip(b"\r").rpartition(b"\r")[2]
             scan.feed(split(number, raw[:MATCHED], labelled))
     except (OSError, ValueError) as problem:
@@ -306,7 +306,7 @@ def read(path: Path, file: str, rank: int | None, limits: Limits, head: bytes) -
 
 
 def read_text(text: str, file: str, rank: int) -> Contents:
-    """Return everything that a text in memory says, such as what a simulated rank wrote to standard error."""
+    """Read a log from a text in memory, such as the standard error of a simulated rank."""
     scan = _scan(file, rank)
     for number, line in enumerate(text.splitlines(), 1):
         scan.feed(split(number, line.encode("utf-8", "replace")[:MATCHED]))
@@ -323,10 +323,10 @@ _CONTROL = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f]")
 
 
 def recognise(head: bytes) -> bool:
-    """Whether it reads as text: UTF-8 (UTF-16 by its mark) but for a cut at the end, hardly any control characters."""
+    """Whether a file that starts with `head` is text: UTF-8 or marked UTF-16, with at most 1% of control characters."""
     if has_utf16_mark(head):
         head = head[: len(head) & ~1].decode("utf-16", "replace").encode("utf-8", "replace")
-    text = head.rstrip(b"\0")  # A node that crashed leaves blocks of zeros behind what it had written.
+    text = head.rstrip(b"\0")  # A node that crashed leaves blocks of zeros after what it had written.
     head = text or head
     if len(_CONTROL.findall(head)) > len(head) // 100:
         return False
@@ -334,7 +334,7 @@ def recognise(head: bytes) -> bool:
 
 
 def is_named_like_a_log(path: Path) -> bool:
-    """Whether a text without known lines is a log all the same, and one of gigabytes is worth reading."""
+    """Whether the name is that of a log, so that a text without known lines, or of gigabytes, counts as a log."""
     return bool(_TEXT["log_name"].search(path.name))
 
 
@@ -353,6 +353,6 @@ READER = Reader(
     title="logs",
     recognise=recognise,
     open=_open,
-    order=2,  # Every other text comes before.
+    order=2,  # After all other readers of text.
     not_suffixes=_NOT_LOGS,
 )

@@ -1,4 +1,4 @@
-"""What torch.profiler's `export_memory_timeline` writes as JSON: bytes by category over time, raw or added up.
+"""JSON files of torch.profiler's `export_memory_timeline`: bytes by category over time, as single events or as sums.
 
 Source: torch/profiler/_memory_profiler.py, whose categories are numbered by `_CATEGORY_TO_INDEX`.
 """
@@ -25,7 +25,7 @@ from diagnostics.evidence.memory.levels import (
 )
 from diagnostics.evidence.reader import Handle, Reader, opens
 
-# Inputs and what autograd keeps grow with the micro-batch, as activations do. The last one is torch's None.
+# Inputs and autograd's details count as activations, as they grow with the micro-batch. The last one is torch's None.
 _PLACES = [
     AT[kind] for kind in (PARAMETERS, OPTIMIZER, ACTIVATIONS, TEMPORARIES, ACTIVATIONS, GRADIENTS, ACTIVATIONS, UNKNOWN)
 ]
@@ -37,12 +37,12 @@ _Added = tuple[list[int], list[list[int]]]
 
 
 class MemoryTimelineFile(Handle, frozen=True):
-    """The memory of one device in a profiled window."""
+    """The memory of one device during a profiled window."""
 
     kind = "memory_timeline"
 
     def load(self) -> History:
-        """Return the levels at each moment.
+        """Return the bytes of each category over time.
 
         Raises:
             OSError: the file cannot be read.

@@ -1,4 +1,4 @@
-"""Nsight Systems exports (sqlite): read-only, bounded, into the same columns as a profiler trace."""
+"""Nsight Systems exports (sqlite), read with bounded memory into the same columns as a profiler trace."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ _CELL_BYTES = 64 << 10
 _MOST_DEVICES = 64
 """Maximum number of devices of a node: 8 GPUs cut into 7 parts each are 56. Marks count once for each."""
 _BATCH = 256
-"""Number of rows held at once."""
+"""Maximum number of rows held at once."""
 _ROW_BYTES, _ROWS_FREE = 8, 100_000
 _DIRECTION = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 _MEMORY = {0: "Pageable", 1: "Pinned", 2: "Device"}
@@ -152,7 +152,7 @@ class _Reader:
         return thread
 
     def _kernels(self, launches: _Launches) -> dict[int, int]:
-        """All kernels; returns host thread -> device that it launches on."""
+        """Add all kernels; return host thread -> device on which it launches them."""
         columns = {str(row[1]) for row in self.connection.execute("PRAGMA table_info(CUPTI_ACTIVITY_KIND_KERNEL)")}
         name = "demangledName" if "demangledName" in columns else "shortName"
         process = "k.globalPid" if "globalPid" in columns else "0"
@@ -169,7 +169,7 @@ class _Reader:
         return owners
 
     def _memory(self, table: str, name: str, launches: _Launches) -> None:
-        """Add copies or fills, with what a copy moves where."""
+        """Add copies or fills, with the bytes and the direction of copies."""
         columns = {str(row[1]) for row in self.connection.execute(f"PRAGMA table_info({table})")}
         extra = [column if column in columns else "NULL" for column in ("bytes", "copyKind", "srcKind", "dstKind")]
         process = "globalPid" if "globalPid" in columns else "0"
@@ -203,7 +203,7 @@ class _Reader:
                 spans.add(start, max(start, end), self._name(call), self.lanes[device][thread >> 24, thread])
 
     def _marks(self, owners: dict[int, int]) -> None:
-        """NVTX ranges; NCCL's own ones tell collectives."""
+        """Add NVTX ranges; those of NCCL itself show collectives."""
         for start, end, thread, text in self._rows(
             "SELECT n.start, n.end, n.globalTid, coalesce(n.text, s.value) FROM NVTX_EVENTS n "
             "LEFT JOIN StringIds s ON s.id = n.textId WHERE n.end IS NOT NULL"
@@ -218,7 +218,7 @@ class _Reader:
                 trace.marks.add(start, max(start, end), index, self.lanes[device][(thread or 0) >> 24, thread or 0])
 
     def _devices(self, owners: dict[int, int], thread: int) -> list[int]:
-        """Devices that a host thread works for; all when it works for several or launches nothing itself."""
+        """Return the devices on which a host thread launches kernels; all if they are several or none."""
         device = owners.get(thread, -1)
         return [device] if device >= 0 else sorted(self.traces_by_device)
 

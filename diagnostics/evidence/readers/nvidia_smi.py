@@ -1,4 +1,4 @@
-"""`nvidia-smi -q`: the state of each device at one moment: clocks, PCIe link, memory errors. Source: nvidia-smi(1)."""
+"""Outputs of `nvidia-smi -q`: clocks, PCIe link and memory errors of each device at one moment (see nvidia-smi(1))."""
 
 import re
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"\d{1,9}")
 
 
 def _devices(text: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield address and values of each device; a key is the path of its headings, `ECC Errors/Volatile/DRAM ...`."""
+    """Yield address and values of each device; a key is the path of headings, `ECC Errors/Volatile/DRAM ...`."""
     for part in re.split(r"^GPU (?=[\dA-Fa-f]{4,8}:)", text, flags=re.MULTILINE)[1:]:
         address, _, rest = part.partition("\n")
         values: dict[str, str] = {}
@@ -56,7 +56,12 @@ def _state(file: str, address: str, values: dict[str, str]) -> LogFact:
 
 
 def read(source: Source) -> Contents:
-    """Read one file: a fact for each device, with its address, its sample as telemetry has it, and its Xid or None."""
+    """Read one file; return a fact for each device with its address, a `GpuSample`, and its Xid or None.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is too large or lists no device.
+    """
     text = whole(source.path, source.limits).decode("utf-8", "replace")
     facts = [_state(source.file, address, values) for address, values in _devices(text)]
     if not facts:

@@ -11,20 +11,20 @@ from diagnostics.evidence.reader import Contents, Reader
 KIND = "process"
 _WORLD_SIZE = re.compile(rb'"world_size": (\d{1,7})\b')
 _MOST = 64
-"""Maximum number of looks, and of frames with numbers, that are kept."""
+"""Maximum number of observations, and of frames with variables, that are kept."""
 
 
 class Moment(NamedTuple):
-    """What /proc said of a process; the times are those of its main thread."""
+    """The state of a process according to /proc; times are those of its main thread."""
 
     time_s: float
     state: str = ""
     """As in proc_pid_stat(5): `S`, `R`, `D`, `T` (stopped), `t` (under a debugger), `Z` (ended); empty = gone."""
     cpu_s: float = 0.0
     switches: int = 0
-    """How often it gave up its core by itself: each wait that ended counts."""
+    """Number of voluntary context switches: each wait that ended counts."""
     wchan: str = ""
-    """Kernel function in which it slept."""
+    """Kernel function in which it sleeps."""
 
 
 def recognise(head: bytes) -> bool:
@@ -33,11 +33,11 @@ def recognise(head: bytes) -> bool:
 
 
 def read(path: Path, file: str, limits: Limits) -> Contents:
-    """One file. Its fact has `looks` (pairs of moments, before and after stacks were taken), `call` (function
-    of torch.distributed that it is in, whether its group is the default one, its peer), `counters`: (file, function)
-    of a frame of the script -> whole numbers in its variables, and `groups`: how many process groups it has made.
+    """Read one file; raises OSError or ValueError, like `Reader.open`.
 
-    Raises what `Reader.open` does.
+    Its fact has `looks` (pairs of moments, before and after stacks were taken), `call` (function of torch.distributed
+    that runs, whether its group is the default one, its peer), `counters` ((file, function) of a frame of the script ->
+    integers in its variables) and `groups` (number of process groups made).
     """
     value = small_json(path, limits)
     try:

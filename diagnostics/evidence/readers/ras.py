@@ -1,5 +1,5 @@
-"""Answers of NCCL's RAS subsystem (`ncclras`, as text or with `-f json`): ranks of a communicator that have launched
-different numbers of an operation, or whose process is not reached. One answer is one moment: it confirms no cause.
+"""Outputs of NCCL's RAS subsystem (`ncclras`, as text or with `-f json`): ranks of a communicator that have launched
+different numbers of an operation, or whose process does not respond. A single moment confirms no cause.
 
 Source: src/ras/client_support.cc of NCCL 2.24 to 2.29.
 """
@@ -62,7 +62,7 @@ def _of_json(data: bytes) -> Iterator[tuple[str, int, str]]:
 
 
 def _of_text(text: str) -> Iterator[tuple[str, int, str]]:
-    """Ranks are listed below a line about them, but for those that most others agree with."""
+    """Yield (kind, line number, text) of each difference. NCCL lists ranks below the line, except the majority."""
     kind, at, parts, listed = "", 0, list[str](), list[int]()
     for line, shown in enumerate([*text.splitlines(), ""], 1):
         if match := _TEXT["rank"].match(shown):

@@ -47,7 +47,7 @@ def recognise(head: bytes) -> bool:
 
 
 def read(path: Path, file: str, rank: int | None, limits: Limits) -> list[Stacks]:
-    """Read all dumps in a file, later ones of later moments; raises OSError or ValueError, as `Reader.open`."""
+    """Read all dumps in a file in the order of their times; raises OSError or ValueError, like `Reader.open`."""
     data = whole(path, limits)
     if data.lstrip().startswith(b"["):
         spied = msgspec.json.decode(data, type=list[_SpyThread])[: dumps.MAX_THREADS]
@@ -57,7 +57,7 @@ def read(path: Path, file: str, rank: int | None, limits: Limits) -> list[Stacks
         named = [Thread(thread.thread_name or "", own) for thread, own in zip(spied, frames, strict=True)]
         return [Stacks(rank, file, dumps.with_main(named))]
     stacks: list[Stacks] = []
-    parts = _RANK.split(data.decode("utf-8", "replace"))  # Ranks and what follows them; first what precedes any.
+    parts = _RANK.split(data.decode("utf-8", "replace"))  # The text before any rank, then ranks and texts.
     for stated, text in zip([rank, *map(int, parts[1::2])], parts[::2], strict=True):
         assembler = Assembler()
         for line in text.splitlines():

@@ -1,4 +1,4 @@
-"""How far each rank came towards its process group: the files that starting ranks write under `dtk watch`."""
+"""Files that starting ranks write under `dtk watch`: how far each rank is in creating its process group."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -33,10 +33,10 @@ def recognise(head: bytes) -> bool:
 
 
 def read(path: Path, file: str, limits: Limits) -> LogFact:
-    """One file; the fields are `state`, `nranks`, `attempt`, `pid`, `host`, `since_s` (of the state), `alive_s` (when
-    it was written), `worked_s` (when the main thread last moved or worked) and `frames`, innermost first.
+    """Read one file; raises OSError or ValueError, like `Reader.open`.
 
-    Raises what `Reader.open` does.
+    The fact's fields are `state`, `nranks`, `attempt`, `pid`, `host`, `since_s` (of the state), `alive_s` (when it
+    was written), `worked_s` (when the main thread last moved or worked) and `frames`, innermost first.
     """
     try:
         start = msgspec.convert(small_json(path, limits), _Start)

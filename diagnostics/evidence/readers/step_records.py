@@ -1,4 +1,4 @@
-"""Records of steps as JSON lines: `metrics.jsonl` of a dtk run, and similar files of other trainers and scripts."""
+"""Records of training steps as JSON lines: `metrics.jsonl` of a dtk run, and similar files of other trainers."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,14 +19,14 @@ KEYS = {
     "norm": ("grad_norm", "train/grad_norm", "gradient_norm", "gnorm"),
     "scale": ("loss_scale", "train/loss_scale"),
 }
-"""Figure -> names by which it is recorded. A record of a step has the first two; those of evaluations have no loss."""
+"""Value -> keys by which it is recorded. Only a record of a training step has both a step and a loss."""
 _NAN = float("nan")
 _LOOK = 2 * LEAST
-"""Lines of which one has to be a record of a step: a header or an evaluation may stand first."""
+"""Number of first lines of which one has to be a record of a training step."""
 
 
 def _figures(record: dict[str, Any]) -> dict[str, float | None] | None:
-    """Return the figures of a record of a training step; None for any other record."""
+    """Return the values of a record of a training step; None for any other record."""
     values = {name: next((record[key] for key in keys if key in record), None) for name, keys in KEYS.items()}
     if values["step"] is None or values["loss"] is None or any(isinstance(value, bool) for value in values.values()):
         return None
@@ -42,7 +42,12 @@ def _recognise(head: bytes) -> bool:
 
 
 def read(source: Source) -> Contents:
-    """Read one file: a fact in the form of a log's `steps`, and of a run's own records the `metrics`."""
+    """Read one file; return its steps in the form of a log's and, for a run's own `metrics.jsonl`, its metrics.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is damaged.
+    """
     series, metrics = Series(), Metrics()
     for number, line in enumerate(lines_of(source.path, source.limits), 1):
         for record in objects((line,)):

@@ -1,4 +1,4 @@
-"""dtk's memory timelines (one line a step and rank) and telemetry (one line a second and node)."""
+"""dtk's memory timelines (one line per step and rank) and telemetry (one line per second and node)."""
 
 from collections.abc import Sequence
 from typing import Annotated, TypeVar
@@ -44,7 +44,7 @@ class _Memory(msgspec.Struct):
 
 
 class HostSample(_Memory):
-    """A node at one moment; percentages since the sample before, counters since its cgroup was made."""
+    """A node at one moment; percentages are since the previous sample, counters since its cgroup was created."""
 
     rank_rss_bytes: dict[int, Size | None] = {}
     ranks_in_disk_wait: list[int] = []
@@ -85,7 +85,7 @@ _STEP, _OF_NODE = msgspec.json.Decoder(StepMemory), msgspec.json.Decoder(_About 
 
 
 class DeviceSamples(Struct):
-    """One device of a node over time, by NVML: whoever uses it, whatever it is used for."""
+    """Use of one device of a node over time according to NVML, by all processes."""
 
     total_bytes: int | None = None
     curve: list[tuple[float, int]] = field(default_factory=list)
@@ -111,22 +111,22 @@ class Timeline(Struct):
     cores: float | None = None
     """Number of cores of the node."""
     samples: list[NodeSample] = field(default_factory=list)
-    """Of the node, ascending, where they were asked for; of a long run every second one, or fourth, ..."""
+    """Samples of the node, ascending, if requested; for a long run every second one, or every fourth, ..."""
     damaged: int = 0
     """Number of lines that could not be decoded."""
 
 
 class TimelineFile(Handle, frozen=True):
-    """A timeline of a rank, or the telemetry of a node, whose number stands in the place of the rank."""
+    """A timeline of a rank, or the telemetry of a node, whose number is stored as `rank`."""
 
     kind = "timeline"
 
     def load(self, most_steps: int = MAX_STEPS, most_samples: int = 0) -> Timeline:
-        """Return the timeline, thinned out.
+        """Return the timeline with a bounded number of points.
 
         Args:
-            most_steps: to keep, where a job has so many ranks that all of their steps would be too many.
-            most_samples: whole samples of a node to keep.
+            most_steps: maximum number of steps to keep.
+            most_samples: maximum number of a node's samples to keep.
 
         Raises:
             OSError: the file cannot be read.
@@ -150,7 +150,7 @@ class TimelineFile(Handle, frozen=True):
                 timeline.damaged += 1
                 continue
             if sampled.last is not None and step.step < sampled.last.step:
-                sampled = _Sampled(most_steps)  # a new attempt continues in the same file
+                sampled = _Sampled(most_steps)  # A new attempt continues in the same file.
             sampled.add(step)
         timeline.steps = sampled.steps()
         if not timeline.steps and not timeline.host_used and timeline.damaged:
@@ -163,7 +163,7 @@ class TimelineFile(Handle, frozen=True):
 
 
 class _Sampled(Struct):
-    """At most `most` steps evenly spread, and the last and the highest one."""
+    """Keeps at most `most` evenly spaced steps, and the last and the highest one."""
 
     most: int
     stride: int = 1
@@ -184,7 +184,7 @@ class _Sampled(Struct):
             self.held, self.stride = self.held[::2], self.stride * 2
 
     def steps(self) -> list[StepMemory]:
-        """Return those that are held, ascending."""
+        """Return the steps that are kept, ascending."""
         by_number = {step.step: step for step in (*self.held, self.last, self.highest) if step is not None}
         return [by_number[number] for number in sorted(by_number)]
 
@@ -195,7 +195,7 @@ def _height(step: StepMemory) -> int:
 
 
 def thinned(points: Sequence[tuple[_Key, _Size]], most: int) -> list[tuple[_Key, _Size]]:
-    """At most `most` points, each the highest of its stretch, so that peaks stay."""
+    """Return at most `most` points, each the highest of its interval, so that peaks are kept."""
     if len(points) <= most:
         return list(points)
     width = -(-len(points) // most)
@@ -218,7 +218,7 @@ def _sample(record: _About | NodeSample, timeline: Timeline) -> None:
 
 
 def _add(points: list[tuple[float, int]], time_s: float, size: int | None) -> None:
-    """Append; when too many have come together, keep the peaks of neighbours."""
+    """Append a point; if there are too many, keep the higher one of each pair of neighbours."""
     if size is not None:
         points.append((time_s, size))
         if len(points) > 4 * MAX_POINTS:

@@ -35,7 +35,7 @@ READER = Reader(
     kind=TraceFile.kind,
     title="profiler traces",
     recognise=recognise,
-    # The rank only of a name with that word: the last number in a trace's name is a time.
+    # The rank is only taken from a name with that word: the last number in a trace's name is a time.
     open=opens(TraceFile, lambda path: rank_in_name(path) if "rank" in path.name.lower() else None),
     suffixes=(".json", ".gz"),
     per_rank="trace",

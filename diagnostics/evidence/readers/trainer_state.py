@@ -1,4 +1,4 @@
-"""`trainer_state.json` of Hugging Face's Trainer: the steps that it logged, even where its output is lost.
+"""`trainer_state.json` of Hugging Face's Trainer: the steps that it logged, for jobs whose output is lost.
 
 Source: TrainerState in transformers/trainer_callback.py.
 """
@@ -13,11 +13,16 @@ _NAN = float("nan")
 
 
 def read(source: Source) -> Contents:
-    """Read one file: a fact in the form of a log's `steps`, whose lines are entries of `log_history`, from 1."""
+    """Read one file; return its steps in the form of a log's. Lines are numbers of entries in `log_history`, from 1.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is too large, or not a state of the Trainer.
+    """
     series = Series()
     try:
         for number, entry in enumerate(small_json(source.path, source.limits)["log_history"][:MAX_POINTS], 1):
-            if "loss" in entry:  # Others are of evaluations, and the last one sums up.
+            if "loss" in entry:  # Other entries are of evaluations, and the last one is a summary.
                 series.lines.append(number)
                 for name, key in (("step", "step"), ("loss", "loss"), ("norm", "grad_norm")):
                     getattr(series, name).append(float(_NAN if entry.get(key) is None else entry[key]))

@@ -1,4 +1,4 @@
-"""The record of a watched job: why the watch ended the ranks, or that the command under `dtk watch` ended well."""
+"""The record of a watched job: why `dtk watch` ended the ranks, or that its command ended with exit code 0."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the main thread of a stack does: by its frames (`activity.yaml`), native frames, or its source line."""
+"""Classifies what a rank's main thread is doing, by its frames (`activity.yaml`), native frames, or source line."""
 
 import ast
 import builtins
@@ -22,13 +22,13 @@ from diagnostics.evidence.stacks.source_file import source
 
 
 class Waiting(Struct, frozen=True):
-    """What a line waits for."""
+    """What a line of source waits for."""
 
     kind: Kind
     words: Phrase
-    """`waiting for a lock`"""
+    """For example `waiting for a lock`."""
     call: str
-    """`fcntl.flock()`, `with guard`"""
+    """For example `fcntl.flock()` or `with guard`."""
 
 
 _NAMED_LOCK = re.compile(r"(?:^|_)(?:r?lock|mutex|semaphore)s?$", re.IGNORECASE)
@@ -40,8 +40,8 @@ def waiting(frame: Frame, taken_s: float | None) -> Waiting | None:
     """Return what the source line of a thread's innermost frame waits for, or None if that is uncertain.
 
     Args:
-        frame: its file must be a full path on this machine.
-        taken_s: when the stack was taken; a file that changed since is not believed. None: not known.
+        frame: its file must be an absolute path on this machine.
+        taken_s: time of the stack, seconds since 1970; a file that changed since is not used. None = unknown.
     """
     if not PurePath(frame.file).is_absolute() or frame.line < 1:
         return None
@@ -52,15 +52,15 @@ def waiting(frame: Frame, taken_s: float | None) -> Waiting | None:
 
 
 class _Module:
-    """What names mean in a file: imports, its own functions, and what objects are made by."""
+    """The meaning of names in a file: imports, its own functions, and the kinds of its objects."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.tree = tree
         self.imported: dict[str, str] = {}
         self.own: set[str] = set()
-        """Functions and classes of the file: they have a frame of their own while they run."""
+        """Functions and classes of the file, which have a frame of their own while they run."""
         self.made: dict[str, set[str]] = {}
-        """Name or attribute -> kinds of what is assigned to it; `""` = something else."""
+        """Name or attribute -> kinds of the objects assigned to it; `""` = another kind."""
         nodes = list(ast.walk(tree))
         for node in nodes:
             self._define(node)
@@ -81,7 +81,7 @@ class _Module:
             self.own.add(node.name)
 
     def dotted(self, function: ast.expr) -> str:
-        """`fcntl.flock`, `open`; empty for what is neither imported nor built in."""
+        """Return the full name of a function, such as `fcntl.flock`; empty if it is neither imported nor built in."""
         parts: list[str] = []
         while isinstance(function, ast.Attribute):
             parts.append(function.attr)
@@ -94,7 +94,7 @@ class _Module:
         return ".".join((root, *reversed(parts)))
 
     def kind_of(self, value: ast.expr) -> str:
-        """Kind of an object, by all that is assigned to its name in the file; empty when that leaves a doubt."""
+        """Return the kind of an object from all assignments to its name in the file; empty if they differ."""
         kinds = self.made.get(_short(value), set())
         return next(iter(kinds)) if len(kinds) == 1 else ""
 
@@ -103,7 +103,7 @@ _module = lru_cache(maxsize=4)(_Module)
 
 
 def _bindings(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
-    """Names that a statement binds, and to what."""
+    """Yield the names that a statement binds, with their values if known."""
     if isinstance(node, ast.Assign):
         for target in node.targets:
             yield from _parts(target, node.value)
@@ -128,14 +128,14 @@ def _parts(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[ast.expr,
 
 
 def _short(target: ast.expr) -> str:
-    """`self.lock` and `other.lock` count as one object: both must then be made alike."""
+    """Return the key of a name in `_Module.made`: `self.lock` and `other.lock` count as one object, `.lock`."""
     if isinstance(target, ast.Attribute):
         return f".{target.attr}"
     return target.id if isinstance(target, ast.Name) else ""
 
 
 class _Line(Struct):
-    """One line, and all that may block in it."""
+    """One line, and everything in it that may block."""
 
     module: _Module
     line: int
@@ -149,7 +149,7 @@ class _Line(Struct):
         if (getattr(scope, "name", "") or "<module>") != name or isinstance(scope, ast.Lambda):
             return None
         todo: list[ast.AST] = [scope]
-        while todo:  # All nodes of the function without those of functions within it.
+        while todo:  # All nodes of the function, except those of nested functions.
             inside = [node for node in ast.iter_child_nodes(todo.pop()) if not isinstance(node, _SCOPES)]
             todo += inside
             for node in inside:
@@ -178,12 +178,12 @@ class _Line(Struct):
             self.doubtful = True
 
     def _object(self, value: ast.expr, method: str, text: str, named: bool = False) -> None:
-        """Record what a method of an object waits for, or a `with` or `for` over it."""
+        """Record what a method of an object, or a `with` or `for` statement over it, waits for."""
         blocks = METHODS.get(self.module.kind_of(value), {}).get(method)
         if blocks is None and named and (method == "acquire" or _NAMED_LOCK.search(_short(value).lstrip("."))):
             blocks = LOCK
         elif blocks is None and method == "wait":
-            blocks = WORK  # Those of Python's own objects have a frame of their own.
+            blocks = WORK  # The wait() of Python's own objects has a frame of its own.
         if blocks is not None:
             self.possible.append(Waiting(*blocks, text if len(text) <= 60 else f"{method}()" if method else "with"))
         elif method not in QUICK_METHODS:
@@ -213,19 +213,19 @@ Doing = Literal[
 
 
 class Standing(Struct, frozen=True):
-    """What a rank's host is doing."""
+    """What a rank's main thread is doing."""
 
     doing: Doing
     words: Phrase
-    """`waiting for a lock: fcntl.flock()`; without the place."""
+    """For example `waiting for a lock: fcntl.flock()`; without the line."""
     frame: Frame | None
     """The user's line, if any."""
     aside: str = ""
-    """What else this may be, for sentences: a clause behind `words`."""
+    """A clause to append to `words` that says what else this may be."""
 
     @property
     def in_loader(self) -> "Standing":
-        """Return the same activity as part of the data loader."""
+        """The same activity as part of the data loader."""
         return replace(self, doing="data loader", words=said("in_loader", what=self.words))
 
 
@@ -233,7 +233,7 @@ _TABLE: dict[str, Any] = table_beside(__file__)
 
 
 def said(row: str, **figures: object) -> Phrase:
-    """Return what a host does, by a row of `words`, of which the report makes the words."""
+    """Return a phrase from a row of `words` in the YAML file; the report fills in the figures."""
     return Phrase(row, _TABLE["words"][row], figures)
 
 
@@ -244,22 +244,22 @@ _RULES = tuple(
 NOWHERE = Standing("unknown", said("unknown"), None)
 _LOADER = re.compile(r"torch/utils/data/(?:dataloader|_utils/)")
 _LOOK = 12
-"""Innermost frames that say what the thread is about; the training loop lies outside of them."""
+"""Number of innermost frames by which an activity is classified; the training loop is further out."""
 
 
 def doing(stacks: Stacks, taken_s: float | None = None) -> Standing:
-    """Return what the main thread is doing, `unknown` without a frame.
+    """Return what the main thread is doing; `unknown` if it has no frames.
 
     Args:
         stacks: of one rank.
-        taken_s: not after this time (s since 1970), where the dump itself does not say when it was taken.
+        taken_s: upper bound of the time of the dump (seconds since 1970), used if the dump does not contain it.
     """
     thread = main_thread(stacks)
     if thread is None or not thread.frames:
         return NOWHERE
     frame = where(stacks)
     python = [frame for frame in thread.frames if not is_native(frame)]
-    # Library frames inside the user's innermost one, whose own name says nothing: any may be called `read`.
+    # Library frames inside the user's innermost frame. The names of the user's functions are not used.
     inner = [_place(frame) for frame in takewhile(lambda frame: not (frame.line and is_users(frame)), python[:_LOOK])]
     finding: tuple[Doing, Phrase] | None = next(((k, w) for k, w, rule in _RULES if any(map(rule.search, inner))), None)
     in_loader = any(_LOADER.search(_place(frame)) for frame in python[:_LOOK])
@@ -269,12 +269,12 @@ def doing(stacks: Stacks, taken_s: float | None = None) -> Standing:
         finding = "data loader", said("data loader")
     kind, words = finding or ("user code", said("user code"))
     at = Standing(kind, words, frame, "" if in_loader else _TABLE["asides"].get(kind, ""))
-    # Without workers the user's dataset runs in the main thread.
+    # Without workers, the user's dataset runs in the main thread.
     return at.in_loader if in_loader and kind != "data loader" else at
 
 
 def _by_call(thread: Thread, python: list[Frame], taken_s: float | None) -> tuple[Doing, Phrase] | None:
-    """Return the call into C that the innermost frame is in: by C's frames, else by the source line."""
+    """Return the blocking call in C of the innermost frame: from native frames, else from the source line."""
     native = list(takewhile(is_native, thread.frames))
     calls = [blocks for frame in native if (blocks := blocking_calls.native(frame.function)) is not None]
     if calls:
@@ -284,5 +284,5 @@ def _by_call(thread: Thread, python: list[Frame], taken_s: float | None) -> tupl
 
 
 def _place(frame: Frame) -> str:
-    """py-spy prints `Queue.get` where faulthandler prints `get`."""
+    """Return `file:function` of a frame without the class, which py-spy prints and faulthandler does not."""
     return f"{frame.file.replace(chr(92), '/')}:{frame.function.rpartition('.')[2]}"

@@ -1,4 +1,4 @@
-"""The records of a Kineto trace that matter, typed, with the names that its versions use for one thing."""
+"""Typed records of a Kineto trace, and the different names that profilers give to categories and collectives."""
 
 import re
 from math import prod
@@ -11,13 +11,13 @@ from diagnostics.evidence.calls import operation
 
 
 class Args(msgspec.Struct, gc=False):
-    """Arguments of a device event, runtime call or collective, in Kineto's order, which saves the decoder a search."""
+    """Arguments of a device event, runtime call or collective. They decode fastest in Kineto's order."""
 
     device: int | str | None = None
     stream: int | str | None = None
     correlation: int | None = None
     size: int | float | str | None = msgspec.field(name="bytes", default=None)
-    """ROCm's profiler writes it as a string."""
+    """A string in traces of ROCm's profiler."""
     op: str | None = msgspec.field(name="Collective name", default=None)
     dtype: str | None = None
     n_in: int | None = msgspec.field(name="In msg nelems", default=None)
@@ -32,7 +32,7 @@ class Args(msgspec.Struct, gc=False):
 
 
 class Event(msgspec.Struct, gc=False):
-    """One event of the trace. In Kineto's order, which saves the decoder a search: a quarter of its time."""
+    """One event of the trace. The fields are in Kineto's order, which saves a quarter of the decoder's time."""
 
     ph: str = ""
     cat: str = ""
@@ -40,28 +40,28 @@ class Event(msgspec.Struct, gc=False):
     pid: int | str | None = None
     tid: int | str | None = None
     ts: int | float = 0
-    """us"""
+    """Start in us."""
     dur: int | float = 0
-    """us"""
+    """Duration in us."""
     args: Args | None = None
 
 
 class Lane(NamedTuple):
-    """Where an event ran: device and stream, or process and thread."""
+    """Where an event ran: a device and a stream, or a process and a thread."""
 
     owner: int | str | None
     line: int | str | None
 
 
 class Message(NamedTuple):
-    """What a collective moves, as far as the trace says."""
+    """The data that a collective moves, as far as it is recorded."""
 
     op: str
-    """The field's word: `all_reduce`, `all_gather`, ...; `send_recv` where the direction is unknown."""
+    """`all_reduce`, `all_gather`, ...; `send_recv` if the direction is unknown."""
     elements: int = 0
-    """Number of elements of the larger side; 0 if unknown."""
+    """Number of elements of the input or the output, whichever is larger; 0 if unknown."""
     dtype: str = ""
-    """As torch writes it, lower case: `float`, `bfloat16`; empty = unknown."""
+    """Name in lower case, such as `float` or `bfloat16`; empty if unknown."""
     group: str = ""
     """Name of the process group; empty if unknown."""
     group_size: int = 0
@@ -69,7 +69,7 @@ class Message(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Size in bytes; 0 if unknown."""
+        """Size in bytes; 0 if the elements or the dtype are unknown."""
         return self.elements * DTYPE_BYTES.get(self.dtype, 0)
 
 
@@ -97,7 +97,7 @@ def collective_word(name: str) -> str:
 
 
 def message_of_args(args: Args) -> Message:
-    """From the arguments that Kineto writes on kernels and on `record_param_comms`."""
+    """Return a message from the arguments that Kineto records for kernels and `record_param_comms`."""
     elements = max(args.n_in or 0, args.n_out or 0)
     word = operation(args.op or "")
     return Message(
@@ -111,7 +111,7 @@ def message_of_args(args: Args) -> Message:
 
 
 def message_of_shapes(name: str, args: Args | None) -> Message:
-    """From the shapes that `record_shapes` leaves on `nccl:all_reduce`, `gloo:all_reduce` and the like."""
+    """Return a message from the shapes that `record_shapes` adds to `nccl:all_reduce`, `gloo:all_reduce` and others."""
     op = operation(name)
     word = op if op in ("send", "recv", "barrier") else collective_word(op)
     if args is None or not len(args.dims):
@@ -127,7 +127,7 @@ def message_of_shapes(name: str, args: Args | None) -> Message:
 
 
 def elements(shape: object) -> int:
-    """Of a tensor, or of a list of tensors; an empty shape is a scalar."""
+    """Return the number of elements of a shape or of a list of shapes; 1 for an empty shape, 0 for an invalid one."""
     if not isinstance(shape, list) or len(shape) > 64:
         return 0
     if any(isinstance(size, list) for size in shape):
@@ -138,5 +138,5 @@ def elements(shape: object) -> int:
 
 
 def ranks_of(text: str) -> tuple[int, ...]:
-    """`[0, 1]`; empty when the list is abbreviated."""
+    """Parse a list of ranks such as `[0, 1]`; the result is empty if the list is abbreviated."""
     return () if "..." in text or not text.startswith("[") else tuple(map(int, _LIST.findall(text)[:1_000_000]))

@@ -1,4 +1,4 @@
-"""What a host does while its device may be idle, and between which memories a copy moves, by the names of events."""
+"""Classifies events by name: work of the host while its device may be idle, and the direction of copies."""
 
 import re
 from functools import lru_cache
@@ -9,7 +9,7 @@ from diagnostics.contract.files import patterns_beside
 HostWork = Literal[
     "", "data", "garbage_collection", "recompilation", "kernel_loading", "allocator", "checkpoint", "input"
 ]
-"""`input`: it waits for something from outside, as a server waits for requests. Empty = none of these."""
+"""`input`: the host waits for outside input, as a server waits for requests. Empty = none of these."""
 _WORK: dict[str, re.Pattern[str]] = patterns_beside(__file__)
 _COPY = re.compile(
     r"(?:\b(?P<from>H|D)to(?P<to>H|D)\b|Copy(?P<from_word>Host|Device)To(?P<to_word>Host|Device))"
@@ -18,21 +18,21 @@ _COPY = re.compile(
 
 
 class HostCopy(NamedTuple):
-    """Where a copy between host and device goes."""
+    """The direction of a copy between host and device."""
 
     to_device: bool
     memory: Literal["pageable", "pinned", ""]
-    """Of the host; empty = not recorded."""
+    """Kind of the host memory; empty = not recorded."""
 
 
 @lru_cache(maxsize=4096)
 def host_work(name: str) -> HostWork:
-    """Return what a host does in an event of this name."""
+    """Return the kind of host work that an event of this name is."""
     return cast(HostWork, next((kind for kind, pattern in _WORK.items() if pattern.search(name)), ""))
 
 
 def host_copy(name: str) -> HostCopy | None:
-    """Return where a copy of this name goes; None for copies within a device or between devices, and for fills."""
+    """Return the direction of a copy of this name; None for copies between or within devices, and for fills."""
     match = _COPY.search(name)
     if match is None:
         return None

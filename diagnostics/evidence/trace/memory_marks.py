@@ -1,4 +1,4 @@
-"""Events of a profiler trace about memory: allocations, collectives, and marks of steps, regions and units."""
+"""Reads what a profiler trace holds about memory: allocations, collectives, and spans of steps, regions and units."""
 
 import re
 from bisect import bisect_left
@@ -24,9 +24,9 @@ STEP = "ProfilerStep#"
 FUNCTION = "python_function"
 BACKWARD = "autograd::engine::evaluate_function"
 _MEMORY = "[memory]"
-_PAUSE_US = 1000  # Autograd's stretches that are less apart belong to one pass; between passes a step's work lies.
+_PAUSE_US = 1000  # Autograd's spans that are less far apart belong to one pass; there is more work between passes.
 _LAST_US = 1e18
-"""Maximum timestamp; later ones are damage."""
+"""Maximum timestamp; a later one counts as damaged."""
 _GRADIENT = "torch::autograd::AccumulateGrad"
 _OPS = ("c10d::", "_c10d_functional::", "record_param_comms")
 _WORTH = re.compile(rb"\[memory\]|_allgather|all_gather|allgather_|FSDP::")
@@ -34,7 +34,7 @@ _FUNCTIONAL = re.compile(r"^_c10d_functional::(all_gather_into_tensor|reduce_sca
 
 
 class Span(Struct, frozen=True):
-    """One marked interval of a host thread."""
+    """A named interval of a host thread."""
 
     name: str
     start_us: float
@@ -43,7 +43,7 @@ class Span(Struct, frozen=True):
 
 
 class MemoryEvent(msgspec.Struct, gc=False):
-    """One allocation (`bytes` > 0) or release (< 0), as `profile_memory=True` leaves them."""
+    """One allocation (`bytes` > 0) or release (< 0), as recorded with `profile_memory=True`."""
 
     bytes: int = msgspec.field(name="Bytes")
     address: int = msgspec.field(name="Addr", default=0)
@@ -52,68 +52,68 @@ class MemoryEvent(msgspec.Struct, gc=False):
     total_reserved_bytes: int = msgspec.field(name="Total Reserved", default=0)
     """Bytes reserved by CUDA's caching allocator; 0 on CPU."""
     device_type: int = msgspec.field(name="Device Type", default=0)
-    """torch's number: 0 = CPU, 1 = CUDA."""
+    """torch's `DeviceType`: 0 = CPU, 1 = CUDA."""
     device_id: int = msgspec.field(name="Device Id", default=-1)
     """Device index; -1 for CPU."""
     ts_us: float = 0.0
     thread: int = 0
-    """Host thread."""
+    """Number of the host thread."""
 
 
 class TraceCall(Struct, frozen=True):
     """One collective as the host issued it."""
 
     op: str
-    """The field's word: `all_gather`, `reduce_scatter`, `all_reduce`, ..."""
+    """`all_gather`, `reduce_scatter`, `all_reduce`, ..."""
     in_bytes: int
-    """Of this rank's input; for rooted operations what it sends or receives."""
+    """Size of this rank's input; for rooted operations, of what it sends or receives."""
     out_bytes: int | None
-    """Of this rank's output; None where the trace does not say (a list of tensors)."""
+    """Size of this rank's output; None if not recorded (a list of tensors)."""
     ranks: int | None
-    """Number of ranks in the group."""
+    """Number of ranks in the group; None if not recorded."""
     start_us: float
     thread: int
     is_list: bool
     """Whether the output is a list of tensors."""
     functional: bool = False
-    """Issued by DTensor and other users of functional collectives, not by a call of torch.distributed."""
+    """Whether it is a functional collective, as DTensor uses them."""
 
 
 class TraceMarks(Struct):
-    """One trace, reduced. Times are in the trace's own clock, us."""
+    """The parts of a trace that concern memory. Times are in us of the trace's own clock."""
 
     rank: int | None = None
     world_size: int | None = None
     spans: list[Span] = field(default_factory=list)
-    """Annotations (steps, regions, units, optimizer); ascending by start."""
+    """Annotations (steps, regions, units, optimizer) in ascending order of start."""
     backward: list[Span] = field(default_factory=list)
-    """Stretches in which autograd ran, neighbours merged."""
+    """Intervals in which autograd ran; those less than 1 ms apart are merged."""
     calls: list[TraceCall] = field(default_factory=list)
     """Collectives in ascending order of start."""
     backend: list[Span] = field(default_factory=list)
-    """Stretches of collectives themselves, on whichever thread: what is allocated there is the backend's. Ascending."""
+    """Collectives on any thread, in ascending order of start; allocations within them belong to the backend."""
     gradient_bytes: set[int] = field(default_factory=set)
-    """Sizes of the gradients that autograd adds up, which are those of the parameters; with `record_shapes=True`."""
+    """Sizes of accumulated gradients, which equal those of the parameters; requires `record_shapes=True`."""
     events: list[MemoryEvent] = field(default_factory=list)
-    """The first `MAX_EVENTS`, in the order of the file."""
+    """The first `MAX_EVENTS` allocations and releases, in the order of the file."""
     has_functions: bool = False
     """Whether Python functions were traced (`with_stack=True`)."""
     problem: str = ""
 
     @property
     def steps(self) -> list[tuple[int, Span]]:
-        """(number, span) of the profiled steps."""
+        """Pairs (step number, span) of the profiled steps."""
         return [(number, span) for span in self.spans if (number := step_number(span.name)) is not None]
 
 
 def step_number(name: str) -> int | None:
-    """12 of `ProfilerStep#12`."""
+    """Return the 12 of `ProfilerStep#12`, or None for any other name."""
     text = name.removeprefix(STEP)
     return int(text) if text != name and text.isdecimal() and len(text) < 12 else None
 
 
 class HostEvent(msgspec.Struct, gc=False):
-    """What marks need of an event of the trace."""
+    """The fields of an event that `read_marks` uses."""
 
     name: str = ""
     ph: str = ""
@@ -125,7 +125,7 @@ class HostEvent(msgspec.Struct, gc=False):
 
     @property
     def thread(self) -> int:
-        """Number of the host's thread, 0 where the trace has none."""
+        """Number of the host thread; 0 if the trace has none."""
         return self.tid if isinstance(self.tid, int) else 0
 
 
@@ -145,7 +145,7 @@ _Decoded = TypeVar("_Decoded", _Args, MemoryEvent)
 
 
 def is_worth_reading(path: Path, limits: Limits) -> bool:
-    """Whether a trace's bytes mention allocations or gathers, far cheaper than decoding; raises OSError."""
+    """Whether a trace contains allocations or gathers, by searching its bytes without decoding; raises OSError."""
     tail = b""
     try:
         for block in blocks(path, limits, text=True):
@@ -153,16 +153,16 @@ def is_worth_reading(path: Path, limits: Limits) -> bool:
                 return True
             tail = block[-16:]
     except ValueError:
-        pass  # Damage is for whoever reads the events to tell.
+        pass  # Damage is reported by the reader of the events.
     return False
 
 
 def read_marks(path: Path, limits: Limits) -> TraceMarks:
-    """One pass over a trace. Of a damaged file what stands before the damage.
+    """Read a trace in one pass; of a damaged file, the part before the damage.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is no trace.
+        ValueError: it is not a trace.
     """
     marks = TraceMarks()
     scan = Scan(path, limits, HostEvent)
@@ -220,7 +220,7 @@ def _append(spans: list[Span], event: HostEvent, name: str) -> None:
 
 
 def _merged(spans: Iterable[Span]) -> list[Span]:
-    """Join stretches of autograd that belong to one pass."""
+    """Merge spans of autograd that belong to one pass, less than `_PAUSE_US` apart."""
     result: list[Span] = []
     for span in sorted(spans, key=lambda span: span.start_us):
         last = result[-1] if result else None
@@ -232,7 +232,7 @@ def _merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def _linked(event: HostEvent, args: _Args) -> TraceCall | None:
-    """`record_param_comms` of torch 2.2 and later says what it moves."""
+    """Return a collective from `record_param_comms`, which has its sizes in torch 2.2 and later; None without them."""
     ins, outs, item = values.size(args.in_elements), values.size(args.out_elements), DTYPE_BYTES.get(args.dtype.lower())
     if not args.collective or ins is None or outs is None or item is None:
         return None
@@ -242,7 +242,7 @@ def _linked(event: HostEvent, args: _Args) -> TraceCall | None:
 
 
 def _operator(event: HostEvent, args: _Args) -> TraceCall | None:
-    """Shapes of the operator's inputs, of `record_shapes=True`."""
+    """Return a collective from the shapes of an operator's inputs (`record_shapes=True`); None without them."""
     dims, types = args.dims, args.types
     if not isinstance(dims, list) or not isinstance(types, list):
         return None
@@ -266,7 +266,7 @@ def _operator(event: HostEvent, args: _Args) -> TraceCall | None:
 
 
 def _bytes(dims: list[Any], types: list[Any], index: int) -> int:
-    """Bytes of one argument: a tensor, or a list of tensors (float32 is assumed: a list does not say its type)."""
+    """Return the size of an argument in bytes; 0 if unknown. Lists of tensors, which have no type, count as float32."""
     shape, kind = _at(dims, index), _at(types, index)
     if not isinstance(shape, list) or not isinstance(kind, str):
         return 0
@@ -288,12 +288,12 @@ def stacks_at(path: Path, limits: Limits, moments: Sequence[tuple[float, int]]) 
 
     Args:
         path: of the trace.
-        limits: for files.
-        moments: (us in the trace's own clock, thread of the host as the trace numbers them).
+        limits: on untrusted files.
+        moments: pairs (us of the trace's own clock, number of the host thread).
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is no trace.
+        ValueError: it is not a trace.
     """
     of_thread: dict[int | str, list[tuple[float, int]]] = {}
     for at, (time_us, thread) in enumerate(moments):

@@ -1,4 +1,4 @@
-"""A profiler trace as compact columns of what matters."""
+"""A profiler trace in compact columns."""
 
 from array import array
 
@@ -8,7 +8,7 @@ from diagnostics.evidence.trace.events import Lane, Message
 
 
 class Spans(Struct):
-    """Intervals as columns, ns since the trace's base time."""
+    """Intervals as columns; times are in ns since the trace's base time."""
 
     start: "array[int]" = field(default_factory=lambda: array("q"))
     end: "array[int]" = field(default_factory=lambda: array("q"))
@@ -38,7 +38,7 @@ class GroupInfo(Struct):
 
 
 class About(Struct):
-    """What a trace says of its rank, beside what ran."""
+    """Properties of a trace and its rank, without the events."""
 
     file: str
     rank: int | None = None
@@ -48,16 +48,16 @@ class About(Struct):
     base_ns: int = 0
     """Time 0 of all spans, in ns since 1970."""
     devices: bool = False
-    """Whether the machine has accelerators, according to the header."""
+    """Whether the header lists accelerators."""
     settings: dict[str, object] = field(default_factory=dict)
     """Settings of the profiler: `with_stack`, `profile_memory`, `record_shapes`."""
     problems: list[str] = field(default_factory=list)
     is_cut: bool = False
-    """Whether the file was not read to its end: Kineto sorts by kind, so whole kinds of events may be missing."""
+    """Whether the end of the file is missing. Kineto sorts by kind, so whole kinds of events may be missing too."""
 
 
 class Trace(About):
-    """What one rank's trace tells. Indices of spans are those of the columns."""
+    """One rank's trace. Spans are numbered by their index in the columns."""
 
     names: list[str] = field(default_factory=list)
     lanes: list[Lane] = field(default_factory=list)
@@ -72,36 +72,37 @@ class Trace(About):
     returned: "array[int]" = field(default_factory=lambda: array("q"))
     """Per device span: time at which the launching call returned; -1 if unknown."""
     copied_bytes: dict[int, int] = field(default_factory=dict)
-    """Bytes of a copy by device span, if recorded."""
+    """Device span -> bytes that the copy moves, if recorded."""
     messages: dict[int, Message] = field(default_factory=dict)
-    """Device span -> its collective, where the trace links them."""
+    """Device span -> its collective, if recorded."""
     ops: Spans = field(default_factory=Spans)
-    """CPU operations: all of a run on CPU, else those that tell phases, collectives and waits."""
+    """CPU operations: all for a run on CPU, otherwise those that show phases, collectives and waits."""
     op_messages: dict[int, Message] = field(default_factory=dict)
+    """Span of `ops` -> its collective, if recorded."""
     marks: Spans = field(default_factory=Spans)
     """Annotations on the host (steps, regions, `nccl:all_reduce`, `gloo:all_reduce`) and its `host_work`."""
     mark_messages: dict[int, Message] = field(default_factory=dict)
     syncs: Spans = field(default_factory=Spans)
     """Runtime calls in which the host waits for the device."""
     fractional: bool = False
-    """Whether times are finer than a microsecond."""
+    """Whether any time is not a whole number of microseconds."""
     first_ns: int = 0
     last_ns: int = 0
 
     @property
     def on_device(self) -> bool:
-        """Whether the work ran on an accelerator that the trace shows."""
+        """Whether the trace has any event on an accelerator."""
         return bool(self.device)
 
 
 MAX_NAMES = 200_000
-"""Names kept of one trace; all others are `(other)`."""
+"""Maximum number of names kept of one trace; all others become `(other)`."""
 _SPARSE = 16
-"""Numbers for each that occurs, up to which a table is smaller than a dict."""
+"""Maximum ratio of the range of numbers to their count at which a table is smaller than a dict."""
 
 
 class Names(dict[str, int]):
-    """The number of each name; a new one gets the next and is listed."""
+    """Maps each name to its index; a new name is appended to the list."""
 
     def __init__(self, listed: list[str]) -> None:
         super().__init__()
@@ -118,7 +119,7 @@ class Names(dict[str, int]):
 
 
 class Lanes(dict[tuple[int | str | None, int | str | None], int]):
-    """The number of each lane; a new one gets the next and is listed."""
+    """Maps each lane to its index; a new lane is appended to the list."""
 
     def __init__(self, listed: list[Lane]) -> None:
         super().__init__()
@@ -131,9 +132,9 @@ class Lanes(dict[tuple[int | str | None, int | str | None], int]):
 
 
 def places(listed: "array[int]", wanted: "array[int]") -> "array[int]":
-    """Where each wanted number stands last among the known ones; -1 = nowhere.
+    """Return the last index in `listed` of each number in `wanted`; -1 if it is not there.
 
-    Correlation ids are counted up, so a table by number does with a few bytes each; a dict takes over a hundred.
+    Correlation ids are dense, so a table indexed by them takes a few bytes per id; a dict takes over a hundred.
     """
     low, high = (min(listed), max(listed)) if listed else (0, -1)
     if high - low + 1 > _SPARSE * len(listed):

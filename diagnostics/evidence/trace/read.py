@@ -1,4 +1,4 @@
-"""Reads a Kineto trace into `Trace`: decodes block by block, keeps columns, drops the events."""
+"""Reads a Kineto trace into a `Trace`: decodes it block by block and keeps columns instead of events."""
 
 from array import array
 from collections.abc import Callable
@@ -14,14 +14,14 @@ from diagnostics.evidence.trace.scan import Scan
 from diagnostics.evidence.values import integer
 
 _TEXT = patterns_beside(__file__)
-"""What each of them matches is said in the table."""
+"""Patterns by name. The table describes what each one matches."""
 _NO_ARGS = Args()
 
 _LAST_NS = 1 << 62
-"""Later times and larger numbers are damage; columns of 64 bits hold all others."""
+"""Maximum of times and numbers, which fit 64-bit columns; anything larger counts as damaged."""
 
 _Found = tuple[Callable[[Event, int], None], int]
-"""What takes an event, and the number of the event's name."""
+"""The handler of an event, and the index of the event's name."""
 _Handlers = dict[str, _Found | None]
 
 
@@ -30,7 +30,7 @@ def read(path: Path, file: str, rank: int | None, limits: Limits) -> Trace:
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is no trace, or nothing in it could be used.
+        ValueError: it is not a trace, or contains no usable event.
     """
     builder = _Builder(Trace(file=file))
     builder.run(Scan(path, limits, Event))
@@ -47,14 +47,14 @@ def read(path: Path, file: str, rank: int | None, limits: Limits) -> Trace:
 
 
 class _Builder:
-    """Fills the columns of a trace. Handlers change them once nothing can fail any more: they stay equally long."""
+    """Fills the columns of a trace. A handler changes them after all that may fail, so they stay equally long."""
 
     def __init__(self, trace: Trace, all_ops: bool | None = None) -> None:
         self.trace = trace
         self.all_ops = all_ops
-        """Keep every CPU operation; None = until something ran on a device."""
+        """Whether to keep every CPU operation; None = until the first event on a device."""
         self.skipped_ops = 0
-        """Names of operations that were not kept."""
+        """Number of names of operations that were not kept."""
         self._names = Names(trace.names)
         self._lanes = Lanes(trace.lanes)
         self._launched = array("q")
@@ -65,7 +65,7 @@ class _Builder:
         self._correlation = array("q")
 
     def run(self, scan: Scan[Event]) -> None:
-        """Read all events; raises what `Scan.batches` does."""
+        """Read all events; raises the errors of `Scan.batches`."""
         trace = self.trace
         tables: dict[str, _Handlers | None] = {}
         for batch in scan.batches():
@@ -85,7 +85,7 @@ class _Builder:
                 if taker is not None:
                     try:
                         taker[0](event, taker[1])
-                    except (OverflowError, ValueError):  # a number that no clock gives
+                    except (OverflowError, ValueError):  # An impossible number.
                         scan.damaged += 1
             if len(trace.device) >= scan.limits.spans or len(trace.ops) >= 2 * scan.limits.spans:
                 most = f"only its first {len(trace.device):,} device events are used; raise it with --limit-scale"
@@ -115,7 +115,7 @@ class _Builder:
             )
         elif kind == "op" and not _TEXT["telling"].search(name):
             if self.all_ops is not False:
-                return self._op, self._names[name]  # not remembered: it ends with the first work on a device
+                return self._op, self._names[name]  # Not remembered, as it changes with the first event on a device.
             self.skipped_ops += 1
             handler = None
         else:
@@ -127,7 +127,7 @@ class _Builder:
         return taker
 
     def finish(self) -> Trace:
-        """Link device work to its launch, and settle the window."""
+        """Link device work to its launch, set the first and the last time, and return the trace."""
         trace = self.trace
         start, lane, returned = self._launch_start, self._launch_lane, self._launch_end
         launches = places(self._launched, self._correlation)
@@ -231,7 +231,7 @@ class _Builder:
 
 
 def _correlation(args: Args) -> int:
-    """-1 = unknown."""
+    """Return the correlation id, -1 if unknown; raises OverflowError for an impossible one."""
     number = args.correlation
     if number is None:
         return -1

@@ -1,6 +1,6 @@
 """Splits a Chrome trace of any size into events, block by block, and decodes them into typed records.
 
-A batch ends where its decoding proves that whole events end, so strings that look like JSON cannot mislead it.
+A batch is only cut where it decodes into whole events, so strings that look like JSON cannot mislead it.
 """
 
 import re
@@ -19,57 +19,57 @@ _DAMAGE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _START = re.compile(rb"[\xef\xbb\xbf \t\r\n]*(.?)", re.DOTALL)
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _KEY_BYTES = 256
-"""Room for the key and the white space in it, where it lies across two blocks."""
+"""Maximum length of the key with its white space, which may extend over two blocks."""
 _BETWEEN = re.compile(rb"\}\s*,\s*(?=\{)")
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[{}\[\]]', re.DOTALL)
 _NOT_JSON = re.compile(rb"(?<=[:,\[])(\s*)-?(?:inf(?:inity)?|nan)\b", re.IGNORECASE)
-"""Kineto divides by a duration of zero and writes the result as it is."""
+"""Kineto divides by a duration of zero and writes the result, which is not valid JSON."""
 _BLOCK_BYTES = 1 << 18
-"""What a core's cache holds together with the events in it: blocks of 1 MiB take half as long again."""
+"""Fits a core's cache together with its events: blocks of 1 MiB take 1.5 times as long."""
 _TAILS = (1 << 12, 1 << 14, 1 << 17)
-"""Bytes at the end of a block in which an end of an event is looked for first."""
+"""Sizes in bytes of the end of a block in which the end of an event is searched, one after the other."""
 _TRIES = 4
-"""Ends of events that are tried by decoding, before the block is cut exactly."""
+"""Number of ends of events that are tried by decoding before the block is cut exactly."""
 _HEADER_EVENTS = 4
-"""The header may be as long as so many events at their limit: it lists all groups with all their ranks."""
+"""Maximum length of the header in multiples of that of an event: it lists all groups with all their ranks."""
 
 
 class Scan(Generic[T]):
-    """One pass over the events of a trace; memory is bound by a block and an event, whatever the size.
+    """One pass over the events of a trace; memory is bounded by a block and an event, for any size of the file.
 
-    Iterate `batches()`, then read what it found beside the events.
+    Iterate over `batches()`; afterwards the other attributes are complete.
     """
 
     def __init__(self, path: Path, limits: Limits, kind: type[T]) -> None:
         self.path = path
         self.limits = limits
         self.header: dict[str, Any] = {}
-        """Top-level keys in front of the events; those behind them are added at the end."""
+        """Top-level keys before the events; those after them are added at the end."""
         self.problem = ""
-        """Why the file was not read to its end; empty when it was."""
+        """Why the file was not read to its end; empty if it was."""
         self.damaged = 0
-        """Events that could not be decoded."""
+        """Number of events that could not be decoded."""
         self.deep = 0
-        """Of them those that are nested too deeply."""
+        """Number of those that are nested too deeply."""
         self._many = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
         self._one = msgspec.json.Decoder(kind, strict=False)  # ROCm's profiler writes numbers as strings.
         self._raw = msgspec.json.Decoder(list[msgspec.Raw])
 
     @property
     def info(self) -> dict[str, Any]:
-        """What the header says of the job."""
+        """The header's `distributedInfo`."""
         info = self.header.get("distributedInfo")
         return info if isinstance(info, dict) else {}
 
     @property
     def rank(self) -> int | None:
-        """By the header: of torch, else of dtk."""
+        """Rank according to the header, as written by torch or else by dtk; None if not recorded."""
         own = self.header.get("dtk")
         return values.integer(self.info.get("rank", own.get("rank") if isinstance(own, dict) else None), 0)
 
     @property
     def world_size(self) -> int | None:
-        """By the header."""
+        """World size according to the header; None if not recorded."""
         return values.integer(self.info.get("world_size"), 0)
 
     def batches(self) -> Iterator[list[T]]:
@@ -77,7 +77,7 @@ class Scan(Generic[T]):
 
         Raises:
             OSError: the file cannot be read.
-            ValueError: it is no trace.
+            ValueError: it is not a trace.
         """
         stream = _Stream(self.path, self.limits)
         rest = self._read_header(stream)
@@ -119,10 +119,10 @@ class Scan(Generic[T]):
         raise ValueError(stream.problem or "it has no traceEvents")
 
     def _take(self, rest: bytes, block: bytes) -> tuple[list[T], bytes, bool]:
-        """Whole events of both together, the rest of it, and whether the list of events has ended."""
+        """Return the whole events of `rest + block`, the remaining bytes, and whether the list of events has ended."""
         framed = bytearray().join((b"[", rest, block))
         for start, end in _ends(framed):
-            last = start + 1  # behind the event's brace: what separates it from the next is overwritten for a while
+            last = start + 1  # After the event's brace; the separator there is overwritten temporarily.
             kept, framed[last] = framed[last], 0x5D
             text = memoryview(framed)[: last + 1]
             try:
@@ -149,7 +149,7 @@ class Scan(Generic[T]):
         return result
 
     def _exact(self, data: bytes) -> tuple[list[T], bytes, bool]:
-        """As `_take`, by following strings and brackets: slow, for what cannot be cut otherwise."""
+        """Do the same as `_take` by following strings and brackets, which is slow but always works."""
         events: list[bytes] = []
         depth = start = done = 0
         for match in _TOKEN.finditer(data):
@@ -186,7 +186,7 @@ class Scan(Generic[T]):
 
 
 class _Stream:
-    """The blocks of a file; damage ends it and is remembered."""
+    """The blocks of a file; damage ends the iteration and is stored in `problem`."""
 
     def __init__(self, path: Path, limits: Limits) -> None:
         self._blocks = blocks(path, limits, _BLOCK_BYTES, text=True)
@@ -204,7 +204,7 @@ class _Stream:
 
 
 def _ends(data: bytearray) -> Iterator[tuple[int, int]]:
-    """Where an event may end and where the next one begins, the last ones first."""
+    """Yield positions at which an event may end and the next one begin, the last ones first."""
     tried = 0
     for tail in _TAILS:
         matches = list(_BETWEEN.finditer(data, max(0, len(data) - tail)))
