@@ -134,7 +134,7 @@ def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list
     """Add an ending that a log shows without a rank, if no rank is known to have failed by itself.
 
     That is an exception that is no effect of another rank; if there is none, a line about memory or a device, a kill by
-    the kernel, or a lost worker of Ray. It must be the only one. If no more than bare exit codes are known, an exception
+    the kernel, or a lost worker of Ray. It must be the only one. If only bare exit codes are known, an exception
     about a lost peer counts: it shows that another rank failed before.
 
     Args:
