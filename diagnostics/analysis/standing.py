@@ -130,6 +130,8 @@ class Standing(Struct, frozen=True):
     """Ranks that did not reach a monitored barrier, a call of Horovod, or the set-up of a communicator."""
     lost: str = ""
     """Message of the first exception by which a rank noticed that a peer was gone or a call had timed out."""
+    gave_up: str = ""
+    """How the first rank that gave up waiting says so, such as for a key of the store."""
     losers: tuple[int, ...] = ()
     """Ranks with such an exception, if their lines name them."""
     gloo: bool = False
@@ -202,6 +204,7 @@ def standing(evidence: Evidence) -> Standing | None:
     aborted = {error.rank for error in evidence.errors if error.signal == "SIGABRT" and error.rank is not None}
     raised = (of_error(one, NOBODY if one.rank is None else one.rank) for one in evidence.errors if one.type)
     victims = [end for end in raised if end.kind in ("lost_peer", "timed_out")]
+    lost = [end for end in victims if end.kind == "lost_peer"]
     bare = [one for one in evidence.errors if one.exit_code == 1 and not one.type]
     silent = {one.rank for one in bare if one.rank is not None}
     warned = [] if kinds & {"cuda_oom", "cpu_oom"} else [fact for fact in evidence.facts if fact.kind == "nccl_warn"]
@@ -245,8 +248,9 @@ def standing(evidence: Evidence) -> Standing | None:
         warning=shortened(str(warned[0].fields.get("warning")), 160) if warned else "",
         failed=tuple(sorted({fact.rank for fact in gave_up if fact.rank is not None})),
         absent=tuple(sorted(roots.union(*late))),
-        lost=_CPP_FILE.sub("", victims[0].message) if victims else "",
-        losers=tuple(sorted({end.rank for end in victims} - {NOBODY})),
+        lost=_CPP_FILE.sub("", lost[0].message) if lost else "",
+        losers=tuple(sorted({end.rank for end in lost} - {NOBODY})),
+        gave_up=next((_CPP_FILE.sub("", end.message) for end in victims if end.kind == "timed_out"), ""),
         wordless=tuple(sorted(listed - placed)) if placed else (),
         gloo=any(kind.startswith("gloo_") for kind in kinds) or any(end.gloo for end in victims),
         sizes=next((shortened(fact.text.strip(), 80) for fact in evidence.facts if fact.kind == "gloo_mismatch"), ""),
@@ -352,8 +356,8 @@ def _without_position(evidence: Evidence, victims: list[Ending]) -> list[Waiting
     if timeouts and within.keys() >= {NOBODY if fact.rank is None else fact.rank for fact in timeouts}:
         ranks_at: dict[tuple[str, str], list[int]] = {}
         for rank, (op, frame) in within.items():
-            if rank != NOBODY:
-                ranks_at.setdefault((op, f"{file_name(frame.file)}:{frame.line}"), []).append(rank)
+            at = ranks_at.setdefault((op, f"{file_name(frame.file)}:{frame.line}"), [])
+            at += [rank] if rank != NOBODY else []
         since = (None, None, "", evidence.world_size, None, None, *_since(timeouts[0]))
         return [Waiting(tuple(sorted(ranks)), op, *since, site) for (op, site), ranks in ranks_at.items()]
     placed = {fact.rank for fact in evidence.facts if fact.kind == "watchdog_timeout" and "seq" in fact.fields}

@@ -147,11 +147,12 @@ def _of_libraries(standing: Standing) -> dict[str, object]:
     is_closed = reported == {"nccl_peer_closed"} and not standing.results
     is_remote = "ncclRemoteError" in standing.results
     waits_for_nothing = not (standing.waits or standing.failure or absent or standing.sizes or standing.differ)
+    unnamed = waits_for_nothing or not standing.longest.ranks
     small, large = sorted(map(int, sizes.groups())) if (sizes := _TWO_SIZES.search(standing.sizes)) else (0, 0)
     is_told = reported or standing.refused  # NCCL's result only repeats it.
     work = standing.work.fields if standing.work else {}
     return {
-        "working": shortened(str(work.get("what", "")).strip(), 60),
+        "working": shortened(str(work.get("what", "")).strip(" *"), 60),
         "ended": work.get("ended"),
         "stuck": standing.stuck_s,
         "overrun": over,
@@ -165,6 +166,7 @@ def _of_libraries(standing: Standing) -> dict[str, object]:
         "differ": standing.differ,
         "lost": standing.lost and waits_for_nothing and shortened(standing.lost, 80),
         "absent": () if is_id else absent,
+        "gave_up": unnamed and not standing.lost and shortened(standing.gave_up, 80),
         "died": standing.died and waits_for_nothing and standing.died,
         "near": 0 < large - small < _NEAR * large and (large - small) / large,
     }

@@ -35,6 +35,7 @@ def headline(standing: Standing) -> str:
         "not_set_up": (absent and "nccl_id_timeout" in kinds, absent),
         "not_at_barrier": (absent, absent),
         "lost": (shortened(standing.lost, 120), standing.losers),
+        "gave_up": (shortened(standing.gave_up, 120), ()),
         "failed_silently": (standing.failed_silently, standing.failed_silently),
         "died": (standing.died, ()),
         "stuck": (standing.stuck_s, standing.stuck),

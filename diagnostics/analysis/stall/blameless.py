@@ -133,6 +133,7 @@ def startup(job: JobState) -> Startup | StartupFailed | None:
     waits = (one for one in job.evidence.facts if "waits" in one.fields and one not in given_up)
     hoped = [one for one in waits if one.fields["joined"] <= one.fields["size"]]
     of_start = (fact for fact in job.evidence.facts if fact.kind in _STARTUP or _is_of_rendezvous(fact))
+    of_start = (one for one in of_start if "trained" not in one.fields)
     facts = tuple(one for one in of_start if (one.file, one.line) not in met and one not in hoped) or tuple(_unmet(job))
     # Errors of the store or the network are what a failed start-up raises; any other traceback has a cause of its own.
     unrelated = [end for end in job.endings.values() if end.kind in {"raised", "oom", "killed"} and end.frames]

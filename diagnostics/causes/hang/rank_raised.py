@@ -61,6 +61,9 @@ def decide(stall: Stall) -> Finding:
             text = _TEXTS.phrase("continued", who=own, what=next(iter(own.values())))
             return left_open(text, _endings.ERROR_FILES)
         return _endings.unconfirmed(stall, "raised", _endings.ERROR_FILES, vanished=True)
+    broken = [fact for fact in job.evidence.facts if fact.kind == "non_finite_loss"]
+    if case.first.only_exit_code and broken:
+        return left_open(_TEXTS.phrase("stopped", who=case.culprits, text=broken[0].text), _endings.ERROR_FILES)
     confidence = _endings.CONFIDENCE
     if case.model:
         confidence = _MODEL_CONFIDENCE

@@ -78,6 +78,11 @@ class Steps(Struct):
         """Line of the last step; 0 if there are none."""
         return max((series.lines[-1] for series in self.series.values() if series.lines), default=0)
 
+    @property
+    def first(self) -> int:
+        """Line of the first step; 0 if there are none."""
+        return min((series.lines[0] for series in self.series.values() if series.lines), default=0)
+
     def after(self, line: int) -> int:
         """Return the number of distinct steps printed after a line."""
         rows = [zip(series.lines, series.step, strict=True) for series in self.series.values()]

@@ -195,8 +195,8 @@ class _Scan(Struct):
                 stated = fields.get(pattern.rank_group)
                 rank = stated if isinstance(stated, int) else None
                 fields["only_in_group"] = pattern.rank_group == "group_rank"
-            if pattern.kind == "watchdog_status" and rank is None and "default_pg" in str(fields.get("desc")):
-                rank = fields.get("pg_rank")
+            if pattern.kind.startswith("watchdog_") and "default_pg" in str(fields.get("desc")):
+                rank = fields.get("pg_rank", rank)  # In front of the line may stand a launcher's role and local rank.
             process = _TEXT["process"].match(line.text) if pattern.kind.startswith("nccl_") else None
             if process:
                 fields["process"] = process[1]
@@ -215,6 +215,8 @@ class _Scan(Struct):
         if kind in _WAITED and work is not None and work.fields.get("percent", 0) < 100:
             self.read.facts.append(work)
             self.work = None
+        if kind == "store_key_timeout" and 0 < self.steps.first < line.number and not self.restarted:
+            fields["trained"] = True  # The store is also used after the start-up.
         shown = () if kind in _FIRST_ONLY else sorted((name, str(value)) for name, value in fields.items())
         key = (kind, rank, *shown)
         if (same := self.counts.get(key)) is not None:

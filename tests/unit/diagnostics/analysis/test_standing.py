@@ -166,3 +166,26 @@ def test_who_is_silent_where_no_line_tells_the_size(tmp_path: Path, ranks: range
     (tmp_path / "train.log").write_text("".join(map(line.format, ranks)))
     found = standing(gather(tmp_path, Limits()))
     assert found is not None and found.silent == silent
+
+
+def test_the_rank_of_the_default_group_goes_before_a_launchers_role_and_local_rank(tmp_path: Path) -> None:
+    head = "[rank0]:  what():  [PG ID 0 PG GUID 0(default_pg) Rank 4] Process group watchdog thread terminated: "
+    caught = timeout(4)
+    found = read(tmp_path, head + caught[caught.index("[Rank 4]") :])
+    assert [wait.ranks for wait in found.waits] == [(4,)]
+
+
+def test_a_rank_that_gave_up_lost_no_peer(tmp_path: Path) -> None:
+    waits = (
+        "Traceback (most recent call last):",
+        '  File "/job/train.py", line 9, in train',
+        "    dist.monitored_barrier(group)",
+        '  File "/lib/torch/distributed/distributed_c10d.py", line 3812, in monitored_barrier',
+        "RuntimeError: [/gloo/transport/tcp/buf.cc:81] Timed out waiting 60000ms for recv operation to complete",
+    )
+    found = read(tmp_path, "\n".join(waits) + "\n")
+    assert [(wait.ranks, wait.op, wait.site) for wait in found.waits] == [((), "monitored_barrier", "train.py:9")]
+    assert found.gave_up.startswith("Timed out waiting") and not found.lost
+    key = "torch.distributed.DistStoreError: wait timeout after 300000ms, keys: /ready"
+    found = read(tmp_path, "step 10 loss 2.1\n" + "\n".join(waits[:2]) + f"\n{key}\n")
+    assert not found.waits and found.gave_up.startswith("wait timeout after")

@@ -123,6 +123,7 @@ def test_every_clue_of_the_table_can_be_shown() -> None:
         stands(absent=(4,)),
         stands(sizes="4096 vs 8"),
         stands(sizes="1046204 vs 1040256"),
+        stands(gave_up="wait timeout after 300000ms, keys: /ready"),
         stands(died="Worker unexpectedly exits with a connection error code 2"),
         stands(WAIT, replace(WAIT, ranks=(3,), numel=999)),
         stands(differ="rank 0 called OpType=BROADCAST"),

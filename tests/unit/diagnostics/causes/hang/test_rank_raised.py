@@ -143,3 +143,18 @@ def test_what_nccl_raises_after_its_own_check_of_the_calls_is_no_error_of_the_ra
     report = diagnose(tmp_path)
     assert report.root_causes == ()
     assert {"hang.collective_mismatch", "hang.signature_mismatch"} <= {one.cause for one in report.suspicions}
+
+
+def test_an_exit_code_after_a_loss_that_is_not_finite_is_no_exception(tmp_path):
+    stops = (
+        "E1123 10:00:12.4 311 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: 0"
+    )
+    found, roots = of(tmp_path, f"step 2 loss nan\nLoss is nan, stopping training\n{stops} (pid: 4101) of binary: py\n")
+    assert found.status == "undecided" and roots == ["numeric.non_finite"]
+
+
+def test_the_only_exception_and_the_only_exit_code_are_of_one_process(tmp_path):
+    stops = "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: 1) local_rank: 2 (pid: 4101)\n"
+    raised = traceback(0, "ValueError: bad batch").replace("[rank0]: ", "")
+    assert of(tmp_path, raised + stops)[0].ranks == (2,)
+    assert of(tmp_path, raised + stops + stops.replace("local_rank: 2", "local_rank: 1"))[0].ranks == ()
