@@ -152,9 +152,9 @@ class JobState(Struct):
         return [rank for rank in range(self.world()) if rank not in self.endings] if broken else []
 
     def differing(self) -> set[int]:
-        """Return members of groups whose calls differ by records or to gloo itself, and all that wait for them.
+        """Return members of groups whose calls differ, by the records or an error of gloo, and all that wait for them.
 
-        What these wait in shows neither that a host or a device is late nor that the network fails.
+        Their waits show neither that a host or a device is late nor that the network fails.
         """
         ended, keys = {fact.rank for fact in self.evidence.facts if fact.kind == "gloo_mismatch"}, []
         for key, table in self.survey.groups.items():

@@ -21,7 +21,7 @@ COLOURS = 10  # Number of distinct colours in charts.
 _ROUND = (1.0, 2.0, 2.5, 5.0, 10.0)
 """Digits of the distance between round values; each is at most twice the one before, so that two of them fit."""
 _QUARTERS = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
-"""The same of an axis that is cut into four: finer, so that little of it stays empty."""
+"""The same for an axis that is divided into four parts: closer together, so that little of it remains empty."""
 _LEAST = 1e-300  # Values closer than this are equal.
 
 
@@ -381,8 +381,8 @@ def axis(
 ) -> Axis:
     """Return an axis that includes all values.
 
-    `room` beyond the outermost values is a factor on a logarithmic axis, else 1 + the share of their distance; `base`
-    as in `Axis`.
+    `room` extends it beyond the outermost values: by a factor on a logarithmic axis, else by `room` - 1 of their
+    distance on each side. `base` as in `Axis`.
     """
     low, high = min(all_values := list(values)), max(all_values)
     if log:
@@ -398,9 +398,9 @@ def round_above(width: float) -> float:
 
 
 def round_values(low: float, high: float, most: int, base: float = 10.0) -> list[float]:
-    """Return at least two round values from `low` to `high`, at most `most` + 1; of equal ends that one.
+    """Return 2 to `most` + 1 round values from `low` to `high`, or `low` alone if both are equal.
 
-    `most`, 4 or more, counts the steps between them; `base` as in `Axis`.
+    `most` (at least 4) is the maximum number of steps between them; `base` as in `Axis`.
     """
     if not high - low > _LEAST:
         return [low]

@@ -40,7 +40,7 @@ _ABOVE = 1.04  # Height of a plot of memory, as a factor of the highest value.
 
 
 def timeline(report: Report) -> doc.Only | None:
-    """Return a row for each history of calls and a column for each position; what most ranks did not call is marked."""
+    """Return a row for each distinct history and a column for each position; calls unlike most ranks' are marked."""
     position = next((root.position for root in report.root_causes if root.position is not None), None)
     culprits = _culprits(report, "hang")
     lines = measures.timeline(report.measures)
@@ -48,7 +48,7 @@ def timeline(report: Report) -> doc.Only | None:
         return None
     cells = {rank: {call.position: call for call in calls} for rank, calls in sorted(lines.ranks.items())}
     positions = sorted({at for calls in cells.values() for at in calls})
-    majority: dict[int, tuple[str, ...]] = {}  # What more than half of the ranks issued that issued something.
+    majority: dict[int, tuple[str, ...]] = {}  # The call of more than half of the ranks that issued any; else ().
     for at in positions:
         counts = Counter(filter(None, (_compared(calls.get(at), at == position) for calls in cells.values())))
         (best, count), *_ = counts.most_common(1) or [((), 0)]
@@ -76,7 +76,7 @@ def timeline(report: Report) -> doc.Only | None:
 
 
 def _compared(call: Call | None, here: bool) -> tuple[str, ...]:
-    """Return what ranks are compared by, with the line where they diverged, as equal calls may match by chance."""
+    """Return what ranks are compared by; at the divergence with the line, as calls of two lines may be equal."""
     if call is None or not call.op:
         return ()
     return (call.op, call.signature, call.where) if here else (call.op, call.signature)

@@ -151,7 +151,7 @@ def _share(value: float, axis: Axis) -> float:
 
 
 def _levels(axis: Axis) -> list[float]:
-    """Return the values with a line across, ascending: round ones, on a logarithmic axis where two of them fit."""
+    """Return the ascending values with a grid line: the axis's ticks or else round values, if at least two fit."""
     if axis.ticks:
         return list(axis.ticks)
     if not axis.log:

@@ -38,7 +38,7 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """`fsdp + checkpointing + offload`."""
+        """For example `fsdp + checkpointing + offload`."""
         extras = [word for word, on in (("checkpointing", self.checkpointing), ("offload", self.offload)) if on]
         return " + ".join([self.strategy, *extras])
 
@@ -126,7 +126,7 @@ def _variant_job(job: Composed, variant: Variant, ranks: int, with_strategy: Cal
 
 
 def _with_strategy(job: Composed, here: Machine, strategy: str, config_dir: Path | None) -> Config:
-    """Compose the job with another strategy, without the overrides of its own, which may be an injected fault."""
+    """Compose the job with another strategy, without a fault and without keys that this strategy does not have."""
     own_by_definition = {"offload", "offload_to", "offload_folder", "reshard_after_forward"}
     accepted = {field.name for field in fields(CONFIG_TYPES[strategy])} - own_by_definition
     shared = []
@@ -199,5 +199,5 @@ def _nothing_fits(
 
 
 def _host(name: str, plan: Prediction) -> str:
-    """`fsdp + offload needs 2.1 TiB of 1.8 TiB`"""
+    """Return `fsdp + offload needs 2.1 TiB of 1.8 TiB`."""
     return f"{name} needs {bytes_text(plan.host_bytes_per_node)} of {bytes_text(plan.node_host_bytes or 0)}"

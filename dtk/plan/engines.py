@@ -38,7 +38,8 @@ class Difference:
 def machine(config: Config, hardware: "Hardware | None", choice: Choice = "auto") -> Machine:
     """Return the node that the ranks run on, sized by the hardware, else by the configuration, else by `NODE`.
 
-    The formulas cover dtk's architectures; custom models are simulated.
+    The formulas cover dtk's own models, data and optimizers; a job with a custom one is simulated, unless `choice` is
+    closed_form.
     """
     launcher = config.launcher
     if is_remote(launcher):

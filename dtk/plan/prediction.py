@@ -58,7 +58,7 @@ class Traffic:
 
     op: str
     group: str
-    """Dimension of the mesh: dp, dp_shard, dp_replicate."""
+    """Dimension of the mesh, such as dp, dp_shard or tp."""
     ranks: int
     """Ranks in the group."""
     count: int

@@ -44,11 +44,11 @@ class PointToPoint(Struct, frozen=True):
     elsewhere: tuple[tuple[int, Call], ...]
     """Rank and call of each rank in the cycle that waits in a collective instead."""
     peers: dict[int, Call]
-    """The calls that the peers of the first call wait in."""
+    """The peer of the first call -> the call that it waits in; empty if it waits in none."""
     left_out: tuple[int, int, int] | None = None
     """A rank that posted fewer counterparts in this round than in the previous one, and both counts."""
     scheduled: bool = False
-    """Whether torch's pipeline schedule posted them, which completes if all stages follow the same one."""
+    """Whether a stack shows torch's pipeline schedule, whose messages match if all stages follow the same one."""
 
     @property
     def tags_differ(self) -> bool:
@@ -117,9 +117,9 @@ def _case(job: JobState, cycle: Cycle) -> CircularWait:
 
 
 def _left_out(job: JobState, rank: int, waits: Call, peer: int, here: Call) -> tuple[int, int, int] | None:
-    """Return (peer, messages in this round, in the round before) if the peer posted fewer, and the rank no more.
+    """Return (peer, its messages in this round, in the previous one) if it posted fewer while `rank` posted no more.
 
-    A round ends with the collective `here` that the peer waits in: the rank waits for it in `waits` meanwhile.
+    A round ends with the collective `here`, in which the peer waits while `rank` waits for the peer in `waits`.
     """
     key, half, end = waits.key, waits.p2p, on_path(here)
     rounds: list[list[int]] = []

@@ -22,7 +22,7 @@ class FirstEndings(Struct, frozen=True):
     kind: Kind
     endings: tuple[Ending, ...]
     culprits: tuple[int, ...]
-    """The ranks; empty if no file identifies them."""
+    """The ranks that ended, or whose model differs; empty if no file identifies them."""
     victims: tuple[int, ...]
     last: LastSeen | None
     """Last call of the first rank, if its ending has no line."""

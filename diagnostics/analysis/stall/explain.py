@@ -1,9 +1,9 @@
-"""Computes once, for all causes of hangs, why a job stands still: each part of the analysis by its own evidence.
+"""Computes why a job stands still, once for all causes of hangs; each part of the analysis uses its own evidence.
 
-Every part is built whatever the others found; which cause explains the others, the relations between them say
-(`explained_by`). What a part needs for its own evidence, it asks of the job: where calls differ (`JobState.differing`),
-no wait shows a late rank or a network that fails. Only looks at one question are tried in the order of what they tell:
-stacks are compared where no recorder holds the calls.
+Most parts are built independently; the relations between causes (`explained_by`) say which cause explains others. A
+part asks the job for what it needs: if calls differ (`JobState.differing`), a wait shows neither a late rank nor a
+failing network. Only parts that answer the same question depend on each other: stacks are compared if the recorded
+calls explain nothing.
 """
 
 from collections.abc import Collection, Iterator
@@ -32,8 +32,8 @@ from diagnostics.contract.findings import SURE
 from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.evidence.model import Evidence
 
-BEFORE = AFTER = 12  # A convention: positions that fit in the report's drawing.
-MAX_RANKS = 64  # Ranks shown, the culprits first: the file of each is read again.
+BEFORE = AFTER = 12  # A convention: number of positions that fit in the report's drawing.
+MAX_RANKS = 64  # Maximum number of ranks shown, the culprits first: the file of each is read again.
 Point = tuple[GroupKey, int]  # A position in a group, as counted by one recorder.
 
 
@@ -42,7 +42,7 @@ def timeline(job: JobState, point: Point | None, culprits: Collection[int]) -> d
 
     Args:
         job: with all ranks' calls.
-        point: of the cause; None = where ranks have waited longest.
+        point: position of the cause; None = that of the longest wait.
         culprits: all ranks to blame.
     """
     groups = job.survey.groups
@@ -64,7 +64,7 @@ def timeline(job: JobState, point: Point | None, culprits: Collection[int]) -> d
 
 
 def point_of(job: JobState, group: GroupKey, position: int) -> Point | None:
-    """Return the recorder that has this position: a call differs or is pending there."""
+    """Return a position by the recorder in which a call differs or is pending there; None for an unknown group."""
     groups = job.survey.groups
     same_group = (group.name, group.desc or "undefined")
     keys = [key for key in sorted(groups) if (key.name, key.desc or "undefined") == same_group]
@@ -80,7 +80,7 @@ def _row(line: Line, calls: list[Call], middle: int) -> list[dict[str, Any]]:
             "position": call.seq,
             "op": call.user_op or call.wire.op,
             "signature": call.described.text.partition(" ")[2],
-            # Of an asynchronous call the ring records only the start, unless later ones came after it in order.
+            # The ring only records the start of an asynchronous call, unless later ones completed.
             "state": "completed"
             if call.done or call.seq <= line.done
             else ("issued", "pending")[call.completion_known],
@@ -178,7 +178,7 @@ class Stall(Struct):
         yield (self.straggler.rank,) if self.straggler else ()
 
     def _points(self) -> Iterator[Point]:
-        """Yield the positions of the causes, in the order of cause and effect."""
+        """Yield the positions of the causes, those that explain others first."""
         for divergence in self.divergences:
             if divergence.position and (point := point_of(self.job, divergence.key, divergence.position)):
                 yield point
@@ -201,7 +201,7 @@ def explain(evidence: Evidence, divergence: Divergence | None = None) -> Stall:
 
     Args:
         evidence: of the job.
-        divergence: the one of a job whose ranks' calls are known to their very end, as in a simulation.
+        divergence: the first difference between complete programs, as of a simulated job; None = find divergences.
     """
     job = job_state.build(evidence)
     if evidence.doubt:  # Exceptions and signals do not require a comparison of ranks.

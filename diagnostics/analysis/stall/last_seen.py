@@ -21,7 +21,7 @@ class LastSeen(Struct, frozen=True):
 def last_seen(job: JobState, rank: int) -> LastSeen | None:
     """Return the latest call of a rank; None if none was recorded.
 
-    When two recorders hold the same call, the one that knows its line is preferred.
+    If two recorders hold the same call, the one with its line is preferred.
     """
     record = job.survey.ranks.get(rank)
     if record is None or record.last is None:

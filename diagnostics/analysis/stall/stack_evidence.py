@@ -1,5 +1,5 @@
-"""Ranks at different places where no recorder holds calls, from tracebacks of timeouts and from stacks alone. These do
-not show earlier calls; they can only prove that a host is blocked outside any collective.
+"""Compares the places of ranks without recorded calls, from tracebacks of timeouts and from stacks. These do not show
+earlier calls: they can only prove that a host is blocked outside of collectives, or which lines differ.
 """
 
 from collections import defaultdict
@@ -65,10 +65,10 @@ class HostOutside(Struct, frozen=True):
 
 
 def by_stacks(job: JobState) -> Divergence | HostOutside | None:
-    """Compare where the ranks stand; None where dumps hold calls or where ranks are gone.
+    """Compare the places of the ranks; return None if their calls were recorded or if a rank is gone.
 
-    Two lines differ for a reason that only the program's text tells. It has to be older than the stack, and the rank to
-    have waited there until its timeout: whose connection was closed may have come there afterwards.
+    Only the source shows why two lines differ. It must be older than the stack, and the rank must have waited there
+    until its timeout: a rank whose connection was closed may have reached the line afterwards.
     """
     ahead = _one_call_ahead(job)
     if (job.any_calls() and not ahead) or any(end.gone for end in job.endings.values()):
@@ -91,11 +91,11 @@ def by_stacks(job: JobState) -> Divergence | HostOutside | None:
 
 
 def communicating(job: JobState, ahead: Collection[int] = ()) -> dict[int, InCollective]:
-    """Return the call that each rank is in, from the error by which it gave up on a peer, else from its last stack.
+    """Return the call that each rank is in, from the error with which it gave up on a peer, else from its last stack.
 
     Args:
         job: of any kind.
-        ahead: ranks whose stacks count also where they communicate in C++.
+        ahead: ranks whose stacks also count if they communicate in C++.
     """
     inside: dict[int, InCollective] = {}
     for rank, end in job.endings.items():
@@ -112,9 +112,9 @@ def communicating(job: JobState, ahead: Collection[int] = ()) -> dict[int, InCol
 
 
 def compared(inside: Mapping[int, InCollective], world: int) -> Divergence | None:
-    """Compare the current calls of all ranks, as recorded calls are compared; None if one is not known.
+    """Compare the current calls of all ranks like recorded calls; return None if one is unknown or all are equal.
 
-    Nothing tells their sizes, so calls from two lines count as different.
+    Their sizes are unknown, so calls from two lines count as different.
     """
     lines = list(_ranks_at(inside).values())
     if len(inside) < world or len(lines) < 2 or not all(place.stack for place in inside.values()):
@@ -125,7 +125,7 @@ def compared(inside: Mapping[int, InCollective], world: int) -> Divergence | Non
         described = Described(Wire(operation(place.op), (number,), ()), place.op)
         return Call(_KEY, _UNKNOWN, described, False, place.time_s, stack=place.stack)
 
-    # Stages of a pipeline have a branch each for one step: beside ranks that stand elsewhere they are one side.
+    # The stages of a pipeline are in branches of one step; compared with ranks elsewhere they are one side.
     joined: list[list[int]] = []
     for ranks in lines:
         same = next((side for side in joined if source_branches(call(side[0]), call(ranks[0]))), None)
@@ -145,10 +145,10 @@ def _ranks_at(inside: Mapping[int, InCollective]) -> dict[tuple[str, Frame | Non
 
 
 def _told_by_text(divergence: Divergence) -> bool:
-    """Return whether the program's text explains why the lines differ, so that the order need not be guessed.
+    """Return whether the source explains why the lines differ, so that the order need not be guessed.
 
-    Who is behind the loop tells it only if each call is made on the way: calls in a branch may have met others of the
-    peers for a while, so that the ranks have parted long before.
+    A call after the loop does so only if neither call is in a branch: calls in a branch may have matched others of the
+    peers for a while, so that the ranks may have diverged long before.
     """
     names, calls = {term.name for term in divergence.explanation.terms}, (divergence.majority, divergence.minority)
     is_told = bool({"source branches", "source one rank"} & names) or names >= OCCASIONAL

@@ -18,8 +18,8 @@ LATE_S = 0.2  # A rank that arrives this long after the previous one is late.
 TIMES = 3  # Late arrivals, or one of `ONCE_S`, required for a straggler.
 ONCE_S = 10.0  # As long as a wait that counts as a stall (`job_state.STALL_S`).
 NEVER_BACK = 3
-"""A rank that is late once and then comes as late, at once, to each of at least so many positions to the end of the
-record has not been waited for: its clock was set. Two positions may be what its peers had already queued."""
+"""If a rank is late once and equally late at this many positions up to the end of the record, its peers did not wait
+for it: its clock was set. Two positions may be calls that its peers had already enqueued."""
 SHARE_OF_TIME = 0.25  # Fraction of the recorded time that others lost by waiting for it.
 SHARE_OF_LATE = 0.8  # Fraction of all time lost that was lost to this rank.
 ENOUGH = 5  # Minimum samples of a rank's main thread at a place: half a second there.

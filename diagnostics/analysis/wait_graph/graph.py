@@ -23,7 +23,7 @@ class Operation(NamedTuple):
 
 
 class Cycle(Struct, frozen=True):
-    """A cycle of ranks, each of which waits for another one of them."""
+    """A strongly connected component of the graph: ranks that wait for each other, and the operations between them."""
 
     ranks: tuple[int, ...]
     operations: tuple[Operation, ...]
@@ -46,7 +46,7 @@ class WaitGraph(Struct):
     of_rank: dict[int, list[Operation]] = field(default_factory=dict)
 
     def waited_for(self) -> set[int]:
-        """Ranks that somebody waits for."""
+        """Return the ranks that others wait for."""
         return {rank for ranks in self.absent.values() for rank in ranks}
 
     def blockers(self, rank: int) -> list[Operation]:
@@ -54,11 +54,11 @@ class WaitGraph(Struct):
         return [operation for operation in self.of_rank.get(rank, []) if self.absent.get(operation)]
 
     def roots(self) -> tuple[int, ...]:
-        """Ranks that others wait for and that wait for nobody themselves."""
+        """Return the ranks that others wait for and that wait for no rank themselves."""
         return tuple(sorted(rank for rank in self.waited_for() if not self.blockers(rank) and rank not in self.unknown))
 
     def reaching(self, roots: Iterable[int]) -> set[int]:
-        """Ranks that wait, directly or through others, for one of `roots`."""
+        """Return the ranks that wait, directly or through others, for one of `roots`."""
         blocked_by: dict[int, list[Operation]] = {}
         for operation, ranks in self.absent.items():
             for rank in ranks:
@@ -76,7 +76,7 @@ class WaitGraph(Struct):
         return seen
 
     def cycles(self) -> list[Cycle]:
-        """Circles of ranks that wait for each other, smallest rank first; one for each knot."""
+        """Return the strongly connected components of ranks that wait for each other, smallest rank first."""
         names: dict[Operation, int] = {}
         edges: dict[int, list[int]] = {}
         for operation, absent in self.absent.items():

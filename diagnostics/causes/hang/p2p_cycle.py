@@ -66,7 +66,11 @@ def _otherwise(stall: Stall, waits: bool) -> Finding | None:
 
 
 def finding(stall: Stall, case: PointToPoint, facts: Facts) -> Finding:
-    """Return the finding about a circular wait, with a cause's facts; in a pipeline only the smaller side is blamed."""
+    """Return the finding about a circular wait, with a cause's facts.
+
+    The culprits are the ranks that wait in messages, or the one that left some out; in a pipeline, those in other calls
+    if they are fewer.
+    """
     job, cycle, others = stall.job, case.cycle, tuple(rank for rank, _ in case.elsewhere)
     culprits = tuple(rank for rank, _ in case.calls) if case.left_out is None else case.left_out[:1]
     culprits = others if case.scheduled and 0 < len(others) < len(case.calls) else culprits

@@ -13,7 +13,7 @@ from diagnostics.contract.strategy_traits import strategy_traits
 
 _HEALTHY = max(SHARE, 0.05)  # Share of the step below which exposed transfer is healthy, whatever the ratio.
 _NEAR_BOUND = 0.7  # Share of the attainable overlap from which a schedule counts as good.
-_BEYOND = 1.5  # Ratio of transfer to compute from which transfer is the bound, even with a good schedule.
+_BEYOND = 1.5  # Ratio of transfer to compute on a device from which transfer is the bound, whatever the schedule.
 _CPU_BEYOND = 2.0
 """The ratio on CPU, which is higher as transfers and compute compete for cores and both appear longer."""
 _FILLS = 0.5

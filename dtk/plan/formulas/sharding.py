@@ -84,7 +84,7 @@ class Sharded(Holding):
         return [*self.reduced, *waiting]
 
     def before_forward(self, unit: int) -> None:
-        """Gather, and prefetch if a depth is set: without one, no prefetch starts from the host."""
+        """Gather, and prefetch if the depth is above 1: otherwise no prefetch starts from the host."""
         self._unshard(unit)
         self._wait(unit, forward=True)
         depth = 0 if unit == ROOT else self.config.strategy.prefetch_depth
@@ -92,7 +92,7 @@ class Sharded(Holding):
             self._unshard(ahead)
 
     def after_forward(self, unit: int) -> None:
-        """Free gathered parameters, except those kept until backward, which needs the root unit first."""
+        """Free gathered parameters if the unit is resharded; the root unit is kept, as backward needs it first."""
         if unit == ROOT:
             self._free_copied_out()
         elif self.config.strategy.reshard_after_forward:
@@ -102,7 +102,7 @@ class Sharded(Holding):
             self.gathered.pop(unit).drop()
 
     def before_backward(self, unit: int) -> None:
-        """Gather again, and prefetch earlier units; only a backward in a pipeline frees the root unit."""
+        """Gather again, and prefetch earlier units. Only another backward in a pipeline frees the root unit earlier."""
         self._unshard(unit)
         self._wait(unit, forward=False)
         # While the head's gradients are computed, the last unit of blocks is gathered.
@@ -144,7 +144,7 @@ class Sharded(Holding):
             self.reducing = None
 
     def gradient(self, name: str, gradient: Buffer) -> None:
-        """Keep the whole gradient until its unit is reduced."""
+        """Keep the whole gradient until its unit is reduced; those of later micro-batches are added to it."""
         block, apart = block_of(name), bool(self.shape.experts) and ".experts." in name
         unit = ROOT if block is None else self.unit(block, apart)
         gradients = self.unsharded.setdefault(unit, {})
