@@ -119,7 +119,7 @@ class Layers:
         return out
 
     def join(self, x: Value, copies: bool, sums: bool = False) -> Value:
-        """Gather the ranks' parts; non-contiguous parts are copied once more (`copies`).
+        """Gather the parts of all ranks.
 
         Non-contiguous parts are copied once more (`copies`); with `sums` backward reduce-scatters the gradient instead
         of slicing it.

@@ -96,7 +96,7 @@ def lines(
 
 
 def ring_bytes(op: str, size_bytes: int, ranks: int) -> int:
-    """Return the bytes that one rank sends by the ring algorithm (Patarasuk & Yuan 2009, "Bandwidth optimal all-reduce").
+    """Return the bytes that a rank sends by the ring algorithm (Patarasuk & Yuan 2009, "Bandwidth optimal all-reduce").
 
     With S bytes in the full buffer and n ranks: 2 S (n-1)/n for an all_reduce, S (n-1)/n for an all_gather, a
     reduce_scatter or (pipelined, on average over the ranks) a broadcast. Receiving a message sends nothing.
