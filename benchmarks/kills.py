@@ -158,6 +158,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1e9, help="stop after so long; a later call continues")
     parser.add_argument("--folder", type=Path, default=Path("kills"))
     parser.add_argument("--seed", default="1", help="of the random moments")
+    parser.add_argument("--kinds", nargs="+", choices=sorted({*KINDS}), default=KINDS, help="what is killed, in turns")
     parser.add_argument("--cold", action="store_true", help="start every process anew, imports and all")
     chosen = parser.parse_args()
     if not chosen.cold:
@@ -177,7 +178,7 @@ def main() -> int:
     for number in range(len(done), chosen.kills):
         if time.monotonic() > ends_s:
             break
-        kind, whom, why = KINDS[number % len(KINDS)], WHOM[number % len(WHOM)], ""
+        kind, whom, why = chosen.kinds[number % len(chosen.kinds)], WHOM[number % len(WHOM)], ""
         shutil.rmtree(folder / "kill", ignore_errors=True)
         try:
             moments = random.Random(f"{chosen.seed}/{number}")
