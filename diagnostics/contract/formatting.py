@@ -9,6 +9,8 @@ from diagnostics.contract.secrets import masked_text
 
 RUNS_SHOWN = 12  # Maximum number of rank ranges (`0-7`) in a list.
 _NOISE_S = 1e-12  # Rounding error of sums of times, in seconds.
+COMMUNICATION = re.compile(r"([a-z][a-z_]{2,30}) (\d{1,15}) B (\S{1,60})")
+"""Name of dtk's communication regions: `all_reduce 2378752 B dp`."""
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -59,6 +61,12 @@ def bytes_text(value: float) -> str:
     while abs(size) >= 1024 and unit < len(_UNITS) - 1:
         size, unit = size / 1024, unit + 1
     return f"{size:.0f} {_UNITS[unit]}" if unit == 0 or abs(size) >= 1000 else f"{size:.3g} {_UNITS[unit]}"
+
+
+def region_text(region: str) -> str:
+    """Format the name of an open region: `all_gather of 774 KiB over dp_shard` for a collective, others unchanged."""
+    call = COMMUNICATION.fullmatch(region)
+    return f"{call[1]} of {bytes_text(int(call[2]))} over {call[3]}" if call else region
 
 
 def seconds_text(value_s: float) -> str:

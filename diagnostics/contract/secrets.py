@@ -14,7 +14,15 @@ _BEFORE_KEY = re.compile(
     r"session|shared|signing|ssh|storage|subscription"
 )
 _PASSWORD = re.compile(r"(?:password|passwd|passphrase|apikey)$", re.IGNORECASE)
-_BEFORE_PASS = re.compile(r"admin|db|database|ftp|ldap|login|mail|mongo|mysql|pg|postgres|redis|root|smtp|ssh|user")
+_BEFORE_PASS = re.compile(
+    r"admin|db|database|docker|elastic|ftp|git|grafana|http|kafka|key|ldap|login|mail|mongo|mqtt|mysql|pg|postgres|proxy|"
+    r"rabbitmq|redis|registry|root|smtp|ssh|sudo|user|vpn|wifi"
+)
+_NO_PASSWORD = re.compile(
+    r"""["']?(?:[+-]?\d[\d.,/%+-]{0,40}[a-z]{0,2}|true|false|none|null|off|yes|all|any|passed|failed|forward|backward|fwd|bwd|
+    train|eval)(?![^\s"'&,;{}()\[\]])""",
+    re.IGNORECASE | re.VERBOSE,
+)  # Values of `pass=` that count something, switch something or name a pass.
 _MODEL_TOKEN = re.compile(r"bos|cls|end|eos|first|image|last|mask|new|next|pad|per|sep|special|start|unk")
 """`pad_token` is a tokenizer's key."""
 _HARMLESS_END = re.compile(r"dir|file|folder|id|length|names?|path|type")  # `token_file` is the path of a secret.
@@ -33,7 +41,12 @@ _HEADER = re.compile(
     | cookie["']?:\s{0,4} | (?<=[?&])(?:[\w-]{0,20}-)?sig(?:nature)?= )[^\s"'<>&;]+""",
     re.IGNORECASE | re.VERBOSE,
 )  # The last ones are parameters of pre-signed storage URLs.
-_RANDOM = re.compile(r"""["']?(?=[\w.~+/=-]{0,40}\d)(?=[\w.~+/=-]{0,40}[A-Za-z])[\w.~+/=-]{20}""")
+_RANDOM = re.compile(r"""["']?(?=[\w.~+/=%-]{0,40}\d)(?=[\w.~+/=%-]{0,40}[A-Za-z])[\w.~+/=%-]{20}""")
+_LOGIN = re.compile(
+    r"""(?<![\w-])((?:-[sSkLfi]{0,6}u|--(?:proxy-)?user)(?:=|["']?,?\s{1,4})(["'])?([\w.@+-]{1,64}):)
+    (?!\d+(?:\W|$) | \3\b | [/.~])(?<!\.py:)(?(2)[^"'\n]+|[^\s"',]+)""",
+    re.VERBOSE,
+)  # Not a user and a group (`docker run -u 1000:1000`), nor a host and a path (`rsync -u host:/data`).
 _NAME = re.compile(
     r"""(?<![\w.-])(?:
       (-{0,2}[A-Za-z_][\w.-]*+) (["']?\s{0,4}[=:]\s{0,4})
@@ -44,8 +57,13 @@ _VALUE = re.compile(r"""(?!(?:None|null)\b|\*\*\*)(?:"[^"]*"|'[^']*'|[^\s"'&,;{}
 _OVERRIDE = re.compile(r"[+~]*([\w.@/-]+)=(.+)", re.DOTALL)
 
 
-def is_secret(name: str) -> bool:
-    """Return whether the value of a name (`WANDB_API_KEY`, `model.arguments.dbPassword`) is a secret."""
+def is_secret(name: str, value: object = "") -> bool:
+    """Return whether the value of a name (`WANDB_API_KEY`, `model.arguments.dbPassword`) is a secret.
+
+    Args:
+        name: of a variable, a key or an option.
+        value: begin of the value, which decides for names that are not always secret: `pass`, `CUDA_PASS`, `sig`.
+    """
     if name.lstrip("-+").startswith("launcher.secrets."):  # Names of Kubernetes secrets.
         return False
     words = [word.lower() for word in _WORDS.findall(name.rpartition(".")[2])]
@@ -55,7 +73,12 @@ def is_secret(name: str) -> bool:
     if words[-1] in ("token", "auth", "pat"):
         return not _MODEL_TOKEN.fullmatch(before)
     if words[-1] == "pass":
-        return bool(_BEFORE_PASS.fullmatch(before))
+        if _BEFORE_PASS.fullmatch(before):
+            return True
+        is_pass = before and not name.isupper()  # `fusion_pass`
+        return value != "" and not is_pass and _NO_PASSWORD.match(str(value)) is None
+    if words[-1] in ("sig", "signature"):
+        return bool(_RANDOM.match(str(value)))
     if words[-1] == "key" and (_BEFORE_KEY.fullmatch(before) or (before and name.isupper())):
         return True
     return any(map(_ALWAYS.fullmatch, words)) or words[-1].endswith(("password", "passwd"))
@@ -67,7 +90,7 @@ def masked(value: Any, name: str = "") -> Any:
         return value if name == "secrets" else {key: masked(item, str(key)) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(_masked_item(item, value[n - 1] if n else None, name) for n, item in enumerate(value))
-    if isinstance(value, str | int) and not isinstance(value, bool) and value != "" and is_secret(name):
+    if isinstance(value, str | int) and not isinstance(value, bool) and value != "" and is_secret(name, value):
         return MASK
     return masked_text(value) if isinstance(value, str) else value
 
@@ -80,12 +103,16 @@ def masked_text(text: str) -> str:
     if "PRIVATE KEY" in text:
         text = _PEM.sub(rf"\1 {MASK}", text)
     text = _HEADER.sub(rf"\1{MASK}", text)
+    text = _LOGIN.sub(rf"\1{MASK}", text)
     pieces, at = [], 0
     for match in _NAME.finditer(text):
         name, between = match[1] or match[3], match[2] or match[4]
         prose = ":" in between and not {"_", "-", "."} & {*name} and not _PASSWORD.search(name)  # `unexpected token: }`
+        prose = prose and (between[0] == ":" or name.lower().endswith("token"))  # `"secret": "..."` is data.
         prose = prose and not _RANDOM.match(text, match.end())
-        if match.start() >= at and not prose and is_secret(name) and (value := _VALUE.match(text, match.end())):
+        if match.start() < at or prose or not is_secret(name, text[match.end() : match.end() + 60]):
+            continue
+        if value := _VALUE.match(text, match.end()):
             pieces += [text[at : value.start()], MASK]
             at = value.end()
     return "".join([*pieces, text[at:]]) if pieces else text
@@ -97,8 +124,10 @@ def _masked_item(item: Any, before: Any, name: str) -> Any:
         override = _OVERRIDE.fullmatch(item)
         if override is not None and override[1].startswith("launcher.secrets"):
             return item
-        if override is not None and is_secret(override[1]):
+        if override is not None and is_secret(override[1], override[2]):
             return f"{item[: override.start(2)]}{MASK}"
-        if isinstance(before, str) and before.startswith("-") and "=" not in before and is_secret(before):
-            return MASK
+        if isinstance(before, str) and before.startswith("-") and "=" not in before:
+            if is_secret(before, item):
+                return MASK
+            item = _LOGIN.sub(rf"\1{MASK}", f"{before} {item}")[len(before) + 1 :]
     return masked(item, name)

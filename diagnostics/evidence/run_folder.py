@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from diagnostics.contract.artifacts import NewerSchemaError, RunPaths, Status, read_heartbeat, read_status
-from diagnostics.contract.files import MOST_BYTES
+from diagnostics.contract.artifacts import NewerSchemaError, RunPaths, Status, as_status, read_heartbeat
+from diagnostics.contract.files import MOST_BYTES, read_json
 from diagnostics.evidence import safe_yaml
 from diagnostics.evidence.limits import Limits, small_json, whole
 from diagnostics.evidence.logs.lines import LineReader
@@ -105,14 +105,14 @@ def failure_error(status: Status | None) -> RankError | None:
 def damaged(file: str, why: Exception | str) -> Problem:
     """Return the problem of a record of a run that cannot be read."""
     reason: Literal["damaged", "newer"] = "newer" if isinstance(why, NewerSchemaError) else "damaged"
-    return Problem("run", file, "damaged_record", reason=reason, figures={"why": _short(why)})
+    return Problem("run", file, f"{reason}_record", reason=reason, figures={"why": _short(why)})
 
 
 def _status(paths: RunPaths, problems: list[Problem]) -> Status | None:
     try:
         if paths.status.is_symlink():
             raise ValueError("not a status record")
-        return read_status(paths.status)
+        return as_status(read_json(paths.status), "it")
     except FileNotFoundError:
         problems.append(Problem("run", "status.json", "no_status"))
     except (OSError, ValueError, RecursionError) as problem:

@@ -57,7 +57,7 @@ def without_cause(
     if failure := recorded_failure(evidence.run):
         return filled(_TEXTS["failed"], {"reason": failure}), ""
     if not trouble and evidence.run is not None and not evidence.run.state:
-        return "the run folder has no readable status.json, so how the run ended is not known", ""
+        return "there is no status.json that this dtk can read, so how the run ended is not known", ""
     if logs := next((fact.fields["logs"] for fact in evidence.facts if fact.kind == "nothing_known"), 0):
         return f"no line of {counted(logs, 'log')} reports a known problem, which does not show that there was none", ""
     inits = {(fact.file, fact.fields["comm_rank"]): fact for fact in evidence.facts if fact.kind == "nccl_init"}

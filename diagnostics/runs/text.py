@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from diagnostics.contract.formatting import clean
+from diagnostics.contract.formatting import clean, region_text
 from diagnostics.contract.invocation import command, override, typed
 from diagnostics.contract.secrets import masked
 from diagnostics.runs.find import Details, Run
@@ -99,7 +99,7 @@ def _heading(run: Details) -> list[str]:
     failure = status.failure if status else None
     if failure is not None:
         where = f" at step {clean(failure.step)}" if failure.step is not None else ""
-        where += f" in {clean(failure.region)}" if failure.region else ""
+        where += f" in {clean(region_text(failure.region))}" if failure.region else ""
         lines.append(f"failure   rank {clean(failure.rank)}{where}: {clean(failure.reason)}")
         if failure.victims:
             lines.append(f"victims   ranks {clean(', '.join(map(str, failure.victims)))}")

@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
     from dtk.compare.limits import check_limits, limit_text, parse_limit
     from dtk.compare.report import document
     from dtk.compare.steps import WARMUP_STEPS
-    from dtk.runs.find import find
+    from dtk.runs.find import find, matching
 
     if arguments.html and arguments.html != PAGE and arguments.html.is_dir():  # `--html RUN` without a FILE.
         arguments.runs, arguments.html = [*arguments.runs, str(arguments.html)], PAGE
@@ -37,10 +37,11 @@ def run(arguments: argparse.Namespace) -> int:
     first = 0  # Number of folders that the first name expands to.
     with Progress(after_s=AFTER_S) as progress:
         options = Options(warmup_steps=warmup_steps, loss_tolerance=arguments.loss_tolerance, progress=progress.say)
-        for name in names:  # A folder that contains runs expands to all of them.
-            path = Path(name)
-            inside = runs_in(path) if name and path.is_dir() and not is_run(path) else ()
-            folders += [path / run for run in inside] or [find(name)]
+        for name in names:  # A pattern expands as in a shell, and a folder that contains runs to all of them.
+            for one in matching(name):
+                path = Path(one)
+                inside = runs_in(path) if one and path.is_dir() and not is_run(path) else ()
+                folders += [path / run for run in inside] or [find(one)]
             first = first or len(folders)
         comparison = compare(folders, options)
     limits = check_limits(comparison, folders[:first], arguments.fail_if) if arguments.fail_if else []

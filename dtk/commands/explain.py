@@ -1,10 +1,14 @@
-"""`dtk explain`: describes a cause, a configuration key, a strategy or an option of a group. Never imports torch."""
+"""`dtk explain`: describes a cause, a family of causes, a configuration key, a group, a strategy or an option.
+
+Never imports torch.
+"""
 
 import argparse
 import shutil
 import textwrap
 from collections.abc import Iterator
 
+from diagnostics.contract.formatting import counted
 from diagnostics.contract.suggest import did_you_mean
 from dtk.config.folders import conf_folder, groups
 from dtk.config.help import description
@@ -42,9 +46,12 @@ def _matching(name: str, everything: list[Rows]) -> list[Rows]:
 
 def _causes() -> Iterator[Rows]:
     from diagnostics.causes import registry
+    from diagnostics.causes.families import family, traits
     from diagnostics.report.overview import OUTCOMES
 
+    families: dict[str, list[str]] = {}
     for cause in registry.built_in():
+        families.setdefault(family(cause.id), []).append(f"{cause.id}: {cause.title}")
         explained = ", ".join(dict.fromkeys(other for entry in cause.explained_by for other in entry.causes))
         yield [
             (cause.id, cause.title),
@@ -54,12 +61,16 @@ def _causes() -> Iterator[Rows]:
             ("explained by", explained),
             ("source", cause.source),
         ]
+    for name, causes in families.items():
+        yield [(name, f"{counted(len(causes), 'cause')} of {traits(name).title}"), *(("cause", one) for one in causes)]
 
 
 def _options() -> Iterator[Rows]:
     from dtk.strategies.registry import CONFIG_TYPES
 
     for group, options in groups([conf_folder()]).items():
+        listed = [("option", f"{group}={option}: {description(path)}") for option, path in options.items()]
+        yield [(group, f"{counted(len(options), 'option')} of the configuration group"), *listed]
         for option, path in options.items():
             rows = [(f"{group}={option}", description(path))]
             if group == "strategy" and option in CONFIG_TYPES:

@@ -58,7 +58,7 @@ def search_path(config_dir: Path | None) -> list[Path]:
             raise DtkError(f"--config-name {folder.stem}", f"there is no {folder}", "name its folder by --config-dir")
         folder = folder.parent
     if not folder.is_dir():
-        raise DtkError(f"--config-dir {config_dir}: there is no such folder")
+        raise DtkError(f"the configuration folder {config_dir}: there is no such folder")
     return [folder, own]
 
 

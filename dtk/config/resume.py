@@ -2,12 +2,14 @@
 
 import contextlib
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diagnostics.contract.artifacts import RunPaths, complete_checkpoints, read_status
+from diagnostics.contract.artifacts import NewerSchemaError, RunPaths, complete_checkpoints, read_status
+from diagnostics.contract.invocation import typed
 from diagnostics.contract.origins import at_key
 from diagnostics.evidence.run_folder import last_attempt
 from diagnostics.runs.find import RUNS, NoSuchRunError, find_run
@@ -46,13 +48,17 @@ def resume(composed: Composed, config_dir: Path | None, *, trust: bool = False) 
     if not run.exists() and run.parent == Path.cwd():  # Not a path, but `last` or the beginning of a run id.
         with contextlib.suppress(NoSuchRunError):
             run = find_run(run.name, Path(composed.config.runs_folder))
+    run = _of_checkpoint(run)
     paths = RunPaths(run)
     option = f"resume={paths.root}"
     check_owner(paths.root, option, trust=trust)
     check_entries(paths.root, option, trust=trust)
     stored = read_stored(paths, option)
     with contextlib.suppress(OSError, ValueError, AttributeError):  # Not the record of a run that can continue.
-        status, manifest = read_status(paths.status), mapping(str(paths.manifest), [])
+        try:
+            status, manifest = read_status(paths.status), mapping(str(paths.manifest), [])
+        except NewerSchemaError as error:
+            raise DtkError(f"{option} was written by a newer dtk", fix="upgrade dtk") from error
         if status.state == "running" and (pid := manifest.get("pid")) != os.getpid() and still_runs(manifest):
             # Two launches in one folder would overwrite each other.
             what = f"the run {paths.root.name} is still running (process {pid})"
@@ -75,12 +81,30 @@ def resume(composed: Composed, config_dir: Path | None, *, trust: bool = False) 
     return Resumed(again, paths, next_attempt(paths))
 
 
+def _of_checkpoint(path: Path) -> Path:
+    """Return the run of a path that may be its newest checkpoint, from which a run continues anyway.
+
+    Raises:
+        DtkError: the checkpoint is not the newest: later ones and their metrics would be overwritten.
+    """
+    paths = RunPaths(path.parent.parent)
+    if path.parent != paths.checkpoints or path not in (complete := complete_checkpoints(paths)):
+        return path
+    if path != complete[-1]:
+        later = str(typed(paths.checkpoints / "later"))
+        newer = [str(typed(folder)) for folder in complete[complete.index(path) + 1 :]]
+        why = f"{complete[-1].name} is newer, and a run continues from its newest checkpoint"
+        aside = f"{shlex.join(['mkdir', later])} && {shlex.join(['mv', *newer, later])}"
+        raise DtkError(f"resume={path}", why, f"set aside what is newer: {aside}")
+    return paths.root
+
+
 def _refuse_other_experiment(before: dict[str, Any], now: dict[str, Any], new: list[str]) -> None:
     """Reject an override that changes a fixed key; one that repeats the run's value is accepted."""
-    typed = [override.lstrip("+~").split("=")[0] for override in new]
+    given = [override.lstrip("+~").split("=")[0] for override in new]
     for fixed in FIXED:
         if changed := [
-            key for key in typed if f"{key}.".startswith(f"{fixed}.") and at_key(before, key) != at_key(now, key)
+            key for key in given if f"{key}.".startswith(f"{fixed}.") and at_key(before, key) != at_key(now, key)
         ]:
             why = "it would be another experiment"
             raise DtkError(f"{max(changed, key=len)} cannot change in a resumed run", why, "start a new run for it")
@@ -113,8 +137,8 @@ def _as_data(stored: Stored, new: list[str], config_dir: Path | None, option: st
     """Return the stored configuration with overrides applied; code and folders in it must be confirmed by the user."""
     stored.plain["allow_targets"] = []
     again = change(stored, new, config_dir)
-    typed = [*own, *(parse(text).key_or_group.lstrip("+") for text in new)]
-    refuse_stored_code(stored.plain, again.plain, typed, option)
+    given = [*own, *(parse(text).key_or_group.lstrip("+") for text in new)]
+    refuse_stored_code(stored.plain, again.plain, given, option)
     return again
 
 

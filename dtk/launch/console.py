@@ -11,7 +11,7 @@ from pathlib import Path
 
 from diagnostics.contract.artifacts import Failure, RunPaths
 from diagnostics.contract.files import open_regular
-from diagnostics.contract.formatting import clean
+from diagnostics.contract.formatting import clean, region_text
 from diagnostics.contract.invocation import typed
 from dtk.launch.blame import find_failure
 
@@ -58,7 +58,7 @@ class Console:
     def failure(self, failure: Failure, state: str, paths: RunPaths) -> None:
         """Print five lines: which rank, what, where, which other ranks it took down, which log."""
         where = [f"step {failure.step}"] if failure.step is not None else []
-        where += [f"region {failure.region}"] if failure.region else []
+        where += [f"region {region_text(failure.region)}"] if failure.region else []
         who = f": rank {failure.rank}{' failed first' * (state != 'hung')}" if failure.rank >= 0 else ""
         self.line(f"{state.upper()}{who}", 31)
         self.line(f"  what   {failure.reason}")

@@ -1,5 +1,6 @@
 """Finds the run that was named, and checks that it can be used. Shared by all commands that take a RUN."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from diagnostics.contract.formatting import clean
@@ -20,6 +21,16 @@ def find(name: str, folder: Path = RUNS) -> Path:
         return find_run(name, folder)
     except NoSuchRunError as error:
         raise DtkError(clean(error), fix=f"{command('ls')} lists the runs") from error
+
+
+def matching(name: str, folder: Path = RUNS) -> list[str]:
+    """Return the folders that a pattern such as `*ddp*` matches, here or in `folder`; any other name as it is."""
+    for path in (Path(name), folder / name) if set("*?[") & {*name} and not Path(name).exists() else ():
+        with suppress(OSError, ValueError):  # It is no valid pattern.
+            matches = Path(path.anchor).glob(str(path.relative_to(path.anchor)))
+            if folders := sorted(str(match) for match in matches if match.is_dir()):
+                return folders
+    return [name]
 
 
 def find_readable(name: str, folder: Path = RUNS) -> Run:

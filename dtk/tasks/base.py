@@ -66,6 +66,8 @@ class Task(ABC):
     def metrics(self, output: Any, targets: Any) -> Sums:
         """Return name -> (sum, count) for every name of `metric_names`; the metric is their quotient.
 
+        A metric whose counts add up to 0 is undefined: it is not reported.
+
         Args:
             output: output of the model, without gradients.
             targets: targets of the batch.

@@ -108,13 +108,15 @@ class Classification(LanguageModeling):
 
 
 class ImageClassification(Classification):
-    """Image classification, with top-5 accuracy."""
+    """Image classification, with top-5 accuracy where there are more than 5 classes."""
 
     metric_names = ("accuracy", "top5_accuracy")
 
     def metrics(self, output: Any, targets: Tensor) -> Sums:
-        """Return accuracy and top-5 accuracy."""
+        """Return accuracy and top-5 accuracy, which is undefined for 5 classes or fewer: it would always be 100%."""
         logits = logits_of(output)
-        best = logits.topk(min(5, logits.shape[-1]), dim=-1).indices
+        if logits.shape[-1] <= 5:
+            return {**super().metrics(output, targets), "top5_accuracy": (0.0, 0.0)}
+        best = logits.topk(5, dim=-1).indices
         among = (best == targets.unsqueeze(-1)).any(-1).sum()
         return {**super().metrics(output, targets), "top5_accuracy": (among, (targets != IGNORE).sum())}

@@ -57,7 +57,8 @@ def evaluate(config: Config, context: Context, dataset: Dataset, parts: Parts) -
     sums = sum_over_ranks(context, torch.cat([sums.cpu() * context.leads_tokens, of_class * context.leads]))
     names = ["loss", *parts.task.metric_names]
     totals = zip(names, sums[: 2 * len(names)].reshape(-1, 2).tolist(), strict=True)
-    figures = {f"validation_{name}": total / max(count, 1.0) for name, (total, count) in totals}
+    shown = ((name, total, count) for name, (total, count) in totals if count or name == "loss")
+    figures = {f"validation_{name}": total / max(count, 1.0) for name, total, count in shown}
     for name, metric in collected.items():
         value = metric.compute()
         if not isinstance(value, torch.Tensor) or value.numel() != 1:

@@ -262,7 +262,8 @@ class Loop:
         if self.context.rank == 0:
             metrics = ""
             for name in (*self.parts.task.metric_names, *self.parts.task.collected()):
-                value = figures[f"validation_{name}"]
+                if (value := figures.get(f"validation_{name}")) is None:
+                    continue
                 metrics += f"  {name.replace('_', ' ')} "
                 metrics += f"{value:.1%}" if name.endswith("accuracy") else f"{value:.4g}"
             if (classes := self.dataset.classes) and (seen := round(figures["validation_classes"])) < classes:

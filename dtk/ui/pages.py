@@ -14,13 +14,13 @@ from msgspec.structs import replace
 
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.formatting import bytes_text, counted, seconds_text
+from diagnostics.contract.formatting import bytes_text, counted, region_text, seconds_text
 from diagnostics.contract.invocation import command
 from diagnostics.report import document as doc
 from diagnostics.report.measures import Breakdown
 from diagnostics.runs.find import FAILED, Run, list_runs, looks_like_run, read_details
 from diagnostics.runs.planned import planned_and_measured
-from diagnostics.runs.records import mapping
+from diagnostics.runs.records import mapping, read_origins
 from diagnostics.runs.text import COLUMNS, age, cells_of
 from dtk.compare.formatting import number_text
 from dtk.compare.report import where_a_step_goes
@@ -160,7 +160,7 @@ def run_page(folder: Path, identity: str) -> doc.Document:
     lead += [doc.Field("problem", doc.Span(problem, "warn")) for problem in run.problems]
     if step is None:
         traced = any((path / "traces").glob("rank_*"))
-        how = "the traces are being read" if traced else "no trace; record=full profiles some steps"
+        how = "the traces are being read" if traced else _no_trace(paths)
         lead.append(doc.Field("exposed communication", doc.Span(how, "soft")))
     if figures.get("mfu_reason") and figures.get("mfu") is None:
         lead.append(doc.Field("MFU", doc.Span(f"not available: {figures['mfu_reason']}", "soft")))
@@ -250,6 +250,15 @@ def _chart(name: str, points: Sequence[tuple[float, float]], *, is_open: bool) -
     return doc.Fold(f"{_title(name)}: {_text(name, values[-1])}", (plot,), is_open)
 
 
+def _no_trace(paths: RunPaths) -> str:
+    """Return why a run without traces has none."""
+    with suppress(OSError, ValueError):
+        values = read_origins(paths.origins).values
+        if values.get("record.level") == "full":
+            return f"no trace: the profiled steps begin at step {values.get('record.profile_start')}"
+    return "no trace; record=full profiles some steps"
+
+
 def _ranks(present: Sequence[RankNow], *, live: bool) -> doc.Section | None:
     """Return the place of each rank: one row each, or one cell each if there are many."""
     if not present:
@@ -263,7 +272,7 @@ def _ranks(present: Sequence[RankNow], *, live: bool) -> doc.Section | None:
 
     def words(rank: RankNow) -> str:
         inside = f", inside {rank.call}" if rank.call else ""
-        where = f"step {rank.step}, in {rank.region or 'no region'}{inside}"
+        where = f"step {rank.step}, in {region_text(rank.region) or 'no region'}{inside}"
         return f"rank {rank.rank}, {where}, heartbeat {age(rank.quiet_s)} ago"
 
     def table(of: Sequence[RankNow]) -> doc.Table:
@@ -271,7 +280,7 @@ def _ranks(present: Sequence[RankNow], *, live: bool) -> doc.Section | None:
             (
                 f"{rank.rank}",
                 "-" if rank.step is None else f"{rank.step:,}",
-                rank.region or "-",
+                region_text(rank.region) or "-",
                 doc.Cell(f"{age(rank.quiet_s)} ago", tone=tone(rank)),
                 rank.call or "-",
             )

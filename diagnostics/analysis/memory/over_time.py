@@ -7,7 +7,7 @@ from msgspec import Meta, Struct
 
 from diagnostics.analysis.memory import categories
 from diagnostics.analysis.memory.job import JobMemory, RankMemory
-from diagnostics.contract.formatting import seconds_text
+from diagnostics.contract.formatting import region_text, seconds_text
 from diagnostics.evidence.memory.levels import AT, KINDS, MAX_ROWS, RESERVED, UNKNOWN, Row, highest, total
 from diagnostics.evidence.model import Frame
 from diagnostics.evidence.readers.snapshot import SnapshotFile
@@ -40,7 +40,7 @@ class Peak(Struct):
     @property
     def place(self) -> str:
         """Location such as `step 3, backward, at train.py:88 in loss_of`; empty if none was recorded."""
-        parts = ["" if self.step is None else f"step {self.step}", self.region or ""]
+        parts = ["" if self.step is None else f"step {self.step}", region_text(self.region or "")]
         parts += [f"at {self.where.file}:{self.where.line} in {self.where.function}"] if self.where else []
         return ", ".join(filter(None, parts))
 

@@ -14,7 +14,8 @@ from msgspec import Struct, field
 
 from diagnostics.analysis.step_profile.intervals import Interval
 from diagnostics.contract.files import patterns_beside
-from diagnostics.evidence.trace.events import MARKED, Message, collective_word
+from diagnostics.contract.formatting import COMMUNICATION
+from diagnostics.evidence.trace.events import Message, collective_word
 from diagnostics.evidence.trace.model import Spans, Trace
 
 
@@ -162,7 +163,7 @@ def _ranges(trace: Trace) -> dict[int, tuple[list[int], list[_Range]]]:
 def _regions(trace: Trace) -> Iterator[tuple[int, Message]]:
     """Yield the index and message of each of dtk's own communication regions among the marks."""
     for i, name in enumerate(trace.marks.name):
-        if match := MARKED.match(trace.names[name]):
+        if match := COMMUNICATION.fullmatch(trace.names[name]):
             yield i, Message(collective_word(match[1]), int(match[2]), "byte", match[3])
 
 

@@ -12,7 +12,7 @@ from diagnostics.analysis.stall.last_seen import LastSeen
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.causes.declared import Texts
 from diagnostics.contract.findings import EvidenceItem, Facts, Finding, Group, Text, Where, worded
-from diagnostics.contract.formatting import Phrase
+from diagnostics.contract.formatting import Phrase, region_text
 from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.evidence.model import Frame, LogFact
 
@@ -75,7 +75,7 @@ def last_places(last: LastSeen | None) -> tuple[Where, ...]:
     """Return where a rank was last seen, and the call in which a peer waits for it."""
     if last is None or last.call.site is None:
         return ()
-    region = f" (region {last.call.region})" if last.call.region else ""
+    region = f" (region {region_text(last.call.region)})" if last.call.region else ""
     does = says("was_in" if last.inside else "last_called", what=f"{last.call.text}{region}")
     peer: tuple[Where, ...] = ()
     if last.peer_call is not None:

@@ -10,7 +10,7 @@ from diagnostics.analysis.memory.job import PREDICTED_RANKS, JobMemory, Predicti
 from diagnostics.analysis.memory.over_time import NOWHERE
 from diagnostics.causes.declared import Texts
 from diagnostics.contract.findings import Cost, EvidenceItem, Facts, Finding, Where
-from diagnostics.contract.formatting import Phrase, bytes_text, file_name, ranks_spoken
+from diagnostics.contract.formatting import Phrase, bytes_text, file_name, ranks_spoken, region_text
 from diagnostics.evidence.model import Frame
 
 ALMOST_ALL = 0.9
@@ -43,7 +43,7 @@ def peak_items(job: JobMemory) -> tuple[EvidenceItem, ...]:
     if rank is None or rank.curve is None:
         return ()
     step = "" if rank.curve.peak_step is None else f" in step {rank.curve.peak_step}"
-    region = f", {rank.curve.peak_region}" if rank.curve.peak_region not in NOWHERE else ""
+    region = f", {region_text(rank.curve.peak_region)}" if rank.curve.peak_region not in NOWHERE else ""
     detail = TEXTS.phrase("peak", rank=rank.rank, peak=job.curve_peak(rank), step=step, region=region)
     return (EvidenceItem("trace", rank.trace_file, detail),)
 

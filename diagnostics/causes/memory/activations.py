@@ -7,7 +7,7 @@ from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
 from diagnostics.contract.findings import EvidenceItem, Finding
-from diagnostics.contract.formatting import Bytes
+from diagnostics.contract.formatting import Bytes, region_text
 
 _TEXTS = Texts(__file__)
 TIGHT = 0.9  # Share of the device memory from which a peak counts as out of memory.
@@ -42,7 +42,11 @@ def decide(job: JobMemory) -> Finding:
     rows += ["checkpoint"] if run is None else [] if checkpoints else ["override"]
     rows += (["micro_batch"] if half_batch else []) + (["chunked_loss"] if has_logits and not job.size.strategy else [])
     step = curve.peak_step if curve is not None else None
-    at = _TEXTS.phrase("at", step=step, region=curve.peak_region) if curve is not None and step is not None else ""
+    at = (
+        _TEXTS.phrase("at", step=step, region=region_text(curve.peak_region))
+        if curve is not None and step is not None
+        else ""
+    )
     kind, file = rank.history[1:] if curve is None and rank.history is not None else ("trace", rank.trace_file)
     return shared.confirmed(
         job,

@@ -13,7 +13,7 @@ from diagnostics.analysis.memory.over_time import NOWHERE
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
 from diagnostics.contract.findings import EvidenceItem, Finding
-from diagnostics.contract.formatting import Bytes
+from diagnostics.contract.formatting import Bytes, region_text
 from diagnostics.evidence.model import Frame
 
 PARTS = 8  # A convention: parts of a series whose medians are compared, so that noise between neighbours averages out.
@@ -137,10 +137,10 @@ def _confirmed(job: JobMemory, leftovers: list[Leftover]) -> Finding:
             ("usual", kept),
             each=Bytes(worst.per_step_bytes),
             who=shared.rank_names(ranks),
-            at=_TEXTS.phrase("allocated", region=region, place=place) if region else place,
+            at=_TEXTS.phrase("allocated", region=region_text(region), place=place) if region else place,
             total=Bytes(worst.per_step_bytes * steps),
             steps=steps,
-            what=region or shared.spot(worst.site, at_head=False).removeprefix(" at "),
+            what=region_text(region) or shared.spot(worst.site, at_head=False).removeprefix(" at "),
         ),
         confidence=worst.confidence,
         ranks=ranks,
@@ -187,7 +187,7 @@ def _by_allocations(job: JobMemory, rank: RankMemory) -> Leftover | None:
         return None  # Two steps looked like growth, but the whole run does not grow as much.
     shown = "" if region in NOWHERE else region
     row, figures = "seen" if shown else "seen_outside", {"first": min(kept), "last": max(kept), "size": steady[region]}
-    detail = _TEXTS.phrase(row, region=shown, **figures)
+    detail = _TEXTS.phrase(row, region=region_text(shown), **figures)
     confidence = 0.95 if rising or len(kept) > CERTAIN_STEPS else 0.9 if len(kept) == CERTAIN_STEPS else 0.75
     sites = curve.kept_sites.get(region, Counter())
     site = max(sites, key=lambda frame: (sites[frame], frame.file, frame.line), default=None)

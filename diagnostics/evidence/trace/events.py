@@ -83,8 +83,6 @@ _COLLECTIVE = re.compile(
     r"(?<!all_)(?<!all)reduce|send|recv",
     re.IGNORECASE,
 )
-MARKED = re.compile(r"^([a-z][a-z_]{2,30}) (\d{1,15}) B (\S{1,60})$")
-"""dtk's communication regions: `all_reduce 2378752 B dp`."""
 
 
 def collective_word(name: str) -> str:

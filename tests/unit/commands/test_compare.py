@@ -28,6 +28,14 @@ def test_a_folder_stands_for_its_runs_and_a_baseline_comes_first(
     assert order == [["aa", "bb"], ["bb", "aa"]]
 
 
+@pytest.mark.parametrize("pattern", ["b*", "runs/b*", "{}/runs/b*"])
+def test_a_quoted_pattern_is_expanded(pattern: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "[a]a", "--baseline", pattern.format(runs.parent), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [side["runs"][0]["id"] for side in found["variants"]] == ["bb", "aa"]
+    assert main(["compare", "aa", "c*"]) == 2 and 'no run "c*"' in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("limit", "code"), [("slower=50%", 1), ("slower=150%", 0)])
 def test_a_limit_that_is_passed_fails(runs: Path, limit: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "aa", "bb", "--fail-if", limit]) == code

@@ -71,7 +71,7 @@ def test_bash_completes_behind_the_equals_sign(tmp_path):
     ("words", "expected"),
     [
         (["--config-name", "mine"], "--config-name mine: there is no "),
-        (["-cp", "x", "--cfg"], "--config-dir x: there is no such folder"),
+        (["-cp", "x", "--cfg"], "the configuration folder x: there is no such folder"),
         (["--resolve"], "dtk run has no --resolve: the configuration is always resolved - use --cfg"),
         (["--cfg", "hydra"], "--cfg hydra prints nothing"),
         (["hydra.sweeper.params={}"], "use -m with lists, typed or as hydra.sweeper.params of a file"),

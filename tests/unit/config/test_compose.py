@@ -247,7 +247,7 @@ def test_defaults_list_that_names_no_file(own: Path) -> None:
 
 
 def test_missing_own_folder(tmp_path: Path) -> None:
-    assert message(config_dir=tmp_path / "no") == f"--config-dir {tmp_path / 'no'}: there is no such folder"
+    assert message(config_dir=tmp_path / "no") == f"the configuration folder {tmp_path / 'no'}: there is no such folder"
 
 
 def test_sweeps_expand_as_nested_loops() -> None:

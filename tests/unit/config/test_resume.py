@@ -95,6 +95,24 @@ def test_a_damaged_checkpoint_is_named_with_the_way_out(
     assert "to start again from step 1: there is no other" in refusal(run)
 
 
+def test_the_newest_checkpoint_stands_for_its_run(run: RunPaths) -> None:
+    newest = resume(compose([f'resume="{run.checkpoint(6)}"']), None)
+    assert newest.paths == run and newest.composed.config.resume == str(run.root)
+    with pytest.raises(DtkError) as caught:
+        resume(compose([f'resume="{run.checkpoint(4)}"']), None)
+    later = run.checkpoints / "later"
+    line = str(caught.value)
+    assert "step_00000006 is newer" in line and f"mkdir '{later}' && mv '{run.checkpoint(6)}' '{later}'" in line
+    later.mkdir()
+    run.checkpoint(6).rename(later / "step_00000006")
+    assert resume(compose([f'resume="{run.checkpoint(4)}"']), None).paths == run
+
+
+def test_a_run_of_a_newer_dtk_is_refused(run: RunPaths) -> None:
+    write_json(run.status, {"state": "paused", "schema_version": 99})
+    assert refusal(run) == f"resume={run.root} was written by a newer dtk - upgrade dtk"
+
+
 def test_folders_that_only_look_like_checkpoints_and_attempts_count_for_nothing(run: RunPaths) -> None:
     for name in ("step_x", "step_\u0663" * 8, "step_-0000009", "step_9", f"step_{'9' * 200}"):
         shutil.copytree(run.checkpoint(6), run.checkpoints / name)

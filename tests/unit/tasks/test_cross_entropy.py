@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from dtk.errors import DtkError
-from dtk.tasks.cross_entropy import LanguageModeling, logits_of
+from dtk.tasks.cross_entropy import ImageClassification, LanguageModeling, logits_of
 
 LOGITS = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(0))
 TARGETS = torch.tensor([[0, 1, -100], [4, 3, 2]])
@@ -44,3 +44,10 @@ def test_anything_else_is_one_line_that_speaks_of_the_model(output, says):
     with pytest.raises(DtkError, match=says) as error:
         LanguageModeling().loss_sum(output, TARGETS)
     assert "loss.py" not in str(error.value)
+
+
+@pytest.mark.parametrize(("classes", "among"), [(4, (0, 0)), (5, (0, 0)), (6, (1, 2))])
+def test_top5_accuracy_is_undefined_where_it_would_always_be_whole(classes: int, among: tuple[int, int]) -> None:
+    logits = torch.arange(float(classes)).repeat(2, 1)  # The last five classes are the most likely ones.
+    found = ImageClassification().metrics(logits, torch.tensor([0, 1]))
+    assert tuple(map(int, found["top5_accuracy"])) == among and int(found["accuracy"][1]) == 2

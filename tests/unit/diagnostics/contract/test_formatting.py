@@ -19,6 +19,7 @@ from diagnostics.contract.formatting import (
     numbers_text,
     ranks_spoken,
     ranks_text,
+    region_text,
     seconds_text,
     sentence,
     verb,
@@ -165,3 +166,16 @@ def test_names_are_joined_as_in_a_sentence() -> None:
         "a and b",
         "a, b and c",
     ]
+
+
+@pytest.mark.parametrize(
+    ("region", "shown"),
+    [
+        ("all_gather 793088 B dp_shard", "all_gather of 774 KiB over dp_shard"),
+        ("all_reduce 4 B control", "all_reduce of 4 bytes over control"),
+        ("forward", "forward"),
+        ("2 B or not 2 B", "2 B or not 2 B"),
+    ],
+)
+def test_regions_of_collectives_have_readable_sizes(region: str, shown: str) -> None:
+    assert region_text(region) == shown

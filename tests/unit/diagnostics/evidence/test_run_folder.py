@@ -58,6 +58,13 @@ def test_a_link_is_no_record(tmp_path):
     assert problems == [("status.json", "damaged: not a status record", "damaged")]
 
 
+def test_a_status_of_a_newer_dtk_is_not_called_damaged(tmp_path):
+    run = make(tmp_path / "run", None, status__json='{"state": "paused", "schema_version": 99}')
+    evidence, problems = read(run)
+    says = "it was written by a newer dtk (schema 99): upgrade dtk to read it"
+    assert evidence.status is None and problems == [("status.json", says, "newer")]
+
+
 def test_runs_below_a_folder_newest_last(tmp_path):
     for name in ("20260102-run", "20260101-run"):
         make(tmp_path / name)

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diagnostics.evidence.trace.events import (
-    MARKED,
     Args,
     Message,
     collective_word,
@@ -88,8 +87,3 @@ def test_members_as_a_text():
     assert ranks_of("[0, 1, ..., 7]") == ()
     assert ranks_of("0, 1") == ()
     assert ranks_of("") == ()
-
-
-def test_dtks_own_marks():
-    assert MARKED.match("all_reduce 2378752 B dp").groups() == ("all_reduce", "2378752", "dp")
-    assert MARKED.match("forward") is None
