@@ -205,6 +205,7 @@ def standing(evidence: Evidence) -> Standing | None:
     raised = (of_error(one, NOBODY if one.rank is None else one.rank) for one in evidence.errors if one.type)
     victims = [end for end in raised if end.kind in ("lost_peer", "timed_out")]
     lost = [end for end in victims if end.kind == "lost_peer"]
+    died = [fact for fact in evidence.facts if fact.kind == "worker_died"]
     bare = [one for one in evidence.errors if one.exit_code == 1 and not one.type]
     silent = {one.rank for one in bare if one.rank is not None}
     warned = [] if kinds & {"cuda_oom", "cpu_oom"} else [fact for fact in evidence.facts if fact.kind == "nccl_warn"]
@@ -255,7 +256,7 @@ def standing(evidence: Evidence) -> Standing | None:
         gloo=any(kind.startswith("gloo_") for kind in kinds) or any(end.gloo for end in victims),
         sizes=next((shortened(fact.text.strip(), 80) for fact in evidence.facts if fact.kind == "gloo_mismatch"), ""),
         differ=next((_one_side(fact) for fact in evidence.facts if fact.kind == "calls_differ"), ""),
-        died=next((str(fact.fields["detail"]) for fact in evidence.facts if fact.kind == "worker_died"), ""),
+        died=next((str(fact.fields["detail"]) for fact in died if "stopped" not in fact.fields), ""),
         work=next((fact for fact in evidence.facts if fact.kind in ("host_work", "host_progress")), None),
         results=frozenset(str(fact.fields["result"]) for fact in gave_up if fact.kind == "nccl_result"),
     )

@@ -117,7 +117,8 @@ def _of_ranks(standing: Standing) -> dict[str, object]:
     longest = standing.longest
     late = standing.absent if "nccl_id_timeout" in standing.kinds else ()
     absent = (standing.silent or standing.behind) if longest.first else late
-    missing, elsewhere, wordless = (longest.members or 0) - len(longest.ranks), standing.parted, standing.wordless
+    elsewhere, wordless = standing.parted, standing.wordless
+    missing = (longest.members or 0) - len(longest.ranks) if longest.members else len(standing.silent)
     is_partial = missing > 0 and not (standing.others or standing.apart or elsewhere or wordless)
     call = (longest.seq, longest.op, longest.group)
     alike = [wait for wait in standing.waits if (wait.seq, wait.op, wait.group) == call]
@@ -129,6 +130,7 @@ def _of_ranks(standing: Standing) -> dict[str, object]:
         "seems_whole": longest.seems_whole and not (elsewhere or standing.outside) and len(longest.ranks),
         "came_late": absent,
         "two_sizes": longest.numel and two_sizes,
+        "rank_0": standing.silent == (0,) and len(longest.ranks) > 1 and not longest.first,
         "partly": is_partial and missing,
         "did_not_come": standing.behind,
         "elsewhere": elsewhere,

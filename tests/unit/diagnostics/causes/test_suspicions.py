@@ -122,6 +122,7 @@ def test_every_clue_of_the_table_can_be_shown() -> None:
         stands(results=frozenset({"ncclSystemError", "ncclRemoteError"}), inside_node="loopback", lost="closed"),
         stands(absent=(4,)),
         stands(sizes="4096 vs 8"),
+        stands(replace(WAIT, ranks=(1, 2, 3)), silent=(0,)),
         stands(sizes="1046204 vs 1040256"),
         stands(gave_up="wait timeout after 300000ms, keys: /ready"),
         stands(died="Worker unexpectedly exits with a connection error code 2"),
