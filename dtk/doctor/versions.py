@@ -5,6 +5,12 @@ import platform
 import re
 import sys
 import sysconfig
+import tomllib
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 from dtk.doctor.model import Check, Finding, Remedy, Result, Status, found, judged
 from dtk.doctor.scope import Scope
@@ -12,18 +18,11 @@ from dtk.extras import install
 
 TOPIC = "versions"
 PYTHON = (3, 11)  # Same as `requires-python` in pyproject.toml.
-MINIMUM = {"torch": (2, 11), "numpy": (1, 26), "hydra-core": (1, 3, 2), "psutil": (5, 9), "nvidia-ml-py": (12,)}
-"""Minimum versions of the training extra; a test compares them with pyproject.toml."""
-HYDRA_BELOW = (1, 5)  # Same as in pyproject.toml; the newest tested release is 1.4.
 ANTLR = "4.9"  # Runtime of the parser in OmegaConf 2.1 to 2.3 and Hydra 1.1 to 1.3, which reads no other version.
-EXTRAS = {
-    "train": ("torch", "numpy", "hydra-core", "psutil", "nvidia-ml-py", "nvtx", "safetensors"),
-    "wandb": ("wandb",),
-    "tensorboard": ("tensorboard",),
-    "hf": ("transformers", "datasets", "tokenizers", "tiktoken"),
-    "bench": ("accelerate", "lightning"),
-}
-"""Extra of dtk-train -> packages that it installs."""
+OTHERS = ("dev", "docs", "bench")
+"""Extras for work on dtk itself, which may be installed in part."""
+JUDGED = ("torch", "hydra-core")
+"""Packages that have a check of their own."""
 LOOKALIKES = ("nvidia-ml-py3", "pynvml")
 """Packages that also provide a module `pynvml`; which of them is imported is undefined."""
 
@@ -40,6 +39,65 @@ def installed(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """A package that dtk or one of its extras needs, as the metadata of dtk-train states it."""
+
+    package: str
+    bounds: str
+    """`>=1.3.2,<1.5`; empty without bounds."""
+    extra: str
+    """Empty for a package that dtk always needs."""
+
+    @property
+    def least(self) -> str:
+        """The lower bound; empty if there is none."""
+        return next((bound[2:] for bound in self.bounds.split(",") if bound.startswith(">=")), "")
+
+    def too_old(self, version: str) -> bool:
+        """Return whether a version is below the lower bound."""
+        return bool(self.least) and number(version) < number(self.least)
+
+    def fits(self, version: str) -> bool:
+        """Return whether a version lies within the bounds."""
+        below = [number(bound[1:]) for bound in self.bounds.split(",") if re.match(r"<\d", bound)]
+        return not self.too_old(version) and all(number(version) < bound for bound in below)
+
+
+@cache
+def requirements() -> tuple[Requirement, ...]:
+    """Return what dtk-train requires, by its metadata, or by pyproject.toml in a source tree that is not installed."""
+    lines: list[str] = []
+    try:
+        lines = importlib.metadata.requires("dtk-train") or []
+    except importlib.metadata.PackageNotFoundError:
+        with suppress(OSError, KeyError, ValueError):
+            text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+            project = tomllib.loads(text)["project"]
+            extras = project["optional-dependencies"].items()
+            lines = project["dependencies"] + [f"{line}; extra == '{extra}'" for extra, of in extras for line in of]
+    found = []
+    for line in lines:
+        text, _, marker = line.partition(";")
+        extra = re.search(r"extra == ['\"]([\w-]+)", marker)
+        match = re.match(r"([\w.-]+)(?:\[[^]]*\])?\s*\(?([^)]*)", text.strip())
+        if match and "python_version" not in marker:
+            bounds = sorted(match[2].replace(" ", "").split(","), reverse=True)  # `>=` first.
+            found.append(Requirement(match[1], ",".join(bounds), extra[1] if extra else ""))
+    return tuple(found)
+
+
+def requirements_of(extra: str) -> Iterator[Requirement]:
+    """Yield the requirements of an extra; of dtk itself for an empty name."""
+    return (each for each in requirements() if each.extra == extra)
+
+
+def _required(package: str) -> Requirement:
+    """Return the requirement of the training extra."""
+    wanted = (each for each in requirements_of("train") if each.package == package)
+    return next(wanted, Requirement(package, "", "train"))
 
 
 def dotted(version: tuple[int, ...]) -> str:
@@ -73,7 +131,7 @@ def torch(scope: Scope) -> Result:
         return judged([found("torch_unusable", reason=answer.reason, python=sys.executable)])
     facts = answer.facts
     version = str(facts["version"])
-    findings = _too_old("failure", "torch", version)
+    findings = _too_old("failure", _required("torch"), version)
     if missing := "" if facts["gloo"] else "gloo" if facts["distributed"] else "torch.distributed":
         findings.append(Finding("failure", f"torch {version} was built without {missing}", upgrade("torch")))
     if facts["numpy_error"]:
@@ -86,11 +144,12 @@ def torch(scope: Scope) -> Result:
     return judged(findings, text, details=[str(facts["file"])], measures=measures, common={"torch": version})
 
 
-def _too_old(status: Status, package: str, version: str) -> list[Finding]:
-    """Return a finding if a package is older than the training extra requires."""
-    least = dotted(MINIMUM[package])
-    old = Finding(status, f"{package} {version} is older than {least}", upgrade(f"{package}>={least}"))
-    return [old] if number(version) < MINIMUM[package] else []
+def _too_old(status: Status, wanted: Requirement, version: str) -> list[Finding]:
+    """Return a finding if a package is older than required."""
+    who = f", which the extra {wanted.extra} needs" if wanted.extra not in ("", "train") else ""
+    text = f"{wanted.package} {version} is older than {wanted.least}{who}"
+    old = Finding(status, text, upgrade(f"{wanted.package}>={wanted.least}"))
+    return [old] if wanted.too_old(version) else []
 
 
 def upgrade(packages: str) -> Remedy:
@@ -106,8 +165,9 @@ def config(scope: Scope) -> Result:
         absent = "hydra-core" if hydra is None else "omegaconf"
         return judged([found("not_installed", bad=True, package=absent, install=install("train"))])
     findings = []
-    if not MINIMUM["hydra-core"] <= number(hydra) < HYDRA_BELOW:
-        wanted = f"hydra-core>={dotted(MINIMUM['hydra-core'])},<{dotted(HYDRA_BELOW)}"
+    required = _required("hydra-core")
+    if not required.fits(hydra):
+        wanted = f"hydra-core{required.bounds}"
         text = f"hydra-core {hydra} is not a version that dtk supports ({wanted})"
         findings.append(Finding("failure", text, upgrade(wanted)))
     if antlr and number(omegaconf) < (2, 4) and number(antlr)[:2] != number(ANTLR):
@@ -121,21 +181,23 @@ def extras(scope: Scope) -> Result:
     findings = []
     own = installed("dtk-train")
     whole, absent = [], []
-    for extra, packages in EXTRAS.items():
-        missing = [package for package in packages if installed(package) is None]
+    extras = {each.extra: [*requirements_of(each.extra)] for each in requirements() if each.extra not in ("", *OTHERS)}
+    for extra, packages in extras.items():
+        missing = sorted(each.package for each in packages if installed(each.package) is None)
         if len(missing) == len(packages):
             absent.append(extra)
         elif missing:
             findings.append(found("half_installed", extra=extra, missing=", ".join(missing), install=install(extra)))
         else:
             whole.append(extra)
+    for each in (*requirements_of(""), *(each for packages in extras.values() for each in packages)):
+        if each.package not in JUDGED and (version := installed(each.package)):
+            findings += _too_old("warning" if each.extra else "failure", each, version)
     for package in ("numpy", "psutil", "nvidia-ml-py"):
-        if version := installed(package):
-            findings += _too_old("warning", package, version)
-        else:
+        if not installed(package):
             findings.append(found("not_installed", package=package, install=install("train")))
     for name in LOOKALIKES:
-        if (version := installed(name)) and number(version) < MINIMUM["nvidia-ml-py"]:
+        if (version := installed(name)) and _required("nvidia-ml-py").too_old(version):
             findings.append(found("lookalike", name=name, version=version, python=sys.executable))
     text = f"dtk {own or 'from a source tree'}; extras: {', '.join(whole) or 'none'}"
     details = [f"not installed: {', '.join(absent)}"] if absent else []

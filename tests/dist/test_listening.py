@@ -52,8 +52,8 @@ EXTENDED = {
 }  # fmt: skip
 OF_A_RUN = ("rerun", "diagnose", "sync")
 """These need a run that has failed."""
-SILENT = ("simulation", "preflight")
-"""One process that opens no socket at all."""
+SILENT = ("simulation", "preflight", "sync")
+"""One process that opens no socket at all; W&B's talks to its core by a Unix socket in some versions."""
 WITHOUT_PROCESSES = {
     "ls": ["ls"], "show": ["show", "last", "--why", "train.steps"], "compare": ["compare", "*"],
     "nccl": ["nccl", "list"], "plan": ["plan", "model=gpt2_tiny", "--engine=closed_form"],

@@ -97,15 +97,16 @@ def test_a_job_comes_to_its_end(slurm, tmp_path):
 
 
 def test_two_jobs_never_share_a_run_folder(slurm, tmp_path):
-    job, folder = submit(tmp_path / "runs", slurm, "train.steps=100000", 'launcher.extra=["--hold"]')
+    hold = 'launcher.extra=["--hold"]'
+    job, folder = submit(tmp_path / "runs", slurm, "train.steps=100000", hold)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert status(folder)["state"] == "queued"
-    second = run(tmp_path / "runs", f"resume={folder}", **slurm)
+    second = run(tmp_path / "runs", f"resume={folder}", hold, **slurm)
     assert second.returncode == 2 and f"is in Slurm as job {job}" in second.stderr
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     ask(slurm, "scontrol", "release", job)
     wait_until(lambda: "step 2/" in log(folder))
-    third = run(tmp_path / "runs", f"resume={folder}", **slurm)
+    third = run(tmp_path / "runs", f"resume={folder}", hold, **slurm)
     assert third.returncode == 2 and "still running" in third.stderr
     assert status(folder)["state"] == "running"
     ask(slurm, "scancel", job)

@@ -136,7 +136,7 @@ def test_extras_that_are_half_installed_or_old(monkeypatch, site, scope):
     result = versions.extras(scope)
     assert result.status == "warning"
     told = "\n".join((result.summary, *result.details))
-    assert "extra hf is half installed: datasets, tokenizers, tiktoken missing" in told
+    assert "extra hf is half installed: datasets, tiktoken, tokenizers missing" in told
     assert "psutil 5.1 is older than 5.9" in told
     assert "pynvml 8.0.4 installs another module pynvml" in told
     assert f"{sys.executable} -m pip uninstall -y pynvml" in [remedy.command for remedy in result.remedies]
@@ -155,14 +155,35 @@ def test_nccl(site, scope):
     assert cuda_fit.nccl(scope).status == "failure"
 
 
-def test_the_bounds_are_those_of_the_package():
-    """What is checked is what pyproject.toml asks for."""
+@pytest.mark.parametrize("metadata", [True, False])
+def test_the_bounds_are_those_of_the_package(monkeypatch, metadata):
+    """What is checked is what pyproject.toml asks for, whether dtk is installed or a source tree."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    asked = dict(re.match(r"([\w-]+)(.*)", line).groups() for line in project["optional-dependencies"]["train"])
-    for package, least in versions.MINIMUM.items():
-        assert asked[package].startswith(f">={versions.dotted(least)}"), package
-    assert asked["hydra-core"].endswith(f"<{versions.dotted(versions.HYDRA_BELOW)}")
+    if not metadata:
+        monkeypatch.setattr(sys, "path", [])
+    versions.requirements.cache_clear()
+    asked = {(re.match(r"[\w-]+", line)[0], "") for line in project["dependencies"]}
+    for extra, lines in project["optional-dependencies"].items():
+        asked |= {(re.match(r"[\w-]+", line)[0], extra) for line in lines if "python_version" not in line}
+    known = versions.requirements()
+    versions.requirements.cache_clear()
+    assert {(each.package.lower(), each.extra) for each in known} == {(name.lower(), extra) for name, extra in asked}
+    hydra = next(each for each in known if each.package == "hydra-core")
+    assert (hydra.least, hydra.fits("1.3.2"), hydra.fits("1.5"), hydra.fits("1.3.1")) == ("1.3.2", True, False, False)
     assert project["requires-python"] == f">={versions.dotted(versions.PYTHON)}"
-    for extra, packages in versions.EXTRAS.items():
-        brought = {re.match(r"[\w-]+", line)[0] for line in project["optional-dependencies"][extra]}
-        assert set(packages) == brought, extra
+
+
+@pytest.mark.parametrize(
+    ("package", "status", "text"),
+    [
+        ("msgspec", "failure", "msgspec 0.1 is older than 0.21"),
+        ("rich", "failure", "rich 0.1 is older than 13.7"),
+        ("safetensors", "warning", "safetensors 0.1 is older than 0.4.5"),
+        ("wandb", "warning", "wandb 0.1 is older than 0.17, which the extra wandb needs"),
+    ],
+)
+def test_a_package_below_its_lower_bound_is_named(site, scope, package, status, text):
+    put_metadata(site, package, "0.1")
+    result = versions.extras(scope)
+    assert result.status == status and text in "\n".join((result.summary, *result.details))
+    assert f"'{package}>={text.split()[5].rstrip(',')}'" in "\n".join(remedy.command for remedy in result.remedies)
