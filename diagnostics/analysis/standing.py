@@ -189,13 +189,14 @@ class Standing(Struct, frozen=True):
         return tuple(sorted(next(parted, ()), key=lambda wait: wait.seq or 0))
 
 
-def _failure(gave_up: Sequence[LogFact], warned: Sequence[LogFact]) -> str:
+def _failure(evidence: Evidence, gave_up: Sequence[LogFact]) -> str:
     """Return how NCCL or gloo failed, from its most specific line; empty if no line says so."""
     reasons = {fact.kind: str(fact.fields.get("error") or fact.fields.get("result")) for fact in reversed(gave_up)}
     failure = next((reasons[kind] for kind in _BEST_WORDS if kind in reasons), "")
-    of_cuda = next((str(fact.fields.get("warning")) for fact in warned if "Cuda failure" in fact.text), "")
-    # NCCL's result only says that a call of CUDA failed; its warning has CUDA's own reason.
-    return f"{failure}: {shortened(of_cuda, 100)}" if of_cuda and "cuda error" in failure else failure
+    of_cuda = (fact.fields for fact in evidence.facts if fact.kind == "cuda_error" and "nccl" in fact.fields)
+    reason = next((f"Cuda failure '{fields['error']}'" for fields in of_cuda), "")
+    # NCCL's result only says that a call of CUDA failed; its own lines have CUDA's reason.
+    return f"{failure}: {reason}" if reason and re.search("(?i)cuda ?error", failure) else failure
 
 
 def standing(evidence: Evidence) -> Standing | None:
@@ -245,7 +246,7 @@ def standing(evidence: Evidence) -> Standing | None:
         refused=any("refused" in str(fact.fields.get("why")) for fact in connects),
         inside_node=next(filter(None, (network_inside("node", fact.fields.get("peer")) for fact in connects)), ""),
         broken=tuple(sorted(broken - {rank for wait in waits for rank in wait.ranks})),
-        failure=_failure(gave_up, warned),
+        failure=_failure(evidence, gave_up),
         warning=shortened(str(warned[0].fields.get("warning")), 160) if warned else "",
         failed=tuple(sorted({fact.rank for fact in gave_up if fact.rank is not None})),
         absent=tuple(sorted(roots.union(*late))),
@@ -332,11 +333,14 @@ def _named(waits: list[Waiting]) -> list[Waiting]:
         at.setdefault((wait.seq, wait.op, wait.numel), []).append(number)
     for wait in (wait for wait in waits if not wait.group):
         same = at.setdefault((wait.seq, wait.op, wait.numel), [])
+        same = same or at.get((wait.seq, "", None), [])  # A status names the position alone.
         if len(same) == 1:
-            one = named[same[0]]
-            named[same[0]] = replace(one, ranks=tuple(sorted({*wait.ranks, *one.ranks})))
+            one, ranks = named[same[0]], tuple(sorted({*wait.ranks, *named[same[0]].ranks}))
+            known = {"waited_s": wait.waited_s, "timeout_s": wait.timeout_s, "since": wait.since} if not one.op else {}
+            members, numel = one.members or wait.members, wait.numel
+            named[same[0]] = replace(one, ranks=ranks, op=wait.op, numel=numel, members=members, **known)
         else:
-            same.append(len(named))
+            at[wait.seq, wait.op, wait.numel].append(len(named))
             named.append(wait)
     return named
 

@@ -33,15 +33,13 @@ _CAUSES, _CLUES, _DECIDE, _FIT = TABLE["causes"], TABLE["clues"], TABLE["decide"
 
 def suspicions(standing: Standing, ruled_out: Collection[str] = ()) -> tuple[Suspicion, ...]:
     """Return the likeliest causes that are supported by a clue, at most `MOST`, the likeliest first."""
-    shown, culprits, suspected = clues(standing), _culprits(standing), []
+    shown, culprits, suspected = clues(standing), _culprits(standing), list[Suspicion]()
     no_dumps = standing.gloo or process.KIND in standing.kinds  # The job uses gloo, or is running and can be watched.
-    # If no clue supports any cause, return the likeliest ones, as none of the clues contradicts them.
-    least = 1.01 if any(ratio > 1 for name in shown for ratio in _CLUES[name].values()) else 1.0
     likely = sorted(probabilities(shown, ruled_out).items(), key=lambda item: -item[1])
-    for cause, probability in likely[:MOST]:
-        speaks_for = tuple(text for name, text in shown.items() if _CLUES[name].get(cause, 1.0) >= least)
+    for cause, probability in likely:
+        speaks_for = tuple(text for name, text in shown.items() if _CLUES[name].get(cause, 1.0) > 1)
         against = tuple(text for name, text in shown.items() if _CLUES[name].get(cause, 1.0) < 1)
-        if speaks_for and probability >= LEAST:
+        if speaks_for and probability >= LEAST and len(suspected) < MOST:
             ranks, decide = culprits[_CAUSES[cause]["ranks"]], _CAUSES[cause]["decide"]
             of_ray = decide == "ends" and standing.died
             decide = _DECIDE["ray" if of_ray else "watch" if decide == "dumps" and no_dumps else decide]
@@ -118,7 +116,7 @@ def _of_ranks(standing: Standing) -> dict[str, object]:
     late = standing.absent if "nccl_id_timeout" in standing.kinds else ()
     absent = (standing.silent or standing.behind) if longest.first else late
     elsewhere, wordless = standing.parted, standing.wordless
-    missing = (longest.members or 0) - len(longest.ranks) if longest.members else len(standing.silent)
+    missing = longest.members - len(longest.ranks) if longest.members else len(standing.waits and standing.silent)
     is_partial = missing > 0 and not (standing.others or standing.apart or elsewhere or wordless)
     call = (longest.seq, longest.op, longest.group)
     alike = [wait for wait in standing.waits if (wait.seq, wait.op, wait.group) == call]

@@ -189,3 +189,16 @@ def test_a_rank_that_gave_up_lost_no_peer(tmp_path: Path) -> None:
     key = "torch.distributed.DistStoreError: wait timeout after 300000ms, keys: /ready"
     found = read(tmp_path, "step 10 loss 2.1\n" + "\n".join(waits[:2]) + f"\n{key}\n")
     assert not found.waits and found.gave_up.startswith("wait timeout after")
+
+
+def test_a_status_joins_the_call_of_a_line_without_a_group(tmp_path: Path) -> None:
+    found = read(tmp_path, hung(3).splitlines()[-1] + "\n" + timeout(1))
+    assert [(wait.ranks, wait.op, wait.group) for wait in found.waits] == [((1, 3), "all_reduce", "default_pg")]
+    assert found.waits[0].waited_s
+
+
+def test_cuda_s_reason_goes_with_the_result_of_nccl(tmp_path: Path) -> None:
+    text = (
+        "node-1: ncclUnhandledCudaError: Call to CUDA function failed.\nnode-1: Cuda failure 'initialization error'\n"
+    )
+    assert read(tmp_path, text).failure == "ncclUnhandledCudaError: Cuda failure 'initialization error'"
