@@ -111,11 +111,11 @@ def run(*overrides: str, config_dir: Path | None = None, check: bool = True) -> 
     point = compose_point(list(overrides), config_dir)
     if is_remote(point.composed.config.launcher):
         raise DtkError("dtk.experiment.run waits for the end of a run", "this launcher submits it", "use dtk run")
-    made: list[RunPaths] = []
-    exit_code = run_point(*place_point(point), made.append)
-    if not made:
+    folders: list[RunPaths] = []
+    exit_code = run_point(*place_point(point), folders.append)
+    if not folders:
         raise DtkError("the job was not started", "preflight found that it would hang; its report is above")
-    result = RunResult(made[0].root, exit_code, read_details(made[0].root))
+    result = RunResult(folders[0].root, exit_code, read_details(folders[0].root))
     if check and exit_code != 0:
         raise DtkError(f"the run ended as {result.state}", str(result.folder), f"dtk diagnose {result.folder}")
     return result

@@ -33,12 +33,12 @@ _CAUSES, _CLUES, _DECIDE, _FIT = TABLE["causes"], TABLE["clues"], TABLE["decide"
 
 def suspicions(standing: Standing, ruled_out: Collection[str] = ()) -> tuple[Suspicion, ...]:
     """Return the likeliest causes that are supported by a clue, at most `MOST`, the likeliest first."""
-    shown, culprits, suspected = clues(standing), _culprits(standing), list[Suspicion]()
+    signs, culprits, suspected = clues(standing), _culprits(standing), list[Suspicion]()
     no_dumps = standing.gloo or process.KIND in standing.kinds  # The job uses gloo, or is running and can be watched.
-    likely = sorted(probabilities(shown, ruled_out).items(), key=lambda item: -item[1])
+    likely = sorted(probabilities(signs, ruled_out).items(), key=lambda item: -item[1])
     for cause, probability in likely:
-        speaks_for = tuple(text for name, text in shown.items() if _CLUES[name].get(cause, 1.0) > 1)
-        against = tuple(text for name, text in shown.items() if _CLUES[name].get(cause, 1.0) < 1)
+        speaks_for = tuple(text for name, text in signs.items() if _CLUES[name].get(cause, 1.0) > 1)
+        against = tuple(text for name, text in signs.items() if _CLUES[name].get(cause, 1.0) < 1)
         if speaks_for and probability >= LEAST and len(suspected) < MOST:
             ranks, decide = culprits[_CAUSES[cause]["ranks"]], _CAUSES[cause]["decide"]
             of_ray = decide == "ends" and standing.died
@@ -47,10 +47,10 @@ def suspicions(standing: Standing, ruled_out: Collection[str] = ()) -> tuple[Sus
     return tuple(suspected)
 
 
-def probabilities(shown: Collection[str], ruled_out: Collection[str] = ()) -> dict[str, float]:
+def probabilities(signs: Collection[str], ruled_out: Collection[str] = ()) -> dict[str, float]:
     """Return the probability of each cause given these clues; the rest to 1 are causes that the table does not list."""
     odds = {cause: entry["share"] for cause, entry in _CAUSES.items() if cause not in ruled_out}
-    for name in shown:
+    for name in signs:
         odds = {cause: value * _CLUES[name].get(cause, 1.0) for cause, value in odds.items()}
     fitted = {cause: value ** _FIT["exponent"] for cause, value in odds.items()}
     whole = sum(fitted.values()) + _FIT["other"]
@@ -64,10 +64,10 @@ def of_memory(records: Sequence[RanOut], steps: int = 0) -> tuple[Suspicion, ...
         return ()
     reserved, outside, allocated = record.reserved_bytes or 0, record.outside_bytes or 0, record.allocated_bytes
     unused = (record.unused_bytes or 0) / reserved if reserved else 0.0
-    shown = {"steps": steps, "unused": unused >= _LOST, "outside": outside > _LOST * (record.total_bytes or outside)}
+    signs = {"steps": steps, "unused": unused >= _LOST, "outside": outside > _LOST * (record.total_bytes or outside)}
     tensors = filled(TABLE["texts"]["tensors" if allocated else "no_fit"], {"allocated": allocated})
     figures = {"tensors": tensors, "steps": steps, "unused": unused, "outside": outside}
-    rows = {cause: row | (row["where"] if shown[row["if"]] else {}) for cause, row in TABLE["memory"].items()}
+    rows = {cause: row | (row["where"] if signs[row["if"]] else {}) for cause, row in TABLE["memory"].items()}
     whole = sum(row["share"] for row in rows.values())
     likely = sorted(((row["share"] / whole, cause, row["says"]) for cause, row in rows.items() if row["says"]))[::-1]
     return tuple(
@@ -78,8 +78,8 @@ def of_memory(records: Sequence[RanOut], steps: int = 0) -> tuple[Suspicion, ...
 
 def clues(standing: Standing) -> dict[str, str]:
     """Return the clues found in a log: name in `suspicions.yaml` -> description, in the table's order."""
-    shown = _of_call(standing.longest) | _of_ranks(standing) | _of_libraries(standing)
-    return {name: filled(text, {"it": shown[name]}) for name, text in TABLE["says"].items() if shown.get(name)}
+    signs = _of_call(standing.longest) | _of_ranks(standing) | _of_libraries(standing)
+    return {name: filled(text, {"it": signs[name]}) for name, text in TABLE["says"].items() if signs.get(name)}
 
 
 def _culprits(standing: Standing) -> dict[str, tuple[int, ...]]:

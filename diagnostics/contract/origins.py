@@ -98,9 +98,9 @@ def dumps(origins: Origins) -> str:
     for key, value in origins.values.items():
         given = map(asdict, origins.keys.get(key, ()))
         settings = [{name: text for name, text in one.items() if text} for one in given]
-        if (shown := masked(value, key)) != value:
+        if (masked_value := masked(value, key)) != value:
             settings = [{**setting, "written": MASK} if "written" in setting else setting for setting in settings]
-        keys[key] = masked({"value": shown, "set_by": settings})
+        keys[key] = masked({"value": masked_value, "set_by": settings})
     choices = {group: asdict(choice) for group, choice in origins.choices.items()}
     parts = [f'"schema_version": {SCHEMA_VERSION}', f'"choices": {_lines(choices)}', f'"keys": {_lines(keys)}']
     return "{\n" + ",\n".join(parts) + "\n}\n"

@@ -150,10 +150,10 @@ def _left_before(early: _Calls, late: _Calls) -> tuple[GroupKey, int] | None:
     for (key, seq), (after_key, after_seq) in pairwise(places):
         if key.recorder != "gloo" or key != after_key or after_seq != seq + 1:
             continue
-        made = early[key, seq]
+        call = early[key, seq]
         if not early[key, after_seq].at_s or early[key, after_seq].at_s + SKEW_S > late[key, seq].at_s:
             return None
-        if left is None and made.done and made.op not in ROOTED:
+        if left is None and call.done and call.op not in ROOTED:
             left = key, seq
     return left
 
@@ -167,11 +167,11 @@ def _dumps(handle: Any) -> list[Dump]:
 
 def _calls(dumps: list[Dump]) -> _Calls:
     """Return group and position of each collective -> its time and signature."""
-    made: _Calls = {}
+    calls: _Calls = {}
     shared: set[GroupKey] = set()
     for call in (call for dump in dumps for call in dump.calls if not call.p2p):
         place = call.key, call.seq
-        if place in made:
+        if place in calls:
             shared.add(call.key)  # several groups under one name: positions do not identify calls
-        made[place] = _Made(call.created_s or 0.0, call.described.text, call.wire.op, call.done)
-    return {place: call for place, call in made.items() if place[0] not in shared}
+        calls[place] = _Made(call.created_s or 0.0, call.described.text, call.wire.op, call.done)
+    return {place: call for place, call in calls.items() if place[0] not in shared}

@@ -210,8 +210,8 @@ def _description(name: str, ins: Any, in_types: Any, outs: Any, out_types: Any) 
         wire = Wire(op, tuple(prod(size) for size in side), types)
         if op in {"gather", "scatter"}:
             wire = Wire(op, wire.amounts, tuple(dict.fromkeys(types)))
-    shown = inputs or outputs
-    return recorder, Described(wire, text_of(op, (list(size) for size in shown) if op != "barrier" else (), types))
+    sizes = inputs or outputs
+    return recorder, Described(wire, text_of(op, (list(size) for size in sizes) if op != "barrier" else (), types))
 
 
 def _sizes(raw: Any) -> tuple[tuple[int, ...], ...]:

@@ -107,7 +107,7 @@ def _did_you_mean(path: Path) -> str:
     return ""
 
 
-def _refuse_nothing(path: Path, evidence: Evidence, seen: Counter[str], logs_read: int, empty: int) -> None:
+def _refuse_nothing(path: Path, evidence: Evidence, counts: Counter[str], logs_read: int, empty: int) -> None:
     """Raise DiagnosticsError if there is no usable evidence."""
     if evidence.run is not None or any(evidence.files.values()) or evidence.stacks or evidence.errors or evidence.facts:
         return
@@ -116,22 +116,22 @@ def _refuse_nothing(path: Path, evidence: Evidence, seen: Counter[str], logs_rea
         first = sorted(evidence.problems, key=lambda problem: problem.file)[0]
         more = f" (and {len(evidence.problems) - 1} more files)" if len(evidence.problems) > 1 else ""
         raise DiagnosticsError(f"nothing in {path} can be used: {first.file}: {first.what}{more}", hint)
-    if not seen:
+    if not counts:
         raise DiagnosticsError(f"{path} is empty", f"looked for {titles()}")
     if logs_read:
         evidence.facts.append(LogFact("nothing_known", None, path.name, 0, "", {"logs": logs_read}))
         return
-    raise DiagnosticsError(f"no evidence in {path}: found {_contents_text(seen, empty)}", f"looked for {titles()}")
+    raise DiagnosticsError(f"no evidence in {path}: found {_contents_text(counts, empty)}", f"looked for {titles()}")
 
 
-def _contents_text(seen: Counter[str], empty: int) -> str:
+def _contents_text(counts: Counter[str], empty: int) -> str:
     """Summarize the files: `5 .log, 2 without an ending, all of them empty`."""
-    ordered = sorted(seen.items(), key=lambda item: (-item[1], item[0]))
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     parts = [f"{count:,} {ending}" for ending, count in ordered[:6]]
     rest = sum(count for _, count in ordered[6:])
     parts += [f"{rest:,} others"] if rest else []
     if empty:
-        whole = empty == seen.total()
+        whole = empty == counts.total()
         parts.append(("which is empty" if empty == 1 else "all of them empty") if whole else f"{empty:,} of them empty")
     return ", ".join(parts)
 

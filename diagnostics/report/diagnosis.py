@@ -83,10 +83,10 @@ def _first_screen(report: Report, brief: bool) -> tuple[doc.Block, ...]:
     if wording.cost(root.cost):
         answer.append(doc.Field("cost", wording.cost(root.cost)))
     details = []
-    for other in others:
-        change = f"; fix: {remedy[0].change}" if (remedy := text_of(other).remedies) else ""
-        cost = f", {wording.cost(other.cost)}" if wording.cost(other.cost) else ""
-        details.append(doc.Field("also", f"{_named(report, other)}{cost}{change}"))
+    for cause in others:
+        change = f"; fix: {remedy[0].change}" if (remedy := text_of(cause).remedies) else ""
+        cost = f", {wording.cost(cause.cost)}" if wording.cost(cause.cost) else ""
+        details.append(doc.Field("also", f"{_named(report, cause)}{cost}{change}"))
     by_line: dict[object, EvidenceItem] = {}  # A line may support a cause twice.
     for item in root.evidence:
         by_line.setdefault((item.file, item.line or item.detail), item)

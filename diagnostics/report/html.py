@@ -71,8 +71,8 @@ def _inline(text: doc.Text) -> Markup:
     parts: list[str] = []
     for span in doc.spans(text):
         if span.tone == "code":
-            shown = el("code", span.text) if span.text else Markup("")
-            parts.append(el("a", shown, href=span.href) if shown and span.href else shown)
+            element = el("code", span.text) if span.text else Markup("")
+            parts.append(el("a", element, href=span.href) if element and span.href else element)
         elif span.href:
             parts.append(el("a", span.text, href=span.href, class_=span.tone or None))
         else:
@@ -167,8 +167,8 @@ def _table(block: doc.Table) -> Markup:
         for row in rows
     ]
     heading = el("thead", el("tr", *head)) if any(block.header) else None
-    made = el("table", heading, el("tbody", *body), class_=block.kind or None)
-    return el("div", made, class_="scroll", tabindex="0" if block.kind == "dense" else None)
+    table = el("table", heading, el("tbody", *body), class_=block.kind or None)
+    return el("div", table, class_="scroll", tabindex="0" if block.kind == "dense" else None)
 
 
 def _content(cell: doc.Cell) -> Markup:

@@ -23,14 +23,14 @@ def el(tag: str, /, *children: Child, **attributes: str | int | float | bool | N
         children: `Markup` unchanged, other text escaped with its control characters made visible, None left out.
         attributes: `class_` for `class`, `_` for `-`; False and None are left out, True has no value.
     """
-    shown = "".join(
+    attribute_text = "".join(
         f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{_escaped(value)}"')
         for key, value in attributes.items()
         if value is not None and value is not False
     )
     if tag in _VOID:
-        return Markup(f"<{tag}{shown}>")
-    return Markup(f"<{tag}{shown}>{join(*children)}</{tag}>")
+        return Markup(f"<{tag}{attribute_text}>")
+    return Markup(f"<{tag}{attribute_text}>{join(*children)}</{tag}>")
 
 
 def join(*children: Child) -> Markup:

@@ -31,12 +31,12 @@ def notes(
     """
     texts = [evidence.doubt] if evidence.doubt else []
     cited = [item for root in roots for item in root.evidence]
-    shown = {f"{item.file}:{item.line}" for item in cited}
+    places = {f"{item.file}:{item.line}" for item in cited}
     if not roots:
         texts += _trouble(evidence, covered)
-        shown |= {f"{fact.file}:{fact.line}" for fact in evidence.facts if fact.kind in TROUBLE - covered}
+        places |= {f"{fact.file}:{fact.line}" for fact in evidence.facts if fact.kind in TROUBLE - covered}
     texts += _attempts(evidence)
-    texts += _without_rank(evidence, shown, "\n".join(str(item.detail) for item in cited))
+    texts += _without_rank(evidence, places, "\n".join(str(item.detail) for item in cited))
     texts += _of_the_run(evidence)
     if not roots and (failure := recorded_failure(evidence.run)) and failure not in " ".join((claim, *texts)):
         texts.append(f"The launcher recorded: {failure}")
@@ -53,12 +53,12 @@ def notes(
 def _trouble(evidence: Evidence, covered: frozenset[str]) -> Iterator[str]:
     """Yield what no cause explains: the first exceptions of ranks, and the first line of each kind of trouble."""
     errors = [error for error in evidence.errors if error.rank is not None][:_RANKS]
-    shown = {_at(error) for error in errors}
+    places = {_at(error) for error in errors}
     for error in errors:
         yield f"{_at(error)}: rank {error.rank}: {shortened(f'{error.type} {error.message}'.strip(), 200)}"
     lines: dict[str, LogFact] = {}
     for fact in evidence.facts:
-        if fact.kind in TROUBLE - covered and f"{fact.file}:{fact.line}" not in shown:
+        if fact.kind in TROUBLE - covered and f"{fact.file}:{fact.line}" not in places:
             lines.setdefault(fact.kind, fact)
     for fact in [*lines.values()][: _SHOWN - len(errors)]:
         yield f"{fact.file}:{fact.line}: {shortened(fact.text, 200)}"

@@ -45,8 +45,8 @@ def headline(report: Report, *, figures: bool = True) -> str:
         return f"{report.standing}: {report.figures}" if report.figures and figures else report.standing
     if (open_one := spoken_of(report)) is not None:
         return text_of(open_one).claim
-    seen = "the lines of trouble are noted below" if report.notes else "there is too little evidence"
-    return f"no cause is confirmed; {seen}"
+    remainder = "the lines of trouble are noted below" if report.notes else "there is too little evidence"
+    return f"no cause is confirmed; {remainder}"
 
 
 def spoken_of(report: Report) -> Finding | None:

@@ -73,12 +73,10 @@ def stands(standing: Standing) -> Iterator[Field]:
         yield Field("", f"and {len(standing.waits) - _SHOWN} more calls, in report.json")
     for ranks, words in standing.outside[:_SHOWN]:
         yield Field("others", f"{sentence(ranks_spoken(ranks))}: {words}")
-    for other in standing.others[:_SHOWN]:
-        then = (
-            f", enqueued #{other.enqueued:,}" if other.completed != other.enqueued else " and called nothing after it"
-        )
-        who = sentence(ranks_spoken(other.ranks))
-        yield Field("others", f"{who}: completed #{other.completed:,} of group {other.group}{then}")
+    for rest in standing.others[:_SHOWN]:
+        then = f", enqueued #{rest.enqueued:,}" if rest.completed != rest.enqueued else " and called nothing after it"
+        who = sentence(ranks_spoken(rest.ranks))
+        yield Field("others", f"{who}: completed #{rest.completed:,} of group {rest.group}{then}")
     if standing.silent and process.KIND not in standing.kinds:
         left = verb(standing.silent, "leaves", "leave")
         yield Field("silent", f"{ranks_spoken(standing.silent)} {left} no line")

@@ -24,17 +24,17 @@ _ALARM = "31"
 def listing(runs: Sequence[Run], *, columns: int | None, colour: bool) -> str:
     """One line a run under a heading. Written by hand: a table library takes seconds for ten thousand.
 
-    `columns` is the width of the terminal, which limits the columns shown; None for a pipe: all of them.
+    `columns` is the width of the terminal, which limits the columns columns_shown; None for a pipe: all of them.
     """
     rows = [COLUMNS, *(cells_of(run) for run in runs)]
     widths = [min(_WIDEST, max(len(row[i]) for row in rows)) for i in range(len(COLUMNS))]
-    shown = list(range(len(COLUMNS)))
+    columns_shown = list(range(len(COLUMNS)))
     for dropped in _DROPPED:
-        if columns is not None and sum(widths[i] + 2 for i in shown) - 2 > columns:
-            shown.remove(COLUMNS.index(dropped))
+        if columns is not None and sum(widths[i] + 2 for i in columns_shown) - 2 > columns:
+            columns_shown.remove(COLUMNS.index(dropped))
     lines = []
     for row in rows:  # A cell wider than its column shifts only the rest of its own row.
-        cells = [row[i].ljust(widths[i]) if i < 2 else row[i].rjust(widths[i]) for i in shown]
+        cells = [row[i].ljust(widths[i]) if i < 2 else row[i].rjust(widths[i]) for i in columns_shown]
         if colour and row is not rows[0]:
             cells[1] = f"\x1b[{_STYLES.get(row[1], _ALARM)}m{cells[1]}\x1b[0m"
         lines.append("  ".join(cells).rstrip() + "\n")

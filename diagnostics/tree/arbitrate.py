@@ -96,11 +96,11 @@ def _related(when: Relation, root: Finding, other: Finding) -> bool:
 
 
 def _reachable(start: int, edges: Mapping[int, set[int]]) -> set[int]:
-    seen: set[int] = set()
+    reached: set[int] = set()
     todo = [start]
     while todo:
         for following in edges[todo.pop()]:
-            if following not in seen:
-                seen.add(following)
+            if following not in reached:
+                reached.add(following)
                 todo.append(following)
-    return seen
+    return reached

@@ -65,10 +65,10 @@ def open_psa(tree: Branch) -> str:
         parts += [line for _, _, branch in _numbered(top) if branch.gate for line in _define_gate(branch, names)]
         parts.append("  </define-fault-tree>")
     parts.append("  <model-data>")
-    seen: set[str] = set()
+    written: set[str] = set()
     for _, _, branch in _numbered(tree):
-        if branch.gate is None and branch.id not in seen:
-            seen.add(branch.id)
+        if branch.gate is None and branch.id not in written:
+            written.add(branch.id)
             parts.append(f"    <define-basic-event name={_quoted(names('event', branch.id))}>")
             parts += _about(branch, "      ")
             parts += [f'      <float value="{_PROBABILITY[branch.status]}"/>'] if branch.status in _PROBABILITY else []

@@ -75,7 +75,7 @@ def _signs(evidence: Evidence, measures: Mapping[str, object]) -> set[Sign]:
     kinds, state, hang = {fact.kind for fact in evidence.facts}, _state(evidence), measures.get("hang")
     endings = {kind_of_exception(error.type, error.message, error.frames) for error in evidence.errors}
     waiting = hang.get("ranks_waiting") if isinstance(hang, dict) else None
-    shown: dict[Sign, bool] = {
+    signs: dict[Sign, bool] = {
         "failed": state == "failed",
         "raised": bool(evidence.errors),
         "refused": not kinds.isdisjoint(("port_in_use", "port_refused")),
@@ -84,7 +84,7 @@ def _signs(evidence: Evidence, measures: Mapping[str, object]) -> set[Sign]:
         "alone": not waiting and bool(kinds & _ENDS) and not kinds & _WAITS,
         "ran_out": state == "oom" or bool(kinds & {"cuda_oom", "cpu_oom"}) or ran_out(measures),
     }
-    return {sign for sign, is_shown in shown.items() if is_shown}
+    return {sign for sign, is_shown in signs.items() if is_shown}
 
 
 def _state(evidence: Evidence) -> str:

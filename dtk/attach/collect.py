@@ -98,16 +98,16 @@ def collect(
 
 
 def _record(
-    folder: Path, process: RankProcess, rank: int, last: Moment, code: int | None, seen: Watched | None = None
+    folder: Path, process: RankProcess, rank: int, last: Moment, code: int | None, watched: Watched | None = None
 ) -> None:
     """Write the file that `diagnostics.evidence.readers.process` reads."""
     record: dict[str, object] = {"dtk_process": 1, "rank": rank, "world_size": process.world_size}
-    pairs = [[list(before), list(after)] for before, after in seen.looks] if seen else []
+    pairs = [[list(before), list(after)] for before, after in watched.looks] if watched else []
     record |= {"host": socket.gethostname(), "last": list(last), "looks": pairs}
-    if seen is not None:
-        record |= {"pid": process.pid, "call": seen.seen.call, "counters": seen.seen.counters}
+    if watched is not None:
+        record |= {"pid": process.pid, "call": watched.seen.call, "counters": watched.seen.counters}
         record |= {"groups": processes.groups(process.pid)}
-        record |= {"problem": seen.problem, **processes.about(process.pid)}
+        record |= {"problem": watched.problem, **processes.about(process.pid)}
     write_json(_file(folder, f"process/rank_{rank:05d}.json"), record | ({} if code is None else {"exit_code": code}))
 
 

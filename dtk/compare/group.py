@@ -83,10 +83,10 @@ def _labels(runs: Sequence[RunRecord]) -> list[str]:
         parts = [machine(run)[part] for run in runs]
         if len(set(labels)) < len(labels) and len(set(parts)) > 1:
             labels = [f"{label} {text or 'no commit'}" for label, text in zip(labels, parts, strict=True)]
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for n, label in enumerate(labels):
-        seen[label] += 1
-        labels[n] = f"{label} ({seen[label]})" if seen[label] > 1 else label
+        counts[label] += 1
+        labels[n] = f"{label} ({counts[label]})" if counts[label] > 1 else label
     return labels
 
 
@@ -121,7 +121,7 @@ def scaling(variants: Sequence[Variant], figures: Sequence[Figure]) -> list[Scal
             if len({member.any.world_size for member in members}) == len(members) > 1:
                 members.sort(key=lambda member: member.any.world_size)
                 words = [member.label.split(" ") for member in members]
-                name = " ".join(word for word in words[0] if all(word in other for other in words))
+                name = " ".join(word for word in words[0] if all(word in label for label in words))
                 per_rank = [speeds[member.label] / member.any.world_size for member in members]
                 for member, speed in zip(members, per_rank, strict=True):
                     size, tokens_per_s = member.any.world_size, speeds[member.label]

@@ -62,13 +62,13 @@ def _disturbed(compared: Sequence[Variant]) -> Iterator[str]:
                 case = (f"{variant.label} {disturbance.how} ({run.name})", run.name)
                 by_kind.setdefault(disturbance.what, []).append(case)
     for what, cases in by_kind.items():
-        shown = "; ".join(text for text, _ in cases[:DISTURBED_SHOWN])
+        texts = "; ".join(text for text, _ in cases[:DISTURBED_SHOWN])
         more = f", and {len(cases) - DISTURBED_SHOWN} more" if len(cases) > DISTURBED_SHOWN else ""
-        yield Doubt(f"disturbed: {what} in {counted(len({name for _, name in cases}), 'run')}: {shown}{more}")
+        yield Doubt(f"disturbed: {what} in {counted(len({name for _, name in cases}), 'run')}: {texts}{more}")
     clocks = {v.label: r.clocks_mhz for v in compared for r in v.compared if r.clocks_mhz is not None}
     if clocks and max(clocks.values()) > min(clocks.values()) * (1 + CLOCKS):
-        shown = ", ".join(f"{label} {mhz:,.0f} MHz" for label, mhz in clocks.items())
-        yield Doubt(f"disturbed: the devices did not run at the same clocks: {shown}")
+        texts = ", ".join(f"{label} {mhz:,.0f} MHz" for label, mhz in clocks.items())
+        yield Doubt(f"disturbed: the devices did not run at the same clocks: {texts}")
 
 
 def _unlike(compared: Sequence[Variant]) -> Iterator[str]:
@@ -81,8 +81,8 @@ def _unlike(compared: Sequence[Variant]) -> Iterator[str]:
         yield "files that differ from the commit, or that git does not know, changed between the runs"
     levels = {str(variant.any.get("record.level")): variant.label for variant in compared}
     if len(levels) > 1:
-        shown = ", ".join(f"{label}: record={level}" for level, label in levels.items())
-        yield f"recorded at different levels, which cost different times: {shown}"
+        texts = ", ".join(f"{label}: record={level}" for level, label in levels.items())
+        yield f"recorded at different levels, which cost different times: {texts}"
     sharded = {strategy_traits(v.any.manifest, v.any.config).shards_parameters for v in compared}
     low = {str(v.any.get("precision.compute_dtype")) for v in compared} - {"float32", "None"}
     if len(sharded) > 1 and low:

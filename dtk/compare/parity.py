@@ -111,9 +111,9 @@ def _apart(values: Sequence[tuple[str, RunRecord, Any]]) -> str:
     by_text: dict[str, list[str]] = {}
     for label, run, value in values:
         text = _shown(value)
-        if all(isinstance(other, Mapping) for _, _, other in values):
-            keys = dict.fromkeys(key for _, _, other in values for key in other)
-            differ = [key for key in keys if len({_key(other.get(key)) for _, _, other in values}) > 1]
+        if all(isinstance(each, Mapping) for _, _, each in values):
+            keys = dict.fromkeys(key for _, _, each in values for key in each)
+            differ = [key for key in keys if len({_key(each.get(key)) for _, _, each in values}) > 1]
             text = ", ".join(f"{key}={_shown(value.get(key))}" for key in differ[:4])
         by_text.setdefault(text, []).append(f"{label} ({run.name})" if repeats_differ else label)
     return "; ".join(f"{', '.join(dict.fromkeys(names))}: {text}" for text, names in by_text.items())
@@ -227,7 +227,7 @@ def _losses(runs: Sequence[tuple[str, RunRecord]], reference: RunRecord, toleran
             continue
         others = {window.last: window.loss for window in run.windows}
         expected = [(window.last, window.loss) for window in reference.windows if window.loss is not None]
-        pairs = [(step, loss, other) for step, loss in expected if (other := others.get(step)) is not None]
+        pairs = [(step, loss, own) for step, loss in expected if (own := others.get(step)) is not None]
         if not pairs:
             return Check(key, title, "unknown", f"{label} and {reference.name} logged no step in common")
         common.add(len(pairs))

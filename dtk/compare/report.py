@@ -222,11 +222,11 @@ def _figures(figures: Sequence[Figure]) -> doc.Section:
     rows: list[tuple[str, ...]] = [("figure", "variant", "median", "95% interval", "ratio to the first, by pairs")]
     for figure in figures:
         for n, cell in enumerate(figure.cells):
-            shown = "" if cell.estimate is None else interval_text(cell.estimate, figure.unit)
-            if not shown and cell.spread is not None:
-                shown = f"steps: {range_text(*cell.spread, figure.unit)}"
+            span = "" if cell.estimate is None else interval_text(cell.estimate, figure.unit)
+            if not span and cell.spread is not None:
+                span = f"steps: {range_text(*cell.spread, figure.unit)}"
             title = figure.title if n == 0 else ""
-            rows.append((title, cell.variant, _median(cell, figure), shown or "-", ratio_text(cell.ratio) or "-"))
+            rows.append((title, cell.variant, _median(cell, figure), span or "-", ratio_text(cell.ratio) or "-"))
     defined = tuple(doc.Field(figure.title, figure.definition) for figure in figures)
     return doc.Section("Figures", (doc.table(rows, 2), doc.on_page(doc.Fields(defined))))
 
@@ -234,5 +234,5 @@ def _figures(figures: Sequence[Figure]) -> doc.Section:
 def _median(cell: Measured | None, figure: Figure) -> str:
     if cell is None or cell.estimate is None:
         return "-"
-    shown = value_text(cell.estimate.median, figure.unit)
-    return shown.removesuffix(f" {figure.unit}") if figure.title == figure.unit else shown
+    text = value_text(cell.estimate.median, figure.unit)
+    return text.removesuffix(f" {figure.unit}") if figure.title == figure.unit else text

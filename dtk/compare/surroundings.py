@@ -40,9 +40,9 @@ def surrounded(run: RunRecord, begin_s: float, end_s: float, step_time_s: float,
         by_device: dict[str, list[dict[str, Any]]] = {}
         for sample in samples:
             of_gpus = sample.get("gpu")
-            for seen in of_gpus if isinstance(of_gpus, list) else ():
-                if isinstance(seen, dict):
-                    by_device.setdefault(str(seen.get("uuid")), []).append({**seen, "time_s": sample["time_s"]})
+            for gpu in of_gpus if isinstance(of_gpus, list) else ():
+                if isinstance(gpu, dict):
+                    by_device.setdefault(str(gpu.get("uuid")), []).append({**gpu, "time_s": sample["time_s"]})
         for device in by_device.values():
             disturbances += _throttled(f"GPU {device[0].get('index')}{node}", device)
             clocks += _numbers(device, "sm_clock_mhz")

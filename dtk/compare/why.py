@@ -26,7 +26,7 @@ def verdicts(variants: Sequence[Variant], figures: Sequence[Figure]) -> list[str
         ratio = steps[variant.label].ratio if steps else None
         if first is variant or ratio is None:
             continue
-        same_batch = [other for other in variants if batch_text(other.any) == batch_text(variant.any)]
+        same_batch = [beside for beside in variants if batch_text(beside.any) == batch_text(variant.any)]
         own, base = steps[variant.label].spread, steps[first.label].spread
         # Where the steps of two single runs lie within each other's, their medians say little.
         overlap = own is not None and base is not None and own[0] <= base[1] and base[0] <= own[1]
@@ -39,13 +39,13 @@ def verdicts(variants: Sequence[Variant], figures: Sequence[Figure]) -> list[str
 
 def _speed(ratio: Estimate, first: Variant, overlap: bool) -> str:
     """`is 1.31x slower than ddp (1.28 to 1.35)`"""
-    shown = f"step time {times_text(ratio.median)}"
+    text = f"step time {times_text(ratio.median)}"
     if ratio.low is None and overlap:
-        return f"is indistinguishable from {first.label}: {shown}, but their steps overlap"
+        return f"is indistinguishable from {first.label}: {text}, but their steps overlap"
     if ratio.low is not None and ratio.holds(1.0):
-        return f"is indistinguishable from {first.label}: {shown}{bounds_text(ratio)}, within noise"
+        return f"is indistinguishable from {first.label}: {text}{bounds_text(ratio)}, within noise"
     if abs(ratio.median - 1) < _EQUAL:
-        return f"is as fast as {first.label}: {shown}{bounds_text(ratio)}"
+        return f"is as fast as {first.label}: {text}{bounds_text(ratio)}"
     slower = ratio.median > 1
     factor = ratio if slower else ratio.falling(lambda value: 1 / value)
     noise = bounds_text(factor) or " (too few repeats to tell it from noise)"
@@ -56,10 +56,10 @@ def _reasons(
     variant: Variant, first: Variant, beside: Sequence[Variant], figures: Sequence[Figure], ratio: Estimate | None
 ) -> list[str]:
     """Return the reasons for a ratio of step times; None means that it is within noise."""
-    run, other = variant.any, first.any
-    parts = [_collectives(run, other), _exposed(variant, first, figures)]
+    run, base = variant.any, first.any
+    parts = [_collectives(run, base), _exposed(variant, first, figures)]
     if ratio is not None:
-        parts.append(_time(run, other))
+        parts.append(_time(run, base))
         parts.append(_avoids(variant, beside, figures) if ratio.median > 1 + _EQUAL else "")
     peaks = medians(figures, "peak_memory_bytes")
     own_peak, first_peak = peaks.get(variant.label), peaks.get(first.label)
@@ -69,10 +69,10 @@ def _reasons(
     return [part for part in parts if part]
 
 
-def _collectives(run: RunRecord, other: RunRecord) -> str:
-    """Describe how the collectives that the run issues in a step differ from those of the other run."""
-    own, of_other = _large(run), _large(other)
-    if not (run.planned and other.planned and (own or of_other)):
+def _collectives(run: RunRecord, base: RunRecord) -> str:
+    """Describe how the collectives that the run issues in a step differ from those of the base run."""
+    own, of_other = _large(run), _large(base)
+    if not (run.planned and base.planned and (own or of_other)):
         return ""
     more = [text for kind, text in own.items() if kind not in of_other]
     less = [text for kind, text in of_other.items() if kind not in own]

@@ -55,7 +55,7 @@ def refuse_damaged(folder: Path) -> None:
 
 def damaged(folder: Path, why: str) -> DtkError:
     """Return the error for a checkpoint that cannot be used, with advice on how to continue without it."""
-    earlier = [other for other in complete_checkpoints(RunPaths(folder.parent.parent)) if other.name < folder.name]
+    earlier = [step for step in complete_checkpoints(RunPaths(folder.parent.parent)) if step.name < folder.name]
     instead = f"to continue from {earlier[-1].name}" if earlier else "to start again from step 1: there is no other"
     fix = f"remove it {instead}: rm -r {shlex.quote(str(folder))}"
     return DtkError(f"the checkpoint {folder} is damaged", why, fix)

@@ -65,9 +65,9 @@ def check_ranks(config: Config, world_size: int, device: str, cuda_devices: int 
     config.strategy.on(config.mesh(world_size))
 
 
-def _clash(typed: str, other: str, why: str, instead: str) -> DtkError:
+def _clash(typed: str, conflict: str, why: str, instead: str) -> DtkError:
     """Return the error for two mutually exclusive choices, with what to type instead."""
-    return DtkError(f"{typed} is incompatible with {other}", why, f"use {instead}")
+    return DtkError(f"{typed} is incompatible with {conflict}", why, f"use {instead}")
 
 
 def _engine(config: Config) -> None:
@@ -175,14 +175,14 @@ def _experts(config: Config) -> None:
     divided = [f"parallel.{name}={getattr(parallel, name)}" for name in ("cp", "tp") if getattr(parallel, name) > 1]
     whole = parallel.tp > 1 and not parallel.sequence_parallel
     repeats, competes = "ranks of tp would send the same tokens", "what an expert takes would depend on it"
-    for holds, other, why, instead in (
+    for holds, conflict, why, instead in (
         (config.train.compile, "train.compile=true", compiled, "train.compile=false"),
         (config.strategy.traits.least_cuda_devices > 1, f"strategy={config.strategy.name}", compiled, "strategy=ddp"),
         (whole, "parallel.sequence_parallel=false", repeats, "parallel.sequence_parallel=true"),
         (divided and model.capacity_factor, " ".join(divided), competes, "model.capacity_factor=null"),
     ):
         if holds:
-            raise _clash(f"model={model.name}", other, why, instead)
+            raise _clash(f"model={model.name}", conflict, why, instead)
 
 
 def _tensor_parallel(config: Config) -> None:
@@ -221,8 +221,8 @@ def _context_parallel(config: Config) -> None:
         raise _clash(chosen, f"model={model.name}", why, "parallel.cp=1, or a GPT or Llama")
     others = {"data=custom": config.data.name == "custom", "task._target_": config.task._target_}
     others[f"task={config.task.name}"] = config.task.name not in ("auto", "language_modeling")
-    for other in (other for other, is_chosen in others.items() if is_chosen):
-        raise _clash(chosen, other, "targets are sharded with the tokens, one per token", "parallel.cp=1")
+    for conflict in (conflict for conflict, is_chosen in others.items() if is_chosen):
+        raise _clash(chosen, conflict, "targets are sharded with the tokens, one per token", "parallel.cp=1")
     if config.train.compile:
         raise _clash(chosen, "train.compile=true", "", "train.compile=false")
     ring = parallel.context == "ring"

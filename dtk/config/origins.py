@@ -28,13 +28,13 @@ def trace(arguments: Sequence[str], folders: Sequence[Path], main: str, plain: d
         path = _file(part.config, folders)
         if path is None:
             continue
-        shown = _shown(path, folders)
+        path_text = _shown(path, folders)
         if part.group:
             kind: Kind = "typed" if part.group in sources.typed_choices else "file"
             by = sources.typed_choices.get(part.group, part.chosen_in)
             if kind == "file" and (chooser := _file(part.chosen_in, folders)) is not None:
                 by = _shown(chooser, folders)
-            origins.choices[part.group] = Choice(path.stem, shown, kind, by)
+            origins.choices[part.group] = Choice(path.stem, path_text, kind, by)
         with refused(f"cannot read {path}", "", UnicodeDecodeError, yaml.YAMLError):
             root = yaml.compose(path.read_text(encoding="utf-8"), Loader=_LOADER)
         for key, line, written in _leaves(root, ""):
@@ -42,8 +42,8 @@ def trace(arguments: Sequence[str], folders: Sequence[Path], main: str, plain: d
                 continue
             name = f"{part.package}.{key}" if part.package else key
             if not name.startswith(SWEPT):
-                refuse_hydra(name, f" in {shown}:{line}")
-            origins.keys.setdefault(name, []).append(Setting("file", f"{shown}:{line}", written))
+                refuse_hydra(name, f" in {path_text}:{line}")
+            origins.keys.setdefault(name, []).append(Setting("file", f"{path_text}:{line}", written))
     for override in sources.values:
         add_typed(origins, override.key_or_group, (override.input_line or "").removeprefix("++"), override.is_delete())
     return origins

@@ -153,9 +153,9 @@ def refuse_secrets(plain: Mapping[str, Any]) -> None:
     Raises:
         DtkError: names the key.
     """
-    shown = flat(masked(dict(plain)))
+    masked_values = flat(masked(dict(plain)))
     for key, value in flat(plain).items():
-        if shown.get(key) != value:
+        if masked_values.get(key) != value:
             where = "use launcher.secrets on Kubernetes" if plain["launcher"]["name"] == "kubernetes" else "export it"
             fix = f"read it from an environment variable or a file there; {where}"
             raise DtkError(f"{key} holds a secret", "it would be readable in the files of the job", fix)

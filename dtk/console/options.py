@@ -137,5 +137,5 @@ def taken(kind: type[Options], arguments: argparse.Namespace, **more: Any) -> Op
     """Build a dataclass from the options named like its fields, with lists as tuples, and from `more`."""
     given = {field.name: getattr(arguments, field.name) for field in fields(kind) if field.name not in more}
     more |= {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    made: Options = kind(**more)
-    return made
+    options: Options = kind(**more)
+    return options

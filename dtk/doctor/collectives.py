@@ -82,8 +82,8 @@ def _stopped(outputs: Sequence[ChildOutput], backend: str, hosts: Sequence[str])
 
 
 def _listed(ranks: Sequence[int], hosts: Sequence[str]) -> str:
-    shown = [f"{rank} ({hosts[rank]})" if hosts else str(rank) for rank in ranks[:8]]
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(shown)}" + (" ..." if len(ranks) > 8 else "")
+    names = [f"{rank} ({hosts[rank]})" if hosts else str(rank) for rank in ranks[:8]]
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(names)}" + (" ..." if len(ranks) > 8 else "")
 
 
 def _remedy(backend: str, several_nodes: bool) -> Remedy:

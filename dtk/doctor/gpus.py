@@ -82,16 +82,16 @@ def each(scope: Scope, look: Callable[[Gpu], Seen], fine: str) -> Result:
     gpus, _, reason = find(scope)
     if not gpus:
         return not_applicable(f"{NO_GPU} ({reason})" if reason else "no GPU answers")
-    seen: list[Finding | str | None] = []
+    items: list[Finding | str | None] = []
     for gpu in gpus:
         try:
-            seen += look(gpu)
+            items += look(gpu)
         except gpu.nvml.NVMLError as error:
-            seen.append(found("gpu_lost", what=f"GPU {gpu.index} stopped answering", error=error))
-    if seen.count(None) == len(gpus):
+            items.append(found("gpu_lost", what=f"GPU {gpu.index} stopped answering", error=error))
+    if items.count(None) == len(gpus):
         return not_applicable(f"{gpus[0].name} and this driver do not report it")
-    findings = [item for item in seen if isinstance(item, Finding)]
-    return judged(findings, fine, details=[item for item in seen if isinstance(item, str)])
+    findings = [item for item in items if isinstance(item, Finding)]
+    return judged(findings, fine, details=[item for item in items if isinstance(item, str)])
 
 
 def present(scope: Scope) -> Result:

@@ -133,8 +133,8 @@ def ports(scope: Scope) -> Result:
     named = scope.port if scope.port is not None else valid
     port = PORT if named is None else named
     if why := _unbound("", port):
-        chosen, other = "" if named is None else " that you named", free_port()
-        findings.append(found("port_taken", bad=named is not None, port=port, named=chosen, why=why, other=other))
+        chosen, free = "" if named is None else " that you named", free_port()
+        findings.append(found("port_taken", bad=named is not None, port=port, named=chosen, why=why, other=free))
     if scope.port is None and variable and valid is None:
         findings.append(found("no_port", port=variable))
     return judged(findings, f"port {port} is free, loopback answers", measures={"port": port})

@@ -154,19 +154,19 @@ def answer_reach(store: Store, node: int, nodes: Sequence[int], master: tuple[st
     with server:
         store.set(f"reach/at/{node}", json.dumps({"at": [address, server.getsockname()[1]]}))
         failed: dict[int, str] = {}
-        for other in neighbours(node, nodes):
-            answer = json.loads(arrived(store, f"reach/at/{other}", ANSWER_S) or '{"error": "it does not answer"}')
+        for peer in neighbours(node, nodes):
+            answer = json.loads(arrived(store, f"reach/at/{peer}", ANSWER_S) or '{"error": "it does not answer"}')
             if "at" not in answer:
-                failed[other] = str(answer["error"])
+                failed[peer] = str(answer["error"])
                 continue
             host, port = answer["at"]
             try:
                 socket.create_connection((host, port), timeout=CONNECT_S).close()
             except OSError as error:
-                failed[other] = f"{host} port {port}: {error.strerror or error}"
+                failed[peer] = f"{host} port {port}: {error.strerror or error}"
         store.set(f"reach/failed/{node}", json.dumps(failed))
-        for other in nodes:  # Other nodes may still be about to connect.
-            arrived(store, f"reach/failed/{other}", ANSWER_S + CONNECT_S * NEIGHBOURS)
+        for peer in nodes:  # Other nodes may still be about to connect.
+            arrived(store, f"reach/failed/{peer}", ANSWER_S + CONNECT_S * NEIGHBOURS)
 
 
 def reach(store: Store, nodes: Sequence[int]) -> Result:
@@ -177,6 +177,6 @@ def reach(store: Store, nodes: Sequence[int]) -> Result:
         with suppress(ValueError):
             failed = json.loads(arrived(store, f"reach/failed/{node}", ANSWER_S) or "null") or {}
         pairs += len(neighbours(node, nodes))
-        for other, why in failed.items():
-            findings.append(found("unreachable", node=node, other=other, why=why))
+        for peer, why in failed.items():
+            findings.append(found("unreachable", node=node, other=peer, why=why))
     return judged(findings, f"{pairs} connections between nodes")

@@ -29,7 +29,7 @@ LAST_S = 120.0  # Additional time of rank 0 for the clocks and the connections o
 
 
 def run(
-    here: Place, checks: Sequence[Check], names: frozenset[str], scope: Scope, begin: Callable[[Check], None]
+    place: Place, checks: Sequence[Check], names: frozenset[str], scope: Scope, begin: Callable[[Check], None]
 ) -> tuple[Report | None, Callable[[int], int]]:
     """Run this rank's part of the checks.
 
@@ -42,30 +42,30 @@ def run(
     """
     began = time.monotonic()
     meet_s, everything_s = 2 * scope.timeout_s, 10 * scope.timeout_s + 300
-    store = _meet(here, meet_s)
-    roster = _roster(store, here, meet_s)
+    store = _meet(place, meet_s)
+    roster = _roster(store, place, meet_s)
     scope.nodes = len(roster["nodes"])
     scope.under_launcher = True
-    if here.local_rank == 0:
+    if place.local_rank == 0:
         made = examine([check for check in checks if check.topic != "collectives" or scope.nodes < 2], scope, begin)
         record = {"made": [as_plain(check) for check in made], "variables": node_checks.variables()}
-        store.set(f"node/{here.node}", json.dumps(record))
-    nodes, variables = ([], {}) if here.rank else _gathered(store, roster, everything_s)
+        store.set(f"node/{place.node}", json.dumps(record))
+    nodes, variables = ([], {}) if place.rank else _gathered(store, roster, everything_s)
     answering = [node.number for node in nodes]
-    if here.rank:
+    if place.rank:
         answering = json.loads(_value_of_rank_0(store, "go", 2 * everything_s))
     collectives = any(check.topic == "collectives" for check in checks)
-    between = _between(store, here, roster, answering, names, scope, collectives)
-    if here.rank == 0 and "agreement" in names and len(nodes) > 1:
+    between = _between(store, place, roster, answering, names, scope, collectives)
+    if place.rank == 0 and "agreement" in names and len(nodes) > 1:
         between.insert(0, Made("agreement", "nodes", node_checks.agreement(nodes, variables), 0.0))
     report = None
-    if here.rank == 0:
+    if place.rank == 0:
         between += [] if scope.nodes > 1 else node_checks.alone(names)
         result = judged([found("no_report")])
         silent = [(int(number), host) for number, host in roster["nodes"].items() if int(number) not in answering]
         nodes += [Node(number, host, (Made("answer", "nodes", result, 0.0),)) for number, host in silent]
         report = Report(tuple(nodes), tuple(between), time.monotonic() - began)
-    return report, lambda code: _leave(store, here, code, everything_s)
+    return report, lambda code: _leave(store, place, code, everything_s)
 
 
 def _gathered(
@@ -83,17 +83,19 @@ def _gathered(
     return nodes, variables
 
 
-def _meet(here: Place, seconds: float) -> PrefixStore:
+def _meet(place: Place, seconds: float) -> PrefixStore:
     """Return the store of all ranks; unlike env://, it does not wait for them, so that missing ones can be named."""
-    address = f"{here.master[0]} port {here.master[1]}"
+    address = f"{place.master[0]} port {place.master[1]}"
     fix = "check MASTER_ADDR, MASTER_PORT and the firewall"
-    if not here.serve and (why := _closed(here.master, seconds)):
-        raise OwnRankError(f"rank {here.rank} does not reach {address}", why, fix)
+    if not place.serve and (why := _closed(place.master, seconds)):
+        raise OwnRankError(f"rank {place.rank} does not reach {address}", why, fix)
     try:
-        store = TCPStore(*here.master, is_master=here.serve, timeout=timedelta(seconds=seconds), wait_for_workers=False)
+        store = TCPStore(
+            *place.master, is_master=place.serve, timeout=timedelta(seconds=seconds), wait_for_workers=False
+        )
     except RuntimeError as error:
         why = (str(error) or type(error).__name__).splitlines()[0]
-        raise OwnRankError(f"rank {here.rank} does not reach {address}", why, fix) from error
+        raise OwnRankError(f"rank {place.rank} does not reach {address}", why, fix) from error
     return PrefixStore(f"doctor/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
@@ -183,28 +185,28 @@ def _between(
     return results
 
 
-def _try(store: PrefixStore, here: Place, backend: str, timeout_s: float) -> list[ChildOutput]:
+def _try(store: PrefixStore, place: Place, backend: str, timeout_s: float) -> list[ChildOutput]:
     """Try every collective in a child process; on rank 0, return what the children of all ranks reported."""
     # A process that serves the store serves it to the child processes as well.
     own = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHELASTIC_USE_AGENT_STORE": str(True)}
-    (output,) = try_ranks(backend, timeout_s, {here.rank: own})
-    store.set(f"output/{backend}/{here.rank}", json.dumps([output.records, output.problem, output.late]))
-    if here.rank:
+    (output,) = try_ranks(backend, timeout_s, {place.rank: own})
+    store.set(f"output/{backend}/{place.rank}", json.dumps([output.records, output.problem, output.late]))
+    if place.rank:
         return []
     ends_s = time.monotonic() + timeout_s
-    texts = [arrived(store, f"output/{backend}/{rank}", ends_s - time.monotonic()) for rank in range(here.world_size)]
+    texts = [arrived(store, f"output/{backend}/{rank}", ends_s - time.monotonic()) for rank in range(place.world_size)]
     silent = ChildOutput([], "its node did not answer", late=True)
     return [silent if text is None else ChildOutput(*json.loads(text)) for text in texts]
 
 
-def _leave(store: PrefixStore, here: Place, code: int, seconds: float) -> int:
+def _leave(store: PrefixStore, place: Place, code: int, seconds: float) -> int:
     """Leave together: rank 0 shares the exit code, and waits until the others have it, as it may serve the store."""
-    if here.rank:
+    if place.rank:
         code = int(_value_of_rank_0(store, "exit", seconds))
         store.add("bye", 1)
         return code
     store.set("exit", str(code))
     ends_s = time.monotonic() + BYE_S
-    while store.add("bye", 0) < here.world_size - 1 and time.monotonic() < ends_s:
+    while store.add("bye", 0) < place.world_size - 1 and time.monotonic() < ends_s:
         time.sleep(0.02)
     return code

@@ -57,8 +57,8 @@ def _judge_pairs(pairs: dict[tuple[int, int], tuple[int | None, bool]]) -> Itera
     for status in sorted({read for read, _ in pairs.values() if read}):
         without = [f"{a}-{b}" for (a, b), (read, _) in pairs.items() if read == status]
         linked = any(nvlink for read, nvlink in pairs.values() if read == status)
-        shown = ", ".join(without[:8]) + (" ..." if len(without) > 8 else "")
-        text = f"no peer access for {len(without)} of {len(pairs)} pairs ({shown}): {STATUS.get(status, status)}"
+        names = ", ".join(without[:8]) + (" ..." if len(without) > 8 else "")
+        text = f"no peer access for {len(without)} of {len(pairs)} pairs ({names}): {STATUS.get(status, status)}"
         yield found("p2p_broken" if linked else "p2p_absent", text=text)
     if len({nvlink for _, nvlink in pairs.values()}) > 1:
         apart = [f"{a}-{b}" for (a, b), (_, nvlink) in pairs.items() if not nvlink]

@@ -106,8 +106,8 @@ def _nccl(console: Console, rendered: Rendered, backend: str) -> None:
         return
     texts = [f"{name}={value}" for name, value in rendered.variables.items()]
     more = f" and {len(texts) - NAMED} more (manifest.json)" if len(texts) > NAMED + 1 else ""
-    shown = " ".join(texts[:NAMED] if more else texts)
-    console.line(f"  nccl      {rendered.preset}: {shown or 'nothing to set'}{more}")
+    text = " ".join(texts[:NAMED] if more else texts)
+    console.line(f"  nccl      {rendered.preset}: {text or 'nothing to set'}{more}")
     for own in rendered.kept:
         where = "" if own.source == ENVIRONMENT else f" in {own.source}"
         console.line(f"            your {own.name}={own.value}{where} takes precedence (the preset has {own.preset})")

@@ -78,8 +78,8 @@ def settle_point(point: Resumed, placement: Placement, world_size: int) -> Resum
     point = dataclasses.replace(point, composed=without_reasons(composed))
     config = point.composed.config
     check(config, *place)
-    here = None if is_remote(config.launcher) else network()["interfaces"]
-    check_preset(config.nccl, placement.backend, os.environ, here)
+    interfaces = None if is_remote(config.launcher) else network()["interfaces"]
+    check_preset(config.nccl, placement.backend, os.environ, interfaces)
     check_targets(config)
     return point
 

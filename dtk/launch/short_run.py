@@ -30,11 +30,11 @@ def run_short(arguments: Sequence[str], home: Path) -> Path:
     """
     before = _folders(home)
     code, errors = _run([*arguments, override("runs_folder", home.absolute())])
-    made = sorted(_folders(home) - before)
-    if not made or code == USER_ERROR:
+    folders = sorted(_folders(home) - before)
+    if not folders or code == USER_ERROR:
         line = (errors.strip().splitlines() or ["it left no run folder"])[-1].removeprefix("dtk: ")
         raise DtkError("a short run could not start", line, f"tried: dtk run {shlex.join(arguments)}")
-    return made[-1]
+    return folders[-1]
 
 
 def speed_and_peak(run: Details) -> tuple[float | None, float | None]:

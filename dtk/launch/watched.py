@@ -99,9 +99,9 @@ def _follow(command: Command, paths: RunPaths, start_timeout_s: float) -> None:
 
 def _ask(paths: RunPaths) -> None:
     """Ask the ranks of this host by a file, as a hanging rank handles no signal, and wait up to ANSWER_S seconds."""
-    here = socket.gethostname()
+    host = socket.gethostname()
     beats = {path: read_heartbeat(path) for path in paths.heartbeat(0).parent.glob("rank_*.json")}
-    awaited = [paths.answer(int(path.stem[5:])) for path, beat in beats.items() if beat and beat.host == here]
+    awaited = [paths.answer(int(path.stem[5:])) for path, beat in beats.items() if beat and beat.host == host]
     try:
         paths.question.parent.mkdir(parents=True, exist_ok=True)
         paths.question.touch()
@@ -195,17 +195,17 @@ def missing_ranks(paths: RunPaths, limit_s: float) -> Verdict | None:
     attempt, starts = _starts(paths)
     if not starts:
         return None
-    now_s, here = time.time(), socket.gethostname()
-    waiting = {rank: fact for rank, fact in starts.items() if fact.fields["state"] == "meets" and _runs(fact, here)}
+    now_s, host = time.time(), socket.gethostname()
+    waiting = {rank: fact for rank, fact in starts.items() if fact.fields["state"] == "meets" and _runs(fact, host)}
     missing = {rank: fact for rank, fact in starts.items() if fact.fields["state"] == "started"}
-    own = {rank: fact for rank, fact in missing.items() if fact.fields["host"] == here}
+    own = {rank: fact for rank, fact in missing.items() if fact.fields["host"] == host}
     nobody = not waiting and len(missing) == max(fact.fields["nranks"] for fact in starts.values())
     if not (waiting or nobody) or not own or any(fact.fields["state"] == "met" for fact in starts.values()):
         return None
     waits = waiting or missing
     waited_s = min(now_s - fact.fields["since_s" if waiting else "worked_s"] for fact in waits.values())
     still = all(
-        _runs(fact, here) and now_s - fact.fields["alive_s"] < FRESH_S and now_s - fact.fields["worked_s"] >= limit_s
+        _runs(fact, host) and now_s - fact.fields["alive_s"] < FRESH_S and now_s - fact.fields["worked_s"] >= limit_s
         for fact in (own if waiting else missing).values()
     )
     if waited_s < limit_s or not still:
@@ -234,9 +234,9 @@ def _starts(paths: RunPaths) -> tuple[int, dict[int, LogFact]]:
     return int(last.name[8:]) if last else 0, starts
 
 
-def _runs(fact: LogFact, here: str) -> bool:
+def _runs(fact: LogFact, host: str) -> bool:
     """Whether its process is running; on another host this is unknown and counts as running."""
-    if fact.fields["host"] != here:
+    if fact.fields["host"] != host:
         return True
     try:
         os.kill(fact.fields["pid"], 0)

@@ -141,8 +141,8 @@ class MixtureMLP(Cuttable):
             sent, received = ([sum(each) for each in table] for table in (leaving, mine))
         arrived = exchange_rows(rows, sent, received, self.axis, home)
         by_expert = [sum(of_expert) for of_expert in zip(*mine, strict=True)]
-        made = self.experts(_swapped(arrived, mine), by_expert)
-        return exchange_rows(_swapped(made, list(zip(*mine, strict=True))), received, sent, self.axis, home)
+        outputs = self.experts(_swapped(arrived, mine), by_expert)
+        return exchange_rows(_swapped(outputs, list(zip(*mine, strict=True))), received, sent, self.axis, home)
 
 
 def read_counts(counts: Tensor, rows: int, rank: int) -> list[list[list[int]]]:

@@ -39,17 +39,17 @@ def recommend(machine: Machine, nodes: int | None) -> tuple[list[Advice], list[s
 
 def _one_node(machine: Machine) -> Advice:
     names = sorted({gpu.name for gpu in machine.gpus})
-    here = f"{counted(len(machine.gpus), 'GPU')}: {', '.join(names)}"
+    gpus = f"{counted(len(machine.gpus), 'GPU')}: {', '.join(names)}"
     if machine.nvlink:
         links = min(gpu.nvlinks or 0 for gpu in machine.gpus)
         reason = f"every GPU has {links} or more NVLinks up, which NCCL uses automatically"
-        return Advice("one node", "nvlink_single_node", (here, reason))
+        return Advice("one node", "nvlink_single_node", (gpus, reason))
     driver = tuple(int(part) for part in machine.driver.split(".") if part.isdigit())
     if len(machine.gpus) > 1 and () < driver < FIXED_DRIVER and all("RTX 40" in gpu.name for gpu in machine.gpus):
         reason = f"several RTX 40 cards with driver {machine.driver}, older than 550.40.07, hang at direct copies"
-        return Advice("one node", "pcie_no_p2p", (here, reason))
+        return Advice("one node", "pcie_no_p2p", (gpus, reason))
     why = {True: "NVML says that all pairs can copy directly", False: "NVML says that some pair cannot copy directly"}
-    reasons = [here, "no NVLink on all of them: NCCL copies over PCIe, or through host memory where it must"]
+    reasons = [gpus, "no NVLink on all of them: NCCL copies over PCIe, or through host memory where it must"]
     reasons += [why[machine.p2p]] if machine.p2p is not None else []
     reasons += ["if the first collective hangs: nccl=pcie_no_p2p"] if len(machine.gpus) > 1 else []
     return Advice("one node", "auto", tuple(reasons))

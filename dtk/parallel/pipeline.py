@@ -236,7 +236,7 @@ def _orders(pipeline: Pipeline) -> tuple[Order, ...]:
     queues = [_computes(pipeline, rank) for rank in range(pipeline.ranks)]
     orders: list[list[Action]] = [[] for _ in queues]
     at, last = [0] * len(queues), pipeline.stages - 1
-    here: set[Action] = set()
+    running: set[Action] = set()
     """Inputs that have arrived."""
     while any(i < len(queue) for i, queue in zip(at, queues)):
         progress = False
@@ -245,7 +245,7 @@ def _orders(pipeline: Pipeline) -> tuple[Order, ...]:
                 continue
             action = queue[at[rank]]
             outer = 0 if action.kind == "forward" else last
-            if action.kind != "weight_gradient" and action.stage != outer and _needed(action) not in here:
+            if action.kind != "weight_gradient" and action.stage != outer and _needed(action) not in running:
                 continue
             at[rank] += 1
             progress = True
@@ -254,7 +254,7 @@ def _orders(pipeline: Pipeline) -> tuple[Order, ...]:
                 continue
             send = Action("send_forward" if action.kind == "forward" else "send_backward", *action[1:])
             receive = _received(send)
-            here.add(receive)
+            running.add(receive)
             if receive.stage % pipeline.ranks != rank:
                 orders[rank].append(send)
                 orders[receive.stage % pipeline.ranks].append(receive)

@@ -72,31 +72,31 @@ VARIANTS += tuple(Variant(LEAST_MEMORY, checkpointing, offload=True) for checkpo
 """The simplest first: recomputing costs a third of the compute, offloading a copy over the host's bus each step."""
 
 
-def compare(job: Composed, here: Machine, config_dir: Path | None = None) -> Comparison:
+def compare(job: Composed, target: Machine, config_dir: Path | None = None) -> Comparison:
     """Plan the job under every variant.
 
     Without a device there is no fit and no recommendation.
     """
-    with_strategy = functools.cache(lambda strategy: _with_strategy(job, here, strategy, config_dir))
+    with_strategy = functools.cache(lambda strategy: _with_strategy(job, target, strategy, config_dir))
     ranks, every = ranks_of(job.config), job.config.train.activation_checkpoint_every
     rows = []
     for variant in VARIANTS:
         used = 1 if CONFIG_TYPES[variant.strategy].traits.one_process else ranks
-        overrides = _selecting(job, here, variant.strategy)
+        overrides = _selecting(job, target, variant.strategy)
         overrides += ["strategy.offload=parameters"] * variant.offload
         if variant.checkpointing or every:
             overrides.append(f"{_CHECKPOINTING}={(every or 1) if variant.checkpointing else 0}")
         try:
             config = _variant_job(job, variant, used, with_strategy).config
-            rows.append(Row(variant, tuple(overrides), predict(config, used, here)))
+            rows.append(Row(variant, tuple(overrides), predict(config, used, target)))
         except DtkError as error:
             rows.append(Row(variant, tuple(overrides), None, error.what))
-    if here.hardware is None:
+    if target.hardware is None:
         advice = "Without a device nothing is recommended: add hardware=NAME, for example hardware=h100_sxm."
         return Comparison(tuple(rows), None, (advice,))
     fitting = [row for row in rows if (plan := row.prediction) and plan.fits and plan.world_size == ranks]
     if not fitting:
-        return Comparison(tuple(rows), None, tuple(_nothing_fits(rows, job, here, with_strategy)))
+        return Comparison(tuple(rows), None, tuple(_nothing_fits(rows, job, target, with_strategy)))
     simplest = fitting[0]
     # The times of offloading do not include copies to the host and back.
     fastest = max((row for row in fitting if not row.variant.offload), key=_tokens_per_s, default=simplest)
@@ -105,13 +105,13 @@ def compare(job: Composed, here: Machine, config_dir: Path | None = None) -> Com
     return Comparison(tuple(rows), simplest, tuple(_reasons(rows, simplest, named)), named)
 
 
-def _selecting(job: Composed, here: Machine, strategy: str) -> list[str]:
+def _selecting(job: Composed, target: Machine, strategy: str) -> list[str]:
     """Return the overrides that select a strategy, and shard inside a node where it also replicates."""
     overrides, ranks = [f"strategy={strategy}"], ranks_of(job.config)
     own_mesh = any(text.lstrip("+~").startswith("strategy.dp_") for text in job.overrides)
     has_mesh = CONFIG_TYPES[strategy].traits.replicated_over == "dp_replicate"
-    if has_mesh and not own_mesh and ranks > here.local_size and ranks % here.local_size == 0:
-        overrides += ["strategy.dp_replicate=-1", f"strategy.dp_shard={here.local_size}"]
+    if has_mesh and not own_mesh and ranks > target.local_size and ranks % target.local_size == 0:
+        overrides += ["strategy.dp_replicate=-1", f"strategy.dp_shard={target.local_size}"]
     return overrides
 
 
@@ -125,7 +125,7 @@ def _variant_job(job: Composed, variant: Variant, ranks: int, with_strategy: Cal
     return settled_job(dataclasses.replace(job, config=config), ranks)
 
 
-def _with_strategy(job: Composed, here: Machine, strategy: str, config_dir: Path | None) -> Config:
+def _with_strategy(job: Composed, target: Machine, strategy: str, config_dir: Path | None) -> Config:
     """Compose the job with another strategy, without a fault and without keys that this strategy does not have."""
     own_by_definition = {"offload", "offload_to", "offload_folder", "reshard_after_forward"}
     accepted = {field.name for field in fields(CONFIG_TYPES[strategy])} - own_by_definition
@@ -134,7 +134,7 @@ def _with_strategy(job: Composed, here: Machine, strategy: str, config_dir: Path
         section, _, name = text.lstrip("+~").partition("=")[0].partition(".")
         if section not in ("strategy", "fault") or (section == "strategy" and name in accepted):
             shared.append(text)
-    return compose([*shared, *_selecting(job, here, strategy)], config_dir).config
+    return compose([*shared, *_selecting(job, target, strategy)], config_dir).config
 
 
 def _tokens_per_s(row: Row) -> float:
@@ -169,7 +169,7 @@ def _reasons(rows: Sequence[Row], simplest: Row, fastest: Row | None) -> Iterato
 
 
 def _nothing_fits(
-    rows: list[Row], job: Composed, here: Machine, with_strategy: Callable[[str], Config]
+    rows: list[Row], job: Composed, target: Machine, with_strategy: Callable[[str], Config]
 ) -> Iterator[str]:
     """Yield lines on which variant is closest to fitting and what would make it fit."""
     planned = [(row.variant.name, row.prediction) for row in rows if row.prediction is not None]
@@ -191,7 +191,7 @@ def _nothing_fits(
         sharded = _variant_job(job, Variant(LEAST_MEMORY, checkpointing=True), ranks, with_strategy)
         while ranks < _MORE_RANKS and not fits:
             ranks *= 2
-            fits = bool(predict(at_world_size(sharded, ranks).config, ranks, here, timed=False).fits)
+            fits = bool(predict(at_world_size(sharded, ranks).config, ranks, target, timed=False).fits)
     if fits:
         yield f"{LEAST_MEMORY} + checkpointing fits on {counted(ranks, 'rank')}: launcher.world_size={ranks}."
     else:

@@ -53,7 +53,7 @@ def machine(config: Config, hardware: "Hardware | None", choice: Choice = "auto"
 
 
 def predict(
-    config: Config, world_size: int, here: Machine, engine: Engine | None = None, timed: bool = True
+    config: Config, world_size: int, target: Machine, engine: Engine | None = None, timed: bool = True
 ) -> Prediction:
     """Predict memory and traffic with one engine, and time if the hardware is known.
 
@@ -63,27 +63,27 @@ def predict(
     Raises:
         DtkError: the engine does not support this job.
     """
-    if (engine or here.engine) == "simulated":  # Only the simulated engine needs torch.
+    if (engine or target.engine) == "simulated":  # Only the simulated engine needs torch.
         from dtk.plan.simulated.engine import simulate as predicted
     else:
         from dtk.plan.formulas.closed_form import closed_form as predicted
-    made = predicted(on_device(config, here), world_size, here.local_size)
-    made = dataclasses.replace(made, node_ranks=min(here.local_size, world_size))
-    if (hardware := here.hardware) is None:
-        return made
+    prediction = predicted(on_device(config, target), world_size, target.local_size)
+    prediction = dataclasses.replace(prediction, node_ranks=min(target.local_size, world_size))
+    if (hardware := target.hardware) is None:
+        return prediction
     device: dict[str, Any] = {"hardware": hardware.name, "device_memory_bytes": hardware.memory_bytes}
     if timed:
         from dtk.plan.timing.time import step_time
 
         device["time"] = step_time(config, world_size, hardware)
-    return dataclasses.replace(made, node_host_bytes=hardware.host_memory_bytes, **device)
+    return dataclasses.replace(prediction, node_host_bytes=hardware.host_memory_bytes, **device)
 
 
-def on_device(config: Config, here: Machine) -> Config:
+def on_device(config: Config, target: Machine) -> Config:
     """Return the configuration with the hardware's device, so that the engines use that device's kernels."""
-    if here.hardware is None:
+    if target.hardware is None:
         return config
-    device: Literal["cuda", "cpu"] = "cuda" if here.hardware.backend == "nccl" else "cpu"
+    device: Literal["cuda", "cpu"] = "cuda" if target.hardware.backend == "nccl" else "cpu"
     return dataclasses.replace(config, launcher=dataclasses.replace(config.launcher, device=device))
 
 

@@ -57,23 +57,23 @@ def make(request: Request) -> PlanReport:
 
         hardware = load_hardware(named[-1].removeprefix(_HARDWARE), request.config_dir)
     job = planned_job(overrides, request.config_dir, devices=hardware.devices_per_node if hardware else None)
-    here = machine(job.config, hardware, request.engine)
+    target = machine(job.config, hardware, request.engine)
     ranks = ranks_of(job.config)
     for option in ("max_model", "max_batch", "search"):
         if getattr(request, option):
-            check_solvable(job.config, here, "--" + option.replace("_", "-"))
+            check_solvable(job.config, target, "--" + option.replace("_", "-"))
     with Busy("planning"):
-        searched = search(job, here) if request.search else None
+        searched = search(job, target) if request.search else None
         best = searched.fitting[0] if searched and searched.fitting else None
-        plan = best.prediction if best else predict(job.config, ranks, here)
-    check, notes = (None, ()) if best else _check(request.engine, job.config, ranks, here)
+        plan = best.prediction if best else predict(job.config, ranks, target)
+    check, notes = (None, ()) if best else _check(request.engine, job.config, ranks, target)
     with Busy("comparing"):
-        comparison = compare(job, here, request.config_dir) if request.compare else None
+        comparison = compare(job, target, request.config_dir) if request.compare else None
         if not sizes and request.html and not job.config.strategy.traits.one_process:
             sizes = tuple(sorted({*USUAL, ranks}))
-        points = scaling(job, sizes, here) if sizes else ()
-        models = max_model(job, here) if request.max_model else ()
-        batch = max_batch(job, here) if request.max_batch else None
+        points = scaling(job, sizes, target) if sizes else ()
+        models = max_model(job, target) if request.max_model else ()
+        batch = max_batch(job, target) if request.max_batch else None
     filled_in = [f"{text} was filled in; the run needs it as well." for text in job.overrides if text not in overrides]
     chosen = any(text.startswith(("launcher.world_size=", "launcher.nproc=")) for text in overrides)
     if not (chosen or is_remote(job.config.launcher)):
@@ -83,7 +83,7 @@ def make(request: Request) -> PlanReport:
         job=(*job.overrides, *(best.overrides if best else ()), *named),
         plan=plan,
         compute_dtype="tf32" if job.config.precision.tf32 else job.config.precision.compute_dtype,
-        local_size=here.local_size,
+        local_size=target.local_size,
         check=check,
         comparison=comparison,
         search=searched,
@@ -92,15 +92,15 @@ def make(request: Request) -> PlanReport:
         batch=batch,
         trainings=TRAININGS if request.memory_table else (),
         notes=(*filled_in, *notes),
-        doubts=tuple(_doubts(job.config, here)),
+        doubts=tuple(_doubts(job.config, target)),
     )
 
 
-def _check(choice: Choice, config: Config, ranks: int, here: Machine) -> tuple[Check | None, tuple[str, ...]]:
+def _check(choice: Choice, config: Config, ranks: int, target: Machine) -> tuple[Check | None, tuple[str, ...]]:
     """Predict the same job with both engines; return the comparison and notes about it."""
-    if here.engine == "simulated" or choice == "closed_form":
+    if target.engine == "simulated" or choice == "closed_form":
         return None, ()
-    on_cpu = Machine(here.local_size)
+    on_cpu = Machine(target.local_size)
     config = dataclasses.replace(config, launcher=dataclasses.replace(config.launcher, device="cpu"))
     try:
         with Busy("simulating the step"):
@@ -114,10 +114,10 @@ def _check(choice: Choice, config: Config, ranks: int, here: Machine) -> tuple[C
     return Check(closed_form, simulated, differences(closed_form, simulated)), ()
 
 
-def _doubts(config: Config, here: Machine) -> Iterator[str]:
+def _doubts(config: Config, target: Machine) -> Iterator[str]:
     """Yield settings that will probably differ in the run, and layers that wait for slow links between nodes."""
-    hardware = here.hardware
-    if warning := tp_warning(config, ranks_of(config), here.local_size):
+    hardware = target.hardware
+    if warning := tp_warning(config, ranks_of(config), target.local_size):
         yield warning
     if hardware is None or hardware.backend == "gloo":
         return

@@ -61,14 +61,14 @@ class _Candidate:
     least_s: float
 
 
-def search(job: Composed, here: Machine) -> Search:
+def search(job: Composed, target: Machine) -> Search:
     """Rank the layouts of a resolved job's ranks, model and global batch by step time; typed settings are kept."""
     from dtk.plan.timing.time import least_s, step_time
 
-    assert here.hardware is not None
-    ranks, device, room = ranks_of(job.config), on_device(job.config, here), here.hardware.memory_bytes
-    possible = _layouts(dataclasses.replace(job, config=device), ranks, here.local_size)
-    layouts = [_Candidate(typed, config, least_s(config, ranks, here.hardware)) for typed, config in possible]
+    assert target.hardware is not None
+    ranks, device, room = ranks_of(job.config), on_device(job.config, target), target.hardware.memory_bytes
+    possible = _layouts(dataclasses.replace(job, config=device), ranks, target.local_size)
+    layouts = [_Candidate(typed, config, least_s(config, ranks, target.hardware)) for typed, config in possible]
     fitting: list[FittingLayout] = []
     large: list[tuple[_Candidate, int]] = []
     # By bound, then by time. Memory costs ten times as much to compute, so only for candidates that may be shown.
@@ -81,10 +81,10 @@ def search(job: Composed, here: Machine) -> Search:
             if (needed := least_bytes(layout.config, ranks)) > room:
                 large.append((layout, needed))
             else:
-                time = step_time(layout.config, ranks, here.hardware)
+                time = step_time(layout.config, ranks, target.hardware)
                 heappush(queue, (time.step_s, number, time))
             continue
-        plan = predict(layout.config, ranks, here, "closed_form", timed=False)
+        plan = predict(layout.config, ranks, target, "closed_form", timed=False)
         if plan.fits:
             fitting.append(FittingLayout(_overrides(layout.typed), dataclasses.replace(plan, time=time)))
         else:

@@ -30,7 +30,7 @@ class Largest:
     """Prediction of this setting; None if not even the smallest fits."""
 
 
-def max_batch(job: Composed, here: Machine) -> Largest:
+def max_batch(job: Composed, target: Machine) -> Largest:
     """Return the largest `train.micro_batch_size` that fits, with as many micro-batches per step as configured."""
     config, ranks = job.config, ranks_of(job.config)
     plan = config.batch_plan(ranks)
@@ -40,24 +40,24 @@ def max_batch(job: Composed, here: Machine) -> Largest:
         train = dataclasses.replace(config.train, micro_batch_size=micro, global_batch_size=samples)
         return dataclasses.replace(config, train=train)
 
-    micro = largest(range(1, LARGEST_BATCH + 1), lambda micro: _excess(sized(micro), here) <= 0)
+    micro = largest(range(1, LARGEST_BATCH + 1), lambda micro: _excess(sized(micro), target) <= 0)
     best = sized(micro or 1)
     overrides = tuple(f"train.{key}={getattr(best.train, key)}" for key in ("micro_batch_size", "global_batch_size"))
-    return Largest("micro-batch", overrides, predict(best, ranks, here) if micro else None)
+    return Largest("micro-batch", overrides, predict(best, ranks, target) if micro else None)
 
 
-def max_model(job: Composed, here: Machine) -> tuple[Largest, ...]:
+def max_model(job: Composed, target: Machine) -> tuple[Largest, ...]:
     """Return the deepest model, the widest model, and the largest model of the configured proportions that fit."""
-    return tuple(_largest_model(job.config, here, what) for what in ("deeper", "wider", "deeper and wider"))
+    return tuple(_largest_model(job.config, target, what) for what in ("deeper", "wider", "deeper and wider"))
 
 
-def check_solvable(config: Config, here: Machine, option: str) -> None:
+def check_solvable(config: Config, target: Machine, option: str) -> None:
     """Check that `--max-batch`, `--max-model` or `--search` has a device to fit into and a model to change.
 
     Raises:
         DtkError: no device is known, or the model is custom.
     """
-    if here.hardware is None:
+    if target.hardware is None:
         raise DtkError(f"{option} needs a device to fit in", fix="add hardware=NAME, for example hardware=h100_sxm")
     if option != "--max-batch" and isinstance(config.model, CustomModelConfig):
         fix = "plan it once with each set of model.arguments, or of overrides"
@@ -87,7 +87,7 @@ def largest(sizes: Sequence[int], fits: Callable[[int], bool]) -> int | None:
     return None if below < 0 else sizes[below]
 
 
-def _largest_model(config: Config, here: Machine, what: str) -> Largest:
+def _largest_model(config: Config, target: Machine, what: str) -> Largest:
     """Return the largest model of one kind of growth; head size and the feed-forward ratio are kept."""
     model, ranks = config.model, ranks_of(config)
     # Heads that share keys and values are added together.
@@ -108,18 +108,18 @@ def _largest_model(config: Config, here: Machine, what: str) -> Largest:
         return dataclasses.replace(config, model=dataclasses.replace(model, **sizes(n)))
 
     numbers = range(1, (DEEPEST if what == "deeper" else WIDEST) + 1)
-    number = largest(numbers, lambda n: _excess(grown(n), here) <= 0)
+    number = largest(numbers, lambda n: _excess(grown(n), target) <= 0)
     overrides = tuple(f"model.{name}={value}" for name, value in sizes(number or 1).items())
-    return Largest(what, overrides, predict(grown(number), ranks, here) if number else None)
+    return Largest(what, overrides, predict(grown(number), ranks, target) if number else None)
 
 
-def _excess(config: Config, here: Machine) -> int:
+def _excess(config: Config, target: Machine) -> int:
     """Return the bytes that the job needs beyond the device's memory, or the host's if that is more."""
     ranks = ranks_of(config)
-    if here.engine == "simulated" or (hardware := here.hardware) is None:
-        return predict(config, ranks, here, timed=False).excess_bytes
-    needed = memory(on_device(config, here), ranks)
-    return needed.excess_bytes(hardware.memory_bytes, min(here.local_size, ranks), hardware.host_memory_bytes)
+    if target.engine == "simulated" or (hardware := target.hardware) is None:
+        return predict(config, ranks, target, timed=False).excess_bytes
+    needed = memory(on_device(config, target), ranks)
+    return needed.excess_bytes(hardware.memory_bytes, min(target.local_size, ranks), hardware.host_memory_bytes)
 
 
 USUAL = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)  # Default world sizes of the page's plots.
@@ -149,7 +149,7 @@ def parse_world_sizes(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(part) for part in parts}))
 
 
-def scaling(job: Composed, sizes: Sequence[int], here: Machine) -> tuple[Point, ...]:
+def scaling(job: Composed, sizes: Sequence[int], target: Machine) -> tuple[Point, ...]:
     """Return one point per number of ranks; an impossible number has a `problem`.
 
     Raises:
@@ -161,7 +161,7 @@ def scaling(job: Composed, sizes: Sequence[int], here: Machine) -> tuple[Point, 
     points = []
     for size in sizes:
         try:
-            points.append(Point(size, predict(at_world_size(job, size).config, size, here)))
+            points.append(Point(size, predict(at_world_size(job, size).config, size, target)))
         except DtkError as error:
             points.append(Point(size, None, error.what))
     if all(point.prediction is None for point in points):

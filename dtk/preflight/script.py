@@ -66,14 +66,14 @@ def play_script(script: Path, arguments: Sequence[str], local_size: int) -> Call
 
 def _stop_after(simulated: SimulatedRank) -> None:
     """Count the steps of the first optimizer that steps; end after the requested number."""
-    seen: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     joining = _count_joined(simulated)
     simulated.step = 1
 
     def before(optimizer: Optimizer, *_: Any) -> None:
-        seen[id(optimizer)] += 1
-        count = seen[id(optimizer)]
-        if next(iter(seen)) != id(optimizer):
+        counts[id(optimizer)] += 1
+        count = counts[id(optimizer)]
+        if next(iter(counts)) != id(optimizer):
             return
         if simulated.steps and count > simulated.steps and not joining():
             raise EnoughError

@@ -88,15 +88,15 @@ class Wandb(OwnTracker):
     def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         """Show a table at the last step."""
         values = [[str(cell) if isinstance(cell, list) else cell for cell in row] for row in rows]
-        made = self._wandb.Table(columns=list(columns), data=values, allow_mixed_types=True)
-        self._run.log({name: made, **self._last}, step=self._last["step"])
+        values_table = self._wandb.Table(columns=list(columns), data=values, allow_mixed_types=True)
+        self._run.log({name: values_table, **self._last}, step=self._last["step"])
 
     def artifact(self, name: str, kind: str, files: dict[str, Path]) -> None:
         """Upload files as a version of an artifact of this run."""
-        made = self._wandb.Artifact(f"{name}-{self._run.id}", type=kind)
+        artifact = self._wandb.Artifact(f"{name}-{self._run.id}", type=kind)
         for inside, path in files.items():
-            made.add_file(str(path), name=inside)
-        self._run.log_artifact(made)
+            artifact.add_file(str(path), name=inside)
+        self._run.log_artifact(artifact)
 
     def alert(self, title: str, text: str) -> None:
         """Send a message through W&B alerts."""
@@ -167,8 +167,8 @@ def tracker_of(settings: dict[str, Any]) -> OwnTracker:
     if settings["name"] == "custom":
         from dtk.config.instantiate import instantiate
 
-        made: OwnTracker = instantiate(settings["_target_"], settings["arguments"], settings["allow"], OwnTracker)
-        return made
+        tracker: OwnTracker = instantiate(settings["_target_"], settings["arguments"], settings["allow"], OwnTracker)
+        return tracker
     return Wandb(settings) if settings["name"] == "wandb" else Tensorboard(settings)
 
 

@@ -45,7 +45,7 @@ def tables(paths: RunPaths) -> dict[str, Table]:
             if len(timeline) == 2 * TIMELINE_ROWS:  # Every second row, so that the whole run stays visible.
                 del timeline[1::2]
     columns = tuple(timeline[-1]) if timeline else ()
-    made: dict[str, Table] = {
+    by_name: dict[str, Table] = {
         "plan_and_actual": (("figure", "metric", "planned", "measured"), [list(row) for row in plan]),
         "parity": (
             ("condition", "value", "what it is"),
@@ -57,7 +57,7 @@ def tables(paths: RunPaths) -> dict[str, Table]:
         ),
         "memory_timeline": (columns, [[record.get(column) for column in columns] for record in timeline]),
     }
-    return {name: table for name, table in made.items() if table[1]}
+    return {name: table for name, table in by_name.items() if table[1]}
 
 
 def diagnosis(paths: RunPaths) -> tuple[Table, dict[str, Path]] | None:

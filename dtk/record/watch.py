@@ -184,8 +184,8 @@ class Watch:
     def _pid(self, rank: int) -> int | None:
         """Return the process id of a rank, or None if it is not on this host."""
         beat = read_heartbeat(self.paths.heartbeat(rank))
-        here = beat is not None and (beat.attempt, beat.host) == (self.attempt, socket.gethostname())
-        return beat.pid if beat is not None and here else None
+        is_current = beat is not None and (beat.attempt, beat.host) == (self.attempt, socket.gethostname())
+        return beat.pid if beat is not None and is_current else None
 
     def _limit_s(self, stepping: bool) -> float:
         config = self.config

@@ -45,8 +45,8 @@ def refusal(run: Run, *, force: bool) -> str:
         return f"{path} waits for its scheduler; cancel the job first (--force removes it all the same)"
     if run.state == "running":
         manifest = mapping(str(RunPaths(path).manifest), [])
-        here = still_runs(manifest) is True
-        where = f"process {clean(manifest.get('pid'))[:20]}" if here else "on another machine, as far as can be told"
+        runs = still_runs(manifest) is True
+        where = f"process {clean(manifest.get('pid'))[:20]}" if runs else "on another machine, as far as can be told"
         return f"{path} is still running ({where}); stop it first (--force removes it all the same)"
     return ""
 

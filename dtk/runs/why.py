@@ -68,8 +68,8 @@ def _section(origins: Origins, key: str, keys: list[str]) -> str:
     rows = []
     for name in keys:
         value = _value(origins.values[name])
-        shown = value if len(value) <= _LONGEST else f"{value[: _LONGEST - 3]}..."
-        rows.append((clean(name), shown, _brief(origins.keys[name][-1])))
+        text = value if len(value) <= _LONGEST else f"{value[: _LONGEST - 3]}..."
+        rows.append((clean(name), text, _brief(origins.keys[name][-1])))
     widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
     lines += [f"{name:<{widths[0]}}  {value:<{widths[1]}}  {by}" for name, value, by in rows]
     return "\n".join(lines) + "\n"

@@ -276,12 +276,12 @@ class GradientWatch:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        stack, seen = [output.grad_fn], set()
+        stack, visited = [output.grad_fn], set()
         while stack:
             node: Any = stack.pop()
-            if node is None or node in seen:
+            if node is None or node in visited:
                 continue
-            seen.add(node)
+            visited.add(node)
             nexts = [following for following, _ in node.next_functions]
             if leaves := [i for i, following in enumerate(nexts) if _is_leaf(following)]:
                 self._handles.append(node.register_hook(partial(self._handed_over, leaves, len(nexts) == 1)))

@@ -282,8 +282,8 @@ class FSDP(Strategy):
         yield
         parameters = dict(model.named_parameters())
         for dimension, names in self.partial_over.items():
-            here = [parameters[name].grad for name in names if name in parameters]  # Other stages have their own.
-            grads = [local(grad) for grad in here if grad is not None]
+            gradients = [parameters[name].grad for name in names if name in parameters]  # Other stages have their own.
+            grads = [local(grad) for grad in gradients if grad is not None]
             if not grads:
                 continue
             flat = all_reduce_(torch.cat([grad.reshape(-1) for grad in grads]), self.axes[dimension])

@@ -198,15 +198,15 @@ class _OnceLoader(yaml.SafeLoader):
     """A safe loader that rejects duplicate keys."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        seen = set()
+        keys = set()
         for key_node, _ in node.value:
             key = (key_node.tag, key_node.value) if isinstance(key_node, yaml.ScalarNode) else None
-            if key is not None and key in seen and key_node.tag != "tag:yaml.org,2002:merge":
+            if key is not None and key in keys and key_node.tag != "tag:yaml.org,2002:merge":
                 twice = f'the key "{key_node.value[:60]}" is there twice'
                 raise yaml.constructor.ConstructorError(None, None, twice, key_node.start_mark)
-            seen.add(key)
-        made: dict[Hashable, Any] = super().construct_mapping(node, deep=deep)
-        return made
+            keys.add(key)
+        mapping: dict[Hashable, Any] = super().construct_mapping(node, deep=deep)
+        return mapping
 
 
 def fixed_overrides(content: dict[str, Any]) -> list[str]:

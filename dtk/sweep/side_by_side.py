@@ -37,8 +37,8 @@ def save(sweep: Sweep, project: str, entity: str | None, axis: str) -> str:
         place = {"project": project, "entity": entity or wandb.Api().default_entity}
         runs = reports.Runset(**place, name=sweep.about.id, filters=f"Name in {names}", groupby=_varied(sweep))
         blocks = [reports.MarkdownBlock(text), reports.PanelGrid(runsets=[runs], panels=panels)]
-        made = reports.Report(**place, title=f"{sweep.about.id}: side by side", blocks=blocks, width="fluid")
-        return str(made.save().url)
+        report = reports.Report(**place, title=f"{sweep.about.id}: side by side", blocks=blocks, width="fluid")
+        return str(report.save().url)
     except Exception as error:  # The library raises its own, those of the server and of the network alike.
         why = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         raise DtkError("W&B did not take the report", why, "try again; the runs are there") from error

@@ -61,14 +61,14 @@ def curves(metrics: Path) -> dict[str, list[tuple[float, float]]]:
 
 def ranks(paths: RunPaths, now_s: float, *, live: bool = True) -> list[RankNow]:
     """Every rank that left a heartbeat, ascending; of a run that is not `live` nobody waits any longer."""
-    seen: dict[int, Path] = {}
+    files: dict[int, Path] = {}
     with suppress(OSError):
         for entry in os.scandir(paths.root / "heartbeat"):
             match = _RANK.fullmatch(entry.name)
-            if match and entry.is_file(follow_symlinks=False) and len(seen) < MOST_RANKS:
-                seen[int(match[1])] = Path(entry.path)
+            if match and entry.is_file(follow_symlinks=False) and len(files) < MOST_RANKS:
+                files[int(match[1])] = Path(entry.path)
     present = []
-    for rank, path in sorted(seen.items()):
+    for rank, path in sorted(files.items()):
         beat = read_heartbeat(path)
         if beat is None or (time_s := number(beat.time_s)) is None:
             continue

@@ -203,8 +203,8 @@ def plan_page(folder: Path, identity: str) -> doc.Document:
 def _strip(figures: Mapping[str, Any], step: Breakdown | None) -> doc.Cards | None:
     """Return the headline figures side by side; None before the first step."""
     names = ("step", *(name for name in FIRST if name not in _NO_HEADLINE))
-    shown = {name: _text(name, value) for name in names if (value := figures.get(name)) is not None}
-    cards = [doc.Card(text, (doc.Span(_title(name), "soft"),)) for name, text in shown.items()]
+    texts = {name: _text(name, value) for name in names if (value := figures.get(name)) is not None}
+    cards = [doc.Card(text, (doc.Span(_title(name), "soft"),)) for name, text in texts.items()]
     if step is not None:
         caption = f"exposed communication a step, {step.exposed_ms / (step.wall_ms or 1):.0%} of it"
         cards.append(doc.Card(seconds_text(step.exposed_ms / 1e3), (doc.Span(caption, "soft"),)))
@@ -292,10 +292,10 @@ def _ranks(present: Sequence[RankNow], *, live: bool) -> doc.Section | None:
         return doc.Section("Ranks", (table(present),), id="ranks")
     lines = []
     for place, members in groupby(present, key=lambda rank: rank.rank // CELLS):
-        here = {rank.rank % CELLS: rank for rank in members}
-        seen = {n: (_COLOURS[tone(rank)], words(rank)) for n, rank in here.items()}
+        by_cell = {rank.rank % CELLS: rank for rank in members}
+        seen = {n: (_COLOURS[tone(rank)], words(rank)) for n, rank in by_cell.items()}
         lost = {n: ("none", f"rank {place * CELLS + n} left no heartbeat") for n in range(CELLS)}
-        steps = sorted({rank.step or 0 for rank in here.values()})
+        steps = sorted({rank.step or 0 for rank in by_cell.values()})
         cells = tuple(doc.Stretch(n, n + 1, *cell) for n, cell in (lost | seen).items())
         span = " to ".join(f"{step:,}" for step in sorted({steps[0], steps[-1]}))
         lines.append((str(place * CELLS), cells, f"step {span}"))

@@ -147,12 +147,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             if made_s != changed_s:
                 words = [sys.executable, "-m", "dtk", "diagnose", str(run), "--format", "html"]
                 try:
-                    made = subprocess.run(words, capture_output=True, timeout=DIAGNOSIS_S, check=False)
+                    process = subprocess.run(words, capture_output=True, timeout=DIAGNOSIS_S, check=False)
                 except subprocess.TimeoutExpired as error:
                     raise DtkError(f"the diagnosis took more than {DIAGNOSIS_S:.0f} s") from error
-                if made.returncode not in (0, 1):
-                    raise DtkError(made.stderr.decode(errors="replace").strip() or "dtk diagnose failed")
-                page = made.stdout
+                if process.returncode not in (0, 1):
+                    raise DtkError(process.stderr.decode(errors="replace").strip() or "dtk diagnose failed")
+                page = process.stdout
                 self.server.diagnoses = {run.name: (changed_s, page)}
             return page
 

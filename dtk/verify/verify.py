@@ -81,8 +81,8 @@ def _run(overrides: list[str], paths: RunPaths) -> Figures:
     plain = point.composed.plain
     refuse_stored_code(plain, plain, (), OPTION)  # A remedy repeats what the folder says.
     place_point(point)
-    made = run_short(["--trust", "--rerun", str(paths.root), *overrides], paths.verify)
-    return _figures(made, diagnose(made))
+    folder = run_short(["--trust", "--rerun", str(paths.root), *overrides], paths.verify)
+    return _figures(folder, diagnose(folder))
 
 
 def _figures(run: Path, report: Report) -> Figures:

@@ -246,9 +246,9 @@ def _aligned(majority: list[Call], minority: list[Call], before: list[Call]) -> 
     return Explanation(smallest.kind, place, calls, agree, aligned=True)
 
 
-def _whole_rounds(run: tuple[Call, ...], before: list[Call], behind: Call, other: Call) -> bool:
-    """Whether `run` is whole rounds of the loop in `before`; `behind`, `other`: the calls of both sides after it."""
-    if behind.step is not None and behind.step == other.step:
+def _whole_rounds(run: tuple[Call, ...], before: list[Call], behind: Call, peer_call: Call) -> bool:
+    """Whether `run` is whole rounds of the loop in `before`; `behind`, `peer_call`: both sides' calls after it."""
+    if behind.step is not None and behind.step == peer_call.step:
         return False
     tokens = [on_path(call) for call in run]
     repeats = common_prefixes(tokens)

@@ -225,20 +225,20 @@ def find(
 
 def _in_ring_positions(best: Divergence, same: list[Divergence]) -> Divergence:
     """Return the same divergence at the positions of dtk's ring, which records step, root and ReduceOp."""
-    for other in same:
-        if other is best or other.key.recorder != SNAPSHOTS or other.culprits != best.culprits:
+    for case in same:
+        if case is best or case.key.recorder != SNAPSHOTS or case.culprits != best.culprits:
             continue
-        if _recorded_twice(best.majority, other.majority) and _recorded_twice(best.minority, other.minority):
-            first = other.majority if best.explanation.calls[0] is best.majority else other.minority
+        if _recorded_twice(best.majority, case.majority) and _recorded_twice(best.minority, case.minority):
+            first = case.majority if best.explanation.calls[0] is best.majority else case.minority
             explanation = replace(best.explanation, calls=(first, *best.explanation.calls[1:]))
-            return replace(other, explanation=explanation, tie=best.tie)
+            return replace(case, explanation=explanation, tie=best.tie)
     return best
 
 
-def _recorded_twice(one: Call, other: Call) -> bool:
+def _recorded_twice(first: Call, second: Call) -> bool:
     """Whether two recorders recorded the same call."""
-    places = {(call.site.file, call.site.line) if call.site else None for call in (one, other)}
-    return one.site is not None and len(places) == 1 and one.wire.op == other.wire.op
+    places = {(call.site.file, call.site.line) if call.site else None for call in (first, second)}
+    return first.site is not None and len(places) == 1 and first.wire.op == second.wire.op
 
 
 def _shows_itself(explanation: Explanation, vote: Vote, rank: int) -> bool:

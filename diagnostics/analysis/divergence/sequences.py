@@ -93,11 +93,11 @@ def smallest_edit(majority: Sequence[Hashable], minority: Sequence[Hashable], en
     return max(proven, key=lambda edit: (edit.agreeing, -edit.count, -order.index(edit.kind)), default=None)
 
 
-def _shifts(longer: tuple[Hashable, ...], other: tuple[Hashable, ...]) -> list[tuple[int, int]]:
+def _shifts(longer: tuple[Hashable, ...], shorter: tuple[Hashable, ...]) -> list[tuple[int, int]]:
     """Return (number of calls skipped, number of calls that then agree) for each shift that aligns all later calls."""
-    lengths = common_prefixes((*other, None, *longer))[len(other) + 1 :]
+    lengths = common_prefixes((*shorter, None, *longer))[len(shorter) + 1 :]
     shifts = range(1, min(MOST_CALLS + 1, len(longer)))
-    return [(by, lengths[by]) for by in shifts if 0 < lengths[by] == min(len(other), len(longer) - by)]
+    return [(by, lengths[by]) for by in shifts if 0 < lengths[by] == min(len(shorter), len(longer) - by)]
 
 
 def _agreement(first: tuple[Hashable, ...], second: tuple[Hashable, ...]) -> int:

@@ -124,13 +124,13 @@ def build(marks: TraceMarks) -> Curve | None:
                 level -= released.size_bytes
             at = bisect_left(backward_ends, event.ts_us)
             backward = marks.backward[at] if at < len(backward_ends) else None
-            live[event.address] = made = _allocation(event, spans.at(event.ts_us), backward)
+            live[event.address] = allocation = _allocation(event, spans.at(event.ts_us), backward)
             collectives = backend.at(event.ts_us) if event.device_type == _CPU else []
-            made.backend = any(span.thread == event.thread for span in collectives)
-            curve.allocations.append(made)
+            allocation.backend = any(span.thread == event.thread for span in collectives)
+            curve.allocations.append(allocation)
             if level > curve.peak_bytes:
                 curve.peak_bytes, curve.peak_us, curve.peak_thread = level, event.ts_us, event.thread
-                curve.peak_step, curve.peak_region = made.step, made.region
+                curve.peak_step, curve.peak_region = allocation.step, allocation.region
         elif (released := live.pop(event.address, None)) is not None:
             released.end_us = event.ts_us
         elif event.bytes:

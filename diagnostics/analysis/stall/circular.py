@@ -84,17 +84,17 @@ def _enqueued_crosswise(job: JobState) -> GroupOrder | None:
     shared = (one for one, ranks in sorted(waits.waiting.items()) if set(ranks) == set(job.survey.members(one.key)))
     ordered = (one for one in shared if one.peer < 0 and one.key.recorder not in {"gloo", SNAPSHOTS})
     stuck = [one for one in ordered if not waits.complete[one]]
-    for one, other in combinations(stuck, 2):
-        first: dict[Operation, list[int]] = {one: [], other: []}
-        for rank in sorted({*waits.waiting[one]} & {*waits.waiting[other]}):
-            times = [waits.calls[rank, operation].created_s for operation in (one, other)]
+    for one, second in combinations(stuck, 2):
+        first: dict[Operation, list[int]] = {one: [], second: []}
+        for rank in sorted({*waits.waiting[one]} & {*waits.waiting[second]}):
+            times = [waits.calls[rank, operation].created_s for operation in (one, second)]
             if None not in times and times[0] != times[1]:
-                first[one if times[0] < times[1] else other].append(rank)  # type: ignore[operator]
+                first[one if times[0] < times[1] else second].append(rank)  # type: ignore[operator]
         if all(first.values()):
             ranks = tuple(sorted(rank for side in first.values() for rank in side))
             rest = {at: tuple(rank for rank in ranks if rank not in side) for at, side in first.items()}
             sides = tuple(Side(tuple(on), at, waits.calls[on[0], at], rest[at]) for at, on in first.items())
-            return GroupOrder(Cycle(ranks, (one, other)), sides, count_votes(one.key, one.seq, first, ()).minority)
+            return GroupOrder(Cycle(ranks, (one, second)), sides, count_votes(one.key, one.seq, first, ()).minority)
     return None
 
 

@@ -57,8 +57,8 @@ def timeline(job: JobState, point: Point | None, culprits: Collection[int]) -> d
     lines = groups[key].lines
     first = [rank for rank in sorted(culprits) if rank in lines][:MAX_RANKS]
     others = [rank for rank in sorted(lines) if rank not in culprits]
-    shown = sorted(first + others[: MAX_RANKS - len(first)])
-    rows = {str(rank): _row(lines[rank], job.reading.calls(rank, key), middle) for rank in shown}
+    ranks = sorted(first + others[: MAX_RANKS - len(first)])
+    rows = {str(rank): _row(lines[rank], job.reading.calls(rank, key), middle) for rank in ranks}
     positions = sorted({cell["position"] for row in rows.values() for cell in row})
     return {"group": key.label, "positions": positions, "ranks": rows} if positions else None
 

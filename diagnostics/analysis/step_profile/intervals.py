@@ -32,9 +32,9 @@ def total(cover: Cover) -> int:
     return sum(end - start for start, end in cover)
 
 
-def intersect(one: Cover, other: Cover) -> Cover:
+def intersect(one: Cover, second: Cover) -> Cover:
     """Return the intersection of two covers. This is fast if one of them is short."""
-    short, long = (one, other) if len(one) < len(other) else (other, one)
+    short, long = (one, second) if len(one) < len(second) else (second, one)
     result: Cover = []
     n = 0
     for start, end in short:
@@ -49,14 +49,14 @@ def intersect(one: Cover, other: Cover) -> Cover:
     return result
 
 
-def subtract(one: Cover, other: Cover) -> Cover:
-    """Return the part of `one` that `other` does not cover. This is fast if `one` is short."""
+def subtract(one: Cover, second: Cover) -> Cover:
+    """Return the part of `one` that `second` does not cover. This is fast if `one` is short."""
     result: Cover = []
     n = 0
     for start, end in one:
-        n = max(n, bisect_right(other, (start, start), n) - 1)
-        while n < len(other) and other[n][0] < end:
-            first, last = other[n]
+        n = max(n, bisect_right(second, (start, start), n) - 1)
+        while n < len(second) and second[n][0] < end:
+            first, last = second[n]
             if first > start:
                 result.append((start, first))
             if last > start:

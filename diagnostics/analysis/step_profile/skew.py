@@ -87,12 +87,12 @@ def find_skew(profiles: Sequence[RankProfile], world_size: int | None) -> Skew:
     return skew
 
 
-def group_ranks(one: RankProfile, name: str) -> tuple[int, ...]:
+def group_ranks(own: RankProfile, name: str) -> tuple[int, ...]:
     """Return the global ranks of a group by its name or its mesh dimension; empty if unknown."""
-    info = one.groups.get(name)
+    info = own.groups.get(name)
     if info is not None:
         return tuple(sorted(info.ranks))
-    fitting = [g for g in one.groups.values() if name and g.desc in (name, f"mesh_{name}") and one.rank in g.ranks]
+    fitting = [g for g in own.groups.values() if name and g.desc in (name, f"mesh_{name}") and own.rank in g.ranks]
     return tuple(sorted(fitting[0].ranks)) if len(fitting) == 1 else ()
 
 

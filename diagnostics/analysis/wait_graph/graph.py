@@ -63,17 +63,17 @@ class WaitGraph(Struct):
         for operation, ranks in self.absent.items():
             for rank in ranks:
                 blocked_by.setdefault(rank, []).append(operation)
-        seen: set[int] = set()
+        reached: set[int] = set()
         seen_operations: set[Operation] = set()
         todo = list(roots)
         while todo:
             for operation in blocked_by.get(todo.pop(), []):
                 if operation not in seen_operations:
                     seen_operations.add(operation)
-                    fresh = [rank for rank in self.waiting[operation] if rank not in seen]
-                    seen.update(fresh)
+                    fresh = [rank for rank in self.waiting[operation] if rank not in reached]
+                    reached.update(fresh)
                     todo.extend(fresh)
-        return seen
+        return reached
 
     def cycles(self) -> list[Cycle]:
         """Return the strongly connected components of ranks that wait for each other, smallest rank first."""
@@ -215,9 +215,9 @@ def _answered(survey: Survey, rank: int, call: Call) -> bool:
     return first.key != call.key or first.seq == halves[0].seq or first.peer == rank
 
 
-def same_tag(one: Call, other: Call) -> bool:
+def same_tag(first: Call, second: Call) -> bool:
     """Return whether two halves can match, as far as tags were recorded."""
-    return one.tag is None or other.tag is None or one.tag == other.tag
+    return first.tag is None or second.tag is None or first.tag == second.tag
 
 
 def _knots(edges: dict[int, list[int]]) -> list[list[int]]:

@@ -74,8 +74,8 @@ def possible(versions: Mapping[str, Version], variables: Mapping[str, str], arch
         given = variables.get(name, "")
         default = "0" if name.endswith("DISABLE") else "1"
         fits = not name or (given == value if value else given in ("", default))
-        here = bug.component in versions and bug.has(versions[bug.component])
-        if here and fits and not bug.text and bug.arch in ("", arch):
+        is_affected = bug.component in versions and bug.has(versions[bug.component])
+        if is_affected and fits and not bug.text and bug.arch in ("", arch):
             yield bug
 
 
@@ -96,7 +96,7 @@ def seen(evidence: Evidence) -> Seen:
     machine = run.manifest.get("hardware") if run is not None else None
     arch = str(machine.get("machine", "")) if isinstance(machine, dict) else ""
     kinds = {fact.kind for fact in evidence.facts}
-    shown = {"hang"} if kinds & _HANG else {"memory"} if "cuda_oom" in kinds else set()
+    symptoms = {"hang"} if kinds & _HANG else {"memory"} if "cuda_oom" in kinds else set()
     by_bug: dict[KnownBug, EvidenceItem] = {}
     for fact in evidence.facts:
         if bug := struck(fact.text):
@@ -104,7 +104,7 @@ def seen(evidence: Evidence) -> Seen:
     for error in evidence.errors:
         if bug := struck(error.message):
             by_bug.setdefault(bug, EvidenceItem("error", error.file, error.message[:200], error.line or None))
-    fits = tuple(bug for bug in possible(versions, variables, arch) if bug.shows in shown)
+    fits = tuple(bug for bug in possible(versions, variables, arch) if bug.shows in symptoms)
     return Seen(tuple(by_bug.items()), fits, versions)
 
 
@@ -131,11 +131,11 @@ def described(bug: KnownBug, version: Version | None) -> Phrase:
 
 
 def _words(finding: Finding, bugs: tuple[KnownBug, ...], versions: dict[str, Version]) -> Text:
-    shown = [described(bug, versions.get(bug.component)) for bug in bugs[:2]]
+    texts = [described(bug, versions.get(bug.component)) for bug in bugs[:2]]
     if finding.status == "undecided":
-        return _TEXTS(finding, "possible", bugs=shown, count=len(bugs), fix=bugs[0].fix)
+        return _TEXTS(finding, "possible", bugs=texts, count=len(bugs), fix=bugs[0].fix)
     fixes = tuple(Remedy("environment", bug.fix, bug.source) for bug in bugs)
-    return replace(_TEXTS(finding, "struck", bugs=shown, count=len(bugs)), remedies=fixes)
+    return replace(_TEXTS(finding, "struck", bugs=texts, count=len(bugs)), remedies=fixes)
 
 
 def decide(case: Seen) -> Finding:

@@ -92,11 +92,11 @@ def first_to_end(stall: Stall, kind: Kind) -> FirstEndings | None:
 def confirmed(stall: Stall, case: FirstEndings, words: Callable[..., Text], confidence: float) -> Finding:
     """Return a confirmed finding about ranks that ended first."""
     job, last = stall.job, _parts.last_places(case.last)
-    shown = tuple(place for end in case.endings[:4] for place in _place(end)) or last
+    places = tuple(place for end in case.endings[:4] for place in _place(end)) or last
     gave_up = _place(case.gave_up) if case.gave_up else ()
     gave_up_at = replace(gave_up[0], does=_parts.says("waits_here")) if gave_up else None
     step = next((end.step for end in case.endings if end.step is not None), None)
-    beside = gave_up_at and gave_up_at.rank not in {place.rank for place in shown}
+    beside = gave_up_at and gave_up_at.rank not in {place.rank for place in places}
     return _parts.confirmed(
         job,
         worded(words, ended=Ended(case, job.world(), job.is_dtk_run, gave_up_at)),
@@ -106,7 +106,7 @@ def confirmed(stall: Stall, case: FirstEndings, words: Callable[..., Text], conf
         ranks=case.culprits,
         victims=case.victims,
         step=job.step_of(case.endings[0].rank) if step is None and last else step,
-        where=(*shown, *((gave_up_at,) if gave_up_at and beside else ())),
+        where=(*places, *((gave_up_at,) if gave_up_at and beside else ())),
     )
 
 

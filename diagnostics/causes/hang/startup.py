@@ -13,8 +13,8 @@ _CONFIDENCE = 0.75  # A size or a dtype that differs between ranks looks the sam
 
 def decide(stall: Stall) -> Finding:
     """Decide from the watchdog messages of all ranks of a group."""
-    seen = None if stall.job.finished() or stall.job.any_calls() else standing(stall.job.evidence)
-    wait = next((wait for wait in seen.waits if wait.first and wait.whole_group), None) if seen else None
+    state = None if stall.job.finished() or stall.job.any_calls() else standing(stall.job.evidence)
+    wait = next((wait for wait in state.waits if wait.first and wait.whole_group), None) if state else None
     if wait is None:
         return unconfirmed(stall)
     lines = [fact for fact in stall.job.evidence.facts if fact.kind == "watchdog_timeout" and fact.rank in wait.ranks]

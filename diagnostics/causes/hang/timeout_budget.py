@@ -32,8 +32,8 @@ def decide(stall: Stall) -> Finding:
     timeout_s = min(limits_ms, default=_DEFAULT_MS if timeouts else float("inf")) / 1000
     if work is None or stall.job.finished() or took_s < _SHARE * timeout_s:
         return unconfirmed(stall)
-    seen = standing(stall.job.evidence)
-    waiting = {rank for wait in (seen.waits if seen else ()) for rank in wait.ranks}
+    state = standing(stall.job.evidence)
+    waiting = {rank for wait in (state.waits if state else ()) for rank in wait.ranks}
     waiting |= {fact.rank for fact in timeouts if fact.rank is not None}
     others = tuple(rank for rank in range(stall.job.world()) if rank not in waiting) if waiting else ()
     # Each rank loads its weights, whereas rank 0 does the work that is done once for all ranks.

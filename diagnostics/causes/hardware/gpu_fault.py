@@ -24,7 +24,7 @@ def _words(finding: Finding, events: tuple[Event, ...]) -> Text:
             device=f" on {event.device}" if event.device else "",
         )
         for event in sorted(events, key=lambda event: not event.by_driver)  # These also name the device.
-        if event.by_driver or not any(other.by_driver and other.code == event.code for other in events)
+        if event.by_driver or not any(earlier.by_driver and earlier.code == event.code for earlier in events)
     ]
     text = _TEXTS(
         finding,

@@ -29,16 +29,16 @@ class Waits(Struct, frozen=True):
 
 def waits(evidence: Evidence) -> Waits:
     """Return the evidence about storage from the kernel log, telemetry and external observation."""
-    nodes, seen = node_health(evidence), observations(evidence)
+    nodes, observed = node_health(evidence), observations(evidence)
     ranks = {rank: (seconds, node.file) for node in nodes for rank, seconds in node.disk_waits_s}
-    ranks |= {rank: (look.blocked_s, look.file) for rank, look in seen.items() if look.last.state == "D"}
+    ranks |= {rank: (look.blocked_s, look.file) for rank, look in observed.items() if look.last.state == "D"}
     ranks = {rank: wait for rank, wait in sorted(ranks.items()) if wait[0] >= _LEAST_S}
     lines = tuple(fact for fact in evidence.facts if fact.kind == "storage_silent")
     last = {dump.rank: (dump, doing(dump)) for dump in evidence.stacks if dump.rank is not None}
     standing = {rank: at for rank, (_, at) in last.items() if at.doing == "file I/O" and (lines or rank in ranks)}
     ranks = {rank: (0.0, last[rank][0].file) for rank in standing} | ranks
     place = next((_TEXTS.phrase("doing", at=at) for at in standing.values() if at.frame), "")
-    return Waits(lines, ranks, bool(seen) or any(node.ranks for node in nodes), place)
+    return Waits(lines, ranks, bool(observed) or any(node.ranks for node in nodes), place)
 
 
 def _words(finding: Finding, case: Waits) -> Text:

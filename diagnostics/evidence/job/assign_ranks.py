@@ -182,13 +182,13 @@ def _words(text: str) -> str:
     return " ".join(text.split())
 
 
-def _joined(full: RankError, other: RankError) -> RankError:
+def _joined(full: RankError, fuller: RankError) -> RankError:
     return replace(
         full,
-        frames=full.frames or other.frames,
-        signal=full.signal or other.signal,
-        exit_code=other.exit_code if full.exit_code is None else full.exit_code,
-        time_s=other.time_s if full.time_s is None else full.time_s,
-        step=other.step if full.step is None else full.step,
-        region=full.region or other.region,
+        frames=full.frames or fuller.frames,
+        signal=full.signal or fuller.signal,
+        exit_code=fuller.exit_code if full.exit_code is None else full.exit_code,
+        time_s=fuller.time_s if full.time_s is None else full.time_s,
+        step=fuller.step if full.step is None else full.step,
+        region=full.region or fuller.region,
     )

@@ -99,10 +99,10 @@ def _windows(evidence: Evidence, moments: Sequence[Moment]) -> None:
             _refuse(evidence, early, late)
 
 
-def _refuse(evidence: Evidence, one: Moment, other: Moment, why: str = "") -> None:
-    why = why or f"were recorded {(other.at_s - one.at_s) / 86_400:,.0f} days apart"
-    kinds = one.kind if one.kind == other.kind else f"{one.kind} and {other.kind}"
-    files = " and ".join((one.file, other.file))
+def _refuse(evidence: Evidence, first: Moment, second: Moment, why: str = "") -> None:
+    why = why or f"were recorded {(second.at_s - first.at_s) / 86_400:,.0f} days apart"
+    kinds = first.kind if first.kind == second.kind else f"{first.kind} and {second.kind}"
+    files = " and ".join((first.file, second.file))
     raise DiagnosticsError(
         f"{evidence.root} holds files of different jobs: {files} ({kinds}) {why}",
         "put each job into a folder of its own",
@@ -140,8 +140,8 @@ def _refuse_several_jobs(kind: str, groups: dict[int, list[Any]], evidence: Evid
             folders |= parents
     if ranks >= 2:
         names = sorted(evidence.relative(folder) for folder in folders)
-        shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
-        what = f"{len(names)} folders hold {kind} files of the same ranks ({shown}): of different jobs or moments"
+        text = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+        what = f"{len(names)} folders hold {kind} files of the same ranks ({text}): of different jobs or moments"
         raise DiagnosticsError(what, f"name one: {command('diagnose', evidence.root / names[0])}")
 
 

@@ -74,8 +74,8 @@ def _of_frame(file: str, name: str) -> str:
         return levels.BUFFERS
     if file.endswith(_MODULE):
         return levels.ACTIVATIONS if name in _CALLED else levels.PARAMETERS if name in _MOVED else ""
-    made = (_MODULES in file and name in _MADE) or file.endswith("/torch/nn/parameter.py")
-    return levels.PARAMETERS if made else ""
+    is_made = (_MODULES in file and name in _MADE) or file.endswith("/torch/nn/parameter.py")
+    return levels.PARAMETERS if is_made else ""
 
 
 MAX_STEPS = 400

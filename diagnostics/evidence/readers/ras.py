@@ -48,35 +48,35 @@ def read(source: Source) -> Contents:
 
 
 def _of_json(data: bytes) -> Iterator[tuple[str, int, str]]:
-    for one in msgspec.convert(msgspec.json.decode(data).get("communicators"), list[_Communicator]):
+    for communicator in msgspec.convert(msgspec.json.decode(data).get("communicators"), list[_Communicator]):
         launched: dict[str, dict[int, list[int]]] = {}
-        for own in one.ranks:
+        for own in communicator.ranks:
             for op, count in own.collective_counts.items():
                 launched.setdefault(op, {}).setdefault(count, []).append(own.rank)
         for op, by_count in launched.items():
             parts = (f"{ranks_spoken(ranks)} launched {count:,}" for count, ranks in sorted(by_count.items()))
             if len(by_count) > 1:
-                yield COUNTS, 1, f"{op} of communicator {one.hash[:40]}: {'; '.join(parts)}"
-        if lost := [own.rank for own in one.missing_ranks if any(own.status.values())]:
-            yield LOST, 1, f"no answer from {ranks_spoken(lost)} of communicator {one.hash[:40]}"
+                yield COUNTS, 1, f"{op} of communicator {communicator.hash[:40]}: {'; '.join(parts)}"
+        if lost := [own.rank for own in communicator.missing_ranks if any(own.status.values())]:
+            yield LOST, 1, f"no answer from {ranks_spoken(lost)} of communicator {communicator.hash[:40]}"
 
 
 def _of_text(text: str) -> Iterator[tuple[str, int, str]]:
     """Yield (kind, line number, text) of each difference. NCCL lists ranks below the line, except the majority."""
     kind, at, parts, listed = "", 0, list[str](), list[int]()
-    for line, shown in enumerate([*text.splitlines(), ""], 1):
-        if match := _TEXT["rank"].match(shown):
+    for line, text_line in enumerate([*text.splitlines(), ""], 1):
+        if match := _TEXT["rank"].match(text_line):
             listed.append(int(match[1]))
             continue
         if listed:
             parts[-1:] = [f"{part} ({ranks_spoken(listed)})" for part in parts[-1:]]
             listed = []
-        if match := _TEXT["launched"].match(shown):
+        if match := _TEXT["launched"].match(text_line):
             parts.append(f"{match['who'].lower()} launched {int(match['count'] or 0):,}")
         elif kind and parts:
             yield kind, at, f"{parts[0]}: {'; '.join(parts[1:])}" if kind == COUNTS else parts[0]
             kind, parts = "", []
-        if match := _TEXT["differs"].match(shown) or _TEXT["lost"].match(shown):
+        if match := _TEXT["differs"].match(text_line) or _TEXT["lost"].match(text_line):
             kind, at = (COUNTS, line) if "op" in match.groupdict() else (LOST, line)
             parts = [match["op"]] if kind == COUNTS else [f"no answer from {match['who']}"]
 

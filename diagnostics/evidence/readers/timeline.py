@@ -132,7 +132,7 @@ class TimelineFile(Handle, frozen=True):
             OSError: the file cannot be read.
             ValueError: it is too large or holds no record at all.
         """
-        timeline, seen, stride = Timeline(), 0, 1
+        timeline, count, stride = Timeline(), 0, 1
         sampled = _Sampled(most_steps)
         for _, line in LineReader(self.path, self.limits, (b"{",), lambda: False).lines():
             try:
@@ -140,8 +140,8 @@ class TimelineFile(Handle, frozen=True):
                     record = _OF_NODE.decode(line)
                     _sample(record, timeline)
                     if most_samples and isinstance(record, NodeSample):
-                        timeline.samples += [record] if seen % stride == 0 else []
-                        seen += 1
+                        timeline.samples += [record] if count % stride == 0 else []
+                        count += 1
                     if len(timeline.samples) > most_samples:
                         timeline.samples, stride = timeline.samples[::2], stride * 2
                     continue

@@ -173,9 +173,9 @@ def read_marks(path: Path, limits: Limits) -> TraceMarks:
             cat, name = event.cat, event.name
             if name == _MEMORY:
                 is_wanted = len(marks.events) < MAX_EVENTS and abs(event.ts) < _LAST_US
-                if is_wanted and (made := _decoded(_ALLOCATION, event)) is not None:
-                    made.ts_us, made.thread = event.ts, event.thread
-                    marks.events.append(made)
+                if is_wanted and (decoded := _decoded(_ALLOCATION, event)) is not None:
+                    decoded.ts_us, decoded.thread = event.ts, event.thread
+                    marks.events.append(decoded)
             elif event.ph != "X":
                 continue
             elif cat in ("user_annotation", "cpu_op", "Operator"):

@@ -86,11 +86,11 @@ def _to_slurm(
     from diagnostics.report.files import replace
     from dtk.record.run_folder import writing
 
-    root, made = job.paths.root, point.paths is None
-    if not made:
+    root, is_new = job.paths.root, point.paths is None
+    if not is_new:
         submit.check_not_queued(root.name)
     # Previous files of a resumed run: a rejected job changes nothing.
-    frozen_files = [] if made else [root / name for name in (*job.files, job.paths.status.name)]
+    frozen_files = [] if is_new else [root / name for name in (*job.files, job.paths.status.name)]
     before = {path: read_record(path) for path in frozen_files if path.is_file()}
     try:
         with writing(root):
@@ -99,7 +99,7 @@ def _to_slurm(
                 replace(root / name, content)
         number = submit.submit_slurm(job, text, program)
     except (DtkError, KeyboardInterrupt):
-        if made:
+        if is_new:
             shutil.rmtree(root, ignore_errors=True)
         for path, record in before.items():
             path.write_bytes(record)

@@ -105,14 +105,14 @@ def _check(launcher: KubernetesLauncher) -> None:
 def _command(job: Submission) -> list[str]:
     """Return the command of a pod; the operator supplies the address of the first pod and the pod's rank."""
     launcher: KubernetesLauncher = job.launcher
-    here = []
+    rendezvous = []
     if launcher.kind == "PyTorchJob":  # Available in all versions, unlike torchrun's PET_ variables.
-        here = ["--node-rank=$(RANK)", "--master-addr=$(MASTER_ADDR)", "--master-port=$(MASTER_PORT)"]
+        rendezvous = ["--node-rank=$(RANK)", "--master-addr=$(MASTER_ADDR)", "--master-port=$(MASTER_PORT)"]
     elif launcher.master_port:
-        here = [f"--master-port={launcher.master_port}"]
+        rendezvous = [f"--master-port={launcher.master_port}"]
     counts = [f"--nnodes={launcher.nodes}", f"--nproc-per-node={job.placement.nproc}"]
     rank = ["-m", RANK, kubernetes_argument(job.paths.root), f"--frozen={FROZEN}"]
-    return ["torchrun", *counts, *here, f"--max-restarts={launcher.max_restarts}", *rank]
+    return ["torchrun", *counts, *rendezvous, f"--max-restarts={launcher.max_restarts}", *rank]
 
 
 def _variables(job: Submission) -> list[dict[str, Any]]:

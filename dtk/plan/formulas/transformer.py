@@ -151,16 +151,16 @@ class Model(Layers):
             slots = config.experts * ceil(config.capacity_factor * rows / config.experts)
             x = tape.then(x, size)
         leaving = tape.then(x, slots * config.width * item, kept_bytes=INDEX_BYTES * slots)
-        made = self._answered(leaving, slots, prefix, config)
+        output = self._answered(leaving, slots, prefix, config)
         leaving.drop()
         if config.capacity_factor is not None:
-            made = tape.then(made, sent, kept_bytes=index)
-        made = tape.then(made, sent, kept_bytes=index)
+            output = tape.then(output, sent, kept_bytes=index)
+        output = tape.then(output, sent, kept_bytes=index)
         narrow = 0 if item == FLOAT_BYTES else rows * item
-        weighted = [(made, sent), (weights, chosen)]
-        product = tape.operation(sent, weighted, [made, weights], narrow, backward_workspace_bytes=sent)
+        weighted = [(output, sent), (weights, chosen)]
+        product = tape.operation(sent, weighted, [output, weights], narrow, backward_workspace_bytes=sent)
         out = tape.operation(size, [(product, 0)])
-        drop(product, made, weights)
+        drop(product, output, weights)
         if config.shared_experts:
             shared = self.swiglu(normed, prefix + "mlp.shared", config.shared_experts * config.expert_width)
             out, routed = tape.operation(self.stream_size, [(out, 0), (shared, 0)]), out
@@ -183,12 +183,12 @@ class Model(Layers):
         entered = tape.operation(
             0, [(by_expert, 0)], passed=lambda: held.after_backward(unit) if tape.halves is None else None
         )
-        made = self._experts(entered, rows, prefix, config)
+        output = self._experts(entered, rows, prefix, config)
         drop(by_expert, entered)
-        left = tape.operation(0, [(made, 0)], passed=lambda: held.before_backward(unit))
+        left = tape.operation(0, [(output, 0)], passed=lambda: held.before_backward(unit))
         held.after_forward(unit)
         home = tape.then(tape.then(left, size), size)
-        drop(made, arrived)
+        drop(output, arrived)
         return home
 
     def _experts(self, x: Value, rows: int, prefix: str, config: MoEConfig) -> Value:
@@ -197,7 +197,7 @@ class Model(Layers):
         held = prod(self.shapes[plain(name + "gate")]) // (width * config.expert_width)
         groups = min(held, GROUPS)
         inner, item = rows * config.expert_width * self.compute_bytes // groups, x.size_bytes // groups
-        parts, made = tape.split(x, groups), []
+        parts, outputs = tape.split(x, groups), []
 
         def linear(given: Value, layer: str, out_bytes: int) -> Value:
             whole, size = self.gradient(name + layer)
@@ -211,8 +211,8 @@ class Model(Layers):
             up = linear(part, "up", inner)
             product = tape.operation(inner, [(active, inner), (up, inner)], [active, up])
             drop(active, up)
-            made.append(linear(product, "down", item))
+            outputs.append(linear(product, "down", item))
             product.drop()
-        out = tape.operation(x.size_bytes, [(each, 0) for each in made])
-        drop(*made, *parts)
+        out = tape.operation(x.size_bytes, [(each, 0) for each in outputs])
+        drop(*outputs, *parts)
         return out

@@ -49,16 +49,16 @@ class PlanReport:
 
 def as_json(report: PlanReport) -> dict[str, Any]:
     """Return plain values; sections that were not requested are absent."""
-    made: dict[str, Any] = {"schema": SCHEMA, "job": list(report.job), "local_size": report.local_size}
+    plain: dict[str, Any] = {"schema": SCHEMA, "job": list(report.job), "local_size": report.local_size}
     peak_flops = None if report.plan.time is None else report.plan.time.peak_flops
-    made["precision"] = {"compute_dtype": report.compute_dtype, "peak_flops": peak_flops}
-    made |= {"plan": report.plan.as_json(), "notes": list(report.notes), "doubts": list(report.doubts)}
+    plain["precision"] = {"compute_dtype": report.compute_dtype, "peak_flops": peak_flops}
+    plain |= {"plan": report.plan.as_json(), "notes": list(report.notes), "doubts": list(report.doubts)}
     if (check := report.check) is not None:
         engines = {"closed_form": check.closed_form.as_json(), "simulated": check.simulated.as_json()}
-        made["check"] = {**engines, "differences": [asdict(difference) for difference in check.differences]}
+        plain["check"] = {**engines, "differences": [asdict(difference) for difference in check.differences]}
     if (compared := report.comparison) is not None:
         recommended, fastest = compared.recommended, compared.fastest
-        made["compare"] = {
+        plain["compare"] = {
             "recommended": recommended and recommended.variant.name,
             "overrides": recommended and list(recommended.overrides),
             "fastest": fastest and fastest.variant.name,
@@ -70,19 +70,19 @@ def as_json(report: PlanReport) -> dict[str, Any]:
     if (search := report.search) is not None:
         counts = {name: getattr(search, name) for name in ("layouts", "too_large", "too_slow")}
         layouts = [_planned(layout) for layout in search.fitting]
-        made["search"] = {**counts, "reasons": list(search.reasons), "found": layouts}
+        plain["search"] = {**counts, "reasons": list(search.reasons), "found": layouts}
     if report.scaling:
-        made["scaling"] = [
+        plain["scaling"] = [
             {"world_size": point.world_size, "plan": _plan(point), "problem": point.problem or None}
             for point in report.scaling
         ]
     if report.models:
-        made["max_model"] = [{"what": largest.what, **_planned(largest)} for largest in report.models]
+        plain["max_model"] = [{"what": largest.what, **_planned(largest)} for largest in report.models]
     if report.batch is not None:
-        made["max_batch"] = {"what": report.batch.what, **_planned(report.batch)}
+        plain["max_batch"] = {"what": report.batch.what, **_planned(report.batch)}
     if report.trainings:
         ranks = report.plan.dp_size or report.plan.world_size
-        made["memory_table"] = [
+        plain["memory_table"] = [
             {
                 **asdict(training),
                 "per_parameter": training.per_parameter,
@@ -90,7 +90,7 @@ def as_json(report: PlanReport) -> dict[str, Any]:
             }
             for training in report.trainings
         ]
-    return made
+    return plain
 
 
 def _planned(solution: Row | FittingLayout | Largest) -> dict[str, Any]:

@@ -70,14 +70,14 @@ class DeepSpeedConfig(StrategyConfig):
         compiled = "the library's hooks on modules break the compiled graph"
         in_files = self.offload_to == "nvme"
         in_memory = "the library has files for stage 3 only, and would keep them in host memory"
-        for holds, other, why, instead in (
+        for holds, conflict, why, instead in (
             (in_files and self.stage < 3, "strategy.offload_to=nvme", in_memory, "strategy=deepspeed_zero3"),
             (job.precision.initial_loss_scale is not None, f"precision={job.precision.name}", scaled, "precision=bf16"),
             (job.train.compile, "train.compile=true", compiled, "train.compile=false"),
             (job.preflight == "on", "preflight=on", "the library cannot be simulated", "preflight=off"),
         ):
             if holds:
-                raise DtkError(f"strategy={self.name} is incompatible with {other}", why, f"use {instead}")
+                raise DtkError(f"strategy={self.name} is incompatible with {conflict}", why, f"use {instead}")
         self.settings(job, world_size)
 
     def settings(self, job: Any, world_size: int) -> tuple[dict[str, Any], list[str]]:

@@ -32,29 +32,29 @@ def gathered(shapes: Sequence[Shape], limits: Mapping[str, int]) -> tuple[list[l
     order = [*modules, [], *modules[::-1]]  # Between them the whole model, which has no parameters of its own.
     passed = [0, *accumulate(sum(sizes[p] for p in module) for module in order)]
     queue = deque((step, p) for step, module in enumerate(order) for p in module)
-    here = {p for p, stays in enumerate(stay) if stays}
+    held = {p for p, stays in enumerate(stay) if stays}
     live, most, calls, queued = 0, 0, list[list[int]](), dict[int, int]()
     for step, module in enumerate(order):
         for _ in [p for p in module if queued.get(p, -1) < step]:
             at, p = queue.popleft()
             queued[p] = at
         for ahead in (False, True):
-            wanted = [p for p in module if p not in here and not ahead]
+            wanted = [p for p in module if p not in held and not ahead]
             room = min(limits["stage3_max_live_parameters"] - live, limits["stage3_prefetch_bucket_size"])
             while ahead and queue and sum(sizes[p] for p in wanted) < room:
                 at, p = queue.popleft()
                 queued[p] = at
-                wanted += [] if p in here or p in wanted else [p]
+                wanted += [] if p in held or p in wanted else [p]
             if wanted:
                 calls.append([sizes[p] for p in wanted])
-                here.update(wanted)
+                held.update(wanted)
                 live += sum(calls[-1])
                 most = max(most, live)
         again = len(order) - 1 - step  # The module's turn in backward.
         soon = again > step and passed[again] - passed[step + 1] < limits["stage3_max_reuse_distance"]
         for p in module if not soon else ():
             if not stay[p] and queued[p] <= step + 1:
-                here.discard(p)
+                held.discard(p)
                 live -= sizes[p]
     return calls, most
 

