@@ -5,6 +5,9 @@ Ranks that merely use two groups in opposite orders do so from other lines.
 the order over two groups is in question; what the same call is, `divergence.identity` says for both.
 """
 
+from collections.abc import Sequence
+from itertools import permutations
+
 from msgspec import Struct
 
 from diagnostics.analysis.divergence.explanation import program_order
@@ -15,6 +18,7 @@ from diagnostics.analysis.wait_graph.graph import Cycle, Operation
 from diagnostics.evidence.calls import Call
 
 _LONGEST = 2048  # Calls before the cycle that are compared: torch's recorder keeps 2,000 by default.
+_Ways = Sequence[tuple[Operation, ...]]  # The two operations of a cycle, in either order.
 
 
 class MissedCall(Struct, frozen=True):
@@ -44,12 +48,13 @@ def find(job: JobState, cycle: Cycle) -> MissedCall | None:
         for missed in operations:
             if (by_rounds := _by_rounds(job, cycle, operations, missed)) is not None:
                 return by_rounds
-    return _by_program(job, cycle) or _for_one_rank(job, cycle)
+    both_ways = list(permutations(cycle.operations)) if len(cycle.operations) == 2 else []
+    return _by_program(job, cycle, both_ways) or _for_one_rank(job, cycle, both_ways)
 
 
-def _for_one_rank(job: JobState, cycle: Cycle) -> MissedCall | None:
+def _for_one_rank(job: JobState, cycle: Cycle, both_ways: _Ways) -> MissedCall | None:
     """Find a call that the program's text gives to one rank, while its peers are in a call outside any branch."""
-    for mine, other in (cycle.operations, cycle.operations[::-1]) if len(cycle.operations) == 2 else ():
+    for mine, other in both_ways:
         ranks, peers = (tuple(r for r in job.waits.waiting[at] if r in cycle.ranks) for at in (mine, other))
         if not ranks or not peers or set(ranks) & set(peers):
             continue
@@ -59,12 +64,10 @@ def _for_one_rank(job: JobState, cycle: Cycle) -> MissedCall | None:
     return None
 
 
-def _by_program(job: JobState, cycle: Cycle) -> MissedCall | None:
+def _by_program(job: JobState, cycle: Cycle, both_ways: _Ways) -> MissedCall | None:
     """Find a rank past a peer's call in program order, at a line on the common path: other ranks call from it too."""
-    if len(cycle.operations) != 2:
-        return None
     waits = job.waits
-    for mine, other in (cycle.operations, cycle.operations[::-1]):
+    for mine, other in both_ways:
         peers = tuple(peer for peer in waits.waiting[other] if peer in cycle.ranks)
         there = waits.calls[peers[0], other] if peers else None
         for rank in cycle.ranks:

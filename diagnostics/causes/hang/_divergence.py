@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diagnostics.analysis.divergence.evidence_terms import Term
 from diagnostics.analysis.divergence.explanation import Kind
 from diagnostics.analysis.divergence.find import Divergence, at_parting
 from diagnostics.analysis.job_state import JobState
@@ -205,15 +204,12 @@ def _contradicted(stall: Stall, reading: Reading) -> Finding | None:
     divergence = stall.divergences[0]
     minority, majority, at = divergence.minority, divergence.majority, _at(divergence)
     same = majority.wire.op == minority.wire.op
+    term = divergence.explanation.terms[0]  # The decisive evidence.
+    why = filled(_BECAUSE.get(term.name, _BECAUSE["any call"]), {"count": term.count})
     row = "not_this" if same or "not_this_either" not in reading.texts else "not_this_either"
-    reason = reading.texts.phrase(row, why=_because(divergence.explanation.terms[0]), at=at, op=majority.wire.op)
+    reason = reading.texts.phrase(row, why=why, at=at, op=majority.wire.op)
     calls = {"mine": minority.cited(position=False), "theirs": majority.cited(position=False)}
     return TEXTS.ruled_out("contradicted", reason=reason, at=at, **calls)
-
-
-def _because(term: Term) -> str:
-    """Return a clause that describes the decisive evidence."""
-    return filled(_BECAUSE.get(term.name, _BECAUSE["any call"]), {"count": term.count})
 
 
 def _finding(stall: Stall, divergence: Divergence, kind: Kind, reading: Reading, payload_text: str) -> Finding:

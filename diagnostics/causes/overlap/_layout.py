@@ -4,28 +4,35 @@ from collections.abc import Callable
 from typing import Any
 
 from diagnostics.analysis.layout import layout
-from diagnostics.analysis.metrics_series import Figures
-from diagnostics.causes.declared import Texts
+from diagnostics.analysis.metrics_series import Figures, read
+from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.overlap._shared import TEXTS
 from diagnostics.contract.artifacts import RunPaths
+from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Group, Text, worded
 from diagnostics.contract.formatting import Phrase
+from diagnostics.evidence.metrics import Metrics
+from diagnostics.evidence.model import RunEvidence
 
 _TEXTS = Texts(__file__)
-
+Decide = Callable[[Figures, RunEvidence, Metrics], Finding]
 LEAST = 5  # Minimum number of logged steps for a meaningful median.
 
 
-def nothing(figures: Figures, degree: str, figure: str) -> Finding | None:
-    """Return a finding if a run's records do not show a degree of parallelism in use; None if they do."""
-    run, metrics = figures.evidence.run, figures.metrics
-    if run is None:
-        return _TEXTS.undecided("no_record")
-    if run.get(f"parallel.{degree}", 1) == 1:
-        return _TEXTS.ruled_out("degree_1", degree=degree)
-    if metrics is None or len(metrics.recent.get(figure, ())) < LEAST:
-        return _TEXTS.undecided("few_steps", least=LEAST)
-    return None
+def layout_cause(file: str, degree: str, figure: str, decide: Decide) -> Cause[Figures]:
+    """Return a cause that `decide` decides if a run's records show this degree of parallelism in use and the figure."""
+
+    def decide_recorded(figures: Figures) -> Finding:
+        run, metrics = figures.evidence.run, figures.metrics
+        if run is None:
+            return _TEXTS.undecided("no_record")
+        if run.get(f"parallel.{degree}", 1) == 1:
+            return _TEXTS.ruled_out("degree_1", degree=degree)
+        if metrics is None or len(metrics.recent.get(figure, ())) < LEAST:
+            return _TEXTS.undecided("few_steps", least=LEAST)
+        return decide(figures, run, metrics)
+
+    return declared(file, read, decide_recorded)
 
 
 def slow(

@@ -1,9 +1,10 @@
 """One rank of an expert-parallel group gets most of the tokens; the others wait for its experts in every block."""
 
-from diagnostics.analysis.metrics_series import Figures, read
-from diagnostics.causes.declared import Texts, declared
-from diagnostics.causes.overlap._layout import nothing, slow
+from diagnostics.analysis.metrics_series import Figures
+from diagnostics.causes.declared import Texts
+from diagnostics.causes.overlap._layout import layout_cause, slow
 from diagnostics.contract.findings import Finding, Group
+from diagnostics.evidence.metrics import Metrics
 from diagnostics.evidence.model import RunEvidence
 
 _TEXTS = Texts(__file__)
@@ -12,12 +13,8 @@ _LOAD = 1.75
 _WORTH = 0.02  # Minimum share of the step.
 
 
-def decide(figures: Figures) -> Finding:
+def decide(figures: Figures, run: RunEvidence, metrics: Metrics) -> Finding:
     """Decide from the load of the busiest rank of the ep groups."""
-    if (finding := nothing(figures, "ep", "expert_rank_load")) is not None:
-        return finding
-    run, metrics = figures.evidence.run, figures.metrics
-    assert run is not None and metrics is not None
     load, ep = metrics.typical("expert_rank_load") or 1.0, int(run.number("parallel.ep", 1))
     share = _share(run) * (1 - 1 / load)
     if load < _LOAD or share < _WORTH:
@@ -38,4 +35,4 @@ def _share(run: RunEvidence) -> float:
     return float(layers * experts / (layers * (experts + 4 * width**2) + words * width))
 
 
-CAUSE = declared(__file__, read, decide)
+CAUSE = layout_cause(__file__, "ep", "expert_rank_load", decide)

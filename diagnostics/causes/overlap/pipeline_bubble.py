@@ -3,10 +3,11 @@
 import math
 from typing import Any
 
-from diagnostics.analysis.metrics_series import Figures, read
-from diagnostics.causes.declared import Texts, declared
-from diagnostics.causes.overlap._layout import at_place, nothing, slow
+from diagnostics.analysis.metrics_series import Figures
+from diagnostics.causes.declared import Texts
+from diagnostics.causes.overlap._layout import at_place, layout_cause, slow
 from diagnostics.contract.findings import Finding
+from diagnostics.evidence.metrics import Metrics
 from diagnostics.evidence.model import RunEvidence
 
 _TEXTS = Texts(__file__)
@@ -17,12 +18,8 @@ _BEYOND = 0.1
 share devices. On a CPU the ranks share cores, and each waits while others compute (measured: up to 0.3)."""
 
 
-def decide(figures: Figures) -> Finding:
+def decide(figures: Figures, run: RunEvidence, metrics: Metrics) -> Finding:
     """Decide from the measured share of the step in which ranks did not compute, compared with an ideal schedule."""
-    if (finding := nothing(figures, "pp", "pipeline_bubble")) is not None:
-        return finding
-    run, metrics = figures.evidence.run, figures.metrics
-    assert run is not None and metrics is not None
     medians = [
         metrics.typical(f"pipeline_{name}") or 0.0 for name in ("bubble", "bubble_ideal", "imbalance", "busiest")
     ]
@@ -54,4 +51,4 @@ def _more(run: RunEvidence, pp: int) -> str:
     return f"train.global_batch_size={ENOUGH * pp * dp} parallel.microbatches={ENOUGH * pp}"
 
 
-CAUSE = declared(__file__, read, decide)
+CAUSE = layout_cause(__file__, "pp", "pipeline_bubble", decide)

@@ -2,10 +2,12 @@
 
 from typing import Any
 
-from diagnostics.analysis.metrics_series import Figures, read
-from diagnostics.causes.declared import Texts, declared
-from diagnostics.causes.overlap._layout import LEAST, at_place, nothing, slow
+from diagnostics.analysis.metrics_series import Figures
+from diagnostics.causes.declared import Texts
+from diagnostics.causes.overlap._layout import LEAST, at_place, layout_cause, slow
 from diagnostics.contract.findings import Finding
+from diagnostics.evidence.metrics import Metrics
+from diagnostics.evidence.model import RunEvidence
 from diagnostics.evidence.values import integer
 
 _TEXTS = Texts(__file__)
@@ -25,12 +27,8 @@ def _moved(blocks: list[int], place: int, times: float) -> list[int]:
     return moved
 
 
-def decide(figures: Figures) -> Finding:
+def decide(figures: Figures, run: RunEvidence, metrics: Metrics) -> Finding:
     """Decide from how much longer the busiest stage computes than the mean, in each step."""
-    if (finding := nothing(figures, "pp", "pipeline_imbalance")) is not None:
-        return finding
-    run, metrics = figures.evidence.run, figures.metrics
-    assert run is not None and metrics is not None
     times, pp = metrics.typical("pipeline_imbalance") or 1.0, max(1, int(run.number("parallel.pp", 1)))
     places = [place for place in metrics.recent.get("pipeline_busiest", ()) if 0 <= place < pp]
     if len(places) < LEAST:
@@ -48,4 +46,4 @@ def decide(figures: Figures) -> Finding:
     return slow(figures, _TEXTS, share, *ranks, detail, **facts)
 
 
-CAUSE = declared(__file__, read, decide)
+CAUSE = layout_cause(__file__, "pp", "pipeline_imbalance", decide)
