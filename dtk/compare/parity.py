@@ -41,7 +41,8 @@ def checks(variants: Sequence[Variant], reference: RunRecord, *, weak: bool, tol
     losses follows from the dtype.
     """
     runs = [(variant.label, run) for variant in variants for run in variant.compared]
-    several = [(label, run) for label, run in runs if run.world_size > 1]  # One rank alone fits every reduction.
+    # One data-parallel rank, of which parity.json says null, fits every reduction.
+    reduced = [(label, run) for label, run in runs if run.parity.get("reduce_dtype", "") is not None]
     reduction = ("reduce_dtype", "type of the gradient reduction")
 
     def optimizer(run: RunRecord) -> Mapping[str, Any]:
@@ -57,9 +58,9 @@ def checks(variants: Sequence[Variant], reference: RunRecord, *, weak: bool, tol
         _equal("weights", "initial weights (hash)", runs, lambda run: run.parity.get("initial_weights_hash")),
         _equal("master_dtype", "master weights", runs, lambda run: run.parity.get("master_dtype")),
         _equal("compute_dtype", "compute type", runs, lambda run: run.parity.get("compute_dtype")),
-        _equal(*reduction, several, lambda run: run.parity.get("reduce_dtype"))
-        if several
-        else Check(*reduction, "same", "one rank: nothing is reduced"),
+        _equal(*reduction, reduced, lambda run: run.parity.get("reduce_dtype"))
+        if reduced
+        else Check(*reduction, "same", "one data-parallel rank: nothing is reduced"),
         _equal("clipping", "gradient clipping", runs, lambda run: ("clip_norm", run.get("train.clip_norm"))),
         _equal("optimizer", "optimizer", runs, optimizer),
         _equal("schedule", "learning rate", runs, _schedule),

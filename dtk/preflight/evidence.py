@@ -49,13 +49,18 @@ def evidence(
             gathered.facts += log.facts
             gathered.errors += log.errors
             gathered.stacks += log.stacks
-        _add_end(gathered, run, record, history.file, came=standings[rank].pending is None)
+        if standings[rank].pending is None:
+            _add_end(gathered, run, record, history.file)
     gathered.errors = merge_errors(gathered.errors)
     return gathered
 
 
-def _add_end(gathered: Evidence, run: RunEvidence, record: Record, file: str, came: bool) -> None:
-    """Add to the evidence how a rank ended; a normal end is added only if the rank reached it (`came`)."""
+def _add_end(gathered: Evidence, run: RunEvidence, record: Record, file: str) -> None:
+    """Add to the evidence how a rank ended.
+
+    Only of a rank that reached its end: what one does after a call that never completes rests on made-up values, as
+    the exception of a receive that got nothing, and does not happen in the job.
+    """
     rank, end = record.rank, record.end
     step = end.step if end.step >= 0 else None
     if end.error is not None:
@@ -67,7 +72,7 @@ def _add_end(gathered: Evidence, run: RunEvidence, record: Record, file: str, ca
         gathered.stacks.append(Stacks(rank, file, (Thread("MainThread", end.stack, main=True),)))
     elif end.kind == "exited" and end.code:
         gathered.errors.append(RankError(rank, file, 0, "", f"exit code {end.code}", exit_code=end.code, step=step))
-    elif end.kind == "exited" and came:
+    elif end.kind == "exited":
         run.events[rank] = [{"kind": "event", "name": "end", "rank": rank, "attempt": 0, "exit_code": 0}]
 
 

@@ -70,7 +70,7 @@ def simulate_rank(
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
     sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
-    errors = sys.stderr = _Errors()
+    errors = sys.stderr = _Errors(exchange)
     _no_way_out()
     signal.signal(signal.SIGALRM, _stalled)
     signal.setitimer(signal.ITIMER_REAL, limit_s)
@@ -137,11 +137,16 @@ def _install(simulated: SimulatedRank) -> None:
 
 
 class _Errors(io.StringIO):
-    """Standard error of a rank, up to a limit."""
+    """Standard error of a rank, up to a limit, and until the rank continues with placeholder values."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        super().__init__()
+        self._exchange = exchange
 
     def write(self, text: str) -> int:
-        """Store the text up to the limit."""
-        return super().write(text) if self.tell() < MAX_ERRORS else len(text)
+        """Store the text, or drop it."""
+        kept = self.tell() < MAX_ERRORS and not self._exchange.adrift
+        return super().write(text) if kept else len(text)
 
 
 def _no_way_out() -> None:

@@ -64,11 +64,12 @@ def weights_sum(
     """
     total = 0
     with torch.no_grad():
-        for name, parameter in ((name, stored(each)) for name, each in model.named_parameters()):
+        for name, each in model.named_parameters():
+            parameter = stored(each)
             local, piece = local_piece(parameter)
             if piece.size[2:] != tuple(parameter.shape[2:]):
                 raise ValueError(f"{name} is cut into {list(piece.size)} of {list(parameter.shape)}")
-            index, count = replica(parameter)
+            index, count = replica(each)  # What `stored` returns lacks the mark of a copy.
             mine, shares = part * count + index, parts * count
             row_size = parameter.numel() // max(parameter.shape[0], 1) if parameter.dim() else 1
             inner = parameter.numel() // max(prod(parameter.shape[:2]), 1)

@@ -57,6 +57,8 @@ CASES = {
     "fsdp bf16": {"strategy": FSDPConfig(), "precision": BF16},
     "ddp bf16": {"strategy": DDPConfig(), "precision": BF16},
     "ddp tp": {"strategy": DDPConfig(), "parallel": TP},
+    "ddp pp": {"strategy": DDPConfig(), "parallel": schema.ParallelConfig(pp=2)},
+    "fsdp cp": {"strategy": FSDPConfig(), "parallel": schema.ParallelConfig(cp=2)},
     "fsdp tp bf16": {"strategy": FSDPConfig(), "parallel": TP, "precision": BF16},
     "ddp tp bf16": {"strategy": DDPConfig(), "parallel": TP, "precision": BF16},
 }
@@ -83,7 +85,7 @@ COMPUTE = {
 REDUCE = {
     "ddp bf16 hook": "bfloat16",
     "ddp powersgd": "float32 by powersgd of rank 4",
-    **dict.fromkeys(("ddp tp", "fsdp tp bf16", "ddp tp bf16")),  # One data-parallel rank.
+    **dict.fromkeys(("ddp tp", "ddp pp", "fsdp tp bf16", "ddp tp bf16")),  # One data-parallel rank.
 }
 CLOSE = 1e-5
 """Relative, over 20 steps, of layouts that cut the model."""

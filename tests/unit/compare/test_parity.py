@@ -80,6 +80,9 @@ def test_one_rank_fits_every_reduction(tmp_path: Path) -> None:
         tmp_path, "a", change={"strategy": {"name": "single"}}, world_size=1, parity={"reduce_dtype": None}
     )
     assert compare([alone, make_run(tmp_path, "b")]).fair
+    cut = make_run(tmp_path, "c", change={"parallel": {"tp": 2}}, parity={"reduce_dtype": None})
+    assert check(compare([cut, make_run(tmp_path, "d")]), "reduce_dtype").status == "same"
+    assert "nothing is reduced" in check(compare([cut, alone]), "reduce_dtype").detail
 
 
 def test_samples_are_compared_where_both_logged(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from dtk.parallel.placement import mark_copy
 from dtk.record.parity import weights_sum
 
 
@@ -18,6 +19,14 @@ def model(seed: int = 0) -> nn.Module:
 def test_replicas_divide_the_work(parts: int) -> None:
     whole = weights_sum(model())
     assert sum(weights_sum(model(), part, parts) for part in range(parts)) % 2**64 == whole
+
+
+def test_stages_that_share_a_weight_divide_the_work_too() -> None:
+    ends = [model(), model()]
+    for index, end in enumerate(ends):
+        for parameter in end.parameters():
+            mark_copy(parameter, index, 2)
+    assert sum(weights_sum(end) for end in ends) % 2**64 == weights_sum(model())
 
 
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

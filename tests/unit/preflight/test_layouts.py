@@ -1,0 +1,35 @@
+"""Scripts that use DTensor, torch.distributed.pipelining and all_to_all: healthy ones finish, mistakes are located."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.preflight.simulations import SCRIPT, simulate
+
+LAYOUTS = SCRIPT.with_name("layouts.py")
+WRONG = {
+    "tensor": ("hang.uneven_iterations", [1]),
+    "pipeline": ("hang.rank_raised", [3]),
+    "experts": ("hang.all_to_all_splits", [0, 1]),
+}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], dict[str, Any]]:
+    cases = [(name, *wrong) for name in WRONG for wrong in ((), ("wrong",))]
+    jobs = [{"script": str(LAYOUTS), "script_arguments": list(case), "world_size": 4, "steps": 0} for case in cases]
+    return dict(zip(cases, simulate(jobs, tmp_path_factory.mktemp("layouts")), strict=True))
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_healthy_one_finishes(found: dict[tuple[str, ...], dict[str, Any]], name: str) -> None:
+    assert found[name,]["ends"], found[name,]
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_mistake_is_located(found: dict[tuple[str, ...], dict[str, Any]], name: str) -> None:
+    """What other ranks raise when a message that they wait for never comes is no exception of the job."""
+    (root,) = found[name, "wrong"]["roots"]
+    assert (root["cause"], root["ranks"]) == WRONG[name], found[name, "wrong"]
+    assert any(Path(file) == LAYOUTS for file, _ in root["where"]) or name == "tensor", root
