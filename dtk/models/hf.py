@@ -1,5 +1,5 @@
 """Import of GPT-2 weights from a local Hugging Face folder, and export of any model to one: one parameter at a time,
-and only the shard of a sharded model. Converts between dtk's names and those of GPT2LMHeadModel.
+and only the shard of a sharded model. Converts between dtk's names and those of GPT2LMHeadModel and LlamaForCausalLM.
 """
 
 import dataclasses
@@ -24,7 +24,9 @@ from dtk.models.initial import fused_heads
 from dtk.models.safetensors_file import write_safetensors
 from dtk.parallel.placement import local_piece
 
-_MODULES, _SIZES, _FIXED = itemgetter("modules", "sizes", "fixed")(table_beside(__file__))
+_KEYS, _TABLE = itemgetter("modules", "sizes", "fixed"), table_beside(__file__)
+_MODULES, _SIZES, _FIXED = _KEYS(_TABLE["gpt"])
+_LLAMA_MODULES, _LLAMA_SIZES, _LLAMA_FIXED = _KEYS(_TABLE["llama"])
 _TRANSPOSED = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
 """Hugging Face stores these as Conv1D: [in, out], where nn.Linear has [out, in]."""
 _PREFIX = "transformer."
@@ -73,7 +75,7 @@ def export_weights(
     folder: Path,
     dtypes: Mapping[str, torch.dtype] | None = None,
 ) -> None:
-    """Write `model.safetensors` and `config.json`; GPT in the layout of GPT2LMHeadModel.
+    """Write `model.safetensors` and `config.json`; GPT in the layout of GPT2LMHeadModel, Llama of LlamaForCausalLM.
 
     The other architectures keep dtk's names and shapes, with their section of the configuration as config.json, so that
     `load_state_dict` accepts the file unchanged.
@@ -100,19 +102,28 @@ def export_weights(
         description = {**architecture, **_FIXED, **sizes, **dropout}
         shapes = {_PREFIX + hf_name(name): _turned(name, shape) for name, shape in shapes.items()}
         parameters = _as_gpt2(parameters, config.heads)
+    elif config.architecture == "llama":  # Its shapes are the same in both.
+        tokens = {"architectures": ["LlamaForCausalLM"], "bos_token_id": None, "eos_token_id": None}
+        description = {**tokens, **_LLAMA_FIXED, **{key: getattr(config, ours) for key, ours in _LLAMA_SIZES.items()}}
+        shapes = {_llama_name(name): shape for name, shape in shapes.items()}
+        parameters = ((_llama_name(name), value) for name, value in parameters)
     with refused(f"cannot export to {folder}", "free space, or choose another runs folder"):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
         write_safetensors(folder / "model.safetensors", shapes, parameters, dtypes)
 
 
-def hf_name(name: str) -> str:
-    """Return Hugging Face's name of a parameter of GPT, without the prefix `transformer.`."""
+def hf_name(name: str, modules: Mapping[str, str] = _MODULES, blocks: str = "h") -> str:
+    """Return Hugging Face's name of a parameter; of GPT, the default, without the prefix `transformer.`."""
     module, _, leaf = name.rpartition(".")
     if not module.startswith("blocks."):
-        return f"{_MODULES[module]}.{leaf}"
+        return f"{modules[module]}.{leaf}"
     _, index, inner = module.split(".", 2)
-    return f"h.{index}.{_MODULES[inner]}.{leaf}"
+    return f"{blocks}.{index}.{modules[inner]}.{leaf}"
+
+
+def _llama_name(name: str) -> str:
+    return hf_name(name, _LLAMA_MODULES, "model.layers")
 
 
 def _turned(name: str, shape: Sequence[int]) -> Sequence[int]:

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from dtk.config.schema import GPTConfig, LlamaConfig
+from dtk.config.schema import GPTConfig, LlamaConfig, MoEConfig
 from dtk.errors import DtkError
 from dtk.models.gpt import GPT
 from dtk.models.hf import check_gpt2, export_weights, hf_name, load_gpt2
@@ -167,15 +167,32 @@ def test_missing_and_broken_files_are_one_line(folder: Path) -> None:
         check_gpt2(CONFIG, folder)
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_transformers_reads_an_exported_llama_with_the_same_logits(
+    tied: bool, tmp_path: Path, random_model: Any
+) -> None:
+    transformers = pytest.importorskip("transformers", reason="needs the extra hf (transformers)")
+    sizes = {"layers": 2, "heads": 4, "kv_heads": 2, "width": 32, "ffn_width": 40, "context_length": 24}
+    config = LlamaConfig(name="l", vocab_size=61, rope_theta=300.0, norm_eps=1e-3, tie_weights=tied, **sizes)
+    model = random_model(config)
+    export(model, tmp_path, config)
+    theirs, report = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"] and not report["mismatched_keys"]
+    expected = model(TOKENS)
+    assert expected.std() > 0.1
+    torch.testing.assert_close(theirs.float().eval()(TOKENS).logits, expected, atol=1e-4, rtol=0)
+
+
 def test_other_architectures_keep_their_names(tmp_path: Path, random_model: Any) -> None:
-    config = LlamaConfig(name="l", vocab_size=40, layers=1, heads=2, kv_heads=1, width=16, ffn_width=24)
+    sizes = {"vocab_size": 40, "layers": 1, "heads": 2, "kv_heads": 1, "width": 16, "ffn_width": 24}
+    config = MoEConfig(name="m", experts=2, experts_per_token=1, expert_width=8, **sizes)
     model = random_model(config)
     export(model, tmp_path, config)
     tensors = load_file(tmp_path / "model.safetensors")
     assert all(torch.equal(tensors.pop(name), p) for name, p in model.named_parameters())
     assert tensors == {}
     written = json.loads((tmp_path / "config.json").read_text())
-    assert (written["architecture"], written["kv_heads"]) == ("llama", 1)
+    assert (written["architecture"], written["kv_heads"]) == ("moe", 1)
 
 
 def test_export_holds_one_parameter_at_a_time(tmp_path: Path) -> None:
