@@ -1,5 +1,7 @@
 """Stages of a pipeline disagree about the number of micro-batches of a step, or the size of messages."""
 
+import re
+
 from diagnostics.analysis.pairwise import pairs
 from diagnostics.analysis.stall.circular import PointToPoint
 from diagnostics.analysis.stall.explain import Stall, explain
@@ -7,16 +9,22 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang.all_to_all_splits import places, seen
 from diagnostics.causes.hang.p2p_cycle import figures, finding
-from diagnostics.contract.findings import Finding, Group
+from diagnostics.contract.files import table_beside
+from diagnostics.contract.findings import EvidenceItem, Finding, Group
+from diagnostics.evidence.calls import own_line
 
 _TEXTS = Texts(__file__)
+_LOSS = {name: re.compile(pattern) for name, pattern in table_beside(__file__)["loss"].items()}
+"""The table documents what each pattern matches."""
 
 
 def decide(stall: Stall) -> Finding:
-    """Decide from waits in torch's schedules, or else from the recorded messages of each stage's last step."""
+    """Decide from waits in torch's schedules, from the loss of one, or from the messages of each stage's last step."""
     for wait in stall.circular:
         if isinstance(wait, PointToPoint) and wait.scheduled:
             return finding(stall, wait, _TEXTS.facts(**figures(wait) | {"said": "schedules"}))
+    if (at_loss := _at_loss(stall)) is not None:
+        return at_loss
     calls = pairs(stall.job.evidence)
     layout, case = calls.layout, calls.messages()
     if case is None:
@@ -43,6 +51,24 @@ def decide(stall: Stall) -> Finding:
         where=places(case),
         evidence=seen(calls, case, "elements" if case.shapes else "messages"),
     )
+
+
+def _at_loss(stall: Stall) -> Finding | None:
+    """Return the finding about a last stage whose targets and whose predecessor's outputs are of different batches."""
+    for rank, end in sorted(stall.job.endings.items()):
+        sizes = _LOSS["sizes"].search(end.message) if end.kind == "raised" else None
+        if sizes is not None and any(_LOSS["frames"].search(f"{at.file}:{at.function}") for at in end.frames):
+            others = {other for other, ended in stall.job.endings.items() if ended.victim}
+            output, target = (int(size) for size in sizes.groups() if size)
+            return Finding(
+                status="confirmed",
+                facts=_TEXTS.facts("loss", rank=rank, output=output, target=target),
+                confidence=0.85,
+                victims=tuple(sorted({rank, *others})),
+                where=_parts.where(rank, own_line(end.frames), end.what),
+                evidence=(EvidenceItem(end.record.kind, end.record.file, end.what, end.record.line),),
+            )
+    return None
 
 
 CAUSE = declared(__file__, explain, decide)

@@ -2,10 +2,13 @@
 
 import json
 
+import pytest
+
 from diagnostics.analysis.stall.circular import circular_waits
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.hang import p2p_cycle, pipeline_mismatch
 from diagnostics.contract.findings import text_of
+from diagnostics.diagnose import diagnose
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, Stacks, Thread
 from diagnostics.evidence.ring.format import RAISED, STARTED
@@ -125,3 +128,34 @@ def test_the_stage_that_is_in_a_collective_already_is_alone():
     later = {0: waiting(1), 1: message("recv", 0), 2: message("recv", 1)}
     (found,) = pipeline_mismatch.CAUSE.decide(stall(later))
     assert (found.status, found.ranks, found.victims) == ("confirmed", (0,), (1, 2))
+
+
+_LOSS = """[rank1]: Traceback (most recent call last):
+[rank1]:   File "/job/train.py", line 17, in main
+[rank1]:     schedule.step(target=y)
+[rank1]:   File "/opt/venv/site-packages/torch/distributed/pipelining/{file}", line 2015, in {function}
+[rank1]:     loss = loss_fn(
+[rank1]:   File "/job/train.py", line 10, in loss
+[rank1]:     return (out - target).square().mean()
+[rank1]: RuntimeError: {text}
+"""
+_DIFFERS = "The size of tensor a (8) must match the size of tensor b (4) at non-singleton dimension"
+_OF_BATCHES = "Expected input batch_size (8) to match target batch_size (4)."
+
+
+@pytest.mark.parametrize(
+    ("text", "file", "function", "cause"),
+    [
+        (f"{_DIFFERS} 0", "stage.py", "_backward_metadata_inference", "hang.pipeline_mismatch"),
+        (_OF_BATCHES, "schedules.py", "_compute_loss", "hang.pipeline_mismatch"),
+        (f"{_DIFFERS} 1", "schedules.py", "_compute_loss", "hang.rank_raised"),
+        (f"{_DIFFERS} 0", "stage.py", "forward_maybe_with_nosync", "hang.rank_raised"),
+    ],
+)
+def test_targets_of_another_batch_than_the_outputs_blame_no_rank(tmp_path, text, file, function, cause):
+    (tmp_path / "log").write_text(_LOSS.format(text=text, file=file, function=function))
+    first = diagnose(tmp_path).root_causes[0]
+    assert first.cause == cause
+    if cause == "hang.pipeline_mismatch":
+        assert (first.ranks, first.victims) == ((), (1,))
+        assert "with 8 samples" in text_of(first).summary and "micro-batches of 4" in text_of(first).summary
