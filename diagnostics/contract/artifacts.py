@@ -19,6 +19,8 @@ HEARTBEAT_BYTES = 512  # Size of a heartbeat file: one JSON object padded with s
 ENDED_BY_WATCH = 75
 """Exit code of a rank that the live watch terminated, which is a consequence of the failure, never its cause."""
 FINISHED = "finished"  # Kind of the record for a command under `dtk watch` that exited with code 0.
+PAUSED = "paused"
+"""Kind of the record of the times at which a rank's process was suspended: `rank`, `pauses` = [[began_s, lasted_s]]."""
 CHECKPOINT_INFO = "checkpoint.json"
 """Metadata next to the files of a checkpoint. Its presence means that the checkpoint is complete."""
 _CHECKPOINT = re.compile(r"step_[0-9]{8,18}")
@@ -87,6 +89,7 @@ class RunPaths:
     telemetry = _Of[[int]]("telemetry/node_{:05d}.jsonl", "Of a node: device and host samples, JSON lines.")
     logs = _Of[[int, int]]("logs/attempt_{}/rank_{:05d}", "Folder with stdout.log, stderr.log, error.json.")
     error = _Of[[int, int]]("logs/attempt_{}/rank_{:05d}/error.json", "The exception that ended it.")
+    pauses = _Of[[int, int]]("logs/attempt_{}/rank_{:05d}/pauses.json", "When none of its threads ran (`PAUSED`).")
     verdict = _Of[[int]]("logs/attempt_{}/watch.json", "Of an attempt: why the live watch ended it (`Verdict`).")
 
 

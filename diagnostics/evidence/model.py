@@ -149,6 +149,8 @@ class RunEvidence(Struct):
     lost: bool = False
     """Whether status.json is `running`, but the process that wrote it has exited."""
 
+    suspended: tuple[int, ...] = ()
+    """Ranks of a running run whose processes on this machine are stopped by a signal or a debugger at this moment."""
     seen: bool = True
     """False if status.json is `running`, and this machine cannot check whether the process that wrote it is alive."""
 

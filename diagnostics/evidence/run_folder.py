@@ -15,7 +15,7 @@ from diagnostics.evidence import safe_yaml
 from diagnostics.evidence.limits import Limits, small_json, whole
 from diagnostics.evidence.logs.lines import LineReader
 from diagnostics.evidence.model import Problem, RankError, RunEvidence
-from diagnostics.runs.processes import still_runs
+from diagnostics.runs.processes import still_runs, suspended
 from diagnostics.runs.records import mapping
 
 MAX_EVENTS = 2000
@@ -63,6 +63,11 @@ def read(folder: Path, limits: Limits, problems: list[Problem]) -> RunEvidence:
     alive = still_runs(manifest) if running else None
     if running and alive is not False:
         problems.append(Problem("run", "status.json", "still_going"))
+    heartbeats = {
+        rank: beat
+        for rank, path in _of_ranks(folder / "heartbeat", limits)
+        if (beat := read_heartbeat(path) if path.stat().st_size <= 4096 else None) is not None
+    }
     attempt = max(status.attempt if status else 0, last_attempt(folder))
     return RunEvidence(
         root=folder,
@@ -71,14 +76,15 @@ def read(folder: Path, limits: Limits, problems: list[Problem]) -> RunEvidence:
         manifest=manifest,
         summary=_mapping(paths.summary, problems, read_json),
         plan=_mapping(paths.plan, problems, read_json),
-        heartbeats={
-            rank: beat
-            for rank, path in _of_ranks(folder / "heartbeat", limits)
-            if (beat := read_heartbeat(path) if path.stat().st_size <= 4096 else None) is not None
-        },
+        heartbeats=heartbeats,
         events=dict(_all_events(folder / "events", attempt, limits, problems)),
         attempt=attempt,
         lost=alive is False,
+        suspended=tuple(
+            rank
+            for rank, beat in sorted(heartbeats.items())
+            if alive and beat.host == manifest.get("host") and suspended(beat.pid, manifest)
+        ),
         seen=alive is not None or not running,
     )
 

@@ -5,18 +5,39 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from diagnostics.contract.files import kernel_text
+
 PROC = Path("/proc")
-_STATE, _START = 0, 19  # Places after the command's name in /proc/PID/stat: fields 3 and 22 of proc_pid_stat(5).
+_STATE, _PARENT, _START = 0, 1, 19
+"""Places after the command's name in /proc/PID/stat: fields 3, 4 and 22 of proc_pid_stat(5)."""
 
 
 def process_start(pid: int) -> int | None:
     """Return the start time of a process, in clock ticks since boot; None if it has exited or is inaccessible."""
     try:
-        stat = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
-        fields = stat[stat.rindex(")") + 1 :].split()  # The command's name before it may hold anything.
+        fields = _stat(pid)
         return None if fields[_STATE] in "ZX" else int(fields[_START])
-    except (OSError, ValueError, IndexError):
+    except (ValueError, IndexError):
         return None
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of proc_pid_stat(5) from the third one on; empty if the process has exited."""
+    # The command's name before them may hold anything.
+    return kernel_text(PROC / str(pid) / "stat").rpartition(")")[2].split()
+
+
+def suspended(pid: int, manifest: Mapping[str, Any]) -> bool:
+    """Return whether a rank's process is stopped by a signal or a debugger; False if it cannot be seen here.
+
+    Args:
+        pid: as its heartbeat names it; ids are reused, so the process has to be a child of the run's, or its sibling.
+        manifest: of the run, whose process is alive here.
+    """
+    stat, of_run = _stat(pid), manifest.get("pid")
+    if len(stat) <= _PARENT or stat[_STATE] not in "Tt" or not isinstance(of_run, int):
+        return False
+    return pid == of_run or int(stat[_PARENT]) in (of_run, *(map(int, _stat(of_run)[_PARENT : _PARENT + 1])))
 
 
 def still_runs(manifest: Mapping[str, Any]) -> bool | None:

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 from torch._C._distributed_c10d import PrefixStore, Store
 
-from diagnostics.contract.artifacts import ENDED_BY_WATCH, RunPaths, Verdict, read_heartbeat, write_json
+from diagnostics.contract.artifacts import ENDED_BY_WATCH, PAUSED, RunPaths, Verdict, read_heartbeat, write_json
 from diagnostics.evidence.ring.format import parse
 from dtk.config.schema import WatchConfig
 from dtk.parallel.regions import current
@@ -30,6 +30,7 @@ from dtk.record.desync import Called, called_at, desync, left_at, place_of, stal
 from dtk.record.frames import PLUMBING
 from dtk.record.guard import bounded, guarded
 from dtk.record.judge import Judge, pack
+from dtk.record.pause import Pause
 from dtk.record.stall_probe import StallAnswer
 from dtk.record.verdict_text import Place
 
@@ -37,6 +38,7 @@ EVERY_S = 0.5  # Chosen: small compared to the timeouts of a watch.
 LOOKS = 5  # Samples of the main thread between two ticks: they take some 10 us each.
 RANKS_PER_S = 1000  # Limit of reports that the judge reads per second: each takes some 10 us with the GIL held.
 RECENT = 32  # Hashes published while a group progresses; a stalled group publishes all it has, once.
+MOST_PAUSES = 100  # The last ones are kept.
 DUMP_S = 3.0  # Chosen: a working disk answers in some 10 ms.
 ANSWER_S = 4.0  # Timeout of the judge for each rank's answer, including its dumps.
 SILENT_S = 3.0  # A rank whose thread has not reported for this long is not waited for.
@@ -64,6 +66,7 @@ class Watch:
         self._activity = Activity(self.device_type)
         self._idle_s = 0.0
         self._ticks = 0
+        self._pauses: list[tuple[float, float]] = []
         self._leaving = ""
         self._asked = StallAnswer(self.paths, self.rank, self.dump)
         self._moved: object = None
@@ -92,12 +95,16 @@ class Watch:
     def _run(self, store: Store) -> None:
         last_s = time.monotonic()
         while True:
+            pause = Pause()
             # Sample the place of the main thread until the next tick.
             for _ in range(LOOKS):
                 if done := self._stop.wait(EVERY_S / LOOKS):
                     break
                 with guarded("watch"):
                     self.log.sample(sys._current_frames().get(threading.main_thread().ident or 0))
+            if (paused_s := pause.lasted_s()) is not None:
+                with guarded("watch"):
+                    self._paused(paused_s)
             now_s = time.monotonic()
             # A suspended job must not appear stalled when it continues.
             elapsed_s, last_s = min(now_s - last_s, 2 * EVERY_S), now_s
@@ -113,6 +120,13 @@ class Watch:
                 return
             except RuntimeError:
                 return  # The store has closed: the run is being terminated.
+
+    def _paused(self, lasted_s: float) -> None:
+        """Record that this process was suspended until now."""
+        self._pauses.append((time.time() - lasted_s, lasted_s))
+        path = self.paths.pauses(self.attempt, self.rank)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, {"kind": PAUSED, "rank": self.rank, "pauses": self._pauses[-MOST_PAUSES:]})
 
     def _tick(self, store: Store, elapsed_s: float) -> None:
         self._ticks += 1

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.node_health import node_health
+from diagnostics.contract.artifacts import PAUSED
 from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.evidence.model import Frame, Problem
 from diagnostics.evidence.readers.inspector import MAX_CALLS, Communicator, InspectorFile
@@ -21,6 +22,7 @@ NEVER_BACK = 3
 """If a rank is late once and equally late at this many positions up to the end of the record, its peers did not wait
 for it: its clock was set. Two positions may be calls that its peers had already enqueued."""
 SHARE_OF_TIME = 0.25  # Fraction of the recorded time that others lost by waiting for it.
+SHARE_OF_RUN = 0.02  # Fraction of the time of a run, or of its record, below which a suspension is not reported.
 SHARE_OF_LATE = 0.8  # Fraction of all time lost that was lost to this rank.
 ENOUGH = 5  # Minimum samples of a rank's main thread at a place: half a second there.
 PEERS = 15  # Ranks whose samples are read for comparison, spread over all ranks.
@@ -46,24 +48,46 @@ class Straggler(Struct, frozen=True):
     samples there and in total."""
     core_wait_s: float = 0.0
     """How much longer than the rank with the shortest core wait it was runnable and waiting for a core."""
+    suspended: bool = False
+    """Whether its process was suspended in that time, so that none of its code made it late; no position is known."""
     files: tuple[str, ...] = ()
     """Files that show the lateness, if it is not derived from the ranks' calls."""
 
 
 def straggler(job: JobState) -> Straggler | None:
     """Return the rank that cost the most time over all groups; None if ranks wait for another or calls differ."""
+    suspension = suspended(job)
     if job.waits.waited_for() or job.differing():
-        return None
+        return None if job.stands_still() else suspension
     cases = [case for key in sorted(job.survey.groups) if (case := _late(job, key)) is not None] or [*_by_times(job)]
     worst = max(cases, key=lambda case: case.lost_s, default=None)
-    if worst is None:
-        return None
+    if worst is None or (suspension and suspension.lost_s >= worst.lost_s / 2):
+        return suspension
     call = next((call for call in job.reading.calls(worst.rank, worst.key) if call.seq == worst.position), None)
     run = job.evidence.run
     seen_at = stands_out(job.evidence.handles(RingFile), worst.rank, run.attempt if run else None)
     waits_s = dict(wait for node in node_health(job.evidence) for wait in node.core_waits_s)
     core_wait_s = waits_s.get(worst.rank, 0.0) - min(waits_s.values(), default=0.0)
     return replace(worst, call=call, seen_at=seen_at, core_wait_s=core_wait_s)
+
+
+def suspended(job: JobState) -> Straggler | None:
+    """Return the rank whose process was suspended longest; None if that cost little, or if all ranks were."""
+    pauses = {fact.rank: fact.fields["pauses"] for fact in job.evidence.facts if fact.kind == PAUSED}
+    if not pauses or len(pauses) >= job.world():
+        return None
+    lost = {rank: sum(lasted_s for _, lasted_s in times) for rank, times in pauses.items() if rank is not None}
+    rank, lost_s = max(lost.items(), key=lambda item: item[1])
+    events = job.evidence.run.events.values() if job.evidence.run is not None else ()
+    started_s = [event["time_s"] for own in events for event in own if event.get("name") == "start"]
+    spans_s = [table.arrivals.span_s() for table in job.survey.groups.values()]
+    window_s = max([(job.now_s() or 0.0) - min(started_s)] if started_s else spans_s, default=0.0)
+    key = next((key for key in sorted(job.survey.groups) if rank in job.survey.members(key)), None)
+    if key is None or lost_s < max(ONCE_S, SHARE_OF_RUN * window_s):
+        return None
+    worst_s = max(lasted_s for _, lasted_s in pauses[rank])
+    files = tuple(fact.file for fact in job.evidence.facts if fact.kind == PAUSED and fact.rank == rank)
+    return Straggler(key, rank, len(pauses[rank]), lost_s, worst_s, 0, window_s, suspended=True, files=files)
 
 
 def _late(job: JobState, key: GroupKey) -> Straggler | None:

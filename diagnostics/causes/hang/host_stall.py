@@ -1,5 +1,7 @@
 """A rank is alive, waits in no collective, and never reached the collective that the others wait in."""
 
+from time import time
+
 from diagnostics.analysis.job_state import STALL_S
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.late import HostStall
@@ -9,7 +11,9 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts, _watchdog
 from diagnostics.causes.hang._stacks import described, doing, fix
 from diagnostics.causes.hang._unconfirmed import left_open, unconfirmed
-from diagnostics.contract.findings import EvidenceItem, Finding, Worded
+from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Worded
+from diagnostics.evidence.model import RunEvidence
+from diagnostics.evidence.stacks.activity import Standing, said
 
 _TEXTS = Texts(__file__)
 _SEEN_CONFIDENCE = 0.95  # A stack shows what the host does.
@@ -50,6 +54,8 @@ def _host_outside(case: HostOutside) -> Worded:
 
 def decide(stall: Stall) -> list[Finding]:
     """Decide from roots of the wait-for graph without pending calls, their stacks, and watchdog messages."""
+    if (run := stall.job.evidence.run) is not None and run.suspended:
+        return [_suspended(run)]
     findings, case = list[Finding](), stall.watchdog
     if isinstance(case, WatchdogGap) and not case.few_wait:
         facts = _TEXTS.facts(**_watchdog.figures(case))
@@ -93,6 +99,22 @@ def _finding(stall: Stall, case: HostStall) -> Finding:
                 {**dict.fromkeys(case.ranks, _parts.says("nothing_pending")), case.waiting[0]: waits},
             ),
         ),
+    )
+
+
+def _suspended(run: RunEvidence) -> Finding:
+    """Return the finding about ranks of a run that are stopped by a signal at this moment."""
+    ranks = run.suspended
+    silent_s = max(0.0, time() - max(run.heartbeats[rank].time_s for rank in ranks))
+    at = Standing("stopped", said("stopped"), None)
+    return Finding(
+        status="confirmed",
+        facts=_TEXTS.facts("suspended", ranks=ranks, silent_s=silent_s, doing=at.words, fix=fix(at)),
+        confidence=_SEEN_CONFIDENCE,
+        ranks=ranks,
+        victims=tuple(sorted(set(run.heartbeats) - set(ranks))),
+        step=run.heartbeats[ranks[0]].step,
+        cost=Cost(round(silent_s, 1), "s blocked"),
     )
 
 

@@ -8,7 +8,7 @@ from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Where
 from diagnostics.contract.formatting import ranks_spoken
 
 _TEXTS = Texts(__file__)
-_CONFIDENCE, _CHANCE_CONFIDENCE = 0.85, 0.4
+_CONFIDENCE, _CHANCE_CONFIDENCE, _SUSPENDED_CONFIDENCE = 0.85, 0.4, 0.95
 _BY_CHANCE = 0.5
 """Share of the lost time that the late rank waited for a CPU core, from which on other programs made it late."""
 _MISSING = _TEXTS.phrase("stacks")
@@ -28,19 +28,24 @@ def decide(stall: Stall) -> Finding:
     reached = case.call.cited() if case.call else f"position {case.position}"
     by_chance = case.core_wait_s >= _BY_CHANCE * case.lost_s
     when = _TEXTS.phrase("often" if case.times > 1 else "once", case=case)
-    rows = ("usual", "by_chance") if by_chance else "usual"
+    rows = "suspended" if case.suspended else ("usual", "by_chance") if by_chance else "usual"
     return _parts.confirmed(
         job,
         _TEXTS.facts(rows, case=case, reached=reached, when=when, others=ranks_spoken(others)),
-        _CHANCE_CONFIDENCE if by_chance else _CONFIDENCE,
-        seen={case.rank: _TEXTS.phrase("late", when=when)},
+        _SUSPENDED_CONFIDENCE if case.suspended else _CHANCE_CONFIDENCE if by_chance else _CONFIDENCE,
+        seen={} if case.suspended else {case.rank: _TEXTS.phrase("late", when=when)},
         ranks=(case.rank,),
         victims=others,
         group=_parts.group(job.survey, case.key),
-        position=case.position,
+        position=case.position or None,
         where=(*seen, *_parts.where(case.rank, case.call, _parts.says("arrives_late"))),
         cost=Cost(round(case.lost_s, 2), "s blocked"),
-        evidence=tuple(EvidenceItem("inspector", file, _TEXTS.phrase("times")) for file in case.files),
+        evidence=tuple(
+            EvidenceItem(
+                "watch" if case.suspended else "inspector", file, _TEXTS.phrase("pauses" if case.suspended else "times")
+            )
+            for file in case.files
+        ),
     )
 
 

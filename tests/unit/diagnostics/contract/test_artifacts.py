@@ -60,7 +60,7 @@ def test_no_two_records_share_a_place() -> None:
 
 
 def _numbers(name: str) -> tuple[int, ...]:
-    return (0, 3) if name in ("start", "logs", "error") else (3,)
+    return (0, 3) if name in ("start", "logs", "error", "pauses") else (3,)
 
 
 def test_a_status_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import pytest
 from diagnostics.contract.artifacts import Status, write_json
 from diagnostics.runs import processes
 from diagnostics.runs.find import read_run
-from diagnostics.runs.processes import process_start, still_runs
+from diagnostics.runs.processes import process_start, still_runs, suspended
 
 HERE = {"host": socket.gethostname(), "pid": os.getpid(), "pid_start": process_start(os.getpid())}
 
@@ -59,3 +60,21 @@ def test_a_run_whose_process_id_was_given_out_again_is_lost(tmp_path):
     assert read_run(tmp_path).state == "running"
     write_json(tmp_path / "manifest.json", {**HERE, "pid_start": 1})
     assert read_run(tmp_path).state == "lost"
+
+
+def test_a_stopped_rank_is_seen_if_it_is_of_the_run():
+    parent = {"pid": os.getpid()}
+    child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"])
+    try:
+        assert not suspended(child.pid, parent)
+        child.send_signal(signal.SIGSTOP)
+        ends_s = time.monotonic() + 10
+        while not suspended(child.pid, parent) and time.monotonic() < ends_s:
+            time.sleep(0.01)
+        assert suspended(child.pid, parent)
+        assert suspended(child.pid, {"pid": child.pid}), "the run's own process"
+        assert not suspended(child.pid, {"pid": 2**22 + 1}) and not suspended(child.pid, {})
+    finally:
+        child.kill()
+        child.wait()
+    assert not suspended(child.pid, parent)

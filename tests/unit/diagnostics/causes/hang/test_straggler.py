@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.contract.findings import text_of
+from diagnostics.diagnose import diagnose
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
 from tests.unit.diagnostics.causes.hang.helpers import STEP, finding, job
@@ -49,3 +51,16 @@ def test_who_waited_for_a_core_for_most_of_that_time_is_late_by_chance(
 
 def test_ranks_that_come_together_are_none(tmp_path: Path) -> None:
     assert finding(tmp_path, job(STEP * 5, STEP * 5), CAUSE).status != "confirmed"
+
+
+def test_a_rank_that_was_suspended_is_named_and_no_line_of_it(tmp_path: Path) -> None:
+    stopped = [*STEP * 4, replace(STEP[0], takes_s=12.0), STEP[1]]
+    write(tmp_path, job(STEP * 5, STEP * 5, stopped))
+    record = {"kind": "paused", "rank": 2, "pauses": [[5.0, 12.0]]}
+    (tmp_path / "pauses_2.json").write_text(json.dumps(record))
+    (first, *_) = diagnose(tmp_path).root_causes
+    assert (first.cause, first.ranks, first.victims, first.where) == (CAUSE, (2,), (0, 1), ())
+    assert "suspended for 12.0 s" in text_of(first).summary
+    for rank in (0, 1):  # The whole job was suspended, as by a scheduler.
+        (tmp_path / f"pauses_{rank}.json").write_text(json.dumps(record | {"rank": rank}))
+    assert "suspended" not in "".join(text_of(one).summary for one in diagnose(tmp_path).root_causes)

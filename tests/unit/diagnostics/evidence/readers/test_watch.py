@@ -45,5 +45,14 @@ def test_a_record_that_contradicts_itself_is_refused(tmp_path: Path, changed: di
         read(write(tmp_path, {**STALL, **changed}), "f", Limits())
 
 
+def test_the_pauses_of_a_rank(tmp_path: Path) -> None:
+    record = {"kind": "paused", "rank": 3, "pauses": [[5.0, 12.5], [40.0, 6.0]]}
+    assert recognise(json.dumps(record, indent=2).encode())
+    fact = read(write(tmp_path, record), "f", Limits())
+    assert (fact.kind, fact.rank, fact.fields["pauses"]) == ("paused", 3, ((5.0, 12.5), (40.0, 6.0)))
+    with pytest.raises(ValueError, match="not a record of a pause"):
+        read(write(tmp_path, record | {"pauses": [[1.0]]}), "f", Limits())
+
+
 HONEST = json.dumps(STALL, indent=2).encode()
 DAMAGED = HONEST[:-3]
