@@ -93,6 +93,8 @@ def main() -> int:
     parser.add_argument("--live", action="store_true", help="about a minute for each job")
     parser.add_argument("--faults", action="store_true", help="about ten minutes")
     options = parser.parse_args()
+    hang_accuracy.check_folder(parser, "--dumps", options.dumps, next(iter(hang_accuracy.TRUTH)))
+    hang_accuracy.check_folder(parser, "--logs", options.logs, next(iter(json.loads(log_corpus.TRUTH.read_text()))))
     own, other = dumps(options.dumps)
     of_logs, confirmed, suspected = logs(options.logs)
     rows = {"dumps": own, "dumps, torchfrtrace": other, "logs": of_logs}

@@ -1,6 +1,7 @@
 """Cause and ranks for the shared flight-recorder dumps beside their truth, and what torchfrtrace says about them.
 
 python benchmarks/hang_accuracy.py [--dumps FOLDER]   (default: shared/data/flight beside the repository)
+
 The dumps alone cannot tell an exception, a sleep or an unrecorded recv on one rank apart: there the rank counts,
 and `host_stall` (its host is outside any recorded collective) is accepted. The last column is torchfrtrace of the
 installed torch on the same dumps after repairing gloo's `pg_config`, without which it ends in a KeyError.
@@ -102,12 +103,19 @@ def repair(dump: dict[str, object], world: int) -> None:
     dump["pg_config"] = {name: {"name": name, "desc": desc, "ranks": str(members[name])} for name, desc in pairs}
 
 
+def check_folder(parser: argparse.ArgumentParser, option: str, folder: Path, entry: str) -> None:
+    """End with one line and exit code 2 if a folder does not hold the data that an option names."""
+    if not (folder / entry).exists():
+        parser.error(f"{folder} holds no {entry}: name the folder of the data with {option} FOLDER")
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     default = Path(__file__).resolve().parents[2] / "shared" / "data" / "flight"
     parser.add_argument("--dumps", type=Path, default=default)
     options = parser.parse_args()
+    check_folder(parser, "--dumps", options.dumps, next(iter(TRUTH)))
     print("| set | ranks to blame | dtk | ranks blamed | verdict | torchfrtrace |\n|---|---|---|---|---|---|")
     counts: dict[str, int] = {}
     for name, (causes, ranks) in TRUTH.items():

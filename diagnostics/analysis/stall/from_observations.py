@@ -11,7 +11,7 @@ from diagnostics.analysis.divergence.single_calls import by_lines, is_for_one_ra
 from diagnostics.analysis.job_state import STALL_S, JobState
 from diagnostics.analysis.observations import Observation
 from diagnostics.analysis.stall.stack_evidence import HostOutside, InCollective, collective_of, communicating, compared
-from diagnostics.evidence.calls import is_library
+from diagnostics.evidence.calls import ROOTED, is_library
 from diagnostics.evidence.model import Frame, Stacks, Thread
 from diagnostics.evidence.stacks import activity, blocking_calls
 from diagnostics.evidence.stacks import dumps as stacks
@@ -34,6 +34,9 @@ def from_observations(job: JobState, observed: dict[int, Observation]) -> HostOu
         groups = {observed[rank].call.get("group") for rank, place in inside.items() if place.op != "backward"}
         divergence = compared(inside, job.world()) if blocked_s >= STALL_S else None
         if divergence is None or not divergence.culprits or ("other" in groups and not is_for_one_rank(divergence)):
+            return None
+        # A rooted call returns on some ranks before the others: with equal sides, places do not show who called what.
+        if divergence.tie and not {divergence.majority.wire.op, divergence.minority.wire.op}.isdisjoint(ROOTED):
             return None
         counters = [observed[rank].counters for rank in (divergence.majority_rank, divergence.minority_rank)]
         return by_lines(divergence, *counters, default_group=groups == {"default"})
