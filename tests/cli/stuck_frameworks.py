@@ -162,8 +162,8 @@ def fsdp2_skips_nan() -> None:
 def fsdp2_early_stop() -> None:
     rank, model, optimizer = fsdp2()
     best, bad = float("inf"), 0
-    for _step in range(40):
-        loss = float(train_step(model, optimizer)) + (1.0 if rank == 2 else -_step)
+    for step in range(40):
+        loss = float(train_step(model, optimizer)) - (0 if rank == 2 and step > 3 else 100 * step)
         best, bad = (loss, 0) if loss < best else (best, bad + 1)
         if bad == 5:
             break
