@@ -63,6 +63,10 @@ def banner(
                 enough = most
             more = f"with parallel.microbatches={enough}{batch} it is {parallel.pipeline(enough).ideal_bubble:.0%}"
             console.line(f"            warning: fewer micro-batches than ranks; {more}")
+    if train.compile:
+        in_turn = ", stage after stage" if parallel.pp > 1 else ""
+        when = f"in the first step{in_turn}, and for evaluation in the first one"
+        console.line(f"  compile   each block {when}: nothing is printed meanwhile, for minutes if it is large")
     if config.strategy.offload != "none":
         states = "parameters and optimizer states" if config.strategy.offloads_parameters else "optimizer states"
         nothing = ", where they are on CPU anyway: nothing is saved; strategy.offload_to=nvme moves them to a file"

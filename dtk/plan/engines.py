@@ -1,6 +1,7 @@
 """Prediction of one job: selects the engine and the hardware, and reports where the two engines disagree."""
 
 import dataclasses
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -99,12 +100,19 @@ def differences(closed_form: Prediction, simulated: Prediction) -> tuple[Differe
             sizes = closed.by_region_bytes.get(region, 0), walked.by_region_bytes.get(region, 0)
             figures.append((f"peak in {region}", *sizes, max(sizes)))
     unlike = [Difference(what, a, b) for what, a, b, scale in figures if abs(a - b) > TOLERATED * scale]
-    traffics = closed_form.traffic, simulated.traffic
-    sent, observed = ({(call.op, call.group): (call.count, call.size_bytes) for call in each} for each in traffics)
-    for key in {**sent, **observed}:
-        (count, size), (real_count, real_size) = sent.get(key, (0, 0)), observed.get(key, (0, 0))
-        if count != real_count:
-            unlike.append(Difference(" over ".join(key), count, real_count, "calls"))
-        if size != real_size:
-            unlike.append(Difference(" over ".join(key), size, real_size))
+    (calls, buffers), (real_calls, real_buffers) = _sums(closed_form), _sums(simulated)
+    for key in {**calls, **real_calls}:
+        if calls[key] != real_calls[key]:
+            unlike.append(Difference(key, calls[key], real_calls[key], "calls"))
+        if buffers[key] != real_buffers[key]:
+            unlike.append(Difference(key, buffers[key], real_buffers[key]))
     return tuple(unlike)
+
+
+def _sums(prediction: Prediction) -> tuple[Counter[str], Counter[str]]:
+    """Return calls and bytes per operation and dimension, which may have several groups: all stages, or both ends."""
+    counts, sizes = Counter[str](), Counter[str]()
+    for call in prediction.traffic:
+        counts[f"{call.op} over {call.group}"] += call.count
+        sizes[f"{call.op} over {call.group}"] += call.size_bytes
+    return counts, sizes

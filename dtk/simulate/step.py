@@ -160,12 +160,12 @@ class _Run:
             count = count if stages else min(MICRO_BATCHES, count)
             self.places.entered = self.ledger.touch
             regions.observe([self.places, self])
-            # The first step creates the optimizer's states and DDP's buckets, the first that compresses PowerSGD's
-            # factors.
+            # The first step, of one micro-batch, creates the optimizer's states and DDP's buckets; the first that
+            # compresses creates PowerSGD's factors.
             compresses = getattr(self.config.strategy, "communication_hook", "none") == "powersgd"
             before = POWERSGD_START + 1 if compresses else 1
             for step in range(before):
-                self._step(loop, step, count)
+                self._step(loop, step, 1)
             begin = len(self.ledger.events)
             self.calls.clear()
             self._step(loop, before, count)

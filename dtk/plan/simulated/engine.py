@@ -1,20 +1,31 @@
 """The simulated engine: turns what `dtk.simulate` observed of the fullest rank's step into a prediction."""
 
 import dataclasses
-import math
+import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeVar, cast
+from collections.abc import Iterator, Sequence
+from typing import cast
 
+from diagnostics.contract.formatting import joined
 from dtk.config.schema import Config, CustomModelConfig
 from dtk.errors import DtkError
 from dtk.plan.formulas.closed_form import lines
 from dtk.plan.prediction import Category, Memory, Prediction
+from dtk.plan.simulated.smaller import (
+    Sample,
+    edge_blocks,
+    extended,
+    parameters,
+    ranks_of_job,
+    samples,
+    simulated_places,
+)
 from dtk.simulate.step import MICRO_BATCHES, OWN_GRADIENTS, Call, Observed, simulate_step
 
 _HOST = ("parameters", OWN_GRADIENTS, "optimizer states", "temporaries")
 """Categories that offloading keeps in host memory; the optimizer and clipping then run there too."""
 Part = tuple[str, str]
+Kind = tuple[str, str, int, int]  # Key of one line of traffic: operation, group, its ranks, the distance between them.
 
 
 def simulate(config: Config, world_size: int, local_size: int = 8) -> Prediction:
@@ -29,35 +40,54 @@ def simulate(config: Config, world_size: int, local_size: int = 8) -> Prediction
         raise DtkError(what, why, "use strategy=ddp, or the closed form")
     if config.train.micro_batch_size < 1:
         raise DtkError("train.micro_batch_size=0 is not settled", fix="give it a number")
-    chosen, layers = depths(config), getattr(config.model, "layers", 0)
-    ranks = [_observed(at_depth(config, depth), world_size, local_size) for depth in chosen]
-    observed = [max(each, key=lambda rank: max(sum(part.values()) for part in rank.parts.values())) for each in ranks]
-    busiest = [max(each, key=lambda rank: sum(call.size_bytes for call in rank.calls)) for each in ranks]
-    rounds, whole = config.batch_plan(world_size).accumulation_steps, whole_dimension(config, world_size)
-    calls = [totals(each.calls, whole, each.micro_batches, rounds) for each in busiest]
-    counts, sizes = (extended(chosen, figures, layers) for figures in zip(*calls, strict=True))
-    shared = [part for part in observed[0].parts if all(part in each.parts for each in observed)]
-    parts = {part: extended(chosen, [each.parts[part] for each in observed], layers) for part in shared}
+    job, made = Sample(config, world_size), samples(config, world_size)
+    whole, pipeline = whole_dimension(config, world_size), config.mesh(world_size).group("pp", 0)
+    parts, sent = {}, []
+    for place in simulated_places(len(pipeline)):
+        observed = [_observed(sample, place, local_size) for sample in made]
+        parts[pipeline[place] if len(pipeline) > 1 else observed[0].rank] = _extended_parts(made, observed, job)
+        sent.append(_extended_calls(made, observed, job, whole))
+    fullest = max(parts, key=lambda rank: max(sum(held.values()) for held in parts[rank].values()))
+    counts, sizes = max(sent, key=lambda each: sum(each[1].values()))
     return Prediction.of(
         config,
         world_size,
         engine="simulated",
-        parameters=extended(chosen, [{"": each.parameters} for each in observed], layers)[""],
-        memory=_memory(config, observed[0].rank, parts),
+        parameters=parameters(made, [each.parameters for each in observed], getattr(config.model, "layers", 0)),
+        memory=_memory(config, fullest, parts[fullest]),
         traffic=lines({kind: (count, sizes[kind]) for kind, count in counts.items()}, world_size, local_size),
-        notes=tuple(_notes(config, rounds, chosen, observed[0].classes)),
+        notes=tuple(_notes(job, made, observed[0].classes)),
     )
 
 
-def _observed(config: Config, world_size: int, local_size: int) -> list[Observed]:
-    """Simulate the first rank or that with most whole parameters; for a pipeline both ends and their neighbours."""
-    pipeline = config.mesh(world_size).group("pp", 0)
-    places = {0, 1, len(pipeline) - 2, len(pipeline) - 1} & {*range(len(pipeline))}
-    ranks = [simulate_step(config, pipeline[n], world_size, local_size, edge_blocks(config)) for n in sorted(places)]
-    loads = ranks[0].loads
+def _observed(sample: Sample, place: int, local_size: int) -> Observed:
+    """Simulate the first rank of a stage, without a pipeline the one with the most whole parameters."""
+    config, ranks = sample.config, sample.world_size
+    rank = config.mesh(ranks).group("pp", 0)[place]
+    observed = simulate_step(config, rank, ranks, local_size, edge_blocks(config))
+    loads = observed.loads
     if loads and loads[0] < max(loads):
-        return [simulate_step(config, loads.index(max(loads)), world_size, local_size, edge_blocks(config))]
-    return ranks
+        return simulate_step(config, loads.index(max(loads)), ranks, local_size, edge_blocks(config))
+    return observed
+
+
+def _extended_parts(made: Sequence[Sample], observed: Sequence[Observed], job: Sample) -> dict[Part, dict[str, int]]:
+    """Return what a rank of the job holds at the peak of each part of the step."""
+    shared = [part for part in observed[0].parts if all(part in each.parts for each in observed)]
+    return {part: extended(made, [each.parts[part] for each in observed], job) for part in shared}
+
+
+def _extended_calls(
+    made: Sequence[Sample], observed: Sequence[Observed], job: Sample, whole: str
+) -> tuple[dict[Kind, int], dict[Kind, int]]:
+    """Return count and bytes of each kind of call of a rank of the job."""
+    figures = []
+    for sample, each in zip(made, observed, strict=True):
+        ranks = functools.cache(functools.partial(ranks_of_job, sample, job))
+        calls = [dataclasses.replace(call, ranks=ranks(call.ranks)) for call in each.calls]
+        figures.append(totals(calls, whole, each.micro_batches, sample.micro_batches))
+    counts, sizes = (extended(made, kind, job) for kind in zip(*figures, strict=True))
+    return counts, sizes
 
 
 def _memory(config: Config, rank: int, parts: dict[Part, dict[str, int]]) -> Memory:
@@ -82,10 +112,15 @@ def _memory(config: Config, rank: int, parts: dict[Part, dict[str, int]]) -> Mem
     return Memory(rank, dict(at_peak), peak[0], by_region, host_bytes, file_bytes)
 
 
-def _notes(config: Config, count: int, chosen: tuple[int, ...], classes: int) -> Iterator[str]:
+def _notes(job: Sample, made: Sequence[Sample], classes: int) -> Iterator[str]:
+    config, count = job.config, job.micro_batches
     yield "operations as the CPU computes them; buffers inside kernels and inside the backend are not seen"
-    if len(chosen) > 1:
-        yield f"{config.model.layers} blocks, extrapolated linearly from {chosen[0]} and {chosen[1]} simulated ones"
+    if len(depths := list(dict.fromkeys(each.config.model.layers for each in made if each.removed))) > 1:
+        yield f"{config.model.layers} blocks, extrapolated linearly from {joined(depths)} simulated ones"
+    if len(pipelines := {(each.config.parallel.pp, each.micro_batches) for each in made}) > 1:
+        sizes = [f"{n} through {ranks}" for ranks, n in sorted(pipelines)]
+        what = f"{count} micro-batches through {config.parallel.pp} ranks"
+        yield f"{what} of a pipeline, extrapolated linearly from {joined(sizes)}"
     if count > MICRO_BATCHES and config.parallel.pp == 1:
         yield f"{MICRO_BATCHES} of {count} micro-batches simulated; those between the first and the last are alike"
     if config.train.compile:
@@ -101,7 +136,6 @@ def _notes(config: Config, count: int, chosen: tuple[int, ...], classes: int) ->
 
 _MESH = "mesh_"
 _CONTROL = "control"
-Kind = tuple[str, str, int, int]  # Key of one line of traffic: operation, group, its ranks, the distance between them.
 
 
 def totals(calls: Sequence[Call], whole: str, simulated: int, rounds: int) -> tuple[Counter[Kind], Counter[Kind]]:
@@ -135,58 +169,3 @@ def whole_dimension(config: Config, world_size: int) -> str:
         return "dp"
     replicates = config.strategy.traits.replicated_over == "dp_replicate"
     return "dp_replicate" if replicates and mesh.dp_shard == 1 else "dp_shard"
-
-
-DIRECT = 16  # Blocks up to which the model itself is simulated.
-_SMALL, _LARGE = 4, 8  # Depths in periods; two are too few, as the window of gathered units is not full.
-_Key = TypeVar("_Key")
-
-
-def depths(config: Config) -> tuple[int, ...]:
-    """Return the numbers of blocks to simulate: the model's, or two smaller ones with the same remainder of a period.
-
-    A period is the number of blocks after which sharding units and recomputed blocks repeat.
-    """
-    layers = getattr(config.model, "layers", 0)
-    period, rest = _period(config), layers % _period(config)
-    window = getattr(config.strategy, "prefetch_depth", 1)
-    # Leading blocks without experts are in both.
-    first = -(-getattr(config.model, "dense_layers", 0) // period)
-    small = (max(_SMALL, window + 3) + first) * period + rest
-    large = small + (_LARGE - _SMALL) * period
-    # Buckets of a fixed size and whole parameters assigned to ranks do not grow linearly with the depth.
-    if config.strategy.traits.gradients_in == "buckets" or layers <= max(DIRECT, large) or config.parallel.pp > 1:
-        return (layers,)
-    return small, large
-
-
-def at_depth(config: Config, layers: int) -> Config:
-    """Return the same job with another number of blocks; a custom model (`layers` = 0) stays as it is."""
-    if not layers or layers == config.model.layers:
-        return config
-    return dataclasses.replace(config, model=dataclasses.replace(config.model, layers=layers))
-
-
-def edge_blocks(config: Config) -> int:
-    """Return the blocks at either end whose peaks are separate, so that equal blocks are compared across depths."""
-    return 2 * _period(config)
-
-
-def extended(depths: Sequence[int], figures: Sequence[Mapping[_Key, int]], layers: int) -> dict[_Key, int]:
-    """Return the figures at `layers` blocks: unchanged for one depth, linear extrapolation from two; at least 0.
-
-    There is one mapping per simulated depth; missing keys count as 0.
-    """
-    if len(depths) == 1:
-        return dict(figures[0])
-    (small, large), (low, high) = depths, figures
-    made = {}
-    for key in {**low, **high}:
-        first, second = low.get(key, 0), high.get(key, 0)
-        made[key] = max(0, first + round((second - first) * (layers - small) / (large - small)))
-    return made
-
-
-def _period(config: Config) -> int:
-    unit = getattr(config.strategy, "blocks_per_unit", 0) or 1
-    return math.lcm(unit, config.train.activation_checkpoint_every or 1)

@@ -12,8 +12,9 @@ from dtk.errors import DtkError
 from dtk.parallel import compression, int8, regions
 from dtk.plan.formulas.closed_form import closed_form
 from dtk.plan.job import planned_job
-from dtk.plan.simulated import engine
-from dtk.plan.simulated.engine import depths, simulate
+from dtk.plan.simulated import smaller
+from dtk.plan.simulated.engine import simulate
+from dtk.plan.simulated.smaller import depths
 from dtk.strategies.dp import DPConfig
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -77,7 +78,8 @@ def test_hsdp_groups_and_links():
 
 def line_equals_direct(config, through, monkeypatch):
     direct = simulate(config, 64)
-    monkeypatch.setattr(engine, "depths", lambda config: through)
+    removed = tuple(config.model.layers - depth for depth in through)
+    monkeypatch.setattr(smaller, "depths", lambda config: removed)
     line = simulate(config, 64)
     assert line.memory.peak_bytes == pytest.approx(direct.memory.peak_bytes, rel=0.001)
     assert line.memory.region == direct.memory.region
@@ -127,7 +129,7 @@ def test_gpt2_by_the_straight_line(monkeypatch, recompute):
         None,
         64,
     ).config
-    assert depths(config) == (12,)
+    assert depths(config) == (0,)
     line_equals_direct(config, (4, 8), monkeypatch)
 
 
