@@ -147,7 +147,7 @@ def _of_libraries(standing: Standing) -> dict[str, object]:
     is_closed = reported == {"nccl_peer_closed"} and not standing.results
     is_remote = "ncclRemoteError" in standing.results
     waits_for_nothing = not (standing.waits or standing.failure or absent or standing.sizes or standing.differ)
-    unnamed = waits_for_nothing or not standing.longest.ranks
+    unnamed = waits_for_nothing or (standing.waits and not standing.longest.ranks)
     small, large = sorted(map(int, sizes.groups())) if (sizes := _TWO_SIZES.search(standing.sizes)) else (0, 0)
     is_told = reported or standing.refused  # NCCL's result only repeats it.
     work = standing.work.fields if standing.work else {}

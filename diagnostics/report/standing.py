@@ -93,7 +93,8 @@ def decide(report: Report, standing: Standing | None) -> str:
     if standing is not None and (failed := standing.failure or standing.warning):
         return str(next(ask for words, ask in _TABLE["asks"] if re.search(words, failed)))
     is_bare = standing is not None and not (standing.waits or standing.kinds & TRANSPORT)
-    return str(_TABLE["needed"]["stderr" if is_bare else "logs"])
+    is_gloo = standing is not None and standing.gloo
+    return str(_TABLE["needed"]["stderr" if is_bare else "gloo" if is_gloo else "logs"])
 
 
 def _who(wait: Waiting) -> str:

@@ -84,6 +84,11 @@ def test_ranks_that_did_not_come_are_named() -> None:
     assert all(one.ranks == (2, 3) and "ranks 2 and 3 completed all their calls" in one.speaks_for[-1] for one in found)
 
 
+def test_a_barrier_that_timed_out_counts_once() -> None:
+    text = "[Rank 0]: Ranks 3 failed to pass monitoredBarrier in 1800000 ms"
+    assert clues(stands(absent=(3,), gave_up=text)).keys() == {"absent"}
+
+
 def test_what_speaks_against_it_is_told() -> None:
     (found,) = (one for one in suspicions(stands(WAIT)) if one.cause == "hang.uneven_iterations")
     against = [one.speaks_against for one in suspicions(stands(replace(WAIT, op="broadcast"))) if one.speaks_against]
