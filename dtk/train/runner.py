@@ -42,16 +42,17 @@ class ExpertLoads:
             self.counts[first : first + len(loads)] += loads
 
     def figures(self) -> dict[str, float]:
-        """Return the load figures of the last step over all ranks, each from its worst block.
+        """Return the load figures of the last step over all ranks.
 
-        expert_load: the busiest expert's tokens over the mean; expert_rank_load: the busiest `ep` rank's tokens over
-        the mean, the slowdown of the experts against a balanced load; expert_dropped: share of the choices whose expert
-        was full.
+        expert_load: the busiest expert's tokens over the mean, of the worst block; expert_rank_load: the busiest `ep`
+        rank's tokens over the mean, averaged over the blocks, as each waits for its own: the slowdown of the experts
+        against a balanced load; expert_dropped: share of the choices whose expert was full, of the worst block.
         """
         counts = sum_over_ranks(self.context, self.counts.cpu())[self.model.dense_layers :]
         chosen, taken = counts.double().unbind(1)
         of_ranks = taken.view(len(taken), self.context.mesh.ep, -1).sum(2)
-        loads = [(each.amax(1) / each.mean(1).clamp(min=1e-9)).max() for each in (taken, of_ranks)]
+        over_mean = [each.amax(1) / each.mean(1).clamp(min=1e-9) for each in (taken, of_ranks)]
+        loads = over_mean[0].max(), over_mean[1].mean()
         dropped = (1 - taken.sum(1) / chosen.sum(1)).max()
         names = ("expert_load", "expert_rank_load", "expert_dropped")
         return {name: float(value) for name, value in zip(names, (*loads, dropped), strict=True)}
