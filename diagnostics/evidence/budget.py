@@ -15,10 +15,8 @@ from diagnostics.evidence.limits import Limits
 SECONDS_PER_MIB = 4
 """Reading takes 1.5 s per MiB for a gzip trace compressed 60:1, 0.07 s per MiB for a flight dump (benchmarks.md)."""
 MEMORY_PER_BYTE = 64
-_INLINE_BYTES = 64 << 10
-"""File systems may store smaller files inline, without blocks."""
-CHECK_S = 0.2
-"""Interval of the checks, in processor time."""
+_INLINE_BYTES = 64 << 10  # File systems may store smaller files inline, without blocks.
+CHECK_S = 0.2  # Interval of the checks, in processor time.
 
 
 class OverBudgetError(DiagnosticsError, ValueError):

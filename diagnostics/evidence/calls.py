@@ -149,8 +149,7 @@ class CallFile(Protocol):
         ...
 
 
-SIMULATED = "simulation"
-"""The kind of simulated ranks' histories, which never were files."""
+SIMULATED = "simulation"  # The kind of simulated ranks' histories, which never were files.
 
 
 def call_files(evidence: Evidence) -> list[CallFile]:
@@ -213,8 +212,7 @@ _PLUMBING = re.compile(r"(?:^|/)dtk/(?:record|strategies|parallel)/")
 _BACKWARD = frozenset({"backward", "_engine_run_backward"})
 """Functions of torch, and of libraries around it, that run autograd: everything called within is backward."""
 _STACKS: dict[tuple[Frame, ...], tuple[Frame, ...]] = {}
-_FRAMES: dict[tuple[str, int, str], Frame | None] = {}
-"""Location -> its shared frame object; None for a library's."""
+_FRAMES: dict[tuple[str, int, str], Frame | None] = {}  # Location -> its shared frame object; None for a library's.
 _MAX_CACHED = 100_000
 
 

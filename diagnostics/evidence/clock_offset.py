@@ -13,8 +13,7 @@ SURE_POSITIONS = 16
 SURE_RATIO = 500
 """Recorded time over the width of the bounds. Two runs of one program proceed at the same rate to within a few
 thousandths and drift apart by that; ranks of one job do not."""
-_UNDER_WAY = (1, 2, 4, 8, 16, 32)
-"""Numbers of positions that may be in flight at the same time."""
+_UNDER_WAY = (1, 2, 4, 8, 16, 32)  # Numbers of positions that may be in flight at the same time.
 
 
 class Offset(Struct, frozen=True):

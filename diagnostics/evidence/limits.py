@@ -75,10 +75,8 @@ class TooLargeError(ValueError):
     """A file exceeds a limit. The message names it, and how to raise it."""
 
 
-SMALL_BYTES = 1 << 20
-"""Size limit of `small_json`."""
-RATIO_FREE_BYTES = 64 << 20
-"""Bytes without a limit on the ratio: short files of zeros are harmless."""
+SMALL_BYTES = 1 << 20  # Size limit of `small_json`.
+RATIO_FREE_BYTES = 64 << 20  # Bytes without a limit on the ratio: short files of zeros are harmless.
 
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)

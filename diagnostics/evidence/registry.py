@@ -15,8 +15,7 @@ Unreadable = Literal["pickle", "empty", "none"]
 
 RUN_FOLDERS = "dtk run folders"
 LOG = "log"
-_CHECKPOINT = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
-"""torch.save before its zip format."""
+_CHECKPOINT = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # torch.save before its zip format.
 _PICKLE = re.compile(rb"\x80[\x01-\x05]|\(?c[A-Za-z_][\w.]*\n[A-Za-z_][\w.]*\n|\([dl](?:p\d|[IVS])")
 
 

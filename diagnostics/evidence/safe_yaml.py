@@ -9,8 +9,7 @@ from typing import Any
 
 from diagnostics.evidence.limits import Limits
 
-MOST_NODES = 100_000
-"""Maximum number of nodes with aliases expanded. A dtk configuration has about 200."""
+MOST_NODES = 100_000  # Maximum number of nodes with aliases expanded. A dtk configuration has about 200.
 _NUMBER_LENGTH = 400
 """Characters of a number: the longest float has 325. YAML 1.1 reads `1:00:00` in time quadratic in its length."""
 

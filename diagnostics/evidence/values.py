@@ -7,14 +7,11 @@ import msgspec
 
 _DECIMAL = re.compile(r"-?\d{1,19}", re.ASCII)
 MOST_BYTES = 1 << 50
-MOST_RANKS = 2**18
-"""A larger number in a file is no number of ranks: the largest training jobs have some 100,000."""
+MOST_RANKS = 2**18  # A larger number in a file is no number of ranks: the largest training jobs have some 100,000.
 Rank = Annotated[int, msgspec.Meta(ge=0, lt=MOST_RANKS)]
 Size = Annotated[int, msgspec.Meta(ge=0, lt=MOST_BYTES)]
-Time = Annotated[float, msgspec.Meta(ge=0, lt=1e11)]
-"""Seconds since 1970."""
-Number = Annotated[float, msgspec.Meta(ge=-1e21, le=1e21)]
-"""Finite, and no larger than anything that is measured."""
+Time = Annotated[float, msgspec.Meta(ge=0, lt=1e11)]  # Seconds since 1970.
+Number = Annotated[float, msgspec.Meta(ge=-1e21, le=1e21)]  # Finite, and no larger than anything that is measured.
 
 
 def integer(value: object, low: int = -(1 << 62), end: int = 1 << 62) -> int | None:

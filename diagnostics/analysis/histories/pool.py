@@ -13,8 +13,7 @@ from diagnostics.evidence.readers.ring import RingFile
 
 MAX_WORKERS = 8  # A convention: each worker holds one dump, and the results are merged in one process.
 WORTH_BYTES = 128 << 20  # Starting workers takes as long as reading about this many bytes.
-_Job = tuple[int, Sequence[FlightFile | RingFile], int | None]
-"""Rank, its files, and the attempt to read."""
+_Job = tuple[int, Sequence[FlightFile | RingFile], int | None]  # Rank, its files, and the attempt to read.
 
 
 def digests(

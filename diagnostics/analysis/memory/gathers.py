@@ -30,8 +30,7 @@ GATHERS = frozenset({"all_gather", "gather"})
 _IN_BACKWARD = frozenset({"_engine_run_backward", "_pre_backward", "_pre_backward_hook", "pre_backward"})
 _PREFETCHES = frozenset({"_prefetch_unshard", "_backward_prefetch", "_prefetch_handle"})
 """Functions of FSDP1 and FSDP2 that prefetch the next unit."""
-LEAST_UNIT = 1024
-"""Number of elements below which a gather and a reduction may have the same size by chance."""
+LEAST_UNIT = 1024  # Number of elements below which a gather and a reduction may have the same size by chance.
 _REDUCTIONS = frozenset({"reduce_scatter", "all_reduce"})
 
 

@@ -15,10 +15,8 @@ from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.values import MOST_BYTES
 
 MAX_RANKS = 1024  # A convention: a number of rows at which report.json stays readable.
-MAX_STACKED = 8
-"""Number of ranks, those with the highest peaks, whose memory is reported by category over time."""
-_MISSED = 1.02
-"""Ratio to the curve's own peak above which a peak measured elsewhere is reported with it."""
+MAX_STACKED = 8  # Number of ranks, those with the highest peaks, whose memory is reported by category over time.
+_MISSED = 1.02  # Ratio to the curve's own peak above which a peak measured elsewhere is reported with it.
 
 
 class MeasuredJob(JobMemory):
@@ -110,13 +108,10 @@ def _sampled(job: JobMemory) -> dict[str, Any]:
 
 
 SCHEMA = "dtk.plan/"
-TELLING = 0.1
-"""Relative difference between the peak and the plan above which it is reported."""
-_LEAST = 0.02
-"""Fraction of the peak below which a category's difference is not named."""
+TELLING = 0.1  # Relative difference between the peak and the plan above which it is reported.
+_LEAST = 0.02  # Fraction of the peak below which a category's difference is not named.
 _NAMED = 2  # A convention: the number of categories that fit on one line.
-_SAME = {categories.TEMPORARIES: "temporaries"}
-"""Categories that have another name in a plan."""
+_SAME = {categories.TEMPORARIES: "temporaries"}  # Categories that have another name in a plan.
 
 
 def planned(job: JobMemory) -> dict[str, Any]:

@@ -18,8 +18,7 @@ _FIGURES = (
     "listed_processes", "limit_bytes",
 )  # fmt: skip
 """Figures in an out-of-memory message (`evidence/logs/patterns.py`); also fields of `RanOut`."""
-_TEXT = patterns_beside(__file__)
-"""Patterns by name. The table describes what each one matches."""
+_TEXT = patterns_beside(__file__)  # Patterns by name. The table describes what each one matches.
 
 
 class RanOut(Struct, frozen=True):

@@ -21,15 +21,12 @@ _UNIT, _FORWARD, _BACKWARD = "FSDP::all_gather", "FSDP::pre_forward", "FSDP::pre
 _REDUCES, _ROOT_ENDS = "FSDP::post_backward_reduce", "FSDP::root_post_backward_callback"
 ROUND_BYTES = 512
 """CUDA's allocator rounds sizes up to a multiple of this (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize)."""
-_LOOK_AHEAD = 6
-"""Number of allocations made by a functional collective itself: its output and the backend's copies."""
-_LOOK_BACK = 400
-"""Number of allocations before a call that are searched for its output."""
+_LOOK_AHEAD = 6  # Number of allocations made by a functional collective itself: its output and the backend's copies.
+_LOOK_BACK = 400  # Number of allocations before a call that are searched for its output.
 MAX_GATHERS = 1000  # Each gather is looked up among the operations of the trace.
 MAX_KEPT = 200
 """Maximum number of allocations outliving their step, largest first, for which source lines are looked up."""
-LEAST_BYTES = 64 << 10
-"""Minimum size of a gather for which a source line is looked up."""
+LEAST_BYTES = 64 << 10  # Minimum size of a gather for which a source line is looked up.
 
 
 def traffic(marks: TraceMarks, file: str, world_size: int | None) -> Traffic:

@@ -19,8 +19,7 @@ them."""
 _PAUSES_ON_CPU = 0.2
 """The same runs spend up to 8% of a step in stretches of a millisecond or more without an operation."""
 
-LEAST_MS = 1.0
-"""Minimum length of a window; a shorter one shows a few kernels and no step."""
+LEAST_MS = 1.0  # Minimum length of a window; a shorter one shows a few kernels and no step.
 _STRAY = 0.01
 """Share of the window; a device busy for less only holds a context by mistake and does none of the job's work."""
 

@@ -3,8 +3,7 @@
 import math
 
 MIB = 1 << 20  # Bytes.
-DEFAULT_BUCKET_BYTES = 25 * MIB
-"""Default `bucket_cap_mb` of DistributedDataParallel, in bytes."""
+DEFAULT_BUCKET_BYTES = 25 * MIB  # Default `bucket_cap_mb` of DistributedDataParallel, in bytes.
 
 
 def attainable_percent(transfer: float, compute: float) -> float:

@@ -13,8 +13,7 @@ from diagnostics.evidence.trace.model import Trace
 
 _NUMBERS = re.compile(r", (?:seq|op_id|sizes) = .*")
 """Suffix that `torch.autograd.profiler.emit_nvtx` adds to the name of an operation."""
-_LOOKED_UP = 50
-"""Number of copies of one kind, the longest first, for which the enclosing annotation is looked up."""
+_LOOKED_UP = 50  # Number of copies of one kind, the longest first, for which the enclosing annotation is looked up.
 
 
 class CopyProfile(Struct):

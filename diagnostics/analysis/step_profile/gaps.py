@@ -14,24 +14,18 @@ from diagnostics.evidence.trace.model import Trace
 Reason = Literal["data", "sync", "host", "pause", "wait"]
 """`host`: late launches, spread over many kernels; `pause`: the host does something else, which is named, or a few
 long stretches hold nearly all of the time without launches."""
-DEVICE_NS = 2_000
-"""Shorter stretches between two kernels are device overhead."""
-CPU_NS = 50_000
-"""For a run on CPU, shorter stretches are interpreter overhead between two operations."""
+DEVICE_NS = 2_000  # Shorter stretches between two kernels are device overhead.
+CPU_NS = 50_000  # For a run on CPU, shorter stretches are interpreter overhead between two operations.
 _LAUNCH_NS = 15_000
 """On an idle device a kernel starts 6 to 14 us after its launch began (measured: V100, A100, MI250)."""
-_NEAR_NS = 20_000
-"""Maximum delay between the device going idle and the return of the host's wait for it."""
-_MOST = 0.5
-"""Minimum share of a stretch that one kind of host work must fill to be its reason."""
-_NEARBY = 64
-"""Number of events before the end of a stretch that are searched for the one that names it."""
+_NEAR_NS = 20_000  # Maximum delay between the device going idle and the return of the host's wait for it.
+_MOST = 0.5  # Minimum share of a stretch that one kind of host work must fill to be its reason.
+_NEARBY = 64  # Number of events before the end of a stretch that are searched for the one that names it.
 _PAUSES = 5  # A convention: the number of longest gaps that the report lists.
 _PAUSE_SHARE = 0.7
 """When so many gaps hold that share of a step's time without launches, they are pauses: of 12 real traces with much
 such time, 6 had 73 to 100% of it in five gaps, and none of those was limited by its launches."""
-PAUSE_NS = 1_000_000
-"""Minimum length of a pause without a known name: launches take 5 to 100 us."""
+PAUSE_NS = 1_000_000  # Minimum length of a pause without a known name: launches take 5 to 100 us.
 
 
 class Gap(Struct):

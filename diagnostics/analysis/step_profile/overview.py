@@ -33,10 +33,8 @@ _ON = frozenset({"1", "true", "yes", "on", "y"})
 _BLOCKED = 0.98
 """Share of long kernels whose launch returned only after they ended. A launch that does not block returns after 5
 to 100 us, also where the host is slow or waits for the device in a call of its own."""
-_LEAST_KERNELS = 30
-"""Minimum number of long kernels for that share to be meaningful."""
-_LEAST_IDLE = 0.02
-"""Minimum share of the window left idle by blocking launches; with less, they cost nothing."""
+_LEAST_KERNELS = 30  # Minimum number of long kernels for that share to be meaningful.
+_LEAST_IDLE = 0.02  # Minimum share of the window left idle by blocking launches; with less, they cost nothing.
 
 
 class Instrument(Struct, frozen=True):
@@ -73,8 +71,7 @@ def find_instrument(profiles: Sequence[RankProfile], environment: Mapping[int, M
 
 SHARE = 0.02
 """Share of the step below which a cost is not worth a finding (runs of one configuration differ by 1 to 2%)."""
-MS = 1e6
-"""Nanoseconds per millisecond."""
+MS = 1e6  # Nanoseconds per millisecond.
 Unusable = Literal["", "no_trace", "unreadable", "instrumented"]
 _LARGE_BYTES = 512 << 20
 """Total decompressed size of all files (some seconds of reading) above which processes are worth starting."""

@@ -19,17 +19,12 @@ from diagnostics.evidence.trace.model import About, Trace
 
 INSIDE = frozenset({"control", *MODEL, *(f"mesh_{name}" for name in MODEL)})
 """Groups whose ranks exchange activations, tokens or a few numbers."""
-MAX_CALLS = 500_000
-"""Maximum number of collectives kept per rank."""
-_RELEASED_NS = 30_000
-"""Maximum delay after a collective for a kernel that waited for it to start."""
-_LONG_NS = 50_000
-"""Minimum duration of a long kernel: longer than a launch, so that a blocking launch is detectable."""
-_CLOCKS_NS = 5_000
-"""Accuracy to which the clocks of host and device agree."""
+MAX_CALLS = 500_000  # Maximum number of collectives kept per rank.
+_RELEASED_NS = 30_000  # Maximum delay after a collective for a kernel that waited for it to start.
+_LONG_NS = 50_000  # Minimum duration of a long kernel: longer than a launch, so that a blocking launch is detectable.
+_CLOCKS_NS = 5_000  # Accuracy to which the clocks of host and device agree.
 _start = attrgetter("start")
-_AT_ONCE = 0.1
-"""Maximum share of a call that overlaps with compute for it to count as not overlapped."""
+_AT_ONCE = 0.1  # Maximum share of a call that overlaps with compute for it to count as not overlapped.
 
 
 class CallProfile(Struct):

@@ -8,17 +8,13 @@ from msgspec import Struct, field
 
 from diagnostics.analysis.step_profile.profile import CallProfile, RankProfile
 
-MANY = 8
-"""Number of reductions per backward pass that counts as many: twice the buckets that DDP uses for 100 MiB."""
-MOST = 0.8
-"""Share of the bytes, or of the calls, that counts as nearly all of them."""
+MANY = 8  # Number of reductions per backward pass that counts as many: twice the buckets that DDP uses for 100 MiB.
+MOST = 0.8  # Share of the bytes, or of the calls, that counts as nearly all of them.
 TINY_BYTES = 1 << 20
 """Size of DDP's first bucket; up to it, a collective's time is mostly fixed cost (Li et al. 2020, figure 2)."""
 _OPS = frozenset({"all_reduce", "reduce_scatter", "reduce"})
-_SCALAR_BYTES = 64
-"""Size up to which a reduction is a norm, a loss or a flag and not a gradient."""
-_LARGE = 0.1
-"""Minimum share of the bytes for a reduction to count as large."""
+_SCALAR_BYTES = 64  # Size up to which a reduction is a norm, a loss or a flag and not a gradient.
+_LARGE = 0.1  # Minimum share of the bytes for a reduction to count as large.
 
 
 class StepReductions(Struct):
@@ -95,8 +91,7 @@ class PerRank(Struct, Generic[Part]):
         return parts[len(parts) // 2]
 
 
-Reductions = PerRank[StepReductions]
-"""Reductions of all ranks, for the steps in which backward is visible."""
+Reductions = PerRank[StepReductions]  # Reductions of all ranks, for the steps in which backward is visible.
 
 
 def find_reductions(profiles: Sequence[RankProfile]) -> Reductions:

@@ -15,10 +15,8 @@ from diagnostics.evidence.reader import Contents
 from diagnostics.evidence.readers import error, watch
 
 _ATTEMPT = re.compile(r"(?:^|(.*)/)attempt_(\d{1,6})/")
-MOST_TOLD = 3
-"""Maximum number of reported attempts before the last one."""
-_MOST_RANKS = 1024
-"""Maximum number of error files read per earlier attempt."""
+MOST_TOLD = 3  # Maximum number of reported attempts before the last one.
+_MOST_RANKS = 1024  # Maximum number of error files read per earlier attempt.
 
 
 def set_aside(

@@ -9,10 +9,8 @@ from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.evidence.model import Evidence, Problem
 from diagnostics.evidence.values import MOST_RANKS, integer
 
-ALL_RANKS = -1
-"""Key of `Evidence.environment` for the variables of the whole job."""
-OF_RANKS = ("flight", "ring", "trace", "snapshot")
-"""Kinds whose handles each belong to one rank."""
+ALL_RANKS = -1  # Key of `Evidence.environment` for the variables of the whole job.
+OF_RANKS = ("flight", "ring", "trace", "snapshot")  # Kinds whose handles each belong to one rank.
 _VARIABLES = re.compile(r"^(?:NCCL|TORCH|GLOO|CUDA|PYTORCH|OMP|RCCL|HIP)[A-Z0-9_]*$")
 
 

@@ -13,8 +13,7 @@ from diagnostics.evidence.logs import tracebacks
 from diagnostics.evidence.model import Frame, RankError
 
 _MAX_ERRORS = 100_000
-_TEXT = patterns_beside(__file__)
-"""Compiled patterns, documented in the table."""
+_TEXT = patterns_beside(__file__)  # Compiled patterns, documented in the table.
 ROW = _TEXT["row"]
 LAUNCHER_TYPE, DRIVER_TYPE = _TEXT["launcher_type"], _TEXT["driver_type"]
 

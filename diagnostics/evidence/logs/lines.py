@@ -29,8 +29,7 @@ class Line(NamedTuple):
     """Text of another writer before the prefix, without a newline, such as a progress bar."""
 
 
-_TEXT = patterns_beside(__file__)
-"""Compiled patterns, documented in the table."""
+_TEXT = patterns_beside(__file__)  # Compiled patterns, documented in the table.
 _MESSAGE_KEYS = ("log", "message", "msg", "text")
 """Keys under which container runtimes and log shippers store a line that they wrap in JSON."""
 

@@ -9,10 +9,8 @@ from msgspec import Struct
 
 from diagnostics.contract.files import table_beside
 
-SIZE = r"[\d.]+ ?(?:[KMGT]i?B|bytes|B)\b"
-"""A size as formatted by torch."""
-_DIGITS = 18
-"""Maximum digits of a number in a line; no valid one has more."""
+SIZE = r"[\d.]+ ?(?:[KMGT]i?B|bytes|B)\b"  # A size as formatted by torch.
+_DIGITS = 18  # Maximum digits of a number in a line; no valid one has more.
 _OOM_GPU = re.compile(r"\bGPU (\d+)")
 _OOM_OTHER = re.compile(rf"Process (\d+) has (?P<size>{SIZE}) memory in use")
 _PARTS_OF_SIZE = re.compile(r"([\d.]+) ?([KMGT]?)(i?)(B|bytes)")

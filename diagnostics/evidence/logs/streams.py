@@ -18,19 +18,15 @@ from diagnostics.evidence.stacks import dumps as stack_dumps
 MAX_ERRORS = 2000
 MAX_STACKS = 4096
 MAX_FACTS = 20_000
-TEXT = 400
-"""Maximum characters of a line stored in a fact."""
-MAX_STREAMS = 4096
-"""Maximum number of writers in one log whose tracebacks are assembled at the same time."""
+TEXT = 400  # Maximum characters of a line stored in a fact.
+MAX_STREAMS = 4096  # Maximum number of writers in one log whose tracebacks are assembled at the same time.
 GOES_ON = 3
 """Different steps told behind a traceback by which the process has survived it; where ranks share a log without
 prefixes, the peers of a rank that died tell one more step at most."""
-FOLLOWED = 64
-"""Lines after a traceback in which these steps are counted."""
+FOLLOWED = 64  # Lines after a traceback in which these steps are counted.
 _TABLE = table_beside(__file__)
 _PROGRESS, _FINISHED = re.compile(_TABLE["progress"]), re.compile(_TABLE["finished"])
-ASIDE = tuple(_TABLE["aside"])
-"""Python's announcements of exceptions that do not end the process."""
+ASIDE = tuple(_TABLE["aside"])  # Python's announcements of exceptions that do not end the process.
 STRUCTURE = (*_TABLE["structure"], *ASIDE)
 """Words of lines about a process's end or position, in addition to those of `patterns.yaml`."""
 _THREADS = ("_bootstrap_inner", "_bootstrap")

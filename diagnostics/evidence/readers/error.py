@@ -12,8 +12,7 @@ from diagnostics.evidence.model import Frame, RankError
 from diagnostics.evidence.reader import Contents, Reader
 from diagnostics.evidence.values import integer, seconds
 
-MAX_BYTES = 8 << 20
-"""Maximum size of an error file; real ones have a few KiB."""
+MAX_BYTES = 8 << 20  # Maximum size of an error file; real ones have a few KiB.
 _TYPED = re.compile(
     r"^([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning|Iteration|Timeout)): ?(.*)$", re.DOTALL
 )

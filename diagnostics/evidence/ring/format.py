@@ -49,13 +49,11 @@ def format_ranks(ranks: tuple[int, ...]) -> str:
 
 
 MAGIC = b"dtk-ring"
-VERSION = 1
-"""Increased when an old reader would misread the file."""
+VERSION = 1  # Increased when an old reader would misread the file.
 
 HEADER = struct.Struct("<8s8Id64s")
 """magic, version, rank, world_size, attempt, pid, groups, slots, bytes of the text table, start time, host."""
-UNSOUND_AT = 256
-"""1 when a call could not be recorded: positions of this rank may be shifted against those of others."""
+UNSOUND_AT = 256  # 1 when a call could not be recorded: positions of this rank may be shifted against those of others.
 SAMPLES_AT, SAMPLES = 512, 128
 SAMPLE = struct.Struct("<IId")
 """Text of a place, how often the main thread was seen there outside any collective, when it was last (0 = empty)."""
@@ -66,14 +64,12 @@ RECORD = struct.Struct("<QddqIIIIIIiiIIIIqqqQBBBBIQ")
 """id, began, ended, step; texts (group index, site, region, op, user's call, dtype); root or peer, tag; texts (input
 sizes, output sizes, ReduceOp, splits); seq, numel, compared amount, signature; state, p2p, async, 0, 0, id again."""
 ENDED_AT = 16
-STATE_AT = 112
-"""Offsets inside a record that change when the call returns."""
+STATE_AT = 112  # Offsets inside a record that change when the call returns.
 TABLE_HEAD = struct.Struct("<I")
 TEXT_HEAD = struct.Struct("<H")
 STARTED, FINISHED, ISSUED, RAISED = 1, 2, 3, 4
 STATES = {STARTED: "started", FINISHED: "finished", ISSUED: "issued", RAISED: "raised"}
-MAX_GROUPS, MAX_SLOTS = 1024, 1 << 16
-"""Maximum values; a file that exceeds them is not from dtk."""
+MAX_GROUPS, MAX_SLOTS = 1024, 1 << 16  # Maximum values; a file that exceeds them is not from dtk.
 NO_PEER = -1
 ANY_PEER = -2
 

@@ -7,8 +7,7 @@ from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import Phrase
 
 Kind = Literal["collective", "lock", "file I/O", "process", "network", "sleep", "device"]
-Blocks = tuple[Kind, Phrase]
-"""Kind of resource a call may block on and its wording: `("lock", "waiting for a lock")`."""
+Blocks = tuple[Kind, Phrase]  # Kind of resource a call may block on and its wording: `("lock", "waiting for a lock")`.
 
 _TABLE: dict[str, Any] = table_beside(__file__)
 _BLOCKS: dict[str, Blocks] = {name: (kind, Phrase(name, words, {})) for name, (kind, words) in _TABLE["blocks"].items()}

@@ -8,8 +8,7 @@ from diagnostics.contract.files import patterns_beside
 from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.model import Frame, Stacks, Thread
 
-_TEXT = patterns_beside(__file__)
-"""Patterns by name. The table describes what each one matches."""
+_TEXT = patterns_beside(__file__)  # Patterns by name. The table describes what each one matches.
 FAULT_THREAD = _TEXT["fault_thread"]
 SPY_THREAD = _TEXT["spy_thread"]
 SPY_PROCESS = _TEXT["spy_process"]

@@ -18,8 +18,7 @@ from diagnostics.contract.files import open_regular
 
 MAX_BYTES = 512 << 10
 """Twice the longest file of trainers; of the worst text the tree takes 300 MiB and 0.8 s, which nothing interrupts."""
-READ_S = 1.0
-"""Maximum time to wait for a file."""
+READ_S = 1.0  # Maximum time to wait for a file.
 
 
 class Source(Struct, frozen=True, eq=False):
