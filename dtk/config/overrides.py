@@ -90,6 +90,9 @@ def parse(text: str) -> "Override":
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
+    if not isinstance(text, str):  # Of a script that hands over a list.
+        what, fix = f"an override is a text, and this is a {type(text).__name__}", 'compose("strategy=ddp", *others)'
+        raise DtkError(what, fix=f"give each as an argument of its own: {fix}")
     try:
         override = OverridesParser.create().parse_override(text)
     except HydraException as error:

@@ -279,6 +279,7 @@ def simulated_group(
         raise DtkError(what, f"{why} for itself", "call torch.distributed.destroy_process_group() before")
     group = type("ListeningGroup", (MirrorGroup,), {"heard": staticmethod(heard) if heard else None})
     read_counts, moe.read_counts = moe.read_counts, moe.even_counts  # The sizes depend on values.
+    hook = sys.excepthook  # torch replaces it by one that prints a rank before every line.
     with stand_in(group):
         try:
             store = torch._C._distributed_c10d.HashStore()
@@ -294,7 +295,7 @@ def simulated_group(
                 mesh=mesh or Mesh(dp_replicate=world_size),
             )
         finally:
-            moe.read_counts = read_counts
+            moe.read_counts, sys.excepthook = read_counts, hook
             leave()
             # DTensor's cache of operations has names of this rank's groups.
             caches: Any = debug

@@ -101,12 +101,13 @@ def test_two_jobs_never_share_a_run_folder(slurm, tmp_path):
     job, folder = submit(tmp_path / "runs", slurm, "train.steps=100000", hold)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert status(folder)["state"] == "queued"
-    second = run(tmp_path / "runs", f"resume={folder}", hold, **slurm)
+    again = (*JOB, "train.steps=100000", hold, f"resume={folder}")
+    second = run(tmp_path / "runs", *again, **slurm)
     assert second.returncode == 2 and f"is in Slurm as job {job}" in second.stderr
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     ask(slurm, "scontrol", "release", job)
     wait_until(lambda: "step 2/" in log(folder))
-    third = run(tmp_path / "runs", f"resume={folder}", hold, **slurm)
+    third = run(tmp_path / "runs", *again, **slurm)
     assert third.returncode == 2 and "still running" in third.stderr
     assert status(folder)["state"] == "running"
     ask(slurm, "scancel", job)

@@ -1,9 +1,11 @@
 """dtk as a library: what is returned and what is raised. Runs: tests/cli/test_experiment.py."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.runs.find import read_details
@@ -32,6 +34,14 @@ def test_compose_returns_types_and_says_what_to_type_instead() -> None:
     assert made.plain["train"]["steps"] == 7
     with pytest.raises(DtkError, match="did you mean"):
         experiment.compose("train.stepz=7")
+    with pytest.raises(DtkError, match="an override is a text, and this is a list"):
+        experiment.compose(["train.steps=7"])  # type: ignore[arg-type]
+
+
+def test_a_plan_leaves_nothing_behind_in_the_process_of_the_script() -> None:
+    hook = sys.excepthook
+    experiment.plan("strategy=fsdp", "model=gpt2_tiny", "launcher.world_size=2")
+    assert sys.excepthook is hook and not torch.distributed.is_initialized()
 
 
 def test_a_job_that_is_submitted_elsewhere_is_not_waited_for() -> None:
