@@ -162,6 +162,19 @@ class Tier:
             self._leaving.popleft().result()
         self._last = None
 
+    def in_memory(self, part: Tensor) -> Tensor:
+        """Return a tensor that can be accessed whatever its disk does: a copy of one that is mapped to a file.
+
+        Raises:
+            DtkError: the disk no longer gives it.
+        """
+        for swap in (self.swap, self.shards):
+            if swap is not None and part.numel() and 0 <= part.data_ptr() - swap.begin < len(swap.map):
+                copy = torch.empty_like(part)
+                swap.read(part, copy)
+                return copy
+        return part
+
     def move_parameters(self, units: Sequence[Sequence[Any]]) -> None:
         """Move the shards of fully_shard's units, given as initialized FSDPParams, into a file.
 

@@ -1,7 +1,9 @@
 """Memory of this rank: peak, timeline by step, CUDA allocator history and snapshot."""
 
+import gc
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,22 @@ def _status_bytes() -> dict[str, int]:
     """Return VmHWM and VmRSS of this process in bytes; empty without /proc."""
     fields = dict(line.split(":", 1) for line in kernel_text(STATUS).splitlines() if ":" in line)
     return {name: int(fields[name].split()[0]) * 1024 for name in ("VmHWM", "VmRSS") if name in fields}
+
+
+def held_bytes() -> int:
+    """Return the bytes of all CPU tensors that Python knows, whoever made them; not those that map a file."""
+    storages = {}
+    frozen = gc.get_freeze_count()
+    gc.unfreeze()  # What is frozen is not listed.
+    for tensor in gc.get_objects():
+        if issubclass(type(tensor), torch.Tensor) and tensor.layout == torch.strided and tensor.device.type == "cpu":
+            with suppress(RuntimeError, NotImplementedError):  # A wrapper of other tensors, which are counted.
+                storage = tensor.untyped_storage()
+                if storage.resizable():
+                    storages[storage.data_ptr()] = storage.nbytes()
+    if frozen:
+        gc.freeze()
+    return sum(storages.values())
 
 
 def memory_record(device: torch.device, step: int) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The profiler window: a few steps of one rank as a compressed Chrome trace. No overhead outside the window."""
 
+import json
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from dtk.record.guard import guarded, report
+from dtk.record.memory import held_bytes
 
 TOPIC = "profiler"
 
@@ -41,8 +43,9 @@ class ProfilerWindow:
             cuda = [ProfilerActivity.CUDA] if self.device.type == "cuda" else []
             options: dict[str, Any] = {"record_shapes": True, "profile_memory": True, "with_stack": self.stacks}
             self._profiler = torch.profiler.profile(activities=[ProfilerActivity.CPU, *cuda], **options)
+            own = {"rank": self.rank, **({} if cuda else {"held_bytes": held_bytes()})}
             self._profiler.start()
-            self._profiler.add_metadata_json("dtk", f'{{"rank": {self.rank}}}')
+            self._profiler.add_metadata_json("dtk", json.dumps(own))
         if self._profiler is None:
             return
         self._unmark()

@@ -36,7 +36,7 @@ from dtk.record.guard import report
 from dtk.record.recorder import Recorder
 from dtk.strategies.base import Strategy, owned_parameters, owned_state
 from dtk.train.metadata import Reader
-from dtk.train.storage import Writer, in_words, is_out_of_memory
+from dtk.train.storage import PagedPlanner, Writer, in_words, is_out_of_memory
 
 LOOK_S = 1.0  # Interval between two checks of the size of a checkpoint that is being written.
 
@@ -120,7 +120,7 @@ class Checkpoints:
             assert isinstance(future, Future)
             return future
         writer = ThreadPoolExecutor(1)
-        future = writer.submit(save, state, **options)
+        future = writer.submit(save, state, planner=PagedPlanner(self.strategy.tier), **options)
         writer.shutdown(wait=False)
         self._await(future)
         return future

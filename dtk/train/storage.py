@@ -9,10 +9,15 @@ from typing import Any
 
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
+from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
+
+from dtk.errors import DtkError
+from dtk.parallel.tiers import Tier
 
 SYNC_BYTES = 64 << 20  # Takes less than a second on the slowest disks that hold checkpoints.
 
@@ -55,16 +60,34 @@ class Writer(FileSystemWriter):
 
         Raises:
             OSError: the disk is full or fails.
+            DtkError: states in files cannot be read.
         """
         try:
             return super().write_data(plan, planner)
         except Exception as error:
             cause: BaseException | None = error
-            while cause is not None and not isinstance(cause, OSError):
+            while cause is not None and not isinstance(cause, OSError | DtkError):
                 cause = cause.__cause__ or cause.__context__
             if cause is None or cause is error:
                 raise
             raise cause from None
+
+
+class PagedPlanner(DefaultSavePlanner):
+    """Reads tensors of a tier's files by explicit reads: a failed disk is an error there, and a signal in a mapping."""
+
+    def __init__(self, tier: Tier) -> None:
+        super().__init__()
+        self.tier = tier
+
+    def lookup_object(self, index: MetadataIndex) -> Any:
+        """Return this rank's part of an entry.
+
+        Raises:
+            DtkError: the disk of the tier no longer gives it.
+        """
+        part = super().lookup_object(index)
+        return self.tier.in_memory(part) if isinstance(part, torch.Tensor) else part
 
 
 def root(error: BaseException) -> BaseException:
@@ -79,6 +102,8 @@ def in_words(error: BaseException) -> str:
     inner = root(error)
     if isinstance(inner, OSError) and inner.strerror:
         return inner.strerror[:1].lower() + inner.strerror[1:]
+    if isinstance(inner, DtkError):
+        return str(inner)
     lines = str(inner).strip().splitlines()
     return f"{type(inner).__name__}: {lines[0]}" if lines else type(inner).__name__
 

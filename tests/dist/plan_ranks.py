@@ -28,6 +28,11 @@ STEP = "step"
 """Stands for all regions of a step together."""
 
 
+def alias(value: Any) -> Any:
+    """Return a tensor as another object of the same storage, and anything else as it is."""
+    return value.detach() if isinstance(value, torch.Tensor) else value
+
+
 def released(call: Any) -> Any:
     """Return the collective, which ends when the backend's thread no longer holds the tensors.
 
@@ -35,10 +40,11 @@ def released(call: Any) -> Any:
     """
 
     def run(*arguments: Any, **named: Any) -> Any:
-        storages = [one.untyped_storage() for one in arguments if isinstance(one, torch.Tensor)]
+        tensors = [one for one in (*arguments, *named.values()) if isinstance(one, torch.Tensor)]
+        storages = [one.untyped_storage() for one in tensors]
         before = [torch._C._storage_Use_Count(one._cdata) for one in storages]
         # Aliases, so that the thread's hold counts as one more user of the storage.
-        work = call(*(one.detach() if isinstance(one, torch.Tensor) else one for one in arguments), **named)
+        work = call(*map(alias, arguments), **{name: alias(one) for name, one in named.items()})
         if work is None:  # Over.
             end = time.monotonic() + 5
             while [torch._C._storage_Use_Count(one._cdata) for one in storages] > before and time.monotonic() < end:

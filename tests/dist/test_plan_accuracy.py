@@ -1,5 +1,8 @@
 """The simulated engine against real ranks: the tensors' peak within 2%, and the very collectives that are recorded."""
 
+import importlib.util
+import json
+
 import pytest
 
 from dtk.plan.formulas.closed_form import closed_form
@@ -133,3 +136,22 @@ def test_the_closed_form_of_every_rank_of_a_model_that_is_cut(tmp_path):
         assert calls in [results[name]["calls"] for results in actual], name
         places = range(job.config.parallel.pp)
         assert whole.memory.peak_bytes == max(rank_memory(job.config, RANKS, place).peak_bytes for place in places)
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="the package deepspeed is not installed")
+def test_deepspeed_holds_what_the_plan_says(tmp_path):
+    """Whole buckets and small ones, which stage 3 fills several times."""
+    small = tmp_path / "ds_config.json"
+    small.write_text(json.dumps({"zero_optimization": {"reduce_bucket_size": 400_000}}))
+    base = ["model=gpt2_tiny", "data=synthetic", "data.sequence_length=32", *COMMON, "train.global_batch_size=8"]
+    jobs = {
+        f"{stage} {bucket}": planned_job([*base, f"strategy=deepspeed_zero{stage}", *keys], None, RANKS)
+        for stage in (1, 2, 3)
+        for bucket, keys in (("whole", []), ("small", [f"strategy.config={small}"]))
+    }
+    plain = {name: job.plain for name, job in jobs.items()}
+    actual = run_ranks("tests.dist.plan_ranks:measure_all", RANKS, plain, str(tmp_path))
+    for name, job in jobs.items():
+        peak = max(results[name]["tensors"] for results in actual)
+        assert closed_form(job.config, RANKS).memory.peak_bytes == pytest.approx(peak, rel=0.02), name

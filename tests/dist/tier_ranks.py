@@ -104,7 +104,11 @@ def alternate(context: Context, jobs: dict[str, Any], folder: str, rounds: int) 
 
 
 def lose_the_disk(context: Context, job: Config, folder: str, before: str) -> str:
-    """Cut the file of the parameters to nothing between steps, or before an update; returns what the next step says."""
+    """Cut the file of the parameters to nothing between steps, before an update or before a checkpoint.
+
+    Returns:
+        what the next step says, or why the checkpoint was not written.
+    """
     context, paths = placed(context, job), RunPaths(Path(folder))
     recorder = Recorder(job, paths, context.rank, context.local_rank, 0, context.world_size, 0, context.device)
     loop = assemble(job, context, paths, recorder, StopRequest())
@@ -112,6 +116,11 @@ def lose_the_disk(context: Context, job: Config, folder: str, before: str) -> st
     loop.advance()
     strategy = loop.parts.strategy
     cut = partial(os.ftruncate, strategy.tier.shards.file.fileno(), 0)
+    if before == "checkpoint":
+        cut()
+        loop.checkpoints.save(loop.parts.model, loop.parts.optimizer, loop.state)
+        loop.checkpoints.wait()
+        return loop.checkpoints.failure
     if before == "step":
         cut()
     else:

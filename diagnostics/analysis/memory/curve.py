@@ -48,6 +48,8 @@ class Curve(Struct):
     device_type: int
     baseline_bytes: int | None
     """Bytes allocated before the window; None if the allocator does not record them (CPU)."""
+    held_bytes: int = 0
+    """Bytes of tensors before the window, as far as the recorder saw them; 0 if it did not count them."""
     peak_bytes: int = 0
     """Highest value; without a baseline, it only includes allocations in the window."""
     peak_us: float = 0.0
@@ -110,7 +112,8 @@ def build(marks: TraceMarks) -> Curve | None:
     baseline = max(0, first.total_allocated_bytes - first.bytes) if first.device_type != _CPU else None
     named = [(span.start_us, span.end_us) for span in marks.spans if span.name == "backward"]
     backwards = named or [(span.start_us, span.end_us) for span in marks.backward]  # autograd's own events
-    curve = Curve(first.device_type, baseline, steps=marks.steps, backward=backwards, is_cut=is_cut)
+    held = (marks.held_bytes or 0) if baseline is None else 0
+    curve = Curve(first.device_type, baseline, held, steps=marks.steps, backward=backwards, is_cut=is_cut)
     curve.start_us, curve.end_us = first.ts_us, ordered[-1].ts_us
     spans, backend = OpenSpans(marks.spans), OpenSpans(marks.backend)
     backward_ends = [span.end_us for span in marks.backward]

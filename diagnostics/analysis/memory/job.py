@@ -160,11 +160,11 @@ class JobMemory(Struct):
             return None
         if rank.curve.baseline_bytes is not None:
             return rank.curve.baseline_bytes
-        states = self.size.states()
+        states, held = self.size.states(), rank.curve.held_bytes
         if states is None:
-            return None
-        kept = self.size.traits.keeps_gradients  # DDP's buckets keep the gradients between steps
-        return states.parameters + states.optimizer + (states.gradients if kept else 0)
+            return held or None
+        kept = self.size.traits.keeps_gradients  # DDP's buckets keep the gradients between steps, unseen by Python
+        return max(held, states.parameters + states.optimizer + (states.gradients if kept else 0))
 
     def peak_bytes(self, rank: RankMemory) -> int | None:
         """Return the peak of tensors on this rank's device, the highest of all evidence; None if unknown."""

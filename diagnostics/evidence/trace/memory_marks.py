@@ -84,6 +84,8 @@ class TraceMarks(Struct):
 
     rank: int | None = None
     world_size: int | None = None
+    held_bytes: int | None = None
+    """Bytes of the tensors of a CPU that were alive before the window, as its recorder counted them."""
     spans: list[Span] = field(default_factory=list)
     """Annotations (steps, regions, units, optimizer) in ascending order of start."""
     backward: list[Span] = field(default_factory=list)
@@ -199,6 +201,7 @@ def read_marks(path: Path, limits: Limits) -> TraceMarks:
             elif cat == FUNCTION:
                 marks.has_functions = True
     marks.rank, marks.world_size, marks.problem = scan.rank, scan.world_size, scan.problem
+    marks.held_bytes = scan.held_bytes
     for spans in (marks.spans, marks.backend):
         spans.sort(key=lambda span: (span.start_us, -span.end_us))
     marks.backward = _merged(backward)

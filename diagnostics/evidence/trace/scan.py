@@ -64,8 +64,17 @@ class Scan(Generic[T]):
     @property
     def rank(self) -> int | None:
         """Rank according to the header, as written by torch or else by dtk; None if not recorded."""
+        return values.integer(self.info.get("rank", self._own.get("rank")), 0)
+
+    @property
+    def held_bytes(self) -> int | None:
+        """Bytes of the tensors that were alive before the window, by dtk; the allocator of a CPU does not tell."""
+        return values.integer(self._own.get("held_bytes"), 0)
+
+    @property
+    def _own(self) -> dict[str, Any]:
         own = self.header.get("dtk")
-        return values.integer(self.info.get("rank", own.get("rank") if isinstance(own, dict) else None), 0)
+        return own if isinstance(own, dict) else {}
 
     @property
     def world_size(self) -> int | None:

@@ -55,7 +55,7 @@ def _assumptions(config: Config) -> Iterator[str]:
     if strategy.traits.least_cuda_devices > 1:
         yield f"strategy={strategy.name}: counted as one device with the whole micro-batch"
     if strategy.traits.library:
-        kept = "states are exact but for padding; buckets count in full, also where a CPU gives written pages only"
+        kept = "states are exact but for padding; a bucket of gradients is as large as they are at most"
         yield f"strategy={strategy.name}: {kept}"
     if strategy.offloads_parameters:
         yield "strategy.offload=parameters: shards, gradients and optimizer state are off the device, not in the peak"

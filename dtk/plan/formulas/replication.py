@@ -1,4 +1,4 @@
-"""What a strategy with replicated parameters (single, ddp, zero1, DeepSpeed) holds at each moment of a step."""
+"""What a strategy with replicated parameters (single, ddp, zero1) holds at each moment of a step."""
 
 import heapq
 from collections import Counter
@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf, prod
 
-from dtk.plan.formulas.holding import MASTER_BYTES, ROOT, Holding
+from dtk.plan.formulas.holding import MASTER_BYTES, Holding
 from dtk.plan.formulas.tape import Buffer
-from dtk.strategies.declared import ITEM_BYTES, Shape
-from dtk.strategies.engines.stage3 import gathered, persistent
+from dtk.strategies.declared import Shape
 
 
 def owned_elements(shapes: Sequence[Shape], world_size: int) -> list[int]:
@@ -101,68 +100,3 @@ class Replicated(Holding):
     def _reduces(self) -> bool:
         alone = self.mesh.pp > 1 and self.mesh.dp_size == 1
         return bool(self.config.strategy.traits.gradients_in == "buckets") and not alone
-
-
-@dataclass(slots=True)
-class FlatParts(Replicated):
-    """Rajbhandari et al. 2020, section 5, with DeepSpeed 0.19's additional float32 copies and bucket buffer.
-
-    States are exact except for padding. The bucket is allocated in full; stage 3 never frees it. The maximum that stage
-    3 gathers counts from forward to backward.
-    """
-
-    bucket: Buffer | None = None
-    """Bucket in which gradients are reduced, from the first of a micro-batch to the last."""
-    gathered: Buffer | None = None
-    """Parameters that stage 3 gathered from other ranks."""
-
-    def settle(self) -> None:
-        """Allocate parameters in the compute dtype, full or sharded, and the float32 shard with its optimizer state."""
-        whole, own = self.shape.parameters, -(-self.shape.parameters // self.mesh.dp_size)
-        self.ledger.change("parameters", self._item_bytes * (own if self.config.strategy.stage == 3 else whole))
-        before = self.ledger.in_use.copy()
-        self.ledger.change("optimizer states", MASTER_BYTES * own)
-        self.place_states(own, 2, lambda shape: own)
-        if self.config.strategy.offload != "none" and self.on_cuda:
-            for category, size in (self.ledger.in_use - before).items():
-                self.ledger.change(category, -size)
-                self.host_bytes += size
-        if self.config.strategy.stage == 3:
-            self.ledger.change("buckets", self._bucket_bytes)
-        self.temporary_bytes += MASTER_BYTES * own  # Gradients of this rank's shard, flat and in float32.
-
-    def before_forward(self, unit: int) -> None:
-        """Gather parameters under stage 3."""
-        if unit == ROOT and self.config.strategy.stage == 3 and self.gathered is None:
-            shapes, tuned = self.shape.shapes, self.config.strategy.tuned()
-            stay = sum(prod(s) for s, stays in zip(shapes, persistent(shapes, tuned), strict=True) if stays)
-            whole = stay + gathered(shapes, tuned)[1]
-            others = whole - whole // self.mesh.dp_size
-            self.gathered = self.ledger.allocate("gathered parameters", self._item_bytes * others)
-
-    def after_backward(self, unit: int) -> None:
-        """Free gathered parameters and the bucket."""
-        if unit == ROOT:
-            for buffer in (self.gathered, self.bucket):
-                if buffer is not None:
-                    buffer.drop()
-            self.gathered = self.bucket = None
-
-    def gradient(self, name: str, gradient: Buffer) -> None:
-        """Keep the gradient until the update under stage 1, else add it to the bucket and keep this rank's shard."""
-        if self.bucket is None and self.config.strategy.stage < 3:
-            self.bucket = self.ledger.allocate("buckets", self._bucket_bytes)
-        if self.config.strategy.stage == 1:
-            Replicated.gradient(self, name, gradient)
-            return
-        if name not in self.gradients:
-            self.gradients[name] = self.ledger.allocate("gradients", gradient.size_bytes // self.mesh.dp_size)
-        gradient.drop()
-
-    @property
-    def _bucket_bytes(self) -> int:
-        return self._item_bytes * int(self.config.strategy.tuned()["reduce_bucket_size"])
-
-    @property
-    def _item_bytes(self) -> int:
-        return ITEM_BYTES[self.config.precision.compute_dtype]

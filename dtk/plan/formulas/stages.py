@@ -8,8 +8,9 @@ from dtk.config.schema import Config
 from dtk.dimensions import inside
 from dtk.parallel.mesh import Mesh
 from dtk.parallel.pipeline import OUTSTANDING, RECEIVES, SCHEDULES, SENDS, Order, Pipeline
+from dtk.plan.formulas.flat_parts import FlatParts
 from dtk.plan.formulas.holding import Holding
-from dtk.plan.formulas.replication import FlatParts, Replicated
+from dtk.plan.formulas.replication import Replicated
 from dtk.plan.formulas.shape import ModelShape, cut, model_shape, partial
 from dtk.plan.formulas.sharding import Sharded, shard_units
 from dtk.plan.formulas.tape import Buffer, Ledger, Value
@@ -94,10 +95,11 @@ def rank_memory(config: Config, world_size: int, place: int = 0, whole: bool = F
     pipeline = config.parallel.pipeline(count) if config.parallel.pp > 1 else Pipeline("1f1b", 1, count)
     # The second half of a split backward frees what the first keeps, so no block represents others.
     whole = whole or SCHEDULES[pipeline.schedule].splits
-    compresses = getattr(config.strategy, "communication_hook", "none") != "none"  # At the end of any block.
+    # At the end of any block a bucket may be full.
+    fills = config.strategy.traits.flattened or getattr(config.strategy, "communication_hook", "none") != "none"
     walked = dataclasses.replace(pipeline, micro_batches=count if whole else micro_batches(pipeline))
     mesh = states_mesh(config, world_size)
-    rank = _Rank(config, mesh, rank_stages(config, place), whole or compresses, walked.micro_batches)
+    rank = _Rank(config, mesh, rank_stages(config, place), whole or fills, walked.micro_batches)
     # Token ids and targets, int64, of all micro-batches: every rank of a pipeline holds them.
     samples = config.train.micro_batch_size * count
     rank.ledger.allocate("activations", 2 * 8 * config.data.sequence_length // config.parallel.cp * samples)

@@ -59,7 +59,8 @@ class Step:
 
     def __post_init__(self) -> None:
         holding, config = self.holding, self.holding.config
-        self.blocks_per_unit = config.strategy.blocks_per_unit if in_units(config) else 0
+        alone = int(config.strategy.traits.flattened)
+        self.blocks_per_unit = config.strategy.blocks_per_unit if in_units(config) else alone
         self.model = Model(
             dataclasses.replace(holding.shape, layers=self.blocks.walked),
             Tape(holding.ledger),

@@ -78,6 +78,7 @@ class DeepSpeed(Strategy):
             what = f"strategy={self.config.name}: DeepSpeed cannot build what strategy.offload_to=nvme needs"
             fix = f"install them (Debian: libaio-dev g++), or use strategy=zero{self.config.stage}"
             raise DtkError(what, "a C++ compiler and the headers of libaio", fix)
+        self._fit_bucket()
         job = {"model": self.model, "optimizer": build(groups), "config": self.settings}
         # In 16 bit DeepSpeed creates the master weights from already rounded parameters.
         rounds = self.precision.compute_dtype != "float32"
@@ -86,7 +87,7 @@ class DeepSpeed(Strategy):
             self.engine = deepspeed.initialize(**job, dist_init_required=False)[0]
         except (AssertionError, ValueError, RuntimeError) as error:
             what = f"strategy={self.config.name}: DeepSpeed {deepspeed.__version__} refuses the job"
-            raise DtkError(what, " ".join(str(error).split())) from error
+            raise DtkError(what, _why(error)) from error
         backend = deepspeed.comm.comm.cdb
         for op in MARKED:
             setattr(backend, op, _marked(op, getattr(type(backend), op).__get__(backend)))
@@ -96,6 +97,14 @@ class DeepSpeed(Strategy):
         for parameter, value in exact.items():
             self.utils.safe_set_full_fp32_param(parameter, value)
         return cast("Optimizer", EngineOptimizer(self.engine))
+
+    def _fit_bucket(self) -> None:
+        """Give DeepSpeed a bucket that the gradients can fill: it allocates as many elements as it is told."""
+        key, states = "reduce_bucket_size", self.settings["zero_optimization"]
+        fits = self.config.bucket_elements(sum(size.numel() for size in self.sizes.values()))
+        if states.get(key, fits) != fits:
+            self.notes.append(f"zero_optimization.{key}={states[key]} becomes {fits}, the parameters of the model")
+        states[key] = fits
 
     def accumulate(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[object]:
         """Set DeepSpeed's gradient accumulation boundary; stages 2 and 3 reduce after every micro-batch."""
@@ -198,6 +207,13 @@ class DeepSpeed(Strategy):
         """Return this rank's flat float32 parts of the parameters, which the library's optimizer updates."""
         name = "fp32_partitioned_groups_flat" if self.config.stage == 3 else "single_partition_of_fp32_groups"
         return cast("list[Tensor]", getattr(self.engine.optimizer, name))
+
+
+def _why(error: Exception) -> str:
+    """Return one line: of a failed validation (pydantic's) its keys and values, without the links to its pages."""
+    if (wrong := getattr(error, "errors", None)) is None:
+        return " ".join(str(error).split())
+    return "; ".join(f"{'.'.join(map(str, each['loc']))}={each['input']!r}: {each['msg'].lower()}" for each in wrong())
 
 
 def _in_region(name: str, call: Callable[[], None]) -> Callable[[], None]:

@@ -108,6 +108,10 @@ class DeepSpeedConfig(StrategyConfig):
             elif path in table["refused"] and (value is True or value not in (AUTO, False, 1)):
                 what = f"{path}={_text(value)} in strategy.config={self.config} is not run"
                 raise DtkError(what, table["refused"]["why"], f"remove it, or use {table['refused'][path]}")
+            elif value is not None and any(key.startswith(f"{path}.") for key in (*dtk_settings, *table["kept"])):
+                what = f"{path}={_text(value)} in strategy.config={self.config} is no section"
+                name = path.rpartition(".")[2]
+                raise DtkError(what, "DeepSpeed has keys below it", f'write "{name}": {{"KEY": VALUE}}')
             elif value == {} or not any(fnmatchcase(path, key) for key in table["kept"]):
                 what = f"strategy.config={self.config}: dtk knows no {'section' if value == {} else 'key'} {path}"
                 raise DtkError(what, "DeepSpeed ignores most keys that it does not know", "correct it or remove it")
@@ -180,6 +184,28 @@ class DeepSpeedConfig(StrategyConfig):
             numbers[key] = int(value)
         return numbers
 
+    def bucket_elements(self, parameters: int) -> int:
+        """Return the elements of the buffer in which gradients travel: never more than the model has parameters."""
+        return min(self.tuned()["reduce_bucket_size"], parameters)
+
+    @property
+    def doubles_bucket(self) -> bool:
+        """Whether one bucket is filled while another travels; stage 3 has one only."""
+        return self.stage < 3 and self._file().get("zero_optimization.overlap_comm") is True
+
+    def buckets(self, sizes: Sequence[int]) -> list[list[int]]:
+        """Fill buckets with gradients in the order of backward; one that is larger than a bucket has its own.
+
+        Args:
+            sizes: elements of each parameter, in the order of the model.
+        """
+        most, made = self.tuned()["reduce_bucket_size"], list[list[int]]()
+        for size in reversed(sizes):
+            if not made or sum(made[-1]) + size > most:
+                made.append([])
+            made[-1].append(size)
+        return made
+
     def declare(
         self, shapes: ModelShapes, mesh: Mesh, precision: PrecisionConfig, accumulation_steps: int
     ) -> list[Collective]:
@@ -193,11 +219,11 @@ class DeepSpeedConfig(StrategyConfig):
         item, reduced, ranks = ITEM_BYTES[precision.compute_dtype], reduced_item_bytes(precision), mesh.dp_size
         sizes = [prod(shape) for shape in shapes.parameters]
         tuned = self.tuned()
-        buckets = len(_packed(sizes[::-1], tuned["reduce_bucket_size"]))
+        buckets = len(self.buckets(sizes))
         if self.stage == 3:
             padded = [-(-size // ranks) * ranks for size in sizes]
             stay = [size for size, stays in zip(padded, persistent(shapes.parameters, tuned), strict=True) if stays]
-            brought, steps = gathered(shapes.parameters, tuned)[0], accumulation_steps
+            brought, steps = gathered(shapes.parameters, tuned)[1], accumulation_steps
             come = sum(-(-size // ranks) * ranks for call in brought for size in call)
             return [
                 Collective("all_gather", "dp", len(stay) + steps * len(brought), item * (sum(stay) + steps * come)),
@@ -216,16 +242,6 @@ class DeepSpeedConfig(StrategyConfig):
     def declare_clip(self, mesh: Mesh) -> tuple[Collective, ...]:
         """Return nothing: DeepSpeed always computes the norm in its step, so `declare` includes it."""
         return ()
-
-
-def _packed(sizes: Sequence[int], most: int) -> list[list[int]]:
-    """Fill buckets of at most `most` elements in this order; a larger tensor gets its own bucket."""
-    buckets: list[list[int]] = []
-    for size in sizes:
-        if not buckets or sum(buckets[-1]) + size > most:
-            buckets.append([])
-        buckets[-1].append(size)
-    return buckets
 
 
 def _put(into: dict[str, Any], path: str, value: Any) -> None:

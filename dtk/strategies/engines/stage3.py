@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from math import prod
+from typing import NamedTuple
 
 from dtk.strategies.declared import Shape
 
@@ -22,41 +23,92 @@ def persistent(shapes: Sequence[Shape], limits: Mapping[str, int]) -> list[bool]
     return stay
 
 
-def gathered(shapes: Sequence[Shape], limits: Mapping[str, int]) -> tuple[list[list[int]], int]:
+class Turn(NamedTuple):
+    """What one module does, in forward or in backward. All are indices of parameters."""
+
+    module: list[int]
+    fetched: list[int]
+    """What the module itself waits for, in one all_gather."""
+    prefetched: list[int]
+    """What the next modules need, in another one."""
+    freed: list[int]
+
+
+def gathered(shapes: Sequence[Shape], limits: Mapping[str, int]) -> tuple[list[Turn], list[list[int]]]:
     """Run through forward and backward once.
 
     Returns:
-        the elements of each parameter that each all_gather brings, and how many are held at once at the most.
+        the turns; and the elements of each parameter that each all_gather brings.
     """
     sizes, stay, modules = [prod(shape) for shape in shapes], persistent(shapes, limits), _modules(shapes)
     order = [*modules, [], *modules[::-1]]  # Between them the whole model, which has no parameters of its own.
     passed = [0, *accumulate(sum(sizes[p] for p in module) for module in order)]
     queue = deque((step, p) for step, module in enumerate(order) for p in module)
-    held = {p for p, stays in enumerate(stay) if stays}
-    live, most, calls, queued = 0, 0, list[list[int]](), dict[int, int]()
+    available = {p for p, stays in enumerate(stay) if stays}
+    live, turns, queued = 0, list[Turn](), dict[int, int]()
     for step, module in enumerate(order):
         for _ in [p for p in module if queued.get(p, -1) < step]:
             at, p = queue.popleft()
             queued[p] = at
-        for ahead in (False, True):
-            wanted = [p for p in module if p not in held and not ahead]
-            room = min(limits["stage3_max_live_parameters"] - live, limits["stage3_prefetch_bucket_size"])
-            while ahead and queue and sum(sizes[p] for p in wanted) < room:
-                at, p = queue.popleft()
-                queued[p] = at
-                wanted += [] if p in held or p in wanted else [p]
-            if wanted:
-                calls.append([sizes[p] for p in wanted])
-                held.update(wanted)
-                live += sum(calls[-1])
-                most = max(most, live)
+        fetched = [p for p in module if p not in available]
+        available.update(fetched)
+        live += sum(sizes[p] for p in fetched)
+        room = min(limits["stage3_max_live_parameters"] - live, limits["stage3_prefetch_bucket_size"])
+        ahead = list[int]()
+        while queue and sum(sizes[p] for p in ahead) < room:
+            at, p = queue.popleft()
+            queued[p] = at
+            ahead += [] if p in available or p in ahead else [p]
+        available.update(ahead)
         again = len(order) - 1 - step  # The module's turn in backward.
         soon = again > step and passed[again] - passed[step + 1] < limits["stage3_max_reuse_distance"]
-        for p in module if not soon else ():
-            if not stay[p] and queued[p] <= step + 1:
-                held.discard(p)
-                live -= sizes[p]
-    return calls, most
+        freed = [p for p in module if not soon and not stay[p] and queued[p] <= step + 1]
+        available.difference_update(freed)
+        live += sum(sizes[p] for p in ahead) - sum(sizes[p] for p in freed)
+        turns.append(Turn(module, fetched, ahead, freed))
+    calls = [[sizes[p] for p in call] for turn in turns for call in (turn.fetched, turn.prefetched) if call]
+    return turns, calls
+
+
+class Held(NamedTuple):
+    """Gathered elements while a module begins and while it runs, without parameters that always stay."""
+
+    beginning: int
+    running: int
+
+
+def held(shapes: Sequence[Shape], turns: Sequence[Turn]) -> tuple[list[Held], list[Held]]:
+    """Return what is held in forward and in backward, at the turn of each parameter's module.
+
+    Several parameters arrive in one buffer. The first module that needs one of them copies all out of it, and the
+    buffer is freed when the last such module has begun.
+    """
+    sizes = [prod(shape) for shape in shapes]
+    coming = list[tuple[set[int], int]]()
+    """Parameters of each buffer whose modules have not begun, and its elements."""
+    copied, made = 0, [[Held(0, 0)] * len(shapes) for _ in range(2)]
+    waiting = set[int]()
+    """Parameters that are in a buffer only."""
+    for step, turn in enumerate(turns):
+        for call in (turn.fetched, turn.prefetched):
+            if call is turn.prefetched:
+                for pending, _ in coming:
+                    if not pending.isdisjoint(turn.module):
+                        copied += sum(sizes[p] for p in pending & waiting)
+                        waiting -= pending
+                beginning = copied + sum(size for _, size in coming)
+                coming = [(left, size) for pending, size in coming if (left := pending - set(turn.module))]
+            size = sum(sizes[p] for p in call)
+            if len(call) > 1:
+                coming.append((set(call), size))
+                waiting.update(call)
+            else:
+                copied += size  # Its buffer is the parameter.
+        now = Held(beginning, copied + sum(size for _, size in coming))
+        for p in turn.module:
+            made[step > len(turns) // 2][p] = now
+        copied -= sum(sizes[p] for p in turn.freed)
+    return made[0], made[1]
 
 
 def _modules(shapes: Sequence[Shape]) -> list[list[int]]:

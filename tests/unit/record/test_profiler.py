@@ -34,7 +34,7 @@ def test_the_window_holds_its_steps_and_no_others(tmp_path):
     assert spans.count("forward") == 2
     linear = next(event for event in trace["traceEvents"] if event["name"] == "aten::linear")
     assert linear["args"]["Input Dims"][0] == [2, 4]
-    assert trace["dtk"] == {"rank": 2}
+    assert trace["dtk"]["rank"] == 2 and trace["dtk"]["held_bytes"] >= 4 * (4 * 4 + 4)
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 

@@ -24,6 +24,13 @@ def test_bytes_per_parameter(stage: int, precision: str, parameters: float, stat
     assert any("exact but for padding" in note for note in made.notes)
 
 
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_a_bucket_is_no_larger_than_the_gradients(stage: int) -> None:
+    overrides = ["model=gpt2", f"strategy=deepspeed_zero{stage}", "train.micro_batch_size=2"]
+    made = closed_form(compose(overrides).config, RANKS)
+    assert made.memory.at_peak_bytes["buckets"] <= 2 * 4 * made.parameters, "the bucket, and the copy that is sent"
+
+
 def test_offloaded_states_are_on_the_host_of_a_gpu() -> None:
     overrides = ["model=gpt2", "strategy=deepspeed_zero2", "strategy.offload=optimizer", "launcher.device=cuda"]
     made = closed_form(compose([*overrides, "train.micro_batch_size=2"]).config, RANKS)
