@@ -78,7 +78,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 def options() -> Parser:
     """Return the parser of `dtk run`."""
     parser = Parser(prog="dtk run", text="run", add_help=False)
-    about = "show this and stop; of a group: its options"
+    about = "show this help, or the options of GROUP, and exit"
     parser.add_argument("-h", "--help", nargs="?", metavar="GROUP", action=_Help, help=about)
     add_options(parser, read_options(__file__)["options"])
     return parser

@@ -45,7 +45,7 @@ def headline(report: Report, *, figures: bool = True) -> str:
         return f"{report.standing}: {report.figures}" if report.figures and figures else report.standing
     if (open_one := spoken_of(report)) is not None:
         return text_of(open_one).claim
-    remainder = "the lines of trouble are noted below" if report.notes else "there is too little evidence"
+    remainder = "suspicious log lines are quoted in the notes" if report.notes else "there is too little evidence"
     return f"no cause is confirmed; {remainder}"
 
 

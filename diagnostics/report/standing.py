@@ -78,8 +78,7 @@ def stands(standing: Standing) -> Iterator[Field]:
         who = sentence(ranks_spoken(rest.ranks))
         yield Field("others", f"{who}: completed #{rest.completed:,} of group {rest.group}{then}")
     if standing.silent and process.KIND not in standing.kinds:
-        left = verb(standing.silent, "leaves", "leave")
-        yield Field("silent", f"{ranks_spoken(standing.silent)} {left} no line")
+        yield Field("silent", f"{ranks_spoken(standing.silent)} left no log line")
     elif standing.waits and (missing := (standing.waits[0].members or 0) - len(waiting)) > 0:
         yield Field("silent", f"{counted(missing, 'other rank')} of the group logged nothing about it")
 
@@ -98,7 +97,7 @@ def decide(report: Report, standing: Standing | None) -> str:
 
 
 def _who(wait: Waiting) -> str:
-    return ranks_spoken(wait.ranks) if wait.ranks else "a rank that the lines do not name"
+    return ranks_spoken(wait.ranks) if wait.ranks else "an unidentified rank"
 
 
 def _call(wait: Waiting) -> str:
@@ -121,7 +120,7 @@ def _waits(wait: Waiting) -> str:
         since = f" since {wait.since}" if wait.since else ""
         parts.append(f"for {seconds_text(round(wait.waited_s))}{since}")
     if wait.enqueued is not None and wait.seq is not None and wait.enqueued > wait.seq:
-        parts.append(f"{counted(wait.enqueued - wait.seq, 'call')} enqueued behind it")
+        parts.append(f"{counted(wait.enqueued - wait.seq, 'call')} enqueued after it")
     if wait.first:
         parts.append("the first of its group")
     return ", ".join(parts)

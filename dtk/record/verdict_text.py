@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from diagnostics.contract.formatting import file_name, ranks_spoken
 from diagnostics.evidence.calls import Call
 
-_LEFT = (("failed", "failed"), ("end", "ended in order"))  # How a rank left -> its wording, in the order of the text.
+_LEFT = (("failed", "failed"), ("end", "exited normally"))  # How a rank left -> its wording, in the order of the text.
 
 
 @dataclass(frozen=True, slots=True)

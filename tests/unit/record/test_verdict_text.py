@@ -34,6 +34,6 @@ def test_where_ranks_stand_of_which_none_moves() -> None:
     inside = [Place(rank, "all_reduce [8]", "train.py:12 in step", group_name="dp") for rank in (0, 2)]
     assert verdict_text.stall(30.4, [3], {4: "failed", 5: "end"}, [outside, inside]) == (
         "no progress for 30 s: rank 3 does not answer: it is stopped, or native code holds the GIL; "
-        "rank 4 failed before; rank 5 ended in order before; rank 1 is at train.py:9 in load, outside any recorded "
+        "rank 4 failed before; rank 5 exited normally before; rank 1 is at train.py:9 in load, outside any recorded "
         "collective; ranks 0 and 2 wait in all_reduce [8] at train.py:12 in step of group dp"
     )

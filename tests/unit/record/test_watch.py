@@ -79,7 +79,7 @@ def test_both_sides_of_a_mismatch_are_told_though_one_has_left(verdict):
 
 
 @pytest.mark.timeout(90)
-@pytest.mark.parametrize(("case", "how"), [("ended", "ended in order"), ("failed", "failed")])
+@pytest.mark.parametrize(("case", "how"), [("ended", "exited normally"), ("failed", "failed")])
 def test_who_left_is_blamed_by_those_that_wait_for_it(verdict, case, how):
     found = verdict(case)
     assert (found.kind, found.culprits, found.victims) == ("stall", [1], [0])

@@ -38,7 +38,7 @@ def test_the_first_screen_is_an_answer(tmp_path: Path) -> None:
 
 def test_ranks_that_left_no_line_are_named(tmp_path: Path) -> None:
     text = hung(1, op="_ALLGATHER_BASE").replace("NumelOut=1024", "NumelOut=4096")
-    assert "silent  ranks 0, 2 and 3 leave no line" in lines(tmp_path, text)
+    assert "silent  ranks 0, 2 and 3 left no log line" in lines(tmp_path, text)
 
 
 def test_an_abort_without_a_word_asks_for_its_stderr(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ ID = (
 @pytest.mark.parametrize("head", ["", "RuntimeError: ", "RuntimeErrorRuntimeErrorRuntimeError: "])
 def test_the_rank_that_did_not_come_to_the_first_collective_is_named(tmp_path: Path, head: str) -> None:
     shown = lines(tmp_path, head + ID)
-    assert shown[0] == "UNDECIDED: rank 0 did not come to the set-up of a group's communicator; no cause is confirmed"
+    assert shown[0] == "UNDECIDED: rank 0 did not reach the set-up of a group's communicator; no cause is confirmed"
     assert any(line.startswith("maybe") and "[hang.host_stall], rank 0: " in line for line in shown)
 
 
@@ -152,7 +152,7 @@ def test_who_did_not_come_is_told_before_a_wait_without_a_rank(tmp_path: Path) -
         "[../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation "
         "to complete\n",
     )
-    assert shown[0].startswith("UNDECIDED: rank 1 did not come to a monitored barrier")
+    assert shown[0].startswith("UNDECIDED: rank 1 did not reach a monitored barrier")
 
 
 def test_ranks_whose_watchdog_stood_still_are_named(tmp_path: Path) -> None:
@@ -235,4 +235,4 @@ def test_a_group_whose_size_a_gather_tells_has_a_rank_that_left_no_line(tmp_path
     )
     others = [wait.format(rank, 39, "BROADCAST", 5164, 5164) for rank in (1, 2)]
     shown = lines(tmp_path, wait.format(0, 41, "_ALLGATHER_BASE", 513, 2052) + "".join(others))
-    assert any(line.startswith("silent") and "rank 3 leaves no line" in line for line in shown)
+    assert any(line.startswith("silent") and "rank 3 left no log line" in line for line in shown)

@@ -262,7 +262,7 @@ def test_a_last_call_whose_line_fitted_others_by_chance_is_told_by_that(tmp_path
     found = after_the_end(tmp_path, step * 9, odd, 2)
     one = found["conditional_collective"]
     assert (one.ranks, one.position, one.where[0].line) == ((1,), 19, 33)
-    assert "2 earlier calls from there fitted other calls of rank 0 by chance" in one.summary
+    assert "2 earlier calls from there matched other calls of rank 0 by chance" in one.summary
 
 
 def test_a_rank_that_ended_first_is_not_excused(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_one_of_two_that_left_with_exit_code_0(tmp_path: Path) -> None:
     one = found["rank_exited"]
     assert (one.ranks, one.victims) == ((1,), (0,))
     assert one.summary == (
-        "Rank 1 ended in order with exit code 0 after all_reduce [8] float32 SUM (#3, train.py:6) while others still "
+        "Rank 1 exited normally with exit code 0 after all_reduce [8] float32 SUM (#3, train.py:6) while others still "
         "waited. Rank 0 waited for it at train.py:5."
     )
     assert [(place.rank, place.line) for place in one.where] == [(1, 6), (0, 5)]
@@ -62,7 +62,7 @@ def test_without_the_launchers_word_the_end_stays_open(tmp_path: Path) -> None:
     assert not [one for one in found.values() if one.status == "confirmed"]
     for cause in ("rank_exited", "rank_killed", "rank_raised", "rank_oom", "uneven_iterations"):
         assert found[cause].status == "undecided", cause
-    assert "Rank 1 went away after all_reduce [8] float32 SUM (#3, train.py:6)" in found["rank_exited"].summary
+    assert "Rank 1 vanished after all_reduce [8] float32 SUM (#3, train.py:6)" in found["rank_exited"].summary
 
 
 @pytest.mark.parametrize(

@@ -42,4 +42,4 @@ def test_a_mismatch_of_operations_leaves_no_call_out(tmp_path: Path) -> None:
 def test_of_a_dump_that_cannot_be_read_it_stays_open(tmp_path: Path) -> None:
     found = finding(tmp_path, job(STEP * 2, STEP * 2, STEP), CAUSE, without=(2,))
     assert (found.status, found.victims) == ("undecided", (0, 1))
-    assert "wait for rank 2, of which there is no dump" in found.summary and "rank 2" in found.missing
+    assert "wait for rank 2, which left no readable dump" in found.summary and "rank 2" in found.missing

@@ -68,7 +68,7 @@ def test_what_the_user_gave_to_dtk_is_looked_at_and_not_dtk_s_lines() -> None:
     inside = replace(RAISED, frames=(Frame("/site/dtk/models/gpt.py", 3, "forward"), worker))
     remedy = fix(inside, is_dtk_run=True)
     assert remedy.change.startswith("check what this run passes to dtk (ValueError: bad batch)")
-    assert remedy.change.endswith("; /job/train.py:12 is only where it came up")
+    assert remedy.change.endswith("; it only surfaced at /job/train.py:12")
     for own in ("/job/model.py", "/site/dtk/faults/raised.py"):
         mine = replace(inside, frames=(Frame(own, 3, "forward"), worker))
         assert fix(mine, is_dtk_run=True).change.startswith("fix the error at")
@@ -146,7 +146,7 @@ def test_braces_in_evidence_are_text() -> None:
         ("CUDA error: device-side assert triggered", "look for an index out of range"),
         ("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`", "leave memory free"),
         ("Must flatten tensors with uniform requires_grad when use_orig_params=False", "FullyShardedDataParallel("),
-        ("environment variable RANK expected, but not set", "start it by a launcher"),
+        ("environment variable RANK expected, but not set", "start it with a launcher"),
         ("Default process group has not been initialized, please call init_process_group", "call torch.distributed"),
         ("No backend type associated with device type cpu", "move the tensor"),
         ("Expected all tensors to be on the same device, but found at least two devices, cuda:1 and cpu!", "move the"),

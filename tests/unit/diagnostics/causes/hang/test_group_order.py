@@ -13,7 +13,7 @@ def test_a_circle_of_two_names_both_lines_and_calls_neither_wrong(tmp_path: Path
     found = finding(tmp_path, job([FIRST, SECOND], [SECOND, FIRST], groups={"1": [0, 1], "2": [0, 1]}), CAUSE)
     assert (found.status, found.ranks, found.victims) == ("confirmed", (0, 1), ())
     assert "rank 0 waits for rank 1 in " in found.summary and "rank 1 waits for rank 0 in " in found.summary
-    assert found.summary.endswith("Neither order is the wrong one by itself.")
+    assert found.summary.endswith("Neither order is wrong by itself.")
     assert found.measured == "cycle of 2 ranks over 2 operations"
     assert found.remedies[0].change.endswith(": /job/train.py:11 and /job/train.py:12")
 

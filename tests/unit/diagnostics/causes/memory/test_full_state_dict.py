@@ -39,13 +39,13 @@ def test_parameters_that_are_kept_until_all_are_there() -> None:
     text = text_of(found)
     assert (found.status, found.ranks) == ("confirmed", (0, 1))
     assert found.cost is not None and found.cost.value == 100 * MIB and found.where[0].line == 58
-    assert "4 gathers bring all parameters, 100 MiB of them alive at once" in text.summary
+    assert "4 gathers collect all parameters, 100 MiB of them alive at once" in text.summary
     assert text.remedies[0].change.startswith("save sharded with torch.distributed.checkpoint")
 
 
 def test_with_the_optimizer_it_is_more_than_the_parameters() -> None:
     found = decided(*TOGETHER, count=12)
-    assert "12 gathers bring all parameters and optimizer states" in text_of(found).summary
+    assert "12 gathers collect all parameters and optimizer states" in text_of(found).summary
 
 
 def test_one_after_the_other_is_how_it_should_be() -> None:
@@ -79,7 +79,7 @@ def test_each_of_several_checkpoints_counts_for_itself() -> None:
     for rank in made.ranks.values():
         rank.curve = curve(*TOGETHER)
     found = decide(made)
-    assert found.step == 10 and "4 gathers bring all parameters, " in text_of(found).summary
+    assert found.step == 10 and "4 gathers collect all parameters, " in text_of(found).summary
 
 
 def test_a_dump_tells_the_line_that_the_trace_does_not() -> None:

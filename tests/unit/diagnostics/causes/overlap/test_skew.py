@@ -55,7 +55,7 @@ def test_ranks_that_are_late_in_turn_are_blamed_together(tmp_path: Path, detect:
     write(ddp(sim, scale=lambda rank: 1.5 if rank == (0, 3, 6)[turn[0] % 3] else 1.0, per_step=next_step), tmp_path)
     finding = finding_of(detect(tmp_path), "overlap.skew")
     assert (finding.status, finding.ranks) == ("confirmed", (0, 3, 6))
-    assert text_of(finding).summary.startswith("Ranks 0, 3 and 6 come late")
+    assert text_of(finding).summary.startswith("Ranks 0, 3 and 6 arrive late")
 
 
 def test_lateness_that_wanders_over_all_ranks_blames_nobody(tmp_path: Path, detect: Any) -> None:
