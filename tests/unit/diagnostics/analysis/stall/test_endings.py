@@ -251,7 +251,7 @@ def test_one_that_works_or_is_hardly_late_is_not_blamed(tmp_path: Path, lasted_s
     report = diagnose(tmp_path)
     assert (report.outcome, report.root_causes) == ("undecided", ())
     assert any(
-        one.finding.cause == "hang.rendezvous" and "rank 1 has not come" in text_of(one.finding).summary
+        one.finding.cause == "hang.rendezvous" and "rank 1 has not arrived" in text_of(one.finding).summary
         for one in report.findings
     )
 
