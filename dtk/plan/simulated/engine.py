@@ -6,16 +6,18 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import cast
 
+import torch
+
 from diagnostics.contract.formatting import joined
 from dtk.config.schema import Config, CustomModelConfig
 from dtk.errors import DtkError
+from dtk.models.build import build_model
 from dtk.plan.formulas.closed_form import lines
 from dtk.plan.prediction import Category, Memory, Prediction
 from dtk.plan.simulated.smaller import (
     Sample,
     edge_blocks,
     extended,
-    parameters,
     ranks_of_job,
     samples,
     simulated_places,
@@ -53,11 +55,17 @@ def simulate(config: Config, world_size: int, local_size: int = 8) -> Prediction
         config,
         world_size,
         engine="simulated",
-        parameters=parameters(made, [each.parameters for each in observed], getattr(config.model, "layers", 0)),
+        parameters=observed[0].parameters if made[0].config is config else _parameters(config),
         memory=_memory(config, fullest, parts[fullest]),
         traffic=lines({kind: (count, sizes[kind]) for kind, count in counts.items()}, world_size, local_size),
         notes=tuple(_notes(job, made, observed[0].classes)),
     )
+
+
+def _parameters(config: Config) -> int:
+    """Return the parameters of the whole model, as the smaller ones do not tell them."""
+    with torch.device("meta"):
+        return sum(each.numel() for each in build_model(config.model, config.allow_targets).parameters())
 
 
 def _observed(sample: Sample, place: int, local_size: int) -> Observed:

@@ -112,15 +112,6 @@ def extended(made: Sequence[Sample], figures: Sequence[Mapping[_Key, int]], job:
     return {key: max(0, round(_at(made, [each.get(key, 0) for each in figures], job))) for key in keys}
 
 
-def parameters(made: Sequence[Sample], counts: Sequence[int], layers: int) -> int:
-    """Return the parameters of the whole model, on the line through two samples with different numbers of blocks."""
-    of: dict[int, int] = {sample.config.model.layers: count for sample, count in zip(made, counts) if layers}
-    if len(of) < 2:
-        return counts[0]
-    (few, low), *_, (many, high) = sorted(of.items())
-    return low + (high - low) // (many - few) * (layers - few)
-
-
 def _at(made: Sequence[Sample], figures: Sequence[int], job: Sample) -> Fraction:
     """Return one figure of the job: on the plane over ranks and micro-batches at each depth, on the line of depths."""
     planes = []

@@ -15,7 +15,6 @@ from dtk.plan.simulated.smaller import (
     depths,
     edge_blocks,
     extended,
-    parameters,
     pipelines,
     ranks_of_job,
     samples,
@@ -98,7 +97,6 @@ def test_a_long_pipeline_keeps_its_ends_and_what_they_recompute() -> None:
     assert ranks_of_job(first, job_itself, (0, 4, 8, 12, 16)) == tuple(range(0, 64, 4)), "all stages"
     assert ranks_of_job(first, job_itself, (1, 17)) == (1, 61), "both ends"
     assert ranks_of_job(first, job_itself, (16, 17, 18, 19)) == (60, 61, 62, 63)
-    assert parameters(samples(config, 64), [100 + 7 * n for n in layers(config, 64)], 50) == 450
 
 
 def test_pipelines_that_are_not_worth_it_or_not_linear() -> None:
