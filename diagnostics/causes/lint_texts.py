@@ -6,7 +6,7 @@ from diagnostics.analysis.environment import values
 from diagnostics.analysis.environment.catalogue import Variable, catalogue, version_text
 from diagnostics.analysis.environment.situation import Lint, Value
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.formatting import ranks_spoken
+from diagnostics.contract.formatting import first_of, ranks_spoken
 
 _ROWS: dict[str, dict[str, str]] = table_beside(__file__)
 _SHOWN = 6  # Maximum number of names that a message lists, so that it fits on a line. A convention.
@@ -60,11 +60,10 @@ def _shown(value: Value) -> str | int:
     if pairs:
         return "; ".join(f"{text!r} on {ranks_spoken(ranks)}" for text, ranks in pairs)
     names = [name if name == name.strip() else repr(name) for name in value if isinstance(name, str)]
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    return first_of(names, _SHOWN)
 
 
 def _choice(variable: Variable | None) -> str:
-    """Return the values that the catalogue allows for a variable."""
     if variable is None or (not variable.values and variable.low is None):
         return ""
     if variable.values:

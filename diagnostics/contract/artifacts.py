@@ -29,8 +29,6 @@ _P = ParamSpec("_P")
 
 
 class _At:
-    """A path in the run folder."""
-
     def __init__(self, place: str, holds: str = "") -> None:
         self.place, self.__doc__ = place, holds
 

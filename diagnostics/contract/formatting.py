@@ -42,6 +42,12 @@ def joined(parts: Iterable[object], word: str = "and") -> str:
     return f"{', '.join(rest)} {word} {last}" if rest else last
 
 
+def first_of(parts: Collection[object], most: int = 8, separator: str = ", ") -> str:
+    """Join the first parts and count the others: `a, b and 3 more`."""
+    more = f" and {len(parts) - most:,} more" if len(parts) > most else ""
+    return separator.join(map(str, [*parts][:most])) + more
+
+
 def numbers_text(ranks: Iterable[int]) -> str:
     """Format ranks without the noun: `0-2, 5`."""
     parts, more = _parts(set(ranks), pairs=True)
@@ -122,8 +128,6 @@ class Phrase:
 
 
 class _Filler(Formatter):
-    """Formats texts; see `filled`."""
-
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
         value, first = super().get_field(field_name, args, kwargs)
         return (value() if callable(value) else value), first

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 from msgspec import Struct, field
 
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.formatting import file_name
+from diagnostics.contract.formatting import file_name, first_of
 from diagnostics.evidence.model import Evidence, Frame
 
 
@@ -181,9 +181,8 @@ def dtype(name: str) -> str:
 def text_of(op: str, sizes: Iterable[object], dtypes: Iterable[str], extra: str = "") -> str:
     """Format an operation: `all_reduce [1024], [8] float32`, `all_reduce scalar float32`."""
     shapes = ["scalar" if size in ([], ()) else str(size) for size in sizes]
-    shown = ", ".join(shapes[:3]) + (f" and {len(shapes) - 3} more" if len(shapes) > 3 else "")
     kinds = "/".join(dict.fromkeys(dtypes))
-    return " ".join(part for part in (op, shown, kinds, extra) if part)
+    return " ".join(part for part in (op, first_of(shapes, 3), kinds, extra) if part)
 
 
 def describe(

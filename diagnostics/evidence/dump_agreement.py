@@ -23,8 +23,6 @@ SAME_S = 1.0
 
 
 class _Made(NamedTuple):
-    """One collective of one rank."""
-
     at_s: float
     """Time of the call; 0 if unknown."""
     text: str
@@ -49,8 +47,6 @@ def contradiction(one: Any, other: Any) -> str:
 
 
 class _Standing(NamedTuple):
-    """The position that one dump reached."""
-
     handle: Any
     last_s: float
     counters: dict[GroupKey, tuple[int, int]]

@@ -182,7 +182,6 @@ def _point_to_point(call: Call, entry: dict[str, Any], members: tuple[int, ...])
 
 
 def _describe(entry: dict[str, Any]) -> tuple[str, Described]:
-    """Return the recorder and the signature of an entry."""
     raw = (entry["profiling_name"], *map(entry.get, ("input_sizes", "input_dtypes", "output_sizes", "output_dtypes")))
     packed = marshal.dumps(raw, 2)
     description = _CACHE.get(packed)

@@ -108,7 +108,6 @@ def _did_you_mean(path: Path) -> str:
 
 
 def _refuse_nothing(path: Path, evidence: Evidence, counts: Counter[str], logs_read: int, empty: int) -> None:
-    """Raise DiagnosticsError if there is no usable evidence."""
     if evidence.run is not None or any(evidence.files.values()) or evidence.stacks or evidence.errors or evidence.facts:
         return
     if evidence.problems:

@@ -63,7 +63,6 @@ class Contents(Struct):
     """Why the file was not read to its end."""
 
     def __bool__(self) -> bool:
-        """Return whether there is any content."""
         return bool(self.handles or self.facts or self.errors or self.stacks)
 
 

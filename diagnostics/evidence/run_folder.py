@@ -168,7 +168,6 @@ def _all_events(
 
 
 def _of_ranks(folder: Path, limits: Limits) -> list[tuple[int, Path]]:
-    """Return the files of a folder of records, by rank. Links are skipped."""
     files: list[tuple[int, Path]] = []
     try:
         for path in () if folder.is_symlink() else folder.iterdir():

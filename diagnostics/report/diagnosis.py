@@ -154,7 +154,6 @@ def _counts(report: Report) -> str:
 
 
 def _about(report: Report) -> tuple[doc.Block, ...]:
-    """Return the header of a page, except for the answer."""
     ranks = f"; {report.world_size} ranks" if report.world_size else ""
     counts = f"{ranks}; {overview.count(report)['confirmed']} confirmed; {_counts(report)}"
     source = doc.Paragraph((doc.Span(report.source, "code"), doc.Span(counts, "soft")))

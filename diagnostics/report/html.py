@@ -58,7 +58,6 @@ def _head(title: str, style: Markup, script: Markup | None, *, fetches: bool) ->
 
 
 def _file(name: str) -> Markup:
-    """Return a style or script from the folder of this module."""
     return Markup((Path(__file__).parent / name).read_text(encoding="utf-8"))
 
 
@@ -81,7 +80,6 @@ def _inline(text: doc.Text) -> Markup:
 
 
 def _button(name: str, **attributes: str) -> Markup:
-    """Return a button that the script shows."""
     return el("button", name, type="button", hidden=True, **attributes)
 
 

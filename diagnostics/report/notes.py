@@ -65,7 +65,6 @@ def _trouble(evidence: Evidence, covered: frozenset[str]) -> Iterator[str]:
 
 
 def _attempts(evidence: Evidence) -> Iterator[str]:
-    """Yield how each earlier attempt ended."""
     for attempt in evidence.earlier:
         why, error = "; it left no error file", attempt.error
         if error is not None:

@@ -123,8 +123,6 @@ def plot(chart: Plot) -> Markup:
 
 
 class _Places:
-    """Converts values to positions in a plot."""
-
     def __init__(self, chart: Plot) -> None:
         self.chart = chart
         steps = any(mark.tone == "step" for mark in chart.marks)

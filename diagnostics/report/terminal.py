@@ -54,8 +54,6 @@ def _styled(text: doc.Text, tone: str = "") -> Rich:
 
 
 class _Writer:
-    """Writes blocks to one console."""
-
     def __init__(self, console: Console, *, wrap: bool) -> None:
         self.console = console
         self.wrap = wrap

@@ -179,7 +179,6 @@ def _read(root: str, name: str, now_s: float) -> Run | None:
 
 
 def _status(root: str, problems: list[str]) -> tuple[Status | None, str]:
-    """Return the content of status.json and the state of the run."""
     state = "damaged"
     try:
         status = as_status(decoded(content(f"{root}/status.json")), "it")
@@ -207,7 +206,6 @@ def _moment_s(text: Any) -> float | None:
 
 
 def _since_changed(root: str, now_s: float) -> float | None:
-    """Return the seconds since the folder changed."""
     try:
         return max(0.0, now_s - os.stat(root).st_mtime)  # noqa: PTH116 - as above
     except OSError:

@@ -133,7 +133,6 @@ def _numbered(tree: Branch) -> Iterator[tuple[int, int | None, Branch]]:
 
 
 def _quoted(text: str) -> str:
-    """Return the value of an attribute of XML."""
     return '"' + escape(text).replace("\n", "&#10;") + '"'
 
 

@@ -100,7 +100,6 @@ def minimal_cut_sets(node: Node) -> list[frozenset[str]]:
 
 
 def _minimal(sets: list[frozenset[str]]) -> list[frozenset[str]]:
-    """Return the sets without those that contain another one."""
     minimal: list[frozenset[str]] = []
     for cut in sorted(set(sets), key=lambda cut: (len(cut), sorted(cut))):
         if len(cut) == 1 or not any(smaller <= cut for smaller in minimal):

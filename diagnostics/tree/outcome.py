@@ -71,7 +71,6 @@ def _without_cause(evidence: Evidence, findings: Sequence[Finding]) -> Outcome:
 
 
 def _signs(evidence: Evidence, measures: Mapping[str, object]) -> set[Sign]:
-    """Return the signs of the job's end in the evidence."""
     kinds, state, hang = {fact.kind for fact in evidence.facts}, _state(evidence), measures.get("hang")
     endings = {kind_of_exception(error.type, error.message, error.frames) for error in evidence.errors}
     waiting = hang.get("ranks_waiting") if isinstance(hang, dict) else None

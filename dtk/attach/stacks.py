@@ -77,7 +77,6 @@ def rights(problem: str) -> str:
 
 
 def _text(thread: dict[str, Any]) -> str:
-    """Format a thread as `py-spy dump` does."""
     doing = "active" if thread["active"] else "idle"
     lines = [f'Thread {thread["os_thread_id"] or 0} ({doing}): "{thread["thread_name"] or ""}"']
     for frame in thread["frames"]:

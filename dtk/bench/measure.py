@@ -113,7 +113,6 @@ def _where(launch: Launch) -> str:
 
 
 def _report(world_size: int, spec: Spec, sides: Sequence[Side], launches: Sequence[Launch]) -> BenchReport:
-    """Combine all launches into one report."""
     by_side = {side.name: [launch for launch in launches if launch.side == side.name] for side in sides}
     repeats = {name: _repeats(own, alone=len(sides) == 1) for name, own in by_side.items()}
     results = []
@@ -165,7 +164,6 @@ def _gains(first: Mapping[str, Mapping[int, float]], second: Mapping[str, Mappin
 
 
 def _notes(world_size: int, sides: Sequence[Side]) -> list[str]:
-    """Return notes on the interpretation of the figures."""
     own = [(side, name, value) for side in sides for name, value in side.kept.items()]
     notes = [f"your {name}={value} is kept; {side.name} has {side.variables[name]}" for side, name, value in own]
     if world_size == 1:

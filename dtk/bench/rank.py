@@ -102,7 +102,6 @@ class Bench:
         return calls
 
     def _agreed(self, value: float, how: Any) -> float:
-        """Reduce a value over all ranks."""
         tensor = torch.tensor([value], dtype=torch.float64)
         dist.all_reduce(tensor, op=how, group=self.context.control)
         return float(tensor)

@@ -64,7 +64,6 @@ def _title(report: BenchReport) -> str:
 
 
 def _verdict(report: BenchReport) -> str:
-    """Return the comparison of two presets in one sentence."""
     (first, second), sizes = (side.name for side in report.sides), len(report.gains)
     faster = sum(gain.verdict == "faster" for gain in report.gains)
     slower = sum(gain.verdict == "slower" for gain in report.gains)
@@ -144,7 +143,6 @@ def _plot(curves: Sequence[doc.Curve | None], label: str) -> doc.Plot | None:
 
 
 def _gains(report: BenchReport) -> list[tuple[str, ...]]:
-    """Return the second preset over the first."""
     first, second = (side.name for side in report.sides)
     busbw = {(r.side, r.operation, r.size_bytes): r.busbw(report.world_size).median for r in report.results}
     heading = ("operation", "size", f"{first} GB/s", f"{second} GB/s", "ratio", "interval", f"{second} is")
@@ -179,5 +177,4 @@ def _figures(report: BenchReport) -> doc.Section | None:
 
 
 def _rate(value: float) -> str:
-    """Return GB/s to three digits."""
     return f"{value:.3g}" if value < 100 else f"{value:,.0f}"

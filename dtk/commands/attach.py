@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnostics.contract.formatting import clean, ranks_spoken
+from diagnostics.contract.formatting import clean, first_of, ranks_spoken
 from diagnostics.contract.invocation import command, typed
 from dtk.commands.watch import make_folder
 from dtk.errors import DtkError, refused
@@ -103,7 +103,7 @@ def _slurm(arguments: argparse.Namespace) -> int:
 def _line(ranks: "Job") -> str:
     """Return `ranks 0-3 of 4 (pids 11 12 13 14): python train.py`."""
     first = ranks[min(ranks)]
-    pids = " ".join(str(ranks[rank].pid) for rank in sorted(ranks)[:8]) + (" ..." if len(ranks) > 8 else "")
+    pids = first_of([ranks[rank].pid for rank in sorted(ranks)], separator=" ")
     return f"{ranks_spoken(tuple(sorted(ranks)))} of {first.world_size} (pids {pids}): {clean(first.command)[:100]}"
 
 

@@ -114,7 +114,6 @@ def _measure(arguments: argparse.Namespace, chosen: "Chosen", team: "Team") -> i
 
 
 def _operations(text: str | None) -> tuple[str, ...]:
-    """Return the comma-separated names, each once."""
     if text is None:
         return tuple(OPERATIONS)
     names = [name.strip() for name in text.split(",")]

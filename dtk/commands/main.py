@@ -39,7 +39,6 @@ def _freeze() -> None:
 
 
 def _dispatch(argv: list[str]) -> int:
-    """Run the command of the arguments `argv`."""
     if sys.stdout is None:
         raise DtkError("standard output is closed", fix="redirect it: > FILE, or > /dev/null")
     if argv[:1] == ["run"]:  # `run` has its own parser, which needs Hydra and torch.

@@ -153,7 +153,6 @@ def _as_json(preset: "Preset") -> dict[str, Any]:
 
 
 def _answer(arguments: argparse.Namespace, plain: Callable[[], Any], text: Callable[[], str], code: int = 0) -> int:
-    """Print the answer as JSON or as text, and return the exit code."""
     if arguments.json:
         output.say(json.dumps(plain(), indent=2))
     else:

@@ -75,7 +75,6 @@ def _fitting(arguments: argparse.Namespace) -> tuple[list[Run], list[str]]:
 
 
 def _show(runs: Sequence[Run]) -> Size:
-    """Print the runs to remove, and return their size."""
     output.put(listing(runs, columns=output.columns(), colour=output.colours()))
     began_s, announced = time.monotonic(), False
     files = total = 0

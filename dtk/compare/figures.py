@@ -45,7 +45,6 @@ def ratio_of(
 
 
 def _cells(key: str, read: Read, variants: Sequence[Variant], warmup_steps: int, ratios: bool) -> Iterator[Cell]:
-    """Yield one figure of each variant."""
     references = baselines(variants)
     for variant in variants:
         batch = batch_text(variant.any)

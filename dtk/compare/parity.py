@@ -154,7 +154,6 @@ def _data(run: RunRecord) -> Mapping[str, Any] | None:
 
 
 def _schedule(run: RunRecord) -> Mapping[str, Any]:
-    """Return the settings of the schedule, with the number of steps unless the schedule is constant."""
     section = dict(as_mapping(run.config.get("schedule")))
     return section if section.get("name") == "constant" else {**section, "train.steps": run.get("train.steps")}
 
@@ -253,8 +252,6 @@ def _losses(runs: Sequence[tuple[str, RunRecord]], reference: RunRecord, toleran
 
 
 class _Gap(NamedTuple):
-    """The largest difference between two runs."""
-
     share: float
     """Relative difference of the losses."""
     factor: float

@@ -90,5 +90,4 @@ def ratio(after: Sequence[float], before: Sequence[float]) -> Estimate:
 
 
 def _exp(value: float) -> float:
-    """Return exp(value), limited to avoid overflow."""
     return math.exp(min(value, 700.0))

@@ -129,7 +129,6 @@ def _ready(folders: Sequence[Path]) -> Iterator[None]:
 
 
 def _translate(error: BaseException) -> DtkError:
-    """Convert an error of Hydra, OmegaConf or YAML to a DtkError of one line."""
     cause: BaseException | None = error
     while cause is not None:
         mark = getattr(cause, "problem_mark", None)

@@ -66,7 +66,6 @@ def _key(prefix: str, field: Any, kind_of_value: Any, texts: dict[str, str], kin
 
 @cache
 def _texts(section: type) -> dict[str, str]:
-    """Return key -> text for a section and its base classes."""
     texts: dict[str, str] = {}
     for cls in reversed(section.__mro__[:-1]):
         module = Path(inspect.getfile(cls))

@@ -164,7 +164,6 @@ def _wrong_type(value: Any, hint: Any, path: str) -> DtkError:
 
 
 def _show(value: Any) -> str:
-    """Format a value as it would be typed, shortened if it is long."""
     text = value if isinstance(value, str) and value else json.dumps(value, default=str)
     text = " ".join(text.split())
     return text if len(text) <= 60 else text[:57] + "..."
@@ -208,7 +207,6 @@ def _choices(section: str, names: list[Any]) -> str:
 
 
 def _keys_of(plain: dict[str, Any]) -> Iterator[str]:
-    """Yield the dotted keys that this configuration may have."""
     for field in dataclasses.fields(Config):
         yield field.name
         hint: Any = get_type_hints(Config)[field.name]

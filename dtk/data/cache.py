@@ -117,7 +117,6 @@ def _build(folder: Path, key: str, dtype: np.dtype[Any], build: Builder) -> Path
 
 
 def _read(path: Path, dtype: np.dtype[Any]) -> Cached | None:
-    """Return the finished array, or None if it is missing or incomplete."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)

@@ -96,8 +96,6 @@ def split_by_class(labels: np.ndarray, hashes: np.ndarray, fraction: float) -> t
 
 
 class _Source(NamedTuple):
-    """Labelled token ids that are not cached yet."""
-
     samples: Callable[[], Iterator[tuple[str, np.ndarray]]]
     name: str
     """Name for messages and the manifest."""

@@ -54,7 +54,6 @@ def hf_tokens(config: HFData, tokenizer: Tokenizer) -> Tokens:
 
 
 def _load(config: HFData) -> Any:
-    """Load the split as a `datasets.Dataset`."""
     path = Path(config.path).expanduser()
     if not path.exists() and unreachable(os.environ.get("HF_ENDPOINT", "https://huggingface.co")):
         # The package reads this at import: it then uses only its cache, without minutes of retries.

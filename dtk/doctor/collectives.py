@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 
-from diagnostics.contract.formatting import counted
+from diagnostics.contract.formatting import counted, first_of
 from dtk.doctor.children import ChildOutput, run_children
 from dtk.doctor.model import Check, Finding, Remedy, Result, judged, not_applicable
 from dtk.doctor.scope import Scope
@@ -82,12 +82,11 @@ def _stopped(outputs: Sequence[ChildOutput], backend: str, hosts: Sequence[str])
 
 
 def _listed(ranks: Sequence[int], hosts: Sequence[str]) -> str:
-    names = [f"{rank} ({hosts[rank]})" if hosts else str(rank) for rank in ranks[:8]]
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(names)}" + (" ..." if len(ranks) > 8 else "")
+    names = [f"{rank} ({hosts[rank]})" if hosts else str(rank) for rank in ranks]
+    return f"rank{'s' * (len(ranks) > 1)} {first_of(names)}"
 
 
 def _remedy(backend: str, several_nodes: bool) -> Remedy:
-    """Return the remedy to try next."""
     if backend == "nccl":
         return Remedy("check what NCCL logs", "NCCL_DEBUG=INFO dtk doctor --only collectives_nccl -v")
     if several_nodes:

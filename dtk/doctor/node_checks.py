@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from diagnostics.contract.formatting import first_of
 from dtk.doctor.examine import Made
 from dtk.doctor.model import Result, found, judged, not_applicable
 from dtk.doctor.registry import BETWEEN
@@ -72,8 +73,7 @@ def agreement(nodes: Sequence[Node], of_node: Mapping[int, Mapping[str, str]]) -
         if len(groups) > 1:
             texts = []
             for value, numbers in sorted(groups.items(), key=lambda group: len(group[1])):
-                shown = ", ".join(map(str, numbers[:8])) + (" ..." if len(numbers) > 8 else "")
-                texts.append(f"{value} on node{'s' * (len(numbers) > 1)} {shown}")
+                texts.append(f"{value} on node{'s' * (len(numbers) > 1)} {first_of(numbers)}")
             kind = "variable" if name.isupper() or "_" in name else "version" if name in PACKAGES else "limit"
             findings.append(found(f"{kind}_differs", bad=name in MUST_AGREE, name=name, texts="; ".join(texts)))
     fine = f"{len(names)} versions, limits and variables are the same on {len(nodes)} nodes"

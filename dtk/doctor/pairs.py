@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Iterator
 from itertools import combinations
 
+from diagnostics.contract.formatting import first_of
 from dtk.doctor.children import ChildOutput, run_child
 from dtk.doctor.gpus import NO_GPU, find
 from dtk.doctor.model import Check, Finding, Result, found, judged, not_applicable
@@ -57,12 +58,12 @@ def _judge_pairs(pairs: dict[tuple[int, int], tuple[int | None, bool]]) -> Itera
     for status in sorted({read for read, _ in pairs.values() if read}):
         without = [f"{a}-{b}" for (a, b), (read, _) in pairs.items() if read == status]
         linked = any(nvlink for read, nvlink in pairs.values() if read == status)
-        names = ", ".join(without[:8]) + (" ..." if len(without) > 8 else "")
+        names = first_of(without)
         text = f"no peer access for {len(without)} of {len(pairs)} pairs ({names}): {STATUS.get(status, status)}"
         yield found("p2p_broken" if linked else "p2p_absent", text=text)
     if len({nvlink for _, nvlink in pairs.values()}) > 1:
         apart = [f"{a}-{b}" for (a, b), (_, nvlink) in pairs.items() if not nvlink]
-        yield found("pairs_without_nvlink", pairs=", ".join(apart[:8]))
+        yield found("pairs_without_nvlink", pairs=first_of(apart))
 
 
 def copies(scope: Scope) -> Result:

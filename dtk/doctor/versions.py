@@ -95,7 +95,6 @@ def requirements_of(extra: str) -> Iterator[Requirement]:
 
 
 def _required(package: str) -> Requirement:
-    """Return the requirement of the training extra."""
     wanted = (each for each in requirements_of("train") if each.package == package)
     return next(wanted, Requirement(package, "", "train"))
 
@@ -145,7 +144,6 @@ def torch(scope: Scope) -> Result:
 
 
 def _too_old(status: Status, wanted: Requirement, version: str) -> list[Finding]:
-    """Return a finding if a package is older than required."""
     who = f", which the extra {wanted.extra} needs" if wanted.extra not in ("", "train") else ""
     text = f"{wanted.package} {version} is older than {wanted.least}{who}"
     old = Finding(status, text, upgrade(f"{wanted.package}>={wanted.least}"))

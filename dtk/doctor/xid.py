@@ -84,7 +84,6 @@ def parse(line: str) -> Event | None:
 
 
 def _finding(bus: str, code: int, events: list[Event]) -> Finding:
-    """Summarize all events of one code on one device as one finding."""
     own = [event for event in events if (event.bus, event.code) == (bus, code)]
     last, when = own[-1].age_s, ""
     if last is not None:

@@ -12,7 +12,6 @@ class FaultyLoop(Loop):
     """Training loop with a fault; subclasses override the method in which the fault occurs."""
 
     def __init_subclass__(cls, *, name: str) -> None:
-        """Register the fault under its name in the configuration."""
         super().__init_subclass__()
         FAULTS[name] = cls
 

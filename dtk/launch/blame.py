@@ -25,8 +25,6 @@ _TAIL_BYTES = 65536  # Bytes of a log that are searched for its last exception.
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """What is known about one failed rank."""
-
     ending: endings.Ending
     reason: str
     """One line for the user."""

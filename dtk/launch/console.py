@@ -11,7 +11,7 @@ from pathlib import Path
 
 from diagnostics.contract.artifacts import Failure, RunPaths
 from diagnostics.contract.files import open_regular
-from diagnostics.contract.formatting import clean, region_text
+from diagnostics.contract.formatting import clean, ranks_spoken, region_text
 from diagnostics.contract.invocation import typed
 from dtk.launch.blame import find_failure
 
@@ -64,8 +64,7 @@ class Console:
         self.line(f"  what   {failure.reason}")
         self.line(f"  where  {', '.join(where) or 'before the first step, or unknown (record=off)'}")
         if failure.victims:
-            ranks = ", ".join(map(str, failure.victims[:16])) + (" ..." if len(failure.victims) > 16 else "")
-            self.line(f"  then   rank{'s' * (len(failure.victims) > 1)} {ranks} ended as a consequence")
+            self.line(f"  then   {ranks_spoken(failure.victims)} ended as a consequence")
         if failure.log:
             self.line(f"  log    {typed(paths.root / failure.log)}")
 
@@ -133,7 +132,6 @@ class Follower:
                     self.console.line(f"[rank {rank}] {text.removeprefix('dtk: ')}")
 
     def _new_lines(self, path: Path) -> list[str]:
-        """Return the complete lines since the last call."""
         try:
             with open_regular(path) as file:
                 file.seek(self._offsets.get(path, 0))

@@ -81,7 +81,6 @@ def _end_what_is_left(paths: RunPaths) -> None:
 
 
 def _follow(command: Command, paths: RunPaths, start_timeout_s: float) -> None:
-    """Wait until the command exits, or its watch ends it."""
     ready, looked_s = False, time.monotonic()
     while command.wait(POLL_S) is None and _verdict(paths) is None:
         if not ready and paths.heartbeat(0).parent.is_dir():
@@ -182,7 +181,6 @@ def _verdict(paths: RunPaths) -> Verdict | None:
 
 
 def _beats(paths: RunPaths) -> list[artifacts.Heartbeat]:
-    """Return the last heartbeat of every rank that has one."""
     beats = (read_heartbeat(path) for path in paths.heartbeat(0).parent.glob("rank_*.json"))
     return [beat for beat in beats if beat is not None]
 

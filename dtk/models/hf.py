@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from diagnostics.contract.files import table_beside
+from diagnostics.contract.formatting import first_of
 from dtk.config.schema import GPTConfig
 from dtk.errors import DtkError, refused
 from dtk.models.blocks import by_head, by_part
@@ -183,9 +184,8 @@ def _names_in(file: Any, model: GPT, folder: str | Path) -> dict[str, str]:
     names = {name: prefix + hf_name(name) for name, _ in model.named_parameters()}
     missing = [source for source in names.values() if source not in stored]
     if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         fix = "copy the folder again, or choose a model of its size"
-        raise DtkError(f"{folder}/model.safetensors is incomplete", f"no tensor {missing[0]}{more}", fix)
+        raise DtkError(f"{folder}/model.safetensors is incomplete", f"no tensor {first_of(missing, 1)}", fix)
     for name, parameter in model.named_parameters():
         here, there = list(_turned(name, parameter.shape)), list(file.get_slice(names[name]).get_shape())
         if here != there:

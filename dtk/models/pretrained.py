@@ -63,7 +63,6 @@ class Pretrained(nn.Module):
 
 
 def _attend_to_text(model: Any, inputs: tuple[Any, ...], more: dict[str, Any]) -> Any:
-    """Exclude padding from attention."""
     if len(inputs) == 1 and isinstance(inputs[0], Tensor) and "attention_mask" not in more:
         more = {**more, "attention_mask": (inputs[0] != model.config.pad_token_id).long()}
     return inputs, more

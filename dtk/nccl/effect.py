@@ -106,7 +106,6 @@ def _variable(name: str, text: str, by_kind: dict[str, list[LogFact]]) -> dict[s
 
 
 def _all(facts: Iterable[LogFact], field: str) -> list[str]:
-    """Return the distinct texts of a field, in the order of occurrence."""
     return list(dict.fromkeys(str(fact.fields[field]) for fact in facts if fact.fields.get(field) is not None))
 
 

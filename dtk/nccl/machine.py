@@ -141,7 +141,6 @@ def _nvlinks(nvml: Any, handle: Any) -> int | None:
 
 
 def _driver(path: Path) -> str:
-    """Return the name of a device's driver."""
     try:
         return (path / "device" / "driver").resolve(strict=True).name
     except OSError:

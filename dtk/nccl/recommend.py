@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.formatting import counted
+from diagnostics.contract.formatting import counted, first_of
 from dtk.nccl.machine import Machine
 
 FIXED_DRIVER = (550, 40, 7)
@@ -64,18 +64,18 @@ def _several_nodes(machine: Machine) -> Advice:
         return Advice(case, "gb200_nvl72", (reach, beyond))
     if efa := [card.name for card in machine.rdma if card.driver == "efa"]:
         where = f"EC2 {machine.product}" if machine.cloud == "aws" else "devices of AWS"
-        return Advice(case, "aws_efa", (f"{where} with {counted(len(efa), 'EFA device')} ({_some(efa)})",))
+        return Advice(case, "aws_efa", (f"{where} with {counted(len(efa), 'EFA device')} ({first_of(efa)})",))
     active = [card for card in machine.rdma if card.active]
     virtual = [interface.name for interface in machine.interfaces if interface.driver == "gve"]
     plugin = {MEGA_INTERFACES: "gcp_a3_mega", HIGH_INTERFACES: "gcp_a3_high"}.get(len(virtual))
     if machine.cloud == "gcp" and not active and plugin and sum("H100" in gpu.name for gpu in machine.gpus) == 8:
-        reason = f"Google Cloud, 8 H100 and {len(virtual)} gVNIC interfaces ({_some(virtual)})"
+        reason = f"Google Cloud, 8 H100 and {len(virtual)} gVNIC interfaces ({first_of(virtual)})"
         return Advice(case, plugin, (reason, "source the installed plugin's own profile where there is one"))
     for rule in table_beside(__file__):
         cards = [card.name for card in active if card.link_layer == rule["link_layer"]]
         fits = machine.cloud == rule.get("cloud", machine.cloud)
         if cards and fits and all(name.startswith(rule.get("prefix", "")) for name in cards):
-            reason = f"{rule['where'].format(counted(len(cards), rule.get('what', '')))} ({_some(cards)})"
+            reason = f"{rule['where'].format(counted(len(cards), rule.get('what', '')))} ({first_of(cards)})"
             return Advice(case, rule["preset"], (reason, *rule.get("more", ())), tuple(rule.get("needs", ())))
     reason = f"this machine has no {'active ' if machine.rdma else ''}RDMA device, so nodes communicate over TCP"
     return Advice(case, "tcp_ethernet", (reason,), _interface(machine))
@@ -85,12 +85,11 @@ def _interface(machine: Machine) -> tuple[str, ...]:
     """Return an override for the interface between nodes, listing those of this machine."""
     up = [interface.name for interface in machine.interfaces if interface.up]
     names = up or [interface.name for interface in machine.interfaces]
-    listed = f" (this machine has: {_some(names)})" if names else ""
+    listed = f" (this machine has: {first_of(names)})" if names else ""
     return (f"nccl.interface=NAME, the interface that connects the nodes{listed}",)
 
 
 def _besides(machine: Machine) -> list[str]:
-    """Return the advice that applies in addition to the preset."""
     notes = []
     if machine.container and machine.shm_bytes is not None and machine.shm_bytes <= DOCKER_SHM_BYTES:
         size = f"{machine.shm_bytes >> 20} MiB"
@@ -100,7 +99,3 @@ def _besides(machine: Machine) -> list[str]:
     if machine.rdma:
         notes.append("leave NCCL_IB_DISABLE unset: it would switch these RDMA devices off")
     return notes
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

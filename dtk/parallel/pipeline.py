@@ -149,7 +149,6 @@ def walk(pipeline: Pipeline, seconds: Callable[[Action], float], message_s: floa
 
 @functools.lru_cache(maxsize=1 << 16)
 def _received(send: Action) -> Action:
-    """Return the receive that matches a send."""
     if send.kind == "send_forward":
         return Action("receive_forward", send.stage + 1, send.micro_batch)
     return Action("receive_backward", send.stage - 1, send.micro_batch)

@@ -120,5 +120,4 @@ def _suits_flash(q: Tensor) -> bool:
 
 
 def _for_each_head(x: Tensor, q: Tensor) -> Tensor:
-    """Repeat keys or values for every query head."""
     return x if x.shape[1] == q.shape[1] else x.repeat_interleave(q.shape[1] // x.shape[1], 1)

@@ -257,7 +257,6 @@ class Tier:
         self._leaving.append(self._threads[1].submit(self._write, p, windows, done))
 
     def _read(self, p: Tensor) -> dict[str, Tensor]:
-        """Return copies of the states on the device."""
         windows = {}
         if self.shards is not None:
             self.shards.advise(_local(p), AHEAD)
@@ -312,5 +311,4 @@ def _local(tensor: Tensor) -> Tensor:
 
 
 def _pages(size_bytes: int) -> int:
-    """Round up to whole pages."""
     return -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE

@@ -116,7 +116,6 @@ def _selecting(job: Composed, target: Machine, strategy: str) -> list[str]:
 
 
 def _variant_job(job: Composed, variant: Variant, ranks: int, with_strategy: Callable[[str], Config]) -> Composed:
-    """Return the job with this variant's settings, resolved for this many ranks."""
     other = with_strategy(variant.strategy)
     every = (job.config.train.activation_checkpoint_every or 1) if variant.checkpointing else 0
     train = dataclasses.replace(job.config.train, activation_checkpoint_every=every)

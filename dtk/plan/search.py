@@ -131,7 +131,6 @@ def _layouts(job: Composed, ranks: int, local_size: int) -> Iterator[tuple[Typed
 
 
 def _with(config: Config, strategy: Any, typed: Typed) -> Config:
-    """Return the configuration with these values."""
     sections = {"strategy": strategy, "parallel": config.parallel, "train": config.train}
     for section, old in sections.items():
         new = {key.removeprefix(f"{section}."): value for key, value in typed.items() if key.startswith(f"{section}.")}

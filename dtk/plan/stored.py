@@ -41,7 +41,6 @@ def planned(composed: Composed, world_size: int, local_size: int, device: Device
 
 @contextmanager
 def _reported() -> Iterator[None]:
-    """Report an exception in one line, then continue."""
     try:
         yield
     except Exception as error:

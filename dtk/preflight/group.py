@@ -113,7 +113,6 @@ class RecordingGroup(IssuingGroup):
     alltoall_base = all_to_all_single
 
     def _split(self, tensor: Tensor, splits: Any) -> list[Tensor]:
-        """Return the rows for each member, as views."""
         rows = list(splits or ()) or [tensor.size(0) // self.size()] * self.size()
         return list(torch.split(tensor.data[: sum(rows)], rows))
 

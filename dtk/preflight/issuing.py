@@ -130,7 +130,6 @@ def made_group(ranks: Sequence[int], desc: str) -> None:
 
 
 def _brief(sizes: Sequence[int]) -> tuple[int, ...]:
-    """Return equal numbers as one."""
     return tuple(sizes[:1]) if len(set(sizes)) == 1 else tuple(sizes)
 
 

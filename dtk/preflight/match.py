@@ -70,8 +70,6 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Operation:
-    """One collective at one position, or one send and its receive."""
-
     missing: int
     agreed: Wire | None
     complete: bool = False
@@ -82,8 +80,6 @@ class _Operation:
 
 @dataclass(slots=True)
 class _Rank:
-    """The progress of one rank."""
-
     record: Record
     steps: "array[int]"
     at: int = 0
@@ -174,7 +170,6 @@ class _Matching:
         return Outcome({number: rank.standing() for number, rank in self.ranks.items()}, events, self.misfit)
 
     def _advance(self, rank: _Rank) -> None:
-        """Run one rank until it waits."""
         steps = rank.steps
         while rank.at < len(steps):
             event = steps[rank.at]

@@ -46,8 +46,6 @@ _REDUCE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 @dataclass(slots=True)
 class _Call:
-    """One call with the offers of its members."""
-
     offers: dict[int, Offer] = field(default_factory=dict)
     broken: bool = False
     """Whether two members issued different calls, so that there is no result."""
@@ -134,14 +132,11 @@ class Collected:
         self.made_up |= exchange.made_up
 
     def _shared(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the same object for equal tuples."""
         return self.groups.setdefault(ranks, ranks)
 
 
 @dataclass(slots=True)
 class _Child:
-    """The process of a rank."""
-
     rank: int
     pid: int
     pipe: Connection
@@ -238,7 +233,6 @@ class _Pool:
                 child.pipe.send_bytes(pickle.dumps((self.adrift, answer)))
 
     def _take(self, child: _Child) -> None:
-        """Process one message of a child."""
         try:
             message = child.pipe.recv_bytes()
         except (EOFError, OSError):
@@ -282,7 +276,6 @@ class _Pool:
             self.progress(len(self.done))
 
     def _start(self, rank: int) -> _Child:
-        """Fork a process that simulates a rank."""
         exchange = Exchange(rank, spoiled=self.spoiled, watches=self.collected.watches)
         if not self.live:
             exchange.offers, exchange.done = self.collected.offers, frozenset(self.done)

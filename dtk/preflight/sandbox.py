@@ -82,7 +82,6 @@ def simulate_rank(
 
 
 def _play(simulated: SimulatedRank, play: Callable[[SimulatedRank], None]) -> End:
-    """Run the rank and return how it ended."""
     code = 0
     try:
         play(simulated)
@@ -176,6 +175,5 @@ def _stalled(number: int, frame: FrameType | None) -> None:
 
 
 def _stack(error: BaseException) -> tuple[Frame, ...]:
-    """Return where an exception was raised, innermost frame first."""
     frames = traceback.extract_tb(error.__traceback__)
     return tuple(Frame(frame.filename, frame.lineno or 0, frame.name) for frame in reversed(frames))

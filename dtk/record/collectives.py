@@ -166,7 +166,6 @@ class CollectiveLog:
                 self.groups.pop(name, None)
 
     def _group(self, process_group: Any) -> GroupState | None:
-        """Return the state of a group, given as an object or by name."""
         name = process_group if isinstance(process_group, str) else process_group.group_name
         if name in self.groups:
             return self.groups[name]

@@ -107,8 +107,6 @@ Calls = Iterable[tuple[Kind, tuple[Any, ...], dict[str, Any]]]
 
 
 def _recorded(calls: Callable[..., Calls], own: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function that issues these calls, so that each is recorded."""
-
     def recorded(*args: Any, **kwargs: Any) -> Any:
         log, frame = _log, sys._getframe(1)
         if log is None:

@@ -80,7 +80,6 @@ class Numerics:
                 self._compare(step, model, inputs)
 
     def _note(self, which: int, step: int, figure: Tensor) -> None:
-        """Store the first step, on the device."""
         first, value = self._first[which], self._values[which]
         new = first.eq(0).logical_and_(figure.isfinite().logical_not_())
         first.masked_fill_(new, step)

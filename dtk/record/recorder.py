@@ -220,7 +220,6 @@ class Recorder:
         flush_reports()
 
     def _observers(self) -> list[Observer]:
-        """Return the observers of this level; one that cannot start is reported and omitted."""
         observers: list[Observer] = []
         with guarded("nvtx"):
             observers.append(Nvtx())

@@ -123,7 +123,6 @@ class Tracker:
         return code, count
 
     def _kill(self) -> None:
-        """Kill the process and all that its library started."""
         if self._process is not None and self._process.poll() is None:
             kill_with_children(self._process.pid)
 

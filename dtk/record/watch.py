@@ -149,7 +149,6 @@ class Watch:
                 self._end(store, json.loads(store.get("verdict")))
 
     def _report(self, elapsed_s: float) -> str:
-        """Return the counters and hashes of this rank as JSON."""
         moved = (self.log.ring.issued, self.log.ring.returned, self.progress())
         works = self._activity.works(elapsed_s)
         alive = moved != self._moved or (works and not self.log.open)
@@ -267,7 +266,6 @@ class Watch:
             write_json(path, verdict)
 
     def _await(self, ready: Callable[[], bool], timeout_s: float) -> bool:
-        """Return whether `ready` became true within the timeout."""
         ends_s = time.monotonic() + timeout_s
         while not (done := ready()) and time.monotonic() < ends_s:
             time.sleep(0.05)

@@ -81,7 +81,6 @@ def compare_code(manifest: Mapping[str, Any], *runs_folders: Path) -> Comparison
 
 
 def _is_complete(git: Mapping[str, Any]) -> bool:
-    """Return whether git reported all uncommitted changes in time."""
     return git.get("dirty") is False or (git.get("dirty") is True and git.get("diff_sha256") is not None)
 
 

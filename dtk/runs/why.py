@@ -61,7 +61,6 @@ def _key(origins: Origins, key: str) -> str:
 
 
 def _section(origins: Origins, key: str, keys: list[str]) -> str:
-    """Return the choice of a group and a table of its keys, as text."""
     lines = []
     if choice := origins.choices.get(key):
         lines.append(f"{clean(key)}={clean(choice.option)}: {clean(choice.file)}, chosen by {_chooser(choice)}")
@@ -99,5 +98,4 @@ def _chooser(choice: Choice) -> str:
 
 
 def _value(value: Any) -> str:
-    """Format a value as it would be typed."""
     return clean(value if isinstance(value, str) and value else json.dumps(value))

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
+from diagnostics.contract.formatting import first_of
 from dtk.errors import DtkError
 from dtk.tasks.cross_entropy import logits_of
 
@@ -74,9 +75,8 @@ def check_gradients(model: str, module: nn.Module, error: RuntimeError) -> None:
         return
     names = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
     without = [names[int(index)] for index in match[1].split() if int(index) < len(names)]
-    more = f" and {len(without) - _NAMED} more" if len(without) > _NAMED else ""
     raise DtkError(
-        f"{model} makes no gradient for {', '.join(without[:_NAMED])}{more}",
+        f"{model} makes no gradient for {first_of(without, _NAMED)}",
         "DDP waits for the gradient of every parameter, so the second step would fail",
         "strategy.find_unused_parameters=true, or take the parameters out of the model",
     ) from error

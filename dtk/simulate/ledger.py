@@ -50,7 +50,6 @@ class Ledger(_Mode):  # type: ignore[misc]
         self._resize: Any = None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation, and record the storages that it returns."""
         if any(t not in _PLAIN for t in types):
             return NotImplemented
         kwargs = kwargs or {}

@@ -99,8 +99,6 @@ def simulate_step(config: Config, rank: int, world_size: int, local_size: int, e
 
 
 class _Run:
-    """One simulated rank: its observers and components."""
-
     def __init__(self, config: Config, edge: int) -> None:
         self.config = config
         self.edge = edge

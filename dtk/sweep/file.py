@@ -195,8 +195,6 @@ def load(path: Path) -> dict[str, Any]:
 
 
 class _OnceLoader(yaml.SafeLoader):
-    """A safe loader that rejects duplicate keys."""
-
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
         keys = set()
         for key_node, _ in node.value:

@@ -128,7 +128,6 @@ class Runner:
 
 
 def _ending(run: Path | None, code: int) -> tuple[str, str]:
-    """Return state and reason from the run folder."""
     if run is None:  # Handed to a cluster that makes the folder itself, or not launched.
         return ("refused", "preflight: it would hang") if code else ("queued", "")
     try:

@@ -43,8 +43,6 @@ def export(config: Config, model: nn.Module, paths: RunPaths, context: Context, 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A tensor of the model."""
-
     shape: tuple[int, ...]
     dtype: torch.dtype
     """The dtype in which it is stored."""
@@ -87,7 +85,6 @@ def _gathered(
 
 
 def _put_together(value: DTensor) -> Tensor:
-    """Return the full tensor of a DTensor."""
     mesh, size = value.device_mesh, value.numel() * value.element_size()
     if mesh.ndim == 1:
         with communication("all_gather", size, "dp_shard"):

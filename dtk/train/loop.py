@@ -125,7 +125,6 @@ class Loop:
         return stopping
 
     def _batches(self, step: int) -> list[Batch]:
-        """Return this rank's micro-batches of one step."""
         plan = self.batch_plan
         size, sizes = plan.accumulation_steps, (plan.global_batch_size, self.dataset.train_size)
         with region("data"):
@@ -139,7 +138,6 @@ class Loop:
             return list(islice(batches, size))
 
     def _step(self, step: int, batches: list[Batch], agreement: Agreement) -> StepResult:
-        """Run one optimizer step on the global batch."""
         strategy, optimizer, config = self.parts.strategy, self.parts.optimizer, self.config
         set_learning_rate(optimizer, self._learning_rate(step))
         fixed = self.dataset.fixed_targets

@@ -27,8 +27,6 @@ _OTHERS = {
 
 
 class _Unpickler(pickle.Unpickler):
-    """An unpickler that constructs the classes of an index only."""
-
     def find_class(self, module: str, name: str) -> Any:
         """Return a class of the index.
 

@@ -44,8 +44,6 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """The job that is tuned, and where it runs."""
-
     config: Config
     placement: "Placement"
 
@@ -170,7 +168,6 @@ def _felt(variables: dict[str, str], backend: str) -> dict[str, str]:
 
 
 def _searched(trials: Trials, sizes: Sequence[int], request: Request, job: _Job) -> TuneReport:
-    """Return the report of a search for a micro-batch size."""
     rows, fastest = micro.rows(trials)
     taken = micro.choose(rows, fastest)
     verdict = micro.verdict(rows, taken, fastest, sizes[-1] if sizes else 0, up=bool(trials.stopped))
@@ -183,7 +180,6 @@ def _searched(trials: Trials, sizes: Sequence[int], request: Request, job: _Job)
 
 
 def _in_turns(trials: Trials, candidates: Sequence[Candidate], request: Request, job: _Job) -> TuneReport:
-    """Measure every candidate against the present one."""
     present = candidates[0]
     reference = trials.probes.get(present, {})
     tried = [candidate for candidate in candidates if candidate in trials.probes]

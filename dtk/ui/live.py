@@ -80,7 +80,6 @@ def ranks(paths: RunPaths, now_s: float, *, live: bool = True) -> list[RankNow]:
 
 
 def _call(paths: RunPaths, rank: int, now_s: float | None) -> str:
-    """Return the collective that a rank is inside, by its ring."""
     try:
         records = parse(whole(paths.root / "flight" / f"rank_{rank:05}.ring", Limits())).records
     except (OSError, ValueError):

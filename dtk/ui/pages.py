@@ -201,7 +201,6 @@ def plan_page(folder: Path, identity: str) -> doc.Document:
 
 
 def _strip(figures: Mapping[str, Any], step: Breakdown | None) -> doc.Cards | None:
-    """Return the headline figures side by side; None before the first step."""
     names = ("step", *(name for name in FIRST if name not in _NO_HEADLINE))
     texts = {name: _text(name, value) for name in names if (value := figures.get(name)) is not None}
     cards = [doc.Card(text, (doc.Span(_title(name), "soft"),)) for name, text in texts.items()]
@@ -251,7 +250,6 @@ def _chart(name: str, points: Sequence[tuple[float, float]], *, is_open: bool) -
 
 
 def _no_trace(paths: RunPaths) -> str:
-    """Return why a run without traces has none."""
     with suppress(OSError, ValueError):
         values = read_origins(paths.origins).values
         if values.get("record.level") == "full":
@@ -309,7 +307,6 @@ def _ranks(present: Sequence[RankNow], *, live: bool) -> doc.Section | None:
 
 
 def _planned(paths: RunPaths, figures: Mapping[str, Any]) -> doc.Section | None:
-    """Return the plan's predictions next to the measurements."""
     rows = [
         (title, _text(name, planned), "-" if measured is None else _text(name, measured))
         for title, name, planned, measured in planned_and_measured(mapping(str(paths.plan), []), figures)

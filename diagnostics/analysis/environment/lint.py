@@ -98,7 +98,6 @@ def _switched_off(where: Situation) -> Iterator[Lint]:
 
 
 def _ib_off(where: Situation) -> Iterator[Lint]:
-    """Yield settings of InfiniBand while it is disabled."""
     names = tuple(name for name in catalogue().nccl if name.startswith("NCCL_IB_") and where.get(name))
     names = tuple(name for name in names if name not in ("NCCL_IB_DISABLE", "NCCL_IBVERBS_LIB"))
     off = where.number("NCCL_IB_DISABLE") not in (None, 0)
@@ -111,7 +110,6 @@ def _ib_off(where: Situation) -> Iterator[Lint]:
 
 
 def _numbers(where: Situation) -> Iterator[Lint]:
-    """Yield pairs of numbers that contradict each other."""
     for kind in ("CTAS", "NCHANNELS", "NRINGS", "P2P_NCHANNELS"):
         least, most = f"NCCL_MIN_{kind}", f"NCCL_MAX_{kind}"
         low, high = where.number(least), where.number(most)

@@ -115,7 +115,6 @@ def _fingerprint(
 
 
 def _frames(evidence: Evidence, rank: int) -> list[dict[str, object]]:
-    """Return the frames of the error that ended a rank, in the format of recorders."""
     frames = next((error.frames for error in evidence.errors if error.rank == rank and error.frames), ())
     return [{"name": frame.function, "filename": frame.file, "line": frame.line} for frame in frames]
 

@@ -179,7 +179,6 @@ class OpenSpans:
 
 
 def _allocation(event: MemoryEvent, spans: list[Span], backward: Span | None) -> Allocation:
-    """Return the event as an allocation with its step, phase and region."""
     names = [span.name for span in spans]
     step = next((span for span in spans if span.name.startswith(STEP)), None)
     # The most specific phase named by an open annotation is used.

@@ -199,5 +199,4 @@ def _stacked(
 
 
 def _unknown(size: int, reserved: int) -> tuple[int, ...]:
-    """Nobody knows what it is for."""
     return (*([0] * (len(KINDS) - 2)), size, reserved)

@@ -137,7 +137,6 @@ def compared(inside: Mapping[int, InCollective], world: int) -> Divergence | Non
 
 
 def _ranks_at(inside: Mapping[int, InCollective]) -> dict[tuple[str, Frame | None], list[int]]:
-    """Return the ranks at each operation and line."""
     ranks_at: defaultdict[tuple[str, Frame | None], list[int]] = defaultdict(list)
     for rank, place in inside.items():
         ranks_at[place.op, place.site].append(rank)

@@ -165,7 +165,6 @@ def _take(
     fact: LogFact,
     stacks: list[LogFact],
 ) -> None:
-    """Add one timeout to its group."""
     seq, rank, fields = fact.fields.get("seq"), fact.rank, fact.fields
     if not isinstance(seq, int) or rank is None:
         return

@@ -184,7 +184,6 @@ def _runs(launched: list[tuple[int, bool, int, int]], forwards: list[int]) -> li
 
 
 def _backward(run: list[tuple[int, bool, int, int]], others: list[int], limit: int, autograd: Ruler) -> Backward:
-    """Return the host and device intervals of one backward pass."""
     n = bisect_right(others, run[-1][0])
     border = others[n] if n < len(others) else limit
     last = autograd.last_end(border)

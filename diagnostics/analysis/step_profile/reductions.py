@@ -76,7 +76,6 @@ class PerRank(Struct, Generic[Part]):
     """Parts by rank, ordered by time."""
 
     def __bool__(self) -> bool:
-        """Return whether any rank has a part."""
         return any(self.of_rank.values())
 
     def typical(self, amount: Callable[[Part], float]) -> float:

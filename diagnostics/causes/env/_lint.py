@@ -31,7 +31,6 @@ class Setting(Struct, frozen=True):
     """Whether `nccl.variables` of a dtk run sets it, so that the fix belongs there."""
 
     def __str__(self) -> str:
-        """Return the problem and its fix."""
         ranks, text = self.of.ranks, lint_text(self.of.lint)
         where = f" (on {ranks_spoken(ranks)})" if ranks else ""
         fix = "" if text.fix_in_message else f"; {text.fix}"
@@ -116,8 +115,6 @@ def set_anywhere(record: Recorded, *names: str) -> bool:
 
 
 def _confirmed(lints: list[RankLint], record: Recorded) -> Finding:
-    """Return one finding for all variables with this cause."""
-
     def order(seen: RankLint) -> tuple[float, str, str]:
         return -CONFIDENCE[seen.lint.severity], seen.lint.variable, lint_text(seen.lint).message
 

@@ -14,7 +14,6 @@ _REASONS, _AFTER_TROUBLE = TABLE["reasons"], frozenset(TABLE["after_trouble"])
 
 
 def _reason(fact: LogFact) -> str:
-    """Return `SIGHUP`, or the reason given by Slurm."""
     number = fact.fields.get("number")
     signal = signal_name(number) if isinstance(number, int) else fact.fields.get("signal")
     return str(signal or fact.fields.get("why"))

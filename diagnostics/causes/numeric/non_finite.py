@@ -49,8 +49,6 @@ class Settings(Struct, frozen=True):
 
 
 class _Event(Struct, frozen=True):
-    """One `non_finite` event of a rank."""
-
     rank: int
     step: int
     fields: dict[str, Any]
@@ -83,7 +81,6 @@ def _own_loss_text(
 
 
 def _facts(said: str, settings: Settings, step: int | None = None, **figures: object) -> Facts:
-    """Return the facts for a row of the texts, with the usual remedies at `step`."""
     detect = "detect_early" if step is None else "detect"
     half = (settings.rate or 0.0) / 2
     return _TEXTS.facts([said, *settings.said(), detect], step=step, half_rate=half, **figures)

@@ -63,7 +63,6 @@ def set_aside(
 
 
 def _place(file: str) -> tuple[str, int] | None:
-    """Return the job's folder and the attempt number of a file."""
     match = _ATTEMPT.match(file)
     return None if match is None else ((match[1] or "").rpartition("/")[0], int(match[2]))
 

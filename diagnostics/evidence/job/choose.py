@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.files import open_regular
+from diagnostics.contract.formatting import first_of
 from diagnostics.contract.invocation import command
 from diagnostics.evidence.budget import disk_bytes
 from diagnostics.evidence.dump_agreement import Moments
@@ -140,7 +141,7 @@ def _refuse_several_jobs(kind: str, groups: dict[int, list[Any]], evidence: Evid
             folders |= parents
     if ranks >= 2:
         names = sorted(evidence.relative(folder) for folder in folders)
-        text = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+        text = first_of(names, 4)
         what = f"{len(names)} folders hold {kind} files of the same ranks ({text}): of different jobs or moments"
         raise DiagnosticsError(what, f"name one: {command('diagnose', evidence.root / names[0])}")
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 from msgspec import Struct, field
 
 from diagnostics.contract.errors import DiagnosticsError
+from diagnostics.contract.formatting import first_of
 from diagnostics.evidence.model import Evidence, Problem
 from diagnostics.evidence.values import MOST_RANKS, integer
 
@@ -50,10 +51,7 @@ def settle(evidence: Evidence, claims: Claims) -> None:
     if stated is not None:
         claims.add(stated, "manifest.json")
     if len(claims.sizes) > 1:
-        parts = []
-        for size, files in sorted(claims.sizes.items()):
-            more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-            parts.append(f"{size} ranks ({min(files)}{more})")
+        parts = [f"{size} ranks ({first_of(sorted(files), 1)})" for size, files in sorted(claims.sizes.items())]
         if len(claims.by_rank) > 1 and evidence.run is None:
             raise DiagnosticsError(
                 f"{evidence.root} holds files of {len(claims.sizes)} jobs: {' and '.join(parts)}",

@@ -20,7 +20,6 @@ _N = rb"-?(?:\d{1,15}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,3})?|[nN]a[nN]|[iI]nf(?:ini
 
 @cache
 def _compiled(regex: bytes) -> re.Pattern[bytes]:
-    """Compile a format of `steps.yaml`."""
     reached = re.sub(rb"<to ([^>]*)>", rb"(?>[^\\n\\r]{0,400}?\1)", regex)
     return re.compile(reached.replace(b"<N>", _N))
 

@@ -34,8 +34,6 @@ _THREADS = ("_bootstrap_inner", "_bootstrap")
 
 
 class _Stream(Struct):
-    """State of one writer's lines."""
-
     traceback: tracebacks.Assembler = field(default_factory=tracebacks.Assembler)
     box: tracebacks.Box = field(default_factory=tracebacks.Box)
     stack: stack_dumps.Assembler = field(default_factory=stack_dumps.Assembler)
@@ -147,7 +145,6 @@ class Streams(Struct):
         self.following = max(self.following, lines)
 
     def _take_back(self, stream: _Stream) -> None:
-        """Convert handled errors to facts."""
         if not stream.raised or not (stream.finished or len(stream.steps) >= GOES_ON):
             return
         for error in stream.raised:
@@ -165,7 +162,6 @@ class Streams(Struct):
         self.read.facts.append(LogFact(kind, rank, self.read.file, line, text, fields))
 
     def _keep(self, stream: _Stream, end: bool = False) -> None:
-        """Collect what a stream has completed."""
         if end:
             stream.stack.close()
         done, stream.stack.done = stream.stack.done, []

@@ -109,8 +109,6 @@ class History(Struct):
 
 
 class _Block(Struct):
-    """One allocation."""
-
     size_bytes: int
     owner: str
     start: int = -1

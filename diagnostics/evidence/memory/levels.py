@@ -45,7 +45,6 @@ class Stack(Struct):
     _is_pinned: bool = False
 
     def __post_init__(self) -> None:
-        """Add the first row."""
         self._scale = (MAX_ROWS // 2 - 2) / max(self.end - self.start, _LEAST_S)
         self._time, self.total = self.start, sum(self.levels[:-1])
         self.rows.append(_row((self.total, self.start, self.levels)))

@@ -85,8 +85,6 @@ for _pattern in TABLE:
 
 
 class _Scan(Struct):
-    """The state of one pass over one log."""
-
     read: Contents
     rank: int | None
     streams: Streams

@@ -72,8 +72,6 @@ def recognise(head: bytes) -> bool:
 
 
 class _Reader:
-    """Fills one trace per device."""
-
     def __init__(self, connection: "sqlite3.Connection", file: NsysFile) -> None:
         self.connection = connection
         self.file = file

@@ -18,16 +18,12 @@ _UNANSWERED = "PARTIAL DATA: "
 
 
 class _SpyFrame(msgspec.Struct):
-    """A Frame of py-spy."""
-
     name: Annotated[str, msgspec.Meta(max_length=4096)]
     filename: Annotated[str, msgspec.Meta(max_length=4096)]
     line: int
 
 
 class _SpyThread(msgspec.Struct):
-    """A StackTrace of py-spy."""
-
     frames: list[_SpyFrame]
     thread_name: str | None = None
 

@@ -45,7 +45,6 @@ def source(file: str) -> Source | None:
 
 
 def _read(file: str) -> tuple[bytes, float] | None:
-    """Return content and time of the last change."""
     contents: list[tuple[bytes, float]] = []
 
     def read() -> None:

@@ -82,7 +82,6 @@ def decide(run: Path, frozen: Path | None, launcher: str) -> "Shared":
 
 
 def _thaw(paths: "RunPaths", frozen: Path) -> None:
-    """Create the run folder from the files of the submission."""
     from dtk.record.run_folder import unwritable
 
     try:
@@ -100,7 +99,6 @@ def _thaw(paths: "RunPaths", frozen: Path) -> None:
 def _here(
     config: "Config", plain: dict[str, Any], paths: "RunPaths", launcher: str
 ) -> "tuple[Placement, dict[str, Any]]":
-    """Return the placement on this machine, and the manifest with this machine in it."""
     import torch
 
     from dtk.config.checks import check

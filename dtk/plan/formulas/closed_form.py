@@ -36,7 +36,6 @@ def memory(config: Config, world_size: int, whole: bool = False) -> Memory:
 
 
 def _assumptions(config: Config) -> Iterator[str]:
-    """Yield the assumptions behind the figures and what no formula covers."""
     strategy = config.strategy
     if config.launcher.device == "cuda":
         kernels = "CUDA kernels: flash attention, fused norms; buffers rounded to 512 bytes"

@@ -174,14 +174,12 @@ class Sharded(Holding):
         return MASTER_BYTES if self.config.strategy.autocasts else reduced_item_bytes(self.config.precision)
 
     def _unit(self, unit: int) -> list[Shape]:
-        """Return the shapes of a unit's parameters."""
         if unit != ROOT:
             return _shapes(self.units[unit].parameters)
         alone = not self.config.strategy.blocks_per_unit
         return _shapes(self.shape.root) + [size for block in self.shape.blocks * alone for size in _shapes(block)]
 
     def _shards(self, unit: int) -> int:
-        """Return the number of ranks that share a unit."""
         return self.mesh.expert_shard if unit != ROOT and self.units[unit].experts else self.shards
 
     def _padded(self, unit: int) -> int:
@@ -202,7 +200,6 @@ class Sharded(Holding):
         sent.drop()
 
     def _round(self, unit: int, gathers: bool) -> None:
-        """Account for the temporary buffers of an int8 gather or reduction."""
         strategy, shards = self.config.strategy, self._shards(unit)
         if shards > 1 and (strategy.quantized_weights if gathers else strategy.quantized_gradients):
             blocks = shard_blocks(self._unit(unit), shards)
@@ -230,7 +227,6 @@ class Sharded(Holding):
             self.copied_out = None
 
     def _widened(self, gradient: Buffer) -> Buffer:
-        """Return the gradient in the reduce dtype."""
         size = gradient.size_bytes // self._compute_bytes * self._reduce_bytes
         others, gradient.copies = gradient.copies - 1, 1
         slack = self.ledger.slack_bytes(gradient.size_bytes)

@@ -84,7 +84,6 @@ def _about(report: PlanReport, heading: str) -> doc.Fields:
 
 
 def _verdict(plan: Prediction) -> str:
-    """Return whether the plan fits, and by how much."""
     peak, device = plan.memory.peak_bytes, plan.device_memory_bytes
     if device is None:
         return f"{bytes_text(peak)} a rank; add hardware=NAME to learn whether that fits, and how long a step takes"
@@ -223,7 +222,6 @@ def _comparison(comparison: Comparison, used: Sequence[Category]) -> doc.Section
 
 
 def _search(search: Search) -> doc.Section:
-    """Return the layouts that fit, fastest first."""
     rows: Rows = [("", "memory", "step", "bubble", "exposed", "tokens/s", "MFU", "type")]
     for number, layout in enumerate(search.fitting, 1):
         time = layout.prediction.time
@@ -249,7 +247,6 @@ def _figures(plan: Prediction) -> tuple[str, ...]:
 
 
 def _traffic(report: PlanReport) -> doc.Section:
-    """Return the bytes that one rank sends per step."""
     rows: Rows = [("collective", "group", "ranks", "calls", "buffers", "sent", "link")]
     for calls in report.plan.traffic:
         counts = f"{calls.ranks:,}", f"{calls.count:,}", bytes_text(calls.size_bytes), bytes_text(calls.sent_bytes)
@@ -304,7 +301,6 @@ def _check(check: Check) -> doc.Section:
 
 
 def _largest(solved: Sequence[Largest]) -> doc.Table:
-    """Return the largest setting of each kind that fits."""
     rows: Rows = [("", "parameters", "memory", "tokens/s", "type")]
     for solution in solved:
         plan = solution.prediction

@@ -103,8 +103,6 @@ def least_s(config: Config, world_size: int, hardware: Hardware) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A stage, or the whole model."""
-
     blocks: range
     layout: Layout
     seconds: Seconds  # Parts of the embeddings and the head that the stage has.
@@ -127,8 +125,6 @@ class _Part:
 
 
 class _Job:
-    """The stages of a job, and the cost of their collectives."""
-
     def __init__(self, config: Config, world_size: int, hardware: Hardware) -> None:
         self.config, self.hardware = on_mesh(config, world_size), hardware
         self.job_mesh, self.mesh = config.mesh(world_size), states_mesh(self.config, world_size)
@@ -340,7 +336,6 @@ def _price(states: Mesh, mesh: Mesh, hardware: Hardware) -> Price:
 
 
 def _time(walk: Walk, updating_s: float, bubble_s: float, job: _Job) -> Time:
-    """Return the timing figures of a plan, computed from the walk."""
     config, hardware, step_s = job.config, job.hardware, walk.end_s
     tokens_per_s = config.train.global_batch_size * config.data.sequence_length / step_s
     dtype = "tf32" if config.precision.tf32 else config.precision.compute_dtype
@@ -365,7 +360,6 @@ def _time(walk: Walk, updating_s: float, bubble_s: float, job: _Job) -> Time:
 
 
 def _assumptions(config: Config, hardware: Hardware) -> Iterator[str]:
-    """Yield the assumptions and limits behind the time."""
     strategy = config.strategy
     if hardware.backend == "gloo":
         yield "What the host does between operations is not in the time: on the CPU small models take longer."

@@ -240,7 +240,6 @@ def _marked(op: str, call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _library(device: str) -> Any:
-    """Import DeepSpeed for a device."""
     if device == "cpu":
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)

@@ -13,7 +13,7 @@ def ranks(*numbers: int, command: str = "python train.py") -> dict[int, RankProc
 
 def test_a_job_is_named_by_its_ranks_and_processes() -> None:
     assert _line(ranks(0, 1, 2, 3)) == "ranks 0-3 of 16 (pids 100 101 102 103): python train.py"
-    assert _line(ranks(*range(10))).startswith("ranks 0-9 of 16 (pids 100 101 102 103 104 105 106 107 ...): ")
+    assert _line(ranks(*range(10))).startswith("ranks 0-9 of 16 (pids 100 101 102 103 104 105 106 107 and 2 more): ")
     assert len(_line(ranks(0, command="x" * 500))) < 150
     assert _line(ranks(0, command="a\x1b[31m\n\u202e")).endswith(r": a\x1b[31m\n\u202e")
 

@@ -41,7 +41,7 @@ def test_one_is_singular(capsys, paths):
     Console().failure(Failure(rank=1, reason="x", victims=[0]), "failed", paths)
     assert "then   rank 0 ended as a consequence" in capsys.readouterr().out
     Console().failure(Failure(rank=1, reason="x", victims=[0, 2]), "failed", paths)
-    assert "then   ranks 0, 2 ended as a consequence" in capsys.readouterr().out
+    assert "then   ranks 0 and 2 ended as a consequence" in capsys.readouterr().out
 
 
 def test_the_degrees_of_the_mesh_are_named_those_of_experts_too(capsys, paths):

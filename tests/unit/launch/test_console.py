@@ -54,7 +54,7 @@ def test_a_failure_names_who_where_whom_and_which_log(
         "FAILED: rank 3 failed first",
         "  what   ValueError: bad",
         "  where  step 7, region backward",
-        "  then   ranks 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19 ... ended as a consequence",
+        "  then   ranks 4-23 ended as a consequence",
         "  log    runs/a/logs/x.log",
     ]
     Console().failure(Failure(rank=-1, reason="nobody in particular"), "hung", RunPaths(tmp_path))

@@ -15,6 +15,7 @@ from diagnostics.contract.formatting import (
     figure,
     file_name,
     filled,
+    first_of,
     joined,
     numbers_text,
     ranks_spoken,
@@ -179,3 +180,9 @@ def test_names_are_joined_as_in_a_sentence() -> None:
 )
 def test_regions_of_collectives_have_readable_sizes(region: str, shown: str) -> None:
     assert region_text(region) == shown
+
+
+def test_a_long_list_names_its_first_parts_and_counts_the_others() -> None:
+    assert first_of(["a", "b"]) == "a, b"
+    assert first_of(range(10)) == "0, 1, 2, 3, 4, 5, 6, 7 and 2 more"
+    assert first_of([10, 11, 12], most=2, separator=" ") == "10 11 and 1 more"
