@@ -19,9 +19,9 @@ from diagnostics.analysis.stall.from_observations import places
 from diagnostics.analysis.stall.stack_evidence import collective_of
 from diagnostics.analysis.stall.watchdog_lines import UNNAMED, GroupLog, read_all
 from diagnostics.contract.files import table_beside
+from diagnostics.contract.formatting import UNNAMED as NOBODY
 from diagnostics.contract.formatting import file_name
 from diagnostics.evidence.calls import operation
-from diagnostics.evidence.endings import UNNAMED as NOBODY
 from diagnostics.evidence.endings import Ending, of_error
 from diagnostics.evidence.model import Evidence, LogFact, shortened
 from diagnostics.evidence.stacks.dumps import main_thread

@@ -7,6 +7,8 @@ from typing import Any
 
 from diagnostics.contract.secrets import masked_text
 
+UNNAMED = -1
+"""An unidentified rank: no file names it. Several are told apart by further negative numbers."""
 RUNS_SHOWN = 12  # Maximum number of rank ranges (`0-7`) in a list.
 _NOISE_S = 1e-12  # Rounding error of sums of times, in seconds.
 COMMUNICATION = re.compile(r"([a-z][a-z_]{2,30}) (\d{1,15}) B (\S{1,60})")
@@ -27,13 +29,14 @@ def ranks_text(ranks: Iterable[int]) -> str:
 
 
 def ranks_spoken(ranks: Iterable[int]) -> str:
-    """Format ranks for sentences: `rank 2`, `ranks 0, 1 and 3`, `ranks 0-6 and 9`; `no rank` for none."""
-    numbers = set(ranks)
+    """Format ranks for sentences: `rank 2`, `ranks 0-6 and 9`, `an unidentified rank`; `no rank` for none."""
+    given = set(ranks)
+    numbers = {rank for rank in given if rank > UNNAMED}
     parts, more = _parts(numbers, pairs=False)
     parts += [f"{more} more"] if more else []
-    if not parts:
-        return "no rank"
-    return _plural(numbers) + joined(parts)
+    if unnamed := len(given) - len(numbers):
+        parts.append("an unidentified rank" if unnamed == 1 else f"{unnamed} unidentified ranks")
+    return (_plural(numbers) if numbers else "") + joined(parts) if parts else "no rank"
 
 
 def joined(parts: Iterable[object], word: str = "and") -> str:

@@ -10,7 +10,7 @@ from msgspec.structs import asdict, replace
 from diagnostics.contract.artifacts import ENDED_BY_WATCH
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import EvidenceItem
-from diagnostics.contract.formatting import Phrase
+from diagnostics.contract.formatting import UNNAMED, Phrase
 from diagnostics.evidence.model import Frame, LogFact, RankError, shortened
 
 Kind = Literal[
@@ -43,9 +43,6 @@ Detail = Literal[
 BY_ITSELF: tuple[Kind, ...] = ("raised", "oom", "killed", "exited")
 """Kinds of a rank that failed or exited by itself, in the order of the report."""
 _VICTIM: frozenset[Kind] = frozenset({"mismatch", "lost_peer", "timed_out", "stopped"})
-
-UNNAMED = -1
-"""Rank of an ending that no file assigns to a rank."""
 
 
 class Ending(RankError, frozen=True, kw_only=True):  # noqa: N818 - no exception

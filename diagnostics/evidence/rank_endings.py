@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from msgspec.structs import replace
 
+from diagnostics.contract.formatting import UNNAMED
 from diagnostics.evidence import endings as ends
 from diagnostics.evidence.endings import Ending
 from diagnostics.evidence.model import Evidence, LogFact, RankError, shortened
@@ -153,7 +154,7 @@ def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list
     failed = [rank for rank, end in endings.items() if end.kind == "failed"]
     # A single exception and a single exit code of 1, with which Python ends, belong to one process.
     candidates = candidates if len(candidates) == 1 or len(raised) > 1 or len(failed) > 1 else failed
-    rank = candidates[0] if len(candidates) == 1 else ends.UNNAMED
+    rank = candidates[0] if len(candidates) == 1 else UNNAMED
     # An exception says more than the exit code that follows from it, and the kernel more than a launcher's SIGKILL.
     bare = [] if memory_kills(evidence) else homeless
     unnamed = [_of_error(evidence, error, rank) for error in raised or bare]
@@ -199,7 +200,7 @@ def _of_libraries(evidence: Evidence) -> Iterator[Ending]:
     """Yield the endings that single lines of NCCL and gloo describe."""
     for fact in _unhandled(evidence):
         if fact.kind in _FAILED_FACTS:
-            rank = ends.UNNAMED if fact.rank is None else fact.rank
+            rank = UNNAMED if fact.rank is None else fact.rank
             kind = ends.kind_of_exception("DistBackendError", fact.text)
             ending = ends.of_line(fact, rank, kind)
             yield replace(ending, said=ending.quoted)

@@ -180,7 +180,7 @@ def memory(report: Report) -> doc.Section | None:
     named = {rank: record for rank, record in ranks.items() if any(name != NOBODY for name, _ in record.at_peak)}
     alone = len(curves) == 1 and bool(stacked)
     pictures = doc.present(
-        _over_time(stacked, culprits) if stacked else None,
+        _over_time(stacked, {rank: one.name(rank) for rank, one in ranks.items()}, culprits) if stacked else None,
         doc.Section("All ranks" if stacked else "Over time", _curves(curves, culprits), 3)
         if curves and not alone
         else None,
@@ -213,16 +213,18 @@ def colours_of_memory(names: Sequence[str]) -> tuple[int, ...]:
     return tuple(_KIND_COLOURS[name] if name in _KIND_COLOURS else next(free, doc.COLOURS - 1) for name in names)
 
 
-def _over_time(stacks: Mapping[int, MemoryStack], culprits: Collection[int]) -> doc.Section:
+def _over_time(
+    stacks: Mapping[int, MemoryStack], names_of: Mapping[int, str], culprits: Collection[int]
+) -> doc.Section:
     names = tuple(dict.fromkeys(name for stack in stacks.values() for name in stack.kinds))
     folds = [
         doc.Fold(
-            f"rank {rank}{'*' if rank in culprits else ''}: peak of {stack.of} {bytes_text(stack.peak.bytes)}",
+            f"{names_of[rank]}{'*' if rank in culprits else ''}: peak of {stack.of} {bytes_text(stack.peak.bytes)}",
             doc.present(
                 doc.Paragraph(_described(stack)),
-                _areas(rank, stack),
+                _areas(names_of[rank], stack),
                 (doc.remark(f"{note[:1].upper()}{note[1:]}.") for note in memory_notes(stack)),
-                doc.Fold(f"Figures of rank {rank}", _moments(stack)),
+                doc.Fold(f"Figures of {names_of[rank]}", _moments(stack)),
             ),
             is_open=n == 0,
         )
@@ -245,7 +247,7 @@ def _described(stack: MemoryStack) -> str:
     return text
 
 
-def _areas(rank: int, stack: MemoryStack) -> doc.Plot:
+def _areas(who: str, stack: MemoryStack) -> doc.Plot:
     """Return the kinds of memory stacked, with a line above the tensors, and the steps, the peak and the capacity."""
     most = max(sum(sizes) for _, *sizes in stack.rows)
     capacity = stack.capacity_bytes if stack.capacity_bytes and stack.capacity_bytes <= _FAR * most else None
@@ -275,7 +277,7 @@ def _areas(rank: int, stack: MemoryStack) -> doc.Plot:
     marks.append(doc.Mark(peak, stack.peak.time, stack.peak.bytes, "peak", hint))
     ticks = doc.round_values(start, end, _TICKS)
     return doc.Plot(
-        f"Memory of rank {rank} over time. {_described(stack)}",
+        f"Memory of {who} over time. {_described(stack)}",
         doc.Axis(stack.time_text, start, end, ticks=tuple(ticks)),
         doc.axis(bytes_text, [0.0, _ABOVE * max(most, capacity or 0.0)], base=1024),
         (*curves, doc.Curve(stack.of, totals, "ink")),
@@ -308,7 +310,7 @@ def _curves(ranks: Mapping[int, RankMemory], culprits: Collection[int]) -> tuple
     for n, (rank, record) in sorted(enumerate(ranks.items()), key=lambda item: item[1][0] in culprits):
         peak = max(record.curve, key=lambda point: point[1])
         parts = ", ".join(f"{name} {bytes_text(size)}" for name, size in record.at_peak[:6])
-        name = f"rank {rank}{'*' if rank in culprits else ''}: peak {bytes_text(record.peak_bytes)}"
+        name = f"{record.name(rank)}{'*' if rank in culprits else ''}: peak {bytes_text(record.peak_bytes)}"
         stroke = "dashed" if few and n else "solid"  # Equal curves overlap: both remain visible.
         curves.append(
             doc.Curve(
@@ -348,6 +350,6 @@ def _at_peak(ranks: Mapping[int, RankMemory], drawn_as: Mapping[str, str]) -> do
         values = [sizes[name] for name in parts]
         values += [sum(sizes[name] for name in others)] if others else []
         texts = tuple(bytes_text(value) for value in values)
-        bars.append(doc.Bar(f"rank {rank}", tuple(values), texts, bytes_text(sum(values))))
+        bars.append(doc.Bar(ranks[rank].name(rank), tuple(values), texts, bytes_text(sum(values))))
     legend = (*parts, *(["other"] if others else []))
     return doc.Bars("What the peak of each rank consists of", tuple(bars), legend, colours_of_memory(legend))

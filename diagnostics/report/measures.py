@@ -11,7 +11,7 @@ import msgspec
 
 from diagnostics.analysis.memory.over_time import PROCESS, MemoryStack, largest
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.formatting import bytes_text, counted, joined
+from diagnostics.contract.formatting import UNNAMED, bytes_text, counted, joined, ranks_spoken
 from diagnostics.evidence.readers.timeline import thinned
 from diagnostics.evidence.values import Number
 
@@ -42,6 +42,8 @@ class Timeline(msgspec.Struct):
 class RankMemory(msgspec.Struct):
     """Memory of a rank."""
 
+    file: str = ""
+    """The file of an unidentified rank."""
     peak_bytes: Number = 0.0
     curve: list[tuple[Number, Number]] = []
     """(seconds, bytes)"""
@@ -55,6 +57,10 @@ class RankMemory(msgspec.Struct):
         sizes = (size for _, size in self.curve)
         self.peak_bytes = self.peak_bytes or max(sizes, default=sum(self.categories.values()))
         self.curve = thinned(self.curve, POINTS_DRAWN)
+
+    def name(self, rank: int) -> str:
+        """Return `rank 3`, or the file of an unidentified rank."""
+        return self.file or f"rank {rank}"
 
     @property
     def at_peak(self) -> list[tuple[str, float]]:
@@ -161,10 +167,14 @@ def timeline(measures: Mapping[str, Any]) -> Timeline | None:
 
 
 def memory(measures: Mapping[str, Any], culprits: Sequence[int] = ()) -> dict[int, RankMemory]:
-    """Return `measures.memory.ranks`, limited to what can be drawn, without ranks that have no records."""
-    records = _part(measures, "memory", "ranks")
+    """Return `measures.memory`: ranks that have records and can be drawn; unidentified ones are negative."""
+    unnamed = enumerate(_part(measures, "memory", "unidentified").items(), 1)
+    files = {str(n * UNNAMED): {**record, "file": file} for n, (file, record) in unnamed if isinstance(record, dict)}
+    records = {**_part(measures, "memory", "ranks"), **files}
     stacked = [rank for rank, record in records.items() if isinstance(record, dict) and "over_time" in record]
-    drawn = _ranks(records, RankMemory, [*culprits, *(int(rank) for rank in stacked if str(rank).isdecimal())])
+    drawn = _ranks(
+        records, RankMemory, [*culprits, *(int(rank) for rank in stacked if str(rank).removeprefix("-").isdecimal())]
+    )
     return {rank: record for rank, record in drawn.items() if record.peak_bytes > 0}
 
 
@@ -183,7 +193,7 @@ def memory_rows(ranks: Mapping[int, RankMemory]) -> list[tuple[str, ...]]:
     """Return a heading and a row per rank, as text."""
     rows = [
         (
-            str(rank),
+            record.file or str(rank),
             bytes_text(record.peak_bytes),
             (record.over_time.peak.place if record.over_time is not None else "") or "-",
             ", ".join(
@@ -220,7 +230,7 @@ def plan_lines(measures: Mapping[str, Any], *, everything: bool = True) -> list[
         return []
     # If the report has the peak with different digits elsewhere, this line explains why.
     was, whole = bytes_text(plan.was_bytes), bytes_text(plan.with_copies_bytes)
-    left_out = (f" on rank {plan.rank}" if plan.ranks > 1 else "") + (
+    left_out = (f" on {ranks_spoken([plan.rank])}" if plan.ranks > 1 else "") + (
         f" without gloo's own copies (with them {whole})" if whole != was else ""
     )
     why = ", ".join(plan.difference(name) for name in plan.differs)

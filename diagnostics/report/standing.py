@@ -5,7 +5,16 @@ from collections.abc import Iterator
 
 from diagnostics.analysis.standing import TRANSPORT, Standing, Waiting
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.formatting import counted, filled, ranks_spoken, ranks_text, seconds_text, sentence, verb
+from diagnostics.contract.formatting import (
+    UNNAMED,
+    counted,
+    filled,
+    ranks_spoken,
+    ranks_text,
+    seconds_text,
+    sentence,
+    verb,
+)
 from diagnostics.evidence.model import shortened
 from diagnostics.evidence.readers import process
 from diagnostics.report.document import Field
@@ -97,7 +106,7 @@ def decide(report: Report, standing: Standing | None) -> str:
 
 
 def _who(wait: Waiting) -> str:
-    return ranks_spoken(wait.ranks) if wait.ranks else "an unidentified rank"
+    return ranks_spoken(wait.ranks or (UNNAMED,))
 
 
 def _call(wait: Waiting) -> str:

@@ -105,7 +105,8 @@ def memory_text(measures: Mapping[str, Any]) -> str:
     failed = own.over_time.failed if own.over_time is not None else None
     request = f"a request of {bytes_text(failed.bytes)} failed; " if failed is not None else ""
     what = own.over_time.of if own.over_time is not None else "tensors"
-    return f"{request}{bytes_text(own.peak_bytes)} in {what} on rank {rank}{f': {parts}' if parts else ''}"
+    who = f"{ranks_spoken([rank])}{f' ({own.file})' if own.file else ''}"
+    return f"{request}{bytes_text(own.peak_bytes)} in {what} on {who}{f': {parts}' if parts else ''}"
 
 
 def unheard_text(run: RunEvidence) -> str:

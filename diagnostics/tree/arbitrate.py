@@ -85,7 +85,7 @@ def _related(when: Relation, root: Finding, other: Finding) -> bool:
     if when == "any":
         return True
     if when == "ranks":
-        return bool(other.ranks) and set(other.ranks) <= set(root.ranks)
+        return set(other.ranks) <= set(root.ranks) if other.ranks else not root.ranks and _share_record(root, other)
     if when == "victims":
         return bool(other.ranks) and set(other.ranks) <= set(root.victims)
     if when == "tie":
@@ -93,6 +93,12 @@ def _related(when: Relation, root: Finding, other: Finding) -> bool:
         return is_tie and bool(root.ranks) and set(root.ranks) < set(other.ranks)
     concerned = {*other.ranks, *other.victims, *(other.group.ranks if other.group else ())}
     return not concerned or not root.ranks or bool(concerned & set(root.ranks))
+
+
+def _share_record(root: Finding, other: Finding) -> bool:
+    """Whether a file that is one record, not lines of a log, shows both: they concern one unidentified rank."""
+    files = ({item.file for item in finding.evidence if item.line is None} for finding in (root, other))
+    return bool(set.intersection(*files))
 
 
 def _reachable(start: int, edges: Mapping[int, set[int]]) -> set[int]:

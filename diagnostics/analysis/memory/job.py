@@ -11,6 +11,7 @@ from diagnostics.analysis.memory.gathers import Gather, Traffic
 from diagnostics.analysis.memory.model_size import ModelSize
 from diagnostics.analysis.memory.out_of_memory import RanOut, of_snapshot, ran_out
 from diagnostics.analysis.memory.units import Whole
+from diagnostics.contract.formatting import UNNAMED
 from diagnostics.evidence.calls import SIMULATED, CallFile
 from diagnostics.evidence.memory.history import History
 from diagnostics.evidence.memory.levels import total
@@ -58,6 +59,7 @@ class RankMemory(Struct):
     """Memory evidence of one rank."""
 
     rank: int
+    """`UNNAMED` or below if no file names it: each file of an unidentified rank is kept apart."""
     trace_file: str = ""
     curve: Curve | None = None
     trace: Traffic | None = None
@@ -97,6 +99,11 @@ class RankMemory(Struct):
         own = ([call for call in gathers if call.kind in ("user", "object")] for gathers in every)
         return next(filter(None, own), [])
 
+    @property
+    def file(self) -> str:
+        """The file that stands for an unidentified rank."""
+        return self.snapshot_file or self.exported_file
+
     def unit_gathers(self, sharded: bool) -> list[Gather]:
         """Return gathers of sharded units, known by annotation or frames; if the job is `sharded`, also by size."""
         every = [traffic.gathers for traffic in (self.trace, self.ring, self.flight) if traffic]
@@ -122,7 +129,7 @@ class JobMemory(Struct):
     evidence: Evidence
     size: ModelSize
     ranks: dict[int, RankMemory] = field(default_factory=dict)
-    """Ranks with any evidence of memory, in ascending order."""
+    """Ranks with any evidence of memory, in ascending order, the unidentified ones last."""
     nodes: dict[int, Timeline] = field(default_factory=dict)
     """Telemetry by node."""
     ran_out: list[RanOut] = field(default_factory=list)
@@ -197,11 +204,12 @@ class JobMemory(Struct):
     def ranks_of(self, seen: Iterable[int], group_size: int) -> tuple[int, ...]:
         """Return the ranks that issued a collective: all ranks if its group spans the job, else those in `seen`."""
         world = self.size.world_size
-        return tuple(range(world)) if world and group_size == world else tuple(sorted(set(seen)))
+        return tuple(range(world)) if world and group_size == world else named(seen)
 
     def ran_out_at(self, ranks: Iterable[int]) -> list[tuple[int | None, Frame]]:
         """Return ranks and the source lines at which they ran out of memory, from their tracebacks; at most 8."""
-        records = [record for record in self.ran_out if record.site is not None and record.rank in set(ranks)]
+        known = {rank if rank > UNNAMED else None for rank in ranks}
+        records = [record for record in self.ran_out if record.site is not None and record.rank in known]
         return [(record.rank, record.site) for record in records if record.site is not None][:8]
 
     def capacity(self) -> Capacity | None:
@@ -240,23 +248,24 @@ def read(evidence: Evidence, kind: type[Job]) -> Job:
     """Read the memory evidence as a job of this kind; unreadable files are reported as problems under coverage."""
     job = kind(evidence, model_size.read(evidence), ran_out=ran_out(evidence))
     _timelines(job)
+    told = {record.rank for record in job.ran_out}
     for snapshot_file, snapshot in _loaded(job, _first(evidence.handles(SnapshotFile)), SnapshotFile.load, "snapshot"):
-        rank = _of(job, snapshot_file.rank or 0)
+        rank = _of(job, snapshot_file.rank)
         rank.snapshot, rank.snapshot_file = snapshot, snapshot_file.file
-        ranks_out_of_memory = {record.rank for record in job.ran_out}
-        record = of_snapshot(rank.rank, snapshot_file.file, snapshot)
-        job.ran_out += [record] if record is not None and not ranks_out_of_memory & {rank.rank, None} else []
+        record = of_snapshot(snapshot_file.rank, snapshot_file.file, snapshot)
+        known = told & {snapshot_file.rank, None} if snapshot_file.rank is not None else told
+        job.ran_out += [record] if record is not None and not known else []
     for exported_file, history in _loaded(
         job, _first(evidence.handles(MemoryTimelineFile)), MemoryTimelineFile.load, MemoryTimelineFile.kind
     ):
-        rank = _of(job, exported_file.rank or 0)
+        rank = _of(job, exported_file.rank)
         rank.exported, rank.exported_file = history, exported_file.file
     _traces(job)
     _flights(job)
     for ring_file, ring in _loaded(job, _first(evidence.handles(RingFile)), RingFile.read):
         number = ring.rank if ring_file.rank is None else ring_file.rank
         _of(job, number).ring = gathers.of_ring(ring, ring_file.file)
-    job.ranks = dict(sorted(job.ranks.items()))
+    job.ranks = dict(sorted(job.ranks.items(), key=lambda item: (item[0] <= UNNAMED, abs(item[0]))))
     for rank in job.ranks.values():
         optimizer = "adamw" if "adam" in rank.optimizer.lower() else ""
         ranks = max((call.ranks for call in rank.unit_gathers(sharded=False)), default=1)
@@ -265,7 +274,14 @@ def read(evidence: Evidence, kind: type[Job]) -> Job:
     return job
 
 
-def _of(job: JobMemory, rank: int) -> RankMemory:
+def named(ranks: Iterable[int]) -> tuple[int, ...]:
+    """Return the ranks without the unidentified ones, ascending."""
+    return tuple(sorted({rank for rank in ranks if rank > UNNAMED}))
+
+
+def _of(job: JobMemory, rank: int | None) -> RankMemory:
+    if rank is None:  # It may be any rank of the job, so nothing of another file belongs to it.
+        rank = min((0, *job.ranks)) + UNNAMED
     return job.ranks.setdefault(rank, RankMemory(rank))
 
 

@@ -11,6 +11,7 @@ from diagnostics.analysis.memory.curve import without_backend
 from diagnostics.analysis.memory.job import JobMemory, RankMemory
 from diagnostics.analysis.memory.job import read as read_job
 from diagnostics.analysis.memory.over_time import PROCESS, MemoryStack, of_samples, over_time
+from diagnostics.contract.formatting import UNNAMED
 from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.values import MOST_BYTES
 
@@ -33,14 +34,16 @@ def read(evidence: Evidence) -> MeasuredJob:
 
 
 def measures(job: JobMemory) -> dict[str, Any]:
-    """Return JSON values. `ranks` is sorted by rank and always includes the ranks with the highest peaks."""
+    """Return JSON values: `ranks` by rank, always with the highest peaks, and `unidentified` ranks by their file."""
     model, states = job.size, job.size.states()
     plan = planned(job)
     resident = {n: max((step.rss_bytes or 0 for step in rank.steps), default=0) for n, rank in job.ranks.items()}
     highest = sorted(job.ranks.values(), key=lambda rank: (-(job.peak_bytes(rank) or resident[rank.rank]), rank.rank))
     stacked = {rank.rank for rank in highest[:MAX_STACKED]}
-    shown = sorted(highest[:MAX_RANKS], key=lambda rank: rank.rank)
-    ranks = {str(rank.rank): _rank(job, rank, rank.rank in stacked) for rank in shown}
+    shown = sorted(highest[:MAX_RANKS], key=lambda rank: abs(rank.rank))
+    records = {rank.rank: _rank(job, rank, rank.rank in stacked) for rank in shown}
+    ranks = {str(rank): record for rank, record in records.items() if rank > UNNAMED}
+    unidentified = {job.ranks[rank].file: record for rank, record in records.items() if rank <= UNNAMED}
     return {
         "world_size": model.world_size,
         "out_of_memory": job.out_of_memory,
@@ -48,7 +51,8 @@ def measures(job: JobMemory) -> dict[str, Any]:
         "parameter_source": model.source or None,
         "model_state_bytes_per_rank": states.total if states is not None else None,
         "kind_of": dict(categories.KIND_OF),
-        "ranks": ranks or _sampled(job),
+        "ranks": ranks or ({} if unidentified else _sampled(job)),
+        **({"unidentified": unidentified} if unidentified else {}),
         **({"plan": plan} if plan else {}),
     }
 

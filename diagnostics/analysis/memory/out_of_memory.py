@@ -102,7 +102,7 @@ def ran_out(evidence: Evidence) -> list[RanOut]:
     return [records[rank] for rank in sorted(records, key=lambda rank: -1 if rank is None else rank)]
 
 
-def of_snapshot(rank: int, file: str, snapshot: Snapshot) -> RanOut | None:
+def of_snapshot(rank: int | None, file: str, snapshot: Snapshot) -> RanOut | None:
     """Return the newest failed request that an allocator snapshot recorded; None if there is none."""
     if not snapshot.out_of_memory:
         return None

@@ -9,8 +9,9 @@ from msgspec import Struct
 from diagnostics.analysis.job_state import STALL_S, JobState
 from diagnostics.analysis.observations import observations
 from diagnostics.analysis.stall.last_seen import LastSeen, last_seen
+from diagnostics.contract.formatting import UNNAMED
 from diagnostics.evidence.calls import own_line
-from diagnostics.evidence.endings import BY_ITSELF, UNNAMED, Ending, Kind
+from diagnostics.evidence.endings import BY_ITSELF, Ending, Kind
 from diagnostics.evidence.model import LogFact
 
 _DDP_UNUSED = {"ddp_unused", "ddp_unused_names", "ddp_unused_indices"}

@@ -13,9 +13,9 @@ from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import ending_unknown, left_open, undecidable
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Facts, Finding, Remedy, Text, Where, worded
-from diagnostics.contract.formatting import Phrase, file_name
+from diagnostics.contract.formatting import UNNAMED, Phrase, file_name
 from diagnostics.evidence.calls import own_line
-from diagnostics.evidence.endings import UNNAMED, Ending, Kind, first_is_unknown
+from diagnostics.evidence.endings import Ending, Kind, first_is_unknown
 
 CONFIDENCE = 0.95
 """Confidence if a traceback, signal or exit code shows the ending; an earlier failure is rarely excluded."""

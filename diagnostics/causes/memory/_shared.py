@@ -6,11 +6,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from diagnostics.analysis.memory.gathers import Gather
-from diagnostics.analysis.memory.job import PREDICTED_RANKS, JobMemory, Prediction
+from diagnostics.analysis.memory.job import PREDICTED_RANKS, JobMemory, Prediction, named
 from diagnostics.analysis.memory.over_time import NOWHERE
 from diagnostics.causes.declared import Texts
 from diagnostics.contract.findings import Cost, EvidenceItem, Facts, Finding, Where
-from diagnostics.contract.formatting import Phrase, bytes_text, file_name, ranks_spoken, region_text
+from diagnostics.contract.formatting import UNNAMED, Phrase, bytes_text, file_name, ranks_spoken, region_text
 from diagnostics.evidence.model import Frame
 
 ALMOST_ALL = 0.9
@@ -30,10 +30,8 @@ def not_recorded(job: JobMemory, what: str, **figures: object) -> Finding:
 
 def confirmed(job: JobMemory, facts: Facts, *, ranks: Iterable[int], cost_bytes: float, **more: Any) -> Finding:
     """Return a confirmed finding; without source lines it has those at which its ranks ran out of memory."""
-    finding = Finding(status="confirmed", facts=facts, ranks=tuple(ranks), **more)
-    there = [
-        place for rank, at in job.ran_out_at(finding.ranks) for place in where(at, False, rank, TEXTS.phrase("out"))
-    ]
+    finding = Finding(status="confirmed", facts=facts, ranks=named(ranks := tuple(ranks)), **more)
+    there = [place for rank, at in job.ran_out_at(ranks) for place in where(at, False, rank, TEXTS.phrase("out"))]
     return replace(finding, where=finding.where or tuple(there), cost=Cost(cost_bytes, "bytes"))
 
 
@@ -60,7 +58,7 @@ def where(site: Frame | None, at_head: bool, rank: int | None, does: str | Phras
         return ()
     if at_head:
         does = TEXTS.phrase("in_script" if site.function == "<module>" else "at_head", does=does)
-    return (Where(rank, site.file, site.line, site.function, does),)
+    return (Where(rank if rank is not None and rank > UNNAMED else None, site.file, site.line, site.function, does),)
 
 
 def spot(site: Frame | None, at_head: bool) -> str:

@@ -52,7 +52,7 @@ def decide(job: JobMemory) -> Finding:
         job,
         _TEXTS.facts(
             rows,
-            rank=rank.rank,
+            who=shared.rank_names([rank.rank]),
             measured=measured,
             logits=Bytes(logits),
             at=at,

@@ -9,6 +9,7 @@ from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
 from diagnostics.contract.findings import EvidenceItem, Finding
+from diagnostics.contract.formatting import UNNAMED
 
 _TEXTS = Texts(__file__)
 LEAST_UNUSED = 0.3
@@ -92,12 +93,12 @@ def decide(job: JobMemory) -> Finding:
     texts = [error.message for error in job.evidence.errors] + [fact.text for fact in job.evidence.facts]
     named = [name for name in _VARIABLES if any(f"{name}=" in text for text in texts)]
     name = named[0] if len(named) == 1 else ""  # Otherwise it depends on the version of torch.
-    ranks = sorted({record.rank for record in guilty if record.rank is not None})
+    ranks = {UNNAMED if record.rank is None else record.rank for record in guilty}
     return shared.confirmed(
         job,
         _TEXTS.facts(
             ("failed" if worst.failed else "retried", "is_expandable" if is_expandable else "expandable"),
-            who=shared.rank_names(ranks) if ranks else "a rank",
+            who=shared.rank_names(ranks),
             facts=worst,
             variable=_TEXTS.phrase("variable" if name else "variables", name=name, names=_VARIABLES),
         ),

@@ -9,7 +9,7 @@ from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
 from diagnostics.contract.findings import EvidenceItem, Finding
-from diagnostics.contract.formatting import Bytes, counted, sentence
+from diagnostics.contract.formatting import UNNAMED, Bytes, counted, sentence
 
 _TEXTS = Texts(__file__)
 ALIVE = 0.5
@@ -21,8 +21,8 @@ WITH_OPTIMIZER = 1.5
 def decide(job: JobMemory) -> Finding:
     """Decide from what is gathered outside the steps and alive at the same time, or from where memory ran out."""
     if saving := [record for record in job.ran_out if record.device == "cuda" and record.saving]:
-        ranks = tuple(record.rank for record in saving if record.rank is not None)
-        who = sentence(shared.rank_names(ranks)) if ranks else "A rank"
+        ranks = tuple(UNNAMED if record.rank is None else record.rank for record in saving)
+        who = sentence(shared.rank_names(ranks))
         return shared.confirmed(
             job,
             _TEXTS.facts(who=who, function=saving[0].saving, messages=counted(len(saving[:4]), "message")),

@@ -3,8 +3,8 @@
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.findings import Finding, Where
+from diagnostics.contract.formatting import UNNAMED
 from diagnostics.evidence.calls import own_line
-from diagnostics.evidence.endings import UNNAMED
 from diagnostics.evidence.rank_endings import memory_kills
 
 _TEXTS = Texts(__file__)

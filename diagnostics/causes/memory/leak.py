@@ -144,7 +144,7 @@ def _confirmed(job: JobMemory, leftovers: list[Leftover]) -> Finding:
         ),
         confidence=worst.confidence,
         ranks=ranks,
-        where=shared.where(worst.site, worst.at_head, ranks[0], _TEXTS.phrase("does")),
+        where=shared.where(worst.site, worst.at_head, worst.rank, _TEXTS.phrase("does")),
         cost_bytes=worst.per_step_bytes * steps,
         evidence=tuple(leftover.item for leftover in leftovers[:2]),
     )

@@ -8,7 +8,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from diagnostics.contract.artifacts import RunPaths
-from diagnostics.evidence.endings import ORDER, UNNAMED, ends_a_rank, of_error
+from diagnostics.contract.formatting import UNNAMED
+from diagnostics.evidence.endings import ORDER, ends_a_rank, of_error
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import EarlierAttempt, Evidence, Owner, RankError
 from diagnostics.evidence.reader import Contents

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from diagnostics.contract.formatting import (
     RUNS_SHOWN,
+    UNNAMED,
     Bytes,
     bytes_text,
     clean,
@@ -186,3 +187,9 @@ def test_a_long_list_names_its_first_parts_and_counts_the_others() -> None:
     assert first_of(["a", "b"]) == "a, b"
     assert first_of(range(10)) == "0, 1, 2, 3, 4, 5, 6, 7 and 2 more"
     assert first_of([10, 11, 12], most=2, separator=" ") == "10 11 and 1 more"
+
+
+def test_ranks_that_no_file_names_are_counted() -> None:
+    assert ranks_spoken([UNNAMED]) == "an unidentified rank"
+    assert ranks_spoken([0, 1, 2, UNNAMED]) == "ranks 0-2 and an unidentified rank"
+    assert ranks_spoken([UNNAMED, 2 * UNNAMED]) == "2 unidentified ranks"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from diagnostics.contract.artifacts import Status
-from diagnostics.evidence.endings import UNNAMED
+from diagnostics.contract.formatting import UNNAMED
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError, RunEvidence
 from diagnostics.evidence.rank_endings import (

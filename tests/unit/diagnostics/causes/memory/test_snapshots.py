@@ -8,6 +8,8 @@ import pytest
 
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
+from diagnostics.report import html
+from diagnostics.report.diagnosis import document
 from diagnostics.report.model import Report
 from diagnostics.report.overview import headline
 
@@ -79,7 +81,7 @@ class Job:
                 self.free(gradient)
         return self
 
-    def diagnosed(self, folder: Path) -> Report:
+    def diagnosed(self, folder: Path, name: str = "snapshot_rank1.pickle") -> Report:
         blocks = [
             {"address": address, "size": size, "requested_size": size, "state": "active_allocated", "frames": at}
             for address, (size, at) in self.alive.items()
@@ -94,7 +96,7 @@ class Job:
             "blocks": blocks,
         }
         value = {"segments": [segment], "device_traces": [self.events], "allocator_settings": {}}
-        (folder / "snapshot_rank1.pickle").write_bytes(pickle.dumps(value))
+        (folder / name).write_bytes(pickle.dumps(value))
         return diagnose(folder)
 
 
@@ -184,3 +186,42 @@ def test_without_a_history_what_is_held_is_told(tmp_path: Path) -> None:
     job = Job().steps(1)
     job.events = []
     assert headline(job.diagnosed(tmp_path)) == "no cause is confirmed: 400 MiB in tensors on rank 1"
+
+
+def test_a_snapshot_that_names_no_rank_is_of_an_unidentified_rank(tmp_path: Path) -> None:
+    job = Job().steps(8, keeps_mib=64)
+    job.free(job.allocate(2 << 10, FORWARD))
+    job.run_out(512, FORWARD)
+    report = job.diagnosed(tmp_path, "snapshot.pickle")
+    (cause,) = report.root_causes  # It explains the unused memory in the same file.
+    assert (report.outcome, cause.cause, cause.ranks) == ("oom", "memory.leak", ())
+    assert "64 MiB behind on an unidentified rank at metrics.py:17" in text_of(cause).summary
+    assert {place.rank for place in cause.where} == {None} and cause.evidence[0].file == "snapshot.pickle"
+    assert report.measures["memory"]["ranks"] == {}
+    assert list(report.measures["memory"]["unidentified"]) == ["snapshot.pickle"]
+    page = html.render(document(report))
+    assert "rank 0" not in page and "snapshot.pickle: peak of tensors" in page
+
+
+def test_snapshots_that_name_no_rank_stay_apart_and_never_belong_to_another_rank(tmp_path: Path) -> None:
+    for name, count in (("a.pickle", 2), ("b.pickle", 20)):
+        job = Job().steps(1)
+        for _ in range(count):
+            job.allocate(200, FORWARD)
+        job.diagnosed(tmp_path, name)
+    report = Job().steps(1).diagnosed(tmp_path, "snapshot_rank0.pickle")
+    memory = report.measures["memory"]
+    assert (list(memory["ranks"]), list(memory["unidentified"])) == (["0"], ["a.pickle", "b.pickle"])
+    assert "in tensors on an unidentified rank (b.pickle): activations" in headline(report)
+
+
+def test_a_failed_request_that_a_log_tells_is_not_told_again_by_a_snapshot_without_a_rank(tmp_path: Path) -> None:
+    (tmp_path / "rank2.log").write_text(
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 512.00 MiB. GPU 2 has a total capacity of "
+        "39.38 GiB of which 50.00 MiB is free. Of the allocated memory 1.00 GiB is allocated by PyTorch, and "
+        "38.00 GiB is reserved by PyTorch but unallocated.\n"
+    )
+    job = Job().steps(3)
+    job.run_out(512, FORWARD)
+    (cause,) = job.diagnosed(tmp_path, "snapshot.pickle").root_causes
+    assert (cause.cause, cause.ranks) == ("memory.fragmentation", (2,))
