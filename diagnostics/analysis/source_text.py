@@ -49,13 +49,12 @@ def place(file: str, inside: Iterable[int], line: int, before_s: float | None) -
 
 
 def exclusive(file: str, one: int, other: int, before_s: float | None) -> bool:
-    """Whether one line is in an `if` and the other one in its `else`, so that a rank reaches only one of them."""
+    """Whether the lines are in two branches of one `if` or `match`, so that a rank reaches only one of them."""
     tree = _tree(file, before_s)
     for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, ast.If):
-            blocks = (node.body, node.orelse)
-            sides = [[any(_spans(part, line) for part in block) for line in (one, other)] for block in blocks]
-            if sides in ([[True, False], [False, True]], [[False, True], [True, False]]):
+        if isinstance(node, ast.If | ast.Match) and _spans(node, one) and _spans(node, other):
+            sides = [{line for line in (one, other) if _holds(block, line)} for _, block in _blocks(node)]
+            if {one} in sides and {other} in sides and one != other:
                 return True
     return False
 
@@ -84,15 +83,14 @@ def condition(frame: Frame, before_s: float | None, beside: int = 0) -> Literal[
     tree, answers = _tree(frame.file, before_s), set[str]()
     block: list[Any] = tree.body if tree is not None else []
     while at := [number for number, one in enumerate(block) if _spans(one, frame.line)]:
-        node, tests = block[at[0]], list[ast.AST]()
-        if not any(_spans(one, beside) for one in block[at[0] :]):
+        node, tests = block[at[0]], list[str]()
+        if not _holds(block[at[0] :], beside):
             skips = (one for one in block[: at[0]] if isinstance(one, ast.If))
-            tests += [one.test for one in skips if isinstance(one.body[-1], ast.Continue | ast.Return)]
-        blocks = (getattr(node, name, []) for name in ("body", "orelse", "handlers", "finalbody"))
-        block = next((one for one in blocks if any(_spans(part, frame.line) for part in one)), [])
-        if block and isinstance(node, ast.If | ast.ExceptHandler) and not _spans(node, beside):
-            tests.append(node.test if isinstance(node, ast.If) else ast.Constant("except"))
-        answers |= {"one rank" if _ONE_RANK.search(ast.unparse(test)) else "some" for test in tests}
+            tests += [ast.unparse(one.test) for one in skips if isinstance(one.body[-1], ast.Continue | ast.Return)]
+        test, block = next((one for one in _blocks(node) if _holds(one[1], frame.line)), ("", []))
+        if test and not _spans(node, beside):
+            tests.append(test)
+        answers |= {"one rank" if _ONE_RANK.search(test) else "some" for test in tests}
         answers -= answers if isinstance(node, _FUNCTIONS) else {"some"} if isinstance(node, _LOOPS) else set()
     return "one rank" if "one rank" in answers else "some" if answers else "none"
 
@@ -126,6 +124,19 @@ def _spans(node: ast.AST, line: int) -> bool:
     if isinstance(node, _LOOPS):
         last = node.body[-1].end_lineno
     return bool(first <= line <= (last or 0))
+
+
+def _holds(block: list[Any], line: int) -> bool:
+    return any(_spans(one, line) for one in block)
+
+
+def _blocks(node: Any) -> list[tuple[str, list[Any]]]:
+    """Return the blocks of a statement, each with the condition under which it runs; "" = none."""
+    if isinstance(node, ast.Match):
+        cases = [(one, f"{ast.unparse(node.subject)} == {ast.unparse(one.pattern)}") for one in node.cases]
+        return [(f"{test} and {ast.unparse(one.guard)}" if one.guard else test, one.body) for one, test in cases]
+    test = ast.unparse(node.test) if isinstance(node, ast.If) else "except" * isinstance(node, ast.ExceptHandler)
+    return [(test, getattr(node, name, [])) for name in ("body", "orelse", "handlers", "finalbody")]
 
 
 def _innermost(root: ast.AST, kinds: tuple[type[ast.AST], ...], lines: list[int]) -> ast.AST | None:

@@ -127,6 +127,18 @@ def test_a_condition_on_anything_else(tmp_path: Path, test: str) -> None:
     assert source_text.condition(Frame(str(path), 3, "f"), 1e12) == "some"
 
 
+def test_the_cases_of_a_match_are_branches(tmp_path: Path) -> None:
+    path = tmp_path / "job.py"
+    path.write_text(
+        "def f():\n    match job:\n        case 'a':\n            for _ in range(3):\n                g()\n"
+        "                if rank == 0:\n                    h()\n        case _ if step:\n            h()\n"
+        "    match rank:\n        case 0:\n            h()\n"
+    )
+    conditions = {line: source_text.condition(Frame(str(path), line, "f"), 1e12) for line in (5, 7, 9, 12)}
+    assert conditions == {5: "none", 7: "one rank", 9: "some", 12: "one rank"}
+    assert source_text.exclusive(str(path), 5, 9, 1e12) and not source_text.exclusive(str(path), 5, 7, 1e12)
+
+
 def test_names_that_loops_bind_and_whether_they_may_be_left_early(program: str) -> None:
     assert source_text.loop_variables(program, (FORWARD,), 2e9) == (["step", "batch"], True)
     assert source_text.loop_variables(program, (FORWARD, EVALUATE), 2e9) == (["step", "batch"], True)
