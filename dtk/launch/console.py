@@ -6,10 +6,11 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from diagnostics.contract.artifacts import Failure, RunPaths
+from diagnostics.contract.artifacts import Failure, RunPaths, read_status, write_json
 from diagnostics.contract.files import open_regular
 from diagnostics.contract.formatting import clean, ranks_spoken, region_text
 from diagnostics.contract.invocation import typed
@@ -87,6 +88,8 @@ class Follower:
     console: Console
     nproc: int
     attempt: int
+    exit_codes: dict[int, dict[int, int]]
+    """Of the ranks that failed first, by attempt; filled by the agent."""
     tick: Callable[[], None]
 
     def __post_init__(self) -> None:
@@ -117,10 +120,13 @@ class Follower:
             self._read_all()
             self.attempt += 1
             # The agent waits for the remaining ranks, so all error files exist.
-            failure, _ = find_failure(self.paths, self.attempt - 1, self.nproc, {})
+            exit_codes = self.exit_codes.get(self.attempt - 1, {})
+            failure, _ = find_failure(self.paths, self.attempt - 1, self.nproc, exit_codes)
             who = f"rank {failure.rank}: " if failure.rank >= 0 else ""
             self.console.line(f"attempt {self.attempt - 1} failed: {who}{failure.reason}")
             self.console.line(f"restarting: attempt {self.attempt}")
+            with suppress(OSError, ValueError):  # A full disk: the ranks report it.
+                write_json(self.paths.status, replace(read_status(self.paths.status), attempt=self.attempt))
         self._read_all()
 
     def _read_all(self) -> None:

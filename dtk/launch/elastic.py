@@ -1,27 +1,26 @@
 """Starts the ranks of this machine with torch's elastic agent, inside the parent's process."""
 
-import dataclasses
 import logging
 import os
 import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, Std
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo, rendezvous_handler_registry
+from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from diagnostics.contract.artifacts import RunPaths
 from dtk.launch.processes import importable
 from dtk.parallel import loopback
 
 SHUTDOWN_TIMEOUT_S = 5  # Timeout of the agent for the peers of a failed rank after SIGTERM.
-RENDEZVOUS = "dtk-loopback"  # Name of `LoopbackRendezvous` in torch's registry.
+ExitCodes = dict[int, dict[int, int]]
+"""Attempt -> rank -> exit code of every rank that failed before the agent stopped the others; negative = signal."""
 
 
 class LoopbackRendezvous(StaticTCPRendezvous):
@@ -34,10 +33,6 @@ class LoopbackRendezvous(StaticTCPRendezvous):
     def __init__(self, port: int, run_id: str) -> None:
         self.store = loopback.serve_store(port)
         super().__init__(loopback.ADDRESS, self.store.port, rank=0, world_size=1, run_id=run_id, timeout=0)
-
-    def get_backend(self) -> str:
-        """Return the name of this rendezvous backend."""
-        return RENDEZVOUS
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Return the store and this node's rank, without waiting for other nodes."""
@@ -73,31 +68,54 @@ class RankLogs(LogsSpecs):
         return destination
 
 
-def run_ranks(paths: RunPaths, nproc: int, first_attempt: int, max_restarts: int, port: int) -> dict[int, int]:
-    """Start the ranks and wait for them.
+class Agent(LocalElasticAgent):
+    """torch's agent, which also keeps the exit codes of an attempt that it restarts."""
 
-    Returns:
-        Exit code of every rank that failed (negative = killed by that signal); empty if none did.
+    exit_codes: ExitCodes
+    first_attempt: int
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        result: RunResult = super()._monitor_workers(worker_group)
+        if result.failures:
+            restarts = worker_group.spec.max_restarts - self._remaining_restarts
+            codes = {rank: failure.exitcode for rank, failure in result.failures.items()}
+            self.exit_codes[self.first_attempt + restarts] = codes
+        return result
+
+
+def run_ranks(
+    paths: RunPaths, nproc: int, first_attempt: int, max_restarts: int, port: int, exit_codes: ExitCodes
+) -> bool:
+    """Start the ranks, wait for them, and return whether the last attempt failed.
+
+    Args:
+        paths: of the run.
+        nproc: ranks.
+        first_attempt: number of the first attempt.
+        max_restarts: restarts of all ranks after a failure.
+        port: of the store; 0 = any.
+        exit_codes: receives those of each attempt that failed.
     """
-    for part in ("elastic", "launcher"):
-        logging.getLogger(f"torch.distributed.{part}").setLevel(logging.CRITICAL)
-    if RENDEZVOUS not in rendezvous_handler_registry._registry:
-        rendezvous_handler_registry.register(
-            RENDEZVOUS, lambda given: LoopbackRendezvous(int(given.endpoint.rpartition(":")[2]), given.run_id)
-        )
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     # Without local_addr the agent resolves this host's name, which laptops may not know. SIGINT, SIGTERM and SIGHUP are
     # handled by dtk: the ranks are asked for a checkpoint first.
-    options: dict[str, Any] = {"min_nodes": 1, "max_nodes": 1, "nproc_per_node": nproc, "max_restarts": max_restarts}
-    options |= {"run_id": uuid.uuid4().hex, "rdzv_backend": RENDEZVOUS, "rdzv_endpoint": f"127.0.0.1:{port}"}
-    options |= {"local_addr": "127.0.0.1", "signals_to_handle": "SIGQUIT", "shutdown_timeout": SHUTDOWN_TIMEOUT_S}
-    options |= {"monitor_interval": 0.1, "logs_specs": RankLogs(paths, first_attempt)}
-    fields = {field.name for field in dataclasses.fields(LaunchConfig)}
-    config = LaunchConfig(**{key: value for key, value in options.items() if key in fields})
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"
+    rendezvous = LoopbackRendezvous(port, uuid.uuid4().hex)
+    spec = WorkerSpec(
+        "default_role",
+        nproc,
+        rendezvous,
+        entrypoint=sys.executable,
+        args=("-u", "-m", "dtk.rank", str(paths.root), str(os.getpid())),
+        max_restarts=max_restarts,
+        local_addr=loopback.ADDRESS,
+    )
+    agent = Agent(spec, RankLogs(paths, first_attempt), shutdown_timeout=SHUTDOWN_TIMEOUT_S)
+    agent.exit_codes, agent.first_attempt = exit_codes, first_attempt
     try:
-        elastic_launch(config, sys.executable)("-u", "-m", "dtk.rank", str(paths.root), str(os.getpid()))
-    except ChildFailedError as error:
-        return {rank: failure.exitcode for rank, failure in error.failures.items()}
-    return {}
+        return bool(agent.run().is_failed())
+    finally:
+        rendezvous.shutdown()
 
 
 @contextmanager

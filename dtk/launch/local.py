@@ -13,7 +13,7 @@ from dtk.config.strict import to_plain
 from dtk.launch.blame import find_failure, user_error
 from dtk.launch.console import Console, Follower
 from dtk.launch.diagnosis import explain
-from dtk.launch.elastic import rank_environment, run_ranks
+from dtk.launch.elastic import ExitCodes, rank_environment, run_ranks
 from dtk.launch.stopping import StopSignals
 from dtk.launch.variables import rank_variables
 from dtk.rank import job
@@ -40,15 +40,16 @@ def launch(config: Config, paths: RunPaths, placement: Placement, attempt: int, 
     with rank_environment(variables) as own_variables, StopSignals() as stop:
         for name, value in own_variables.items():
             console.line(f"your {name}={value} is kept")
-        with Follower(paths, console, placement.nproc, attempt, stop.repeat) as follower:
+        ended: ExitCodes = {}
+        with Follower(paths, console, placement.nproc, attempt, ended, stop.repeat) as follower:
             try:
-                exit_codes = run_ranks(
-                    paths, placement.nproc, attempt, config.launcher.max_restarts, config.launcher.master_port
-                )
+                restarts, port = config.launcher.max_restarts, config.launcher.master_port
+                failed = run_ranks(paths, placement.nproc, attempt, restarts, port, ended)
             except Exception as error:
                 close(paths, "failed", 1, reason=f"the launcher failed: {type(error).__name__}: {error}")
                 raise
         last_attempt = follower.attempt
+        exit_codes = ended.get(last_attempt, {}) if failed else {}
         failed_by_itself = any(code > 0 for code in exit_codes.values())  # Other ranks were asked to stop.
         if stop.signal_number is not None and (stop.twice or not failed_by_itself):
             return _stopped(paths, stop)

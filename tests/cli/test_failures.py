@@ -91,10 +91,10 @@ def test_restart_from_the_last_checkpoint(tmp_path):
     assert process.returncode == 0, process.stdout + process.stderr
     folder = only_run(tmp_path / "runs")
     record = status(folder)
-    assert (record["state"], record["step"]) == ("finished", 12)
+    assert (record["state"], record["step"], record["attempt"]) == ("finished", 12, 1)
     assert "resumed from step_00000005" in process.stdout
     before, _, _ = process.stdout.partition("restarting: attempt 1")
-    assert before.splitlines()[-1].startswith("attempt 0 failed: rank "), process.stdout
+    assert before.splitlines()[-1].startswith("attempt 0 failed: rank 1: killed by SIGKILL"), process.stdout
     assert (folder / "logs" / "attempt_1" / "rank_00001" / "stdout.log").is_file()
     assert not list(swap.iterdir())
     records = [record for record in metrics(folder) if "loss" in record]

@@ -2,12 +2,13 @@
 
 import io
 import os
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
-from diagnostics.contract.artifacts import Failure, RunPaths, write_json
+from diagnostics.contract.artifacts import Failure, RunPaths, Status, read_status, write_json
 from dtk.launch.console import Console, Follower
 
 
@@ -81,7 +82,7 @@ def write(path: Path, text: str) -> None:
 
 def test_the_logs_of_the_ranks_are_followed_line_by_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths, ticks = RunPaths(tmp_path), []
-    follower = Follower(paths, Console(), 2, 0, lambda: ticks.append(1))
+    follower = Follower(paths, Console(), 2, 0, {}, lambda: ticks.append(1))
     write(paths.logs(0, 0) / "stdout.log", "step 1/2 loss 3\nhalf a li")
     write(paths.logs(0, 1) / "stderr.log", "a library's warning\ndtk: warning: slow disk\n")
     follower._poll()
@@ -93,7 +94,7 @@ def test_the_logs_of_the_ranks_are_followed_line_by_line(tmp_path: Path, capsys:
 
 def test_a_restart_is_told_with_the_failure_before_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = RunPaths(tmp_path)
-    follower = Follower(paths, Console(), 1, 0, lambda: None)
+    follower = Follower(paths, Console(), 1, 0, {}, lambda: None)
     write(paths.logs(0, 0) / "stdout.log", "last words\n")
     write_json(paths.error(0, 0), {"rank": 0, "type": "ValueError", "message": "bad", "time_s": 1.0})
     write(paths.logs(1, 0) / "stdout.log", "step 1/2 again\n")
@@ -107,8 +108,23 @@ def test_a_restart_is_told_with_the_failure_before_it(tmp_path: Path, capsys: py
     assert follower.attempt == 1
 
 
+def test_a_restart_names_the_rank_that_was_killed_although_all_are_gone_by_then(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = RunPaths(tmp_path)
+    write_json(paths.status, Status(state="running", started="2026-01-01", updated=""))
+    follower = Follower(paths, Console(), 4, 0, {0: {2: -signal.SIGKILL}}, lambda: None)
+    gone = "[gloo/transport/tcp/pair.cc:547] Connection closed by peer"
+    write_json(paths.error(0, 3), {"rank": 3, "type": "RuntimeError", "message": gone, "time_s": 1.0})
+    write(paths.logs(1, 0) / "stdout.log", "")
+    follower._poll()
+    assert capsys.readouterr().out.startswith("attempt 0 failed: rank 2: killed by SIGKILL")
+    status = read_status(paths.status)
+    assert (status.attempt, status.started, status.state) == (1, "2026-01-01", "running")
+
+
 def test_what_comes_last_is_still_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = RunPaths(tmp_path)
-    with Follower(paths, Console(), 1, 0, lambda: None):
+    with Follower(paths, Console(), 1, 0, {}, lambda: None):
         write(paths.logs(0, 0) / "stdout.log", "the end\n")
     assert capsys.readouterr().out == "the end\n"
