@@ -217,7 +217,7 @@ def _cause(report: Report, root: Finding, number: int, files: str) -> doc.Sectio
 
 
 def _card(root: Finding, ranks: tuple[int, ...], where: Where) -> doc.Card:
-    name = ranks_text(ranks) or ("all ranks" if where.rank is None else f"rank {where.rank}")
+    name = ranks_text(ranks) or ("all ranks" if root.ranks else "source line")  # Without ranks: of unidentified ones.
     marked = bool(ranks) and set(ranks) <= set(root.ranks)
     some = set(root.ranks) != {place.rank for place in root.where}
     does: tuple[doc.Text, ...] = (str(where.does),) if where.does else ()

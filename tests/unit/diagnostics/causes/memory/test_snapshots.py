@@ -200,7 +200,7 @@ def test_a_snapshot_that_names_no_rank_is_of_an_unidentified_rank(tmp_path: Path
     assert report.measures["memory"]["ranks"] == {}
     assert list(report.measures["memory"]["unidentified"]) == ["snapshot.pickle"]
     page = html.render(document(report))
-    assert "rank 0" not in page and "snapshot.pickle: peak of tensors" in page
+    assert "rank 0" not in page and "source line" in page and "snapshot.pickle: peak of tensors" in page
 
 
 def test_snapshots_that_name_no_rank_stay_apart_and_never_belong_to_another_rank(tmp_path: Path) -> None:
