@@ -4,6 +4,7 @@
     python benchmarks/plan_accuracy.py --models gpt2 --sequence-length 64 --batches 1
     python benchmarks/plan_accuracy.py --layouts --sequence-length 64    # those of the parity table
     python benchmarks/plan_accuracy.py --settings --ranks 2    # hooks, int8 of ZeRO++, update in backward
+    python benchmarks/plan_accuracy.py --deepspeed --ranks 2 --batches 4 --sequence-length 32
 
 Actual: allocator events of the torch profiler on real gloo ranks, tensors that live since the set-up included, of the
 rank that held most; the lower of the second and the third step, as what gloo's threads free late only adds. What gloo
@@ -13,6 +14,7 @@ Also holds the predicted collectives against those of a real step: any differenc
 """
 
 import argparse
+import json
 import sys
 import tempfile
 from collections.abc import Callable
@@ -51,6 +53,17 @@ SETTINGS = {
 }
 """Of gpt2_tiny with 8 tokens a sample: activations are few, so that buffers and gradients set the peak. Not powersgd,
 which frees on gloo's threads, where the profiler does not see it: `compression.py --memory` has its resident memory."""
+QUIET = ("train.evaluate_every=-1", "checkpoint=off", "record=off", "launcher.device=cpu")
+DEEPSPEED: dict[str, dict[str, Any]] = {
+    "whole bucket": {},
+    "small buckets": {"reduce_bucket_size": 400_000},
+    "overlap_comm": {"overlap_comm": True},
+    "small buckets, overlap_comm": {"reduce_bucket_size": 400_000, "overlap_comm": True},
+    "nothing ahead": {"stage3_prefetch_bucket_size": 0},
+    "little ahead": {"stage3_prefetch_bucket_size": 100_000},
+    "nothing kept": {"stage3_max_live_parameters": 1, "stage3_max_reuse_distance": 0},
+}
+"""Section `zero_optimization` of a ds_config. Limits of stage 3 are read by that stage only."""
 HEAD = ("model", "strategy", "ranks", "batch", "recompute", "actual", "with gloo", "simulated", "error", "closed form")
 
 
@@ -65,13 +78,31 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--sequence-length", type=int, default=128)
     parser.add_argument("--layouts", action="store_true", help="the layouts of the parity table, in micro-batches of 2")
     parser.add_argument("--settings", action="store_true", help="SETTINGS, with 8 tokens a sample")
+    parser.add_argument("--deepspeed", action="store_true", help="stages of DeepSpeed, with DEEPSPEED")
     return parser.parse_args()
+
+
+def deepspeed_cases(arguments: argparse.Namespace, ranks: int, folder: Path) -> dict[str, Any]:
+    """Write a ds_config for each of DEEPSPEED; row of the table -> composed job."""
+    found = {}
+    for number, (name, section) in enumerate(DEEPSPEED.items()):
+        file = folder / f"ds_config_{number}.json"
+        file.write_text(json.dumps({"zero_optimization": section}))
+        for model in arguments.models.split(","):
+            for batch in map(int, arguments.batches.split(",")):
+                for stage in (3,) if any(key.startswith("stage3") for key in section) else (1, 2, 3):
+                    row = "|".join((model, f"deepspeed_zero{stage}, {name}", str(ranks), str(batch), "0"))
+                    sizes = [f"train.micro_batch_size={batch}", f"train.global_batch_size={batch * ranks}"]
+                    base = [f"model={model}", *DATA.get(model, ["data=synthetic"]), *QUIET, *sizes]
+                    base.append(f"data.sequence_length={arguments.sequence_length}")
+                    typed = [f"strategy=deepspeed_zero{stage}", f"strategy.config={file}"]
+                    found[row] = planned_job([*base, *typed], None, ranks)
+    return found
 
 
 def cases(arguments: argparse.Namespace, ranks: int) -> dict[str, Any]:
     """Every combination on so many ranks: row of the table -> composed job."""
     found = {}
-    quiet = ("train.evaluate_every=-1", "checkpoint=off", "record=off", "launcher.device=cpu")
     if arguments.settings:
         for name, typed in SETTINGS.items():
             strategy = name.split(" ")[0].rstrip(",")
@@ -79,14 +110,14 @@ def cases(arguments: argparse.Namespace, ranks: int) -> dict[str, Any]:
                 batch = 1 if "6 blocks" in name and ranks > 1 else 2 if ranks == 1 else 4
                 sizes = [f"train.micro_batch_size={batch}", f"train.global_batch_size={batch * ranks}"]
                 base = ["model=gpt2_tiny", "data=synthetic", "data.sequence_length=8", f"strategy={strategy}"]
-                found[f"gpt2_tiny|{name}|{ranks}|{batch}|0"] = planned_job([*base, *sizes, *quiet, *typed], None, ranks)
+                found[f"gpt2_tiny|{name}|{ranks}|{batch}|0"] = planned_job([*base, *sizes, *QUIET, *typed], None, ranks)
         return found
     if arguments.layouts:
         for model, table in (("gpt2_tiny", LAYOUTS), ("moe_tiny", EXPERTS)):
             for name, typed in table.get(ranks, {}).items():
                 data = [*DATA.get(model, ["data=synthetic"]), f"data.sequence_length={arguments.sequence_length}"]
                 sizes = ["train.global_batch_size=16", "train.micro_batch_size=2"]
-                overrides = [f"model={model}", *data, *sizes, *quiet, *typed]
+                overrides = [f"model={model}", *data, *sizes, *QUIET, *typed]
                 found[f"{model}|{name}|{ranks}|2|0"] = planned_job(overrides, None, ranks)
         return found
     for model in arguments.models.split(","):
@@ -104,7 +135,7 @@ def cases(arguments: argparse.Namespace, ranks: int) -> dict[str, Any]:
                         f"train.global_batch_size={batch * ranks}",
                         f"train.micro_batch_size={batch}",
                         f"train.activation_checkpoint_every={recompute}",
-                        *quiet,
+                        *QUIET,
                     ]
                     found["|".join((model, strategy, str(ranks), str(batch), recompute))] = planned_job(
                         overrides, None, ranks
@@ -130,29 +161,30 @@ def measure(arguments: argparse.Namespace) -> int:
     worst = {"simulated": (0.0, "-"), "closed form": (0.0, "-")}
     wrong: list[str] = []
     print(f"| {' | '.join(HEAD)} | error |\n|{'---|' * (len(HEAD) + 1)}")
-    wanted = sorted({*(() if arguments.layouts else (1,)), *map(int, arguments.ranks.split(","))})
+    alone = () if arguments.layouts or arguments.deepspeed else (1,)
+    wanted = sorted({*alone, *map(int, arguments.ranks.split(","))})
     for ranks in wanted:
-        jobs = cases(arguments, ranks)
         with tempfile.TemporaryDirectory() as folder:
+            jobs = deepspeed_cases(arguments, ranks, Path(folder)) if arguments.deepspeed else cases(arguments, ranks)
             plain = {name: job.plain for name, job in jobs.items()}
             actual = run_ranks("tests.dist.plan_ranks:measure_all", ranks, plain, folder, timeout_s=3600)
-        for name, job in jobs.items():
-            rank = max(actual, key=lambda results: results[name]["tensors"])
-            tensors, everything = rank[name]["tensors"], rank[name]["everything"]
-            columns = [f"{tensors:,}", f"{everything:,}"]
-            for engine, made in (
-                ("simulated", known(simulate, job.config, ranks)),
-                ("closed form", known(closed_form, job.config, ranks)),
-            ):
-                if made is None:
-                    columns += ["-", "-"]
-                    continue
-                error = made.memory.peak_bytes / tensors - 1
-                columns += [f"{made.memory.peak_bytes:,}", f"{error:+.2%}"]
-                worst[engine] = max(worst[engine], (abs(error), name))
-                if calls(made) not in [results[name]["calls"] for results in actual]:
-                    wrong.append(f"{engine}, {name}: {calls(made)}, recorded {actual[0][name]['calls']}")
-            print(f"| {' | '.join([*name.split('|'), *columns])} |", flush=True)
+            for name, job in jobs.items():
+                rank = max(actual, key=lambda results: results[name]["tensors"])
+                tensors, everything = rank[name]["tensors"], rank[name]["everything"]
+                columns = [f"{tensors:,}", f"{everything:,}"]
+                for engine, made in (
+                    ("simulated", known(simulate, job.config, ranks)),
+                    ("closed form", known(closed_form, job.config, ranks)),
+                ):
+                    if made is None:
+                        columns += ["-", "-"]
+                        continue
+                    error = made.memory.peak_bytes / tensors - 1
+                    columns += [f"{made.memory.peak_bytes:,}", f"{error:+.2%}"]
+                    worst[engine] = max(worst[engine], (abs(error), name))
+                    if calls(made) not in [results[name]["calls"] for results in actual]:
+                        wrong.append(f"{engine}, {name}: {calls(made)}, recorded {actual[0][name]['calls']}")
+                print(f"| {' | '.join([*name.split('|'), *columns])} |", flush=True)
     for engine, (error, name) in worst.items():
         print(f"\nworst of {engine}: {error:.2%} ({name})")
     print("\n".join(["", *wrong]) if wrong else "\nall collectives as recorded")
