@@ -105,7 +105,8 @@ def find_run(name: str, folder: Path = RUNS) -> Path:
         return folder / begin[0]
     if begin:
         raise NoSuchRunError(f'several runs begin with "{name}": {", ".join(begin[:5])}')
-    raise NoSuchRunError(f'no run "{name}" here or in {folder}')
+    where = "" if "/" in name else f" here or in {folder}"
+    raise NoSuchRunError(f'no run "{name}"{where}')
 
 
 def read_run(path: Path) -> Run:

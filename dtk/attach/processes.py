@@ -54,7 +54,7 @@ def find(pids: Collection[int] = ()) -> list[Job]:
     """Return the jobs of this host.
 
     Args:
-        pids: only of these processes and those that they started; empty = all.
+        pids: only jobs that these processes belong to or started, whole; empty = all.
     """
     parents: dict[int, int] = {}
     ranks: dict[int, RankProcess] = {}
@@ -70,10 +70,15 @@ def find(pids: Collection[int] = ()) -> list[Job]:
         while (parent := parents.get(parent, 0)) > 1:
             above[pid].append(parent)
     launchers = {up for pid in ranks for up in above[pid] if up in ranks and ranks[up].place != ranks[pid].place}
+    of_ranks = ranks.keys() - launchers  # With the processes that a rank started, which have its environment.
+    outermost = [pid for pid in sorted(of_ranks) if of_ranks.isdisjoint(above[pid])]
+    named = {*pids, *(up for pid in of_ranks.intersection(pids) for up in above[pid] if up in of_ranks)}
+    # The other ranks belong to the job too. A launcher stands for those below it: MPI's jobs cannot be told apart.
+    whole = {ranks[pid].job for pid in named.intersection(outermost)}
     jobs: defaultdict[tuple[str, ...], Job] = defaultdict(dict)
-    for pid, process in sorted(ranks.items()):
-        is_child = any(up in ranks and up not in launchers for up in above[pid])
-        if pid not in launchers and not is_child and (not pids or {pid, *above[pid]} & set(pids)):
+    for pid in outermost:
+        process = ranks[pid]
+        if not pids or process.job in whole or not named.isdisjoint(above[pid]):
             jobs[process.job].setdefault(process.rank, process)
     return list(jobs.values())
 

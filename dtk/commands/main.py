@@ -3,6 +3,7 @@
 import argparse
 import atexit
 import gc
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -60,6 +61,8 @@ def _dispatch(argv: list[str]) -> int:
     if hasattr(arguments, "overrides"):  # argparse accepts them in one place only, not between options
         arguments.overrides += [text for text in rest if not text.startswith("-")]
         rest = [text for text in rest if text.startswith("-")]
+    if rest and argv[0] == "watch" and not rest[0].startswith("-"):
+        raise DtkError("the command to watch must follow --", fix=f"dtk watch -- {shlex.join(rest)}")
     if rest:
         commands.choices.get(argv[0], parser).error(f"unrecognized arguments: {' '.join(rest)}")
     arguments.wrapped = wrapped

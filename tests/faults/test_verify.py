@@ -69,7 +69,7 @@ def test_a_run_again_has_its_own_folder_and_what_was_changed(fault_folder, tmp_p
     (typed, *_, base) = reversed(read_origins(again / "origins.json").keys["train.steps"])
     assert (typed.by, base.by.split(":")[0]) == ("train.steps=2", "conf/config.yaml")
     for words, said in (
-        (("--rerun", str(tmp_path / "absent")), f'no run "{tmp_path / "absent"}" here or in runs'),
+        (("--rerun", str(tmp_path / "absent")), f'no run "{tmp_path / "absent"}"'),
         (("--rerun", str(first), "strategy.bucket_capmb=3"), "did you mean"),
         (("--rerun", str(first), "experiment=smoke"), "experiment cannot be given"),
         (("--rerun", str(first), f"resume={first}"), "give one of them"),

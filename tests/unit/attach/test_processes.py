@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -45,7 +46,9 @@ def test_ranks_are_found_without_their_children_and_launcher(job: tuple[int, lis
     launcher, pids = job
     (ranks,) = processes.find([launcher])
     assert {rank: one.pid for rank, one in ranks.items()} == {0: pids[0], 2: pids[1]}
-    assert processes.find([pids[1]])[0].keys() == {2}
+    assert [one.keys() for one in processes.find([pids[1]])] == [{0, 2}], "a rank stands for its whole job"
+    children = Path(f"/proc/{pids[1]}/task/{pids[1]}/children").read_text().split()
+    assert [one.keys() for one in processes.find([int(children[0])])] == [{0, 2}], "and so does its child"
     assert processes.missing(ranks) == [1]
     assert any(ranks[0].pid == one[0].pid for one in processes.find() if 0 in one)
 

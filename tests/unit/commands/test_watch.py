@@ -15,6 +15,10 @@ from dtk.errors import DtkError
     [
         ([], "no command is given - dtk watch -- torchrun --nproc-per-node=2 train.py"),
         (["--"], "no command is given"),
+        (
+            ["torchrun", "--nproc", "2", "a b.py"],
+            "the command to watch must follow -- - dtk watch -- torchrun --nproc 2 'a b.py'",
+        ),
         (["--", "dtk", "run", "strategy=ddp", "a=b c"], "dtk run has its own watch - dtk run strategy=ddp 'a=b c'"),
         (["--", "no-such-program"], 'there is no command "no-such-program" - the arguments after -- are run as given'),
         (["--", "train.py", "--x"], 'there is no command "train.py" - dtk watch -- python train.py --x'),
