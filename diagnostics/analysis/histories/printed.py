@@ -1,5 +1,5 @@
 """Histories of calls that no recorder kept, from what torch or gloo printed when it ended a rank: the fingerprints of
-TORCH_DISTRIBUTED_DEBUG=DETAIL, and the two message sizes of gloo's `op.preamble.length <= op.nbytes. X vs Y`.
+TORCH_DISTRIBUTED_DEBUG=DETAIL, the two message sizes of gloo's `op.preamble.length <= op.nbytes. X vs Y`, and timeouts.
 """
 
 import re
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS, digest
 from diagnostics.analysis.histories.read import Reading
-from diagnostics.evidence.calls import Call, Described, Dump, GroupKey, Wire, dtype, operation, settle, text_of
+from diagnostics.evidence.calls import ROOTED, Call, Described, Dump, GroupKey, Wire, dtype, operation, settle, text_of
 from diagnostics.evidence.flight_entries import DEFAULT_GROUP
 from diagnostics.evidence.model import Evidence, LogFact
 from diagnostics.evidence.trace.events import DTYPE_BYTES
@@ -41,10 +41,24 @@ class PrintedCalls(Struct, frozen=True):
 
 
 def add_printed(evidence: Evidence, reading: Reading) -> None:
-    """Add the printed calls to the survey."""
+    """Add the printed calls to the survey, and make the calls pending in which gloo's timeout ended a rank."""
     for file in (*_fingerprints(evidence, reading), *_cut_short(evidence, reading)):
         reading.files.setdefault(file.rank, []).append(file)
         reading.survey.take(digest(file.rank, reading.files[file.rank], reading.attempt))
+    for rank in reading.survey.ranks.keys() & {fact.rank for fact in evidence.facts if fact.kind == "gloo_timeout"}:
+        _reopen(reading, rank)
+
+
+def _reopen(reading: Reading, rank: int) -> None:
+    """Make a rank's call pending that a peer never issued: gloo's recorder marks a call that timed out as retired."""
+    for key, line in reading.survey.ranks[rank].lines.items():
+        lines = reading.survey.groups[key].lines
+        reached = min(lines[peer].issued if peer in lines else line.issued - 1 for peer in reading.survey.members(key))
+        calls = [call for call in reading.calls(rank, key) if call.seq > reached]
+        if key.recorder == "gloo" and line.pending is None and calls:
+            # The root of a broadcast does not wait for its peers; whoever waits for the root is in the last call.
+            call = next((call for call in calls if call.wire.op not in ROOTED), calls[-1])
+            line.pending, line.done = replace(call, done=False), call.seq - 1
 
 
 def message_bytes(wire: Wire, world: int) -> set[int]:

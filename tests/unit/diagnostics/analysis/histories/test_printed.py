@@ -1,6 +1,7 @@
 """Calls that torch and gloo print when they end ranks vote like recorded ones; a false alarm blames nobody."""
 
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +14,10 @@ from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import LogFact
 from tests.dist.ranks import free_port
-from tests.unit.diagnostics.hang.dumps import Job, Op, Shown, confirmed, detect, evidence, write
+from tests.unit.diagnostics.hang.dumps import Job, Op, Shown, confirmed, detect, evidence, unexplained, write
 
 TORCH = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+STEP = [Op(size=72, line=12)]
 BARRIER = "SequenceNumber={seq}OpType=BARRIER"
 
 
@@ -182,6 +184,29 @@ def main():
 
 main()
 """
+
+
+def test_a_call_that_gloo_retired_at_its_timeout_is_pending(tmp_path: Path) -> None:
+    """Rank 1 never reaches the calls; a bucket that was issued behind the first one is no call that it misses alone."""
+    buckets = [Op(size=72, line=12, wait=False), Op(size=8, line=12)]
+    dumps = Job({0: [*STEP * 10, *buckets], 1: STEP * 10}, backend="gloo").play()
+    for entry in dumps[0]["entries"]:
+        entry["retired"] = True  # As gloo's recorder does when the wait ends, even by an exception.
+    dumps[0]["pg_status"]["0"]["last_completed_collective"] = 12
+    for rank, dump in dumps.items():
+        (tmp_path / f"tr_{rank}").write_bytes(pickle.dumps(dump))
+    assert "host_stall" not in dict(confirmed(evidence(tmp_path, world_size=2)))
+    facts = [LogFact("gloo_timeout", 0, "err", 1, "Timed out waiting 15000ms for recv operation to complete")]
+    (one,) = unexplained(evidence(tmp_path, world_size=2, facts=facts))
+    assert (one.cause, one.ranks, one.victims, one.position) == ("hang.host_stall", (1,), (0,), 11)
+    assert "never reached all_reduce [72] float32 (#11" in one.summary
+
+
+def test_a_timeout_behind_a_call_that_all_ranks_made_is_not_of_that_call(tmp_path: Path) -> None:
+    """It may be that of a receive, which gloo's recorder leaves out."""
+    write(tmp_path, Job(dict.fromkeys(range(2), STEP * 10), backend="gloo"))
+    facts = [LogFact("gloo_timeout", 0, "err", 1, "Timed out waiting 15000ms for recv operation to complete")]
+    assert confirmed(evidence(tmp_path, world_size=2, facts=facts)) == []
 
 
 @pytest.mark.extended
