@@ -106,8 +106,8 @@ def export_weights(
     elif config.architecture == "llama":  # Its shapes are the same in both.
         tokens = {"architectures": ["LlamaForCausalLM"], "bos_token_id": None, "eos_token_id": None}
         description = {**tokens, **_LLAMA_FIXED, **{key: getattr(config, ours) for key, ours in _LLAMA_SIZES.items()}}
-        shapes = {_llama_name(name): shape for name, shape in shapes.items()}
-        parameters = ((_llama_name(name), value) for name, value in parameters)
+        shapes = {llama_name(name): shape for name, shape in shapes.items()}
+        parameters = ((llama_name(name), value) for name, value in parameters)
     with refused(f"cannot export to {folder}", "free space, or choose another runs folder"):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
@@ -123,7 +123,8 @@ def hf_name(name: str, modules: Mapping[str, str] = _MODULES, blocks: str = "h")
     return f"{blocks}.{index}.{modules[inner]}.{leaf}"
 
 
-def _llama_name(name: str) -> str:
+def llama_name(name: str) -> str:
+    """Return Hugging Face's name of a parameter of Llama."""
     return hf_name(name, _LLAMA_MODULES, "model.layers")
 
 

@@ -10,7 +10,7 @@ from tests.unit.preflight.simulations import SCRIPT, simulate
 LAYOUTS = SCRIPT.with_name("layouts.py")
 WRONG = {
     "tensor": ("hang.uneven_iterations", [1]),
-    "pipeline": ("hang.rank_raised", [3]),
+    "pipeline": ("hang.pipeline_mismatch", []),
     "experts": ("hang.all_to_all_splits", [0, 1]),
 }
 

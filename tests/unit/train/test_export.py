@@ -13,6 +13,7 @@ from dtk.config import schema
 from dtk.config.schema import PrecisionConfig
 from dtk.dimensions import tp
 from dtk.models.build import build_model
+from dtk.models.hf import llama_name
 from dtk.models.initialize import initialize_model
 from dtk.parallel.mesh import Mesh
 from dtk.strategies.fsdp import FSDPConfig
@@ -55,9 +56,10 @@ def test_shards_are_put_together_on_the_first_rank(section: Any, mesh: Mesh, tmp
     on_ranks(mesh.world_size, work)
     folder = RunPaths(tmp_path).export
     tensors = load_file(folder / "model.safetensors")
-    assert tensors.keys() == whole.state_dict().keys()
-    assert all(torch.equal(tensors[name], value) for name, value in whole.state_dict().items())
-    assert json.loads((folder / "config.json").read_text())["kv_heads"] == 2
+    expected = {llama_name(name): value for name, value in whole.state_dict().items()}
+    assert tensors.keys() == expected.keys()
+    assert all(torch.equal(tensors[name], value) for name, value in expected.items())
+    assert json.loads((folder / "config.json").read_text())["num_key_value_heads"] == 2
 
 
 def test_buffers_keep_their_type_and_small_floats_become_float32(tmp_path: Path) -> None:
@@ -65,7 +67,8 @@ def test_buffers_keep_their_type_and_small_floats_become_float32(tmp_path: Path)
         model = torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 2, dtype=torch.bfloat16))
         place = context(rank, Mesh())
         alone = build_strategy(SingleConfig(), place, PrecisionConfig())
-        export(config(model=LLAMA), model, RunPaths(tmp_path), place, alone)
+        own = schema.CustomModelConfig(name="own", _target_="torch.nn.Sequential")
+        export(config(model=own), model, RunPaths(tmp_path), place, alone)
 
     on_ranks(1, work)
     tensors = load_file(RunPaths(tmp_path).export / "model.safetensors")

@@ -151,7 +151,7 @@ def test_the_explanation_of_what_a_rank_does_is_told_once(tmp_path: Path) -> Non
     text = render(diagnose(tmp_path), columns=None, colour=False)
     stack = "rank 2: in user code or a C call of it (mine.py:171 in get)"
     assert text.count(aside) == 1 and f"seen    stacks/rank_00002.txt: {stack}" in text
-    assert text.count("is there, in user code") == 2
+    assert text.count("is in user code") == 3
 
 
 def test_the_place_of_a_victim_is_called_so() -> None:
