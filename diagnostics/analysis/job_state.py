@@ -136,10 +136,9 @@ class JobState(Struct):
         if self.state in ("running", "lost"):
             return []
         ranks = set()
-        for key, table in self.survey.groups.items():
-            issued = {rank: line.issued for rank, line in table.lines.items()}
-            if key.recorder == SNAPSHOTS and len(set(issued.values())) > 1:
-                ranks |= {rank for rank, count in issued.items() if count < max(issued.values())}
+        for table in self.survey.groups.values():
+            most = max((line.issued for line in table.lines.values()), default=0)
+            ranks |= {rank for rank, line in table.lines.items() if line.issued < most}
         return sorted(ranks)
 
     def peer_vanished(self) -> bool:

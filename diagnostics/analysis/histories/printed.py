@@ -52,10 +52,12 @@ def add_printed(evidence: Evidence, reading: Reading) -> None:
 def _reopen(reading: Reading, rank: int) -> None:
     """Make a rank's call pending that a peer never issued: gloo's recorder marks a call that timed out as retired."""
     for key, line in reading.survey.ranks[rank].lines.items():
+        if key.recorder != "gloo" or line.pending is not None:
+            continue
         lines = reading.survey.groups[key].lines
         reached = min(lines[peer].issued if peer in lines else line.issued - 1 for peer in reading.survey.members(key))
         calls = [call for call in reading.calls(rank, key) if call.seq > reached]
-        if key.recorder == "gloo" and line.pending is None and calls:
+        if calls:
             # The root of a broadcast does not wait for its peers; whoever waits for the root is in the last call.
             call = next((call for call in calls if call.wire.op not in ROOTED), calls[-1])
             line.pending, line.done = replace(call, done=False), call.seq - 1

@@ -45,6 +45,8 @@ def unconfirmed(
         return left_open(TEXTS.phrase(row, waited_s=job.waited_s()), later)
     if answer := otherwise(stall, bool(waiting)):
         return answer
+    if not waiting and (behind := job.behind()):
+        return left_open(TEXTS.phrase("behind", who=behind), missing)
     if not waiting:
         return TEXTS.ruled_out("completed", dumps=len(job.survey.ranks), count=positions)
     if stall.confirmed:

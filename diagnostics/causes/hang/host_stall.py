@@ -10,7 +10,7 @@ from diagnostics.analysis.stall.watchdog import WatchdogGap
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts, _watchdog
 from diagnostics.causes.hang._stacks import described, doing, fix
-from diagnostics.causes.hang._unconfirmed import left_open, unconfirmed
+from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Worded
 from diagnostics.evidence.model import RunEvidence
 from diagnostics.evidence.stacks.activity import Standing, said
@@ -64,13 +64,7 @@ def decide(stall: Stall) -> list[Finding]:
         findings.append(_outside(stall.stacks))
     if stall.host is not None:
         findings.append(_parts.assuming(stall.job, _finding(stall, stall.host)))
-    return findings or [unconfirmed(stall, _MISSING, silent=True, otherwise=_otherwise)]
-
-
-def _otherwise(stall: Stall, waits: bool) -> Finding | None:
-    if waits or not (behind := stall.job.behind()):
-        return None
-    return left_open(_TEXTS.phrase("behind", who=behind), _MISSING)
+    return findings or [unconfirmed(stall, _MISSING, silent=True)]
 
 
 def _finding(stall: Stall, case: HostStall) -> Finding:

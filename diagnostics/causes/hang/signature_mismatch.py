@@ -56,7 +56,7 @@ def decide(stall: Stall) -> list[Finding]:
 
 
 def _otherwise(stall: Stall, waits: bool) -> Finding | None:
-    if waits or stall.divergences:
+    if waits or stall.divergences or stall.job.behind():
         return None
     return _TEXTS.ruled_out(count=stall.job.survey.positions)
 

@@ -7,7 +7,7 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _divergence, _parts
 from diagnostics.causes.hang._divergence import Disagreement, Reading
 from diagnostics.causes.hang._endings import LAUNCHER_LOG, more_calls
-from diagnostics.causes.hang._unconfirmed import ending_unknown, left_open
+from diagnostics.causes.hang._unconfirmed import ending_unknown
 from diagnostics.contract.findings import Finding, Remedy
 
 _TEXTS = Texts(__file__)
@@ -104,10 +104,7 @@ def _otherwise(stall: Stall, waits: bool) -> Finding | None:
         return ending_unknown(LAUNCHER_LOG, unknown)
     if isinstance(ended, EndedInRound) and ended.over:
         return _TEXTS.ruled_out(rank=ended.ranks[0], over=ended.over, size=ended.size)
-    behind = job.behind()
-    if waits or stall.divergences or not behind:
-        return None
-    return left_open(_TEXTS.phrase("behind", who=behind), _parts.RECORD)
+    return None
 
 
 CAUSE = declared(__file__, explain, decide)

@@ -29,6 +29,11 @@ def test_calls_that_completed_rule_it_out() -> None:
     assert finding.status == "ruled_out" and "every recorded call completed" in text_of(finding).summary
 
 
+def test_completed_calls_of_unequal_numbers_rule_nothing_out() -> None:
+    finding = unconfirmed(Stall(job({0: [call(1), call(2)], 1: [call(1)]}, 2)))
+    assert finding.status == "undecided" and text_of(finding).summary.startswith("Rank 1 made fewer calls")
+
+
 def test_ranks_that_wait_leave_it_open_until_another_cause_is_known() -> None:
     state = job(STUCK, 2)
     open_, known = unconfirmed(Stall(state)), job({0: waiting(3), 1: [call(1), call(2)]}, 2)
