@@ -12,6 +12,10 @@ from diagnostics.evidence.stacks.source_file import source
 
 Place = Literal["inside", "leaves", "outside", "no loop", "unknown"]
 """In the same loop; in it, but followed by `break` or `return`; before or after it; there is no loop; no source."""
+Condition = Literal["one rank", "all but one", "unless", "some", "none"]
+"""It selects one rank; it excludes one rank; a branch before the line skips it; a branch around it; there is none."""
+_MOST_TELLING: tuple[Condition, ...] = ("one rank", "all but one", "unless", "some")
+_PER_ROUND: frozenset[Condition] = frozenset({"unless", "some"})
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _ONE_RANK = patterns_beside(__file__)["one_rank"]
@@ -74,25 +78,26 @@ def callers(function: str, around: Frame, before_s: float | None) -> list[Frame]
     ]
 
 
-def condition(frame: Frame, before_s: float | None, beside: int = 0) -> Literal["none", "some", "one rank"]:
-    """Return whether a condition decides that a line is run and not the line `beside`, and whether it selects one rank.
+def condition(frame: Frame, before_s: float | None, beside: int = 0) -> Condition:
+    """Return the condition that decides whether a line is run and not the line `beside`.
 
-    A condition is a branch around the line, or an `if` before it that skips it. One that selects one rank counts
-    anywhere in the function, any other one only within the innermost loop.
+    It is a branch around the line, or an `if` before it that skips it. One that selects a single rank counts anywhere
+    in the function, any other one only within the innermost loop.
     """
-    tree, answers = _tree(frame.file, before_s), set[str]()
+    tree, answers = _tree(frame.file, before_s), set[Condition]()
     block: list[Any] = tree.body if tree is not None else []
     while at := [number for number, one in enumerate(block) if _spans(one, frame.line)]:
-        node, tests = block[at[0]], list[str]()
+        node, tests = block[at[0]], list[tuple[str, Condition]]()
         if not _holds(block[at[0] :], beside):
             skips = (one for one in block[: at[0]] if isinstance(one, ast.If))
-            tests += [ast.unparse(one.test) for one in skips if isinstance(one.body[-1], ast.Continue | ast.Return)]
+            skips = (one for one in skips if isinstance(one.body[-1], ast.Continue | ast.Return))
+            tests += [(f"not ({ast.unparse(one.test)})", "unless") for one in skips]
         test, block = next((one for one in _blocks(node) if _holds(one[1], frame.line)), ("", []))
         if test and not _spans(node, beside):
-            tests.append(test)
-        answers |= {"one rank" if _ONE_RANK.search(test) else "some" for test in tests}
-        answers -= answers if isinstance(node, _FUNCTIONS) else {"some"} if isinstance(node, _LOOPS) else set()
-    return "one rank" if "one rank" in answers else "some" if answers else "none"
+            tests.append((test, "some"))
+        answers |= {_of_one_rank(test) or otherwise for test, otherwise in tests}
+        answers -= answers if isinstance(node, _FUNCTIONS) else _PER_ROUND if isinstance(node, _LOOPS) else set()
+    return next((one for one in _MOST_TELLING if one in answers), "none")
 
 
 def loop_variables(file: str, lines: Iterable[int], before_s: float | None) -> tuple[list[str], bool]:
@@ -130,13 +135,40 @@ def _holds(block: list[Any], line: int) -> bool:
     return any(_spans(one, line) for one in block)
 
 
+def _of_one_rank(test: str) -> Literal["one rank", "all but one"] | None:
+    """Return whether a condition, as `ast.unparse` writes it, can hold on one rank only, or fails on one rank only."""
+    try:
+        expression = ast.parse(test, mode="eval").body
+    except SyntaxError:  # The pattern of a `case`.
+        return None
+    results: dict[Literal["one rank", "all but one"], bool] = {"one rank": True, "all but one": False}
+    return next((name for name, holds in results.items() if _one_rank(expression, holds=holds)), None)
+
+
+def _one_rank(test: ast.expr, *, holds: bool) -> bool:
+    """Whether one rank at most can have this result of the test."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return _one_rank(test.operand, holds=not holds)
+    if isinstance(test, ast.BoolOp):
+        results = [_one_rank(value, holds=holds) for value in test.values]
+        return any(results) if isinstance(test.op, ast.And) is holds else all(results)
+    text = ast.unparse(test)
+    if isinstance(test, ast.Compare):
+        return holds is not isinstance(test.ops[0], ast.NotEq | ast.NotIn) and bool(_ONE_RANK.search(text))
+    # A rank as a number is true on all ranks but rank 0.
+    named = bool(_ONE_RANK.search(text))
+    return named if holds else not named and bool(_ONE_RANK.search(f"not {text}"))
+
+
 def _blocks(node: Any) -> list[tuple[str, list[Any]]]:
     """Return the blocks of a statement, each with the condition under which it runs; "" = none."""
     if isinstance(node, ast.Match):
-        cases = [(one, f"{ast.unparse(node.subject)} == {ast.unparse(one.pattern)}") for one in node.cases]
+        texts = [(one, ast.unparse(node.subject), ast.unparse(one.pattern)) for one in node.cases]
+        cases = [(one, f"{subject} {'!=' if text == '_' else '=='} {text}") for one, subject, text in texts]
         return [(f"{test} and {ast.unparse(one.guard)}" if one.guard else test, one.body) for one, test in cases]
-    test = ast.unparse(node.test) if isinstance(node, ast.If) else "except" * isinstance(node, ast.ExceptHandler)
-    return [(test, getattr(node, name, [])) for name in ("body", "orelse", "handlers", "finalbody")]
+    test = ast.unparse(node.test) if isinstance(node, ast.If) else "error" * isinstance(node, ast.ExceptHandler)
+    tests = {"orelse": f"not ({test})" if test else ""}
+    return [(tests.get(name, test), getattr(node, name, [])) for name in ("body", "orelse", "handlers", "finalbody")]
 
 
 def _innermost(root: ast.AST, kinds: tuple[type[ast.AST], ...], lines: list[int]) -> ast.AST | None:

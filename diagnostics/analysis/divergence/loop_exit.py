@@ -95,6 +95,13 @@ def in_branch(call: Call, other: Call) -> bool:
     return any(source_text.condition(at, call.created_s, line) != "none" for way in ways for at in way[level:])
 
 
+def may_be_skipped(call: Call, other: Call) -> bool:
+    """Whether such a condition makes a rank skip the call, so that this rank rather than the others may be at fault."""
+    ways, level, line = _ways(call, other)
+    found = {source_text.condition(at, call.created_s, line) for way in ways for at in way[level:]}
+    return bool(found & {"unless", "all but one"})
+
+
 def for_one_rank(call: Call, other: Call, *, again: bool = False) -> bool:
     """Whether such a condition selects one rank; with `again`, a loop must also reach the call repeatedly."""
     (ways, level, line), when_s = _ways(call, other), call.created_s

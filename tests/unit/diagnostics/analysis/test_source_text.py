@@ -107,7 +107,7 @@ def test_a_branch_within_the_innermost_loop(program: str, line: int, condition: 
     [
         "rank == 0", "not rank", "dist.get_rank() == 0", "0 == self.global_rank", "args.local_rank in [-1, 0]",
         "accelerator.is_main_process", "trainer.is_world_process_zero()", "fabric.is_global_zero and step",
-        "int(os.environ['RANK']) == 0", "self.dp_rank != 0",
+        "int(os.environ['RANK']) == 0", "not self.dp_rank != 0", "step == 5 and rank == 1", "not (step or rank != 1)",
     ],
 )  # fmt: skip
 def test_a_condition_on_one_rank(tmp_path: Path, test: str) -> None:
@@ -116,15 +116,25 @@ def test_a_condition_on_one_rank(tmp_path: Path, test: str) -> None:
     assert source_text.condition(Frame(str(path), 4, "f"), 1e12) == "one rank"
     assert source_text.condition(Frame(str(path), 5, "f"), 1e12) == "none"
     path = tmp_path / "skips.py"
-    path.write_text(f"def f():\n    if {test}:\n        return\n    g()\n")
-    assert source_text.condition(Frame(str(path), 4, "f"), 1e12) == "one rank"
+    path.write_text(
+        f"def f():\n    if {test}:\n        return\n    g()\n"
+        f"def h():\n    if not ({test}):\n        return\n    g()\n"
+        f"def i():\n    if {test}:\n        g()\n    else:\n        g()\n"
+    )
+    conditions = {line: source_text.condition(Frame(str(path), line, "f"), 1e12) for line in (4, 8, 11, 13)}
+    assert conditions == {4: "all but one", 8: "one rank", 11: "one rank", 13: "all but one"}
 
 
-@pytest.mark.parametrize("test", ["world_size == 1", "step == 0", "lora_rank == 8", "rank in members", "rank < last"])
+@pytest.mark.parametrize(
+    "test", ["world_size == 1", "step == 0", "lora_rank == 8", "rank in members", "rank < last", "step or rank == 0"]
+)
 def test_a_condition_on_anything_else(tmp_path: Path, test: str) -> None:
     path = tmp_path / "job.py"
     path.write_text(f"def f():\n    if {test}:\n        g()\n")
     assert source_text.condition(Frame(str(path), 3, "f"), 1e12) == "some"
+    path = tmp_path / "skips.py"
+    path.write_text(f"for _ in range(3):\n    if not ({test}):\n        continue\n    g()\n")
+    assert source_text.condition(Frame(str(path), 4, "<module>"), 1e12) == "unless"
 
 
 def test_the_cases_of_a_match_are_branches(tmp_path: Path) -> None:

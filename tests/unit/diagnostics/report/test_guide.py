@@ -36,8 +36,7 @@ def example() -> Report:
             remedies=(
                 Remedy(
                     "code",
-                    "remove the condition around /job/train.py:9, so that all ranks call broadcast [1] int64 root 1 "
-                    "or none",
+                    "make /job/train.py:9 unconditional, so that all ranks call broadcast [1] int64 root 1 or none",
                     "a collective that only some ranks reach leaves the others waiting",
                 ),
             ),

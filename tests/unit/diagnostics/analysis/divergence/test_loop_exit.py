@@ -152,7 +152,7 @@ def test_without_text_of_that_time_both_are_offered(tmp_path: Path, text: str, a
     ]
     for one in found:
         assert one.confidence < 0.5 and "the calls do not show which" in one.summary
-        assert sorted(remedy.change.split()[0] for remedy in one.remedies) == ["let", "remove"]
+        assert sorted(remedy.change.split()[0] for remedy in one.remedies) == ["let", "make"]
 
 
 def test_a_function_that_calls_the_one_with_the_loop_is_behind_it(tmp_path: Path) -> None:

@@ -88,3 +88,58 @@ def test_the_text_tells_why_two_lines_differ(
 def test_two_lines_alone_leave_it_open(tmp_path: Path, calls: list[str], errors: list[str], age_s: float) -> None:
     report = of(tmp_path, calls, errors, age_s)
     assert report.outcome != "healthy" and not report.root_causes
+
+
+SKIPS = {
+    "early return": "def log(step):\n    if {test}:\n        return\n    dist.all_reduce(a)\n"
+    "for step in range(9):\n    log(step)\ndist.barrier()\n",
+    "continue": "for step in range(9):\n    dist.barrier()\n    if {test}:\n        continue\n    dist.all_reduce(a)\n",
+}
+"""Programs of two ranks: one waits in `all_reduce`, the other, which skipped it, in `barrier`."""
+
+
+def two_ranks(folder: Path, program: str) -> Report:
+    """Diagnose a log in which rank 0 gave up in the last `all_reduce` of a program and rank 1 in its `barrier`."""
+    path, lines = folder / "train.py", program.splitlines()
+    path.write_text(program)
+    os.utime(path, (1e9, 1e9))
+    log = ""
+    for rank, call in enumerate(("all_reduce", "barrier")):
+        line = next(number for number, text in enumerate(lines, 1) if call in text)
+        frames = [(path, line, "<module>")]
+        if lines[0].startswith("def log") and call == "all_reduce":
+            frames = [(path, next(n for n, text in enumerate(lines, 1) if "    log(" in text), "<module>")]
+            frames += [(path, line, "log")]
+        frames += [(Path("/opt/site-packages/torch/distributed/distributed_c10d.py"), 5356, call)]
+        stack = [f'  File "{file}", line {number}, in {name}' for file, number, name in frames]
+        log += "".join(f"[rank{rank}]: {text}\n" for text in ["Traceback (most recent call last):", *stack, TIMED_OUT])
+    (folder / "job.log").write_text(log)
+    return diagnose(folder / "job.log")
+
+
+@pytest.mark.parametrize("test", ["step == 5 and rank == 1", "rank == 1", "loss > 3", "not is_main_process"])
+@pytest.mark.parametrize("skip", SKIPS)
+def test_the_rank_that_skipped_a_call_may_be_at_fault(tmp_path: Path, skip: str, test: str) -> None:
+    report = two_ranks(tmp_path, SKIPS[skip].replace("{test}", test))
+    if test == "not is_main_process":  # Only one rank reaches the call.
+        assert [(root.cause, root.ranks) for root in report.root_causes] == [("hang.conditional_collective", (0,))]
+    else:
+        assert not report.root_causes
+        assert "hang.conditional_collective" in {one.cause for one in report.suspicions}
+
+
+@pytest.mark.parametrize(
+    ("body", "cause"),
+    [
+        ("    if rank == 0:\n        dist.all_reduce(a)\n", "hang.conditional_collective"),
+        ("    if rank != 1:\n        dist.all_reduce(a)\n", None),
+        (
+            "    if loss > 3:\n        dist.all_reduce(a)\n    else:\n        dist.barrier()\n",
+            "hang.collective_mismatch",
+        ),
+    ],
+)
+def test_branches_of_two_ranks(tmp_path: Path, body: str, cause: str | None) -> None:
+    end = "" if "barrier" in body else "    dist.barrier()\n"
+    report = two_ranks(tmp_path, f"for step in range(9):\n{body}{end}")
+    assert [root.cause for root in report.root_causes] == ([cause] if cause else [])
