@@ -25,8 +25,8 @@ def prepare() -> None:
         import_module("diagnostics.causes.registry").collect()
 
 
-def explanation(paths: RunPaths, terminal: bool) -> str:
-    """Return the diagnosis of a folder as text, which is empty if no cause was found."""
+def explanation(paths: RunPaths, terminal: bool, *, always: bool = False) -> str:
+    """Return the diagnosis of a folder as text, which is empty if no cause was found, unless `always` is set."""
     texts: list[str] = []
 
     def run() -> None:
@@ -37,7 +37,7 @@ def explanation(paths: RunPaths, terminal: bool) -> str:
 
         with suppress(DiagnosticsError):  # No evidence.
             report = diagnose(paths.root)
-            if report.root_causes:
+            if report.root_causes or always:
                 columns = shutil.get_terminal_size().columns if terminal else None
                 texts.append(render(document(report, brief=True), columns=columns, colour=terminal))
 

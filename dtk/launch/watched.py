@@ -142,11 +142,11 @@ def _ended(command: Command, paths: RunPaths) -> int:
                 _show(explanation(paths, sys.stderr.isatty()))
             say(f"stopped; {command_line('diagnose', typed(paths.root))} shows where the ranks were")
     elif code:
-        if text := explanation(paths, sys.stderr.isatty()):
-            _show(text)
-        elif not paths.heartbeat(0).parent.is_dir():
+        had_ranks = paths.heartbeat(0).parent.is_dir()
+        _show(text := explanation(paths, sys.stderr.isatty(), always=had_ranks))
+        if not had_ranks and not text:
             say(f"the command failed with exit code {code} before any process group was made")
-        else:
+        elif had_ranks:
             say(f"the command failed with exit code {code}; for what was recorded: {_more(paths)}")
     # The exit code here tells nothing about ranks on other nodes.
     elif not _differed(paths) and {beat.host for beat in _beats(paths)} <= {socket.gethostname()}:

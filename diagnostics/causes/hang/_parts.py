@@ -14,14 +14,20 @@ from diagnostics.causes.declared import Texts
 from diagnostics.contract.findings import EvidenceItem, Facts, Finding, Group, Text, Where, worded
 from diagnostics.contract.formatting import Phrase, region_text
 from diagnostics.evidence.calls import Call, GroupKey
-from diagnostics.evidence.model import Frame, LogFact
+from diagnostics.evidence.model import Evidence, Frame, LogFact
+from diagnostics.evidence.readers.start import watched
 
 _FILES_SHOWN = 6  # Maximum number of dumps that a finding cites.
 says = Texts(__file__).phrase
 """Returns what a rank does, or what its record shows, from a row of the YAML file next to this module."""
-RECORD = says("record")  # How to record the calls of all ranks.
+RECORD, _WATCHED = says("record"), says("watched")  # How to record the calls of all ranks.
 ASSUMED_CONFIDENCE = 0.65
 """Maximum confidence of a finding that assumes that ranks without a dump are not in a group of unknown membership."""
+
+
+def recording(evidence: Evidence, how: Phrase = RECORD) -> Phrase:
+    """Return how to record what is missing; ranks that were under `dtk watch` only have to wait until it looks."""
+    return _WATCHED if watched(evidence) else how
 
 
 def where(rank: int | None, place: Call | Frame | None, does: str | Phrase | None = None) -> tuple[Where, ...]:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.analysis.stall.last_seen import LastSeen
 from diagnostics.causes.declared import Texts
-from diagnostics.causes.hang._parts import RECORD, after, last_places
+from diagnostics.causes.hang._parts import RECORD, after, last_places, recording
 from diagnostics.contract.findings import Finding
 from diagnostics.contract.formatting import Phrase
 
@@ -31,10 +31,12 @@ def unconfirmed(
     may have this cause. `otherwise` decides before the rules that apply to all causes.
     """
     job, positions = stall.job, stall.job.survey.positions
+    if missing is RECORD or missing is UNRECORDED:
+        missing = recording(job.evidence, RECORD if missing is RECORD else UNRECORDED)
     if answer := undecidable(stall, missing, silent=silent, vanished=vanished):
         return answer
     if not job.survey.ranks:
-        return left_open(TEXTS.phrase("no_dump"), RECORD)
+        return left_open(TEXTS.phrase("no_dump"), recording(job.evidence))
     if not positions and not job.any_calls():
         text = TEXTS.phrase("no_collective", dumps=len(job.survey.ranks))
         return left_open(text, UNRECORDED if missing is RECORD else missing)

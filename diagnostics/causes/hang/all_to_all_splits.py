@@ -17,7 +17,7 @@ def decide(calls: Pairs) -> Finding:
         checked = sum(bool(record.splits) for records in calls.records.values() for record in records)
         if len(calls.records) > 1:
             return _TEXTS.ruled_out(count=checked)
-        return _TEXTS.undecided(missing=_parts.RECORD)
+        return _TEXTS.undecided(missing=_parts.recording(calls.evidence))
     first, call = case.misfits[0], case.misfits[0].calls[1]
     row = "tie" if {first.sender, first.receiver} <= set(case.culprits) else "usual"
     at = f" ({file_name(call.file)}:{call.line})" if call.file else ""

@@ -57,12 +57,13 @@ def decide(stall: Stall) -> list[Finding]:
 
 def _otherwise(stall: Stall, waits: bool) -> Finding | None:
     """Return undecided if gloo may not have recorded the send or receive that a rank waits in; otherwise None."""
+    missing = _parts.recording(stall.job.evidence, UNRECORDED)
     unseen = [rank for rank in sorted(stall.job.survey.ranks) if stall.job.may_be_unrecorded(rank)]
-    if not waits and unseen:
-        return left_open(_TEXTS.phrase("maybe", who=unseen), UNRECORDED)
+    if not waits and unseen and not stall.job.behind():
+        return left_open(_TEXTS.phrase("maybe", who=unseen), missing)
     if not waits or not any(stall.job.may_be_unrecorded(rank) for rank in stall.unclear):
         return None
-    return left_open(_TEXTS.phrase("maybe_unclear", who=stall.unclear), UNRECORDED)
+    return left_open(_TEXTS.phrase("maybe_unclear", who=stall.unclear), missing)
 
 
 def finding(stall: Stall, case: PointToPoint, facts: Facts) -> Finding:

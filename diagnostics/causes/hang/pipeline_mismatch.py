@@ -34,7 +34,7 @@ def decide(stall: Stall) -> Finding:
             return _TEXTS.ruled_out("fit")
         if calls.records and not any(record.is_p2p for records in calls.records.values() for record in records):
             return _TEXTS.ruled_out("no_message")
-        return _TEXTS.undecided(missing=_parts.RECORD)
+        return _TEXTS.undecided(missing=_parts.recording(calls.evidence))
     assert layout is not None
     first, what = case.misfits[0], "sizes" if case.shapes else "counts"
     stages = [(layout.place(rank)["pp"], rank) for rank in (first.sender, first.receiver)]

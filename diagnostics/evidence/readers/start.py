@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from diagnostics.evidence.limits import Limits, small_json
-from diagnostics.evidence.model import Frame, LogFact
+from diagnostics.evidence.model import Evidence, Frame, LogFact
 from diagnostics.evidence.reader import Contents, Reader
 from diagnostics.evidence.values import MOST_RANKS, Rank, Time
 
@@ -52,6 +52,11 @@ def read(path: Path, file: str, limits: Limits) -> LogFact:
     fields = {name: getattr(start, name) for name in ("state", "pid", "since_s", "alive_s", "worked_s")}
     fields |= {"nranks": start.world_size, "host": str(start.host), "frames": frames}
     return LogFact(KIND, start.rank, file, 0, f"rank {start.rank} is {_TEXTS[start.state]}", fields, start.alive_s)
+
+
+def watched(evidence: Evidence) -> bool:
+    """Return whether the files are those of a job under `dtk watch`, which alone records how the ranks start."""
+    return evidence.run is None and any(fact.kind == KIND for fact in evidence.facts)
 
 
 READER = Reader(

@@ -44,6 +44,18 @@ def test_a_command_that_fails_keeps_its_exit_code(folder: Path, capfd: pytest.Ca
     assert not RunPaths(folder).finished.exists()
 
 
+def test_a_command_with_ranks_that_fails_gets_its_outcome_although_no_cause_is_found(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    beat = RunPaths(folder).heartbeat(0)
+    beat.parent.mkdir(parents=True)
+    assert (
+        watch("echo 'RuntimeError: Timed out waiting 15000ms for recv operation to complete' >&2; exit 3", folder) == 3
+    )
+    error = capfd.readouterr().err
+    assert "\nUNDECIDED: " in error and "the command failed with exit code 3; for what was recorded" in error
+
+
 def test_what_the_user_set_is_kept_and_named(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,7 +8,7 @@ from diagnostics.analysis.stall.late import late_hosts
 from diagnostics.causes.hang._parts import RECORD
 from diagnostics.causes.hang._unconfirmed import UNRECORDED, ending_unknown, left_open, unconfirmed
 from diagnostics.contract.findings import Finding, text_of
-from tests.unit.diagnostics.analysis.calls import call, job, waiting
+from tests.unit.diagnostics.analysis.calls import call, fact, job, waiting
 
 DONE = {rank: [call(1), call(2)] for rank in range(2)}
 STUCK = {rank: waiting(3) for rank in range(2)}
@@ -32,6 +32,12 @@ def test_calls_that_completed_rule_it_out() -> None:
 def test_completed_calls_of_unequal_numbers_rule_nothing_out() -> None:
     finding = unconfirmed(Stall(job({0: [call(1), call(2)], 1: [call(1)]}, 2)))
     assert finding.status == "undecided" and text_of(finding).summary.startswith("Rank 1 made fewer calls")
+
+
+def test_ranks_that_were_watched_are_not_to_be_watched_again() -> None:
+    started = [fact("start", 0)]
+    missing = text_of(unconfirmed(Stall(job({0: waiting(3), 1: waiting(3)}, 2, facts=started)))).missing
+    assert "raise the job's own timeout" in missing and "run dtk watch" not in missing
 
 
 def test_ranks_that_wait_leave_it_open_until_another_cause_is_known() -> None:
