@@ -59,11 +59,11 @@ def _at_loss(stall: Stall) -> Finding | None:
         sizes = _LOSS["sizes"].search(end.message) if end.kind == "raised" else None
         if sizes is not None and any(_LOSS["frames"].search(f"{at.file}:{at.function}") for at in end.frames):
             others = {other for other, ended in stall.job.endings.items() if ended.victim}
-            output, target = (int(size) for size in sizes.groups() if size)
+            first, second = (int(size) for size in sizes.groups() if size)
             return Finding(
                 status="confirmed",
-                facts=_TEXTS.facts("loss", rank=rank, output=output, target=target),
-                confidence=0.85,
+                facts=_TEXTS.facts("loss", rank=rank, first=first, second=second),
+                confidence=_parts.ASSUMED_CONFIDENCE,  # A loss with a mistake of its own raises the same.
                 victims=tuple(sorted({rank, *others})),
                 where=_parts.where(rank, own_line(end.frames), end.what),
                 evidence=(EvidenceItem(end.record.kind, end.record.file, end.what, end.record.line),),
