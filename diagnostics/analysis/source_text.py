@@ -166,7 +166,9 @@ def _blocks(node: Any) -> list[tuple[str, list[Any]]]:
         texts = [(one, ast.unparse(node.subject), ast.unparse(one.pattern)) for one in node.cases]
         cases = [(one, f"{subject} {'!=' if text == '_' else '=='} {text}") for one, subject, text in texts]
         return [(f"{test} and {ast.unparse(one.guard)}" if one.guard else test, one.body) for one, test in cases]
-    test = ast.unparse(node.test) if isinstance(node, ast.If) else "error" * isinstance(node, ast.ExceptHandler)
+    test = ast.unparse(node.test) if isinstance(node, ast.If) else ""
+    if isinstance(node, ast.ExceptHandler):
+        test = "error"  # Entered by some ranks; its own expression names types of exceptions.
     tests = {"orelse": f"not ({test})" if test else ""}
     return [(tests.get(name, test), getattr(node, name, [])) for name in ("body", "orelse", "handlers", "finalbody")]
 

@@ -218,14 +218,6 @@ def standing(evidence: Evidence) -> Standing | None:
     waits = _named([wait for group in groups for wait in _waits(evidence, group)])
     unplaced = _without_position(evidence, victims)
     waits += unplaced if any(wait.site for wait in unplaced) else seen_waits or unplaced
-    # A job has at least as many ranks as any of its groups.
-    sizes = (wait.members or 0 for wait in waits if wait.group in ("default_pg", ""))
-    world = evidence.world_size or max(sizes, default=0)
-    spoke = {fact.rank for fact in evidence.facts} | {error.rank for error in evidence.errors}
-    spoke = spoke.union(*(group.waits for group in groups), *(group.counters for group in groups))
-    highest = max((rank for rank in spoke if rank is not None), default=-1)
-    # If the size is unknown, most ranks up to the highest must have lines: the log of one node has those of few.
-    world = world or (highest + 1 if 2 * len(spoke - {None}) > highest + 1 else 0)
     connects = [fact for fact in evidence.facts if fact.kind == "nccl_connect"]
     stuck = {fact.rank: fact.fields.get("stuck_s") for fact in evidence.facts if fact.kind == "monitor_stuck"}
     late = [set(fact.fields["ranks"]) for fact in evidence.facts if fact.kind in ("monitored_barrier", "missing_ranks")]
@@ -237,7 +229,7 @@ def standing(evidence: Evidence) -> Standing | None:
         waits=tuple(sorted(waits, key=lambda wait: (-len(wait.ranks), wait.seq or 0))),
         outside=outside,
         others=tuple(one for group in groups for one in _others(group)),
-        silent=tuple(rank for rank in range(world) if rank not in spoke),
+        silent=_silent(evidence, groups, waits),
         aborted=tuple(sorted(aborted)) if not waits else (),
         failed_silently=tuple(sorted(silent)) if not waits else (),
         kinds=kinds,
@@ -261,6 +253,19 @@ def standing(evidence: Evidence) -> Standing | None:
         work=next((fact for fact in evidence.facts if fact.kind in ("host_work", "host_progress")), None),
         results=frozenset(str(fact.fields["result"]) for fact in gave_up if fact.kind == "nccl_result"),
     )
+
+
+def _silent(evidence: Evidence, groups: Sequence[GroupLog], waits: Sequence[Waiting]) -> tuple[int, ...]:
+    """Return the ranks of the job that left no line."""
+    # A job has at least as many ranks as any of its groups.
+    sizes = (wait.members or 0 for wait in waits if wait.group in ("default_pg", ""))
+    world = evidence.world_size or max(sizes, default=0)
+    spoke = {fact.rank for fact in evidence.facts} | {error.rank for error in evidence.errors}
+    spoke = spoke.union(*(group.waits for group in groups), *(group.counters for group in groups))
+    highest = max((rank for rank in spoke if rank is not None), default=-1)
+    # If the size is unknown, most ranks up to the highest must have lines: the log of one node has those of few.
+    world = world or (highest + 1 if 2 * len(spoke - {None}) > highest + 1 else 0)
+    return tuple(rank for rank in range(world) if rank not in spoke)
 
 
 def _observed(
