@@ -17,6 +17,8 @@ class FlatParts(Replicated):
 
     bucket: Buffer | None = None
     """Bucket in which gradients travel, from the first of a backward to the last; stage 3 keeps it."""
+    bucket_elements: int = 0
+    """Size of the bucket, read once: the strategy takes it from the user's file."""
     filled: int = 0
     """Elements in the bucket."""
     own_gradients: Buffer | None = None
@@ -31,6 +33,7 @@ class FlatParts(Replicated):
         """Allocate parameters in the compute dtype, full or sharded, and the float32 shard with its optimizer state."""
         strategy, shapes = self.config.strategy, self.shape.shapes
         whole, own = self.shape.parameters, self._own
+        self.bucket_elements = strategy.bucket_elements(whole)
         self.ledger.change("parameters", self._item_bytes * (own if strategy.stage == 3 else whole))
         before = self.ledger.in_use.copy()
         self.ledger.change("optimizer states", MASTER_BYTES * own)
@@ -103,10 +106,10 @@ class FlatParts(Replicated):
     def _collect(self, gradient: Buffer) -> None:
         """Copy a gradient into the bucket, which is reduced first if it has no room."""
         elements = gradient.size_bytes // self._item_bytes
-        if self.filled and self.filled + elements > self._bucket_elements:
+        if self.filled and self.filled + elements > self.bucket_elements:
             self._reduce()
         self.filled += elements
-        if self.filled > self._bucket_elements:  # It has no room in an empty one either, and is reduced alone.
+        if self.filled > self.bucket_elements:  # It has no room in an empty one either, and is reduced alone.
             self._reduce()
         gradient.drop()
 
@@ -125,7 +128,7 @@ class FlatParts(Replicated):
     def _open_bucket(self) -> None:
         if self.bucket is None:
             copies = 2 if self.config.strategy.doubles_bucket else 1
-            self.bucket = self.ledger.allocate("buckets", copies * self._item_bytes * self._bucket_elements)
+            self.bucket = self.ledger.allocate("buckets", copies * self._item_bytes * self.bucket_elements)
 
     def _gather(self, way: int, parameters: Iterable[int]) -> None:
         """Hold what stage 3 holds while these parameters' modules begin, and then while they run."""
@@ -147,10 +150,6 @@ class FlatParts(Replicated):
     @property
     def _own(self) -> int:
         return -(-self.shape.parameters // self.mesh.dp_size)
-
-    @property
-    def _bucket_elements(self) -> int:
-        return int(self.config.strategy.bucket_elements(self.shape.parameters))
 
     @property
     def _item_bytes(self) -> int:
