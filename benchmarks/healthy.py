@@ -24,21 +24,23 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import forked  # noqa: E402
 from benchmarks.kills import JOB, dtk, runs  # noqa: E402
 from diagnostics.diagnose import diagnose  # noqa: E402
+from diagnostics.tree.outcome import account_of  # noqa: E402
 
 STRATEGIES = ("ddp", "fsdp", "zero1", "zero2", "zero3")
 
 
-def start(number: int, folder: Path) -> "subprocess.Popen[bytes]":
+def start(number: int, folder: Path, traces: bool) -> "subprocess.Popen[bytes]":
     """Start one job in a folder of its own."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     chosen = STRATEGIES[number % len(STRATEGIES)]
     steps = [f"train.steps={6 + number % 7}", "train.evaluate_every=3", f"checkpoint.every={2 + number % 4}"]
+    steps += ["record=full"] * traces
     return dtk(folder, "run", *JOB, *steps, f"strategy={chosen}")
 
 
-def judged(code: int, folder: Path) -> dict[str, str]:
-    """Return what is wrong with a job that ended (empty when all is well), and what a diagnosis says."""
+def judged(code: int, folder: Path) -> dict[str, Any]:
+    """Return what is wrong with a job that ended (empty if nothing), its diagnosis, and shares of its steps."""
     made = runs(folder)
     if code or len(made) != 1:
         return {"wrong": f"exit code {code}, {len(made)} runs", "diagnosis": ""}
@@ -47,7 +49,12 @@ def judged(code: int, folder: Path) -> dict[str, str]:
     report = diagnose(made[0])
     causes = [finding.cause for finding in report.root_causes]
     right = (state, alarms) == ("finished", [])
-    return {"wrong": "" if right else f"{state}, {alarms}", "diagnosis": f"{report.outcome} {' '.join(causes)}".strip()}
+    account = account_of(report.measures)
+    return {
+        "wrong": "" if right else f"{state}, {alarms}",
+        "diagnosis": f"{report.outcome} {' '.join(causes)}".strip(),
+        **({"waiting": account.waiting, "pauses": account.pauses, "exposed": account.exposed} if account else {}),
+    }
 
 
 def main() -> int:
@@ -56,6 +63,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--at-once", type=int, default=4)
     parser.add_argument("--busy", type=int, default=0)
+    parser.add_argument("--traces", action="store_true", help="record traces: how much of a step the ranks wait")
     parser.add_argument("--seconds", type=float, default=1e9, help="start none after so long; a later call continues")
     parser.add_argument("--folder", type=Path, default=Path("healthy"))
     chosen = parser.parse_args()
@@ -73,7 +81,7 @@ def main() -> int:
         while going or (waiting and time.monotonic() < ends_s):
             while waiting and len(going) < chosen.at_once and time.monotonic() < ends_s:
                 number = waiting.pop(0)
-                going[number] = start(number, folder / str(number)), time.monotonic()
+                going[number] = start(number, folder / str(number), chosen.traces), time.monotonic()
             time.sleep(0.5)
             for number, (process, began_s) in [*going.items()]:
                 if (code := process.poll()) is None:
@@ -93,6 +101,11 @@ def main() -> int:
     loads = sorted(entry["load"] for entry in done) or [0.0]
     wrong = sum(bool(entry["wrong"]) for entry in done)
     print(f"{len(done)} runs, {wrong} wrong; load {loads[0]} to {loads[-1]}, median {loads[len(loads) // 2]}")
+    for name in ("waiting", "pauses", "exposed"):
+        shares = sorted(entry[name] for entry in done if entry.get(name) is not None)
+        if shares:
+            at = [shares[min(len(shares) - 1, int(part * len(shares)))] for part in (0.5, 0.9, 0.95, 1.0)]
+            print(f"{name}, share of a step (median, 90 %, 95 %, most): {', '.join(f'{one:.1%}' for one in at)}")
     print(f"diagnoses: {dict(Counter(entry['diagnosis'] for entry in done))}")
     return 1 if wrong else 0
 

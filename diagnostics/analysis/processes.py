@@ -19,10 +19,7 @@ def usable_cores() -> int:
 def spread(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[Result]:
     """Yield `work(item)` for each item in order. If the pool of processes fails, this process does the rest.
 
-    Args:
-        work: a function of a module; its argument and its result can be pickled.
-        items: one for each call.
-        workers: number of processes to start; fewer than two = none.
+    `work` is a function of a module; its argument and its result can be pickled. Fewer than two workers start none.
     """
     done, workers = 0, min(workers, len(items))
     if workers > 1:

@@ -34,9 +34,7 @@ _open: list[tuple[float, int]] = []
 def budget(limits: Limits, size_bytes: int) -> Iterator[None]:
     """Limit time and memory of the block. Only in the main thread, and if the system has timers of processor time.
 
-    Args:
-        limits: the part independent of the size.
-        size_bytes: size of the evidence on disk; evidence created in memory (0) is trusted.
+    Evidence created in memory (0 bytes) is trusted.
 
     Raises:
         OverBudgetError: in the block, from any line of Python.

@@ -277,12 +277,7 @@ def ends_a_rank(error: RankError) -> bool:
 
 
 def of_error(error: RankError, rank: int) -> Ending:
-    """Convert an error record to an ending.
-
-    Args:
-        error: satisfies `ends_a_rank`.
-        rank: the assumed rank, or `UNNAMED`.
-    """
+    """Convert an error that satisfies `ends_a_rank` to an ending of the assumed rank, or of `UNNAMED`."""
     signal, code, line = error.signal, error.exit_code, ""
     if error.type:
         kind = kind_of_exception(error.type, error.message, error.frames)

@@ -41,12 +41,7 @@ MAX_FOREIGN_PICKLE_BYTES = 16 << 20
 
 
 def gather(path: Path, limits: Limits, progress: Callable[[str], None] | None = None) -> Evidence:
-    """Read all evidence below a path.
-
-    Args:
-        path: dtk's run folder, any other folder, or one file.
-        limits: limits for untrusted files.
-        progress: called with the findings so far, twice a second after the first two seconds.
+    """Read all evidence below a path; `progress` is called twice a second after the first two seconds.
 
     Raises:
         DiagnosticsError: the path does not exist, or has no usable evidence.

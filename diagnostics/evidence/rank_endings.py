@@ -120,12 +120,7 @@ def after_timeout(evidence: Evidence, endings: Mapping[int, Ending]) -> dict[int
 
 
 def settle_exit_codes(endings: dict[int, Ending], others: bool) -> dict[int, Ending]:
-    """Treat a single rank's exit code of 1 as its own error; if other ranks wait, it may be that of a victim.
-
-    Args:
-        endings: of the ranks about which anything is known.
-        others: whether anything shows that other ranks wait.
-    """
+    """Treat a single rank's exit code of 1 as its own error; if `others` wait, it may be that of a victim."""
     if others or len(endings) != 1:
         return endings
     return {rank: replace(end, kind="raised") if end.kind == "failed" else end for rank, end in endings.items()}

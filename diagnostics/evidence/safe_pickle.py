@@ -219,13 +219,9 @@ _Built = TypeVar("_Built")
 
 
 def load_plain(path: Path, limits: Limits, build: Callable[[dict[str, Any]], _Built], what: str) -> _Built:
-    """Decode a pickle or JSON file that contains a dict, and return `build(dict)`.
+    """Decode a pickle, or JSON if it begins with a brace, that contains a dict, and return `build(dict)`.
 
-    Args:
-        path: plain or gzip; JSON if it begins with a brace.
-        limits: on untrusted files.
-        build: takes the dict, whose values may be of any type; errors that it raises for them count as damage.
-        what: kind of the file, for messages.
+    Values of the dict may be of any type; errors that `build` raises for them count as damage.
 
     Raises:
         OSError: the file cannot be read.

@@ -43,8 +43,7 @@ def suspended(pid: int, manifest: Mapping[str, Any]) -> bool:
 def still_runs(manifest: Mapping[str, Any]) -> bool | None:
     """Return whether the process that wrote a manifest is alive; None if that cannot be determined here.
 
-    Args:
-        manifest: content of manifest.json; one without `pid_start` is trusted by its `pid` alone.
+    A manifest without `pid_start` is trusted by its `pid` alone.
     """
     pid, began = manifest.get("pid"), manifest.get("pid_start")
     from socket import gethostname  # Imported here, as few commands look for processes.

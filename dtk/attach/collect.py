@@ -17,8 +17,9 @@ from diagnostics.contract.artifacts import SCHEMA_VERSION, write_json
 from diagnostics.contract.files import read_record
 from diagnostics.contract.formatting import ranks_spoken
 from diagnostics.evidence.readers.process import Moment
-from dtk.attach import processes, stacks
+from dtk.attach import processes, servers, stacks
 from dtk.attach.processes import Job, RankProcess
+from dtk.attach.servers import Answers
 from dtk.attach.stacks import Manner
 
 AT_ONCE = 8  # Number of processes inspected in parallel; each uses one core.
@@ -89,12 +90,14 @@ def collect(
     for rank in missing:
         _record(folder, peer, rank, Moment(time.time()), code)
     lacks = [f"no process of {ranks_spoken(tuple(missing))} is left on this host"] if missing else []
-    unseen = {rank: seen.problem for rank, seen in watched.items() if seen.problem and not seen.dumps}
-    if program is None:
+    flight, answers = _flight(folder, ranks), servers.answers(ranks)
+    _answers(folder, min(watched), answers, {rank for rank, seen in watched.items() if seen.dumps})
+    unseen = {rank: seen.problem for rank, seen in watched.items() if not seen.dumps and rank not in answers.stacks}
+    if program is None and unseen:
         lacks.append("no stacks, only what /proc shows: py-spy is not installed. To install it: pip install py-spy")
-    elif unseen:
-        lacks.append(f"no stacks of {ranks_spoken(tuple(unseen))}: {stacks.rights(next(iter(unseen.values())))}")
-    return [*lacks, *_devices(folder, min(watched)), *_flight(folder, ranks)]
+    elif problems := {rank: problem for rank, problem in unseen.items() if problem}:
+        lacks.append(f"no stacks of {ranks_spoken(tuple(problems))}: {stacks.rights(next(iter(problems.values())))}")
+    return [*lacks, *_devices(folder, min(watched)), *flight, *answers.lacks]
 
 
 def _record(
@@ -157,6 +160,18 @@ def _flight(folder: Path, ranks: Job) -> list[str]:
                     del awaited[rank]
     late = f"the flight recorder of {ranks_spoken(tuple(awaited))} wrote no dump within {FLIGHT_S:g} s"
     return [late] if awaited else []
+
+
+def _answers(folder: Path, first_rank: int, answers: Answers, seen: set[int]) -> None:
+    """Write what the job's own servers answered, unless there are stacks of the rank, or a dump, which has frames."""
+    shown = [text for rank, text in sorted(answers.stacks.items()) if rank not in seen]
+    if shown:
+        _file(folder, "stacks/debug_server.txt").write_text("".join(shown), encoding="utf-8")
+    for rank, dumped in answers.flight.items():
+        if not (file := _file(folder, f"flight/rank_{rank:05d}.pickle")).exists():
+            file.with_suffix(".json").write_text(dumped, encoding="utf-8")
+    if answers.ras:
+        _file(folder, f"ras/node_{first_rank:05d}.txt").write_bytes(answers.ras)
 
 
 def _file(folder: Path, name: str) -> Path:

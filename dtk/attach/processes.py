@@ -5,7 +5,7 @@ with the same RANK in their environment the outermost is the rank; its launcher 
 import os
 import time
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -118,10 +118,34 @@ def about(pid: int) -> dict[str, object]:
         folder = Path("/sys/fs/cgroup") / controllers / path.lstrip("/")
         for name in ("memory.current", "memory.max") if not controllers else ("memory.usage_in_bytes",):
             facts |= {name: text} if (text := kernel_text(folder / name)) else {}
+    return facts | {"sockets": len(_sockets(pid))}
+
+
+def children(pid: int) -> list[int]:
+    """Return the Python processes that a process has started."""
+    lists = [kernel_text(task / "children") for task in (PROC / str(pid) / "task").glob("*")]
+    return [int(child) for text in lists for child in text.split() if _is_python(PROC / child)]
+
+
+def listening(pids: Iterable[int]) -> set[int]:
+    """Return the TCP ports on which processes accept connections, if they use the network of this process."""
+    own = {link for pid in pids for link in _sockets(pid)}
+    lines = [line.split() for name in ("tcp", "tcp6") for line in kernel_text(PROC / "self/net" / name).splitlines()]
+    # Fields of proc_pid_net(5): local address, state (0A = listening) and inode.
+    return {int(row[1][-4:], 16) for row in lines if row[3] == "0A" and f"socket:[{row[9]}]" in own}
+
+
+def _sockets(pid: int) -> set[str]:
     with suppress(OSError):
         links = [str(entry.readlink()) for entry in (PROC / str(pid) / "fd").iterdir()]
-        facts["sockets"] = sum(link.startswith("socket:") for link in links)
-    return facts
+        return {link for link in links if link.startswith("socket:")}
+    return set()
+
+
+def _is_python(folder: Path) -> bool:
+    with suppress(OSError):
+        return (folder / "exe").readlink().name.startswith("python")
+    return False
 
 
 def groups(pid: int) -> int:
@@ -133,10 +157,7 @@ def groups(pid: int) -> int:
 def _rank(pid: int) -> RankProcess | None:
     """Return the rank that a Python process is; None for other or inaccessible processes."""
     folder = PROC / str(pid)
-    try:
-        if not (folder / "exe").readlink().name.startswith("python"):
-            return None
-    except OSError:
+    if not _is_python(folder):
         return None
     pairs = (entry.partition("=") for entry in kernel_text(folder / "environ").split("\0"))
     environment = {name: value for name, _, value in pairs}

@@ -25,9 +25,7 @@ class Prediction(Struct, frozen=True):
 def predict(past: Sequence[Hashable], following: Hashable | None = None) -> Prediction | None:
     """Find the longest suffix of `past` that occurred before, the latest of equally long ones; None if there is none.
 
-    Args:
-        past: the calls of one rank, oldest first.
-        following: if given, only occurrences that this call followed count.
+    If `following` is given, only occurrences that it followed count.
     """
     size = len(past)
     lengths = common_prefixes(past[::-1])
@@ -74,10 +72,7 @@ class Edit(Struct, frozen=True):
 def smallest_edit(majority: Sequence[Hashable], minority: Sequence[Hashable], enough: int = 1) -> Edit | None:
     """Return the edit after which the most calls agree, or None if no single edit makes all later calls agree.
 
-    Args:
-        majority: tokens from the divergence on.
-        minority: tokens from the same position on; the first one differs.
-        enough: minimum number of calls that must agree after the edit.
+    Both begin at the divergence; at least `enough` calls must agree after the edit.
     """
     majority_tokens, minority_tokens = tuple(majority[:LONGEST]), tuple(minority[:LONGEST])
     edits = [Edit("drop", by, agreeing) for by, agreeing in _shifts(majority_tokens, minority_tokens)]

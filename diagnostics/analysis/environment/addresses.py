@@ -15,11 +15,9 @@ _HOST = re.compile(r"\[?([\d.]+|[\da-fA-F:]+)")
 
 
 def network_inside(reach: str, address: object) -> str:
-    """Return the kind of an address that is valid within a link or a node only, such as "a loopback address"; else "".
+    """Return the kind of an address that is valid within a link or a node (`reach`) only; else "".
 
-    Args:
-        reach: `link` or `node`.
-        address: as NCCL and gloo print it, such as `10.0.0.1<41000>` or `[fe80::1%eth0]<41000>`.
+    NCCL and gloo print addresses such as `10.0.0.1<41000>` or `[fe80::1%eth0]<41000>`.
     """
     host = _HOST.match(str(address))
     try:

@@ -30,12 +30,7 @@ class Reading(Struct):
 
 
 def read(evidence: Evidence, workers: int | None = None) -> Reading:
-    """Survey all dumps and rings, rank by rank.
-
-    Args:
-        evidence: with the handles.
-        workers: processes that load files; None = as many as pay. The result does not depend on it.
-    """
+    """Survey all dumps and rings, rank by rank; `workers` = None starts as many as pay."""
     reading = Reading(attempt=evidence.run.attempt if evidence.run is not None else None)
     nameless = []
     for file in call_files(evidence):

@@ -66,12 +66,7 @@ class _Sorter:
         return self._step_starts[at] if at < len(self._step_starts) else inf
 
     def category(self, block: Allocation, *, outlived: bool) -> str:
-        """Return the category of an allocation.
-
-        Args:
-            block: an allocation of the curve.
-            outlived: whether to classify it at a time after its own step.
-        """
+        """Return the category of an allocation; with `outlived` at a time after its own step."""
         communicates = block.phase in ("gather", "reduce")
         if block.gathered or block.phase == "checkpoint":
             return COLLECTED if block.gathered else SAVED

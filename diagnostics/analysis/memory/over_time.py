@@ -183,14 +183,7 @@ def _of_timeline(rank: RankMemory) -> MemoryStack | None:
 def _stacked(
     rows: Sequence[Row], peak: Row, place: tuple[int | None, str | None, Frame | None] = (None, None, None), **told: Any
 ) -> MemoryStack:
-    """Return rows of all `KINDS` with those that are there, in their order.
-
-    Args:
-        rows: rows in ascending order of time.
-        peak: the row with the peak.
-        place: step, region and line of the peak.
-        told: fields of the stack.
-    """
+    """Return ascending rows of all `KINDS` that are there; `place` is the step, region and line of the peak."""
     used = [name for name in KINDS if any(row[1][AT[name]] for row in rows)]
     kinds: dict[str, float] = {name: peak[1][AT[name]] for name in used if name != RESERVED}
     told["steps"] = [(round(time_s, 6), step) for time_s, step in told.get("steps", ())]

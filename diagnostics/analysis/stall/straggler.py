@@ -167,13 +167,7 @@ def _by_times(job: JobState) -> Iterator[Straggler]:
 
 
 def stands_out(rings: Iterable[RingFile], rank: int, attempt: int | None) -> tuple[Frame, int, int] | None:
-    """Return the line at which a rank was sampled more often than its peers, how often, and of how many samples.
-
-    Args:
-        rings: of all ranks.
-        rank: of interest.
-        attempt: of the run; None = whichever.
-    """
+    """Return the line at which a rank was sampled more often than its peers, how often, and of how many samples."""
     own: tuple[RingSample, ...] = ()
     peers: dict[tuple[str, int], int] = {}
     ordered = sorted(rings, key=lambda ring: ring.rank if ring.rank is not None else -1)

@@ -39,11 +39,7 @@ _MODEL_STATES = frozenset({levels.PARAMETERS, levels.OPTIMIZER, BACKWARD, REDUCE
 
 
 def owner(event: Mapping[str, Any]) -> str:
-    """Return the category of an allocation: one of `levels`, `BACKWARD` or `REDUCED`.
-
-    Args:
-        event: an allocation of the history or a block, with `frames`, innermost first.
-    """
+    """Return the category of an allocation or block, by `frames`: one of `levels`, `BACKWARD` or `REDUCED`."""
     if event.get("forward_frames"):
         return BACKWARD  # torch records the stack of the forward pass for allocations of the backward pass.
     frames = event.get("frames")

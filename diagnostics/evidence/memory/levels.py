@@ -50,12 +50,7 @@ class Stack(Struct):
         self.rows.append(_row((self.total, self.start, self.levels)))
 
     def move(self, time: float, changes: Iterable[tuple[int, int]]) -> None:
-        """Apply all changes of one moment.
-
-        Args:
-            time: must not be before the previous one.
-            changes: pairs (index in `KINDS`, bytes).
-        """
+        """Apply the changes (index in `KINDS`, bytes) of one moment, which is not before the previous one."""
         stretch = int((min(max(time, self.start), self.end) - self.start) * self._scale)
         if stretch != self._stretch:
             self._close(time if stretch > self._stretch + 1 else None)

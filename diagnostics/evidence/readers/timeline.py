@@ -122,11 +122,7 @@ class TimelineFile(Handle, frozen=True):
     kind = "timeline"
 
     def load(self, most_steps: int = MAX_STEPS, most_samples: int = 0) -> Timeline:
-        """Return the timeline with a bounded number of points.
-
-        Args:
-            most_steps: maximum number of steps to keep.
-            most_samples: maximum number of a node's samples to keep.
+        """Return the timeline with at most so many steps, and samples of a node.
 
         Raises:
             OSError: the file cannot be read.
