@@ -30,6 +30,8 @@ _LOWEST = 3  # Minimum number of skipped steps at or below that scale.
 _FALL, _WORKED, _CLOSE = 6, 2.0**12, 4
 """A scale fell to that minimum from one at which training worked (below 2 ** 12) by at least 6 skipped steps in a row,
 at most 4 lines apart. A scale that is still being searched begins higher, usually at 2 ** 16."""
+_NEARLY, _LOW = 5, 4.0
+"""Or the log ends after at least 5 such steps, twice as far apart, at a scale with which gradients of 16,000 fit."""
 _FROM_START = 0.5  # Of the largest step number: a step below it belongs to another run or another epoch.
 
 
@@ -130,6 +132,10 @@ def skipped_to_the_end(log: Printed) -> Skipped | None:
         fell = run if run >= _FALL and steps.overflow_scales[low[0] - run] < _WORKED else 0
         if len(low) >= _LOWEST or fell:
             return Skipped(log.file, before[-1 - fell], fell + len(low), steps.overflow_scales[-1])
+    lines, scales = steps.overflow_lines, steps.overflow_scales
+    run = _trailing([b - a <= 2 * _CLOSE for a, b in pairwise(lines)]) + 1
+    if len(lines) >= run >= _NEARLY and lines[-1] + LEAST_AFTER > steps.last and scales[-1] <= _LOW:
+        return Skipped(log.file, lines[-run], run, scales[-1]) if scales[-run] < _WORKED else None
     if series is None:
         return None
     rows = zip(series.skipped, series.printed, strict=True)

@@ -64,10 +64,15 @@ def of_memory(records: Sequence[RanOut], steps: int = 0) -> tuple[Suspicion, ...
         return ()
     reserved, outside, allocated = record.reserved_bytes or 0, record.outside_bytes or 0, record.allocated_bytes
     unused = (record.unused_bytes or 0) / reserved if reserved else 0.0
-    signs = {"steps": steps, "unused": unused >= _LOST, "outside": outside > _LOST * (record.total_bytes or outside)}
+    used, asked = (record.total_bytes or 0) - (record.free_bytes or 0), record.requested_bytes or 0
+    is_outside = outside > _LOST * (record.total_bytes or outside)
+    signs = {"steps": steps, "alone": asked > used > 0, "unused": unused >= _LOST, "outside": is_outside}
     tensors = filled(TABLE["texts"]["tensors" if allocated else "no_fit"], {"allocated": allocated})
-    figures = {"tensors": tensors, "steps": steps, "unused": unused, "outside": outside}
-    rows = {cause: row | (row["where"] if signs[row["if"]] else {}) for cause, row in TABLE["memory"].items()}
+    figures = {"tensors": tensors, "steps": steps, "unused": unused, "outside": outside, "asked": asked, "used": used}
+    rows = {
+        cause: row | next((more for sign, more in row["where"].items() if signs[sign]), {})
+        for cause, row in TABLE["memory"].items()
+    }
     whole = sum(row["share"] for row in rows.values())
     likely = sorted(((row["share"] / whole, cause, row["says"]) for cause, row in rows.items() if row["says"]))[::-1]
     return tuple(

@@ -12,10 +12,11 @@ Relation = Literal["ranks", "victims", "group", "tie", "any"]
 victims (`victims`), it concerns a group that contains a culprit of this cause (`group`), it is a tie that this cause,
 with at least equal confidence, narrows down (`tie`, also between findings of one cause), or always (`any`)."""
 
-Sign = Literal["failed", "raised", "refused", "unreduced", "fitted", "ran_out", "alone"]
+Sign = Literal["failed", "raised", "refused", "unreduced", "fitted", "ran_out", "alone", "unmet"]
 """State of the job's end that changes the outcome of a cause: the launcher's status is `failed`; a rank `raised` an
 exception; the store was `refused` its port; DDP raised because gradients were `unreduced`; the job succeeded although
-its calls `fitted` by chance; memory `ran_out`; `alone`: the launcher reports an end, and no rank is known to wait."""
+its calls `fitted` by chance; memory `ran_out`; `alone`: the launcher reports an end, and no rank is known to wait; NCCL
+gave up a connection, so ranks remained `unmet`."""
 
 F = TypeVar("F")
 GateKind = Literal["and", "or"]

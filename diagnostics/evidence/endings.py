@@ -374,6 +374,7 @@ def _first_line(error: RankError) -> str:
         line = line.partition(". ")[0]
     if len(line) > _LINE:  # What is wrong with a file stands behind its path.
         line = _TEXT["folders"].sub("...", line)
+    line = line if line.endswith("..") else line.removesuffix(".")
     return f"{error.type}: {shortened(line, _LINE)}" if line else error.type
 
 

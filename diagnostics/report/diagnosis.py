@@ -107,7 +107,7 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
     rows = [*standing.rows(report)]
     rows += [doc.Field("plan", text) for text in plan_lines(report.measures, everything=not brief)]
     near, _ = overview.undecided(report)
-    if report.root_causes:
+    if report.root_causes and not brief:
         rows.append(doc.Field("rest", _counts(report), "soft"))
     suspicions = [decided.finding for decided in report.findings if overview.is_suspicion(decided.finding)]
     shown = {cause.id for cause in built_in() if cause.names_outcome and cause.outcome == report.outcome}
@@ -126,11 +126,11 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
         own = own or ("" if report.root_causes else log_asks(report))
         if own:
             rows.append(doc.Field("needed", own, "soft"))
-        # Evidence of a hang is irrelevant to a crash.
-        asks = not (brief and (own or (report.root_causes and report.outcome in ("crashed", "diverged"))))
+        # What other causes lack does not make a confirmed one surer, unless it is a hang: the calls of all ranks.
+        asks = not (brief and (own or (report.root_causes and report.outcome != "hung")))
         for what, causes in overview.missing(near)[: 1 if brief else None] if asks else ():
-            named = f"{', '.join(causes[:3])}{' ...' if len(causes) > 3 else ''}"
-            rows.append(doc.Field("needed", f"{what} (for {named})", "soft"))
+            named = f" (for {', '.join(causes[:3])}{' ...' if len(causes) > 3 else ''})"
+            rows.append(doc.Field("needed", f"{what}{'' if brief and report.root_causes else named}", "soft"))
     problems = [
         doc.Field("absent" if text == coverage.absent else "unread", f"{coverage.kind}: {text}", "warn")
         for coverage in report.coverage
@@ -339,7 +339,7 @@ def _named(report: Report, finding: Finding) -> str:
 
 
 def _sure(finding: Finding) -> str:
-    return "" if finding.confidence >= 1 else f", {finding.confidence:.0%} sure"
+    return ", certain" if finding.confidence >= 1 else f", {finding.confidence:.0%} sure"
 
 
 def _source(item: EvidenceItem) -> str:

@@ -58,6 +58,8 @@ def without_cause(
         return filled(_TEXTS["failed"], {"reason": failure}), ""
     if not trouble and evidence.run is not None and not evidence.run.state:
         return "there is no status.json that this dtk can read, so how the run ended is not known", ""
+    if not trouble and any(fact.kind == "torchrun_signal" for fact in evidence.facts):
+        return _TEXTS["stopping"], ""
     if logs := next((fact.fields["logs"] for fact in evidence.facts if fact.kind == "nothing_known"), 0):
         return f"no line of {counted(logs, 'log')} reports a known problem, which does not show that there was none", ""
     inits = {(fact.file, fact.fields["comm_rank"]): fact for fact in evidence.facts if fact.kind == "nccl_init"}

@@ -23,8 +23,8 @@ UNNAMED_CONFIDENCE = 0.8  # Confidence if no file names the rank.
 TEXTS = Texts(__file__)
 LAUNCHER_LOG, ERROR_FILES = TEXTS.phrase("launcher_log"), TEXTS.phrase("error_files")
 Change = tuple[str, str]
-"""What to change, and why. `{at}` is its line or `the place in its log`; `{native}` is its line or what a core
-dump shows; `{what}` is the ending; `{after}` and `{aside}` are text that is added if its line is known."""
+"""What to change, and why. `{at}` is its line or where to find it; `{native}` is its line or what a core dump shows;
+`{what}` is the ending; `{after}` and `{aside}` are text that is added if its line is known."""
 
 
 def changes_beside(file: str) -> dict[str, Change]:
@@ -130,7 +130,8 @@ def more_calls(stall: Stall, case: MoreCalls, facts: Facts, confidence: float) -
 
 def _place(ending: Ending) -> tuple[Where, ...]:
     rank = ending.rank if ending.rank != UNNAMED else None
-    return _parts.where(rank, own_line(ending.frames), ending.what)
+    inner = next((frame for frame in ending.frames[:1] if "/torch/" not in frame.file), None)
+    return _parts.where(rank, own_line(ending.frames) or inner, ending.what)
 
 
 def unconfirmed(stall: Stall, kind: Kind, missing: Phrase, **may_be: bool) -> Finding:

@@ -8,6 +8,7 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._divergence import Disagreement, Reading, decided
 from diagnostics.contract.findings import Finding, Remedy, Text, worded
+from diagnostics.contract.formatting import UNNAMED
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.model import shortened
 
@@ -40,6 +41,8 @@ def decide(stall: Stall) -> list[Finding]:
     """Decide from the first call in which the ranks differ, and from DDP's own messages."""
     case, job, findings = stall.ddp_unused, stall.job, list[Finding]()
     if case is not None:
+        # Ranks below the highest one are inferred, not seen.
+        known = range(job.evidence.world_size) if job.evidence.world_size else {*job.survey.ranks, *job.endings}
         findings.append(
             _parts.confirmed(
                 job,
@@ -47,7 +50,7 @@ def decide(stall: Stall) -> list[Finding]:
                 0.95,
                 evidence=_parts.lines(case.facts[:4]),
                 ranks=case.ranks,
-                victims=tuple(sorted(set(range(job.world())) - set(case.ranks))),
+                victims=tuple(sorted({*known} - {*case.ranks, UNNAMED})),
                 where=tuple(at for e in case.endings for at in _parts.where(e.rank, own_line(e.frames), e.what)),
             )
         )

@@ -3,7 +3,7 @@
 import math
 import re
 
-from diagnostics.analysis.printed_steps import PrintedSteps, printed_steps, skipped_to_the_end
+from diagnostics.analysis.printed_steps import SCALE_ENDS, PrintedSteps, printed_steps, skipped_to_the_end
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.numeric._printed import not_to_the_end
 from diagnostics.contract.files import table_beside
@@ -35,7 +35,7 @@ def decide(job: PrintedSteps) -> Finding:
             scale=case.scale if case else 0.0,
             error=shortened(error.message, 160).rstrip(".") if error else "",
         ),
-        confidence=0.95 if error is not None else 0.9,
+        confidence=0.95 if error is not None else 0.75 if case and case.scale > SCALE_ENDS else 0.9,
         victims=tuple(sorted({error.rank for error in gave_up if error.rank is not None})),
         evidence=tuple(items),
     )

@@ -82,7 +82,8 @@ def adopt_single(evidence: Evidence) -> None:
         return  # Text cut from a log may be from any rank.
     if any(_PARALLEL.search(frame.file.replace("\\", "/")) for error in lone for frame in error.frames):
         return
-    if not lone or any(is_victim(kind_of_exception(error.type, error.message, error.frames)) for error in lone):
+    kinds = [kind_of_exception(error.type, error.message, error.frames) for error in lone]
+    if not lone or any(is_victim(kind) or kind == "unreduced" for kind in kinds):  # DDP reduces over several ranks.
         return
     evidence.errors = merge_errors([replace(error, rank=0) for error in evidence.errors])
     evidence.facts = [replace(fact, rank=0) for fact in evidence.facts]

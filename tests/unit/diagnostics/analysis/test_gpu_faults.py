@@ -6,6 +6,7 @@ from typing import get_args
 import pytest
 
 from diagnostics.analysis.gpu_faults import HARMLESS, WORST, XIDS, After, Event, gpu_faults
+from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, LogFact, RankError
 from tests.unit.diagnostics.analysis.calls import fact
@@ -42,6 +43,7 @@ def test_the_rank_is_found_by_the_process_that_torchrun_listed() -> None:
         ("uncorrectable NVLink error detected during the execution", "reset"),
         ("Unable to determine the device handle: GPU is lost", "reboot"),
         ("CUDA error: an illegal memory access was encountered", None),
+        ("level_zero backend failed with error: 20 (UR_RESULT_ERROR_DEVICE_LOST)", "reset"),
     ],
 )
 def test_errors_of_cuda_that_are_the_devices(text: str, after: str | None) -> None:
@@ -51,3 +53,17 @@ def test_errors_of_cuda_that_are_the_devices(text: str, after: str | None) -> No
     for events in found:
         for event in events:
             assert not event.by_driver and event.rank == 1 and event.text in text
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "xe 0000:2c:00.0: [drm] GT0: Engine reset: engine_class=ccs, logical_mask: 0x1, guc_id=3",
+        "[ 12.3] xe 0000:17:00.0: [drm] Xe device coredump has been created",
+        "i915 0000:03:00.0: [drm] GPU HANG: ecode 12:5:85dffffb, in python3 [4711]",
+    ],
+)
+def test_the_drivers_of_intel_name_the_device_that_they_reset(line: str, tmp_path: Path) -> None:
+    (tmp_path / "dmesg.log").write_text(line + "\n")
+    (event,) = gpu_faults(gather(tmp_path, Limits()))
+    assert (event.after, event.device) == ("reset", line.partition(": [drm]")[0].rpartition(" ")[2])

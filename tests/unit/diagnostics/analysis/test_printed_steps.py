@@ -140,7 +140,16 @@ def overflow(scales: list[float], steps: int = 0) -> Printed:
 
 
 @pytest.mark.parametrize(
-    ("scales", "found"), [([4, 2, 1, 1, 1], (102, 3)), ([4, 2, 1, 1], None), ([65536, 32768, 16384], None)]
+    ("scales", "found"),
+    [
+        ([4, 2, 1, 1, 1], (102, 3)),
+        ([4, 2, 1, 1], None),
+        ([65536, 32768, 16384], None),
+        ([32, 16, 8, 4, 2], (100, 5)),  # Cut off before the minimum; gradients of 16,000 are no search of a scale.
+        ([64, 32, 16, 8], None),
+        ([4096, 2048, 1024, 512, 256], None),
+        ([2.0**n for n in range(15, 0, -1)], None),  # A search from the start, however far it goes.
+    ],
 )
 def test_a_loss_scale_that_was_halved_to_its_end(scales: list[float], found: tuple[int, int] | None) -> None:
     case = skipped_to_the_end(overflow(scales))

@@ -3,9 +3,11 @@
 import pytest
 from msgspec.structs import replace
 
+from diagnostics.analysis.memory.out_of_memory import RanOut
 from diagnostics.analysis.standing import Progress, Standing, Waiting
 from diagnostics.causes.registry import built_in
-from diagnostics.causes.suspicions import MOST, TABLE, clues, probabilities, suspicions
+from diagnostics.causes.suspicions import MOST, TABLE, clues, of_memory, probabilities, suspicions
+from diagnostics.contract.findings import EvidenceItem
 from diagnostics.evidence.model import LogFact
 
 WAIT = Waiting((0,), "all_reduce", 5000, 100_000, "default_pg", 4, 4999, 5000, 600.0, 600.0)
@@ -155,3 +157,18 @@ def test_a_rank_on_whose_device_another_one_waits_is_one_call_behind_at_most() -
 
     assert likely(4999)["hang.device_stall"] > 0.2 > likely(4998)["hang.device_stall"]
     assert likely(4998)["hang.collective_mismatch"] > likely(4999)["hang.collective_mismatch"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "free", "steps", "likeliest"),
+    [
+        (29 << 30, 28 << 30, 0, {"memory.activations"}),  # What it held is far less than what one tensor asks for.
+        (1 << 30, 0, 0, {"memory.activations", "memory.model_states"}),
+        (1 << 30, 0, 9, {"memory.activations", "memory.leak"}),
+    ],
+)
+def test_what_took_a_devices_memory(asked: int, free: int, steps: int, likeliest: set[str]) -> None:
+    record = RanOut(0, "cuda", EvidenceItem("log", "job.log", "x"), asked, 40 << 30, free, 10 << 30)
+    found = of_memory([record], steps)
+    assert {one.cause for one in found[:2]} == likeliest
+    assert len({one.speaks_for for one in found}) == len(found), "each has a reason of its own"

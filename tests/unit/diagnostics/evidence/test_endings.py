@@ -436,3 +436,38 @@ def test_an_exception_that_nobody_caught_begins_its_line(line: str, uncaught: bo
 )
 def test_the_last_line_of_a_traceback_is_neither_a_source_line_nor_a_warning(lines: list[str], expected: str) -> None:
     assert endings.last_exception_line(lines) == expected
+
+
+NCCL = "NCCL error in: NCCLUtils.hpp:268, unhandled cuda error, NCCL version 2.21.5\nLast error:\nCuda failure "
+HCCL = "InnerRunOpApi:torch_npu/csrc/framework/OpParamMaker.cpp:281 OPS function error: "
+
+
+@pytest.mark.parametrize(
+    ("type_", "message", "kind"),
+    [
+        (
+            "RuntimeError",
+            "CUDA error: device-side assert triggered\nwhat():  NCCL error in: x.hpp:136, unhandled cuda error",
+            "raised",
+        ),
+        ("DistBackendError", f"{NCCL}719 'unspecified launch failure'", "raised"),
+        ("DistBackendError", f"{NCCL}999 'unknown error'", "raised"),
+        ("DistBackendError", f"{NCCL}1 'invalid argument'", "lost_peer"),
+        ("RuntimeError", f"{HCCL}HcclAllGather, error code is 6", "lost_peer"),
+        (
+            "RuntimeError",
+            f"{HCCL}HcclAllGather, error code is 6\nEI0006: Getting socket times out. Reason: Remote Rank",
+            "timed_out",
+        ),
+        (
+            "RuntimeError",
+            "npuSynchronizeDevice: NPU error\nEI0002: The wait execution of the Notify register times out.",
+            "timed_out",
+        ),
+        ("RuntimeError", f"{HCCL}Add, error code is 500002", "raised"),
+    ],
+)
+def test_a_failure_of_ones_own_device_within_a_collective_is_told_from_a_peers(
+    type_: str, message: str, kind: str
+) -> None:
+    assert kind_of_exception(type_, message) == kind

@@ -74,7 +74,7 @@ def test_a_second_cause_stands_beside_the_first() -> None:
         finding("memory.leak", ranks=(1,)), finding("numeric.spike", remedies=(Remedy("code", "go back", "x"),))
     )
     (also,) = [text for label, text in fields(made) if label == "also"]
-    assert ("[" in also and also.endswith("fix: go back")) or "[memory.leak]" in also
+    assert ("[" in also and also.endswith("fix: go back")) or "[memory.leak, certain]" in also
 
 
 def test_what_was_not_read_is_told_and_absent_ranks_are_named_as_absent() -> None:

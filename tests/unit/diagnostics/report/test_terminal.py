@@ -114,7 +114,8 @@ def lines_of(made: Report, label: str, *, verbose: bool = False) -> list[str]:
 def test_what_is_undecided_of_other_kinds_of_trouble_is_one_folded_line() -> None:
     slow, memory = unlike("overlap.skew", "a trace"), unlike("memory.leak", "a snapshot")
     made = report(mismatch(), slow, memory, unlike("overlap.sync_point", "a trace"))
-    (rest,) = lines_of(made, "rest")
+    assert lines_of(made, "rest") == [], "of no use to who wants to know what happened"
+    (rest,) = lines_of(made, "rest", verbose=True)
     assert rest.endswith(" causes ruled out; 3 of other kinds could not be decided")
     assert lines_of(made, "needed") == [], "neither is about a hang, and the cause is sure"
     whole = render(made, columns=None, colour=False, verbose=True)
@@ -124,11 +125,20 @@ def test_what_is_undecided_of_other_kinds_of_trouble_is_one_folded_line() -> Non
 def test_advice_is_about_the_trouble_that_was_found() -> None:
     open_ones = (unlike("hang.rank_killed", "the launcher's log"), unlike("overlap.skew", "a trace"))
     doubtful = report(replace(mismatch(), confidence=0.6), *open_ones)
-    assert lines_of(doubtful, "needed") == ["the launcher's log (for hang.rank_killed)"]
-    (rest,) = lines_of(doubtful, "rest")
+    assert lines_of(doubtful, "needed") == ["the launcher's log"]
+    (rest,) = lines_of(doubtful, "rest", verbose=True)
     assert "; 1 of this kind and 1 of other kinds could not be decided" in rest
     sure = report(mismatch(), *open_ones)
     assert lines_of(sure, "needed") == []
+    setting = replace(finding("env.invalid_value"), confidence=0.6)
+    assert lines_of(report(setting, unlike("env.contradiction", "NCCL_DEBUG=INFO")), "needed") == []
+
+
+def test_the_first_line_always_says_how_sure_it_is() -> None:
+    for confidence, said in ((1.0, "certain"), (0.97, "97% sure")):
+        made = report(replace(mismatch(), confidence=confidence))
+        first = render(made, columns=None, colour=False).splitlines()[0]
+        assert first.endswith(f"[hang.collective_mismatch, {said}]")
 
 
 def test_causes_that_lack_the_same_evidence_are_folded_in_the_tree() -> None:

@@ -71,3 +71,11 @@ def test_the_reason_that_a_failed_run_recorded_is_told_once(tmp_path: Path) -> N
     shown = terminal.render(document(diagnose(tmp_path), brief=True), columns=None, colour=False)
     assert shown.startswith(f"UNDECIDED: no cause is confirmed; the run failed: {reason}\n")
     assert shown.count(reason) == 1
+
+
+def test_a_log_that_ends_with_torchrun_ending_its_processes_says_so(tmp_path: Path) -> None:
+    init = "n:1:2 [0] NCCL INFO ncclCommInitRank comm 0x1 rank 0 nranks 4 cudaDev 0 busId 1 commId 0x2 - Init START\n"
+    end = "W0814 06:34:52.848 316 torch/distributed/elastic/api.py:908] Sending process 382 closing signal SIGTERM\n"
+    (tmp_path / "job.log").write_text(init + end)
+    report = diagnose(tmp_path)
+    assert report.outcome == "undecided" and report.standing.startswith("torchrun was ending its other processes")

@@ -153,3 +153,11 @@ def test_no_route_in_a_job_that_had_trained_says_nothing_about_its_interface(tmp
     line = "n:77:90 [0] misc/socket.cc:533 NCCL WARN Connect to 10.0.0.4<5> failed : No route to host\n"
     (tmp_path / "train.log").write_text(waited + line)
     assert "env.wrong_interface" not in [root.cause for root in diagnose(tmp_path).root_causes]
+
+
+def test_a_connection_that_nccl_gave_up_ended_the_job(tmp_path):
+    retries = "n:77:90 [0] NCCL INFO Call to connect returned Connection refused, retrying\n" * 3
+    line = "n:77:90 [0] include/socket.h:390 NCCL WARN Connect to 10.3.4.5<21724> failed : Connection refused\n"
+    (tmp_path / "train.log").write_text(retries + line)
+    report = diagnose(tmp_path)
+    assert [root.cause for root in report.root_causes] == ["env.wrong_interface"] and report.outcome == "crashed"

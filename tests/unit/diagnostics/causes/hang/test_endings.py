@@ -1,5 +1,6 @@
 """How a rank's ending is told and fixed: every cause has words for what is known of it, and fills them in."""
 
+from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
 
@@ -12,6 +13,7 @@ from diagnostics.analysis.stall.explain import Stall
 from diagnostics.causes.hang import rank_exited, rank_killed, rank_oom, rank_raised
 from diagnostics.causes.hang._endings import Ended, more_calls
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Stated, Text, Where
+from diagnostics.diagnose import diagnose
 from diagnostics.evidence.endings import BY_ITSELF, Detail, Ending, Kind, of_error
 from diagnostics.evidence.model import Frame, RankError
 from tests.unit.diagnostics.analysis.calls import call, job
@@ -59,7 +61,7 @@ def test_every_text_can_be_made(kind: Kind, where: tuple[Where, ...], detail: De
 def test_an_exception_is_fixed_at_its_line() -> None:
     expected = "fix the error at /job/train.py:12; code that catches it to skip a batch must skip it on all ranks"
     assert fix(RAISED).change == expected
-    assert "the place in its log" in fix(RAISED, ()).change
+    assert "the line that its traceback shows" in fix(RAISED, ()).change
     assert text(RAISED, step=4).summary.startswith("Rank 1 raised ValueError: bad batch (train.py:12) in step 4. ")
 
 
@@ -205,3 +207,15 @@ def test_where_later_calls_agree_the_others_made_that_call() -> None:
     case = MoreCalls((0,), (1,), (extra,), made, extra, 2, True)
     finding = more_calls(Stall(job({0: [made, extra], 1: [made]}, 2)), case, Stated("x"), 0.9)
     assert str(finding.where[1].does).startswith("made ")
+
+
+def test_an_exception_of_a_library_alone_is_shown_at_the_line_that_raised_it(tmp_path: Path) -> None:
+    lines = (
+        "Traceback (most recent call last):",
+        '  File "/env/site-packages/megatron/training.py", line 80, in pretrain',
+        '  File "/env/site-packages/megatron/core/layers.py", line 12, in build',
+        "AssertionError: num_layers should be divisible",
+    )
+    (tmp_path / "job.log").write_text("".join(f"[rank3]: {line}\n" for line in lines))
+    (root,) = diagnose(tmp_path).root_causes
+    assert [(place.file, place.line) for place in root.where] == [("/env/site-packages/megatron/core/layers.py", 12)]

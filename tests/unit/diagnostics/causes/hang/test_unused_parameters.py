@@ -36,3 +36,17 @@ def test_ddps_own_message_names_the_ranks(tmp_path: Path, ranks: tuple[int, ...]
     assert (root.cause, root.ranks, report.outcome) == (CAUSE, ranks, "crashed")
     assert "without a gradient for some parameters" in text_of(root).summary
     assert [remedy.kind for remedy in text_of(root).remedies] == ["code"], "overrides are for runs of dtk"
+
+
+def test_only_ranks_that_the_log_shows_are_called_victims(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text(DDP.format(rank=3))
+    (root,) = diagnose(tmp_path).root_causes
+    assert (root.ranks, root.victims) == ((3,), ())
+
+
+def test_a_whole_traceback_of_ddp_without_a_rank_is_of_no_rank_in_particular(tmp_path: Path) -> None:
+    error = DDP.splitlines()[0].removeprefix("[rank{rank}]: ")
+    frame = '  File "/job/train.py", line 9, in <module>\n    loss = model(x)\n'
+    (tmp_path / "job.log").write_text(f"Traceback (most recent call last):\n{frame}{error}\n")
+    (root,) = diagnose(tmp_path).root_causes
+    assert (root.cause, root.ranks) == (CAUSE, ())

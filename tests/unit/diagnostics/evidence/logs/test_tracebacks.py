@@ -85,6 +85,9 @@ def test_lines_of_a_message_are_joined_until_the_log_goes_on():
     )
     assert parse(text).message == "Error(s) in loading state_dict:\nsize mismatch for w: [2] and [3]."
     assert parse(trace("ValueError: a") + "epoch 3\n").message == "a"
+    numbered = "[ERROR] 2025-04-08-18:07:20 (PID:1, Device:1, RankID:1) ERR01100 OPS call\nEI0006: socket times out\n"
+    assert parse(trace("RuntimeError: HcclAllreduce") + numbered).message.endswith("OPS call\nEI0006: socket times out")
+    assert parse(trace("RuntimeError: a") + "[ERROR] the trainer gave up\n").message == "a"
 
 
 def test_a_group_of_exceptions_is_drawn_with_bars():
