@@ -144,12 +144,9 @@ def _suspected(
 def decide(
     registry: Registry, evidence: Evidence, tell: Callable[[str], None], instead: Mapping[Facts, Facts] | None = None
 ) -> tuple[list[Finding], dict[str, object]]:
-    """Decide every cause; a failure in one of them does not affect the others.
+    """Decide every cause; return the findings and the report's measures. A failure in one does not affect the others.
 
     `instead` replaces the analysis of a cause, for a caller with more information than the files.
-
-    Returns:
-        the findings, and the measures for the report.
     """
     findings: list[Finding] = []
     measures: dict[str, object] = {}

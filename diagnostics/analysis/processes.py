@@ -19,7 +19,7 @@ def usable_cores() -> int:
 def spread(work: Callable[[Item], Result], items: Sequence[Item], workers: int) -> Iterator[Result]:
     """Yield `work(item)` for each item in order. If the pool of processes fails, this process does the rest.
 
-    `work` is a function of a module; its argument and its result can be pickled. Fewer than two workers start none.
+    `work` is a function of a module, as it is pickled like its argument and result; fewer than two `workers` = no pool.
     """
     done, workers = 0, min(workers, len(items))
     if workers > 1:

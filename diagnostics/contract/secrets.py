@@ -60,9 +60,7 @@ _OVERRIDE = re.compile(r"[+~]*([\w.@/-]+)=(.+)", re.DOTALL)
 def is_secret(name: str, value: object = "") -> bool:
     """Return whether the value of a name (`WANDB_API_KEY`, `model.arguments.dbPassword`) is a secret.
 
-    Args:
-        name: of a variable, a key or an option.
-        value: begin of the value, which decides for names that are not always secret: `pass`, `CUDA_PASS`, `sig`.
+    The begin of the value decides for names that are not always secret: `pass`, `CUDA_PASS`, `sig`.
     """
     if name.lstrip("-+").startswith("launcher.secrets."):  # Names of Kubernetes secrets.
         return False

@@ -34,7 +34,7 @@ _open: list[tuple[float, int]] = []
 def budget(limits: Limits, size_bytes: int) -> Iterator[None]:
     """Limit time and memory of the block. Only in the main thread, and if the system has timers of processor time.
 
-    Evidence created in memory (0 bytes) is trusted.
+    `size_bytes` is the size of the evidence on disk, by which `limits` grow; what was created in memory (0) is trusted.
 
     Raises:
         OverBudgetError: in the block, from any line of Python.

@@ -48,10 +48,8 @@ class Offset(Struct, frozen=True):
 def offset(first: Mapping[int, float], second: Mapping[int, float]) -> Offset | None:
     """Compare two ranks; return None if they did not proceed in step, or share too few positions.
 
-    Args:
-        first: position in the group -> time of the call (s, by this rank's clock). Only synchronous calls that all
-            ranks must enter before any returns, so none with a root.
-        second: the same for the other rank.
+    Both map a position in the group to the time of the call (s, by the rank's clock). Only synchronous calls that all
+    ranks must enter before any returns, so none with a root.
     """
     common = sorted(first.keys() & second.keys())
     if len(common) < 3:

@@ -153,17 +153,12 @@ _THEN = " (then "
 
 
 def kind_of_exception(type_: str, message: str, frames: tuple[Frame, ...] = ()) -> Kind:
-    """Classify one exception.
+    """Classify one exception; its class may lack the module, its message may be combined from a chain.
 
     An exception is the rank's own unless torch's communication raised it about a peer. This is certain for texts that
     only gloo, NCCL and the stores write: they are C++, so their errors also come out of `work.wait()` or of backward
     in the user's line. Any other text about a connection counts only if the innermost frame is in
     torch.distributed, or if the class exists nowhere else, as HTTP clients also lose connections.
-
-    Args:
-        type_: class of the exception, with or without its module.
-        message: its message, possibly combined from a chain.
-        frames: its traceback, innermost first; empty if unknown.
     """
     name = _TEXT["repeated_class"].sub(r"\1", type_.rpartition(".")[2])
     text = message.partition(_THEN)[0]
@@ -277,7 +272,7 @@ def ends_a_rank(error: RankError) -> bool:
 
 
 def of_error(error: RankError, rank: int) -> Ending:
-    """Convert an error that satisfies `ends_a_rank` to an ending of the assumed rank, or of `UNNAMED`."""
+    """Convert an error record that satisfies `ends_a_rank` to an ending of the assumed rank, or of `UNNAMED`."""
     signal, code, line = error.signal, error.exit_code, ""
     if error.type:
         kind = kind_of_exception(error.type, error.message, error.frames)

@@ -109,11 +109,7 @@ def is_deeper(head: bytes, limits: Limits) -> bool:
 def blocks(path: Path, limits: Limits, block_bytes: int = BLOCK_BYTES, text: bool = False) -> Iterator[bytes]:
     """Yield the bytes of a file in blocks of about `block_bytes`, decompressed if gzip (any number of members).
 
-    Args:
-        path: a regular file.
-        limits: limits for untrusted files.
-        block_bytes: size of a block in memory.
-        text: skip the holes of a sparse file, which contain no lines.
+    With `text` the holes of a sparse file are skipped, as they contain no lines.
 
     Raises:
         OSError: it cannot be read.

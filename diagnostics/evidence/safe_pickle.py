@@ -219,9 +219,9 @@ _Built = TypeVar("_Built")
 
 
 def load_plain(path: Path, limits: Limits, build: Callable[[dict[str, Any]], _Built], what: str) -> _Built:
-    """Decode a pickle, or JSON if it begins with a brace, that contains a dict, and return `build(dict)`.
+    """Decode a pickle or JSON file that contains a dict, plain or gzip, and return `build(dict)`.
 
-    Values of the dict may be of any type; errors that `build` raises for them count as damage.
+    Values may be of any type: errors that `build` raises for them count as damage. `what` names the file in messages.
 
     Raises:
         OSError: the file cannot be read.

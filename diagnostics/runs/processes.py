@@ -30,9 +30,7 @@ def _stat(pid: int) -> list[str]:
 def suspended(pid: int, manifest: Mapping[str, Any]) -> bool:
     """Return whether a rank's process is stopped by a signal or a debugger; False if it cannot be seen here.
 
-    Args:
-        pid: as its heartbeat names it; ids are reused, so the process has to be a child of the run's, or its sibling.
-        manifest: of the run, whose process is alive here.
+    Ids are reused, so the process has to be a child of the run's, which is alive here, or its sibling.
     """
     stat, of_run = _stat(pid), manifest.get("pid")
     if len(stat) <= _PARENT or stat[_STATE] not in "Tt" or not isinstance(of_run, int):

@@ -62,7 +62,7 @@ def objects(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 
 
 def first_steps(logged: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """Return the first step that each attempt logged, from the (attempt, step) of each record of metrics.jsonl."""
+    """Return the first step that each attempt logged, given (attempt, step) of each record of metrics.jsonl."""
     starts: dict[int, int] = {}
     for attempt, step in logged:
         starts[attempt] = min(step, starts.get(attempt, step))
@@ -84,7 +84,7 @@ def made_again(attempt: int, step: int, starts: dict[int, int]) -> bool:
 def latest_records(lines: Callable[[], Iterable[bytes]]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (step, record) of metrics.jsonl; for a step in several attempts only the latest record.
 
-    `lines` returns those of the file from its beginning, and is called twice.
+    `lines` returns the lines of the file from its beginning; it is called twice.
     """
     starts = first_steps((attempt, step) for attempt, step, _ in logged_steps(lines()))
     for attempt, step, record in logged_steps(lines()):

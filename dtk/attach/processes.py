@@ -51,11 +51,7 @@ Job = dict[int, RankProcess]  # The ranks of one job that run on this host.
 
 
 def find(pids: Collection[int] = ()) -> list[Job]:
-    """Return the jobs of this host.
-
-    Args:
-        pids: only jobs that these processes belong to or started, whole; empty = all.
-    """
+    """Return the jobs of this host; with `pids` only those that these processes belong to or started, whole."""
     parents: dict[int, int] = {}
     ranks: dict[int, RankProcess] = {}
     for folder in PROC.iterdir():

@@ -15,10 +15,7 @@ PARTS: dict[str, str] = read_options(__file__)["parts"]  # Fault -> title printe
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run and diagnose the three faults, and open the HTML reports if there is a screen.
-
-    Returns:
-        0 if every fault was diagnosed, else 1.
+    """Run and diagnose the three faults, open the HTML reports if there is a screen; return 0 if all were diagnosed.
 
     Raises:
         DtkError: a fault could not be run at all.

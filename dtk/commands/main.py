@@ -23,11 +23,7 @@ _COMMANDS = (
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one subcommand.
-
-    Returns:
-        Exit code: 0, or 2 with one line on stderr for invalid input; for `dtk run` see `dtk.run`.
-    """
+    """Run one subcommand; return 0, or 2 with one line on stderr for invalid input (for `dtk run` see `dtk.run`)."""
     gc.set_threshold(100_000)  # Importing torch makes so much that lives to the end that walking it is a third of it.
     atexit.register(_freeze)
     return ended(lambda: _dispatch(sys.argv[1:] if argv is None else argv))

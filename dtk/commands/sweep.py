@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check the sweep file, then run the sweep here or pass it to W&B.
-
-    Returns:
-        the worst exit code of the runs, see `dtk.run.main`.
+    """Check the sweep file, then run the sweep here or pass it to W&B; return the worst exit code, see `dtk.run.main`.
 
     Raises:
         DtkError: the file or an option is invalid; nothing has been started or written then.

@@ -79,9 +79,7 @@ def estimate(values: Sequence[float]) -> Estimate:
 def ratio(after: Sequence[float], before: Sequence[float]) -> Estimate:
     """`after` over `before` of repeats that were taken in turns: what drifts over both alike cancels in each pair.
 
-    Args:
-        after: one value per repeat.
-        before: values of the same repeats, none of them 0. Pairs beyond the shorter one are ignored.
+    No value of `before` may be 0; values beyond the shorter of the two are ignored.
 
     Raises:
         ValueError: there is no pair.

@@ -45,13 +45,7 @@ def sample_ids(seed: int, step: int, global_batch_size: int, size: int) -> np.nd
 
 
 def evaluation_ids(seed: int, count: int, size: int) -> np.ndarray:
-    """Return the held-out sample ids of every evaluation of a run, int64 [count], distinct, in [0, size).
-
-    Args:
-        seed: chooses which samples, and their order.
-        count: number of samples in an evaluation, at most `size`.
-        size: number of samples in the held-out split.
-    """
+    """Return the held-out sample ids of every evaluation of a run, int64 [count], distinct, in [0, size)."""
     return permute(np.arange(count, dtype=np.int64), size, f"{seed}/held out")
 
 

@@ -37,13 +37,10 @@ Pieces = Iterator[tuple[bytes, bool]]  # Pieces of UTF-8 text, and whether each 
 
 
 def tokenised(pieces: Callable[[], Pieces], source: str, key: str, tokenizer: Tokenizer) -> Tokens:
-    """Return the tokens of a text, from the cache if it has the key.
+    """Return the tokens of a text, from the cache if it has the key, which must change whenever the text does.
 
-    Args:
-        pieces: starts reading the text. Called if the key is not cached, and again if the first cache folder fails.
-        source: where the text comes from, for the manifest.
-        key: must change whenever the text does.
-        tokenizer: converts text to ids; its separator ends each document.
+    `pieces` starts reading the text: if the key is not cached, and again if the first cache folder fails. `source`
+    describes the text in the manifest.
 
     Raises:
         DtkError: there is no text, or it cannot be read, tokenised or cached.

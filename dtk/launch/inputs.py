@@ -17,10 +17,7 @@ _counted: "list[tuple[DataConfig, list[str], Dataset]]" = []
 
 
 def check_parts(config: Config, world_size: int) -> dict[str, Any]:
-    """Check the folder for offloaded states, the optimizer, the tracker, weights and data.
-
-    Returns:
-        The description of the data.
+    """Check the folder for offloaded states, optimizer, tracker, weights and data; return the data's description.
 
     Raises:
         DtkError: for the first part that cannot be used.

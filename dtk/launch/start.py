@@ -20,10 +20,7 @@ FAILED = 1  # Exit code if a preflight rejects the launch, as if a rank fails.
 def run_point(
     point: Resumed, placement: Placement, opened: Callable[[RunPaths], None] | None = None, dry_run: bool = False
 ) -> int:
-    """Start one run on this machine, or submit a job for others.
-
-    Returns:
-        The exit code, see `dtk.run.main`.
+    """Start one run on this machine, or submit a job for others; return the exit code, see `dtk.run.main`.
 
     Raises:
         DtkError: data, tracker or runs folder cannot be used, or the cluster rejects the job.

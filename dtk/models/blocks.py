@@ -22,11 +22,9 @@ class Attention(SelfAttention):
         self.projection = Row(width, width)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Map [batch, sequence, width] to the same shape.
+        """Map the normalised residual stream [batch, sequence, width] to the same shape.
 
-        Args:
-            x: the normalised residual stream.
-            mask: bool, broadcastable to [batch, heads, sequence, sequence]; true = may be attended.
+        `mask` is bool and broadcastable to [batch, heads, sequence, sequence]; true = may be attended.
         """
         fused = self.qkv(self.enter(x)).unflatten(2, (-1, PARTS, self.head_width))
         q, k, v = (part.transpose(1, 2) for part in fused.unbind(3))
@@ -108,10 +106,7 @@ def by_part(stored: Tensor, heads: int) -> Tensor:
 def runs(piece: Piece, rows: int, heads: int | None) -> list[tuple[int, int, int]]:
     """Return (first row in the piece, first logical row, number) of rows consecutive in both, in logical order.
 
-    Args:
-        piece: this rank's part of the parameter.
-        rows: number of rows of the whole parameter.
-        heads: heads of a fused projection; None if the stored order is the logical one.
+    The whole parameter has `rows`. `heads` are those of a fused projection; None if it is stored in the logical order.
     """
     first, count = piece.offset[0], piece.size[0]
     if heads is None:

@@ -17,23 +17,17 @@ BLOCK = 2**20  # Elements per random block: a rank generates fewer than two bloc
 def initialize_model(model: nn.Module, seed: int) -> None:
     """Initialize every parameter of a model that has `initial`, one after another.
 
-    Args:
-        model: materialised model, plain or sharded, without a wrapper that renames parameters.
-        seed: seed of the run; the parameters' random streams are derived from it.
+    The model is materialised, plain or sharded, without a wrapper that renames parameters.
     """
     for name, parameter in model.named_parameters():
         initialize(parameter, name, model.initial(name), seed, fused_heads(model, name))  # type: ignore[operator]
 
 
 def initialize(parameter: Tensor, name: str, initial: Initial, seed: int, heads: int | None = None) -> None:
-    """Initialize a parameter in place, of a DTensor only this rank's shard, without communication.
+    """Initialize a parameter in place, without communication: of a DTensor, shards or replicas, only this rank's shard.
 
-    Args:
-        parameter: plain tensor or DTensor of shards and replicas, any floating dtype and device.
-        name: fully qualified, the same under every strategy: it selects the random stream.
-        initial: what the values shall be.
-        seed: of the run.
-        heads: whose rows are fused by head (`dtk.models.blocks`); None = rows are stored in their logical order.
+    `name` is fully qualified, the same under every strategy: it selects the random stream. `heads` are those by which
+    its rows are fused (`dtk.models.blocks`); None = rows are stored in their logical order.
 
     Raises:
         ValueError: a DTensor that is placed in another way.

@@ -97,13 +97,7 @@ class Llama(nn.Module):
         return LlamaBlock(config)
 
     def forward(self, tokens: Tensor, positions: Tensor | None = None, stream: Tensor | None = None) -> Tensor:
-        """Return the logits [batch, sequence, vocab] of token ids [batch, sequence].
-
-        Args:
-            tokens: int64.
-            positions: int64 [sequence], positions of the tokens; None for a whole sequence.
-            stream: output of the previous pipeline stage; None on the first. Stages before the last return it.
-        """
+        """Return the logits [batch, sequence, vocab] of token ids [batch, sequence]; arguments as `GPT.forward`."""
         cos, sin = self.rotary(tokens, positions)
         x = self.token_embedding(tokens) if stream is None else stream
         for block in self.blocks:

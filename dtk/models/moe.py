@@ -148,11 +148,8 @@ class MixtureMLP(Cuttable):
 def read_counts(counts: Tensor, rows: int, rank: int) -> list[list[list[int]]]:
     """Return the numbers of rows to send and receive as Python lists; synchronizes with the device.
 
-    Args:
-        counts: int64 [1 or 2, ranks, experts of a rank]: this rank's rows for each expert, and each rank's rows for the
-            experts of this one.
-        rows: total number of rows of this rank.
-        rank: index of this rank among those that divide the experts.
+    `counts` is int64 [1 or 2, ranks, experts of a rank]: this rank's rows for each expert, and each rank's rows for the
+    experts of this one. This rank has `rows` in total, and is number `rank` of those that divide the experts.
     """
     return counts.tolist()  # type: ignore[no-any-return]
 

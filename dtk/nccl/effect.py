@@ -21,10 +21,9 @@ _LIMITS = Limits(stream_bytes=MOST_BYTES)
 
 
 def keep_effect(paths: RunPaths) -> list[str]:
-    """Add what NCCL reported to the manifest of an ended run. Runs over gloo and damaged manifests are unchanged.
+    """Add what NCCL reported to the manifest of an ended run; return lines to print for the user.
 
-    Returns:
-        lines to print for the user.
+    Runs over gloo and damaged manifests are unchanged.
     """
     try:
         manifest = read_json(paths.manifest)

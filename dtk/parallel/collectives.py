@@ -97,15 +97,10 @@ def shift(x: Tensor, axis: Axis) -> Arriving:
 
 
 def exchange_rows(x: Tensor, sent: Sequence[int], received: Sequence[int], axis: Axis, home: int) -> Tensor:
-    """Send `sent[i]` rows to each rank i and return the `received` rows in rank order; backward is the inverse.
+    """Send `sent[i]` rows of x to each rank i and return the `received` rows in rank order; backward is the inverse.
 
-    Args:
-        x: [rows, ...].
-        sent: rows for each rank.
-        received: rows from each rank.
-        axis: group of ranks.
-        home: rows of this rank's own tokens, sent or returned. The region counts their bytes, as the number of rows
-            from other ranks depends on values.
+    `home` are rows of this rank's own tokens, sent or returned. The region counts their bytes, as the number of rows
+    from other ranks depends on values.
     """
     back = partial(_exchanged_rows, sent=received, received=sent, axis=axis, home=home)
     return _apply(x, lambda x: _exchanged_rows(x, sent, received, axis, home), back)
@@ -119,11 +114,7 @@ def exchange_counts(counts: Tensor, axis: Axis) -> Tensor:
 def cross_entropy_sum(logits: Tensor, targets: Tensor, ignored: int, axis: Axis) -> Tensor:
     """Return the summed cross-entropy, equal on all ranks, of logits whose vocabulary is sharded over them.
 
-    Args:
-        logits: float32 [samples, vocabulary / ranks], the rank's shard.
-        targets: int64 [samples].
-        ignored: target value that is ignored.
-        axis: group of ranks.
+    `logits` are float32 [samples, vocabulary / ranks], this rank's shard; `targets` are int64 [samples].
     """
     return cast(Tensor, _CrossEntropySum.apply(logits, targets, ignored, axis))  # type: ignore[no-untyped-call]
 

@@ -46,9 +46,7 @@ def total(packed: Tensor, rows: int) -> Tensor:
 class Blocks:
     """Layout of parameters, which are consecutive in a flat tensor, in blocks that no two parameters share.
 
-    Args:
-        sizes: number of elements of each parameter.
-        parts: number of equal parts into which the blocks are divided.
+    `sizes` are the elements of each parameter; the blocks are divided into equal `parts`.
     """
 
     def __init__(self, sizes: Sequence[int], parts: int = 1) -> None:

@@ -71,13 +71,10 @@ def region(name: str, **place: int) -> AbstractContextManager[object]:
 
 
 def communication(op: str, size_bytes: int, group: str) -> AbstractContextManager[object]:
-    """Return a context manager for a communication region.
+    """Return a context manager for the region of a collective; `group` is a mesh dimension, or a purpose: `control`.
 
-    Args:
-        op: name of the collective: `all_reduce`, `all_gather`, `reduce_scatter`, ...
-        size_bytes: bytes of the full (largest) buffer on this rank: the reduced tensor of an all_reduce, the output of
-            an all_gather, the input of a reduce_scatter.
-        group: mesh dimension or purpose: `dp`, `dp_shard`, `dp_replicate`, `control`.
+    `size_bytes` are those of the full (largest) buffer on this rank: the reduced tensor of an all_reduce, the output of
+    an all_gather, the input of a reduce_scatter.
     """
     return Region(f"{op} {size_bytes} B {group}", op, size_bytes, group) if _observers else _OFF
 

@@ -22,11 +22,8 @@ _ALIGNED = 32  # The memory-efficient kernel pads its log-sum-exp to a multiple 
 def ring_attention(q: Tensor, k: Tensor, v: Tensor, axis: Axis) -> Tensor:
     """Return causal attention [batch, heads, part, head width] of this rank's queries over the whole sequence.
 
-    Args:
-        q: [batch, heads, part, head width], this rank's two parts of the sequence, concatenated.
-        k: keys in the same layout; their number of heads divides that of `q` (grouped-query attention).
-        v: values, as `k`.
-        axis: group of ranks.
+    `q` has this rank's two parts of the sequence, concatenated. `k` and `v` are laid out alike; their number of heads
+    divides that of `q` (grouped-query attention).
     """
     return cast(Tensor, _Ring.apply(q, torch.stack((k, v)), axis))  # type: ignore[no-untyped-call]
 

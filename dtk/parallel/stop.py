@@ -28,9 +28,7 @@ class StopRequest:
     def install(self, own_launcher: bool) -> None:
         """Install handlers for the signals of dtk's launcher, or for those of torchrun and Slurm.
 
-        Args:
-            own_launcher: whether dtk started this rank. If so, SIGINT and SIGHUP are ignored: the parent receives the
-                same Ctrl-C or hangup and decides.
+        Under dtk's launcher SIGINT and SIGHUP are ignored: the parent receives the same Ctrl-C or hangup and decides.
         """
         signal.signal(LOCAL_STOP, self._ask)
         if own_launcher:

@@ -103,11 +103,7 @@ class _Rank:
 
 
 def match(records: Iterable[Record]) -> Outcome:
-    """Match the calls of all ranks.
-
-    Returns:
-        The outcome; if not all ranks finish, it has the call at which each of them waits.
-    """
+    """Match the calls of all ranks; if not all finish, the outcome has the call at which each of them waits."""
     ranks = list(records)
     if alike(ranks):
         return Outcome(events=len(ranks) * len(ranks[0].program.events) // 4 if ranks else 0)

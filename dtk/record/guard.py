@@ -63,10 +63,9 @@ def run_all(parts: Mapping[str, Callable[[], object]]) -> None:
 
 
 def bounded(topic: str, operation: Callable[[], None], timeout_s: float) -> bool:
-    """Run an operation that may stall on a thread, and abandon it after `timeout_s` seconds.
+    """Run an operation that may stall on a thread; return whether it returned or failed within `timeout_s` seconds.
 
-    Returns:
-        Whether it returned in time; a failure counts as returning.
+    If not, it is abandoned.
     """
     thread = threading.Thread(target=guarded(topic)(operation), name=f"dtk-{topic}", daemon=True)
     thread.start()
@@ -100,11 +99,7 @@ class Writer:
         self._queue.put((topic, operation))
 
     def close(self, timeout_s: float) -> bool:
-        """Finish the queue, for at most `timeout_s` seconds.
-
-        Returns:
-            Whether all operations were run.
-        """
+        """Finish the queue, for at most `timeout_s` seconds; return whether all operations were run."""
         if self._thread is None:
             return True
         self._queue.put(None)

@@ -44,8 +44,7 @@ class _Loop:
 def hf_trainer_callback(**arguments: Any) -> Any:
     """Return a callback for `transformers.Trainer(callbacks=[...])` that records its training.
 
-    Args:
-        arguments: arguments of `dtk.record.attach`; `config` defaults to the training arguments.
+    Takes the arguments of `dtk.record.attach`; `config` defaults to the training arguments.
     """
     from transformers import TrainerCallback
 
@@ -64,8 +63,7 @@ def hf_trainer_callback(**arguments: Any) -> Any:
 def lightning_callback(**arguments: Any) -> Any:
     """Return a callback for `lightning.Trainer(callbacks=[...])` that records its fit.
 
-    Args:
-        arguments: arguments of `dtk.record.attach`; `config` defaults to the module's hyperparameters.
+    Takes the arguments of `dtk.record.attach`; `config` defaults to the module's hyperparameters.
     """
     from lightning.pytorch import Callback
 

@@ -14,11 +14,9 @@ _VENDOR = re.compile(r"^(NVIDIA|Tesla|AMD Instinct|AMD)\s+", re.IGNORECASE)
 
 
 def published_peaks(device_name: str) -> tuple[dict[str, float], str]:
-    """Return the published dense peaks of one device, and their source.
+    """Return the published dense peaks of one device in FLOP/s, and their source; empty and "" for an unknown device.
 
-    Returns:
-        FLOP/s by dtype of the matrix products (float32, tf32, bfloat16, float16), and the source; empty and "" for an
-        unknown device.
+    They are by dtype of the matrix products: float32, tf32, bfloat16, float16.
     """
     short = device_name.strip()
     while (without := _VENDOR.sub("", short)) != short:
@@ -33,12 +31,9 @@ def published_peaks(device_name: str) -> tuple[dict[str, float], str]:
 
 
 def peak_flops(device_name: str, dtype: str) -> tuple[float | None, str]:
-    """Return the published dense peak of one device.
+    """Return the published dense peak of one device in FLOP/s and a description, or None and the reason.
 
     The products are of float32, tf32, bfloat16 or float16.
-
-    Returns:
-        FLOP/s and a description, or None and the reason.
     """
     peaks, _ = published_peaks(device_name)
     if not peaks:
@@ -52,13 +47,10 @@ def peak_flops(device_name: str, dtype: str) -> tuple[float | None, str]:
 def model_flops_utilization(
     tokens_per_s: float, flops_per_token: int | None, world_size: int, peak: float | None, peak_reason: str
 ) -> tuple[float | None, str]:
-    """Return MFU (Chowdhery et al. 2022, PaLM, appendix B).
+    """Return MFU as a fraction of 1, with formula and peak (Chowdhery et al. 2022, PaLM, appendix B), or None and why.
 
     `flops_per_token` are the training FLOPs that the model declares, if it does; `peak` is that of one device in
     FLOP/s, and `peak_reason` describes it, or why it is unknown.
-
-    Returns:
-        MFU as a fraction of 1, with formula and peak, or None with the reason.
     """
     if peak is None:
         return None, peak_reason

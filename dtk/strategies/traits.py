@@ -160,14 +160,7 @@ class StrategyConfig:
     def declare(
         self, shapes: ModelShapes, mesh: Mesh, precision: PrecisionConfig, accumulation_steps: int
     ) -> list[Collective]:
-        """Return the collectives of a training step, from the second step on, without clipping.
-
-        Args:
-            shapes: shapes of the trained parameters.
-            mesh: mesh of the job.
-            precision: the `precision` section.
-            accumulation_steps: micro-batches per optimizer step.
-        """
+        """Return the collectives of a training step, from the second step on, without clipping."""
         return []
 
     def declare_clip(self, mesh: Mesh) -> tuple[Collective, ...]:

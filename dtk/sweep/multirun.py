@@ -15,10 +15,7 @@ METHOD = "multirun"
 
 
 def multirun(arguments: argparse.Namespace) -> int:
-    """Run every combination `repeats=` times, and compare the runs.
-
-    Returns:
-        the worst exit code of the runs, see `dtk.run.main`.
+    """Run every combination `repeats=` times, and compare the runs; return the worst exit code, see `dtk.run.main`.
 
     Raises:
         DtkError: a point is invalid; none has run then.

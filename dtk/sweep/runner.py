@@ -48,11 +48,7 @@ class Runner:
         self._number = 0
 
     def interleaved(self, points: Sequence[Point]) -> int:
-        """Run all points, then repeat (ABAB), so that a drift of the machine affects all equally.
-
-        Returns:
-            the exit code of `Runner.exit_code`.
-        """
+        """Run all points, then repeat (ABAB), so that a drift of the machine affects all alike; return `exit_code`."""
         turns = ((point, repeat) for repeat in range(self.sweep.about.repeats) for point in points)
         all(self.once(point, repeat) for point, repeat in turns)  # The first stopped run ends the loop.
         return self.exit_code()

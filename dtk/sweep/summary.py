@@ -110,10 +110,9 @@ def last_trials(sweep: Sweep) -> list[Trial]:
 
 
 def comparison(trials: Sequence[Trial]) -> "Document | None":
-    """Compare the runs that came to an end, including failed ones: that one needs too much memory is a result.
+    """Return what `dtk compare` shows of the runs that came to an end; None for fewer than two, or incomparable ones.
 
-    Returns:
-        what `dtk compare` shows; None where fewer than two points finished, or a folder cannot be compared.
+    Failed runs are included: that one needs too much memory is a result.
     """
     if len({trial.point for trial in trials if trial.state == "finished"}) < 2:
         return None

@@ -87,10 +87,9 @@ class Loop:
     """Sum of the mixed ids over all ranks since the last metrics record, modulo 2^64."""
 
     def run(self) -> bool:
-        """Train to the end, or until a rank is asked to stop.
+        """Train to the end, or until a rank is asked to stop; return whether the run is complete.
 
-        Returns:
-            Whether all steps are done or a callback of some rank ended the run.
+        It is if all steps are done, or if a callback of some rank ended the run.
         """
         train = self.config.train
         if train.garbage_collect_every:

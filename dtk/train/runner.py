@@ -76,13 +76,10 @@ class Accumulate:
     """Expert loads of a mixture of experts; None for other models."""
 
     def run(self, batches: Sequence[Batch], factor: float, seed: Callable[[int], None]) -> Tensor:
-        """Run forward and backward of each micro-batch; gradients are communicated in the last one.
+        """Return the summed loss of the micro-batches, after forward and backward; the last one communicates gradients.
 
-        `factor` multiplies each summed loss before its backward; `seed` sets the random state for a micro-batch, given
-        its index.
-
-        Returns:
-            The loss summed over the micro-batches, detached and without the factor.
+        `factor` multiplies each summed loss before its backward, but not the detached loss returned; `seed` sets the
+        random state for a micro-batch, given its index.
         """
         strategy, device = self.strategy, self.strategy.context.device
         total = torch.zeros((), device=device)

@@ -27,14 +27,7 @@ def learning_rate(
     steps: int,
     own: Schedule | None = None,
 ) -> float:
-    """Return the learning rate of one step.
-
-    Args:
-        schedule: the `schedule` section.
-        peak_lr: the optimizer's `lr`.
-        step: 0-based step.
-        steps: steps in the whole run.
-        own: instance of a custom schedule.
+    """Return the learning rate of one step of `steps`, counted from 0; `own` is the instance of a custom schedule.
 
     Raises:
         DtkError: a custom schedule returned something else than a finite number >= 0.

@@ -129,8 +129,7 @@ def _tags(manifest: str, changed_ns: int) -> tuple[str, ...]:
 def sweeps(folder: Path) -> dict[str, set[str]]:
     """Return sweep -> ids of its runs, the newest sweep first.
 
-    Args:
-        folder: of the runs; `sweeps/<id>/runs.jsonl` in it says which runs a sweep has opened.
+    In the folder of the runs, `sweeps/<id>/runs.jsonl` says which runs a sweep has opened.
     """
     runs_by_sweep: dict[str, set[str]] = {}
     with suppress(OSError):

@@ -70,12 +70,10 @@ def find(folder: Path, identity: str) -> Path:
 
 
 def runs_page(folder: Path, query: Mapping[str, str]) -> doc.Document:
-    """Return the page of all runs.
+    """Return the page of all runs in a folder.
 
-    Args:
-        folder: of the runs.
-        query: `q` (words that the name or state of a run must hold), `tag`, `sweep`, `sort` (a key of `SORTS`),
-            `reverse`, `page`.
+    The query may have `q` (words that the name or state of a run must hold), `tag`, `sweep`, `sort` (a key of `SORTS`),
+    `reverse` and `page`.
 
     Raises:
         DtkError: the folder cannot be read.

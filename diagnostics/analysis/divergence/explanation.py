@@ -25,10 +25,7 @@ from diagnostics.evidence.model import Frame
 def not_ready(waiting_calls: list[Call], other_calls: list[Call], before: list[Call]) -> tuple[Term, ...]:
     """Return the evidence that a rank left the backward pass without a bucket that its peers wait for; else ().
 
-    Args:
-        waiting_calls: calls of the side that waits, from that bucket on.
-        other_calls: calls of the other side, from the same position on.
-        before: calls of the other side before that position.
+    Both sides' calls begin at the position of that bucket; `before` are the other side's calls before it.
     """
     expected, got = waiting_calls[0], other_calls[0]
     if not in_backward(expected) or in_backward(got):
@@ -143,7 +140,10 @@ class Explanation(Struct, frozen=True):
 
 
 def explain(majority: list[Call], minority: list[Call], position: int) -> Explanation:
-    """Explain a divergence: both sides, calls oldest first, made a call at `position`, and the two differ."""
+    """Explain a divergence: both sides made a call at `position`, and the two calls differ.
+
+    The calls are those of one rank of each side in the group, oldest first.
+    """
     majority_tail = [call for call in majority if call.seq >= position]
     minority_tail = [call for call in minority if call.seq >= position]
     before = [call for call in minority if call.seq < position]
@@ -317,16 +317,10 @@ def _way(past: list[Call], start: Call, end: Call) -> tuple[Call, ...]:
 
 
 def left_loop(deviating: Call, ahead: Call, body: list[Call], *, majority_goes_on: bool) -> Explanation | None:
-    """Explain a call that a loop does not make in every round, while the peers make the loop's next call.
+    """Explain a call that a loop does not make in every round, while the peers make its next call; or return None.
 
-    Args:
-        deviating: the call of the side that has left the loop, or is in a branch of it.
-        ahead: the loop's next call, which the other side makes.
-        body: the calls of one round of the loop.
-        majority_goes_on: whether `ahead` is the majority's.
-
-    Returns:
-        None if neither explanation fits.
+    `deviating` is the call of the side that has left the loop, or is in a branch of it; `ahead` is the loop's next
+    call, made by the other side (`majority_goes_on`: the majority); `body` are the calls of one round of the loop.
     """
     expected, got = (ahead, deviating) if majority_goes_on else (deviating, ahead)
     if loop_exit.source_says(ahead, body) == "outside":

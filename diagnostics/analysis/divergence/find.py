@@ -126,11 +126,7 @@ def between(
 ) -> Divergence | None:
     """Compare the two largest sides of a vote; return None if one of them has no call recorded at the position.
 
-    Args:
-        vote: has at least two sides.
-        calls_of: reads a rank's history.
-        ended: ranks that ended normally afterwards.
-        steps: rank -> whether it stopped before the last requested step.
+    `ended` are ranks that ended normally afterwards; `steps` says whether a rank stopped before the last one requested.
     """
     most, fewest = vote.sides[0][0], vote.sides[1][0]
     most_calls, fewest_calls = calls_of(most, vote.key), calls_of(fewest, vote.key)
@@ -188,12 +184,8 @@ def find(
 ) -> list[Divergence]:
     """Find the divergences of a job: the earliest one, and those of ranks that it cannot have affected.
 
-    Args:
-        survey: the histories of all ranks.
-        calls_of: reads a rank's own calls again.
-        reaching: returns the ranks that wait, directly or indirectly, for the given ones.
-        ended: see `between`.
-        steps: see `between`.
+    `reaching` returns the ranks that wait, directly or indirectly, for the given ones; for `ended` and `steps` see
+    `between`.
     """
     ended = set(ended)
     votes = []

@@ -25,7 +25,7 @@ class Prediction(Struct, frozen=True):
 def predict(past: Sequence[Hashable], following: Hashable | None = None) -> Prediction | None:
     """Find the longest suffix of `past` that occurred before, the latest of equally long ones; None if there is none.
 
-    If `following` is given, only occurrences that it followed count.
+    `past` are the calls of one rank, oldest first. If `following` is given, only occurrences that it followed count.
     """
     size = len(past)
     lengths = common_prefixes(past[::-1])
@@ -72,7 +72,7 @@ class Edit(Struct, frozen=True):
 def smallest_edit(majority: Sequence[Hashable], minority: Sequence[Hashable], enough: int = 1) -> Edit | None:
     """Return the edit after which the most calls agree, or None if no single edit makes all later calls agree.
 
-    Both begin at the divergence; at least `enough` calls must agree after the edit.
+    The first tokens of both sides differ; at least `enough` calls must agree after the edit.
     """
     majority_tokens, minority_tokens = tuple(majority[:LONGEST]), tuple(minority[:LONGEST])
     edits = [Edit("drop", by, agreeing) for by, agreeing in _shifts(majority_tokens, minority_tokens)]

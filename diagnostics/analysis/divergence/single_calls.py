@@ -21,12 +21,8 @@ def outside_backward(
 ) -> Divergence | None:
     """Explain a call that one side made while the other is in backward; return None if the loop may contain it.
 
-    Args:
-        vote: the sides.
-        reduction: the call in which one side waits during backward.
-        outside: the other side's call.
-        came_later: whether the side in backward reached that call afterwards.
-        majority_goes_on: whether the side in backward is the larger one.
+    `reduction` is the call in which one side waits during backward, `outside` the other side's call. `came_later` says
+    whether the side in backward reached that call afterwards, `majority_goes_on` whether it is the larger side.
     """
     if came_later:
         either = Explanation("insert", "behind", (reduction, outside), (position("peers came later"),))
@@ -66,13 +62,8 @@ def by_lines(divergence: Divergence, majority: Counters, minority: Counters, *, 
     """Refine a divergence that was found from the lines at which the ranks of a running job wait.
 
     The values of the loop variables distinguish a loop that was left early from one in which a call was left out: a
-    rank after the loop with the same values, if the loop has no `break` or `return`, left out a call.
-
-    Args:
-        divergence: of the two lines.
-        majority: the variables of the frames of its largest side.
-        minority: those of the other side.
-        default_group: whether all wait in the group of all ranks, so that the lines can be compared.
+    rank after the loop with the same values, if the loop has no `break` or `return`, left out a call. The lines can be
+    compared if all wait in the `default_group`, that of all ranks.
     """
     explanation = divergence.explanation
     if is_for_one_rank(divergence) and not default_group:

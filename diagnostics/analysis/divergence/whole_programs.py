@@ -120,14 +120,10 @@ class Program(Struct, frozen=True, dict=True):
 
 
 def compare_programs(programs: Iterable[Program]) -> Divergence | None:
-    """Return the first difference between programs that consists of dropped or inserted calls.
+    """Return the first difference between the programs of all ranks that consists of dropped or inserted calls.
 
-    Args:
-        programs: of all ranks of the job; several may be equal.
-
-    Returns:
-        None if the programs are equal, are more than `MOST_PROGRAMS` or have no majority (unless the job has 2 ranks),
-        or if the difference is of another kind.
+    None if the programs are equal, are more than `MOST_PROGRAMS` or have no majority (unless the job has 2 ranks), or
+    if the difference is of another kind.
     """
     alike: dict[tuple[object, ...], list[Program]] = {}
     for program in sorted(programs, key=lambda program: program.ranks):

@@ -17,7 +17,7 @@ _HOST = re.compile(r"\[?([\d.]+|[\da-fA-F:]+)")
 def network_inside(reach: str, address: object) -> str:
     """Return the kind of an address that is valid within a link or a node (`reach`) only; else "".
 
-    NCCL and gloo print addresses such as `10.0.0.1<41000>` or `[fe80::1%eth0]<41000>`.
+    `reach` is `link` or `node`; NCCL and gloo print an address as `10.0.0.1<41000>` or `[fe80::1%eth0]<41000>`.
     """
     host = _HOST.match(str(address))
     try:

@@ -198,13 +198,10 @@ _ORDER = {"error": 0, "warning": 1, "note": 2}  # The most severe first.
 def lint(
     variables: dict[str, str], nccl_version: Version | None, nnodes: int | None, hardware: dict[str, Any]
 ) -> list[Lint]:
-    """Return what is wrong with a set of variables, the most severe first, then sorted by name.
+    """Return what is wrong with a process's variables (name -> text), the most severe first, then sorted by name.
 
-    Args:
-        variables: name -> text, of one process; names that neither NCCL, torch nor gloo reads are ignored.
-        nccl_version: as (2, 27, 3); None = unknown.
-        nnodes: number of nodes of the job; None = unknown.
-        hardware: facts of the node, see `situation.situation`; {} = unknown.
+    Names that neither NCCL, torch nor gloo reads are ignored. For the arguments see `situation.situation`; None and {}
+    stand for what is not known.
     """
     where = situation(variables, nccl_version, nnodes, hardware)
     lints = {lint for rule in RULES for lint in rule(where)}

@@ -83,15 +83,10 @@ class Situation(Struct, frozen=True):
 def situation(
     variables: Mapping[str, str], nccl_version: Version | None, nnodes: int | None, hardware: Mapping[str, Any]
 ) -> Situation:
-    """Combine a process's variables with the valid facts of a description of the machine.
+    """Combine a process's variables (name -> text) with the valid facts of a description of the machine.
 
-    Args:
-        variables: name -> text, of one process.
-        nccl_version: as (2, 27, 3).
-        nnodes: number of nodes of the job.
-        hardware: any of `nproc` (ranks on the node), `interfaces`, `infiniband` (lists of names), `nvlink` (bool),
-            `gpus` (list of {"name": ...}) and `missing_files`, `missing_folders` (names of variables), as in
-            dtk's manifest.
+    `hardware` may have `nproc` (ranks on the node), `interfaces`, `infiniband` (lists of names), `nvlink` (bool),
+    `gpus` (list of {"name": ...}) and `missing_files`, `missing_folders` (names of variables), as in dtk's manifest.
     """
     nproc = hardware.get("nproc")
     nvlink = hardware.get("nvlink")

@@ -19,12 +19,9 @@ _Job = tuple[int, Sequence[FlightFile | RingFile], int | None]  # Rank, its file
 def digests(
     files: Mapping[int, Sequence[CallFile]], attempt: int | None, workers: int | None = None
 ) -> Iterator[Digest]:
-    """Yield the digest of each rank's records, in ascending order of ranks.
+    """Yield the digest of each rank's records of one attempt (None = any), in ascending order of ranks.
 
-    Args:
-        files: rank -> its files.
-        attempt: of the run whose records count; None = any.
-        workers: processes to start; None = as many as pay, 0 or 1 = none.
+    None starts as many `workers` as pay; 0 or 1 starts none.
     """
     on_disk = [file for file in chain.from_iterable(files.values()) if isinstance(file, FlightFile | RingFile)]
     if len(on_disk) < sum(map(len, files.values())):  # Some files are in memory.

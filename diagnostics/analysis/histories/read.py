@@ -30,7 +30,7 @@ class Reading(Struct):
 
 
 def read(evidence: Evidence, workers: int | None = None) -> Reading:
-    """Survey all dumps and rings, rank by rank; `workers` = None starts as many as pay."""
+    """Survey all dumps and rings, rank by rank; the result does not depend on how many `workers` load files."""
     reading = Reading(attempt=evidence.run.attempt if evidence.run is not None else None)
     nameless = []
     for file in call_files(evidence):

@@ -66,7 +66,7 @@ class _Sorter:
         return self._step_starts[at] if at < len(self._step_starts) else inf
 
     def category(self, block: Allocation, *, outlived: bool) -> str:
-        """Return the category of an allocation; with `outlived` at a time after its own step."""
+        """Return the category of an allocation of the curve; with `outlived` at a time after its own step."""
         communicates = block.phase in ("gather", "reduce")
         if block.gathered or block.phase == "checkpoint":
             return COLLECTED if block.gathered else SAVED
@@ -139,11 +139,8 @@ def shared_out(before_bytes: int, states: States | None) -> dict[str, int]:
 def sweep(curve: Curve, before_bytes: int, states: States | None, logits_bytes: int | None) -> list[Row]:
     """Return rows of bytes by kind over time, in seconds from the first event; the peak of the curve is one of them.
 
-    Args:
-        curve: the curve of one rank.
-        before_bytes: bytes on the device before the window, measured or computed.
-        states: model states over which to distribute `before_bytes`; None if unknown.
-        logits_bytes: size of the logits of one micro-batch; None if unknown.
+    `before_bytes` were on the device before the window, measured or computed, and are distributed over the `states` if
+    these are known; `logits_bytes` are those of one micro-batch.
     """
     levels = _levels(before_bytes, states)
     levels[AT[RESERVED]] = curve.reserved[0][1] if curve.reserved else 0

@@ -229,11 +229,8 @@ class JobMemory(Struct):
         """Return a rank's peak on `PREDICTED_RANKS` ranks; None if it is unknown or the job already has that many.
 
         Model states shrink as they are sharded further, what is gathered whole stays, outputs that hold every rank's
-        part grow with the ranks (measured exponents of the peak over world_size: -1, 0 and +1).
-
-        Args:
-            fixed_bytes: memory of the finding that does not depend on the number of ranks.
-            linear_bytes: memory of the finding that is proportional to the number of ranks.
+        part grow with the ranks (measured exponents of the peak over world_size: -1, 0 and +1). Of a finding's memory,
+        `fixed_bytes` do not depend on the number of ranks, and `linear_bytes` are proportional to it.
         """
         world, peak = self.size.world_size, self.peak()
         if not world or peak is None or world >= PREDICTED_RANKS:

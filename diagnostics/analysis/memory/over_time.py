@@ -183,7 +183,7 @@ def _of_timeline(rank: RankMemory) -> MemoryStack | None:
 def _stacked(
     rows: Sequence[Row], peak: Row, place: tuple[int | None, str | None, Frame | None] = (None, None, None), **told: Any
 ) -> MemoryStack:
-    """Return ascending rows of all `KINDS` that are there; `place` is the step, region and line of the peak."""
+    """Return rows of those of `KINDS` that are there, in their order; `place` is step, region and line of the peak."""
     used = [name for name in KINDS if any(row[1][AT[name]] for row in rows)]
     kinds: dict[str, float] = {name: peak[1][AT[name]] for name in used if name != RESERVED}
     told["steps"] = [(round(time_s, 6), step) for time_s, step in told.get("steps", ())]

@@ -97,13 +97,10 @@ def _passes(moves: Iterable[Move]) -> list[_Pass]:
 
 
 def _together(passes: Iterable[_Pass], key: str | int, alone: bool, roots: int) -> int | None:
-    """Return the bytes of all units with this key; None if it is unknown whether there are several.
+    """Return the bytes of all units with this key, a name or a number of elements; None if there may be several.
 
-    Args:
-        passes: all passes recorded; those that are cut off or have several forward passes are ignored.
-        key: the unit's name or number of elements.
-        alone: whether all units have this key.
-        roots: number of units wrapped individually.
+    Passes that are cut off or have several forward passes are ignored. `alone` says whether all units have this key;
+    `roots` is the number of units wrapped individually.
     """
     votes: Counter[tuple[bool, int]] = Counter()
     for each in passes:

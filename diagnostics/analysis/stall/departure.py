@@ -74,7 +74,7 @@ Departure = MoreCalls | EarlierStep | EndedInRound | RoundUnknown
 
 
 def departure(job: JobState, ended: tuple[int, ...]) -> Departure:
-    """Compare ranks that ended with exit code 0 with those that continued: they wait for them, or lost them."""
+    """Compare ranks that all ended with exit code 0 with those that wait for them, or lost them."""
     keys = sorted(job.survey.groups, key=lambda key: (key.recorder != SNAPSHOTS, key))
     more = next((case for key in keys if (case := _more_calls(job, ended, key)) is not None), None)
     if more is not None:

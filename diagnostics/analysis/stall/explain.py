@@ -38,7 +38,7 @@ Point = tuple[GroupKey, int]  # A position in a group, as counted by one recorde
 
 
 def timeline(job: JobState, point: Point | None, culprits: Collection[int]) -> dict[str, Any] | None:
-    """Return `measures.hang.timeline`, at the longest wait if no point is given; None if nothing was recorded."""
+    """Return `measures.hang.timeline` at a point (None = that of the longest wait); None if nothing was recorded."""
     groups = job.survey.groups
     if point is None:
         collectives = (item for item in job.waits.calls.items() if item[0][1].peer < 0 and item[0][1].key in groups)
@@ -193,7 +193,7 @@ class Stall(Struct):
 def explain(evidence: Evidence, divergence: Divergence | None = None) -> Stall:
     """Explain the waiting in a job.
 
-    A divergence may be given, as of a simulated job: the first difference between complete programs.
+    `divergence` is the first difference between complete programs, as of a simulated job; None = find divergences.
     """
     job = job_state.build(evidence)
     if evidence.doubt:  # Exceptions and signals do not require a comparison of ranks.

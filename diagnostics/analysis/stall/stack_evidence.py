@@ -93,9 +93,7 @@ def by_stacks(job: JobState) -> Divergence | HostOutside | None:
 def communicating(job: JobState, ahead: Collection[int] = ()) -> dict[int, InCollective]:
     """Return the call that each rank is in, from the error with which it gave up on a peer, else from its last stack.
 
-    Args:
-        job: of any kind.
-        ahead: ranks whose stacks also count if they communicate in C++.
+    The stacks of ranks that are `ahead` also count if they communicate in C++.
     """
     inside: dict[int, InCollective] = {}
     for rank, end in job.endings.items():

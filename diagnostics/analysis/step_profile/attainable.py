@@ -25,11 +25,7 @@ def good_cap_mb(total_bytes: int) -> float:
 def exposed_in_buckets(transfer: float, latency: float, buckets: int, beside: float) -> float:
     """Return the exposed time of a transfer cut into equal parts that become ready evenly during compute.
 
-    Args:
-        transfer: time of all bytes, without latencies.
-        latency: fixed time of each part.
-        buckets: number of parts; the last one is ready when compute ends.
-        beside: concurrent compute time.
+    `transfer` excludes `latency`, the fixed time of each part; the last part is ready when the compute `beside` ends.
     """
     each = transfer / buckets + latency
     done = 0.0

@@ -47,7 +47,7 @@ class Instrument(Struct, frozen=True):
 
 
 def find_instrument(profiles: Sequence[RankProfile], environment: Mapping[int, Mapping[str, str]]) -> Instrument | None:
-    """Return the cause of serialised work, or None. The key -1 of the environment stands for all ranks."""
+    """Return the cause of serialised work, or None; the environment has variables by rank (-1 for all ranks)."""
     if not any(profile.on_device for profile in profiles):
         return None
     traced = tuple(profile.rank for profile in profiles)

@@ -26,11 +26,6 @@ def set_aside(
     """Return the contents of the last attempt; move errors of earlier ones to `evidence.earlier`.
 
     Nothing is set aside if no content of the last attempt was read, as its result is then unknown.
-
-    Args:
-        evidence: the job's evidence, changed in place.
-        files: all files, relative to the root.
-        read: contents of small files.
     """
     for contents, _ in read:
         offset = contents.offset or 0

@@ -54,10 +54,7 @@ class Moment(Struct, frozen=True):
 def refuse_mixed(evidence: Evidence, handles: Iterable[Any], standing: Iterable[tuple[str, float]]) -> None:
     """Raise DiagnosticsError if two files cannot be from one job.
 
-    Args:
-        evidence: its Nsight exports are checked.
-        handles: handles of all traces.
-        standing: file and time (s since 1970) of the last call of flight dumps.
+    `handles` are those of all traces, `standing` file and time (s since 1970) of the last call of flight dumps.
     """
     traces = [moment for handle in handles if (moment := _trace(handle)) is not None]
     began = ((file.file, file.began_s()) for file in evidence.handles(NsysFile))
@@ -149,11 +146,8 @@ def _refuse_several_jobs(kind: str, groups: dict[int, list[Any]], evidence: Evid
 def refuse_mixed_times(evidence: Evidence, traces: list[Any]) -> None:
     """Raise DiagnosticsError if files cannot be from one job. Add a problem if it is only doubtful.
 
-    Folders that dtk created for a run or a watched command are not checked, as each contains a single job.
-
-    Args:
-        evidence: evidence with final ranks.
-        traces: all traces, including those replaced by another one of the same rank.
+    Folders that dtk created for a run or a watched command are not checked, as each contains a single job. The traces
+    include those replaced by another one of the same rank.
     """
     # With `dtk watch` all dumps are next to the rings of their ranks.
     beside = {(ring.path.parent, ring.rank) for ring in evidence.handles(RingFile)}

@@ -37,10 +37,7 @@ _MESSAGE_KEYS = ("log", "message", "msg", "text")
 def split(number: int, raw: bytes, labelled: bool = False) -> Line:
     """Split a line into its prefixes and its text.
 
-    Args:
-        number: counted from 1.
-        raw: without its newline.
-        labelled: every line begins with a rank and a colon (`srun --label`).
+    With `labelled`, every line begins with a rank and a colon (`srun --label`).
     """
     text = raw.decode("utf-8", "replace").rstrip("\r\n")
     if text.startswith("{"):

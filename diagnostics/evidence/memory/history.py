@@ -39,7 +39,7 @@ _MODEL_STATES = frozenset({levels.PARAMETERS, levels.OPTIMIZER, BACKWARD, REDUCE
 
 
 def owner(event: Mapping[str, Any]) -> str:
-    """Return the category of an allocation or block, by `frames`: one of `levels`, `BACKWARD` or `REDUCED`."""
+    """Return the category of an allocation or a block from its frames: one of `levels`, `BACKWARD` or `REDUCED`."""
     if event.get("forward_frames"):
         return BACKWARD  # torch records the stack of the forward pass for allocations of the backward pass.
     frames = event.get("frames")
@@ -131,11 +131,7 @@ def read(
 ) -> History:
     """Reconstruct the bytes of each category over time from the state at the end.
 
-    Args:
-        events: of one device, in their order.
-        blocks: address -> (bytes, category) of each block that is allocated at the end.
-        reserved_bytes: reserved bytes at the end.
-        annotations: in ascending order.
+    The blocks that are allocated at the end are by address; events and annotations are of one device, in their order.
     """
     times, has_times = _times(events)
     history = History(has_times=has_times)

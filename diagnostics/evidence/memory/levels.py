@@ -50,7 +50,7 @@ class Stack(Struct):
         self.rows.append(_row((self.total, self.start, self.levels)))
 
     def move(self, time: float, changes: Iterable[tuple[int, int]]) -> None:
-        """Apply the changes (index in `KINDS`, bytes) of one moment, which is not before the previous one."""
+        """Apply all changes of one moment, pairs of (index in `KINDS`, bytes); moments must ascend."""
         stretch = int((min(max(time, self.start), self.end) - self.start) * self._scale)
         if stretch != self._stretch:
             self._close(time if stretch > self._stretch + 1 else None)

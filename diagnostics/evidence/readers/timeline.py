@@ -122,7 +122,7 @@ class TimelineFile(Handle, frozen=True):
     kind = "timeline"
 
     def load(self, most_steps: int = MAX_STEPS, most_samples: int = 0) -> Timeline:
-        """Return the timeline with at most so many steps, and samples of a node.
+        """Return the timeline, with at most as many steps, and as many of a node's samples, as given.
 
         Raises:
             OSError: the file cannot be read.

@@ -39,9 +39,7 @@ _SCOPES = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 def waiting(frame: Frame, taken_s: float | None) -> Waiting | None:
     """Return what the source line of a thread's innermost frame waits for, or None if that is uncertain.
 
-    Args:
-        frame: its file must be an absolute path on this machine.
-        taken_s: time of the stack, seconds since 1970; a file that changed since is not used. None = unknown.
+    The frame's file must be an absolute path on this machine, and not have changed since `taken_s`, if that is known.
     """
     if not PurePath(frame.file).is_absolute() or frame.line < 1:
         return None
@@ -250,9 +248,7 @@ _LOOK = 12
 def doing(stacks: Stacks, taken_s: float | None = None) -> Standing:
     """Return what the main thread is doing; `unknown` if it has no frames.
 
-    Args:
-        stacks: of one rank.
-        taken_s: upper bound of the time of the dump (seconds since 1970), used if the dump does not contain it.
+    `taken_s` is an upper bound of the time of the dump (seconds since 1970), used if the dump does not contain it.
     """
     thread = main_thread(stacks)
     if thread is None or not thread.frames:

@@ -45,10 +45,7 @@ def check_program(launcher: str) -> str:
 
 
 def submit_slurm(job: Submission, text: str, program: str) -> str:
-    """Write the script into the run folder, which must exist, and submit it.
-
-    Returns:
-        The job id.
+    """Write the script into the run folder, which must exist, submit it, and return the job id.
 
     Raises:
         DtkError: the folder cannot be written, or Slurm rejects the job.
@@ -82,11 +79,7 @@ def check_not_queued(run_id: str) -> None:
 
 
 def submit_skypilot(job: Submission, text: str, program: str) -> int:
-    """Launch the task with sky in this terminal; sky asks for confirmation before it incurs costs.
-
-    Returns:
-        The exit code of sky.
-    """
+    """Launch the task with sky in this terminal, where sky asks before it incurs costs; return sky's exit code."""
     verb = ["jobs", "launch"] if job.launcher.use_spot else ["launch"]
     with tempfile.TemporaryDirectory(prefix="dtk-") as folder:
         task = Path(folder) / "task.yaml"

@@ -43,11 +43,7 @@ class Buffer:
 
 
 class Ledger:
-    """Memory accounting of one rank.
-
-    Args:
-        granularity_bytes: the allocator rounds every buffer up to a multiple of it.
-    """
+    """Memory accounting of one rank, whose allocator rounds every buffer up to a multiple of `granularity_bytes`."""
 
     def __init__(self, granularity_bytes: int = 1) -> None:
         self.granularity_bytes = granularity_bytes

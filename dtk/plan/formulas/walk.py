@@ -80,8 +80,7 @@ class Step:
     def forward(self, received: Buffer | None = None) -> Value:
         """Run one micro-batch and return the loss, or the residual stream that a stage sends.
 
-        Args:
-            received: residual stream of the previous stage, held until this stage's backward has finished.
+        `received`, the residual stream of the previous stage, is held until this stage's backward has finished.
         """
         model, holding = self.model, self.holding
         if received is not None:
@@ -117,13 +116,10 @@ class Step:
         return loss
 
     def backward(self, loss: Value, received: Buffer | None = None, split: bool = False) -> Buffer | None:
-        """Run backward from the value that `forward` returned.
+        """Run backward from what `forward` returned; return the gradient of the residual stream that was received.
 
         `received` is the gradient from the next stage, held until the end; `split` leaves the gradients of parameters
         to `weights`.
-
-        Returns:
-            Gradient of the residual stream that the stage received.
         """
         holding, tape = self.holding, self.model.tape
         tape.halves = [] if split else None

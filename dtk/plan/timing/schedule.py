@@ -34,10 +34,9 @@ class Walk:
         self.compute_s += seconds
 
     def communicate(self, op: str, group: str, size_bytes: float, after_s: float | None = None) -> float:
-        """Issue one collective; it starts after `after_s` (by default after the current compute).
+        """Issue one collective after `after_s` (by default after the current compute); return when it is complete.
 
-        Returns:
-            The time at which it is complete; empty messages take no time.
+        Empty messages take no time.
         """
         if not size_bytes:
             return self.now_s
@@ -189,13 +188,10 @@ def fsdp_micro_batch(walk: Walk, model: Sharded, last: bool, gathers: bool = Tru
 
 
 def update(walk: Walk, norm_s: float, scale_s: float, optimizer_s: float, norm_groups: Sequence[str]) -> float:
-    """Walk clipping (skipped if both its parts take 0 s) and the optimizer.
+    """Walk clipping (skipped if both its parts take 0 s) and the optimizer; return the seconds of compute.
 
     Reading all gradients of this rank takes `norm_s`, scaling them `scale_s`; the squared norm, 4 bytes, is summed over
     each of `norm_groups`.
-
-    Returns:
-        Seconds of compute.
     """
     walk.compute(norm_s)
     for group in norm_groups if norm_s else ():

@@ -164,8 +164,7 @@ class DeepSpeedConfig(StrategyConfig):
     def tuned(self, file: Mapping[str, Any] | None = None) -> dict[str, int]:
         """Return the element counts in `zero_optimization` that dtk needs: the file's values, else the defaults.
 
-        Args:
-            file: values of the file by dotted path; None reads the file.
+        `file` has the values by dotted path; None reads the file.
 
         Raises:
             DtkError: the file cannot be read, or a value is not a valid count.
@@ -196,8 +195,7 @@ class DeepSpeedConfig(StrategyConfig):
     def buckets(self, sizes: Sequence[int]) -> list[list[int]]:
         """Fill buckets with gradients in the order of backward; one that is larger than a bucket has its own.
 
-        Args:
-            sizes: elements of each parameter, in the order of the model.
+        `sizes` are the elements of each parameter, in the order of the model.
         """
         most, made = self.tuned()["reduce_bucket_size"], list[list[int]]()
         for size in reversed(sizes):
