@@ -7,7 +7,7 @@ Log lines hold no histories, so this module does not decide which rank deviates:
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,9 +21,9 @@ from diagnostics.analysis.stall.watchdog_lines import UNNAMED, GroupLog, read_al
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import UNNAMED as NOBODY
 from diagnostics.contract.formatting import file_name
-from diagnostics.evidence.calls import operation
+from diagnostics.evidence.calls import ROOTED, operation
 from diagnostics.evidence.endings import Ending, of_error
-from diagnostics.evidence.model import Evidence, LogFact, shortened
+from diagnostics.evidence.model import Evidence, Frame, LogFact, shortened
 from diagnostics.evidence.stacks.dumps import main_thread
 from diagnostics.evidence.values import MOST_RANKS
 
@@ -40,6 +40,8 @@ SCALAR = 16  # Maximum number of elements of a metric, a flag or a barrier; a gr
 _GATHERS = {"ALLGATHER", "_ALLGATHER_BASE"}
 _SCATTERS = {"REDUCE_SCATTER", "_REDUCE_SCATTER_BASE"}
 _CPP_FILE = re.compile(r"^\[[^\]]*\.(?:cc|cpp|h):\d+\] ")
+_OF_MODEL = re.compile(r"torch/(?:distributed/(?:fsdp|_composable|optim)|nn/parallel)/|deepspeed/runtime/zero/")
+"""Files whose collectives take the sizes of the model's parameters, which are those of all ranks."""
 _CLOCK = re.compile(r"^\[[A-Z]\d{3,4} (\d\d):(\d\d):(\d\d)")
 
 
@@ -140,6 +142,14 @@ class Standing(Struct, frozen=True):
     """What a check of torch or NCCL reported of calls that do not match; it names one side at most."""
     sizes: str = ""
     """The line with which gloo ended a process because two sizes do not match."""
+    met: tuple[Waiting, ...] = ()
+    """Calls in which other ranks lost that process."""
+    of_model: bool = False
+    """Whether the model fixes the sizes of these calls."""
+    unmet: tuple[int, ...] = ()
+    """Ranks that lost their peers where these timed out, so they may have come too late."""
+    side_error: str = ""
+    """The first exception of a side thread whose line names no rank."""
     work: LogFact | None = None
     """The last line before the wait about work outside of the training steps, or about their end."""
     died: str = ""
@@ -172,6 +182,12 @@ class Standing(Struct, frozen=True):
     def elsewhere(self) -> tuple[int, ...]:
         """Ranks that wait at another of the user's calls than the majority; empty if no line or majority is known."""
         return self.parted if len(self.parted) < len(self.longest.ranks) else ()
+
+    @property
+    def odd(self) -> tuple[int, ...]:
+        """Ranks that gloo ended while most ranks were in one call whose size the model fixes."""
+        met = self.met[0].ranks if len(self.met) == 1 and self.of_model else ()
+        return self.aborted if len(self.aborted) < len(met) else ()
 
     @property
     def parted(self) -> tuple[int, ...]:
@@ -216,7 +232,8 @@ def standing(evidence: Evidence) -> Standing | None:
     gave_up = [fact for fact in evidence.facts if fact.kind in _FAILED]
     groups = read_all(evidence)
     waits = _named([wait for group in groups for wait in _waits(evidence, group)])
-    unplaced = _without_position(evidence, victims)
+    unmet = _unmet(victims)
+    unplaced = _without_position(evidence, [end for end in victims if (end.rank,) != unmet])
     waits += unplaced if any(wait.site for wait in unplaced) else seen_waits or unplaced
     connects = [fact for fact in evidence.facts if fact.kind == "nccl_connect"]
     stuck = {fact.rank: fact.fields.get("stuck_s") for fact in evidence.facts if fact.kind == "monitor_stuck"}
@@ -224,7 +241,10 @@ def standing(evidence: Evidence) -> Standing | None:
     listed = {rank for fact in evidence.facts if fact.kind == "torchrun_list" for rank in fact.fields["ranks"]}
     placed = {rank for wait in waits if wait.site for rank in wait.ranks}
     roots = {fact.fields["root"] for fact in evidence.facts if fact.kind == "nccl_id_timeout"}
-    broken = {fact.rank for fact in evidence.facts if fact.kind == "side_error" and fact.rank is not None}
+    side = [fact for fact in evidence.facts if fact.kind == "side_error"]
+    broken = {fact.rank for fact in side if fact.rank is not None}
+    sizes = next((shortened(fact.text.strip(), 80) for fact in evidence.facts if fact.kind == "gloo_mismatch"), "")
+    met = [end for end in lost if end.rank in _within(lost)] if sizes else []
     return Standing(
         waits=tuple(sorted(waits, key=lambda wait: (-len(wait.ranks), wait.seq or 0))),
         outside=outside,
@@ -245,14 +265,47 @@ def standing(evidence: Evidence) -> Standing | None:
         lost=_CPP_FILE.sub("", lost[0].message) if lost else "",
         losers=tuple(sorted({end.rank for end in lost} - {NOBODY})),
         gave_up=next((_CPP_FILE.sub("", end.message) for end in victims if end.kind == "timed_out"), ""),
-        wordless=tuple(sorted(listed - placed)) if placed else (),
+        wordless=tuple(sorted(listed.union(unmet) - placed)) if placed else (),
+        unmet=unmet,
+        met=tuple(Waiting(ranks, op, site=site) for (op, site), ranks in _by_call(_within(met)).items()),
+        of_model=bool(met) and all(map(_of_model, met)),
+        side_error=next((shortened(fact.text.strip(), 80) for fact in side if fact.rank is None), ""),
         gloo=any(kind.startswith("gloo_") for kind in kinds) or any(end.gloo for end in victims),
-        sizes=next((shortened(fact.text.strip(), 80) for fact in evidence.facts if fact.kind == "gloo_mismatch"), ""),
+        sizes=sizes,
         differ=next((_one_side(fact) for fact in evidence.facts if fact.kind == "calls_differ"), ""),
         died=next((str(fact.fields["detail"]) for fact in died if "stopped" not in fact.fields), ""),
         work=next((fact for fact in evidence.facts if fact.kind in ("host_work", "host_progress")), None),
         results=frozenset(str(fact.fields["result"]) for fact in gave_up if fact.kind == "nccl_result"),
     )
+
+
+def _unmet(victims: Sequence[Ending]) -> tuple[int, ...]:
+    """Return the ranks that only lost their peers in the call in which those timed out. A call that all ranks make
+    alike ends once they have all come, and a rank that times out closes its connections.
+    """
+    sites = _within(victims)
+    late = {end.rank for end in victims if end.kind == "lost_peer"} & sites.keys()
+    ops = {op.removeprefix("i") for op, _ in sites.values()}
+    one_sided = len({*sites.values()}) > 1 or ops & (ROOTED | {"send", "recv"}) or late == sites.keys()
+    return () if one_sided or NOBODY in sites else tuple(sorted(late))
+
+
+def _of_model(end: Ending) -> bool:
+    """Whether the model fixes the size of the call in which a rank ended."""
+    return any(frame.function == "_engine_run_backward" or _OF_MODEL.search(frame.file) for frame in end.frames)
+
+
+def _within(victims: Sequence[Ending]) -> dict[int, tuple[str, Frame]]:
+    return {end.rank: place for end in victims if (place := collective_of(end.frames)) is not None}
+
+
+def _by_call(places: Mapping[int, tuple[str, Frame | None]]) -> dict[tuple[str, str], tuple[int, ...]]:
+    """Return the ranks in each call, an operation at a line, without those that no line names."""
+    ranks_at: dict[tuple[str, str], tuple[int, ...]] = {}
+    for rank, (op, at) in sorted(places.items()):
+        call = op, f"{file_name(at.file)}:{at.line}" if at else ""
+        ranks_at[call] = ranks_at.get(call, ()) + ((rank,) if rank != NOBODY else ())
+    return ranks_at
 
 
 def _silent(evidence: Evidence, groups: Sequence[GroupLog], waits: Sequence[Waiting]) -> tuple[int, ...]:
@@ -283,17 +336,14 @@ def _observed(
         sites |= {rank: place} if (place := collective_of(path)) is not None else {}
     if len({*sites.values()}) < 2 and not observed:
         return [], ()
-    ranks_at: dict[tuple[str, str], list[int]] = {}
-    for rank, (op, at) in sorted(sites.items()):
-        ranks_at.setdefault((op, f"{file_name(at.file)}:{at.line}" if at else ""), []).append(rank)
     is_still = not inside and all(observed[rank].stopped or observed[rank].idle_s >= STALL_S for rank in standings)
     does: dict[str, list[int]] = {}
     for rank, standing in standings.items():
         at = standing.frame
         does.setdefault(f"{standing.words}{f' at {file_name(at.file)}:{at.line}' if at else ''}", []).append(rank)
     waits = [
-        Waiting(tuple(ranks), op, waited_s=min(blocked_s.get(rank, 0.0) for rank in ranks) or None, site=site)
-        for (op, site), ranks in ranks_at.items()
+        Waiting(ranks, op, waited_s=min(blocked_s.get(rank, 0.0) for rank in ranks) or None, site=site)
+        for (op, site), ranks in _by_call(sites).items()
     ]
     return waits, tuple((tuple(ranks), words) for words, ranks in does.items()) if waits or is_still else ()
 
@@ -361,15 +411,11 @@ def _others(group: GroupLog) -> list[Progress]:
 def _without_position(evidence: Evidence, victims: list[Ending]) -> list[Waiting]:
     """Return the waits whose lines give no position: those of NCCL in torch 1.x, and those of gloo."""
     alike: dict[str, list[LogFact]] = {}
-    within = {end.rank: place for end in victims if (place := collective_of(end.frames)) is not None}
+    within = _within(victims)
     timeouts = [fact for fact in evidence.facts if fact.kind == "gloo_timeout"]
     if timeouts and within.keys() >= {NOBODY if fact.rank is None else fact.rank for fact in timeouts}:
-        ranks_at: dict[tuple[str, str], list[int]] = {}
-        for rank, (op, frame) in within.items():
-            at = ranks_at.setdefault((op, f"{file_name(frame.file)}:{frame.line}"), [])
-            at += [rank] if rank != NOBODY else []
         since = (None, None, "", evidence.world_size, None, None, *_since(timeouts[0]))
-        return [Waiting(tuple(sorted(ranks)), op, *since, site) for (op, site), ranks in ranks_at.items()]
+        return [Waiting(ranks, op, *since, site) for (op, site), ranks in _by_call(within).items()]
     placed = {fact.rank for fact in evidence.facts if fact.kind == "watchdog_timeout" and "seq" in fact.fields}
     for fact in evidence.facts:
         if fact.kind == "watchdog_timeout" and "seq" not in fact.fields and fact.rank not in placed - {None}:

@@ -25,6 +25,8 @@ _SCALAR_MET = re.compile(r"\D*(?:\d{3,} vs \d{1,2}|\d{1,2} vs \d{3,})\b")
 _NEAR = 0.1
 """Share of the larger size by which two sizes of one call differ at most; sizes of two calls rarely come so close."""
 _TWO_SIZES = re.compile(r"(\d{3,}) vs (\d{3,})\b")
+_OWN_SIZES = {"all_gather", "all_gather_into_tensor", "all_gather_single", "gather", "all_to_all", "all_to_all_single"}
+"""Operations whose tensors often have the number of samples that a rank has."""
 _OF_OBJECTS = re.compile(r"_object(_list)?$")
 _OVERRUN = 3  # Multiple of its timeout that a call waited, which shows that not even the watchdog thread could run.
 TABLE = table_beside(__file__)
@@ -42,7 +44,8 @@ def suspicions(standing: Standing, ruled_out: Collection[str] = ()) -> tuple[Sus
         if speaks_for and probability >= LEAST and len(suspected) < MOST:
             ranks, decide = culprits[_CAUSES[cause]["ranks"]], _CAUSES[cause]["decide"]
             of_ray = decide == "ends" and standing.died
-            decide = _DECIDE["ray" if of_ray else "watch" if decide == "dumps" and no_dumps else decide]
+            of_nccl = (decide == "dumps" and no_dumps) or (decide in ("transport", "device") and standing.gloo)
+            decide = _DECIDE["ray" if of_ray else "watch" if of_nccl else decide]
             suspected.append(Suspicion(cause, round(probability, 2), ranks, speaks_for, against, decide))
     return tuple(suspected)
 
@@ -89,7 +92,7 @@ def clues(standing: Standing) -> dict[str, str]:
 
 def _culprits(standing: Standing) -> dict[str, tuple[int, ...]]:
     """Return the ranks that a cause would blame, by the names used in the table."""
-    behind = standing.behind or standing.absent or standing.elsewhere or standing.wordless
+    behind = standing.behind or standing.absent or standing.elsewhere or standing.wordless or standing.odd
     behind = standing.apart[0].ranks if standing.apart and not behind else behind
     silent = standing.silent if len(standing.silent) <= len(standing.longest.ranks) else ()
     return {"nobody": (), "behind": behind, "silent": silent, "stalled": standing.broken or behind or silent}
@@ -129,8 +132,9 @@ def _of_ranks(standing: Standing) -> dict[str, object]:
     low, *_, high = standing.apart or (longest, longest)
     completed = (high.seq or 0) - 1
     is_fewer = low.enqueued is not None and low.enqueued < completed
+    is_partly_known = elsewhere or standing.outside or wordless or standing.unmet
     return {
-        "seems_whole": longest.seems_whole and not (elsewhere or standing.outside) and len(longest.ranks),
+        "seems_whole": longest.seems_whole and not is_partly_known and len(longest.ranks),
         "came_late": absent,
         "two_sizes": longest.numel and two_sizes,
         "rank_0": standing.silent == (0,) and len(longest.ranks) > 1 and not longest.first,
@@ -139,6 +143,7 @@ def _of_ranks(standing: Standing) -> dict[str, object]:
         "elsewhere": elsewhere,
         "wordless": () if elsewhere else wordless,
         "side_thread": standing.broken,
+        "unnamed_thread": (wordless or standing.silent) and standing.side_error,
         "apart": len(standing.apart) > 1 and not is_fewer and (low, high),
         "far": len(standing.apart) > 1 and not is_fewer and max(0, (high.seq or 0) - (low.seq or 0) - 1),
         "fewer": len(standing.apart) > 1 and is_fewer and (low, high, completed),
@@ -173,5 +178,7 @@ def _of_libraries(standing: Standing) -> dict[str, object]:
         "absent": () if is_id else absent,
         "gave_up": unnamed and not standing.lost and shortened(standing.gave_up, 80),
         "died": standing.died and waits_for_nothing and standing.died,
-        "near": 0 < large - small < _NEAR * large and (large - small) / large,
+        "of_model": standing.of_model and standing.met,
+        "gathered": not standing.of_model and {wait.op for wait in standing.met} <= _OWN_SIZES and standing.met,
+        "near": not standing.of_model and 0 < large - small < _NEAR * large and (large - small) / large,
     }

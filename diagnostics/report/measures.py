@@ -310,7 +310,6 @@ def share_text(part_bytes: float, whole_bytes: float) -> str:
 
 
 def _part(measures: Mapping[str, Any], *names: str) -> Mapping[Any, Any]:
-    """Return the mapping at these keys; empty if there is none."""
     part: Any = measures
     for name in names:
         part = part.get(name) if isinstance(part, dict) else None

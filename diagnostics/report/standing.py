@@ -37,6 +37,7 @@ def headline(standing: Standing) -> str:
     shown: dict[str, tuple[object, tuple[int, ...]]] = {
         "still": (standing.outside and standing.outside[0][1], standing.outside[0][0] if standing.outside else ()),
         "failure": (standing.failure, standing.failed),
+        "met": (standing.met and standing.aborted and standing.sizes, standing.aborted),
         "sizes": (standing.sizes, standing.aborted),
         "differ": (standing.differ, ()),
         "aborted": (standing.aborted, standing.aborted),
@@ -80,6 +81,8 @@ def stands(standing: Standing) -> Iterator[Field]:
         yield Field("waits", _waits(wait))
     if len(standing.waits) > _SHOWN:
         yield Field("", f"and {len(standing.waits) - _SHOWN} more calls, in report.json")
+    for wait in standing.met[:_SHOWN]:
+        yield Field("others", f"{sentence(_who(wait))}: lost a peer in {_call(wait)}")
     for ranks, words in standing.outside[:_SHOWN]:
         yield Field("others", f"{sentence(ranks_spoken(ranks))}: {words}")
     for rest in standing.others[:_SHOWN]:

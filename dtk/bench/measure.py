@@ -95,7 +95,6 @@ def _watch(team: Team, spec: Spec, children: Children, launch: Launch, say: Prog
 
 
 def _dead(team: Team, children: Children, launch: Launch) -> str:
-    """Return one line on the rank that failed first."""
     ends_s = time.monotonic() + GRACE_S
     while not children.ended and time.monotonic() < ends_s:
         for _, line in children.lines(POLL_S):

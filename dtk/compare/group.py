@@ -66,7 +66,6 @@ def machine(run: RunRecord) -> tuple[str, ...]:
 
 
 def _labels(runs: Sequence[RunRecord]) -> list[str]:
-    """Return the shortest distinct label of each run."""
     values = [flat(run.config) for run in runs]
     keys = []
     for key in dict.fromkeys(key for config in values for key in config):

@@ -54,6 +54,5 @@ def help_text(which: str = "") -> str:
 
 
 def _described(group: str, options: Mapping[str, Path]) -> list[str]:
-    """Return a group with one line per option."""
     width = max(map(len, options))
     return [f"  {group}", *(f"    {option:<{width}}  {description(path)}" for option, path in options.items())]

@@ -126,7 +126,6 @@ def _option(override: "Override", groups: Groups) -> str | None:
 
 
 def _values(text: str, override: "Override", groups: Groups) -> list[str]:
-    """Return one `key=value` per value of a sweep."""
     from hydra.core.override_parser.types import Glob
 
     key = override.key_or_group

@@ -137,7 +137,6 @@ def _with_strategy(job: Composed, target: Machine, strategy: str, config_dir: Pa
 
 
 def _tokens_per_s(row: Row) -> float:
-    """Return the tokens/s of a row, 0 if unknown."""
     return row.prediction.time.tokens_per_s if row.prediction is not None and row.prediction.time is not None else 0.0
 
 

@@ -221,7 +221,6 @@ class _Pool:
         return [child for child in self.children if child.asks is None]
 
     def _answer(self, processes: int) -> None:
-        """Send results to the ranks whose calls are complete."""
         for child in sorted(self.children, key=lambda child: child.rank):
             if len(self._running()) >= processes:
                 return

@@ -229,7 +229,6 @@ class CollectiveLog:
 
 
 def _shapes(tensors: Any) -> Any:
-    """Return a key that distinguishes calls by their shapes."""
     return (tensors[0].shape,) if len(tensors) == 1 else tuple([t.shape for t in tensors])
 
 

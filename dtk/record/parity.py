@@ -116,5 +116,4 @@ def bits_of(tensor: Tensor) -> Tensor:
 
 
 def _signed(value: int) -> int:
-    """Return the value as a signed int64."""
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)

@@ -75,7 +75,6 @@ def _section(origins: Origins, key: str, keys: list[str]) -> str:
 
 
 def _place(setting: Setting, origins: Origins) -> str:
-    """Return the place in words, with what selected the file."""
     file = setting.by.rpartition(":")[0]
     chosen = next((choice for choice in origins.choices.values() if choice.file == file), None)
     by = f" (chosen by {_chooser(chosen)})" if setting.kind == "file" and chosen is not None else ""

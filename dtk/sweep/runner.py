@@ -82,7 +82,6 @@ class Runner:
         self.codes.append(USER_ERROR)
 
     def _run(self, point: Point, before: Trial | None, trial: Trial) -> int:
-        """Launch a run, record its end and return its exit code."""
         state, reason = "", ""
         following = self.watch.following(trial) if self.watch is not None else nullcontext()
         try:

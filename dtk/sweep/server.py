@@ -54,7 +54,6 @@ def hand_over(job: Job, count: int | None) -> int:
 
 
 def _create(job: Job) -> str:
-    """Create a sweep and return its path, entity/project/id."""
     import wandb
 
     content = with_extra(job)

@@ -95,7 +95,6 @@ def make(request: Request, say: Callable[[str], None]) -> TuneReport:
 
 
 def _checked(request: Request) -> _Job:
-    """Compose, place and check the job as `dtk run` would."""
     from dtk.launch.prepare import compose_point, place_point
     from dtk.rank.job import started_by
 

@@ -93,7 +93,6 @@ def row_of(candidate: Candidate, probes: Mapping[int, Probe], reference: Mapping
 
 
 def _speeds(probes: Mapping[int, Probe]) -> dict[int, float]:
-    """Return repeat -> tokens/s of the finished probes."""
     return {n: probe.tokens_per_s for n, probe in probes.items() if probe.fits and probe.tokens_per_s}
 
 

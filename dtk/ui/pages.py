@@ -223,7 +223,6 @@ def _text(name: str, value: Any) -> str:
 
 
 def _training(drawn: Mapping[str, Sequence[tuple[float, float]]]) -> doc.Section | None:
-    """Return small charts of the metrics, each over the steps."""
     usable = {name: points for name, points in drawn.items() if name not in BOOKKEEPING and len(points) > 1}
     if not usable:
         return None

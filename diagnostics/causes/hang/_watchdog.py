@@ -57,7 +57,6 @@ def _sides(case: WatchdogMismatch) -> tuple[Wait, ...]:
 
 
 def _disagree(case: WatchdogMismatch, change: str) -> Worded:
-    """Return the facts about which ranks wait in which calls."""
     vote, group = case.vote, case.group
     waits = [
         _TEXTS.phrase("waits", side=side, call=called(group.waits[side[0]]))
@@ -83,7 +82,6 @@ def _drifted(case: WatchdogDrift | WatchdogSites) -> Worded:
 
 
 def _unclear(group: GroupLog) -> Worded:
-    """Return why the waits of a group do not decide the cause."""
     waits = sorted(group.waits.values(), key=lambda wait: (wait.seq, wait.rank))
     first, last = waits[0], waits[-1]
     row = "same_call" if len({(wait.name, wait.numel) for wait in waits}) == 1 else "maybe_other_calls"

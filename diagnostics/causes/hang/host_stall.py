@@ -23,7 +23,6 @@ _MISSING = _TEXTS.phrase("stacks")
 
 
 def _late_host(case: HostStall) -> Worded:
-    """Return the facts about ranks that never reached a call."""
     call, at, label = case.call, case.standing, case.operation.key.label
     missed = _TEXTS.phrase("other_half" if call.p2p else "missed", call=call)
     since = _TEXTS.phrase("before" if case.operation.seq > 1 else "at_start", seq=case.operation.seq, group=label)
@@ -39,7 +38,6 @@ def _late_host(case: HostStall) -> Worded:
 
 
 def _host_outside(case: HostOutside) -> Worded:
-    """Return the facts about ranks whose stacks are outside a collective."""
     first, place = case.standings[case.ranks[0]], next(iter(case.inside.values()))
     return _TEXTS.facts(
         ("outside", "working") if case.working else "outside",
@@ -97,7 +95,6 @@ def _finding(stall: Stall, case: HostStall) -> Finding:
 
 
 def _suspended(run: RunEvidence) -> Finding:
-    """Return the finding about ranks of a run that are stopped by a signal at this moment."""
     ranks = run.suspended
     silent_s = max(0.0, time() - max(run.heartbeats[rank].time_s for rank in ranks))
     at = Standing("stopped", said("stopped"), None)

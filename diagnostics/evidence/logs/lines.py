@@ -147,7 +147,6 @@ class LineReader(Struct):
             at, number = end + 1, number + 1
 
     def _hits(self, data: bytes) -> list[int]:
-        """Return the positions of words, ascending."""
         hits = []
         for word in self.words:
             at = data.find(word)

@@ -53,7 +53,6 @@ def owner(event: Mapping[str, Any]) -> str:
 
 @lru_cache(maxsize=1 << 14)
 def _of_frame(file: str, name: str) -> str:
-    """Return the category that a frame shows, or an empty text."""
     if name.startswith(_ENGINE):
         return BACKWARD
     file = "/" + file.replace("\\", "/").lstrip("/")

@@ -179,7 +179,6 @@ def model_shape(config: KnownConfig | CustomModelConfig, ep: int = 1) -> ModelSh
 
 
 def _swiglu(name: str, width: int, inner: int) -> Named:
-    """Return names and shapes of `dtk.models.llama.LlamaMLP`."""
     inward = tuple((f"{name}.{layer}.weight", (inner, width)) for layer in ("gate", "up"))
     return (*inward, (f"{name}.down.weight", (width, inner)))
 

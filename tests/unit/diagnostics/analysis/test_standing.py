@@ -202,3 +202,72 @@ def test_cuda_s_reason_goes_with_the_result_of_nccl(tmp_path: Path) -> None:
         "node-1: ncclUnhandledCudaError: Call to CUDA function failed.\nnode-1: Cuda failure 'initialization error'\n"
     )
     assert read(tmp_path, text).failure == "ncclUnhandledCudaError: Cuda failure 'initialization error'"
+
+
+TIMED_OUT = "RuntimeError: [/gloo/transport/tcp/buf.cc:81] Timed out waiting 60000ms for recv operation to complete"
+
+
+def ended(rank: int, op: str, error: str, line: int = 9) -> str:
+    frames = (
+        "Traceback (most recent call last):",
+        f'  File "/job/train.py", line {line}, in train',
+        f"    dist.{op}(x)",
+        f'  File "/lib/torch/distributed/distributed_c10d.py", line 3812, in {op}',
+        error,
+    )
+    return "".join(f"[rank{rank}]: {text}\n" for text in frames)
+
+
+def test_a_rank_that_lost_its_peer_where_that_one_timed_out_did_not_wait_with_it(tmp_path: Path) -> None:
+    found = read(tmp_path, ended(0, "barrier", TIMED_OUT) + ended(1, "barrier", GLOO))
+    assert [wait.ranks for wait in found.waits] == [(0,)] and found.wordless == found.unmet == (1,)
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        ended(0, "recv", TIMED_OUT) + ended(1, "recv", GLOO),
+        ended(0, "broadcast", TIMED_OUT) + ended(1, "broadcast", GLOO),
+        ended(0, "barrier", TIMED_OUT) + ended(1, "barrier", TIMED_OUT),
+        ended(0, "barrier", TIMED_OUT) + ended(1, "all_reduce", GLOO, 30),
+    ],
+)
+def test_ranks_that_waited_for_each_other_did_not_come_late(tmp_path: Path, log: str) -> None:
+    found = read(tmp_path, log)
+    assert sorted(rank for wait in found.waits for rank in wait.ranks) == [0, 1] and not found.unmet
+
+
+def test_several_ranks_that_lost_their_peers_may_have_waited(tmp_path: Path) -> None:
+    found = read(tmp_path, ended(0, "barrier", TIMED_OUT) + ended(1, "barrier", GLOO) + ended(2, "barrier", GLOO))
+    assert [wait.ranks for wait in found.waits] == [(0, 1, 2)] and found.unmet == (1, 2) and not found.wordless
+
+
+MISMATCH = (
+    "  what():  [enforce fail at /gloo/pair.cc:456] op.preamble.length <= op.nbytes. 900 vs 4. Received data size\n"
+)
+KILLED = "  rank      : 0 (local_rank: 0)\n  exitcode  : -6 (pid: 70)\n  error_file: <N/A>\n"
+
+
+def test_the_calls_of_those_who_lost_the_process_that_gloo_ended(tmp_path: Path) -> None:
+    aborts = f"{MISMATCH}[0]:\n  time      : 2024-03-05_07:01:51\n  host      : a\n{KILLED}"
+    found = read(tmp_path, aborts + ended(1, "all_gather", GLOO) + ended(2, "all_gather", GLOO))
+    assert [(wait.ranks, wait.op, wait.site) for wait in found.met] == [((1, 2), "all_gather", "train.py:9")]
+    assert not found.of_model and not found.odd
+    sharded = '[rank{}]:   File "/lib/torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py", line 3, in unshard\n'
+    gathers = "".join(
+        ended(rank, "all_gather", GLOO).replace(
+            f"[rank{rank}]:     dist", f"{sharded.format(rank)}[rank{rank}]:     dist"
+        )
+        for rank in (1, 2)
+    )
+    found = read(tmp_path, aborts + gathers)
+    assert found.of_model and found.odd == (0,)
+
+
+def test_a_side_thread_whose_rank_is_unknown(tmp_path: Path) -> None:
+    thread = (
+        "Exception in thread Thread-1 (_run):\nTraceback (most recent call last):\n"
+        '  File "/usr/lib/python3.11/threading.py", line 1045, in _bootstrap_inner\n    self.run()\n'
+        '  File "/job/train.py", line 19, in _run\n    queue.put(item["x"])\nKeyError: \'x\'\n'
+    )
+    assert read(tmp_path, thread + ended(0, "barrier", TIMED_OUT)).side_error == "KeyError: 'x'"

@@ -141,6 +141,9 @@ def test_every_clue_of_the_table_can_be_shown() -> None:
         stands(PLACED, replace(PLACED, op="barrier", ranks=(3,), site="train.py:30")),
         stands(PLACED, wordless=(3,)),
         stands(replace(PLACED, op="broadcast", ranks=(0, 1, 2, 3))),
+        stands(PLACED, silent=(3,), side_error="KeyError: 'tokens'"),
+        stands(sizes="900 vs 4", met=(PLACED,), of_model=True),
+        stands(sizes="136 vs 120", met=(replace(PLACED, op="all_gather"),)),
     ]
     assert {name for standing in everything for name in clues(standing)} == set(TABLE["clues"])
 
@@ -172,3 +175,17 @@ def test_what_took_a_devices_memory(asked: int, free: int, steps: int, likeliest
     found = of_memory([record], steps)
     assert {one.cause for one in found[:2]} == likeliest
     assert len({one.speaks_for for one in found}) == len(found), "each has a reason of its own"
+
+
+def test_what_two_sizes_mean_depends_on_the_call_of_the_others() -> None:
+    of_model = suspicions(stands(sizes="2860 vs 2816", aborted=(0,), met=(PLACED,), of_model=True))
+    assert (of_model[0].cause, of_model[0].ranks) == ("hang.conditional_collective", (0,))
+    assert "hang.signature_mismatch" not in [one.cause for one in of_model]
+    own = suspicions(stands(sizes="136 vs 120", aborted=(2,), met=(replace(PLACED, op="all_gather"),)))
+    assert (own[0].cause, own[0].ranks) == ("hang.signature_mismatch", ())
+
+
+def test_gloo_is_not_asked_for_lines_of_nccl_or_a_device() -> None:
+    wait = replace(PLACED, ranks=(0, 1), members=2)
+    assert all("NCCL" not in one.decide and "dmesg" not in one.decide for one in suspicions(stands(wait, gloo=True)))
+    assert any("NCCL" in one.decide for one in suspicions(stands(wait)))
