@@ -295,7 +295,9 @@ def of_error(error: RankError, rank: int) -> Ending:
 
 
 def of_fact(fact: LogFact, rank: int) -> Ending | None:
-    """Convert a log line to an ending: out of memory, or a kernel that failed."""
+    """Convert a log line to an ending: out of memory, a kernel that failed, or a gradient that was ready twice."""
+    if fact.kind == "ddp_marked_twice":
+        return of_line(fact, rank, "raised", said=shortened(fact.text, _LINE), type="RuntimeError")
     error = str(fact.fields.get("error")) if fact.kind == "cuda_error" else ""
     out_of_memory = "out of memory" in error
     if error and not out_of_memory and "ends" in fact.fields and "shutting down" not in error:

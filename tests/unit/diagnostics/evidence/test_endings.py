@@ -471,3 +471,17 @@ def test_a_failure_of_ones_own_device_within_a_collective_is_told_from_a_peers(
     type_: str, message: str, kind: str
 ) -> None:
     assert kind_of_exception(type_, message) == kind
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Indexing.cu:1422: indexSelectLargeIndex: block: [31,0,0], thread: [0,0,0] Assertion `srcIndex < size` failed.",
+        "Indexing.cu:1422: indexSelectLargeIndex: block: [31,0,0], thread: [0,0,0] Assertion `srcIndex < size` ",
+        "[rank5]: **RuntimeError: Expected to mark a variable ready only once**. This error is caused by one of",
+    ],
+)
+def test_what_only_a_programs_own_mistake_writes_needs_no_traceback(line: str) -> None:
+    (fact,) = (fact for fact in read_text(line, "job.log", None).facts if of_fact(fact, UNNAMED))
+    ending = of_fact(fact, UNNAMED)
+    assert ending is not None and ending.kind == "raised"
