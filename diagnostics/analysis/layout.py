@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diagnostics.contract.findings import Finding
+from diagnostics.contract.findings import Finding, Group
 from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.values import MOST_RANKS, integer
 
@@ -22,6 +22,8 @@ class Layout(Struct, frozen=True):
 
     degrees: Mapping[str, int]
     """Degree of each dimension, in the order in which ranks are numbered, outermost first."""
+    ep: int = 1
+    """Consecutive ranks of a stage that share the experts of a block; they take no ranks of their own."""
 
     @property
     def world_size(self) -> int:
@@ -36,24 +38,44 @@ class Layout(Struct, frozen=True):
         return places
 
     def group(self, dimension: str, rank: int) -> tuple[int, ...]:
-        """Return the ranks in the group of a rank along a dimension, ascending."""
-        stride = prod([*self.degrees.values()][[*self.degrees].index(dimension) + 1 :])
+        """Return the ranks in the group of a rank along a dimension or `ep`, ascending."""
+        if dimension == "ep":
+            first, turns = self._expert_group(rank) * self.ep, (stride := self._stride("pp")) * self.degrees["pp"]
+            own = self.place(rank)["pp"] * stride
+            return tuple(own + i // stride * turns + i % stride for i in range(first, first + self.ep))
+        stride = self._stride(dimension)
         first = rank - self.place(rank)[dimension] * stride
         return tuple(first + i * stride for i in range(self.degrees[dimension]))
 
-    def name(self, ranks: Collection[int]) -> str:
-        """Return a name such as `tp group 3 of stage 1`; empty if the ranks do not form a single group."""
+    def _stride(self, dimension: str) -> int:
+        return prod([*self.degrees.values()][[*self.degrees].index(dimension) + 1 :])
+
+    def _expert_group(self, rank: int) -> int:
+        """Return the number of a rank's `ep` group within its stage."""
+        stride = self._stride("pp")
+        return (rank // (stride * self.degrees["pp"]) * stride + rank % stride) // self.ep
+
+    def name(self, ranks: Collection[int], of: str = "") -> str:
+        """Return a name such as `tp group 3 of stage 1`; empty if the ranks do not form a single group.
+
+        `of` is "ep" for ranks known to share experts, which a group along another dimension may also do.
+        """
         world_size = self.world_size
         places = [self.place(rank) for rank in ranks if 0 <= rank < world_size]
         along = [name for name in ORDER if len({place[name] for place in places}) > 1]
         if not along or len(places) < len(ranks) or not ("pp" not in along or along == ["pp"]):
             return ""
+        stage = f" of stage {places[0]['pp']}" if self.degrees["pp"] > 1 and "pp" not in along else ""
         number, fixed = 0, [name for name in ORDER if name not in along and name != "pp"]
         for name in fixed:
             number = number * self.degrees[name] + places[0][name]
         several = any(self.degrees[name] > 1 for name in fixed)
         dimension = "dp" if set(along) == {"dp_replicate", "dp_shard"} else " x ".join(along)
-        stage = f" of stage {places[0]['pp']}" if self.degrees["pp"] > 1 and "pp" not in along else ""
+        if of == "ep" or len({*ranks}) < prod(self.degrees[name] for name in along):
+            if {*ranks} != {*self.group("ep", min(ranks))}:
+                return ""
+            dimension, number = "ep", self._expert_group(min(ranks))
+            several = self.world_size > self.ep * self.degrees["pp"]
         return f"{dimension} group{f' {number}' if several else ''}{stage}"
 
 
@@ -70,13 +92,23 @@ def recorded_layout(manifest: Mapping[str, Any], world_size: int | None) -> Layo
     sizes = {name: integer(recorded.get(name), 1, MOST_RANKS + 1) for name in order}
     degrees = {name: size for name, size in sizes.items() if size is not None}
     whole = len(degrees) == len(ORDER) and prod(degrees.values()) == world_size
-    return Layout(degrees) if whole else None
+    if not whole:
+        return None
+    ep = integer(recorded.get("ep"), 1, MOST_RANKS + 1) or 1
+    return Layout(degrees, 1 if prod(degrees.values()) // degrees["pp"] % ep else ep)
 
 
 def named(evidence: Evidence, findings: Collection[Finding]) -> list[Finding]:
     """Return the findings with their groups named after the layout."""
     mesh = layout(evidence)
-    if mesh is None or mesh.world_size in (mesh.degrees[name] for name in ("dp_shard", "dp_replicate")):
+    if mesh is None or (mesh.ep == 1 and mesh.world_size in (mesh.degrees["dp_shard"], mesh.degrees["dp_replicate"])):
         return list(findings)  # With data parallelism alone there is only one group.
-    groups = [(each, each.group, mesh.name(each.group.ranks) if each.group else "") for each in findings]
-    return [replace(each, group=replace(group, desc=name)) if name and group else each for each, group, name in groups]
+    return [
+        replace(each, group=replace(group, desc=mesh.name(group.ranks, _of(group)) or group.desc)) if group else each
+        for each, group in ((each, each.group) for each in findings)
+    ]
+
+
+def _of(group: Group) -> str:
+    """Return the dimension in a group's own name: `ep` of `mesh_ep`."""
+    return (group.desc or group.name).removeprefix("mesh_")

@@ -7,11 +7,15 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from diagnostics.evidence.values import MOST_RANKS
+
 FIGURES = ("loss", "grad_norm", "validation_loss")
 _PIPELINE = ("pipeline_bubble", "pipeline_bubble_ideal", "pipeline_busiest", "pipeline_imbalance")
 LAYOUT = ("step_time_s", *_PIPELINE, "expert_rank_load")
 """Figures whose last `KEPT` values are kept, to evaluate a layout."""
 KEPT = 200
+RANK_LOADS = "expert_load_per_rank"
+_KEPT_LOADS = 16  # Records whose loads of all ranks are kept.
 
 
 class BadFigure(Struct, frozen=True):
@@ -43,7 +47,8 @@ class Metrics(Struct):
     """Whether a finite loss followed a bad one."""
     recent: dict[str, deque[float]] = field(default_factory=dict)
     """Name in `LAYOUT` -> its last finite values, the oldest first."""
-
+    rank_loads: deque[list[float]] = field(default_factory=lambda: deque(maxlen=_KEPT_LOADS))
+    """`RANK_LOADS` of the last records, in order of rank."""
     finite_at: dict[str, int] = field(default_factory=dict)
     """Figure -> last step with a finite value."""
 
@@ -52,24 +57,33 @@ class Metrics(Struct):
         values = list(self.recent.get(name, ()))
         return median(values[len(values) // 2 :]) if values else None
 
+    def typical_loads(self) -> list[float]:
+        """Return the median of each rank's `RANK_LOADS`; empty if they were not recorded."""
+        ranks = len(self.rank_loads[-1]) if self.rank_loads else 0
+        return [median(loads[rank] for loads in self.rank_loads if len(loads) == ranks) for rank in range(ranks)]
+
     def take(self, record: dict[str, Any], number: int) -> None:
         """Add the record of line `number`; records without a step are ignored."""
-        step, loss = record.get("step"), _figure(record, "loss")
+        step, loss = record.get("step"), _figure(record.get("loss"))
         if not isinstance(step, int):
             return
         if loss is not None and self.last_step is not None and step <= self.last_step:
             # Restarted from a checkpoint: these steps replace the ones before.
             self.bad, self.finite_at, self.recovered, self.lowest, self.last_finite = {}, {}, False, math.inf, None
         for figure in FIGURES:
-            if (value := _figure(record, figure)) is None:
+            if (value := _figure(record.get(figure))) is None:
                 continue
             if math.isfinite(value):
                 self.finite_at[figure] = step
             elif figure not in self.bad:
                 self.bad[figure] = BadFigure(figure, word(value), step, number, self.finite_at.get(figure))
         for name in LAYOUT:
-            if (value := _figure(record, name)) is not None and math.isfinite(value):
+            if (value := _figure(record.get(name))) is not None and math.isfinite(value):
                 self.recent.setdefault(name, deque(maxlen=KEPT)).append(value)
+        if isinstance(loads := record.get(RANK_LOADS), list) and len(loads) <= MOST_RANKS:
+            values = [value for load in loads if (value := _figure(load)) is not None and math.isfinite(value)]
+            if len(values) == len(loads):
+                self.rank_loads.append(values)
         if loss is not None:
             self.records += 1
             self.last_step = step
@@ -79,8 +93,7 @@ class Metrics(Struct):
                 self.lowest, self.last_finite = min(self.lowest, loss), loss
 
 
-def _figure(record: dict[str, Any], name: str) -> float | None:
-    value = record.get(name)
+def _figure(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:

@@ -66,7 +66,7 @@ def banner(
     if train.compile:
         in_turn = ", stage after stage" if parallel.pp > 1 else ""
         when = f"in the first step{in_turn}, and for evaluation in the first one"
-        console.line(f"  compile   each block {when}: nothing is printed meanwhile, for minutes if it is large")
+        console.line(f"  compile   each block {when}, for minutes if it is large")
     if config.strategy.offload != "none":
         states = "parameters and optimizer states" if config.strategy.offloads_parameters else "optimizer states"
         nothing = ", where they are on CPU anyway: nothing is saved; strategy.offload_to=nvme moves them to a file"

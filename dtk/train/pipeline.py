@@ -147,7 +147,7 @@ class Pipelined:
             declared += self.declare(number, accumulation_steps)
         return [*declared, *(self.shared.declare() if self.shared else ())]
 
-    def figures(self) -> dict[str, float]:
+    def figures(self) -> dict[str, float | list[float]]:
         """Return the idle share of the last step, averaged over ranks, and the ideal one.
 
         pipeline_busiest is the `pp` coordinate whose ranks computed longest, pipeline_imbalance the ratio of their time

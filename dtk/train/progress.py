@@ -1,11 +1,13 @@
 """Progress output of rank 0 during training: one plain line per logged step, and the speed between two of them."""
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from dtk.parallel.regions import current
 from dtk.record.metrics import model_flops_utilization
 
 GIB = 2**30
@@ -26,6 +28,27 @@ def say(line: str) -> None:
     """Print and flush, as the parent reads rank 0's output while it runs. A full disk loses the line only."""
     with suppress(OSError):
         print(line, flush=True)
+
+
+@contextmanager
+def told(text: str, on: bool, every_s: float = 5.0) -> Iterator[None]:
+    """While `on`, print every few seconds how long the block has lasted, and the region in which this rank is."""
+
+    def tell() -> None:
+        began_s = time.perf_counter()
+        while not done.wait(every_s):
+            where = f", rank 0 in {inside.name}" if (inside := current()) else ""
+            say(f"{text}: {human_time(time.perf_counter() - began_s)} so far{where}")
+
+    done, thread = threading.Event(), threading.Thread(target=tell, daemon=True)
+    if on:
+        thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        if on:
+            thread.join()
 
 
 @dataclass(slots=True)

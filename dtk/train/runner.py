@@ -21,6 +21,8 @@ from dtk.strategies.declared import Collective
 from dtk.tasks.base import Task, add_figures, loss_of, no_figures
 from dtk.tasks.cross_entropy import auxiliary_loss
 
+_DIGITS = 3  # Of each rank's load in a record: the records of a job with 1,000 ranks stay below 10 kB.
+
 
 @dataclass(slots=True)
 class ExpertLoads:
@@ -41,21 +43,31 @@ class ExpertLoads:
             first = max(first_block, self.model.dense_layers)
             self.counts[first : first + len(loads)] += loads
 
-    def figures(self) -> dict[str, float]:
+    def figures(self) -> dict[str, float | list[float]]:
         """Return the load figures of the last step over all ranks.
 
         expert_load: the busiest expert's tokens over the mean, of the worst block; expert_rank_load: the busiest `ep`
         rank's tokens over the mean, averaged over the blocks, as each waits for its own: the slowdown of the experts
-        against a balanced load; expert_dropped: share of the choices whose expert was full, of the worst block.
+        against a balanced load; expert_load_per_rank: the tokens of each rank's experts in all its blocks over the mean
+        of its `ep` group; expert_dropped: share of the choices whose expert was full, of the worst block.
         """
-        counts = sum_over_ranks(self.context, self.counts.cpu())[self.model.dense_layers :]
-        chosen, taken = counts.double().unbind(1)
-        of_ranks = taken.view(len(taken), self.context.mesh.ep, -1).sum(2)
-        over_mean = [each.amax(1) / each.mean(1).clamp(min=1e-9) for each in (taken, of_ranks)]
+        mesh, own, dense = self.context.mesh, self.counts.cpu(), self.model.dense_layers
+        of_rank = torch.zeros(mesh.world_size, dtype=torch.int64)
+        of_rank[mesh.group("ep", self.context.rank)] = own[:, 1].reshape(len(own), mesh.ep, -1).sum((0, 2))
+        sums = sum_over_ranks(self.context, torch.cat([own.flatten(), of_rank]))
+        chosen, taken = sums[: own.numel()].view_as(own)[dense:].double().unbind(1)
+        of_place = taken.view(len(taken), mesh.ep, -1).sum(2)
+        over_mean = [each.amax(1) / each.mean(1).clamp(min=1e-9) for each in (taken, of_place)]
         loads = over_mean[0].max(), over_mean[1].mean()
         dropped = (1 - taken.sum(1) / chosen.sum(1)).max()
         names = ("expert_load", "expert_rank_load", "expert_dropped")
-        return {name: float(value) for name, value in zip(names, (*loads, dropped), strict=True)}
+        figures: dict[str, Any] = {name: float(value) for name, value in zip(names, (*loads, dropped), strict=True)}
+        if mesh.ep > 1:
+            of_rank = sums[own.numel() :].double()
+            for group in mesh.groups("ep"):
+                of_rank[group] /= of_rank[group].mean().clamp(min=1e-9)
+            figures["expert_load_per_rank"] = [round(load, _DIGITS) for load in of_rank.tolist()]
+        return figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +133,7 @@ class Accumulate:
         inside = self.declare(accumulation_steps) if self.declare else []
         return [*self.strategy.collectives(self.model, accumulation_steps, clips), *inside]
 
-    def figures(self) -> dict[str, float]:
+    def figures(self) -> dict[str, float | list[float]]:
         """Return the expert loads of the last step for the metrics record; every rank must call it."""
         return {} if self.loads is None else self.loads.figures()
 

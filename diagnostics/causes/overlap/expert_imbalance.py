@@ -1,9 +1,13 @@
 """One rank of an expert-parallel group gets most of the tokens; the others wait for its experts in every block."""
 
+from typing import Any
+
+from diagnostics.analysis.layout import layout
 from diagnostics.analysis.metrics_series import Figures
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap._layout import layout_cause, slow
 from diagnostics.contract.findings import Finding, Group
+from diagnostics.contract.formatting import first_of
 from diagnostics.evidence.metrics import Metrics
 from diagnostics.evidence.model import RunEvidence
 
@@ -11,17 +15,33 @@ _TEXTS = Texts(__file__)
 _LOAD = 1.75
 """Multiple of the mean load. In its first 15 steps moe_tiny loads one of two ranks with up to 1.67 times the mean."""
 _WORTH = 0.02  # Minimum share of the step.
+_OWN = (
+    0.5  # Minimum share of the excess that a rank has itself; with less the busiest rank changes from block to block.
+)
 
 
 def decide(figures: Figures, run: RunEvidence, metrics: Metrics) -> Finding:
-    """Decide from the load of the busiest rank of the ep groups."""
-    load, ep = metrics.typical("expert_rank_load") or 1.0, int(run.number("parallel.ep", 1))
+    """Decide from the load of the busiest rank of the ep groups, and name it by the loads of all ranks."""
+    loads, mesh = metrics.typical_loads(), layout(figures.evidence)
+    load = max(metrics.typical("expert_rank_load") or 1.0, *loads, 1.0)
     share = _share(run) * (1 - 1 / load)
     if load < _LOAD or share < _WORTH:
         return _TEXTS.ruled_out(load=load)
-    ranks = tuple(range(figures.evidence.world_size or 0))
-    facts = {"load": load, "ep": ep, "raised": max(0.01, 10 * run.number("model.balance_loss", 0.0))}
-    return slow(figures, _TEXTS, share, ranks, Group("ep", ranks), f"expert_rank_load {load:.2f}", 0.85, **facts)
+    world = tuple(range(figures.evidence.world_size or 0))
+    known = mesh is not None and len(loads) == len(world)
+    busiest = tuple(rank for rank in world if known and loads[rank] - 1 >= _OWN * (load - 1))
+    groups = sorted({mesh.group("ep", rank) for rank in busiest or world}) if mesh is not None else []
+    row = "usual" if busiest else "changes" if known else "unknown"
+    cut = any(run.get(f"parallel.{name}", 1) != 1 for name in ("tp", "cp"))  # dtk refuses a capacity with them.
+    facts: dict[str, Any] = {
+        "said": (row,) if cut else (row, "capacity"),
+        "groups": first_of([mesh.name(group, "ep") if mesh is not None else "" for group in groups], 4),
+        "load": load,
+        "raised": max(0.01, 10 * run.number("model.balance_loss", 0.0)),
+    }
+    group, waiting = Group("ep", groups[0] if groups else ()), tuple(rank for group in groups for rank in group)
+    detail = f"expert_rank_load {load:.2f}"
+    return slow(figures, _TEXTS, share, busiest or world, group, detail, 0.85, waiting=waiting, **facts)
 
 
 def _share(run: RunEvidence) -> float:

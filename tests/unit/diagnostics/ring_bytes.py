@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from math import prod
 
 from diagnostics.evidence.ring import format as layout
 from diagnostics.evidence.ring.format import FINISHED, ISSUED, file_bytes
@@ -65,9 +66,7 @@ def ring(rank: int, world: int, calls: list[Made], line: int = 12, members: str 
 def run_files(mesh: dict[str, int], config: str = "", state: str = "hung", step: int = 2) -> dict[str, str | bytes]:
     """Return the records of a dtk run on this mesh."""
     degrees = {"pp": 1, "dp_replicate": 1, "dp_shard": 1, "cp": 1, "tp": 1, **mesh}
-    world = 1
-    for size in degrees.values():
-        world *= size
+    world = prod(size for name, size in degrees.items() if name != "ep")  # ep takes no ranks of its own.
     about = {"run_id": "r", "schema_version": 1, "mesh": degrees, "topology": {"world_size": world, "nproc": world}}
     return {
         "status.json": json.dumps({"state": state, "step": step}),

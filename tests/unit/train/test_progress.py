@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from dtk.train.progress import Progress, human_time, say
+from dtk.parallel.regions import Region
+from dtk.train.progress import Progress, human_time, say, told
 
 RECORD: dict[str, Any] = {
     "step": 1, "loss": 2.5, "tokens_per_s": 4000.0, "mfu": None, "peak_memory_bytes": 3 * 2**30,
@@ -34,6 +35,15 @@ def test_ranks_units_and_bubbles() -> None:
         {**RECORD, "step": 6, "mfu": 0.412, "pipeline_bubble": 0.31, "pipeline_bubble_ideal": 0.25}
     )
     assert "samples/s 4,000 (1,000/rank)" in line and "mfu 41.2%  bubble 31% (ideal 25%)" in line
+
+
+def test_long_work_is_told_with_the_region_that_lasts(capsys: pytest.CaptureFixture[str]) -> None:
+    lines: list[str] = []
+    with Region("forward"), told("compiling", on=True, every_s=0.01):
+        while len(lines) < 2:
+            lines += capsys.readouterr().out.splitlines()
+    assert lines[0] == "compiling: 0s so far, rank 0 in forward"
+    assert capsys.readouterr().out.count("compiling") <= 1, "it ends with the work"
 
 
 def test_a_full_disk_costs_the_line_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,6 +71,7 @@ def test_the_worst_block_is_told_over_all_ranks() -> None:
     assert figures["expert_load"] == pytest.approx(5 / 2.5)
     assert figures["expert_rank_load"] == pytest.approx((1 + 6 / 5) / 2)
     assert figures["expert_dropped"] == pytest.approx(1 - 10 / 16)
+    assert figures["expert_load_per_rank"] == [pytest.approx(14 / 13, abs=1e-3), pytest.approx(12 / 13, abs=1e-3)]
 
 
 def test_a_part_of_the_sequence_comes_with_its_positions() -> None:

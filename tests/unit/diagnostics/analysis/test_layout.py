@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,8 +11,8 @@ from diagnostics.evidence.model import Evidence, RunEvidence
 from dtk.parallel.mesh import Mesh
 
 
-def degrees(**sizes):
-    return Layout({name: sizes.get(name, 1) for name in ORDER})
+def degrees(ep=1, **sizes):
+    return Layout({name: sizes.get(name, 1) for name in ORDER}, ep)
 
 
 def evidence(tmp_path, mesh, world_size):
@@ -26,7 +28,8 @@ def evidence(tmp_path, mesh, world_size):
         ((9, 11, 13, 15), "dp_shard group 1 of stage 1"),
         ((0, 8), "pp group 0"),
         ((7, 15), "pp group 7"),
-        ((0, 2, 1, 3), "dp_shard x tp group of stage 0"),
+        (tuple(range(8)), "dp_shard x tp group of stage 0"),
+        ((0, 2, 1, 3), ""),
         ((0, 9), ""),
         (tuple(range(16)), ""),
         ((3,), ""),
@@ -42,14 +45,31 @@ def test_numbers_are_left_out_where_there_is_one_group():
     assert degrees(dp_replicate=2, dp_shard=2).name((0, 1, 2, 3)) == "dp group"
 
 
+@pytest.mark.parametrize(
+    ("mesh", "ranks", "of", "name"),
+    [
+        ({"dp_shard": 4}, (2, 3), "", "ep group 1"),
+        ({"dp_shard": 4}, (1, 2), "", ""),
+        ({"dp_shard": 2, "pp": 2}, (2, 3), "ep", "ep group of stage 1"),
+        ({"dp_shard": 2, "pp": 2}, (2, 3), "", "dp_shard group of stage 1"),
+        ({"dp_shard": 2, "tp": 2, "pp": 2}, (6, 7), "ep", "ep group 1 of stage 1"),
+        ({"dp_shard": 2, "tp": 2, "pp": 2}, (6, 7), "", "tp group 1 of stage 1"),
+        ({"dp_shard": 2, "tp": 2, "pp": 2}, (5, 7), "ep", ""),
+    ],
+)
+def test_a_group_of_experts_is_told_from_one_of_the_same_ranks(mesh, ranks, of, name):
+    assert degrees(2, **mesh).name(ranks, of) == name
+
+
 @settings(max_examples=50)
 @given(st.fixed_dictionaries({name: st.integers(1, 3) for name in ORDER}), st.sampled_from(["tp", "dp", "pp"]))
 def test_places_and_groups_are_those_of_the_mesh_of_the_run(sizes, innermost):
-    theirs = Mesh(**sizes, innermost=innermost)
-    ours = recorded_layout({"mesh": {**sizes, "order": list(theirs.order)}}, theirs.world_size)
+    alone = Mesh(**sizes, innermost=innermost)
+    theirs = replace(alone, ep=alone.divided_by_ep)
+    ours = recorded_layout({"mesh": {**sizes, "ep": theirs.ep, "order": list(theirs.order)}}, theirs.world_size)
     for rank in range(theirs.world_size):
         assert ours.place(rank) == {name: theirs.coordinate(rank)[name] for name in ORDER}
-        for name in ORDER:
+        for name in (*ORDER, "ep"):
             assert list(ours.group(name, rank)) == theirs.group(name, rank)
 
 
@@ -68,6 +88,11 @@ def test_places_and_groups_are_those_of_the_mesh_of_the_run(sizes, innermost):
 def test_a_damaged_or_missing_mesh_is_none(tmp_path, mesh):
     assert layout(evidence(tmp_path, mesh, 1)) is None
     assert layout(Evidence(root=tmp_path, limits=Limits())) is None
+
+
+def test_a_damaged_degree_of_experts_is_left_out(tmp_path):
+    mesh = {**dict.fromkeys(ORDER, 1), "dp_shard": 4, "ep": 3}
+    assert layout(evidence(tmp_path, mesh, 4)).ep == 1
 
 
 def test_findings_get_the_name_of_their_group(tmp_path):

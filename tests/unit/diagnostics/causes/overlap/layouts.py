@@ -35,10 +35,12 @@ def pipeline(bubble=0.45, ideal=0.43, imbalance=1.05, busiest=3, steps=10, block
     return {**run, "manifest.json": json.dumps(manifest)}
 
 
-def experts(load=2.0, **model):
+def experts(load=2.0, loads=None, mesh=(("dp_shard", 4),), ep=4, **model):
     sizes = {"width": 64, "layers": 4, "experts_per_token": 2, "expert_width": 128, "vocab_size": 256, **model}
-    config = {"parallel": {"ep": 4}, "model": {"balance_loss": 0.01, **sizes}}
-    return files({"dp_shard": 4}, config, expert_rank_load=load)
+    cut = {name: size for name, size in mesh if name in ("tp", "pp")}
+    config = {"parallel": {"ep": ep, **cut}, "model": {"balance_loss": 0.01, **sizes}}
+    per_rank = {} if loads is None else {"expert_load_per_rank": loads}
+    return files({**dict(mesh), "ep": ep}, config, expert_rank_load=load, **per_rank)
 
 
 def decide(module, leftovers, folder):

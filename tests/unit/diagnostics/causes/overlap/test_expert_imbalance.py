@@ -18,6 +18,27 @@ def test_a_rank_whose_experts_get_all(tmp_path):
     assert found.cost.value == pytest.approx(100 * share * 0.5, abs=1e-3)
 
 
+STAGES = (("pp", 2), ("dp_shard", 2), ("tp", 2))
+
+
+@pytest.mark.parametrize(
+    ("loads", "ranks", "victims", "said"),
+    [
+        ([1, 1, 1, 1, 1.1, 0.9, 0.2, 1.8], (7,), (6,), "The experts of rank 7 get 1.80 times"),
+        ([2, 0] * 4, (0, 2, 4, 6), (1, 3, 5, 7), "of ep group 0 of stage 0, ep group 1 of stage 0"),
+        ([1.1, 0.9] * 4, tuple(range(8)), (), "another one in each block"),
+        ([2, 0], tuple(range(8)), (), "Which rank it is, the records do not say"),
+        ([2, 0, 2, 0, 2, 0, "2", 0], tuple(range(8)), (), "Which rank it is"),
+    ],
+)
+def test_the_rank_is_named_where_the_loads_of_all_are_known(tmp_path, loads, ranks, victims, said):
+    load = 1.2 if 1.8 in loads else 1.9  # One ep group of four alone.
+    found = decide(expert_imbalance, experts(load, loads, STAGES, 2), tmp_path)
+    assert (found.status, found.ranks, found.victims) == ("confirmed", ranks, victims)
+    assert said in text_of(found).summary
+    assert len(text_of(found).remedies) == 1, "a capacity is refused with tp"
+
+
 @pytest.mark.parametrize("leftovers", [experts(1.6), experts(vocab_size=50_000_000), pipeline()])
 def test_even_experts_small_ones_and_none(tmp_path, leftovers):
     assert decide(expert_imbalance, leftovers, tmp_path).status == "ruled_out"
@@ -28,4 +49,4 @@ def test_without_a_run_it_is_open(tmp_path):
     assert found.status == "undecided" and text_of(found).missing
 
 
-EXAMPLES = {"overlap.expert_imbalance": Example(experts, (0, 1, 2, 3))}
+EXAMPLES = {"overlap.expert_imbalance": Example(lambda: experts(loads=[2.0, 0.5, 0.75, 0.75]), (0,))}
