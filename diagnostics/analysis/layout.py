@@ -1,6 +1,6 @@
 """The mesh of a dtk run as recorded in its manifest: the ranks of each group along a dimension, and its name."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from math import prod
 from typing import Any
 
@@ -46,6 +46,13 @@ class Layout(Struct, frozen=True):
         stride = self._stride(dimension)
         first = rank - self.place(rank)[dimension] * stride
         return tuple(first + i * stride for i in range(self.degrees[dimension]))
+
+    def groups(self, dimension: str, ranks: Iterable[int]) -> Group:
+        """Return the group of these ranks along a dimension; if they are in several, all members and the number."""
+        groups = sorted({self.group(dimension, rank) for rank in ranks})
+        members = tuple(sorted(rank for group in groups for rank in group))
+        name = self.name(members, dimension) if len(groups) == 1 else f"{len(groups)} {dimension} groups"
+        return Group(dimension, members, name)
 
     def _stride(self, dimension: str) -> int:
         return prod([*self.degrees.values()][[*self.degrees].index(dimension) + 1 :])
@@ -103,12 +110,11 @@ def named(evidence: Evidence, findings: Collection[Finding]) -> list[Finding]:
     mesh = layout(evidence)
     if mesh is None or (mesh.ep == 1 and mesh.world_size in (mesh.degrees["dp_shard"], mesh.degrees["dp_replicate"])):
         return list(findings)  # With data parallelism alone there is only one group.
-    return [
-        replace(each, group=replace(group, desc=mesh.name(group.ranks, _of(group)) or group.desc)) if group else each
-        for each, group in ((each, each.group) for each in findings)
-    ]
+    return [_named(each, mesh, each.group) if each.group is not None else each for each in findings]
 
 
-def _of(group: Group) -> str:
-    """Return the dimension in a group's own name: `ep` of `mesh_ep`."""
-    return (group.desc or group.name).removeprefix("mesh_")
+def _named(finding: Finding, mesh: Layout, group: Group) -> Finding:
+    if " group" in group.desc:  # Named by `Layout.groups`.
+        return finding
+    dimension = (group.desc or group.name).removeprefix("mesh_")
+    return replace(finding, group=replace(group, desc=mesh.name(group.ranks, dimension) or group.desc))

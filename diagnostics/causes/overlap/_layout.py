@@ -43,13 +43,9 @@ def slow(
     group: Group,
     detail: Phrase | str,
     confidence: float = 0.9,
-    waiting: tuple[int, ...] = (),
     **facts: Any,
 ) -> Finding:
-    """Return a confirmed finding that costs a share of the step; `words` is called with `facts` and `cost`.
-
-    `waiting` are the ranks of all such groups, if there are several.
-    """
+    """Return a confirmed finding that costs a share of the step; `words` is called with `facts` and `cost`."""
     evidence, metrics = figures.evidence, figures.metrics
     assert metrics is not None and evidence.run is not None
     step_ms = 1e3 * (metrics.typical("step_time_s") or 0.0)
@@ -59,7 +55,7 @@ def slow(
         facts=worded(words, cost=TEXTS.phrase("cost", ms=ms, step_ms=step_ms, unit="step"), **facts),
         confidence=confidence,
         ranks=ranks,
-        victims=tuple(rank for rank in waiting or group.ranks if rank not in ranks),
+        victims=tuple(rank for rank in group.ranks if rank not in ranks),
         group=group,
         cost=Cost(ms, "ms per step") if ms else None,
         evidence=(EvidenceItem("metrics", evidence.relative(RunPaths(evidence.run.root).metrics), detail),),
@@ -67,8 +63,9 @@ def slow(
 
 
 def at_place(figures: Figures, place: int) -> tuple[tuple[int, ...], Group]:
-    """Return the ranks at a place along pp, and the group of the first pipeline."""
+    """Return the ranks at a place along pp, and their pipelines."""
     mesh, world = layout(figures.evidence), range(figures.evidence.world_size or 0)
     if mesh is None:
         return (), Group("pp", ())
-    return tuple(rank for rank in world if mesh.place(rank)["pp"] == place), Group("pp", mesh.group("pp", 0))
+    ranks = tuple(rank for rank in world if mesh.place(rank)["pp"] == place)
+    return ranks, mesh.groups("pp", ranks)

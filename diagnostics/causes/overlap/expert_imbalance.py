@@ -1,13 +1,10 @@
 """One rank of an expert-parallel group gets most of the tokens; the others wait for its experts in every block."""
 
-from typing import Any
-
 from diagnostics.analysis.layout import layout
 from diagnostics.analysis.metrics_series import Figures
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap._layout import layout_cause, slow
 from diagnostics.contract.findings import Finding, Group
-from diagnostics.contract.formatting import first_of
 from diagnostics.evidence.metrics import Metrics
 from diagnostics.evidence.model import RunEvidence
 
@@ -30,18 +27,12 @@ def decide(figures: Figures, run: RunEvidence, metrics: Metrics) -> Finding:
     world = tuple(range(figures.evidence.world_size or 0))
     known = mesh is not None and len(loads) == len(world)
     busiest = tuple(rank for rank in world if known and loads[rank] - 1 >= _OWN * (load - 1))
-    groups = sorted({mesh.group("ep", rank) for rank in busiest or world}) if mesh is not None else []
+    group = Group("ep", ()) if mesh is None else mesh.groups("ep", busiest or world)
     row = "usual" if busiest else "changes" if known else "unknown"
     cut = any(run.get(f"parallel.{name}", 1) != 1 for name in ("tp", "cp"))  # dtk refuses a capacity with them.
-    facts: dict[str, Any] = {
-        "said": (row,) if cut else (row, "capacity"),
-        "groups": first_of([mesh.name(group, "ep") if mesh is not None else "" for group in groups], 4),
-        "load": load,
-        "raised": max(0.01, 10 * run.number("model.balance_loss", 0.0)),
-    }
-    group, waiting = Group("ep", groups[0] if groups else ()), tuple(rank for group in groups for rank in group)
-    detail = f"expert_rank_load {load:.2f}"
-    return slow(figures, _TEXTS, share, busiest or world, group, detail, 0.85, waiting=waiting, **facts)
+    said, raised = (row,) if cut else (row, "capacity"), max(0.01, 10 * run.number("model.balance_loss", 0.0))
+    detail, facts = f"expert_rank_load {load:.2f}", {"said": said, "load": load, "raised": raised}
+    return slow(figures, _TEXTS, share, busiest or world, group, detail, 0.85, **facts)
 
 
 def _share(run: RunEvidence) -> float:

@@ -1,10 +1,13 @@
 """Tensor-parallel groups span nodes, so every layer waits for the links between them."""
 
+from msgspec.structs import replace
+
 from diagnostics.analysis.layout import recorded_layout
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.contract.findings import Finding
+from diagnostics.evidence.values import MOST_RANKS, integer
 
 _GROUPS = ("tp", "mesh_tp")  # Names of the tensor-parallel group in traces.
 _TEXTS = Texts(__file__)
@@ -17,15 +20,22 @@ def decide(view: Overview) -> Finding:
     node = topology.get("nproc") if isinstance(topology, dict) else None
     if view.run is None or not isinstance(tp, int) or not isinstance(node, int) or node < 1:
         return _TEXTS.undecided()
-    world = topology.get("world_size") if isinstance(topology, dict) else None
+    world = integer(topology.get("world_size"), 1, MOST_RANKS + 1) if isinstance(topology, dict) else None
     mesh = recorded_layout(view.run.manifest, world)
-    groups = [range(tp)] if mesh is None else [mesh.group("tp", rank) for rank in range(mesh.world_size)]
-    if tp == 1 or (node % tp == 0 and all(group[0] // node == group[-1] // node for group in groups)):
-        return _TEXTS.ruled_out("no_tp" if tp == 1 else "divides", tp=tp, node=node)
+    groups = [range(i, i + tp) for i in range(0, world or tp, max(1, tp))]
+    if mesh is not None:
+        groups = [mesh.group("tp", rank) for rank in range(mesh.world_size)]
+    crossing = [group for group in groups if group[0] // node != group[-1] // node]
+    if tp == 1 or not crossing:
+        return _TEXTS.ruled_out("no_tp" if tp == 1 else "inside", tp=tp, node=node)
     near = max((n for n in range(1, node + 1) if node % n == 0 and tp % n == 0), default=1)
     better = "parallel.placement=tp" if near == tp else f"parallel.tp={near}"
     exposed = shared.exposed_ms(view, lambda call: call.message.group in _GROUPS)
-    return shared.judged(view, shared.costly(view, exposed, _TEXTS, tp=tp, node=node, better=better))
+    found = shared.judged(view, shared.costly(view, exposed, _TEXTS, tp=tp, node=node, better=better))
+    if mesh is None or found.status != "confirmed":
+        return found
+    group = mesh.groups("tp", (group[0] for group in crossing))
+    return replace(found, group=group, ranks=tuple(rank for rank in found.ranks if rank in group.ranks) or found.ranks)
 
 
 CAUSE = shared.step_cause(__file__, decide, unless=(shared.no_collectives,))

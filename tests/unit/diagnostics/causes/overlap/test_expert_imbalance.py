@@ -22,19 +22,20 @@ STAGES = (("pp", 2), ("dp_shard", 2), ("tp", 2))
 
 
 @pytest.mark.parametrize(
-    ("loads", "ranks", "victims", "said"),
+    ("loads", "ranks", "victims", "group", "said"),
     [
-        ([1, 1, 1, 1, 1.1, 0.9, 0.2, 1.8], (7,), (6,), "The experts of rank 7 get 1.80 times"),
-        ([2, 0] * 4, (0, 2, 4, 6), (1, 3, 5, 7), "of ep group 0 of stage 0, ep group 1 of stage 0"),
-        ([1.1, 0.9] * 4, tuple(range(8)), (), "another one in each block"),
-        ([2, 0], tuple(range(8)), (), "Which rank it is, the records do not say"),
-        ([2, 0, 2, 0, 2, 0, "2", 0], tuple(range(8)), (), "Which rank it is"),
+        ([1, 1, 1, 1, 1.1, 0.9, 0.2, 1.8], (7,), (6,), "ep group 1 of stage 1", "The experts of rank 7 get 1.80 times"),
+        ([2, 0] * 4, (0, 2, 4, 6), (1, 3, 5, 7), "4 ep groups", "get 2.00 times"),
+        ([1.1, 0.9] * 4, tuple(range(8)), (), "4 ep groups", "another one in each block"),
+        ([2, 0], tuple(range(8)), (), "4 ep groups", "Which rank it is, the records do not say"),
+        ([2, 0, 2, 0, 2, 0, "2", 0], tuple(range(8)), (), "4 ep groups", "Which rank it is"),
     ],
 )
-def test_the_rank_is_named_where_the_loads_of_all_are_known(tmp_path, loads, ranks, victims, said):
+def test_the_rank_is_named_where_the_loads_of_all_are_known(tmp_path, loads, ranks, victims, group, said):
     load = 1.2 if 1.8 in loads else 1.9  # One ep group of four alone.
     found = decide(expert_imbalance, experts(load, loads, STAGES, 2), tmp_path)
     assert (found.status, found.ranks, found.victims) == ("confirmed", ranks, victims)
+    assert (found.group.name, found.group.desc) == ("ep", group)
     assert said in text_of(found).summary
     assert len(text_of(found).remedies) == 1, "a capacity is refused with tp"
 
