@@ -1,5 +1,7 @@
 """Tensor-parallel groups span nodes, so every layer waits for the links between them."""
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from diagnostics.analysis.layout import recorded_layout
@@ -22,7 +24,7 @@ def decide(view: Overview) -> Finding:
         return _TEXTS.undecided()
     world = integer(topology.get("world_size"), 1, MOST_RANKS + 1) if isinstance(topology, dict) else None
     mesh = recorded_layout(view.run.manifest, world)
-    groups = [range(i, i + tp) for i in range(0, world or tp, max(1, tp))]
+    groups: list[Sequence[int]] = [range(i, i + tp) for i in range(0, world or tp, max(1, tp))]
     if mesh is not None:
         groups = [mesh.group("tp", rank) for rank in range(mesh.world_size)]
     crossing = [group for group in groups if group[0] // node != group[-1] // node]
