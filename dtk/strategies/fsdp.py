@@ -95,7 +95,7 @@ class FSDPConfig(StrategyConfig):
             # A stage in the middle of a pipeline has no root.
             ("dp_shard", "dp_replicate", units, [*shapes.apart, *([root] if root else [])], rounds),
             # Experts sharded over `ep` are separate units, over the ranks with the same experts.
-            ("expert_shard", "expert_replicate", shapes.experts, [], accumulation_steps),
+            ("expert_shard", "expert_replicate", shapes.experts, [], rounds),
         ):
             shards, every, again = mesh.size(shard), [*freed, *kept], freed if self.reshard_after_forward else []
             calls = [("all_gather", shard, [*every, *(() if near else again)], compute, self.quantized_weights, times)]

@@ -208,7 +208,7 @@ def one_step(context: Context, config: schema.Config, wire: bool = False) -> dic
         "held out": held_out["validation_loss"],
         "accuracy": held_out["validation_accuracy"],
         "misplaced": misplaced,
-        "experts": {name: value for name, value in used.items() if name != "expert_rank_load"},
+        "experts": {name: value for name, value in used.items() if "rank" not in name},
         "issued": issued,
         "marked": marked,
         "declared": declared,

@@ -70,6 +70,7 @@ EXPERTS: dict[int, dict[str, tuple[str, ...]]] = {
         "fsdp, dp 4, ep 2": ("strategy=moe",),
         "hsdp 2 x 2, ep 2": (*HSDP, "parallel.ep=2"),
         "zero2, ep 4": ("strategy=zero2", "parallel.ep=4"),
+        "zero1, dp 4, ep 2": ("strategy=zero1", "parallel.ep=2"),
         "fsdp, dp 2 x ulysses 2, ep 4": ("strategy=ulysses", "parallel.ep=4"),
         "fsdp, pp 2 x dp 2, ep 2": ("strategy=moe", PP),
         "ddp, pp 2 x tp 2, ep 2": ("strategy=tp", PP, "parallel.ep=2"),

@@ -63,7 +63,10 @@ class ParallelConfig:
         if world_size % prod(degrees.values()):
             raise self._misfit(degrees, world_size)
         left = world_size // prod(degrees.values())
-        mesh = strategy.on(dataclasses.replace(strategy.mesh(left), **degrees)).mesh(left)
+        whole = dataclasses.replace(strategy.mesh(left), **degrees)
+        # A strategy may keep states otherwise where experts are divided.
+        ep = self.ep if whole.divided_by_ep % self.ep == 0 else whole.divided_by_ep
+        mesh = strategy.on(dataclasses.replace(whole, ep=ep)).mesh(left)
         for name in ("dp_replicate", "dp_shard"):
             if getattr(self, name) not in (-1, mesh.size(name)):
                 what = f"parallel.{name}={getattr(self, name)} does not fit {counted(world_size, 'rank')}"

@@ -141,9 +141,9 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
             "use parallel.ep=1, or model.experts=4 or model.experts=6",
         ),
         (
-            ["model=moe_tiny", "strategy=zero1", "parallel.ep=2"],
+            ["model=moe_tiny", "strategy=deepspeed_zero2", "parallel.ep=2"],
             2,
-            "strategy=zero1 is incompatible with parallel.ep=2: it does not implement the mesh dimension ep - "
+            "strategy=deepspeed_zero2 is incompatible with parallel.ep=2: it does not implement the mesh dimension ep - "
             "use strategy=fsdp or strategy=ddp",
         ),
         (
