@@ -143,8 +143,8 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
         (
             ["model=moe_tiny", "strategy=deepspeed_zero2", "parallel.ep=2"],
             2,
-            "strategy=deepspeed_zero2 is incompatible with parallel.ep=2: it does not implement the mesh dimension ep - "
-            "use strategy=fsdp or strategy=ddp",
+            "strategy=deepspeed_zero2 is incompatible with parallel.ep=2: it does not implement the mesh dimension ep "
+            "- use strategy=fsdp or strategy=ddp",
         ),
         (
             ["model=moe_tiny", "strategy=fsdp", "train.compile=true"],
