@@ -110,7 +110,8 @@ class Pairs(Struct, frozen=True):
         sides = {rank for m in misfits for rank in (m.sender, m.receiver)}
         changed = {rank for rank in sides if self._changed(rank, misfits[0].calls[0].step, bool(of_size))}
         culprits = changed if changed and changed < sides else sides
-        return Case(misfits, tuple(sorted(culprits)), self.layout.group("pp", misfits[0].sender), bool(of_size))
+        group = self.layout.groups("pp", (m.sender for m in misfits)).ranks
+        return Case(misfits, tuple(sorted(culprits)), group, bool(of_size))
 
     def _numbers(
         self, a: int, b: int, sent: list[RingRecord], expected: list[RingRecord], stages: Sequence[int]

@@ -21,7 +21,9 @@ class PipelineMismatch(FaultyLoop, name="pipeline_mismatch"):
     """One stage assumes a smaller batch and runs one micro-batch fewer than the others."""
 
     def _accumulate(self, batches: list[Batch], factor: float) -> Tensor:
-        if self.strikes(self.step_number):
+        place, faulty = (self.context.mesh.coordinate(rank) for rank in (self.context.rank, int(self.fault.rank)))
+        # Ranks along tp and cp work on the same micro-batches of a stage.
+        if self.step_number == int(self.fault.step) and all(place[name] == faulty[name] for name in ("pp", "dp")):
             batches = batches[:-1]
         return super()._accumulate(batches, factor)  # fault: pipeline_mismatch
 

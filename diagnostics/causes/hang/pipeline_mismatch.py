@@ -10,7 +10,7 @@ from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang.all_to_all_splits import places, seen
 from diagnostics.causes.hang.p2p_cycle import figures, finding
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import EvidenceItem, Finding, Group
+from diagnostics.contract.findings import EvidenceItem, Finding
 from diagnostics.evidence.calls import own_line
 
 _TEXTS = Texts(__file__)
@@ -46,7 +46,7 @@ def decide(stall: Stall) -> Finding:
         confidence=0.95,
         ranks=case.culprits,
         victims=case.victims,
-        group=Group("pp", case.group),
+        group=layout.groups("pp", case.group),
         step=case.misfits[0].calls[1].step,
         where=places(case),
         evidence=seen(calls, case, "elements" if case.shapes else "messages"),

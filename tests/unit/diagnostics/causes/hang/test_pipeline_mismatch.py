@@ -75,6 +75,19 @@ def test_a_stage_that_is_held_up_inside_itself_sends_its_message_later(tmp_path)
     assert decide(pipeline_mismatch, files, tmp_path / "all").status == "confirmed"
 
 
+def test_ranks_that_share_the_micro_batches_of_a_stage_are_to_blame_together(tmp_path):
+    """Two stages of two tensor-parallel ranks each, of which the second runs three of four micro-batches."""
+    files = run_files({"pp": 2, "tp": 2}, "parallel: {pp: 2, tp: 2}")
+    for rank, peer in ((0, 2), (1, 3)):
+        fewer = [*stage(2, rank, 4), *stage(2, rank, 3, step=2), Made("all_reduce", state=STARTED, step=2)]
+        files[f"flight/rank_{rank:05d}.ring"] = ring(rank, 4, [*stage(0, peer, 4), *stage(0, peer, 4, step=2)])
+        files[f"flight/rank_{peer:05d}.ring"] = ring(peer, 4, fewer)
+        files[f"heartbeat/rank_{rank:05d}.json"] = beat("recv 256 B pp")
+    found = decide(pipeline_mismatch, files, tmp_path)
+    assert (found.status, found.ranks, found.victims) == ("confirmed", (2, 3), (0, 1))
+    assert (found.group.ranks, found.group.desc) == ((0, 1, 2, 3), "2 pp groups")
+
+
 def test_in_the_first_step_nobody_can_say_who_is_right(tmp_path):
     assert decide(pipeline_mismatch, pipeline(before=False), tmp_path).ranks == (0, 1)
 
