@@ -11,6 +11,7 @@ from typing import Any
 from dtk.config.schema import Config, CustomModelConfig, EncoderConfig, LlamaConfig, MoEConfig, SGDConfig
 from dtk.models.flops import training_flops_per_token
 from dtk.plan.formulas.shape import cut, elements, model_shape
+from dtk.plan.formulas.walk import stream_item_bytes
 from dtk.plan.timing.hardware import Hardware
 from dtk.strategies.declared import ITEM_BYTES, Shape
 
@@ -120,7 +121,7 @@ def micro_batch_seconds(config: Config, model: Layout, hardware: Hardware) -> Se
     rate = hardware.matmul_rate("tf32" if precision.tf32 else precision.compute_dtype)
     tokens = samples * config.data.sequence_length // config.parallel.cp
     item, parts = ITEM_BYTES[precision.compute_dtype], config.parallel.tp
-    moved = item * _streamed_elements(config) / hardware.memory_rate
+    moved = _streamed_bytes(config, item) / hardware.memory_rate
     block = tokens * (model.block_flops / 3 / rate / parts + moved)
     head = tokens * model.rest_flops / 3 / rate / parts
     encodes = isinstance(config.model, EncoderConfig)
@@ -140,8 +141,8 @@ def attention_seconds(config: Config, hardware: Hardware) -> float:
     return flops / rate / parallel.tp
 
 
-def _streamed_elements(config: Config) -> float:
-    """Return the elements per token that a block's forward moves outside of matrix products, on a rank of `tp`."""
+def _streamed_bytes(config: Config, item: int) -> float:
+    """Return the bytes per token that a block's forward moves outside of matrix products, on a rank of `tp`."""
     # Two norms 4 h, two residual sums 6 h, which only sequence_parallel shards; the heads' contiguous output 2 h, GELU
     # on f: 2 f. Rotary embedding of queries and keys in float32 adds 10 h, SwiGLU needs 5 f.
     model, parallel = config.model, config.parallel
@@ -149,7 +150,10 @@ def _streamed_elements(config: Config) -> float:
         return 0.0
     # Dropout of both: 4 h, and two masks of one byte per element.
     outside = 15.0 if getattr(model, "dropout", 0.0) else 10.0
-    stream: float = outside * model.width / (parallel.tp if parallel.sequence_parallel else 1)
+    # Under autocast residual stream and norms stay in float32, and matrix products read a cast copy of each norm.
+    wide = stream_item_bytes(config)
+    casts = 2 * (wide + item) if wide != item else 0
+    stream: float = (outside * wide + casts) * model.width / (parallel.tp if parallel.sequence_parallel else 1)
     llama = isinstance(model, LlamaConfig)
     inner: float = 12.0 * model.width + 5.0 * model.ffn_width if llama else (2.0 + 2 * 4) * model.width
     if isinstance(model, MoEConfig):
@@ -157,7 +161,7 @@ def _streamed_elements(config: Config) -> float:
         rows = model.experts_per_token * (12.0 if parallel.ep > 1 else 8.0) * model.width
         mixed = rows + 5.0 * (model.experts_per_token + model.shared_experts) * model.expert_width
         inner += (1 - model.dense_layers / model.layers) * (mixed - 5.0 * model.ffn_width)
-    return stream + inner / parallel.tp
+    return stream + item * inner / parallel.tp
 
 
 def optimizer_seconds(config: Config, owned: int, hardware: Hardware) -> float:

@@ -11,8 +11,10 @@ from dtk.config.schema import MoEConfig, SGDConfig, head_blocks
 from dtk.errors import DtkError
 from dtk.models.build import build_model
 from dtk.models.flops import training_flops_per_token
+from dtk.parallel.number_formats import PrecisionConfig
 from dtk.plan.timing.hardware import Hardware, load_hardware
 from dtk.plan.timing.work import clip_seconds, layout, micro_batch_seconds, optimizer_seconds
+from dtk.strategies.fsdp import FSDPConfig
 from dtk.strategies.single import SingleConfig
 from tests.unit.plan.closed_form_jobs import ENCODER, LLAMA, TINY, job
 
@@ -55,6 +57,17 @@ def test_a_block_is_bound_by_flops_and_by_what_it_streams() -> None:
     assert seconds.block_forward == pytest.approx(products_s + streamed_s)
     assert seconds.block_backward == 2 * seconds.block_forward
     assert seconds.block_again == seconds.block_forward
+
+
+def test_under_autocast_the_stream_is_float32_and_norms_are_cast() -> None:
+    precision = PrecisionConfig(name="bf16", compute_dtype="bfloat16")
+    config = dataclasses.replace(single(sequence=64, micro=2), precision=precision)
+    made = layout(config)
+    products_s = 128 * made.block_flops / 3 / H100.matmul_rate("bfloat16")
+    for strategy, stream in ((SingleConfig(), 10 * 4 + 2 * (4 + 2)), (FSDPConfig(), 10 * 2)):
+        seconds = micro_batch_seconds(dataclasses.replace(config, strategy=strategy), made, H100)
+        streamed_s = 128 * (stream + 10 * 2) * TINY.width / H100.memory_rate
+        assert seconds.block_forward == pytest.approx(products_s + streamed_s)
 
 
 def test_dropout_behind_attention_and_network_reads_writes_and_keeps_a_mask() -> None:
