@@ -18,7 +18,7 @@ from diagnostics.contract.artifacts import RunPaths
 from diagnostics.runs.find import Details, read_details
 from diagnostics.runs.records import objects
 from dtk.errors import DtkError
-from dtk.extras import import_torch, require_training
+from dtk.extras import load, require_training
 
 if TYPE_CHECKING:
     from diagnostics.report.model import Report
@@ -84,7 +84,7 @@ def plan(*overrides: str, config_dir: Path | None = None, world_sizes: tuple[int
         DtkError: the job or the hardware cannot be used.
     """
     require_training("dtk.experiment.plan needs")
-    import_torch()
+    load("torch")
     from dtk.plan.make import Request, make
 
     sizes = ",".join(map(str, world_sizes)) or None
@@ -103,7 +103,7 @@ def run(*overrides: str, config_dir: Path | None = None, check: bool = True) -> 
         DtkError: the job cannot be started; with `check`, also if it did not finish.
     """
     require_training("dtk.experiment.run needs")
-    import_torch()
+    load("torch")
     from dtk.config.placement import is_remote
     from dtk.launch.prepare import compose_point, place_point
     from dtk.launch.start import run_point

@@ -2,6 +2,7 @@
 
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 from diagnostics.contract.invocation import command
 from dtk.errors import DtkError
@@ -25,15 +26,15 @@ def require_training(what: str) -> None:
         raise DtkError(f"{what} the training extra", fix=install("train"))
 
 
-def import_torch() -> None:
-    """Import torch, which takes about a second.
+def load(package: str) -> Any:
+    """Import a package, which takes seconds for large ones.
 
     Raises:
         DtkError: it is installed, but broken.
     """
     try:
-        import_module("torch")
+        return import_module(package)
     except Exception as error:
         why = " ".join(f"{type(error).__name__}: {error}".split())
         fix = f"{command('doctor', '--only', 'versions')} looks closer"
-        raise DtkError("torch cannot be imported", why, fix) from error
+        raise DtkError(f"{package} cannot be imported", why, fix) from error

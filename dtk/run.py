@@ -17,7 +17,7 @@ from dtk.config.compose import files_merged
 from dtk.console.entry import ended
 from dtk.console.options import Parser, add_options, read_options
 from dtk.errors import DtkError
-from dtk.extras import import_torch, require_training
+from dtk.extras import load, require_training
 from dtk.launch.prepare import compose_point, place_point, print_configuration
 from dtk.launch.start import run_point
 
@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
         DtkError: an option or the job cannot be used.
     """
     require_training("dtk run needs")
-    import_torch()
+    load("torch")
     if arguments.rerun is not None:
         from dtk.runs.code import earlier_run
 

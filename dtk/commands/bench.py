@@ -12,7 +12,7 @@ from dtk.console import report as report_forms
 from dtk.console.options import Parser, add_command, read_options, taken
 from dtk.console.progress import Progress
 from dtk.errors import INTERRUPTED, USER_ERROR, DtkError
-from dtk.extras import import_torch, require_training
+from dtk.extras import load, require_training
 
 if TYPE_CHECKING:
     from dtk.bench.team import Chosen, Team
@@ -37,7 +37,7 @@ def comm(arguments: argparse.Namespace) -> int:
         DtkError: an option, an override or a preset cannot be used.
     """
     require_training("dtk bench comm needs")
-    import_torch()
+    load("torch")
     from dtk.launch.processes import ended_by_sigterm
     from dtk.rank.job import started_by
 

@@ -7,7 +7,7 @@ import pytest
 
 from dtk import extras
 from dtk.errors import DtkError
-from dtk.extras import import_torch, install, require_training
+from dtk.extras import install, load, require_training
 
 
 def test_what_is_installed_here_is_enough() -> None:
@@ -22,11 +22,12 @@ def test_what_is_missing_is_one_line_with_the_command(monkeypatch: pytest.Monkey
     assert "[train]" in install("train")
 
 
-def test_a_broken_torch_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "torch.py").write_text("raise OSError('libcudart.so: not found\\n  at all')\n", encoding="utf-8")
+@pytest.mark.parametrize("package", ["torch", "deepspeed"])
+def test_a_broken_package_is_one_line(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / f"{package}.py").write_text("raise OSError('libcudart.so: not found\\n  at all')\n", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.delitem(sys.modules, package, raising=False)
     with pytest.raises(DtkError) as caught:
-        import_torch()
-    assert str(caught.value).startswith("torch cannot be imported: OSError: libcudart.so: not found at all - ")
+        load(package)
+    assert str(caught.value).startswith(f"{package} cannot be imported: OSError: libcudart.so: not found at all - ")
     assert caught.value.fix.endswith("doctor --only versions looks closer")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from dtk.errors import DtkError
+from dtk.extras import load
 from dtk.strategies.base import Strategy, materialise
 from dtk.strategies.ddp import DDP
 from dtk.strategies.declared import ModelShapes, Shape
@@ -41,6 +42,7 @@ class AccelerateDDP(Accelerated, DDP):
         Raises:
             DtkError: Accelerate did not wrap it in DistributedDataParallel.
         """
+        load("accelerate")
         from accelerate import Accelerator
         from accelerate.utils import DistributedDataParallelKwargs
         from torch.nn.parallel import DistributedDataParallel
@@ -66,6 +68,7 @@ class AccelerateFSDP(Accelerated, FSDP):
 
         `Accelerator.prepare` calls the same function, except that on the CPU it always uses DDP.
         """
+        load("accelerate")
         from accelerate import Accelerator
         from accelerate.utils import FullyShardedDataParallelPlugin, fsdp2_prepare_model
         from torch.distributed.fsdp import FSDPModule

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 from dtk.errors import DtkError
+from dtk.extras import load
 from dtk.parallel.regions import communication, region
 from dtk.strategies.base import Strategy, materialise, model_shapes
 
@@ -243,8 +244,7 @@ def _library(device: str) -> Any:
     if device == "cpu":
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
-    import deepspeed
-
+    deepspeed = load("deepspeed")
     if device == "cpu":
         # Its shared-memory collectives would be compiled at the first start, which takes half a minute or fails without
         # a compiler; they bypass torch.distributed, and thus what records it.

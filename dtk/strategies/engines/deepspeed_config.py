@@ -6,7 +6,6 @@ Needs neither torch nor DeepSpeed, since plans, checks and the manifest do not.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from math import prod
 from typing import Any, NamedTuple, Self
 
@@ -112,9 +111,12 @@ class DeepSpeedConfig(StrategyConfig):
                 what = f"{path}={_text(value)} in strategy.config={self.config} is no section"
                 name = path.rpartition(".")[2]
                 raise DtkError(what, "DeepSpeed has keys below it", f'write "{name}": {{"KEY": VALUE}}')
-            elif value == {} or not any(fnmatchcase(path, key) for key in table["kept"]):
+            elif value == {} or path not in table["kept"]:
                 what = f"strategy.config={self.config}: dtk knows no {'section' if value == {} else 'key'} {path}"
                 raise DtkError(what, "DeepSpeed ignores most keys that it does not know", "correct it or remove it")
+            elif value != AUTO and not _of_kind(value, default := table["kept"][path]):
+                what = f"{path}={_text(value)} in strategy.config={self.config} is no value of this key"
+                raise DtkError(what, f"DeepSpeed's default is {_text(default)}", "write one of this kind")
             elif value != AUTO:
                 _put(made, path, value)
         for path, setting in dtk_settings.items():
@@ -170,12 +172,13 @@ class DeepSpeedConfig(StrategyConfig):
             DtkError: the file cannot be read, or a value is not a valid count.
         """
         file = self._file() if file is None else file
-        numbers = {}
-        for key, default in table_beside(__file__)["tuned"].items():
+        numbers, table = {}, table_beside(__file__)
+        for key in table["tuned"]:
+            default = table["kept"][f"zero_optimization.{key}"]
             short = f"zero_optimization.{key.removeprefix('stage3_')}"  # DeepSpeed takes both names.
             value = file.get(f"zero_optimization.{key}", file.get(short, AUTO))
             value = default if value == AUTO else value
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**63:
+            if not _of_kind(value, default):
                 what = (
                     f"zero_optimization.{key}={_text(value)} in strategy.config={self.config} is no number of elements"
                 )
@@ -256,6 +259,14 @@ def _same(theirs: Any, own: Any) -> bool:
     if isinstance(theirs, list) and isinstance(own, list | tuple):
         return len(theirs) == len(own) and all(map(_same, theirs, own))
     return bool(theirs == own) or (own is None and theirs in (None, ""))
+
+
+def _of_kind(value: Any, default: Any) -> bool:
+    """Whether a value may stand in the place of a default; numbers are not negative, and whole if the default is."""
+    if isinstance(default, bool) or not isinstance(default, int | float):
+        return type(value) is type(default)
+    number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**63
+    return number and (isinstance(default, float) or value == int(value))
 
 
 def _text(value: Any) -> str:

@@ -99,6 +99,12 @@ def test_a_file_that_agrees_is_taken(config: Config, tmp_path: Path) -> None:
             ({"zero_optimization": {"reduce_bucket_size": wrong}}, ("reduce_bucket_size=", "no number of elements"))
             for wrong in ("many", None, -1, True, [1], 1e400)
         ),
+        ({"zero_optimization": {"overlap_comm": "yes please"}}, ('overlap_comm="yes please"', "default is false")),
+        ({"wall_clock_breakdown": 1}, ("wall_clock_breakdown=1", "default is false")),
+        ({"zero_optimization": {"offload_param": {"buffer_count": 4.5}}}, ("buffer_count=4.5", "default is 5")),
+        ({"aio": {"blok_size": 1}}, ("no key aio.blok_size",)),
+        ({"aio": {"block_size": True}}, ("aio.block_size=true", "default is 1048576")),
+        ({"comms_logger": {"prof_ops": "all"}}, ('prof_ops="all"', "default is []")),
         (
             {"zero_optimization": {"zero_quantized_weights": True}},
             ("zero_quantized_weights=true", "kernels need CUDA", "strategy=fsdp strategy.quantized_weights=true"),
@@ -119,6 +125,41 @@ def test_empty_sections_that_are_known_say_nothing(config: Config, tmp_path: Pat
     empty = {"zero_optimization": {"offload_param": {}}, "bf16": {}, "aio": {}, "optimizer": {"params": {}}}
     taken = job(config, tmp_path, empty)
     assert taken.strategy.settings(taken, 2) == config.strategy.settings(config, 2)
+
+
+def test_the_usual_file_of_other_trainers_is_taken(tmp_path: Path) -> None:
+    """That of the documentation of transformers, with "auto" and a section for fp16 that is not enabled."""
+    stage3 = compose([*BASE, "strategy=deepspeed_zero3"]).config
+    scaling = {"loss_scale": 0, "loss_scale_window": 1000, "initial_scale_power": 16, "hysteresis": 2}
+    live = {"stage3_max_live_parameters": 1e9, "stage3_max_reuse_distance": 1e9, "sub_group_size": 1e9}
+    content = {
+        "fp16": {"enabled": "auto", **scaling, "min_loss_scale": 1},
+        "bf16": {"enabled": "auto"},
+        "optimizer": {"type": "AdamW", "params": dict.fromkeys(("lr", "betas", "eps", "weight_decay"), "auto")},
+        "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": "auto"}},
+        "zero_optimization": {
+            "stage": 3,
+            "offload_optimizer": {"device": "none", "pin_memory": True},
+            "offload_param": {"device": "none", "pin_memory": True},
+            "overlap_comm": True,
+            "contiguous_gradients": True,
+            "reduce_bucket_size": "auto",
+            "stage3_gather_16bit_weights_on_model_save": True,
+            **live,
+        },
+        "aio": {"block_size": 262144, "queue_depth": 32, "thread_count": 1, "single_submit": False},
+        "steps_per_print": 2000,
+        **dict.fromkeys(("gradient_accumulation_steps", "gradient_clipping", "train_batch_size"), "auto"),
+        "wall_clock_breakdown": False,
+    }
+    taken = job(stage3, tmp_path, content)
+    check(taken, 2, "cpu")
+    made, _ = taken.strategy.settings(taken, 2)
+    assert made["zero_optimization"]["overlap_comm"] is True and made["fp16"] == {
+        "enabled": False,
+        **scaling,
+        "min_loss_scale": 1,
+    }
 
 
 def test_a_file_that_is_not_there_is_one_line(config: Config, tmp_path: Path) -> None:
