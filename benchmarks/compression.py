@@ -181,7 +181,8 @@ def zeropp_table(seeds: int, steps: int) -> None:
     print("| on the wire | mean of the last 20 losses | above whole |\n|---|---|---|")
     for name, losses in found.items():
         above = [100 * (loss / whole - 1) for loss, whole in zip(losses, found["whole"], strict=True)]
-        spread = f"{fmean(above):+.2f} ± {stdev(above):.2f}%" if name != "whole" else ""
+        deviation = f" ± {stdev(above):.2f}" if seeds > 1 else ""
+        spread = f"{fmean(above):+.2f}{deviation}%" if name != "whole" else ""
         print(f"| {name} | {fmean(losses):.4f} | {spread} |", flush=True)
 
 

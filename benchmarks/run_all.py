@@ -1,8 +1,9 @@
 """Runs every benchmark and prints the tables of docs/benchmarks.md, with the machine and the versions.
 
 python benchmarks/run_all.py        (needs the extra `bench`; about an hour and a half on two cores)
-corpus.py, hang_accuracy.py and trace_speed.py need dumps and traces of real jobs, slow_link.py needs root, engines.py
-the extras `deepspeed` and `accelerate`: they are run by hand.
+plan_accuracy.py --deepspeed and memory_table.py need the extra `deepspeed` too. corpus.py, hang_accuracy.py and
+trace_speed.py need dumps and traces of real jobs, slow_link.py needs root, engines.py the extras `deepspeed` and
+`accelerate`: they are run by hand.
 """
 
 import os
@@ -26,6 +27,7 @@ PARTS = [
     ["memory_cases.py"],
     ["plan_accuracy.py"],
     ["plan_accuracy.py", "--settings", "--ranks", "2"],
+    ["plan_accuracy.py", "--deepspeed", "--ranks", "2", "--batches", "4", "--sequence-length", "32"],
     ["tiers.py", "--limit-mb", "640"],
     ["tiers.py", "--layers", "4", "--rounds", "20"],
     ["memory_table.py"],

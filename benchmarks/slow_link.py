@@ -43,6 +43,8 @@ JOB = [
     *("strategy=ddp", "model=gpt2_tiny", "data=stdlib", "data.sequence_length=64", "train.global_batch_size=8"),
     *("train.micro_batch_size=4", "train.evaluate_every=-1", "checkpoint=off", "record=off", "launcher.device=cpu"),
 ]
+FIRST = 5
+"""Steps that are not timed."""
 LAST = 20
 """Steps of which the final loss is the mean."""
 
@@ -82,7 +84,7 @@ def measure(context: Context, cases: dict[str, dict[str, Any]], folder: str) -> 
             times.append(time.perf_counter() - began)
             sizes.append(int(sent.read_text()) - before)
             losses.append(loop.last["loss"])
-        found[name] = median(times[5:]), median(sizes[5:]), fmean(losses[-LAST:])
+        found[name] = median(times[FIRST:]), median(sizes[FIRST:]), fmean(losses[-LAST:])
     return found
 
 
@@ -92,6 +94,8 @@ def main() -> None:
     parser.add_argument("--mbit", type=int, default=0, help="megabits a second in either direction; 0 = no limit")
     parser.add_argument("--steps", type=int, default=60)
     arguments = parser.parse_args()
+    if arguments.steps <= FIRST:
+        parser.error(f"--steps must be above {FIRST}: the first ones are not timed")
     length = [f"train.steps={arguments.steps}", "train.log_every=1"]
     cases = {name: planned_job([*JOB, *hook, *length], None, 2).plain for name, hook in HOOKS.items()}
     namespaces = [f"dtk{os.getpid()}_{i}" for i in range(2)]

@@ -23,7 +23,8 @@ from tests.dist.ranks import placed
 
 MEASURED = ("second step", "third step")
 """What a thread of the backend frees late is in one or the other: the lower of both is the tensors' own."""
-RELEASED = ("all_gather_single", "reduce_scatter_single", "all_reduce", "all_to_all_single")
+DEEPSPEEDS = ("all_gather_into_tensor", "reduce_scatter_tensor", "all_gather", "reduce_scatter")
+RELEASED = ("all_gather_single", "reduce_scatter_single", "all_reduce", "all_to_all_single", *DEEPSPEEDS)
 STEP = "step"
 """Stands for all regions of a step together."""
 
@@ -33,10 +34,23 @@ def alias(value: Any) -> Any:
     return value.detach() if isinstance(value, torch.Tensor) else value
 
 
-def released(call: Any) -> Any:
+class Over:
+    """Stands for a collective that was waited for: torch's own object would hold its tensors."""
+
+    def wait(self, *_: Any) -> bool:
+        return True
+
+    is_completed = wait
+
+
+def released(call: Any, waits: bool) -> Any:
     """Return the collective, which ends when the backend's thread no longer holds the tensors.
 
     What that thread frees last is not reported, and would count as held until its address is given out again.
+
+    Args:
+        call: the collective.
+        waits: for an asynchronous one too; else its tensors are held until its own wait.
     """
 
     def run(*arguments: Any, **named: Any) -> Any:
@@ -45,11 +59,15 @@ def released(call: Any) -> Any:
         before = [torch._C._storage_Use_Count(one._cdata) for one in storages]
         # Aliases, so that the thread's hold counts as one more user of the storage.
         work = call(*map(alias, arguments), **{name: alias(one) for name, one in named.items()})
-        if work is None:  # Over.
+        over = Over() if waits and work is not None else None
+        if over is not None:
+            work.wait()
+            work = None
+        if work is None:
             end = time.monotonic() + 5
             while [torch._C._storage_Use_Count(one._cdata) for one in storages] > before and time.monotonic() < end:
                 time.sleep(0)
-        return work
+        return work or over
 
     return run
 
@@ -163,5 +181,5 @@ def measure_all(context: Context, cases: dict[str, dict[str, Any]], folder: str)
     for module in (collectives, marked_comm, dist):
         for name in RELEASED:
             if hasattr(module, name):
-                setattr(module, name, released(getattr(module, name)))
+                setattr(module, name, released(getattr(module, name), waits=name in DEEPSPEEDS))
     return {name: steps(context, plain, f"{folder}/{name}") for name, plain in cases.items()}
