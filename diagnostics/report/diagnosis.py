@@ -238,8 +238,8 @@ def _tree(report: Report) -> doc.Section:
             doc.Only(("terminal",), (doc.remark("[x] confirmed, [?] undecided, [ ] ruled out"),)),
             doc.on_page(doc.remark("Confirmed branches are open. The arrow keys walk through the tree.")),
             doc.Tree(_node(report.tree)),
-            doc.Section("Minimal cut sets that are confirmed", (doc.Items(tuple(sets)),), 3) if sets else None,
-            doc.on_page(doc.remark(f"{possible} more are undecided.")) if possible else None,
+            doc.Section("Confirmed: each line alone explains the problem", (doc.Items(tuple(sets)),), 3) if sets else None,
+            doc.on_page(doc.remark(f"{possible}{' more' if sets else ''} could explain it and are undecided.")) if possible else None,
         ),
         control="open-all",
     )

@@ -112,7 +112,7 @@ def overlap(report: Report) -> doc.Section | None:
     shares = measures.lost_shares(report.measures)
     step = measures.step_timeline(report.measures)
     window = measures.overlap_window(report.measures)
-    note = "At the end of a bar: wall time, and the share of communication that compute hides."
+    note = "At the end of a bar: wall time of these steps together, and the share of communication that compute hides."
     return doc.Section(
         "Overlap",
         doc.present(
@@ -237,7 +237,7 @@ def _described(stack: MemoryStack) -> str:
     """Return `Peak of tensors: 14.8 GiB at 1.24 s, in step 3, backward: activations (62%), ...`."""
     peak, place = stack.peak, stack.peak.place
     place = f", {'' if place.startswith('at ') else 'in '}{place}" if place else ""
-    parts = ", ".join(f"{name}{share_text(size, peak.bytes)}" for name, size in peak.largest)
+    parts = ", ".join(f"{name}{share_text(size, peak.bytes)}" for name, size in peak.largest if size > 0.005 * peak.bytes)
     text = f"Peak of {stack.of}: {bytes_text(peak.bytes)} at {stack.time_text(peak.time)}{place}"
     text += f": {parts}." if parts else "."
     if stack.failed is not None:

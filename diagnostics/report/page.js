@@ -25,7 +25,9 @@
 
   all("th.focus").forEach((column) => {
     const box = column.closest(".scroll");
-    if (box) box.scrollLeft = column.offsetLeft + column.offsetWidth / 2 - box.clientWidth / 2;
+    if (!box) return;
+    const names = column.parentElement.cells[0].offsetWidth, room = box.clientWidth - names;  // The names of ranks stay in view.
+    box.scrollLeft = column.offsetLeft - names - Math.max(0, (room - column.offsetWidth) / 2);
   });
 
   const branches = all(".tree details");

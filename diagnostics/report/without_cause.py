@@ -133,14 +133,14 @@ def account_text(account: Account) -> str:
     if account.no_device_events:
         return "the traces hold no event of a device"
     parts = [] if account.overlap is None else [f"{account.overlap:.0%} of the communication overlaps"]
-    exposed = f"exposed communication {account.exposed:.0%}"
+    exposed = f"exposed communication {account.exposed:.0%} of the step"
     if account.on_device:
-        idle = f"idle {account.idle:.0%} of the step"
+        idle = f"idle {account.idle:.0%}"
         idle += f" (the least busy of {account.devices} devices)" if account.devices > 1 else ""
         parts.append(f"{exposed}, copies {account.copies:.0%}, {idle}")
     else:
         exposed += f" ({account.waiting:.0%} waiting for other ranks)" if account.waiting is not None else ""
-        parts.append(f"{exposed}, without an operation {account.idle:.0%} of the step")
+        parts.append(f"{exposed}, no operation in {account.idle:.0%}")
     parts += [f"only {account.seen_ms:.2g} ms are in the traces"] if account.seen_ms < LEAST_MS else []
     all_traced = account.traced >= account.world_size
     parts += [] if all_traced else [f"{account.traced} of {account.world_size} ranks traced"]

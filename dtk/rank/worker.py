@@ -12,7 +12,7 @@ from torch._C._distributed_c10d import Store
 
 from diagnostics.contract.artifacts import RunPaths, State, Verdict, complete_checkpoints
 from diagnostics.contract.files import read_record
-from diagnostics.contract.formatting import counted
+from diagnostics.contract.formatting import bytes_text, counted
 from dtk.config.schema import Config, CustomModelConfig
 from dtk.config.strict import from_plain
 from dtk.parallel.blocks import describe_blocks
@@ -127,7 +127,7 @@ def _describe(loop: Loop) -> None:
     for note in loop.parts.strategy.notes:
         say(f"strategy.config: {note}")
     speed = loop.measures
-    sends = f"{speed.communicated_bytes_per_step / 2**20:,.1f} MiB in collectives a step"
+    sends = f"{bytes_text(speed.communicated_bytes_per_step)} in collectives a step"
     peak = f"against {speed.peak_reason}" if speed.peak_flops else f"not available: {speed.peak_reason}"
     say(f"{sends}; mfu {peak}")
 

@@ -185,6 +185,13 @@ def test_print_shows_the_whole_tree_on_white(visit: Any, tmp_path: Path) -> None
     assert page.pdf().startswith(b"%PDF")
 
 
+def test_the_collective_that_differs_stands_beside_the_names_of_the_ranks_on_a_phone(visit: Any) -> None:
+    page = visit(render(full()), viewport={"width": 360, "height": 740})
+    edges = "cell => [cell.getBoundingClientRect().left, cell.parentElement.cells[0].getBoundingClientRect().right]"
+    left, names_end = page.locator("th.focus").first.evaluate(edges)
+    assert names_end - 1 <= left < 360
+
+
 def test_a_phone_does_not_scroll_sideways(visit: Any) -> None:
     page = visit(render(full("/a/very/long/path" * 12 + ".py")), viewport={"width": 360, "height": 740})
     assert page.evaluate("document.documentElement.scrollWidth") <= 360

@@ -18,7 +18,7 @@ ON_DEVICE = Account(0.9, 0.02, 0.01, 0.03, 4, 4, on_device=True, no_device_event
 
 
 def test_where_the_time_of_a_step_went() -> None:
-    shares = "exposed communication 2%, copies 1%, idle 3% of the step"
+    shares = "exposed communication 2% of the step, copies 1%, idle 3%"
     assert account_text(ON_DEVICE) == f"90% of the communication overlaps, {shares}"
     assert account_text(replace(ON_DEVICE, overlap=None)) == shares
     assert account_text(replace(ON_DEVICE, devices=2)).endswith("(the least busy of 2 devices)")
@@ -29,7 +29,7 @@ def test_where_the_time_of_a_step_went() -> None:
 
 def test_on_cpu_waiting_is_told_apart_and_idle_is_no_fault() -> None:
     on_cpu = replace(ON_DEVICE, on_device=False, waiting=0.01)
-    assert "2% (1% waiting for other ranks), without an operation 3% of the step" in account_text(on_cpu)
+    assert "2% of the step (1% waiting for other ranks), no operation in 3%" in account_text(on_cpu)
     assert "waiting" not in account_text(replace(on_cpu, waiting=None))
 
 

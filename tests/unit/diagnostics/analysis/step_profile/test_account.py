@@ -69,11 +69,11 @@ def gloo_rank(folder: Path, rank: int, *, late_us: int = 0, sleep_us: int = 0, l
 @pytest.mark.parametrize(
     ("rank_does", "outcome", "shown"),
     [
-        ({}, "healthy", "exposed communication 45% (0% waiting for other ranks)"),
+        ({}, "healthy", "exposed communication 45% of the step (0% waiting for other ranks)"),
         ({"late_us": 20_000}, "slow", "ranks wait for a late rank"),
         ({"sleep_us": 20_000}, "undecided", "not accounted for"),
         ({"sleep_us": 20_000, "loader": True}, "slow", "the step waits for the data loader"),
-        ({"sleep_us": 1_200}, "healthy", "without an operation"),
+        ({"sleep_us": 1_200}, "healthy", "no operation in "),
     ],
 )
 def test_a_gloo_job_is_healthy_when_its_ranks_compute_and_transfer(
