@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 FAULTS = {
-    "extra_collective": "Rank 1 calls a collective that the others do not.",
+    "extra_collective": "One rank calls a collective that the others do not.",
     "uneven_batches": "One rank has fewer batches than the others.",
     "sigkill": "A rank is killed in the middle of a step.",
     "full_gather": "A unit of FSDP gathers the whole model.",
@@ -20,7 +20,7 @@ ROOT = f"{Path(__file__).parents[1]}/"
 GAP = " " * len(ROOT)
 HEAD = """\
 # Gallery of diagnoses
-What `dtk diagnose` prints on faults that really happened: each was run with two ranks on a CPU by
+What `dtk diagnose` prints on faults that really happened: each was run with two or four ranks on a CPU by
 `python docs/gallery.py`, which wrote this page. `dtk run --help fault` lists all faults.
 """
 

@@ -232,14 +232,15 @@ def _tree(report: Report) -> doc.Section:
     confirmed = [cut for cut in report.cut_sets if cut.status == "confirmed"][:CUT_SETS_SHOWN]
     sets = [(doc.Span(" and ".join(cut.causes), "code"), f": {titles.get(cut.tree, cut.tree)}") for cut in confirmed]
     possible = sum(cut.status == "undecided" for cut in report.cut_sets)
+    others = f"{possible}{' more' if sets else ''} could explain it and are undecided."
     return doc.Section(
         "Fault tree",
         doc.present(
             doc.Only(("terminal",), (doc.remark("[x] confirmed, [?] undecided, [ ] ruled out"),)),
             doc.on_page(doc.remark("Confirmed branches are open. The arrow keys walk through the tree.")),
             doc.Tree(_node(report.tree)),
-            doc.Section("Confirmed: each line alone explains the problem", (doc.Items(tuple(sets)),), 3) if sets else None,
-            doc.on_page(doc.remark(f"{possible}{' more' if sets else ''} could explain it and are undecided.")) if possible else None,
+            doc.Section("Confirmed: each alone explains the problem", (doc.Items(tuple(sets)),), 3) if sets else None,
+            doc.on_page(doc.remark(others)) if possible else None,
         ),
         control="open-all",
     )

@@ -96,8 +96,9 @@ def _call(call: Call | None, majority: tuple[str, ...], here: bool) -> doc.Cell:
 
 def overlap(report: Report) -> doc.Section | None:
     """Return a bar per rank that divides its wall time."""
-    culprits = _culprits(report, "overlap")
-    ranks = measures.overlap(report.measures, culprits)
+    culprits, shares = _culprits(report, "overlap"), measures.lost_shares(report.measures)
+    worst = sorted(shares, key=lambda rank: -shares[rank][0])
+    ranks = measures.overlap(report.measures, (*culprits, *worst))
     if not ranks:
         return None
     bars = []
@@ -109,10 +110,10 @@ def overlap(report: Report) -> doc.Section | None:
         end = f"{wall:.1f} ms" + ("" if record.overlap_percent is None else f", {record.overlap_percent:.0f}%")
         name = f"rank {rank}{'*' if rank in culprits else ''}"
         bars.append(doc.Bar(name, values, tuple(f"{value:.2f} ms" for value in values), end))
-    shares = measures.lost_shares(report.measures)
     step = measures.step_timeline(report.measures)
     window = measures.overlap_window(report.measures)
     note = "At the end of a bar: wall time of these steps together, and the share of communication that compute hides."
+    note += f" Drawn are the {len(ranks)} ranks that lose most." if len(ranks) < len(shares) else ""
     return doc.Section(
         "Overlap",
         doc.present(
@@ -162,7 +163,8 @@ def _heat(shares: Mapping[int, tuple[float, str]]) -> doc.Only:
         row = {rank - place * _CELLS: shares[rank] for rank in ranks}
         cells = tuple(doc.Stretch(n, n + 1, f"h{round((v - least) * scale)}", hint) for n, (v, hint) in row.items())
         rows.append((str(place * _CELLS), cells, f"{max(v for v, _ in row.values()):.0%}"))
-    note = f"A cell is a rank, its colour the share of its time without compute: green {least:.0%}, red {most:.0%}."
+    note = f"A cell is a rank, its colour the share of its time without compute: green {least:.0%}, red {most:.0%}. "
+    note += "Beside a row: its first rank, and its highest share."
     drawing = doc.Tracks("Share of time without compute", tuple(rows), _CELLS)
     return doc.on_page(doc.Section("All ranks", (doc.remark(note), drawing), 3))
 
@@ -237,7 +239,9 @@ def _described(stack: MemoryStack) -> str:
     """Return `Peak of tensors: 14.8 GiB at 1.24 s, in step 3, backward: activations (62%), ...`."""
     peak, place = stack.peak, stack.peak.place
     place = f", {'' if place.startswith('at ') else 'in '}{place}" if place else ""
-    parts = ", ".join(f"{name}{share_text(size, peak.bytes)}" for name, size in peak.largest if size > 0.005 * peak.bytes)
+    parts = ", ".join(
+        f"{name}{share_text(size, peak.bytes)}" for name, size in peak.largest if size > 0.005 * peak.bytes
+    )
     text = f"Peak of {stack.of}: {bytes_text(peak.bytes)} at {stack.time_text(peak.time)}{place}"
     text += f": {parts}." if parts else "."
     if stack.failed is not None:

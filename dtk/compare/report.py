@@ -25,7 +25,7 @@ _STATUSES: dict[Status, doc.Text] = {
     "unknown": doc.Span("unknown", "warn"),
 }
 _STROKES = ("solid", "dashed", "dotted", "dash-dotted")
-_PARTS = ("compute only", "compute and communication", "exposed communication", "copies", "idle and other")
+_PARTS = ("compute only", "compute and communication", "exposed communication", "idle and other", "copies")
 _TIMES = ("wall_ms", "compute_ms", "overlapped_ms", "exposed_ms", "memory_ms")
 
 
@@ -141,7 +141,7 @@ def where_a_step_goes(steps: Mapping[str, Sequence[Breakdown]]) -> doc.Section:
             mean = [sum(getattr(part, key) for part in parts) / len(parts) for key in _TIMES]
             wall, compute, overlapped, exposed, copies = mean
             rest = max(0.0, wall - compute - exposed - copies)
-            values = (max(0.0, compute - overlapped), overlapped, exposed, copies, rest)
+            values = (max(0.0, compute - overlapped), overlapped, exposed, rest, copies)
             texts = tuple(seconds_text(value / 1e3) for value in values)
             bars.append(doc.Bar(name, values, texts, seconds_text(wall / 1e3)))
     note = "Mean over ranks and steps of the profiler's window; at the end of a bar its length."
