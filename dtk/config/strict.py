@@ -196,6 +196,8 @@ def _unknown_key(path: str, plain: dict[str, Any]) -> DtkError:
         near = did_you_mean(path, existing) or did_you_mean(path, others)
     else:
         near = did_you_mean(path, [k for k in existing if k.startswith(f"{section}.")])
+        elsewhere = dict.fromkeys(k for k in (*existing, *others) if k.partition(".")[2] == key)
+        near = near or (f"did you mean {' or '.join(elsewhere)}?" if 0 < len(elsewhere) < 4 else "")
         near = near or did_you_mean(path, [k for k in (*existing, *others) if "." in k])
     return DtkError(f'unknown key "{path}"', fix=near or "--cfg prints every key")
 

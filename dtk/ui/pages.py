@@ -97,7 +97,8 @@ def runs_page(folder: Path, query: Mapping[str, str]) -> doc.Document:
     filters = [
         piece
         for state, n in states.most_common()
-        for piece in (link(f"{n:,} {state}", "/", **{**chosen, "q": state}), "  ")
+        for text, to in [(f"[{n:,} {state}]", None) if chosen["q"] == state else (f"{n:,} {state}", state)]
+        for piece in (link(text, "/", **{**chosen, "q": to}), "  ")
     ]
     marks = [doc.Paragraph((f"{kind}s: ", *_filters(kind, of, chosen))) for kind, of in marked.items() if of]
     rows = tuple(_row(run) for run in runs[PAGE_ROWS * (number - 1) : PAGE_ROWS * number])

@@ -73,6 +73,7 @@ def test_plain_and_typed_are_the_same_thing(plain: dict[str, Any]) -> None:
             f'unknown strategy.name=["ddp"] - did you mean ddp? options: {STRATEGIES}',
         ),
         ("train.x", 1, 'unknown key "train.x" - --cfg prints every key'),
+        ("strategy.wrap", [], 'unknown key "strategy.wrap" - did you mean model.wrap?'),
         ("model.name", "???", "model.name is required: model=??? model.name=VALUE"),
     ],
 )

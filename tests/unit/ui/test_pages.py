@@ -44,6 +44,7 @@ def test_filter_by_words_in_name_and_state(folder: Path) -> None:
     assert set(listed(folder)) == {"a-ddp", "b-fsdp", "c-fsdp"}
     assert set(listed(folder, q="FSDP")) == {"b-fsdp", "c-fsdp"}
     assert listed(folder, q="fsdp failed") == ["b-fsdp"]
+    assert "[2 finished]" in texts(pages.runs_page(folder, {"q": "finished"}))
     assert listed(folder, q="<nothing>") == [] and "no run matches" in texts(pages.runs_page(folder, {"q": "x"}))
 
 
