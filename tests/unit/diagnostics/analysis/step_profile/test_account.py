@@ -160,7 +160,7 @@ def test_a_second_device_of_one_process_must_work_too(tmp_path: Path) -> None:
     (tmp_path / "rank0.json").write_text(json.dumps({"deviceProperties": [{}], "traceEvents": events}))
     report = diagnose(tmp_path)
     assert report.outcome == "undecided"
-    assert "idle 50% of the step (the least busy of 2 devices)" in headline(report)
+    assert "idle 50% (the least busy of 2 devices)" in headline(report)
 
 
 def test_a_window_of_some_kernels_shows_no_step(tmp_path: Path) -> None:
