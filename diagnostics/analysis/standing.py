@@ -78,7 +78,8 @@ class Waiting(Struct, frozen=True):
     @property
     def seems_whole(self) -> bool:
         """Whether all ranks from 0 to the highest of these wait in the call, in a group of unknown size."""
-        return self.members is None and bool(self.waited_s) and 1 < len(self.ranks) == self.ranks[-1] + 1
+        of_all = self.op.removeprefix("i") not in ("send", "recv")
+        return of_all and self.members is None and bool(self.waited_s) and 1 < len(self.ranks) == self.ranks[-1] + 1
 
     @property
     def whole_group(self) -> bool:

@@ -24,7 +24,7 @@ _SCALAR_MET = re.compile(r"\D*(?:\d{3,} vs \d{1,2}|\d{1,2} vs \d{3,})\b")
 """Sizes in bytes of a metric, flag or barrier that met a gradient or an activation."""
 _NEAR = 0.1
 """Share of the larger size by which two sizes of one call differ at most; sizes of two calls rarely come so close."""
-_TWO_SIZES = re.compile(r"(\d{3,}) vs (\d{3,})\b")
+_TWO_SIZES = re.compile(r"(\d+) vs (\d+)\b")
 _OWN_SIZES = {"all_gather", "all_gather_into_tensor", "all_gather_single", "gather", "all_to_all", "all_to_all_single"}
 """Operations whose tensors often have the number of samples that a rank has."""
 _OF_OBJECTS = re.compile(r"_object(_list)?$")
@@ -180,5 +180,6 @@ def _of_libraries(standing: Standing) -> dict[str, object]:
         "died": standing.died and waits_for_nothing and standing.died,
         "of_model": standing.of_model and standing.met,
         "gathered": not standing.of_model and {wait.op for wait in standing.met} <= _OWN_SIZES and standing.met,
-        "near": not standing.of_model and 0 < large - small < _NEAR * large and (large - small) / large,
+        "twice": small > 0 and large == 2 * small,
+        "near": not standing.of_model and small > 99 and 0 < large - small < _NEAR * large and (large - small) / large,
     }

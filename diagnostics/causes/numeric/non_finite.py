@@ -15,7 +15,7 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.findings import Cost, EvidenceItem, Facts, Finding, Text, Where, worded
 from diagnostics.evidence.metrics import Metrics
-from diagnostics.evidence.model import Evidence, RankError, RunEvidence
+from diagnostics.evidence.model import Evidence, LogFact, RankError, RunEvidence
 
 _TEXTS = Texts(__file__)
 RISING = 1.5  # Ratio of the loss to its minimum from which it counts as having risen before it became non-finite.
@@ -214,12 +214,27 @@ def _by_log(evidence: Evidence) -> Finding | None:
     figure, value, at = first.fields["figure"], first.fields["value"], f"{first.file}:{first.line}"
     step = steps[id(first)]
     place = _TEXTS.phrase("in_log" if step is None else "at_step", at=at, step=step)
-    facts = _facts("printed", Settings(), step, figure=figure, value=value, place=place, lines=lines)
+    own, finite = _first_alone(printed)
+    rows = [*(["printed_own", "own"] if own else ["printed"]), "detect_early" if step is None else "detect"]
+    seen = {"figure": figure, "value": value, "place": place, "lines": lines, "suspects": own[:MAX_SHOWN]}
+    facts = _TEXTS.facts(rows, step=step, finite=finite, **seen)
     items = tuple(fact.quoted() for fact in printed[:4])
     at_first = [fact for fact in printed if steps[id(fact)] == step and "local" in str(fact.fields["figure"])]
-    ranks = tuple(sorted({fact.rank for fact in at_first if fact.rank is not None}))
+    ranks = own or tuple(sorted({fact.rank for fact in at_first if fact.rank is not None}))
     whole = len(ranks) == evidence.world_size
     return _confirmed(facts, confidence=0.85, step=step, evidence=items, ranks=() if whole else ranks)
+
+
+def _first_alone(printed: Sequence[LogFact]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the ranks whose own loss was non-finite first, and those whose was finite in that step: they have as many
+    bad lines less as steps, so they print every step. A reduced loss is NaN on all ranks at once.
+    """
+    own = [fact for fact in printed if fact.fields["figure"] == "loss" and fact.rank is not None]
+    began = {fact.rank or 0: (fact.fields.get("step", -1), fact.fields.get("count", 0)) for fact in own}
+    first, most = min(began.values(), key=lambda pair: (pair[0], -pair[1]), default=(-1, 0))
+    late = tuple(sorted(rank for rank, (step, _) in began.items() if step > first))
+    prints_all = first >= 0 and all(step - first == most - count for step, count in began.values())
+    return (tuple(sorted(began.keys() - {*late})), late) if late and prints_all else ((), ())
 
 
 def _items(errors: Sequence[RankError]) -> tuple[EvidenceItem, ...]:

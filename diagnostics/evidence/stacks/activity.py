@@ -206,7 +206,7 @@ def _innermost(tree: ast.Module, line: int) -> _Scope:
 
 Doing = Literal[
     "collective", "data loader", "file I/O", "lock", "process", "network", "compile", "debugger", "sleep", "device",
-    "stopped", "computing", "user code", "unknown",
+    "stopped", "computing", "user code", "unknown", "input",
 ]  # fmt: skip
 
 
@@ -273,10 +273,11 @@ def _by_call(thread: Thread, python: list[Frame], taken_s: float | None) -> tupl
     """Return the blocking call in C of the innermost frame: from native frames, else from the source line."""
     native = list(takewhile(is_native, thread.frames))
     calls = [blocks for frame in native if (blocks := blocking_calls.native(frame.function)) is not None]
-    if calls:
-        return calls[-1]
-    line = waiting(python[0], taken_s) if python and not native else None
-    return (line.kind, said("in_call", what=line.words, call=line.call)) if line is not None else None
+    is_read = bool(calls) and calls[-1] == blocking_calls.READ  # As of a file, or of a terminal by input().
+    line = waiting(python[0], taken_s) if python and (is_read or not native) else None
+    if line is not None and (line.kind == "input" or not calls):
+        return line.kind, said("in_call", what=line.words, call=line.call)
+    return calls[-1] if calls else None
 
 
 def _place(frame: Frame) -> str:

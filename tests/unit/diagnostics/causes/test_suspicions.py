@@ -144,6 +144,7 @@ def test_every_clue_of_the_table_can_be_shown() -> None:
         stands(PLACED, silent=(3,), side_error="KeyError: 'tokens'"),
         stands(sizes="900 vs 4", met=(PLACED,), of_model=True),
         stands(sizes="136 vs 120", met=(replace(PLACED, op="all_gather"),)),
+        stands(sizes="8 vs 4"),
     ]
     assert {name for standing in everything for name in clues(standing)} == set(TABLE["clues"])
 
@@ -189,3 +190,15 @@ def test_gloo_is_not_asked_for_lines_of_nccl_or_a_device() -> None:
     wait = replace(PLACED, ranks=(0, 1), members=2)
     assert all("NCCL" not in one.decide and "dmesg" not in one.decide for one in suspicions(stands(wait, gloo=True)))
     assert any("NCCL" in one.decide for one in suspicions(stands(wait)))
+
+
+def test_a_size_twice_the_other_is_of_another_dtype() -> None:
+    assert suspicions(stands(sizes="8 vs 4"))[0].cause == "hang.signature_mismatch"
+    assert suspicions(stands(sizes="12 vs 4"))[0].cause != "hang.signature_mismatch"
+
+
+def test_ranks_that_all_receive_are_not_in_one_collective() -> None:
+    receive = replace(PLACED, op="recv", members=None)
+    assert "seems_whole" not in clues(stands(receive)) and "seems_whole" in clues(
+        stands(replace(receive, op="barrier"))
+    )

@@ -148,6 +148,23 @@ def test_a_log_that_prints_its_loss(tmp_path, text, step):
 
 
 @pytest.mark.parametrize(
+    ("every", "begins", "ranks"),
+    [(1, (57, 58, 58), (1,)), (1, (57, 57, 57), ()), (1, (57, 57, 58), (1, 2)), (10, (57, 60, 60), ())],
+    ids=["rank 1 alone", "all at once", "two of three", "the others print every tenth step"],
+)
+def test_a_rank_is_named_if_the_others_printed_a_finite_loss_in_that_step(tmp_path, every, begins, ranks):
+    lines = [
+        f"[rank{rank}] step {step} loss {'nan' if step >= begins[rank - 1] else '0.2'}"
+        for step in range(50, 71)
+        for rank in (1, 2, 3)
+        if rank == 1 or step % every == 0
+    ]
+    (tmp_path / "train.log").write_text("\n".join(lines) + "\n")
+    found = decide(gather(tmp_path, Limits()))
+    assert (found.status, found.step, found.ranks) == ("confirmed", 57, ranks)
+
+
+@pytest.mark.parametrize(
     "text", ["best loss inf\n", "val_loss=nan\n", "val/loss: nan\n", "step 3 loss 2.1 info nan\n", "loss_scale: inf\n"]
 )
 def test_a_log_that_prints_other_figures(tmp_path, text):

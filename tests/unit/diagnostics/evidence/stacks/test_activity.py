@@ -79,6 +79,16 @@ def test_native_frames_of_py_spy(tmp_path: Path, words: str) -> None:
     assert words.partition(": ")[0] in f"{at.words}, {at.aside}"
 
 
+@pytest.mark.parametrize(("call", "doing"), [("input('Overwrite? ')", "input"), ("os.read(0, 1)", "file I/O")])
+def test_the_line_tells_input_from_other_reads(tmp_path: Path, call: str, doing: str) -> None:
+    script = tmp_path / "ask.py"
+    script.write_text(f"import os\ndef ask():\n    answer = {call}\n")
+    frames = f'Thread 7 (idle): "MainThread"\n    read (libc.so.6)\n    ask ({script}:3)\n    <module> ({script}:4)\n'
+    (tmp_path / "s.txt").write_text(f"Process 7: python ask.py\nPython v3.11.7 (/usr/bin/python3.11)\n\n{frames}")
+    (found,) = read(tmp_path / "s.txt", "s.txt", 0, Limits())
+    assert activity.doing(found).doing == doing
+
+
 WAITS = {
     "lock": ("lock.acquire()", "lock = threading.Lock(); lock.acquire()", "lock.acquire()"),
     "with": ("with self.guard_lock", "self = types.SimpleNamespace(guard_lock=threading.Lock()); self.guard_lock.acquire()",
