@@ -158,7 +158,9 @@ def non_finite_to_the_end(log: Printed) -> NonFinite | None:
         # Hugging Face's trainer prints 0 in place of a loss that is not finite.
         hidden = run >= _HIDDEN and not any(series.loss[1 - _HIDDEN :])  # The first norm belongs to a finite loss.
         # The log must say that the steps were not skipped; NaN = it does not say.
-        applied = bit == 2 and run >= _HIDDEN and not any(series.skipped[-_HIDDEN:])
+        # Where the scale is 1 (bfloat16) no step is ever skipped, so one more row only excludes a slip of the log.
+        least = 2 if series.scale and series.scale[-1] == 1 else _HIDDEN
+        applied = bit == 2 and run >= least and not any(series.skipped[-_HIDDEN:])
         if run:
             jumps.append(NonFinite(name, series.lines[-run], run, run >= LEAST_AFTER // 2 or hidden or applied))
     return max(jumps, key=lambda case: case.lasting, default=None)

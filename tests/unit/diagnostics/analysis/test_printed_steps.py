@@ -175,6 +175,12 @@ def test_a_few_norms_that_are_not_finite_at_the_end(losses: list[float], skipped
     assert case is not None and case.lasting is told
 
 
+@pytest.mark.parametrize(("scale", "told"), [(1.0, True), (4096.0, False)])
+def test_two_norms_that_are_not_finite_are_enough_without_a_loss_scale(scale: float, told: bool) -> None:
+    case = non_finite_to_the_end(log([2.0] * 4, norms=[1.0, 1.0, NAN, NAN], scales=[scale] * 4))
+    assert case is not None and (case.line, case.lasting) == (3, told)
+
+
 def test_a_climb_to_far_above_the_start_is_found_where_it_left_it() -> None:
     losses = [10.8, *course(9.0, 20), *[9.0 + 0.5 * n for n in range(60)]]
     found = climb(log(losses, norms=[*[1.0] * 24, *[9.0] * 57]))
