@@ -11,7 +11,7 @@ from diagnostics.analysis.histories.printed import add_printed
 from diagnostics.analysis.histories.read import Reading, read
 from diagnostics.analysis.observations import observations
 from diagnostics.analysis.wait_graph import graph
-from diagnostics.analysis.wait_graph.graph import WaitGraph
+from diagnostics.analysis.wait_graph.graph import Operation, WaitGraph
 from diagnostics.contract.findings import Cost
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.endings import Ending
@@ -113,6 +113,11 @@ class JobState(Struct):
     def pending_ranks(self) -> list[int]:
         """Return the ranks with a call that did not complete."""
         return sorted(self.waits.of_rank)
+
+    def waits_first_in(self, rank: int, operation: Operation) -> bool:
+        """Return whether no older call of the rank is incomplete, which would hold this one back on its device."""
+        oldest = self.survey.ranks[rank].pending()[0]
+        return (oldest.key, oldest.seq) == (operation.key, operation.seq)
 
     def any_calls(self) -> bool:
         """Return whether the record of any rank contains a call."""

@@ -70,6 +70,8 @@ class Call(Struct):
     region: str = ""
     completion_known: bool = True
     """False if the recorder sees calls return, but not their work complete."""
+    begun: bool = False
+    """Whether the recorder saw the device begin it; torch's recorder does if `TORCH_NCCL_ENABLE_TIMING=1`."""
 
     @property
     def wire(self) -> Wire:

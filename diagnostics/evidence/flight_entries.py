@@ -162,6 +162,7 @@ def _call(
         created_s=created_ns / 1e9 if created_ns else None,
         frames=entry.get("frames"),
         timeout_s=timeout_ms / 1e3 if timeout_ms else None,
+        begun=entry.get("state") == "started",
     )
     if entry.get("is_p2p") is True:
         _point_to_point(call, entry, members.get(key, ()))

@@ -248,7 +248,12 @@ def _whole_rounds(run: tuple[Call, ...], before: list[Call], behind: Call, peer_
     repeats = common_prefixes(tokens)
     size = next((at for at in range(1, len(run)) if len(run) % at == 0 and repeats[at] == len(run) - at), len(run))
     rounds = _ROUNDS_OF_ONE_CALL if len(run) == 1 else 1
-    return [on_path(call) for call in before[-size * rounds :]] == tokens[:size] * rounds
+    if [on_path(call) for call in before[-size * rounds :]] == tokens[:size] * rounds:
+        return True
+    # The round before may have had more calls, such as a log line's: then two equal rounds followed each other earlier.
+    past = [on_path(call) for call in before[-_LONGEST_SEARCH:]]
+    known = common_prefixes([*tokens[:size], None, *past])[size + 1 :]
+    return size > 1 and any(known[at] >= size and known[at + size] >= size for at in range(len(past) - size))
 
 
 def _accumulation(expected: Call, got: Call, before: list[Call]) -> Explanation | None:

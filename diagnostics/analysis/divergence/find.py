@@ -88,7 +88,7 @@ class Divergence(Struct, frozen=True):
     @property
     def position(self) -> int:
         """Position in the group at which the two sides diverge."""
-        return self.minority.seq
+        return self.majority.seq if self.majority.key == self.key != self.minority.key else self.minority.seq
 
     @property
     def kind(self) -> Kind:

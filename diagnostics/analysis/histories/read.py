@@ -28,6 +28,11 @@ class Reading(Struct):
                     return sorted(calls, key=lambda call: call.seq)
         return []
 
+    def history(self, rank: int, recorder: str) -> list[Call]:
+        """Return one rank's calls of all groups by one recorder, in the order made, with stacks, from its files."""
+        dumps = choose(load(self.files.get(rank, []), []), self.attempt)
+        return [settle(call) for dump in dumps if dump.recorder == recorder for call in dump.calls]
+
 
 def read(evidence: Evidence, workers: int | None = None) -> Reading:
     """Survey all dumps and rings, rank by rank; the result does not depend on how many `workers` load files."""

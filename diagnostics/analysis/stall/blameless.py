@@ -54,6 +54,8 @@ class NeverCompletes(Struct, frozen=True):
     ranks: tuple[int, ...]
     first: bool
     """Whether no earlier call of the group completed."""
+    begun: bool
+    """Whether every member is known to execute it; otherwise a device may be stuck in earlier work."""
     transport: tuple[LogFact, ...]
     """Transport errors in the logs."""
 
@@ -104,9 +106,12 @@ def never_complete(job: JobState) -> list[NeverCompletes]:
             continue
         if len(waiting) < len(job.survey.members(operation.key)) or not all(call.completion_known for call in calls):
             continue
+        if not all(job.waits_first_in(rank, operation) for rank in waiting):
+            continue
         lines = job.survey.groups[operation.key].lines
         first = all(lines[rank].done <= 0 for rank in waiting)
-        cases.append(NeverCompletes(operation, calls[0], tuple(waiting), first, facts))
+        begun = operation.key.recorder in {"gloo", SNAPSHOTS} or all(call.begun for call in calls)
+        cases.append(NeverCompletes(operation, calls[0], tuple(waiting), first, begun, facts))
         taken |= set(waiting)
     return cases
 

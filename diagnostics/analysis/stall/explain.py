@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from diagnostics.analysis import job_state
+from diagnostics.analysis.divergence import same_role
 from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.divergence.find import find as find_divergences
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS, Line
@@ -115,7 +116,8 @@ class Stall(Struct):
         """Whether any cause is certain enough to explain the waiting."""
         parts = (self.roots_differ, self.ddp_unused, self.endings, self.circular, self.device, self.host, self.ahead)
         return bool(
-            any((*parts, self.never_complete))
+            any(parts)
+            or any(case.begun or case.first or case.transport for case in self.never_complete)
             or any(divergence.confidence >= SURE for divergence in self._all_divergences())
             or (self.sizes and self.sizes.divergence is None)
             or isinstance(self.watchdog, WatchdogDecided)
@@ -200,9 +202,11 @@ def explain(evidence: Evidence, divergence: Divergence | None = None) -> Stall:
         return Stall(job, ddp_unused=endings.ddp_unused(job), endings=endings.first_endings(job))
     if job.finished():
         return Stall(job, straggler=straggler(job))
+    divergences = _divergences(job) if divergence is None else [divergence]
+    if divergence is None and (divergence := _of_same_role(job, divergences)) is not None:
+        divergences = [divergence]
     if divergence is not None:
         job.diverging = {*job.survey.members(divergence.key), *divergence.vote.present}
-    divergences = _divergences(job) if divergence is None else [divergence]
     ended = endings.first_endings(job)
     in_order = endings.ended_in_order(ended)
     stands, circular_waits = job.stands_still(), tuple(circular.circular_waits(job))
@@ -242,3 +246,16 @@ def _divergences(job: JobState) -> list[Divergence]:
     is_early = {rank: (job.step_of(rank) or steps) < steps for rank in job.survey.ranks if isinstance(steps, int)}
     ended = [rank for rank, end in job.endings.items() if end.in_order]
     return find_divergences(job.survey, job.reading.calls, job.waits.reaching, ended, is_early)
+
+
+def _of_same_role(job: JobState, divergences: list[Divergence]) -> Divergence | None:
+    """Return who deviates from ranks of the same role, if the groups alone show a tie, a cycle of waits, or nothing."""
+    if not job.stands_still() or not (all(case.tie for case in divergences) if divergences else job.waits.calls):
+        return None
+    if not divergences and (roots := job.waits.roots()) and not any(rank in job.waits.of_rank for rank in roots):
+        return None  # They are late or missing, which no comparison of calls shows.
+    recorders = sorted({key.recorder for key in job.survey.groups}, key=lambda name: (name == SNAPSHOTS, name))
+    found = (same_role.find(job.survey, job.reading.history, recorder) for recorder in recorders)
+    case = next(filter(None, found), None)
+    tied = {rank for divergence in divergences for rank in divergence.vote.present}
+    return case if case is not None and (not divergences or set(case.culprits) <= tied) else None

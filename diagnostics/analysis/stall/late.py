@@ -14,7 +14,7 @@ from diagnostics.evidence.stacks.activity import Standing
 
 
 class DeviceStall(Struct, frozen=True):
-    """Ranks whose device does not complete an operation that other devices completed."""
+    """Ranks whose device does not begin or complete an operation that other devices began or completed."""
 
     ranks: tuple[int, ...]
     operation: Operation
@@ -24,10 +24,12 @@ class DeviceStall(Struct, frozen=True):
     """Last position in the group that the first rank completed."""
     enqueued: int
     peers: tuple[int, ...]
-    """Ranks that completed the operation."""
+    """Ranks that completed the operation; if `begun`, those that wait in it."""
     peers_completed: int
     waiting: tuple[int, ...]
     """Other ranks that wait for these."""
+    begun: bool = False
+    """Whether the devices of `peers` execute the operation, while these have not come to it."""
 
 
 class HostStall(Struct, frozen=True):
@@ -67,7 +69,9 @@ class RanAhead(Struct, frozen=True):
 
 
 def device_stall(job: JobState) -> DeviceStall | None:
-    """Return ranks whose device lags behind its peers', by the completion counters of NCCL's dumps; None if none."""
+    """Return ranks whose device lags behind its peers', by what NCCL's dumps say of each call; None if none."""
+    if (not_begun := _not_begun(job)) is not None:
+        return not_begun
     roots = _roots(job)
     ranks = {rank for rank in roots if _completed_elsewhere(job, rank)}
     ranks |= set(lagging(job))
@@ -87,6 +91,28 @@ def device_stall(job: JobState) -> DeviceStall | None:
     most = max((lines[rank].done for rank in peers), default=line.done)
     call, waiting = job.waits.calls[first, operation], tuple(sorted(job.waits.reaching(ranks) - ranks))
     return DeviceStall(tuple(sorted(ranks)), operation, call, line.done, line.issued, peers, most, waiting)
+
+
+def _not_begun(job: JobState) -> DeviceStall | None:
+    """Return the fewer members whose devices did not begin a call that all issued, with nothing recorded before it."""
+    waits, taken = job.waits, _not_late(job)
+    for operation, waiting in sorted(waits.waiting.items()):
+        calls = {rank: waits.calls[rank, operation] for rank in waiting}
+        begun = tuple(rank for rank in waiting if calls[rank].begun)
+        late = [rank for rank in waiting if not calls[rank].begun and job.waits_first_in(rank, operation)]
+        if not 0 < len(late) < len(begun) or waits.absent[operation] or waits.complete[operation] or set(late) & taken:
+            continue
+        if len(begun) + len(late) == len(waiting) and operation.peer < 0:
+            line = job.survey.ranks[late[0]].lines[operation.key]
+            figures = (
+                line.done,
+                line.issued,
+                begun,
+                line.done,
+                tuple(rank for rank in waits.of_rank if rank not in late),
+            )
+            return DeviceStall(tuple(late), operation, calls[late[0]], *figures, begun=True)
+    return None
 
 
 def late_hosts(job: JobState) -> HostStall | RanAhead | None:

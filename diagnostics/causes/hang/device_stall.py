@@ -12,17 +12,20 @@ _CONFIDENCE = 0.9  # NCCL counts a collective as completed shortly after its com
 
 
 def decide(stall: Stall) -> Finding:
-    """Decide from the completion counters of NCCL's dumps."""
+    """Decide from what NCCL's dumps say of calls that devices began and completed."""
     case, job = stall.device, stall.job
     if case is None:
         return unconfirmed(stall, _TEXTS.phrase("counters"))
-    counts = _TEXTS.phrase("counts", case=case)
+    counts = _TEXTS.phrase("not_begun" if case.begun else "counts", case=case)
     details: dict[int, str | Phrase] = dict.fromkeys(case.ranks, _TEXTS.phrase("enqueued"))
     if not case.peers:
         details = {case.ranks[0]: counts}
-    details |= dict.fromkeys(case.peers[:1], _parts.says("completed", seq=case.operation.seq))
+    peer = (
+        _parts.says("waits_in", what=case.call.text) if case.begun else _parts.says("completed", seq=case.operation.seq)
+    )
+    details |= dict.fromkeys(case.peers[:1], peer)
     where = _parts.where(case.ranks[0], case.call, _TEXTS.phrase("does", call=case.call.text))
-    rows = ("usual", "others_wait") if case.waiting else "usual"
+    rows = ["begun" if case.begun else "usual", *["others_wait"] * bool(case.waiting)]
     facts, victims = _TEXTS.facts(rows, case=case, counts=counts), case.waiting
     return _parts.confirmed(
         job, facts, _CONFIDENCE, at=case.operation, seen=details, ranks=case.ranks, victims=victims, where=where

@@ -1,5 +1,6 @@
 """All ranks of a group are in the same collective, but no rank completes it."""
 
+from diagnostics.analysis.stall.blameless import NeverCompletes
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
@@ -8,6 +9,7 @@ from diagnostics.contract.findings import Finding
 
 _TEXTS = Texts(__file__)
 _CONFIDENCE, _REPORTED_CONFIDENCE = 0.75, 0.9  # All ranks agree; more certain if the transport reported errors as well.
+_ENQUEUED_CONFIDENCE = 0.45  # A suspicion: a device that is stuck in earlier work looks the same.
 
 
 def decide(stall: Stall) -> list[Finding]:
@@ -15,8 +17,8 @@ def decide(stall: Stall) -> list[Finding]:
     findings = [
         _parts.confirmed(
             stall.job,
-            _TEXTS.facts("first" if case.first else "usual", ranks=len(case.ranks), call=case.call.cited()),
-            _REPORTED_CONFIDENCE if case.transport else _CONFIDENCE,
+            _TEXTS.facts(_row(case), ranks=len(case.ranks), call=case.call.cited()),
+            _REPORTED_CONFIDENCE if case.transport else _CONFIDENCE if _is_known(case) else _ENQUEUED_CONFIDENCE,
             at=case.operation,
             seen=dict.fromkeys(case.ranks[:2], _parts.says("waits_in", what=case.call.text)),
             evidence=_parts.lines(case.transport[:3]),
@@ -26,6 +28,15 @@ def decide(stall: Stall) -> list[Finding]:
         for case in stall.never_complete
     ]
     return findings or [unconfirmed(stall)]
+
+
+def _is_known(case: NeverCompletes) -> bool:
+    """Return whether no device can be stuck before the call: all began it, or it is the first call of its group."""
+    return case.begun or case.first
+
+
+def _row(case: NeverCompletes) -> str:
+    return "first" if case.first else "usual" if case.begun or case.transport else "enqueued"
 
 
 CAUSE = declared(__file__, explain, decide)

@@ -59,6 +59,9 @@ class Job:
     nobody_completes: int | None = None
     """Position of the default group that completes on no rank."""
     stacks: bool = True
+    timed: bool = False
+    """Whether the recorder knows which calls a device has begun (TORCH_NCCL_ENABLE_TIMING=1)."""
+    descriptions: dict[str, str] = field(default_factory=dict)
 
     def members(self, group: str) -> list[int]:
         return self.groups.get(group) or sorted(self.programs)
@@ -66,6 +69,9 @@ class Job:
     def _own(self, rank: int) -> list[str]:
         """The groups of a rank in order of creation, which is how it numbers them."""
         return ["0", *(name for name in sorted(self.groups, key=int) if name != "0" and rank in self.groups[name])]
+
+    def _describe(self, group: str) -> str:
+        return "default_pg" if group == "0" else self.descriptions.get(group, "undefined")
 
     def play(self) -> dict[int, dict[str, Any]]:
         """Run until nobody can move; the dump of each rank."""
@@ -98,6 +104,9 @@ class Job:
         for rank in self.programs:
             for entry in entries[rank]:
                 self._complete(entry, rank, issued, entries, clock)
+            pending = [entry for entry in entries[rank] if not entry["retired"]]
+            if self.timed and rank not in self.frozen and pending:
+                pending[0]["state"] = "started"  # A device runs its calls in order.
         return {rank: self._dump(rank, entries[rank]) for rank in self.programs}
 
     def _issue(self, rank: int, op: Op, counts: dict[tuple[int, str], int], now_s: float) -> dict[str, Any]:
@@ -121,7 +130,7 @@ class Job:
             "_op": op,
             "frames": frames if self.stacks else [],
             "pg_id": self._own(rank).index(op.group),
-            "process_group": (op.group, "default_pg" if op.group == "0" else "undefined"),
+            "process_group": (op.group, self._describe(op.group)),
             "collective_seq_id": 0 if p2p else counts[key],
             "p2p_seq_id": counts[key] if p2p else 0,
             "op_id": counts[key],
@@ -191,7 +200,7 @@ class Job:
             config = {
                 name: {
                     "name": name,
-                    "desc": "default_pg" if name == "0" else "undefined",
+                    "desc": self._describe(name),
                     "ranks": str(self.members(name)),
                 }
                 for name in mine

@@ -28,3 +28,11 @@ def test_two_devices_are_in_the_plural(tmp_path: Path) -> None:
 def test_gloo_keeps_no_counters_to_decide_it_from(tmp_path: Path) -> None:
     found = finding(tmp_path, job(*[PROGRAM] * 2, backend="gloo"), CAUSE)
     assert found.status != "confirmed"
+
+
+def test_a_device_that_did_not_begin_what_the_others_execute(tmp_path: Path) -> None:
+    played = job(*[PROGRAM[:2]] * 4, frozen=(2,), timed=True, nobody_completes=2)
+    found = finding(tmp_path, played, CAUSE)
+    assert (found.status, found.ranks, found.victims) == ("confirmed", (2,), (0, 1, 3))
+    assert found.summary.startswith("The device of rank 2 has not begun all_reduce [2] float32")
+    assert "begun on 3 ranks, not on 1 rank that enqueued it" in found.measured

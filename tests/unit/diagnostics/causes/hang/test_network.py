@@ -1,14 +1,16 @@
 """All ranks of a group are in the same collective and none comes out of it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from tests.unit.diagnostics.causes.hang.helpers import STEP, finding, job
+from tests.unit.diagnostics.hang.dumps import Op
 
 CAUSE = "hang.network"
 
 
 def test_nobody_is_blamed_and_all_are_victims(tmp_path: Path) -> None:
-    found = finding(tmp_path, job(*[STEP * 2] * 4, nobody_completes=4), CAUSE)
+    found = finding(tmp_path, job(*[STEP * 2] * 4, nobody_completes=4, timed=True), CAUSE)
     assert (found.status, found.ranks, found.victims, found.position) == ("confirmed", (), (0, 1, 2, 3), 4)
     assert (
         found.summary.startswith("All 4 ranks of the group agree: they are in all_gather") and found.confidence == 0.75
@@ -24,3 +26,17 @@ def test_the_first_collective_of_a_group_may_lack_its_connections(tmp_path: Path
 def test_ranks_that_disagree_are_no_fault_of_the_network(tmp_path: Path) -> None:
     found = finding(tmp_path, job(STEP * 2, STEP), CAUSE)
     assert found.status != "confirmed"
+
+
+def test_where_no_dump_shows_what_devices_began_one_of_them_may_be_stuck(tmp_path: Path) -> None:
+    found = finding(tmp_path, job(*[STEP * 2] * 4, nobody_completes=4), CAUSE)
+    assert found.confidence == 0.45 and "the device of one of them is stuck in earlier work" in found.summary
+
+
+def test_a_call_that_waits_behind_another_one_on_a_device_is_an_effect(tmp_path: Path) -> None:
+    """All ranks issued both calls; the second group's call comes after one that never completes."""
+    program = [*STEP, Op(line=12, wait=False), Op(line=20, size=4, group="{}", wait=False)]
+    ranks = [[*program[:-1], replace(program[-1], group=group)] for group in ("1", "1", "2", "2")]
+    groups = {"1": [0, 1], "2": [2, 3]}
+    found = finding(tmp_path, job(*ranks, groups=groups, nobody_completes=3, timed=True), CAUSE)
+    assert (found.status, found.victims) == ("confirmed", (0, 1, 2, 3))

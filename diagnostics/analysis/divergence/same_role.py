@@ -1,0 +1,154 @@
+"""Compares ranks that run the same program in groups of their own, as the pairs of tensor parallelism do.
+
+A group of two has no majority, and a rank that waits in one group while its peers wait in another differs in none. But
+other ranks play the same role: up to the fault they made the same calls in groups of the same kind, in the same order.
+Their next call shows who deviates.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from diagnostics.analysis.divergence.explanation import explain, or_main_rank_only
+from diagnostics.analysis.divergence.find import Divergence, Vote
+from diagnostics.analysis.divergence.sequences import predict
+from diagnostics.analysis.histories.align import Survey
+from diagnostics.evidence.calls import Call, GroupKey, Wire
+
+MOST_RANKS = 256  # Ranks whose files are read again; of a larger job the first ones.
+_LONGEST = 2048  # Last calls compared: torch's recorder keeps 2,000 by default.
+_LEAST = 3  # Ranks of one role, the deviating ones included: two ranks that differ have no majority.
+HistoryOf = Callable[[int, str], list[Call]]  # One rank's calls of all groups by a recorder, in the order made.
+_Group = tuple[str, int, int]
+"""Label and size of a group, and which of the rank's own groups with that label and size it is."""
+
+
+class _Made(NamedTuple):
+    """A call in a form that is equal on all ranks of a role."""
+
+    group: _Group
+    wire: Wire
+    peer: int | None
+    """Of a message: distance to the peer within the group."""
+
+
+class _Program(Struct, frozen=True):
+    """The last calls of one rank, from the point at which the records of all ranks have begun."""
+
+    rank: int
+    calls: Sequence[Call]
+    made: Sequence[_Made]
+
+
+def find(survey: Survey, history_of: HistoryOf, recorder: str) -> Divergence | None:
+    """Return the first call in which ranks deviate from the majority of their role; None if there is none.
+
+    Args:
+        survey: the histories of all ranks.
+        history_of: reads a rank's own calls again.
+        recorder: whose calls are compared.
+    """
+    ranks = [rank for rank in sorted(survey.ranks) if recorder in survey.ranks[rank].recorders][:MOST_RANKS]
+    histories = {rank: history_of(rank, recorder)[-_LONGEST:] for rank in ranks}
+    made = {rank: [*_made(survey, rank, calls)] for rank, calls in histories.items() if calls}
+    found = _deviations(survey, [*_from_common_start(histories, made)])
+    return min(found, key=lambda case: case.time_s, default=None)
+
+
+def _made(survey: Survey, rank: int, calls: Sequence[Call]) -> Iterator[_Made]:
+    names: dict[GroupKey, tuple[str, int, int]] = {}
+    places: dict[GroupKey, dict[int, int]] = {}
+    kinds: Counter[tuple[str, int]] = Counter()
+    for key in sorted({call.key for call in calls}, key=lambda key: (len(key.name), key.name)):
+        members = survey.members(key)
+        kind = (key.desc, len(members))
+        names[key], places[key] = (*kind, kinds[kind]), {member: place for place, member in enumerate(members)}
+        kinds[kind] += 1
+    for call in calls:
+        place, wire = places[call.key], call.wire
+        wire = wire if wire.root is None else wire._replace(root=place.get(wire.root))
+        peer = place.get(call.peer, -1) - place.get(rank, 0) if call.p2p and call.peer is not None else None
+        yield _Made(names[call.key], wire._replace(op=call.p2p) if call.p2p else wire, peer)
+
+
+def _from_common_start(histories: Mapping[int, list[Call]], made: Mapping[int, list[_Made]]) -> Iterator[_Program]:
+    """Yield the programs from the first collective that is in the records of all ranks, in a group that all have."""
+    places: dict[int, dict[tuple[_Group, int], int]] = {}
+    for rank, tokens in made.items():
+        numbered = enumerate(zip(histories[rank], tokens, strict=True))
+        places[rank] = {(token.group, call.seq): at for at, (call, token) in numbered if not call.p2p}
+    starts: defaultdict[_Group, list[int]] = defaultdict(list)
+    for own in places.values():
+        for group, seq in dict(reversed(own)).items():
+            starts[group].append(seq)
+    firsts = [(group, max(seqs)) for group, seqs in sorted(starts.items()) if len(seqs) == len(made)]
+    first = next((first for first in firsts if all(first in own for own in places.values())), None)
+    if first is not None:
+        for rank, own in places.items():
+            yield _Program(rank, histories[rank][own[first] :], made[rank][own[first] :])
+
+
+def _deviations(survey: Survey, programs: list[_Program]) -> Iterator[Divergence]:
+    """Yield the deviation of each role: roles part early, as each round differs, and ranks that deviate part late."""
+    roles = [(programs, 0)]
+    while roles:
+        role, at = roles.pop()
+        while len(role) >= _LEAST:
+            role = [program for program in role if at < len(program.made)]
+            sides: defaultdict[_Made, list[_Program]] = defaultdict(list)
+            for program in role:
+                sides[program.made[at]].append(program)
+            if len(sides) > 1:
+                rest = max(len(program.made) for program in role) - at
+                if at < rest or all(predict(role[0].made[:at], token) is None for token in sides):
+                    roles += [(side, at + 1) for side in sides.values()]
+                    break
+                majority, second = sorted(sides.values(), key=lambda side: -len(side))[:2]
+                if len(majority) == len(second):
+                    break
+                if (found := _deviation(survey, majority, role, at)) is not None:
+                    yield found
+                    break
+                role = majority  # The others made a call of their own, each with its whole group.
+            at += 1
+
+
+def _deviation(survey: Survey, majority: list[_Program], role: list[_Program], at: int) -> Divergence | None:
+    """Return the deviation of the ranks that share a group with a rank of the majority: that group is broken."""
+    usual = {program.rank: program for program in majority}
+    pairs = [(program, _peer(survey, program, usual, at)) for program in role if program.rank not in usual]
+    found = [(program, peer) for program, peer in pairs if peer is not None]
+    if not found:
+        return None
+    minority, peer = found[0]
+    expected, got = peer.calls[at], minority.calls[at]
+    numbered = _numbered(peer), _numbered(minority)
+    explanation = explain(numbered[0], numbered[1], at + 1)
+    originals = {id(one): call for pair in zip(numbered, (peer, minority)) for one, call in zip(pair[0], pair[1].calls)}
+    explanation = replace(explanation, calls=tuple(originals[id(call)] for call in explanation.calls))
+    culprits = tuple(program.rank for program, _ in found)
+    if culprits == (min(program.rank for program in role),):
+        explanation = or_main_rank_only(explanation)
+    key = expected.key if minority.rank in survey.members(expected.key) else got.key
+    vote = Vote(key, expected.seq if key == expected.key else got.seq, (tuple(sorted(usual)), culprits))
+    return Divergence(vote, peer.rank, minority.rank, expected, got, explanation, culprits, tie=False)
+
+
+def _peer(survey: Survey, program: _Program, usual: Mapping[int, _Program], at: int) -> _Program | None:
+    """Return a program of the majority in the group of the call that the rank made, or of the one that it did not."""
+    got = program.calls[at]
+    if got.p2p and got.done:
+        return None
+    of_expected = (peer for peer in usual.values() if program.rank in survey.members(peer.calls[at].key))
+    of_got = (usual[rank] for rank in survey.members(got.key) if rank in usual)
+    return next(chain(of_expected, of_got), None)
+
+
+def _numbered(program: _Program) -> list[Call]:
+    """Return copies of the calls, numbered over all groups, with what all ranks of the role have in common."""
+    numbered = enumerate(zip(program.calls, program.made, strict=True), 1)
+    return [replace(call, seq=seq, described=call.described._replace(wire=made.wire)) for seq, (call, made) in numbered]

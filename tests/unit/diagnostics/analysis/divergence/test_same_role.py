@@ -1,0 +1,81 @@
+"""Ranks of one role in groups of their own: who deviates where each group alone shows a tie or a cycle of waits."""
+
+from pathlib import Path
+
+import pytest
+
+from diagnostics.analysis import job_state
+from diagnostics.analysis.divergence import same_role
+from diagnostics.analysis.divergence.find import Divergence
+from tests.unit.diagnostics.hang.dumps import Job, Op, detect, evidence, write
+
+PAIRS = {str(1 + pair): [2 * pair, 2 * pair + 1] for pair in range(4)}
+"""Groups of two, as of tensor parallelism with a degree of 2 on 8 ranks."""
+TP = dict.fromkeys(PAIRS, "tp")
+
+
+def step(rank: int, lines: tuple[int, ...] = (12, 14, 16)) -> list[Op]:
+    """One step: calls of three lines in the pair's group, of different sizes, and one of all ranks."""
+    own = [Op(size=line, line=line, group=str(1 + rank // 2)) for line in lines]
+    return [*own, Op(size=1, line=30)]
+
+
+def played(changed: dict[int, list[Op]], steps: int = 6, **more: object) -> Job:
+    """Return a job of 8 ranks; `changed`: rank -> its last step."""
+    programs = {rank: [*step(rank) * steps, *changed.get(rank, step(rank))] for rank in range(8)}
+    return Job(programs, PAIRS, descriptions=TP, **more)
+
+
+def found(folder: Path, job: Job) -> Divergence | None:
+    write(folder, job)
+    state = job_state.build(evidence(folder, world_size=8))
+    return same_role.find(state.survey, state.reading.history, "nccl")
+
+
+def test_a_pair_has_no_majority_and_its_counterparts_have(tmp_path: Path) -> None:
+    case = found(tmp_path, played({3: step(3, (12, 16))}))
+    assert case is not None and (case.culprits, case.kind, case.tie) == ((3,), "left_out", False)
+    assert (case.majority.site.line, case.minority.site.line, case.majority_rank) == (14, 16, 2)
+
+
+@pytest.mark.parametrize(
+    ("last", "kind"),
+    [
+        ([Op(size=7, line=50), *step(5)], "added"),
+        ([Op(size=12, line=12, group="3"), Op(size=99, line=14, group="3"), *step(5)[2:]], "other_arguments"),
+        ([Op("broadcast", 12, 12, "3"), *step(5)[1:]], "other_operation"),
+    ],
+)
+def test_the_kinds_are_those_of_any_divergence(tmp_path: Path, last: list[Op], kind: str) -> None:
+    case = found(tmp_path, played({5: last}))
+    assert case is not None and (case.culprits, case.kind) == ((5,), kind)
+
+
+def test_a_rank_that_waits_in_a_group_where_nobody_differs(tmp_path: Path) -> None:
+    save = Op(size=2, line=60, function="save")
+    case = found(tmp_path, played({6: [save]}))
+    assert case is not None and (case.culprits, case.minority.key.name, case.majority.key.name) == ((6,), "0", "4")
+    (cause,) = (one for one in detect(evidence(tmp_path, world_size=8)) if one.status == "confirmed")
+    assert (cause.cause, cause.ranks) == ("hang.conditional_collective", (6,))
+
+
+def test_roles_that_part_in_every_step_are_no_deviation(tmp_path: Path) -> None:
+    """Rank 0's pair logs in each step, and the last pair makes another call: neither is a fault."""
+    programs = {}
+    for rank in range(8):
+        own = [*step(rank), *[Op(size=5, line=40, group="1")] * (rank < 2)]
+        own[0:1] = [Op("broadcast", 12, 12, own[0].group)] if rank > 5 else own[0:1]
+        programs[rank] = own * 6
+    assert found(tmp_path, Job(programs, PAIRS, descriptions=TP)) is None
+
+
+def test_what_a_whole_group_does_once_is_its_own_matter(tmp_path: Path) -> None:
+    alone = [Op(size=5, line=40, group="1")]
+    programs = {rank: [*step(rank) * 5, *alone * (rank < 2), *step(rank)] for rank in range(8)}
+    programs[4] = programs[4][:-2]
+    assert found(tmp_path, Job(programs, PAIRS, descriptions=TP)) is None
+
+
+def test_two_ranks_have_no_role_with_a_majority(tmp_path: Path) -> None:
+    job = Job({0: step(0) * 6, 1: [*step(1) * 5, *step(1, (12, 16))]}, {"1": [0, 1]}, descriptions=TP)
+    assert found(tmp_path, job) is None
