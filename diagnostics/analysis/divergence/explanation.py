@@ -149,7 +149,8 @@ def explain(majority: list[Call], minority: list[Call], position: int) -> Explan
     before = [call for call in minority if call.seq < position]
     expected, got = majority_tail[0], minority_tail[0]
     if same_statement(expected, got):
-        return Explanation("change", "within", (expected, got), (support("same line"),))
+        in_order = _other_turn(majority_tail, minority_tail, before)
+        return in_order or Explanation("change", "within", (expected, got), (support("same line"),))
     if bool(expected.site) != bool(got.site):
         # The loop reduces this size here in every round, so another size belongs to another call. That does not hold
         # for gathers: a last batch may be shorter, and objects differ in size anyway.
@@ -233,11 +234,22 @@ def _aligned(majority: list[Call], minority: list[Call], before: list[Call]) -> 
         return None
     agree = (support("later calls agree", smallest.agreeing),)
     if smallest.kind in {"substitute", "swap"}:
-        return Explanation(smallest.kind, "within", (majority[0], minority[0]), agree, aligned=True)
+        same = smallest.kind == "substitute" and majority[0].wire.op == minority[0].wire.op
+        deviation: Deviation = "change" if same else smallest.kind
+        return Explanation(deviation, "within", (majority[0], minority[0]), agree, aligned=True)
     longer, shorter = (majority, minority) if smallest.kind == "drop" else (minority, majority)
     calls = tuple(longer[: smallest.count])
     place: Place = "round" if _whole_rounds(calls, before, longer[smallest.count], shorter[0]) else "within"
     return Explanation(smallest.kind, place, calls, agree, aligned=True)
+
+
+def _other_turn(majority: list[Call], minority: list[Call], before: list[Call]) -> Explanation | None:
+    """Explain two sizes from one line that both belong to its loop: a call of it was left out, added or moved."""
+    past = [at_line(call) for call in before]
+    prediction = predict(past, at_line(majority[0]))
+    if at_line(minority[0]) not in past or prediction is None or not prediction.whole:
+        return None
+    return _aligned(majority, minority, before) or _predicted(majority[0], minority[0], before)
 
 
 def _whole_rounds(run: tuple[Call, ...], before: list[Call], behind: Call, peer_call: Call) -> bool:

@@ -6,7 +6,7 @@ Their next call shows who deviates.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -44,15 +44,16 @@ class _Program(Struct, frozen=True):
     made: Sequence[_Made]
 
 
-def find(survey: Survey, history_of: HistoryOf, recorder: str) -> Divergence | None:
+def find(survey: Survey, history_of: HistoryOf, recorder: str, among: Iterable[int] = ()) -> Divergence | None:
     """Return the first call in which ranks deviate from the majority of their role; None if there is none.
 
     Args:
         survey: the histories of all ranks.
         history_of: reads a rank's own calls again.
         recorder: whose calls are compared.
+        among: ranks to compare; empty = all.
     """
-    ranks = [rank for rank in sorted(survey.ranks) if recorder in survey.ranks[rank].recorders][:MOST_RANKS]
+    ranks = sorted(rank for rank in among or survey.ranks if recorder in survey.ranks[rank].recorders)[:MOST_RANKS]
     histories = {rank: history_of(rank, recorder)[-_LONGEST:] for rank in ranks}
     made = {rank: [*_made(survey, rank, calls)] for rank, calls in histories.items() if calls}
     found = _deviations(survey, [*_from_common_start(histories, made)])

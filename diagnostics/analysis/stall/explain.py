@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnostics.analysis import job_state
 from diagnostics.analysis.divergence import same_role
@@ -34,6 +35,7 @@ from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.evidence.model import Evidence
 
 BEFORE = AFTER = 12  # A convention: number of positions that fit in the report's drawing.
+_COMPARED = 8  # A convention: ranks of each side whose calls in all groups are compared.
 MAX_RANKS = 64  # Maximum number of ranks shown, the culprits first: the file of each is read again.
 Point = tuple[GroupKey, int]  # A position in a group, as counted by one recorder.
 
@@ -249,13 +251,28 @@ def _divergences(job: JobState) -> list[Divergence]:
 
 
 def _of_same_role(job: JobState, divergences: list[Divergence]) -> Divergence | None:
-    """Return who deviates from ranks of the same role, if the groups alone show a tie, a cycle of waits, or nothing."""
-    if not job.stands_still() or not (all(case.tie for case in divergences) if divergences else job.waits.calls):
+    """Return how ranks deviate from others of their role, in all groups together, if single groups show less."""
+    if not job.stands_still() or not (divergences or job.waits.calls):
         return None
     if not divergences and (roots := job.waits.roots()) and not any(rank in job.waits.of_rank for rank in roots):
         return None  # They are late or missing, which no comparison of calls shows.
+    if divergences and not all(case.tie for case in divergences):
+        return _whole_rounds(job, divergences[0]) if len(divergences) == 1 else None
     recorders = sorted({key.recorder for key in job.survey.groups}, key=lambda name: (name == SNAPSHOTS, name))
     found = (same_role.find(job.survey, job.reading.history, recorder) for recorder in recorders)
     case = next(filter(None, found), None)
     tied = {rank for divergence in divergences for rank in divergence.vote.present}
     return case if case is not None and (not divergences or set(case.culprits) <= tied) else None
+
+
+def _whole_rounds(job: JobState, divergence: Divergence) -> Divergence | None:
+    """Return the same divergence as rounds of a loop, if only the calls of several groups together show that."""
+    rounds = {"fewer_iterations", "more_iterations"}
+    ranks = [*divergence.culprits[:_COMPARED], *divergence.peers[:_COMPARED]]
+    recorder = divergence.key.recorder
+    if divergence.kind in rounds or sum(key.recorder == recorder for key in job.survey.ranks[ranks[0]].lines) < 2:
+        return None
+    case = same_role.find(job.survey, job.reading.history, recorder, ranks)
+    if case is None or case.kind not in rounds or {*case.culprits} != {*divergence.culprits[:_COMPARED]}:
+        return None
+    return replace(case, culprits=divergence.culprits, vote=replace(case.vote, sides=divergence.vote.sides))
