@@ -234,8 +234,8 @@ def _aligned(majority: list[Call], minority: list[Call], before: list[Call]) -> 
         return None
     agree = (support("later calls agree", smallest.agreeing),)
     if smallest.kind in {"substitute", "swap"}:
-        same = smallest.kind == "substitute" and majority[0].wire.op == minority[0].wire.op
-        deviation: Deviation = "change" if same else smallest.kind
+        at_one_line = majority[0].site == minority[0].site and majority[0].wire.op == minority[0].wire.op
+        deviation: Deviation = "change" if at_one_line and smallest.kind == "substitute" else smallest.kind
         return Explanation(deviation, "within", (majority[0], minority[0]), agree, aligned=True)
     longer, shorter = (majority, minority) if smallest.kind == "drop" else (minority, majority)
     calls = tuple(longer[: smallest.count])

@@ -106,11 +106,12 @@ def never_complete(job: JobState) -> list[NeverCompletes]:
             continue
         if len(waiting) < len(job.survey.members(operation.key)) or not all(call.completion_known for call in calls):
             continue
-        if not all(job.waits_first_in(rank, operation) for rank in waiting):
+        on_hosts = operation.key.recorder in {"gloo", SNAPSHOTS}
+        if not on_hosts and not all(job.waits_first_in(rank, operation) for rank in waiting):
             continue
         lines = job.survey.groups[operation.key].lines
         first = all(lines[rank].done <= 0 for rank in waiting)
-        begun = operation.key.recorder in {"gloo", SNAPSHOTS} or all(call.begun for call in calls)
+        begun = on_hosts or all(call.begun for call in calls)
         cases.append(NeverCompletes(operation, calls[0], tuple(waiting), first, begun, facts))
         taken |= set(waiting)
     return cases

@@ -56,6 +56,21 @@ def test_a_call_from_the_same_line_has_other_arguments() -> None:
     assert explained(*root, 1) == ("other_arguments", "within", ["same line"])
 
 
+def test_sizes_of_one_line_that_both_belong_to_its_loop_show_a_call_left_out() -> None:
+    """As a loop over parameters does on a rank that has no gradient of one of them."""
+    parameters = [call(0, size=size) for size in (5, 6, 7)]
+    usual = [replace(one, seq=seq) for seq, one in enumerate(parameters * 3, 1)]
+    fewer = [*usual[:6], replace(usual[7], seq=7)]
+    assert explained(usual, fewer, 7)[:2] == ("left_out", "within")
+    assert explained(usual, [*usual[:6], call(7, size=99)], 7)[:2] == ("other_arguments", "within")
+
+
+def test_a_round_is_whole_beside_a_rarer_call() -> None:
+    step, log = (1, 2, 3), 9
+    usual, other = (*step, *step, *step, log), (*step, *step, *step, log, 50)
+    assert explained(history(*usual, *step, 50), history(*other), 11)[:2] == ("fewer_iterations", "round")
+
+
 def test_where_one_line_is_unknown_only_the_two_calls_count() -> None:
     assert explained([call(1)], [call(1, None, size=9)], 1) == ("other_arguments", "within", ["line unknown"])
     assert explained([call(1)], [call(1, None, "barrier", None)], 1)[0] == "other_operation"
