@@ -59,6 +59,11 @@ class NeverCompletes(Struct, frozen=True):
     transport: tuple[LogFact, ...]
     """Transport errors in the logs."""
 
+    @property
+    def certain(self) -> bool:
+        """Whether the transport fails, rather than a device that is stuck before the call."""
+        return self.begun or self.first or bool(self.transport)
+
 
 class Startup(Struct, frozen=True):
     """Ranks that wait for others in init_process_group, or all make no progress before it: records of `dtk watch`."""

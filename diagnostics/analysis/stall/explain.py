@@ -119,7 +119,7 @@ class Stall(Struct):
         parts = (self.roots_differ, self.ddp_unused, self.endings, self.circular, self.device, self.host, self.ahead)
         return bool(
             any(parts)
-            or any(case.begun or case.first or case.transport for case in self.never_complete)
+            or any(case.certain for case in self.never_complete)
             or any(divergence.confidence >= SURE for divergence in self._all_divergences())
             or (self.sizes and self.sizes.divergence is None)
             or isinstance(self.watchdog, WatchdogDecided)

@@ -11,7 +11,7 @@ from itertools import permutations
 from msgspec import Struct
 
 from diagnostics.analysis.divergence.explanation import program_order
-from diagnostics.analysis.divergence.identity import in_group, on_path
+from diagnostics.analysis.divergence.identity import in_group
 from diagnostics.analysis.divergence.loop_exit import for_one_rank, in_branch, source_branches
 from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.wait_graph.graph import Cycle, Operation
@@ -30,8 +30,8 @@ class MissedCall(Struct, frozen=True):
     here: Call
     there: Call
     majority: int | None = None
-    """How many more ranks make `there` in this round than omit it, over all groups that run the same lines; negative if
-    fewer do; None if one line alone shows that it was omitted."""
+    """How many more ranks wait in `there` than omitted it, negative if fewer do; None if one line alone shows that it
+    was omitted. `divergence.same_role` compares ranks of other groups."""
 
     @property
     def culprits(self) -> tuple[int, ...]:
@@ -88,7 +88,6 @@ def _by_rounds(job: JobState, cycle: Cycle, operations: list[Operation], missed:
     peers = tuple(rank for rank in waits.waiting[missed] if rank in cycle.ranks)
     ranks: list[int] = []
     first: tuple[Call, Call] | None = None
-    makes_it: dict[int, bool] = {}
     for rank in waits.absent[missed]:
         here = next((other for other in operations if other != missed and rank in waits.waiting[other]), None)
         if here is None:
@@ -98,25 +97,10 @@ def _by_rounds(job: JobState, cycle: Cycle, operations: list[Operation], missed:
             return None
         first = first or (waits.calls[rank, here], waits.calls[peer, missed])
         ranks.append(rank)
-        for other in waits.waiting[here]:
-            if (made := _made_in_round(job, other, here, first[1])) is not None:
-                makes_it[other] = made
     if first is None:
         return None
     waiting = tuple(waits.waiting[missed])
-    elsewhere = set(makes_it) - set(ranks) - set(waiting)
-    majority = len(waiting) - len(ranks) + sum(1 if makes_it[rank] else -1 for rank in elsewhere)
-    return MissedCall(tuple(ranks), waiting, *first, majority)
-
-
-def _made_in_round(job: JobState, rank: int, here: Operation, there: Call) -> bool | None:
-    """Return whether a rank in `here` made the call of `there`'s line since its last `here`; None if it never did."""
-    path = _path(job, rank, here, {rank})
-    if not there.stack or not path or in_group(path[-1]) != in_group(job.waits.calls[rank, here]):
-        return None
-    last = next((at for at in range(len(path) - 2, -1, -1) if in_group(path[at]) == in_group(path[-1])), None)
-    places = [at for at, call in enumerate(path) if on_path(call) == on_path(there)]
-    return places[-1] > last if places and last is not None else None
+    return MissedCall(tuple(ranks), waiting, *first, len(waiting) - len(ranks))
 
 
 def _went_past(job: JobState, rank: int, peer: int, here: Operation, missed: Operation) -> bool:

@@ -1,6 +1,5 @@
 """All ranks of a group are in the same collective, but no rank completes it."""
 
-from diagnostics.analysis.stall.blameless import NeverCompletes
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
@@ -17,8 +16,12 @@ def decide(stall: Stall) -> list[Finding]:
     findings = [
         _parts.confirmed(
             stall.job,
-            _TEXTS.facts(_row(case), ranks=len(case.ranks), call=case.call.cited()),
-            _REPORTED_CONFIDENCE if case.transport else _CONFIDENCE if _is_known(case) else _ENQUEUED_CONFIDENCE,
+            _TEXTS.facts(
+                "first" if case.first else "usual" if case.certain else "enqueued",
+                ranks=len(case.ranks),
+                call=case.call.cited(),
+            ),
+            _REPORTED_CONFIDENCE if case.transport else _CONFIDENCE if case.certain else _ENQUEUED_CONFIDENCE,
             at=case.operation,
             seen=dict.fromkeys(case.ranks[:2], _parts.says("waits_in", what=case.call.text)),
             evidence=_parts.lines(case.transport[:3]),
@@ -28,15 +31,6 @@ def decide(stall: Stall) -> list[Finding]:
         for case in stall.never_complete
     ]
     return findings or [unconfirmed(stall)]
-
-
-def _is_known(case: NeverCompletes) -> bool:
-    """Return whether no device can be stuck before the call: all began it, or it is the first call of its group."""
-    return case.begun or case.first
-
-
-def _row(case: NeverCompletes) -> str:
-    return "first" if case.first else "usual" if case.begun or case.transport else "enqueued"
 
 
 CAUSE = declared(__file__, explain, decide)
