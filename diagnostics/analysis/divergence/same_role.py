@@ -21,7 +21,6 @@ from diagnostics.evidence.calls import Call, GroupKey, Wire
 
 MOST_RANKS = 256  # Ranks whose files are read again; of a larger job the first ones.
 _LONGEST = 2048  # Last calls compared: torch's recorder keeps 2,000 by default.
-_LEAST = 3  # Ranks of one role, the deviating ones included: two ranks that differ have no majority.
 HistoryOf = Callable[[int, str], list[Call]]  # One rank's calls of all groups by a recorder, in the order made.
 _Group = tuple[str, int, int]
 """Label and size of a group, and which of the rank's own groups with that label and size it is."""
@@ -87,7 +86,8 @@ def _from_common_start(histories: Mapping[int, list[Call]], made: Mapping[int, l
         for group, seq in dict(reversed(own)).items():
             starts[group].append(seq)
     firsts = [(group, max(seqs)) for group, seqs in sorted(starts.items()) if len(seqs) == len(made)]
-    first = next((first for first in firsts if all(first in own for own in places.values())), None)
+    common = [first for first in firsts if all(first in own for own in places.values())]
+    first = min(common, key=lambda first: sum(own[first] for own in places.values()), default=None)
     if first is not None:
         for rank, own in places.items():
             yield _Program(rank, histories[rank][own[first] :], made[rank][own[first] :])
@@ -98,7 +98,7 @@ def _deviations(survey: Survey, programs: list[_Program]) -> Iterator[Divergence
     roles = [(programs, 0)]
     while roles:
         role, at = roles.pop()
-        while len(role) >= _LEAST:
+        while len(role) > 1:
             role = [program for program in role if at < len(program.made)]
             sides: defaultdict[_Made, list[_Program]] = defaultdict(list)
             for program in role:
@@ -109,7 +109,7 @@ def _deviations(survey: Survey, programs: list[_Program]) -> Iterator[Divergence
                     roles += [(side, at + 1) for side in sides.values()]
                     break
                 majority, second = sorted(sides.values(), key=lambda side: -len(side))[:2]
-                if len(majority) == len(second):
+                if len(majority) == len(second) > 1:
                     break
                 if (found := _deviation(survey, majority, role, at)) is not None:
                     yield found
@@ -134,11 +134,17 @@ def _deviation(survey: Survey, majority: list[_Program], role: list[_Program], a
     originals = {id(one): call for pair in zip(numbered, (peer, minority)) for one, call in zip(pair[0], pair[1].calls)}
     explanation = replace(explanation, calls=tuple(originals[id(call)] for call in explanation.calls))
     culprits = tuple(program.rank for program, _ in found)
+    if tie := len(usual) == len(culprits):
+        culprits = tuple(sorted((*usual, *culprits)))
     if culprits == (min(program.rank for program in role),):
         explanation = or_main_rank_only(explanation)
     key = expected.key if minority.rank in survey.members(expected.key) else got.key
-    vote = Vote(key, expected.seq if key == expected.key else got.seq, (tuple(sorted(usual)), culprits))
-    return Divergence(vote, peer.rank, minority.rank, expected, got, explanation, culprits, tie=False)
+    vote = Vote(
+        key,
+        expected.seq if key == expected.key else got.seq,
+        (tuple(sorted(usual)), tuple(program.rank for program, _ in found)),
+    )
+    return Divergence(vote, peer.rank, minority.rank, expected, got, explanation, culprits, tie)
 
 
 def _peer(survey: Survey, program: _Program, usual: Mapping[int, _Program], at: int) -> _Program | None:

@@ -76,6 +76,7 @@ def test_what_a_whole_group_does_once_is_its_own_matter(tmp_path: Path) -> None:
     assert found(tmp_path, Job(programs, PAIRS, descriptions=TP)) is None
 
 
-def test_two_ranks_have_no_role_with_a_majority(tmp_path: Path) -> None:
+def test_two_ranks_are_a_tie(tmp_path: Path) -> None:
     job = Job({0: step(0) * 6, 1: [*step(1) * 5, *step(1, (12, 16))]}, {"1": [0, 1]}, descriptions=TP)
-    assert found(tmp_path, job) is None
+    case = found(tmp_path, job)
+    assert case is not None and case.tie and case.culprits == (0, 1)
