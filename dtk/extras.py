@@ -17,21 +17,13 @@ def install(extra: str) -> str:
 
 
 def require_training(what: str) -> None:
-    """Make sure that `what` can run here.
-
-    Raises:
-        DtkError: the training extra is not installed.
-    """
+    """Make sure that `what` can run here; DtkError if the training extra is not installed."""
     if any(find_spec(module) is None for module in NEEDED):
         raise DtkError(f"{what} the training extra", fix=install("train"))
 
 
 def load(package: str) -> Any:
-    """Import a package, which takes seconds for large ones.
-
-    Raises:
-        DtkError: it is installed, but broken.
-    """
+    """Import a package, which takes seconds for large ones; DtkError if it is installed, but broken."""
     try:
         return import_module(package)
     except Exception as error:

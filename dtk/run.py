@@ -39,11 +39,7 @@ class _Help(argparse.Action):
     """`--help`, `--help GROUP` and `--help all`."""
 
     def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option: str | None = None) -> None:
-        """Print the requested help and exit.
-
-        Raises:
-            DtkError: the group is unknown.
-        """
+        """Print the requested help and exit; DtkError if the group is unknown."""
         which = str(values or "").partition("=")[0]
         text = config_help.help_text(which)
         if which in ("", config_help.ALL):

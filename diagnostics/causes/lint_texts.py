@@ -29,11 +29,7 @@ CAUSES = frozenset(row["cause"] for row in _ROWS.values())  # All causes that a 
 
 
 def lint_text(lint: Lint) -> LintText:
-    """Return the text of a lint.
-
-    Raises:
-        KeyError: its rule is not in the table.
-    """
+    """Return the text of a lint; KeyError if its rule is not in the table."""
     row, change = _ROWS[lint.rule], lint.change
     texts: dict[str, object] = {"variable": lint.variable, "choice": _choice(catalogue().find(lint.variable))}
     texts |= {"levels": " ".join(values.LEVELS), "functions": ", ".join(sorted(values.FUNCTIONS))}

@@ -179,11 +179,7 @@ def complete_checkpoints(paths: RunPaths) -> list[Path]:
 
 
 def write_json(path: Path, record: Any) -> None:
-    """Write a dataclass or JSON value atomically, with secrets masked.
-
-    Raises:
-        OSError: the folder is full or read-only.
-    """
+    """Write a dataclass or JSON value atomically, with secrets masked; OSError if the folder is full or read-only."""
     value = asdict(record) if hasattr(record, "__dataclass_fields__") else record
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as aside, aside.open("w", encoding="utf-8") as file:

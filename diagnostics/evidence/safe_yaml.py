@@ -15,11 +15,7 @@ _NUMBER_LENGTH = 400
 
 
 def loads(data: bytes, limits: Limits) -> Any:
-    """Load one document of plain values.
-
-    Raises:
-        ValueError: it is damaged, nested too deeply, or describes too much.
-    """
+    """Load one document of plain values; ValueError if it is damaged, nested too deeply, or describes too much."""
     import yaml  # Here, as it costs a diagnosis without a run folder a tenth of its start.
 
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

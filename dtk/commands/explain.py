@@ -20,11 +20,7 @@ _LABEL = 14  # Columns of the labels.
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what each name means.
-
-    Raises:
-        DtkError: there is no such name.
-    """
+    """Print what each name means; DtkError if there is no such name."""
     everything = [*_causes(), *_options(), *_keys()]
     matches = [rows for name in arguments.names for rows in _matching(name, everything)]
     width = max(40, min(110, shutil.get_terminal_size().columns))

@@ -14,11 +14,7 @@ add_more = add_selection
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the selected runs of a folder.
-
-    Raises:
-        DtkError: the folder cannot be read.
-    """
+    """Print the selected runs of a folder; DtkError if the folder cannot be read."""
     folder: Path = arguments.folder
     runs = runs_in(folder, f"{command('ls')} FOLDER")
     chosen = selected(runs, arguments)

@@ -9,11 +9,7 @@ VALUES = {"run_help": RUN_HELP}
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run `dtk run` with these arguments.
-
-    Raises:
-        DtkError: the training extra is not installed.
-    """
+    """Run `dtk run` with these arguments; DtkError if the training extra is not installed."""
     require_training("dtk rerun needs")
     from dtk.run import run as train
 

@@ -24,11 +24,7 @@ def add_more(tune: Parser) -> None:
 
 
 def run_topic(topic: str, arguments: argparse.Namespace) -> int:
-    """Search for the best value and print the report.
-
-    Raises:
-        DtkError: the job, an option or a value cannot be used.
-    """
+    """Search for the best value and print the report; DtkError if the job, an option or a value cannot be used."""
     require_training("dtk tune needs")
     from dtk.launch.processes import ended_by_sigterm
     from dtk.tune.make import Request, make

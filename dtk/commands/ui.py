@@ -11,11 +11,7 @@ from dtk.errors import DtkError
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until Ctrl-C.
-
-    Raises:
-        DtkError: the folder does not exist, or the port is in use.
-    """
+    """Serve until Ctrl-C; DtkError if the folder does not exist, or the port is in use."""
     from dtk.ui.server import Server
 
     folder: Path = arguments.folder

@@ -16,11 +16,7 @@ VALUES = {"stall_timeout_s": STALL_TIMEOUT_S, "start_times": START_TIMES, "folde
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command, and report a failure or a stall.
-
-    Raises:
-        DtkError: the command or the folder cannot be used.
-    """
+    """Run the command, and report a failure or a stall; DtkError if the command or the folder cannot be used."""
     argv: list[str] = arguments.wrapped
     if not argv:
         raise DtkError("no command is given", fix="dtk watch -- torchrun --nproc-per-node=2 train.py")

@@ -16,11 +16,7 @@ KINDS = {"slower": "step_time_s", "memory": "peak_memory_bytes"}
 
 
 def parse_limit(text: str) -> tuple[str, float]:
-    """Return the kind and the factor of a limit such as `slower=2%`.
-
-    Raises:
-        DtkError: the text is not a limit.
-    """
+    """Return the kind and the factor of a limit such as `slower=2%`; DtkError if the text is not a limit."""
     match = re.fullmatch(rf"({'|'.join(KINDS)})=(\d{{1,6}}(?:\.\d{{1,6}})?)%", text)
     if match is None:
         fix = f"write KIND=PERCENT: {', '.join(f'{k}=2%' for k in KINDS)}"

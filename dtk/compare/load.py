@@ -23,11 +23,7 @@ _NEEDED = ("status.json", "config.yaml", "manifest.json", "parity.json", "summar
 
 
 def load(folder: Path, limits: Limits) -> RunRecord:
-    """Read a run folder.
-
-    Raises:
-        DiagnosticsError: it is not a run folder, is damaged, or was written by a newer dtk.
-    """
+    """Read a run folder; DiagnosticsError if it is not a run folder, is damaged, or was written by a newer dtk."""
     if not folder.is_dir() or not run_folder.is_run(folder):
         raise DiagnosticsError(f"{folder} is not a run folder", f"{command('ls')} lists the runs")
     for name in _NEEDED:  # Reading a named pipe would block.

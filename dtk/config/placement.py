@@ -141,11 +141,7 @@ def own_threads() -> int | None:
 
 
 def check_port(port: int) -> None:
-    """Check that the rendezvous can listen on the port (0 = any).
-
-    Raises:
-        DtkError: the port is in use or not allowed.
-    """
+    """Check that the rendezvous can listen on the port (0 = any); DtkError if the port is in use or not allowed."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         fix = "choose another, or launcher.master_port=0 for a free one"

@@ -143,11 +143,7 @@ def _as_data(stored: Stored, new: list[str], config_dir: Path | None, option: st
 
 
 def refuse_other_data(paths: RunPaths, data: dict[str, Any]) -> None:
-    """Reject a resume with different data.
-
-    Raises:
-        DtkError: the hash of the data differs.
-    """
+    """Reject a resume with different data; DtkError if the hash of the data differs."""
     before = at_key(mapping(str(paths.manifest), []), "data.sha256")
     if before is not None and before != (now := data.get("sha256")):
         why = f"its hash was {str(before)[:12]}, now it is {str(now)[:12]}"

@@ -137,11 +137,7 @@ def _variables(plain: Mapping[str, Any]) -> dict[str, str]:
 
 
 def refuse_masked(plain: Mapping[str, Any]) -> None:
-    """Reject a stored configuration whose secrets are masked.
-
-    Raises:
-        DtkError: a value must be typed again.
-    """
+    """Reject a stored configuration whose secrets are masked; DtkError if a value must be typed again."""
     for key, value in flat(plain).items():
         if any(MASK in item for item in (value if isinstance(value, list) else [value]) if isinstance(item, str)):
             raise DtkError(f"{key} was masked", "run folders hold no secrets", f"type it again: '{key}=VALUE'")

@@ -68,11 +68,7 @@ def check_page(path: Path | None, default: Path) -> None:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file atomically.
-
-    Raises:
-        DtkError: the folder is absent, full or read-only.
-    """
+    """Write a file atomically; DtkError if the folder is absent, full or read-only."""
     from diagnostics.report.files import replace
 
     with refused(f"cannot write {path}", "choose another file"):

@@ -26,22 +26,14 @@ def check_line(text: str, key: str) -> str:
 
 
 def check_form(text: object, form: re.Pattern[str], key: str, what: str, fix: str) -> str:
-    """Return the value of a key as the cluster reads it, if it has that form.
-
-    Raises:
-        DtkError: it is not `what`.
-    """
+    """Return the value of a key as the cluster reads it, if it has that form; DtkError if it is not `what`."""
     if not form.fullmatch(line := check_line(str(text), key)):
         raise DtkError(f"{key}={line} is not {what}", fix=f"use {fix}")
     return line
 
 
 def shell(*arguments: object) -> str:
-    """Return one command line of a POSIX shell.
-
-    Raises:
-        DtkError: a text holds a zero byte, which no argument can.
-    """
+    """Return one command line of a POSIX shell; DtkError if a text holds a zero byte, which no argument can."""
     line = " ".join(shlex.quote(str(argument)) for argument in arguments)
     if "\0" in line:
         raise DtkError(f"{line} has a zero byte in it", fix="leave it out")

@@ -43,11 +43,7 @@ def table_rows(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def check_table(path: Path) -> None:
-    """Check that the path can be a table.
-
-    Raises:
-        DtkError: the file is missing or has another suffix.
-    """
+    """Check that the path can be a table; DtkError if the file is missing or has another suffix."""
     fix = "data.path must name a .csv, .tsv or .jsonl file"
     if not path.is_file():
         raise DtkError(f"no such file: {path}", fix=fix)

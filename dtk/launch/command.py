@@ -40,11 +40,7 @@ class Command:
         self._previous: dict[int, object] = {}
 
     def __enter__(self) -> "Command":
-        """Start the command.
-
-        Raises:
-            DtkError: the command cannot be started, or the log cannot be written.
-        """
+        """Start the command; DtkError if the command cannot be started, or the log cannot be written."""
         with refused(f"cannot run {self.argv[0]}"):
             self.log.parent.mkdir(parents=True, exist_ok=True)
             log = self.log.open("ab", buffering=0)

@@ -57,11 +57,7 @@ def check_parts(config: Config, world_size: int) -> dict[str, Any]:
 
 
 def settle_epochs(composed: Composed) -> Composed:
-    """Convert `train.epochs` to steps by counting the samples.
-
-    Raises:
-        DtkError: the data cannot be used.
-    """
+    """Convert `train.epochs` to steps by counting the samples; DtkError if the data cannot be used."""
     config, train = composed.config, composed.config.train
     if train.epochs is None:
         return composed

@@ -115,11 +115,7 @@ def installed_nccl() -> str:
 
 
 def parse_version(text: str) -> Version:
-    """Return (2, 27, 3) of `2.27.3`.
-
-    Raises:
-        DtkError: the text is not a version.
-    """
+    """Return (2, 27, 3) of `2.27.3`; DtkError if the text is not a version."""
     if not re.fullmatch(r"\d{1,4}(?:\.\d{1,4}){1,3}", text):
         raise DtkError(f"--nccl-version {text} is not a version", fix="write it like 2.27.3")
     return tuple(int(part) for part in text.split("."))

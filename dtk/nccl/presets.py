@@ -56,11 +56,7 @@ class Preset:
 
 
 def read_presets(config_dir: Path | None = None) -> dict[str, Preset]:
-    """Return all presets by name, both built-in and custom.
-
-    Raises:
-        DtkError: a file is damaged.
-    """
+    """Return all presets by name, both built-in and custom; DtkError if a file is damaged."""
     presets, problems = readable_presets(config_dir)
     for problem in problems.values():
         raise problem
@@ -89,11 +85,7 @@ def readable_presets(config_dir: Path | None = None) -> tuple[dict[str, Preset],
 
 
 def find_preset(name: str, config_dir: Path | None = None) -> Preset:
-    """Return one preset.
-
-    Raises:
-        DtkError: the preset does not exist, or its file is damaged.
-    """
+    """Return one preset; DtkError if the preset does not exist, or its file is damaged."""
     paths = groups(search_path(config_dir)).get(GROUP, {})
     if name not in paths:
         raise DtkError(f'there is no preset "{name}"', fix=did_you_mean(name, paths) or f"presets: {', '.join(paths)}")

@@ -157,11 +157,7 @@ def check_preset(
 
 
 def check_address_range(text: str | None) -> None:
-    """Reject a text that is not a network in NCCL's notation ADDRESS/BITS.
-
-    Raises:
-        DtkError: the text is not a network.
-    """
+    """Reject a text that is not a network in NCCL's notation ADDRESS/BITS; DtkError if the text is not a network."""
     if text is None:
         return
     bits = text.partition("/")[2]

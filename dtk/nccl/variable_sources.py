@@ -67,11 +67,7 @@ def given_here(environment: Mapping[str, str]) -> Given:
 
 
 def given_in(path: Path) -> Given:
-    """Return the variables that a file sets.
-
-    Raises:
-        DtkError: the file cannot be read, or is not text.
-    """
+    """Return the variables that a file sets; DtkError if the file cannot be read, or is not text."""
     try:
         with path.open("rb") as file:
             raw = file.read(MOST_BYTES + 1)

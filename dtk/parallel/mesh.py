@@ -91,11 +91,7 @@ class Mesh:
         return inner if inner > 1 else self.dp_replicate
 
     def size(self, dimension: str) -> int:
-        """Return the number of ranks in each group of a dimension.
-
-        Raises:
-            ValueError: the dimension is unknown.
-        """
+        """Return the number of ranks in each group of a dimension; ValueError if the dimension is unknown."""
         if dimension == "dp":
             return self.dp_size
         if dimension not in (names := (*ORDER, "dp", *EXPERTS, SECONDARY)):

@@ -94,11 +94,7 @@ def ranks_of(config: Config, devices: int | None = None) -> int:
 
 
 def check_world_size(world_size: int, typed: str) -> None:
-    """Check the range of a number of ranks.
-
-    Raises:
-        DtkError: it is below 1, or exceeds any cluster's size.
-    """
+    """Check the range of a number of ranks; DtkError if it is below 1, or exceeds any cluster's size."""
     low, high = limits()["launcher.world_size"]
     if not low <= world_size <= high:
         raise DtkError(f"{typed} is out of range", f"it must be {low:.0f} to {high:.0f}")

@@ -42,11 +42,7 @@ class Request:
 
 
 def make(request: Request) -> PlanReport:
-    """Make the report of a plan.
-
-    Raises:
-        DtkError: the job, the hardware or an option cannot be used.
-    """
+    """Make the report of a plan; DtkError if the job, the hardware or an option cannot be used."""
     sizes = parse_world_sizes(request.world_size) if request.world_size is not None else ()
     # The hardware is not part of the experiment.
     named = [text for text in request.overrides if text.startswith(_HARDWARE)]

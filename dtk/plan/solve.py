@@ -136,11 +136,7 @@ class Point:
 
 
 def parse_world_sizes(text: str) -> tuple[int, ...]:
-    """Parse `8,64,512` into ascending numbers.
-
-    Raises:
-        DtkError: the text has another form, or a number is out of range.
-    """
+    """Parse `8,64,512` into ascending numbers; DtkError if the text has another form, or a number is out of range."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
         raise DtkError(f'--world-size "{text}" is not a list of numbers', fix="write --world-size 8,64,512,4096")
@@ -170,11 +166,7 @@ def scaling(job: Composed, sizes: Sequence[int], target: Machine) -> tuple[Point
 
 
 def at_world_size(job: Composed, world_size: int) -> Composed:
-    """Return the job on `world_size` ranks with the same work per rank.
-
-    Raises:
-        DtkError: the mesh does not fit the ranks.
-    """
+    """Return the job on `world_size` ranks with the same work per rank; DtkError if the mesh does not fit the ranks."""
     train = job.config.train
     share = job.config.batch_plan(ranks_of(job.config)).samples_per_rank
     grown = dataclasses.replace(train, global_batch_size=share * job.config.mesh(world_size).dp_size)

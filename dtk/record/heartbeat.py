@@ -35,11 +35,7 @@ class HeartbeatFile:
         self._stop = threading.Event()
 
     def start(self) -> None:
-        """Create the file.
-
-        Raises:
-            OSError: the folder is full or read-only.
-        """
+        """Create the file; OSError if the folder is full or read-only."""
         about = {"pid": os.getpid(), "host": socket.gethostname()[:64], "attempt": self.attempt}
         self._tail = f', {json.dumps(about)[1:-1]}, "beat_end": '.encode()
         self._memory = mapped(

@@ -52,11 +52,7 @@ class Ring:
         self._stop = threading.Event()
 
     def start(self) -> None:
-        """Create the file.
-
-        Raises:
-            OSError: the folder is full or read-only.
-        """
+        """Create the file; OSError if the folder is full or read-only."""
         self.path.unlink(missing_ok=True)
         size_bytes = layout.file_bytes(GROUPS, SLOTS, TABLE_BYTES)
         self._memory = mapped(self.path, size_bytes, self._publish, "ring", self._stop)

@@ -38,11 +38,7 @@ def stamped(job: str, world_size: int) -> str:
 
 
 def create(folder: Path) -> RunPaths:
-    """Create a run folder, named by `name_run` or `stamped`.
-
-    Raises:
-        DtkError: the folder cannot be created or written.
-    """
+    """Create a run folder, named by `name_run` or `stamped`; DtkError if the folder cannot be created or written."""
     with writing(folder.parent):
         folder.mkdir(parents=True, mode=0o755)  # Before the umask: never writable by others (`dtk.config.trust`).
     return RunPaths(folder)
@@ -91,11 +87,7 @@ def describe(
 
 
 def begin(paths: RunPaths, attempt: int) -> None:
-    """Write the status of a new attempt.
-
-    Raises:
-        DtkError: the folder is full or read-only.
-    """
+    """Write the status of a new attempt; DtkError if the folder is full or read-only."""
     started = now()
     with writing(paths.root):
         write_json(paths.status, Status(state="running", attempt=attempt, started=started, updated=started))

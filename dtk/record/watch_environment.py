@@ -17,11 +17,7 @@ def watch_variables(paths: RunPaths, stall_timeout_s: float) -> dict[str, str]:
 
 
 def watched_run() -> tuple[RunPaths, float]:
-    """Return this rank's run folder, and its stall timeout in seconds.
-
-    Raises:
-        KeyError: this process is not watched.
-    """
+    """Return this rank's run folder, and its stall timeout in seconds; KeyError if this process is not watched."""
     return RunPaths(Path(os.environ[FOLDER])), float(os.environ[STALL_TIMEOUT_S])
 
 

@@ -36,11 +36,7 @@ _originals: dict[str, tuple[Any, Any]] = {}  # Name -> torch's function and its 
 
 
 def record(path: Path, rank: int, world_size: int, attempt: int) -> CollectiveLog:
-    """Record every call of this rank in a new ring at `path`.
-
-    Raises:
-        OSError: the folder is full or read-only.
-    """
+    """Record every call of this rank in a new ring at `path`; OSError if the folder is full or read-only."""
     ring = Ring(path, rank, world_size, attempt)
     ring.start()
     log = CollectiveLog(ring)

@@ -21,11 +21,7 @@ _SHOWN = 10  # Number of characters shown of a commit.
 
 
 def read_manifest(run: Path) -> dict[str, Any]:
-    """Return the manifest of a run.
-
-    Raises:
-        DtkError: it is absent, damaged or of a newer dtk.
-    """
+    """Return the manifest of a run; DtkError if it is absent, damaged or of a newer dtk."""
     problems: list[str] = []
     manifest = mapping(str(RunPaths(run).manifest), problems)
     if not manifest:

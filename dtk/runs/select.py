@@ -50,11 +50,7 @@ def check_selection(arguments: argparse.Namespace) -> None:
 
 
 def selected(runs: Sequence[Run], arguments: argparse.Namespace) -> list[Run]:
-    """Return the runs that match all options given.
-
-    Raises:
-        DtkError: states are given in two ways.
-    """
+    """Return the runs that match all options given; DtkError if states are given in two ways."""
     check_selection(arguments)
     states = {*arguments.state, *(FAILED if arguments.failed else ())}
     chosen = [run for run in runs if not states or run.state in states]

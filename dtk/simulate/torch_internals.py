@@ -17,11 +17,7 @@ _VIEW_WARNING = r"FSDP2-wrapped module .* returned a view tensor"
 
 
 def check_torch() -> None:
-    """Check that this torch has the internals that simulated steps need.
-
-    Raises:
-        DtkError: an internal is missing.
-    """
+    """Check that this torch has the internals that simulated steps need; DtkError if an internal is missing."""
     needed = {"_current_autograd_node": torch._C, "_get_sequence_nr": getattr(torch._C, "_autograd", None)}
     missing = [name for name, owner in needed.items() if not hasattr(owner, name)]
     if missing:

@@ -50,11 +50,7 @@ class SweepFile:
 
 
 def read(path: Path) -> SweepFile:
-    """Read and check a file.
-
-    Raises:
-        DtkError: the file is missing or not YAML, or has something that dtk cannot run.
-    """
+    """Read and check a file; DtkError if the file is missing or not YAML, or has something that dtk cannot run."""
     content = load(path)
     try:
         return _checked(path, content)

@@ -69,11 +69,7 @@ class Sweep:
     _log: TextIO | None = None
 
     def add(self, point: Point) -> None:
-        """Freeze a point.
-
-        Raises:
-            DtkError: the folder cannot be written.
-        """
+        """Freeze a point; DtkError if the folder cannot be written."""
         with writing(self.root):
             write_json(self.root / "points" / f"{point.index:05d}.json", point)
         self.points.append(point)
@@ -138,11 +134,7 @@ class Sweep:
 def create(
     runs_folder: Path, method: str, name: str, source: dict[str, Any], repeats: int, points: Sequence[Point] = ()
 ) -> Sweep:
-    """Make the folder of a new sweep and lock it.
-
-    Raises:
-        DtkError: the folder cannot be made.
-    """
+    """Make the folder of a new sweep and lock it; DtkError if the folder cannot be made."""
     identity = f"{time.strftime('%Y%m%d-%H%M%S')}-{name}-{secrets.token_hex(2)}"
     root = runs_folder / FOLDER / identity
     about = About(identity, method, source, repeats, now())

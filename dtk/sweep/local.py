@@ -97,11 +97,7 @@ def check(job: Job) -> None:
 
 
 def grid_points(job: Job) -> list[Point]:
-    """Return all points of a grid, frozen.
-
-    Raises:
-        DtkError: any of them is invalid.
-    """
+    """Return all points of a grid, frozen; DtkError if any of them is invalid."""
     proposed = job.search.grid()[: job.cap]
     if len(proposed) > _ANNOUNCED_POINTS:
         say(f"composing {counted(len(proposed), 'point')}")

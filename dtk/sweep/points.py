@@ -80,11 +80,7 @@ def freeze(
     values: dict[str, Any] | None = None,
     trust: bool = False,
 ) -> Point:
-    """Compose and check one point as a run of its own.
-
-    Raises:
-        DtkError: the point cannot be launched.
-    """
+    """Compose and check one point as a run of its own; DtkError if the point cannot be launched."""
     composed = compose_point(overrides, config_dir, earlier, trust=trust)
     if composed.paths is not None:
         raise NO_RESUME

@@ -76,11 +76,7 @@ class Task(ABC):
 
 
 def leaves(tree: Any) -> list[Tensor]:
-    """Return the tensors of a tree.
-
-    Raises:
-        DtkError: the tree has no tensor.
-    """
+    """Return the tensors of a tree; DtkError if the tree has no tensor."""
     tensors = [leaf for leaf in _pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
     if not tensors:
         what = f"a batch has a {type(tree).__qualname__} without tensors"
@@ -89,11 +85,7 @@ def leaves(tree: Any) -> list[Tensor]:
 
 
 def loss_of(task: Task, output: Any, targets: Any) -> Tensor:
-    """Return the summed loss of a micro-batch.
-
-    Raises:
-        DtkError: the loss is not a scalar tensor.
-    """
+    """Return the summed loss of a micro-batch; DtkError if the loss is not a scalar tensor."""
     loss = task.loss_sum(output, targets)
     if not isinstance(loss, Tensor) or loss.dim():
         what = f"a tensor {list(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__qualname__}"

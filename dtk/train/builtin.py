@@ -181,11 +181,7 @@ class BlockNorms(Callback):
     """
 
     def before_update(self, training: Training, step: int) -> None:
-        """Compute and record the norms.
-
-        Raises:
-            DtkError: the gradients were freed in backward.
-        """
+        """Compute and record the norms; DtkError if the gradients were freed in backward."""
         if training.config.optimizer.in_backward:
             raise DtkError("BlockNorms needs the gradients after backward", fix="use optimizer.in_backward=false")
         if step % training.config.train.log_every or training.strategy is None:

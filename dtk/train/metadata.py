@@ -28,11 +28,7 @@ _OTHERS = {
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """Return a class of the index.
-
-        Raises:
-            ValueError: the pickle names anything else.
-        """
+        """Return a class of the index; ValueError if the pickle names anything else."""
         if module == dcp.__name__ and name in _DCP:
             return getattr(dcp, name)
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):

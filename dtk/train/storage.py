@@ -81,11 +81,7 @@ class PagedPlanner(DefaultSavePlanner):
         self.tier = tier
 
     def lookup_object(self, index: MetadataIndex) -> Any:
-        """Return this rank's part of an entry.
-
-        Raises:
-            DtkError: the disk of the tier no longer gives it.
-        """
+        """Return this rank's part of an entry; DtkError if the disk of the tier no longer gives it."""
         part = super().lookup_object(index)
         return self.tier.in_memory(part) if isinstance(part, torch.Tensor) else part
 

@@ -57,11 +57,7 @@ def run_path(identity: str) -> str:
 
 
 def find(folder: Path, identity: str) -> Path:
-    """Return a run's folder.
-
-    Raises:
-        DtkError: the folder has no run with this name, or the name leads outside of it.
-    """
+    """Return a run's folder; DtkError if the folder has no run with this name, or the name leads outside of it."""
     path = folder / identity
     with suppress(OSError, ValueError):
         if path.resolve().parent == folder.resolve() and path.is_dir() and looks_like_run(path):
@@ -140,11 +136,7 @@ def _tone(state: str) -> doc.Tone:
 
 
 def run_page(folder: Path, identity: str) -> doc.Document:
-    """Return the page of one run in its current state.
-
-    Raises:
-        DtkError: there is no such run.
-    """
+    """Return the page of one run in its current state; DtkError if there is no such run."""
     path = find(folder, identity)
     details, paths = read_details(path), RunPaths(path)
     run, status, drawn, step = details.run, details.status, curves(paths.metrics), step_parts(paths)

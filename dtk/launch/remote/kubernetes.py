@@ -21,11 +21,7 @@ _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 
 
 def render(job: Submission) -> str:
-    """Return both documents.
-
-    Raises:
-        DtkError: Kubernetes would reject the job, or its pods could not share a run folder.
-    """
+    """Return both documents; DtkError if Kubernetes would reject the job, or its pods could not share a run folder."""
     launcher: KubernetesLauncher = job.launcher
     _check(launcher)
     frozen = dict(job.files)

@@ -20,22 +20,14 @@ PROGRAMS = {"slurm": "sbatch", "kubernetes": "kubectl", "skypilot": "sky"}
 
 
 def render(job: Submission) -> str:
-    """Render the job in its cluster's format.
-
-    Raises:
-        DtkError: the cluster would reject it.
-    """
+    """Render the job in its cluster's format; DtkError if the cluster would reject it."""
     if job.launcher.name == "slurm":
         return slurm.render(job, str(Path.cwd()))
     return kubernetes.render(job) if job.launcher.name == "kubernetes" else skypilot.render(job)
 
 
 def check_program(launcher: str) -> str:
-    """Return the path of the program that submits the job.
-
-    Raises:
-        DtkError: the program is not installed.
-    """
+    """Return the path of the program that submits the job; DtkError if the program is not installed."""
     program = PROGRAMS[launcher]
     path = shutil.which(program)
     if path is None:

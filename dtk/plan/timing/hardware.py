@@ -138,11 +138,7 @@ def load_hardware(name: str, config_dir: Path | None = None) -> Hardware:
 
 
 def store_hardware(hardware: Hardware, path: Path) -> None:
-    """Write a file for `load_hardware`, and create its folders.
-
-    Raises:
-        DtkError: the file cannot be written.
-    """
+    """Write a file for `load_hardware`, and create its folders; DtkError if the file cannot be written."""
     plain: dict[str, Any] = {"name": hardware.name, "backend": hardware.backend}
     if hardware.device:
         plain["device"] = hardware.device

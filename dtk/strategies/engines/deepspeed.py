@@ -68,11 +68,7 @@ class DeepSpeed(Strategy):
         return entrance
 
     def build_optimizer(self, groups: list[dict[str, Any]], build: BuildOptimizer) -> Optimizer:
-        """Initialize DeepSpeed with model and optimizer.
-
-        Raises:
-            DtkError: the library rejects them.
-        """
+        """Initialize DeepSpeed with model and optimizer; DtkError if the library rejects them."""
         deepspeed = _library(self.context.device.type)
         # Checked first: the library would compile another extension for minutes before it rejects the job.
         if self.config.offload_to == "nvme" and not deepspeed.ops.op_builder.AsyncIOBuilder().is_compatible(False):
