@@ -48,11 +48,13 @@ class Swallowed(FaultyLoop, name="swallowed_exception"):
 class Killed(FaultyLoop, name="sigkill"):
     """One rank is killed, as by the kernel when memory runs out, right after an all_reduce of the norms.
 
+    Only in the run's first attempt: what killed a process once need not return, so a restart goes on.
+
     The line at which a rank was killed cannot be observed: the marked one is its last recorded call.
     """
 
     def _clip(self) -> Tensor | None:
-        if self.step_number == self.fault.step:
+        if self.step_number == self.fault.step and self.recorder.attempt == 0:
             gradients = [local(p.grad) for p in self.parts.model.parameters() if p.grad is not None]
             norm = torch.nn.utils.get_total_norm(gradients)
             dist.all_reduce(norm, op=dist.ReduceOp.MAX)  # fault: sigkill

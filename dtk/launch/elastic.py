@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from torch._C._distributed_c10d import PrefixStore
-from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
+from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, Std
 from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
@@ -43,10 +43,10 @@ class LoopbackRendezvous(StaticTCPRendezvous):
 class RankLogs(LogsSpecs):
     """Sends each rank's output to `logs/attempt_<n>/rank_<r>/`; nothing reaches the terminal directly."""
 
-    def __init__(self, paths: RunPaths, first_attempt: int) -> None:
+    def __init__(self, paths: RunPaths, attempt: int) -> None:
         super().__init__(str(paths.root / "logs"), Std.ALL)
         self.paths = paths
-        self.first_attempt = first_attempt
+        self.attempt = attempt
 
     @property
     def root_log_dir(self) -> str:
@@ -54,11 +54,10 @@ class RankLogs(LogsSpecs):
         return str(self.paths.root / "logs")
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """Create the folders of one attempt and return its file names."""
+        """Create the folders of the attempt and return its file names."""
         destination = LogsDest()
         for local_rank, env in envs.items():
-            attempt = self.first_attempt + int(env["TORCHELASTIC_RESTART_COUNT"])
-            folder = self.paths.logs(attempt, int(env["RANK"]))
+            folder = self.paths.logs(self.attempt, int(env["RANK"]))
             folder.mkdir(parents=True, exist_ok=True)
             destination.stdouts[local_rank] = str(folder / "stdout.log")
             destination.stderrs[local_rank] = str(folder / "stderr.log")
@@ -66,21 +65,6 @@ class RankLogs(LogsSpecs):
             destination.tee_stderrs[local_rank] = ""
             destination.error_files[local_rank] = str(folder / "elastic_error.json")
         return destination
-
-
-class Agent(LocalElasticAgent):
-    """torch's agent, which also keeps the exit codes of an attempt that it restarts."""
-
-    exit_codes: ExitCodes
-    first_attempt: int
-
-    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        result: RunResult = super()._monitor_workers(worker_group)
-        if result.failures:
-            restarts = worker_group.spec.max_restarts - self._remaining_restarts
-            codes = {rank: failure.exitcode for rank, failure in result.failures.items()}
-            self.exit_codes[self.first_attempt + restarts] = codes
-        return result
 
 
 def run_ranks(
@@ -101,19 +85,24 @@ def run_ranks(
     # handled by dtk: the ranks are asked for a checkpoint first.
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"
     rendezvous = LoopbackRendezvous(port, uuid.uuid4().hex)
-    spec = WorkerSpec(
-        "default_role",
-        nproc,
-        rendezvous,
-        entrypoint=sys.executable,
-        args=("-u", "-m", "dtk.rank", str(paths.root), str(os.getpid())),
-        max_restarts=max_restarts,
-        local_addr=loopback.ADDRESS,
-    )
-    agent = Agent(spec, RankLogs(paths, first_attempt), shutdown_timeout=SHUTDOWN_TIMEOUT_S)
-    agent.exit_codes, agent.first_attempt = exit_codes, first_attempt
     try:
-        return bool(agent.run().is_failed())
+        for restarts in range(max_restarts + 1):
+            # The agent keeps no exit codes of an attempt that it restarts itself, so each attempt has an agent.
+            spec = WorkerSpec(
+                "default_role",
+                nproc,
+                rendezvous,
+                entrypoint=sys.executable,
+                args=("-u", "-m", "dtk.rank", str(paths.root), str(os.getpid()), str(restarts)),
+                max_restarts=0,
+                local_addr=loopback.ADDRESS,
+            )
+            attempt = first_attempt + restarts
+            result = LocalElasticAgent(spec, RankLogs(paths, attempt), shutdown_timeout=SHUTDOWN_TIMEOUT_S).run()
+            if not result.is_failed():
+                return False
+            exit_codes[attempt] = {rank: failure.exitcode for rank, failure in result.failures.items()}
+        return True
     finally:
         rendezvous.shutdown()
 

@@ -1,5 +1,6 @@
 """One rank that raises, catches, is late, or asks for more than there is."""
 
+import signal
 import time
 
 import pytest
@@ -18,6 +19,17 @@ def test_an_exception_strikes_one_step_of_one_rank(faulty: Faulty, rank: int) ->
     with pytest.raises(ValueError, match="sample 17"):
         loop.run()
     assert loop.state.step == 2, "two steps are done"
+
+
+@pytest.mark.parametrize("attempt", [0, 1])
+def test_a_rank_is_killed_once_and_not_again_after_a_restart(
+    faulty: Faulty, monkeypatch: pytest.MonkeyPatch, attempt: int
+) -> None:
+    killed: list[int] = []
+    monkeypatch.setattr("os.kill", lambda pid, number: killed.append(number))
+    loop = faulty("sigkill")
+    loop.recorder.attempt = attempt
+    assert loop.run() and killed == [signal.SIGKILL] * (attempt == 0)
 
 
 def test_a_swallowed_exception_leaves_out_a_batch(faulty: Faulty, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,9 +19,9 @@ def test_the_rendezvous_is_a_store_of_this_process_for_one_node():
 
 
 def test_each_rank_of_an_attempt_has_its_own_files(tmp_path):
-    logs = RankLogs(RunPaths(tmp_path), first_attempt=2)
+    logs = RankLogs(RunPaths(tmp_path), attempt=3)
     assert logs.root_log_dir == str(tmp_path / "logs")
-    files = logs.reify({local: {"RANK": str(4 + local), "TORCHELASTIC_RESTART_COUNT": "1"} for local in (0, 1)})
+    files = logs.reify({local: {"RANK": str(4 + local)} for local in (0, 1)})
     folder = tmp_path / "logs" / "attempt_3" / "rank_00005"
     assert files.stdouts[1] == str(folder / "stdout.log") and files.stderrs[1] == str(folder / "stderr.log")
     assert files.error_files[1] == str(folder / "elastic_error.json") and folder.is_dir()

@@ -10,7 +10,7 @@ STAND_IN = """
 import gc, os, runpy, sys, types
 worker = types.ModuleType("dtk.rank.worker")
 def train(folder):
-    print(type(folder).__name__, folder, gc.isenabled())
+    print(type(folder).__name__, folder, gc.isenabled(), os.environ["TORCHELASTIC_RESTART_COUNT"])
     return int(folder.name)
 worker.main = train
 sys.modules["dtk.rank.worker"] = worker
@@ -20,9 +20,11 @@ runpy.run_module("dtk.rank", run_name="__main__", alter_sys=True)
 
 
 def run(folder, launcher_pid):
+    """Start it as the second restart; the agent of one attempt would say 0."""
     return subprocess.run(
-        [sys.executable, "-c", STAND_IN, str(folder), str(launcher_pid)],
+        [sys.executable, "-c", STAND_IN, str(folder), str(launcher_pid), "2"],
         capture_output=True,
+        env={**os.environ, "TORCHELASTIC_RESTART_COUNT": "0"},
         text=True,
         timeout=60,
         check=False,
@@ -34,7 +36,7 @@ def run(folder, launcher_pid):
 def test_it_exits_with_the_workers_code_and_trains_without_garbage_collection(tmp_path, code):
     ended = run(tmp_path / str(code), os.getpid())
     assert ended.returncode == code, ended.stderr
-    assert ended.stdout.split() == ["PosixPath", str(tmp_path / str(code)), "False"]
+    assert ended.stdout.split() == ["PosixPath", str(tmp_path / str(code)), "False", "2"]
 
 
 @pytest.mark.timeout(90)
