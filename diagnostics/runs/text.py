@@ -100,7 +100,8 @@ def _heading(run: Details) -> list[str]:
     if failure is not None:
         where = f" at step {clean(failure.step)}" if failure.step is not None else ""
         where += f" in {clean(region_text(failure.region))}" if failure.region else ""
-        lines.append(f"failure   rank {clean(failure.rank)}{where}: {clean(failure.reason)}")
+        who = f"rank {clean(failure.rank)}{where}: " if failure.rank >= 0 else ""
+        lines.append(f"failure   {who}{clean(failure.reason)}")
         if failure.victims:
             lines.append(f"victims   ranks {clean(', '.join(map(str, failure.victims)))}")
     if run.log:

@@ -12,6 +12,7 @@ import psutil
 from msgspec.structs import replace
 
 from diagnostics.contract.artifacts import ENDED_BY_WATCH, Failure, RunPaths, State, read_heartbeat, read_verdict
+from diagnostics.contract.formatting import ranks_spoken
 from diagnostics.evidence import endings
 from diagnostics.evidence.model import RankError
 from diagnostics.evidence.readers import error as error_file
@@ -72,6 +73,11 @@ def find_failure(paths: RunPaths, attempt: int, world_size: int, exit_codes: dic
                 cases.append(
                     _Case(ending, end if in_order else f"{endings.VANISHED} (killed, or aborted in native code)")
                 )
+        if all(case.ending.victim for case in cases) and (silent := _elsewhere(paths, world_size, failed)):
+            hosts = ", ".join(sorted(set(silent.values())))
+            why = f"{ranks_spoken(sorted(silent))} on {hosts} left no error, and the others lost a connection"
+            reason = f"{why}: killed there, or {hosts} was lost"
+            return Failure(rank=-1, reason=reason, log="logs", victims=sorted(failed)), "failed"
     if not cases:
         return Failure(rank=0, reason="the ranks could not be started", log="logs"), "failed"
     first = min(cases, key=lambda case: case.order)
@@ -139,6 +145,12 @@ def _vanished(paths: RunPaths, rank: int) -> bool:
         return bool(psutil.Process(beat.pid).status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return True
+
+
+def _elsewhere(paths: RunPaths, world_size: int, failed: set[int]) -> dict[int, str]:
+    """Return the ranks on other hosts that left no error, with their host: how they ended cannot be seen from here."""
+    beats = {rank: read_heartbeat(paths.heartbeat(rank)) for rank in range(world_size) if rank not in failed}
+    return {rank: beat.host for rank, beat in beats.items() if beat is not None and beat.host != socket.gethostname()}
 
 
 def _last_error(path: Path) -> str:

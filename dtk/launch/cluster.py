@@ -165,12 +165,14 @@ def close_failed(job: Job) -> None:
 
     Every failing rank writes what is known at that time, so the last one has seen all earlier errors and names the
     first. A rank that lost a peer waits a while for its exit: a killed process closes its connections before its exit
-    is visible.
+    is visible, and only the foreign launcher gets its exit code.
     """
     paths = RunPaths(job.run_folder)
     failure, state = find_failure(paths, job.attempt, job.world_size, {})
     ends_s = time.monotonic() + VANISH_S
-    while failure.rank == job.rank and is_victim(failure.kind) and time.monotonic() < ends_s:
+    while state == "failed" and time.monotonic() < ends_s:
+        if failure.rank >= 0 and not (failure.rank == job.rank and is_victim(failure.kind)):
+            break
         time.sleep(0.1)
         failure, state = find_failure(paths, job.attempt, job.world_size, {})
     close(paths, state, 1, reason=failure.reason, failure=failure)

@@ -145,7 +145,8 @@ def run_page(folder: Path, identity: str) -> doc.Document:
     figures = details.summary if run.state == "finished" else {**details.summary, **details.last_metrics}
     lead = [doc.Field("typed", doc.Span(" ".join(details.overrides) or "nothing", "code"))]
     if failure is not None:
-        lead.append(doc.Field("failure", doc.Span(f"rank {failure.rank}: {failure.reason}", "bad")))
+        who = f"rank {failure.rank}: " if failure.rank >= 0 else ""
+        lead.append(doc.Field("failure", doc.Span(f"{who}{failure.reason}", "bad")))
     elif status is not None and status.reason:
         lead.append(doc.Field("reason", str(status.reason)))
     lead += [doc.Field("problem", doc.Span(problem, "warn")) for problem in run.problems]

@@ -8,7 +8,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -49,27 +50,28 @@ EXTENDED = {
     "diagnose": ("diagnose", "last", "--verify-fix"),
     "demo": ("demo", "--no-open"),
     "sync": ("sync", "last", "--tracker=wandb", "--offline"),
+    "attach": ("attach", ""),
 }  # fmt: skip
 OF_A_RUN = ("rerun", "diagnose", "sync")
 """These need a run that has failed."""
-SILENT = ("simulation", "preflight", "sync")
+SILENT = ("simulation", "preflight", "sync", "attach")
 """One process that opens no socket at all; W&B's talks to its core by a Unix socket in some versions."""
 WITHOUT_PROCESSES = {
     "ls": ["ls"], "show": ["show", "last", "--why", "train.steps"], "compare": ["compare", "*"],
     "nccl": ["nccl", "list"], "plan": ["plan", "model=gpt2_tiny", "--engine=closed_form"],
-    "attach": ["attach", "--help"], "rm": ["rm", "last", "--yes"], "explain": ["explain", "seed"],
+    "rm": ["rm", "last", "--yes"], "explain": ["explain", "seed"],
     "new": ["new", "lab"], "trace": ["trace", "last"], "completion": ["completion", "words", "dtk run "],
 }  # fmt: skip
-"""They start nothing and bind nothing, so a look into the interpreter shows it; `attach` looks at a job from outside
-and has tests of its own (tests/cli/test_attach.py), with jobs that listen for themselves."""
+"""They start nothing and bind nothing, so a look into the interpreter shows it."""
 SCRIPT = """\
 import os, sys, time
 import torch, torch.distributed as dist, torch.multiprocessing as mp
 
-def train(rank):
-    dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/meet", rank=rank, world_size=2)
+def train(rank, ranks=2):
+    dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/meet", rank=rank, world_size=ranks)
     dist.all_reduce(torch.ones(8))
-    time.sleep(2)
+    open("met", "w").close()
+    time.sleep(float(os.environ.get("SECONDS", "2")))
     dist.destroy_process_group()
 
 if __name__ == "__main__":
@@ -130,7 +132,7 @@ def watched(words: Sequence[str], folder: Path, codes: tuple[int, ...] = (0,)) -
         process = subprocess.Popen(
             [sys.executable, "-m", "dtk", *words], cwd=folder, env=environment, stdout=output, stderr=output
         )
-        ends_s = time.monotonic() + 500
+        ends_s = time.monotonic() + 800
         while process.poll() is None and time.monotonic() < ends_s:
             watching.look()
             time.sleep(0.05)
@@ -140,6 +142,20 @@ def watched(words: Sequence[str], folder: Path, codes: tuple[int, ...] = (0,)) -
         process.kill()
     assert process.wait() in codes, (folder / "output.log").read_text()
     return watching.seen
+
+
+@contextmanager
+def a_job(folder: Path) -> Iterator[str]:
+    """Run a job whose own sockets are not looked at; yields its process id once its only rank waits."""
+    environment = {**os.environ, "SECONDS": "900", "OMP_NUM_THREADS": "1", "RANK": "0", "WORLD_SIZE": "1"}
+    job = psutil.Popen([sys.executable, "-c", "import spawn; spawn.train(0, 1)"], cwd=folder, env=environment)
+    try:
+        while job.poll() is None and not (folder / "met").exists():
+            time.sleep(0.1)
+        yield str(job.pid)
+    finally:
+        job.kill()
+        job.wait()
 
 
 def prepare(folder: Path) -> None:
@@ -158,7 +174,9 @@ def test_only_loopback_is_listened_on(name: str, tmp_path: Path) -> None:
     prepare(tmp_path)
     if name in OF_A_RUN:
         watched(("run", "fault=extra_collective", "launcher.nproc=2"), tmp_path, (1,))
-    seen = watched((COMMANDS | EXTENDED)[name], tmp_path, (0, 1) if name in OF_A_RUN else (0,))
+    with a_job(tmp_path) if name == "attach" else nullcontext("") as pid:
+        words = [word or pid for word in (COMMANDS | EXTENDED)[name]]
+        seen = watched(words, tmp_path, (0, 1) if name in (*OF_A_RUN, "attach") else (0,))
     assert seen or any(word in name for word in SILENT), "no socket was seen: the test looks at the wrong processes"
     open_to_all = {address for address in seen if not ipaddress.ip_address(address[0]).is_loopback}
     assert not open_to_all, (tmp_path / "output.log").read_text()

@@ -1,6 +1,7 @@
 """Who is named, from exit codes and error files as real failures leave them."""
 
 import signal
+import socket
 from dataclasses import replace
 
 import pytest
@@ -102,3 +103,17 @@ def test_a_rank_that_ended_in_order_is_not_said_to_be_killed(paths, monkeypatch)
     failure, state = find_failure(paths, 0, 2, {0: 1})
     assert (failure.rank, failure.exit_code, failure.victims, state) == (1, 0, [0], "failed")
     assert failure.reason == "it ended with exit code 0 while the others continued"
+
+
+def test_nobody_is_blamed_for_a_rank_of_another_node_that_left_nothing(paths):
+    """Under torchrun no rank learns an exit code, and what became of a process elsewhere cannot be seen."""
+    error(paths, 0, "RuntimeError", GONE, 1.0)
+    for rank, host in ((0, socket.gethostname()), (1, "node-b"), (2, "node-b")):
+        about = {"rank": rank, "step": 3, "region": None, "time_s": 1.0, "pid": 1, "host": host}
+        write_json(paths.heartbeat(rank), {"beat": 4, "beat_end": 4, **about})
+    failure, state = find_failure(paths, 0, 3, {})
+    assert (failure.rank, failure.victims, state) == (-1, [0], "failed")
+    assert failure.reason.startswith("ranks 1 and 2 on node-b left no error")
+    assert failure_error(Status(state=state, failure=failure)).rank == -1, "the diagnosis takes it for no rank's end"
+    error(paths, 2, "KeyError", "'x'", 5.0)
+    assert find_failure(paths, 0, 3, {})[0].rank == 2, "an error of its own is to blame, as soon as it is there"
