@@ -1,4 +1,4 @@
-"""The live watch keeps silent while one rank works for a quarter of an hour; time and what the rank does are simulated."""
+"""The live watch keeps silent while one rank works for a quarter of an hour: time and its work are simulated."""
 
 from collections.abc import Callable
 from pathlib import Path
