@@ -6,7 +6,7 @@ Needs neither torch nor DeepSpeed, since plans, checks and the manifest do not.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 from typing import Any, NamedTuple, Self
 
 from diagnostics.contract.files import read_json, table_beside
@@ -114,6 +114,8 @@ class DeepSpeedConfig(StrategyConfig):
             elif value == {} or path not in table["kept"]:
                 what = f"strategy.config={self.config}: dtk knows no {'section' if value == {} else 'key'} {path}"
                 raise DtkError(what, "DeepSpeed ignores most keys that it does not know", "correct it or remove it")
+            elif value in table["never"].get(path, ()):
+                _put(made, path, inf)
             elif value != AUTO and not _of_kind(value, default := table["kept"][path]):
                 what = f"{path}={_text(value)} in strategy.config={self.config} is no value of this key"
                 raise DtkError(what, f"DeepSpeed's default is {_text(default)}", "write one of this kind")

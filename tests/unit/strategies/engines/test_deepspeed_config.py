@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,7 @@ def test_a_file_that_agrees_is_taken(config: Config, tmp_path: Path) -> None:
         ({"zero_optimization": {"stage": 2, "bucket": 3}}, ("no key zero_optimization.bucket",)),
         ({"zero_optimization": 2}, ("zero_optimization=2", "is no section", '"zero_optimization": {')),
         ({"zero_optimization": [1]}, ("zero_optimization=[1]", "is no section")),
+        *(({"steps_per_print": wrong}, ("steps_per_print=", "default is 10")) for wrong in (-inf, nan, "often", 2.5)),
         ({"steps_per_print": {"every": 2}}, ("no key steps_per_print.every",)),
         ({"bogus": {}}, ("no section bogus",)),
         ({"steps_per_print": {}}, ("no section steps_per_print",)),
@@ -160,6 +162,12 @@ def test_the_usual_file_of_other_trainers_is_taken(tmp_path: Path) -> None:
         **scaling,
         "min_loss_scale": 1,
     }
+
+
+@pytest.mark.parametrize("never", [inf, "inf", None])
+def test_a_report_that_is_never_printed(config: Config, tmp_path: Path, never: Any) -> None:
+    taken = job(config, tmp_path, {"steps_per_print": never})
+    assert taken.strategy.settings(taken, 2)[0]["steps_per_print"] == inf
 
 
 def test_a_file_that_is_not_there_is_one_line(config: Config, tmp_path: Path) -> None:
