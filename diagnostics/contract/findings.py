@@ -70,6 +70,8 @@ class Cost(Struct, frozen=True):
 
     value: float
     unit: Unit
+    share: float = 0.0
+    """Share of a step; 0 if the cost is no time of a step, or the step is unknown."""
 
 
 class Text(Struct, frozen=True):

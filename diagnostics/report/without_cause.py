@@ -94,8 +94,9 @@ def log_asks(report: Report) -> str:
 
 def account_asks(account: Account) -> str:
     """Return what to record to explain the step time that has no reason."""
-    others = account.traced < account.world_size and account.exposed >= max(account.copies, account.idle)
-    return _TEXTS["ask_device" if account.no_device_events else "ask_ranks" if others else "ask_stack"]
+    others = "ask_ranks" if account.traced < account.world_size else "ask_shapes"
+    of_calls = account.exposed >= max(account.copies, account.idle)
+    return _TEXTS["ask_device" if account.no_device_events else others if of_calls else "ask_stack"]
 
 
 def memory_text(measures: Mapping[str, Any]) -> str:

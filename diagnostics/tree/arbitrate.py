@@ -16,7 +16,11 @@ from diagnostics.tree.model import Leaf, Rule, Tree, leaves
 SHARE = 0.5
 """A cause that costs less than this share of another finding is not why that one is there. Measured on 61 sets of logs,
 traces and dumps: any share from 0.1 to 0.9 leads to the same root causes, 0.05 to another one of one trace."""
-_ORDER: dict[Outcome, int] = {"crashed": 0, "hung": 0, "oom": 0, "diverged": 1, "slow": 2, "at_risk": 3}
+MINOR = 0.1
+"""Share of a step below which a slow cause comes after a risk that is certain and measured, such as a leak: that one
+ends the job. A convention."""
+CERTAIN = 0.9  # Confidence from which a risk is certain.
+_ORDER: dict[Outcome, int] = {"crashed": 0, "hung": 0, "oom": 0, "diverged": 1, "slow": 2, "at_risk": 5}
 
 
 class Verdict(Struct, frozen=True):
@@ -44,8 +48,14 @@ def arbitrate(trees: Sequence[Tree], findings: Sequence[Finding]) -> Verdict:
     for n in roots:  # Its own outcome, but a mere risk counts as what it led to.
         own, others = leaf_of[findings[n].cause].outcome, [leaf_of[findings[m].cause].outcome for m in reach[n]]
         effect[n] = min(others, key=_ORDER.__getitem__, default=own) if own == "at_risk" else own
-    roots.sort(key=lambda n: (_ORDER[effect[n]], *severity(findings[n])))
+    roots.sort(key=lambda n: (_order(effect[n], findings[n]), *severity(findings[n])))
     return Verdict(tuple(findings[n] for n in roots), effect[roots[0]] if roots else None, explained)
+
+
+def _order(effect: Outcome, finding: Finding) -> int:
+    if effect == "slow" and finding.cost is not None and 0 < finding.cost.share < MINOR:
+        return 4
+    return 3 if effect == "at_risk" and finding.cost is not None and finding.confidence >= CERTAIN else _ORDER[effect]
 
 
 def severity(finding: Finding) -> tuple[float, float, str, tuple[int, ...]]:

@@ -57,7 +57,7 @@ def slow(
         ranks=ranks,
         victims=tuple(rank for rank in group.ranks if rank not in ranks),
         group=group,
-        cost=Cost(ms, "ms per step") if ms else None,
+        cost=Cost(ms, "ms per step", share) if ms else None,
         evidence=(EvidenceItem("metrics", evidence.relative(RunPaths(evidence.run.root).metrics), detail),),
     )
 

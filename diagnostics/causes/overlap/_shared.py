@@ -29,6 +29,11 @@ class StepCost(Struct, frozen=True):
     step_ms: float
     unit: Literal["step", "window"]
 
+    @property
+    def share(self) -> float:
+        """Share of the step, 0 to 1."""
+        return self.ms / self.step_ms if self.step_ms else 0.0
+
     def __str__(self) -> str:
         """Return a text such as `41 ms of 180 ms a step`."""
         return str(TEXTS.phrase("cost", ms=self.ms, step_ms=self.step_ms, unit=self.unit))
@@ -110,9 +115,18 @@ def judged(
         ranks=view.ranks if ranks is None else ranks,
         victims=victims,
         where=where,
-        cost=Cost(round(facts.cost.ms, 3), "ms per step" if view.unit == "step" else "ms per window"),
+        cost=Cost(
+            round(facts.cost.ms, 3),
+            "ms per step" if view.unit == "step" else "ms per window",
+            round(facts.cost.share, 4),
+        ),
         evidence=tuple(EvidenceItem("trace", file, item) for item in items),
     )
+
+
+def unsized(view: Overview, ms: float, count: int) -> Finding:
+    """Return undecided: the sizes of `count` reductions are not known, so neither is which other sizes would help."""
+    return TEXTS.undecided("unsized", count=count, cost=StepCost(min(ms, view.step_ms), view.step_ms, view.unit))
 
 
 def no_collectives(view: Overview) -> Finding | None:

@@ -12,7 +12,6 @@ from diagnostics.causes.overlap import _shared as shared
 from diagnostics.causes.overlap._buckets import bucket_cap, bucket_gain, declared_cap, fixed_cost, portions
 from diagnostics.contract.findings import Finding
 
-_BRIEF_NS = 150_000  # Duration below which a reduction of unknown size is tiny: about 1 MiB at 7 GB/s.
 _TEXTS = Texts(__file__)
 
 
@@ -20,10 +19,13 @@ def decide(view: Overview) -> Finding:
     """Decide from the reductions of the last backward pass of each step."""
     steps = view.reductions
     calls = [call for call in steps.sample.last() if call.message.op == "all_reduce"]
-    count, small, size = len(calls), tiny(calls, _BRIEF_NS), total_bytes(calls)
+    count, small, size = len(calls), tiny(calls, 0), total_bytes(calls)
     wanted = attainable.good_buckets(size)
-    if count < MANY or small < MOST * count or count < 2 * wanted:
+    if count < MANY or (size and small < MOST * count) or count < 2 * wanted:
         return _TEXTS.ruled_out(tiny=small, count=count)
+    exposed = steps.typical(lambda step: sum(call.exposed_transfer for call in step.last())) / MS
+    if not size and view.worth(exposed):
+        return shared.unsized(view, exposed, count)  # How long they take says little: links differ by a factor of 100.
     cap_mb, declared = bucket_cap(view, size)
     gain = steps.typical(lambda step: _merge_gain(view, step.last(), step.backward))
     seen, now = portions(count, "reductions", size), declared_cap(declared)

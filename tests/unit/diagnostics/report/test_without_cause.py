@@ -43,6 +43,7 @@ def test_what_is_asked_for_follows_from_where_the_time_is_open() -> None:
     assert "all ranks" in account_asks(replace(ON_DEVICE, traced=1, exposed=0.8))
     assert "with_stack=True" in account_asks(replace(ON_DEVICE, traced=1, exposed=0.1, idle=0.6))
     assert "with_stack=True" in account_asks(replace(ON_DEVICE, idle=0.5))
+    assert "record_shapes=True" in account_asks(replace(ON_DEVICE, exposed=0.8))
 
 
 def test_a_log_without_trouble_asks_for_what_fits_each_kind_of_trouble(tmp_path: Path) -> None:

@@ -149,6 +149,18 @@ def test_the_costlier_of_two_comes_first() -> None:
     assert [cause for cause, _ in roots(cheap, dear)] == ["overlap.host_bound", "overlap.small_buckets"]
 
 
+@pytest.mark.parametrize(
+    ("share", "sure", "first"),
+    [(0.03, 0.95, "memory.leak"), (0.3, 0.95, "overlap.host_bound"), (0.03, 0.7, "overlap.host_bound")],
+)
+def test_a_leak_that_is_certain_comes_before_a_small_loss_of_time(share: float, sure: float, first: str) -> None:
+    slow = found("overlap.host_bound", 0, cost=Cost(6.0, "ms per step", share))
+    leak = found("memory.leak", 0, cost=Cost(2.0**28, "bytes"), confidence=sure)
+    setting = found("env.risky_setting", 0)
+    assert roots(slow, leak, setting)[0][0] == first
+    assert roots(slow, leak, setting)[2][0] == "env.risky_setting"
+
+
 def test_hundreds_of_findings_take_little_work() -> None:
     many = [found("hang.rank_raised", rank, victims=(0,)) for rank in range(1, 600)]
     made, calls = calls_in(lambda: verdict(*many))

@@ -27,6 +27,14 @@ def test_below_two_percent_nothing_is_confirmed(tmp_path: Path, detect: Any) -> 
     assert "below 2%" in text_of(found["overlap.single_bucket"]).measured
 
 
+def test_one_reduction_of_unknown_size_advises_no_size_of_buckets(tmp_path: Path, detect: Any) -> None:
+    """It may be DDP's first bucket: a small model has no other, whatever `bucket_cap_mb` is."""
+    write(ddp(Simulator(), buckets=1, size=0, transfer=6000.0), tmp_path)
+    found = {one.cause: one for one in detect(tmp_path).findings}
+    finding = found["overlap.single_bucket"]
+    assert finding.status == "undecided" and "record_shapes=True" in text_of(finding).missing
+
+
 @pytest.mark.parametrize("strategy", ["ddp", "deepspeed_zero1"])
 @pytest.mark.parametrize("on_device", [True, False])
 def test_keys_of_dtk_are_not_named_where_a_library_reduces(
