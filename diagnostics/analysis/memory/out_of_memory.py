@@ -10,6 +10,7 @@ from diagnostics.contract.files import patterns_beside
 from diagnostics.contract.findings import EvidenceItem
 from diagnostics.evidence.endings import allocator_of
 from diagnostics.evidence.logs.patterns import oom_parts
+from diagnostics.evidence.memory.history import SAVING
 from diagnostics.evidence.model import Evidence, Frame, RankError, shortened
 from diagnostics.evidence.readers.snapshot import Snapshot
 
@@ -18,7 +19,7 @@ _FIGURES = (
     "listed_processes", "limit_bytes",
 )  # fmt: skip
 """Figures in an out-of-memory message (`evidence/logs/patterns.py`); also fields of `RanOut`."""
-_TEXT = patterns_beside(__file__)  # Patterns by name. The table describes what each one matches.
+_TEXT = {**patterns_beside(__file__), "saving": SAVING}  # Patterns by name. The table says what each one matches.
 
 
 class RanOut(Struct, frozen=True):

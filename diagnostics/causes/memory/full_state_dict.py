@@ -10,12 +10,16 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
 from diagnostics.contract.findings import EvidenceItem, Finding
 from diagnostics.contract.formatting import UNNAMED, Bytes, counted, sentence
+from diagnostics.evidence.memory.levels import AT, PARAMETERS, SAVED
 
 _TEXTS = Texts(__file__)
 ALIVE = 0.5
 """Share of all parameters that is alive at the same time; if tensors are written one by one, only one of them is."""
 WITH_OPTIMIZER = 1.5
 """Multiple of all parameters gathered in one checkpoint from which optimizer states are included; 3 with AdamW."""
+
+LEAST_COPIES = 8  # Tensors of a state dict in the peak; a single one is gathered to look at it, or to write it.
+OF_PEAK = 0.1  # Minimum share of the peak.
 
 
 def decide(job: JobMemory) -> Finding:
@@ -31,6 +35,8 @@ def decide(job: JobMemory) -> Finding:
             cost_bytes=max(record.requested_bytes or 0 for record in saving),
             evidence=tuple(record.item for record in saving[:4]),
         )
+    if held := _at_peak(job):
+        return held
     whole = job.size.gather_bytes
     for rank in job.ranks.values():
         # One gather per parameter, by DTensor or by the state-dict functions.
@@ -72,6 +78,35 @@ def decide(job: JobMemory) -> Finding:
     if any(rank.trace or rank.flight for rank in job.ranks.values()):
         return shared.TEXTS.ruled_out("no_state_dict")
     return shared.not_recorded(job, "collectives")
+
+
+def _at_peak(job: JobMemory) -> Finding | None:
+    """Return a finding if a snapshot's peak holds a full state dict: many copies, larger than the parameters held."""
+    found = []
+    for rank in job.ranks.values():
+        device = rank.fullest
+        history = device.history if device is not None else None
+        if device is None or history is None or history.peak is None or len(history.saved) < LEAST_COPIES:
+            continue
+        saved, parameters = (history.peak[1][AT[kind]] for kind in (SAVED, PARAMETERS))
+        if saved >= max(parameters, OF_PEAK * device.peak_bytes):
+            found.append((saved, rank, len(history.saved), device))
+    if not found:
+        return None
+    saved, rank, copies, device = max(found, key=lambda one: one[0])
+    share = shared.share(saved, device.peak_bytes)
+    figures = {"alive": Bytes(saved), "copies": copies, "share": share}
+    ranks = sorted(one.rank for _, one, _, _ in found)
+    item = EvidenceItem("snapshot", rank.snapshot_file, _TEXTS.phrase("seen_held", **figures))
+    return shared.confirmed(
+        job,
+        _TEXTS.facts("held", who=sentence(shared.rank_names(ranks)), **figures),
+        confidence=0.85,
+        ranks=ranks,
+        where=shared.where(device.saved_site, False, rank.rank, _TEXTS.phrase("does")),
+        cost_bytes=saved,
+        evidence=(item,),
+    )
 
 
 def _of_state_dict(calls: Sequence[Gather]) -> list[Gather]:

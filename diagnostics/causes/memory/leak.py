@@ -14,6 +14,7 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
 from diagnostics.contract.findings import EvidenceItem, Finding
 from diagnostics.contract.formatting import Bytes, region_text
+from diagnostics.evidence.memory.rise import Rise
 from diagnostics.evidence.model import Frame
 
 PARTS = 8  # A convention: parts of a series whose medians are compared, so that noise between neighbours averages out.
@@ -96,18 +97,19 @@ class Leftover(Struct, frozen=True):
 def decide(job: JobMemory) -> Finding:
     """Decide from memory left at the same place by every step of a window, or else from a steady rise."""
     all_ranks = list(job.ranks.values())
-    leftovers = [
-        leftover
-        for rank in all_ranks
-        if (leftover := _by_allocations(job, rank) or _by_snapshot(job, rank) or _by_timeline(rank)) is not None
-    ]
+    ways = (_by_allocations, _by_snapshot, _by_rise, _by_timeline)
+    found = [next(filter(None, (way(job, rank) for way in ways)), None) for rank in all_ranks]
+    leftovers = [leftover for leftover in found if leftover is not None]
     traced = [rank for rank in all_ranks if rank.curve is not None]
     if leftovers and (len(leftovers) >= len(traced) or any(leftover.steps >= CERTAIN_STEPS for leftover in leftovers)):
         return _confirmed(job, leftovers)
     if leftovers:
         ranks = shared.rank_names(leftover.rank for leftover in leftovers)
         return _TEXTS.undecided(["few", "four_steps" if job.is_dtk else "four_profiled"], who=ranks)
-    windows = [len(rank.curve.steps) for rank in traced if rank.curve is not None]
+    rises = {rank.rank: rise for rank in all_ranks if (rise := _rise(rank)) is not None}
+    least = _least_bytes(job)
+    windows = [len(rise.grown) for rise in rises.values() if rise.are_steps and max(map(abs, rise.grown)) < least]
+    windows += [len(rank.curve.steps) for rank in traced if rank.curve is not None]
     windows += [steps for steps in map(_whole_steps, all_ranks) if steps >= CERTAIN_STEPS]
     if any(count >= 2 for count in windows):
         return _TEXTS.ruled_out("freed", later=max(windows) - 1)
@@ -115,6 +117,12 @@ def decide(job: JobMemory) -> Finding:
     if series:
         grows = Bytes(max(0.0, *(grown.second_half for _, grown in series)))
         return _TEXTS.ruled_out("flat", grows=grows)
+    growing = {
+        number: rise.grown for number, rise in rises.items() if not rise.are_steps and _is_steady(job, rise.grown)
+    }
+    if growing:
+        most, who = max(growing.values(), key=min), shared.rank_names(growing)
+        return _TEXTS.undecided(["stretches", "stacks"], size=Bytes(min(most)), times=len(most), who=who)
     unmarked = [rank for rank in traced if rank.curve is not None and not rank.curve.steps]
     if unmarked:
         kept = _between_backwards(job, unmarked)
@@ -206,11 +214,29 @@ def _by_snapshot(job: JobMemory, rank: RankMemory) -> Leftover | None:
     return max(leftovers, key=lambda leftover: leftover.per_step_bytes, default=None)
 
 
+def _by_rise(job: JobMemory, rank: RankMemory) -> Leftover | None:
+    """Return the growth between equal points of the steps of an exported timeline; else None."""
+    rise = _rise(rank)
+    if rise is None or rank.history is None or not rise.are_steps or not _is_steady(job, rise.grown):
+        return None
+    size, steps = min(rise.grown), len(rise.grown)
+    item = EvidenceItem(*rank.history[1:], _TEXTS.phrase("seen_rise", steps=steps, size=size))
+    return Leftover(rank.rank, size, item, 0.85, steps)
+
+
+def _rise(rank: RankMemory) -> Rise | None:
+    return rank.history[0].rise if rank.history is not None and rank.curve is None else None
+
+
+def _is_steady(job: JobMemory, grown: Sequence[int]) -> bool:
+    return min(grown) >= _least_bytes(job, len(grown)) and max(grown) <= ALIKE * min(grown)
+
+
 def _whole_steps(rank: RankMemory) -> int:
     return rank.fullest.history.whole_steps if rank.fullest is not None and rank.fullest.history is not None else 0
 
 
-def _by_timeline(rank: RankMemory) -> Leftover | None:
+def _by_timeline(job: JobMemory, rank: RankMemory) -> Leftover | None:
     """Return a steady rise of memory; None if there is none.
 
     The allocator's figure is preferred. The memory of the process must rise for longer and by more to count.

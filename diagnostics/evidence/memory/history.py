@@ -12,10 +12,12 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from diagnostics.contract.files import patterns_beside
 from diagnostics.evidence import values
 from diagnostics.evidence.memory import levels
 from diagnostics.evidence.memory import levels as words
 from diagnostics.evidence.memory.levels import AT, KINDS, RESERVED, UNKNOWN, Row, Stack, highest
+from diagnostics.evidence.memory.rise import Rise, by_sizes
 from diagnostics.evidence.trace.memory_marks import STEP, step_number
 
 BACKWARD = "made in the backward pass"
@@ -25,6 +27,8 @@ REDUCED = "made to reduce gradients"
 MAX_FRAMES = 256
 _ROUNDING_US = 0.5  # A peak is placed in seconds from the first event, so its time is exact to less than this.
 _ENGINE = ("torch::autograd::Engine", "torch::autograd::AccumulateGrad")
+SAVING = patterns_beside(__file__)["saving"]
+"""File and function of those that gather a full state dict."""
 _STATES = frozenset({"_init_group", "_init_state", "load_state_dict"})
 _SHARDING = ("/torch/distributed/fsdp/", "/torch/distributed/_composable/fsdp/")
 _SHARDS = frozenset({"_init_sharded_param", "_init_flat_param_and_metadata", "flatten_tensors"})
@@ -42,13 +46,15 @@ def owner(event: Mapping[str, Any]) -> str:
     """Return the category of an allocation or a block from its frames: one of `levels`, `BACKWARD` or `REDUCED`."""
     if event.get("forward_frames"):
         return BACKWARD  # torch records the stack of the forward pass for allocations of the backward pass.
-    frames = event.get("frames")
+    frames, found = event.get("frames"), levels.UNKNOWN
     for raw in frames[:MAX_FRAMES] if isinstance(frames, list | tuple) else ():
         if isinstance(raw, dict):
             purpose = _of_frame(str(raw.get("filename", ""))[:512], str(raw.get("name", ""))[:512])
-            if purpose:
+            if purpose == levels.BUFFERS:
+                found = purpose  # The collective may be one of a state dict, which is further out.
+            elif purpose == levels.SAVED or (purpose and found == levels.UNKNOWN):
                 return purpose
-    return levels.UNKNOWN
+    return found
 
 
 @lru_cache(maxsize=1 << 14)
@@ -56,6 +62,8 @@ def _of_frame(file: str, name: str) -> str:
     if name.startswith(_ENGINE):
         return BACKWARD
     file = "/" + file.replace("\\", "/").lstrip("/")
+    if SAVING.search(f"{file} {name}"):
+        return levels.SAVED
     if "/torch/" not in file:
         return ""
     if name == "_engine_run_backward" or (file.endswith("/torch/autograd/__init__.py") and name == "_make_grads"):
@@ -101,6 +109,10 @@ class History(Struct):
     """Pairs (event index, step) of allocations in whole steps that were never freed and are not model states."""
     whole_steps: int = 0
     """Number of steps whose beginning and end are in the history."""
+    saved: list[int] = field(default_factory=list)
+    """Indices of the allocations for a full state dict that are alive at the peak."""
+    rise: Rise | None = None
+    """Growth between equal points of a recording without stacks."""
 
 
 class _Block(Struct):
@@ -128,7 +140,7 @@ def read(
     reserved_bytes: int,
     annotations: Sequence[Annotation] = (),
 ) -> History:
-    """Reconstruct the bytes of each category over time from the state at the end.
+    """Reconstruct the bytes of each category of one device over time from the state at the end.
 
     The blocks that are allocated at the end are by address; events and annotations are of one device, in their order.
     """
@@ -146,6 +158,10 @@ def read(
     marked = [bisect_right(times, at) for at, begins, name in annotations if begins and step_number(name) is not None]
     borders = marked if len(marked) > 1 and has_times else _updates(paired, at_work)
     history.whole_steps = max(0, len(borders) - 1)
+    if not any(event.get("frames") for event in events):
+        moves = {n: made.size_bytes for n, made in paired.made.items()}
+        moves |= {n: -freed.size_bytes for n, freed in paired.freed.items()}
+        history.rise = by_sizes([moves[n] for n in sorted(moves)])
     for block in paired.alive.values():
         if block.owner not in _MODEL_STATES and 0 < (at := bisect_right(borders, block.start)) < len(borders):
             history.kept.append((block.start, at))
@@ -255,7 +271,9 @@ def _sweep(history: History, events: Sequence[Event], times: Sequence[int], pair
             history.failed = ((times[n] - times[0]) * unit, values.size(event.get("size")) or 0)
     history.rows = [(time * unit, sizes) for time, sizes in stack.finish()]
     history.peak = highest(history.rows)
-    history.peak_event = None if place is None else events[place]
+    if place is not None:
+        history.peak_event, copies = events[place], [b for b in paired.made.values() if b.owner == words.SAVED]
+        history.saved = [b.start for b in copies if b.start <= place and (b.end is None or b.end > place)]
 
 
 def _place(history: History, at_us: float, annotations: Iterable[Annotation]) -> None:

@@ -23,6 +23,7 @@ from diagnostics.evidence.memory.levels import (
     Stack,
     highest,
 )
+from diagnostics.evidence.memory.rise import by_levels
 from diagnostics.evidence.reader import Handle, Reader, opens
 
 # Inputs and autograd's details count as activations, as they grow with the micro-batch. The last one is torch's None.
@@ -83,10 +84,14 @@ def _history(changes: list[_Change], unit_s: float) -> History:
     at_once: dict[int, Counter[int]] = {}
     for time, place, size in changes:
         at_once.setdefault(max(time, first), Counter())[place] += size
+    moments = []
     for time in sorted(at_once):
         stack.move(float(time - first), at_once[time].items())
+        moments.append(tuple(stack.levels))
     rows = [(time * unit_s, sizes) for time, sizes in stack.finish()]
-    return History(rows, peak=highest(rows))
+    # Gradients that DDP or zero_grad(set_to_none=False) keep never fall; activations do, unless they are what stays.
+    rises = (by_levels([(sizes[AT[kind]], sum(sizes)) for sizes in moments]) for kind in (GRADIENTS, ACTIVATIONS))
+    return History(rows, peak=highest(rows), rise=next(filter(None, rises), None))
 
 
 READER = Reader(

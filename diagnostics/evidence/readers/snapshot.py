@@ -65,6 +65,8 @@ class DeviceMemory(Struct):
     """Peak over the recorded history, at least the bytes allocated now."""
     peak_site: Frame | None = None
     """Frame of the allocation that reached the peak."""
+    saved_site: Frame | None = None
+    """Frame of the largest copy for a full state dict that is alive at the peak."""
     history: History | None = None
     """History of the device; None if no event was recorded."""
     kept: dict[Frame | None, Counter[int]] = field(default_factory=dict)
@@ -116,6 +118,9 @@ def _snapshot(value: dict[str, Any]) -> Snapshot:
                 device.history = history
                 device.peak_bytes = max(device.allocated_bytes, total(history.peak))
                 device.peak_site = site_of((history.peak_event or {}).get("frames"))
+            if history.saved:
+                largest = max((own[at] for at in history.saved), key=lambda event: values.size(event.get("size")) or 0)
+                device.saved_site = site_of(largest.get("frames"))
             for place, step in history.kept:
                 sizes = device.kept.setdefault(site_of(own[place].get("frames")), Counter())
                 sizes[step] += values.size(own[place].get("size")) or 0

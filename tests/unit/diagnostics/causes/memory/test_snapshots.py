@@ -33,6 +33,11 @@ INIT = frames(f"{_TORCH}optim/adamw.py:120 _init_group", "/job/train.py:50 main"
 UPDATE = frames(f"{_TORCH}optim/adamw.py:330 _single_tensor_adamw", "/job/train.py:50 main")
 KEPT = frames("/job/metrics.py:17 update", "/job/train.py:55 main")
 SAVE = frames(f"{_TORCH}distributed/checkpoint/state_dict.py:500 get_model_state_dict", "/job/save.py:22 save")
+GATHERED = frames(
+    f"{_TORCH}distributed/_functional_collectives.py:9 all_gather_tensor",
+    f"{_TORCH}distributed/tensor/_api.py:600 full_tensor",
+    "/job/save.py:22 save",
+)
 
 
 class Job:
@@ -79,6 +84,12 @@ class Job:
             self.free(self.allocate(50, UPDATE))
             for gradient in gradients:
                 self.free(gradient)
+        return self
+
+    def without_stacks(self) -> "Job":
+        for event in self.events:
+            event["frames"] = []
+        self.alive = {address: (size, []) for address, (size, _) in self.alive.items()}
         return self
 
     def diagnosed(self, folder: Path, name: str = "snapshot_rank1.pickle") -> Report:
@@ -136,6 +147,36 @@ def test_what_stays_of_two_steps_only_is_no_leak(tmp_path: Path) -> None:
     job = Job().steps(2, keeps_mib=64).steps(6, first=2)
     report = job.diagnosed(tmp_path)
     assert not report.root_causes and report.outcome == "undecided"
+
+
+def test_a_rise_without_stacks_is_told_but_may_be_the_layers_of_a_forward_pass(tmp_path: Path) -> None:
+    report = Job().steps(8, keeps_mib=64).without_stacks().diagnosed(tmp_path)
+    assert not report.root_causes and report.outcome == "undecided"
+    (leak,) = [one.finding for one in report.findings if one.finding.cause == "memory.leak"]
+    assert leak.status == "undecided" and "leaves 64 MiB more behind on rank 1" in text_of(leak).summary
+
+
+@pytest.mark.parametrize(("tensors", "at_once", "is_cause"), [(40, True, True), (40, False, False), (4, True, False)])
+def test_a_full_state_dict_in_the_peak_of_a_job_that_went_on(
+    tmp_path: Path, tensors: int, at_once: bool, is_cause: bool
+) -> None:
+    """Exported one by one, each tensor is freed before the next."""
+    job, held = Job(), []
+    for _ in range(10):
+        job.allocate(20, frames(f"{_TORCH}nn/modules/linear.py:100 __init__", "/job/train.py:10 build"))
+    job.steps(3)
+    for _ in range(tensors):
+        held.append(job.allocate(40, GATHERED))
+        if not at_once:
+            job.free(held.pop())
+    for address in held:
+        job.free(address)
+    report = job.steps(2, first=3).diagnosed(tmp_path)
+    assert [one.cause for one in report.root_causes] == (["memory.full_state_dict"] if is_cause else [])
+    if is_cause:
+        (cause,) = report.root_causes
+        assert (report.outcome, cause.ranks, cause.where[0].line) == ("at_risk", (1,), 22)
+        assert "40 tensors, 1.56 GiB (73% of the peak" in text_of(cause).summary
 
 
 def test_a_snapshot_that_shows_nothing_wrong_is_not_healthy_and_tells_what_it_holds(tmp_path: Path) -> None:

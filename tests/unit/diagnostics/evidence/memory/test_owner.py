@@ -58,3 +58,18 @@ def test_without_frames_nothing_is_known(frames):
 def test_a_stack_without_end_has_one():
     silent = [("/home/me/model.py", f"f{n}") for n in range(MAX_FRAMES)]
     assert of(*silent, (f"{SITE}/torch/optim/adamw.py", "step")) == levels.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("names", "word"),
+    [
+        (["full_tensor"], levels.SAVED),
+        (["full_tensor", "_gather_state_dict", "get_model_state_dict"], levels.SAVED),
+        (["_broadcast_state_dict", "_load_model_state_dict", "set_model_state_dict"], levels.BUFFERS),
+        (["sharded_state_dict"], levels.BUFFERS),
+    ],
+)
+def test_a_collective_is_one_of_a_state_dict_that_is_built(names, word):
+    outer = [(f"{SITE}/torch/distributed/checkpoint/state_dict.py", name) for name in names]
+    innermost = (f"{SITE}/torch/distributed/_functional_collectives.py", "all_gather_tensor")
+    assert of(innermost, *outer, ("/job/save.py", "save")) == word

@@ -70,6 +70,32 @@ def test_what_torch_exports_has_the_same_peak_in_both_forms(tmp_path: Path) -> N
     assert peaks[0] == peaks[1]
 
 
+@pytest.mark.parametrize(("kept", "frees_gradients"), [(0, True), (0, False), (256, True), (256, False)])
+def test_what_steps_leave_in_a_real_recording(tmp_path: Path, kept: int, frees_gradients: bool) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64))
+    optimizer = torch.optim.Adam(model.parameters())
+    history = []
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, record_shapes=True, with_stack=True
+    ) as profiler:
+        for _ in range(7):
+            model(torch.ones(256, 64)).sum().backward()
+            history.append(torch.ones(kept, 256))
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=frees_gradients)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        profiler.export_memory_timeline(str(tmp_path / "rank0.raw.json.gz"), device="cpu")
+    report = diagnose(tmp_path)
+    assert [cause.cause for cause in report.root_causes] == (["memory.leak"] if kept else [])
+    if kept:
+        cost = report.root_causes[0].cost
+        assert cost is not None and cost.value == 100 * kept * 256 * 4
+    else:
+        (leak,) = [one.finding for one in report.findings if one.finding.cause == "memory.leak"]
+        assert leak.status == "ruled_out"
+
+
 @pytest.mark.parametrize("content", [[[-1, 1, 5, 0], [-1, 1, 5, 3]], [[10**15, 10**15], [[0] * 9, [0] * 4]]])
 def test_a_file_without_times_or_with_other_categories_is_one_line(tmp_path: Path, content: object) -> None:
     (tmp_path / "memory.json").write_text(json.dumps(content))
