@@ -25,8 +25,7 @@ _CLOCK_S = 1.0  # Tolerance for the clock of a shared file system.
 def place(file: str, inside: Iterable[int], line: int, before_s: float | None) -> Place:
     """Return the place of `line` relative to the innermost loop that contains all lines of `inside`, in one function.
 
-    `inside` are the lines of calls that a loop repeats. A file that is newer than the call (`before_s`, seconds since
-    1970) is not used.
+    A file that is newer than the call (at `before_s` since 1970) is not used.
     """
     tree = _tree(file, before_s)
     lines = sorted(set(inside))

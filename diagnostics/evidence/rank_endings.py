@@ -131,8 +131,7 @@ def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list
 
     That is an exception that is no effect of another rank; if there is none, a line about memory or a device, a kill by
     the kernel, or a lost worker of Ray. It must be the only one. If only bare exit codes are known, an exception
-    about a lost peer counts: it shows that another rank failed before. If there are several candidates, its rank is
-    `UNNAMED`.
+    about a lost peer counts: it shows that another rank failed before. With several candidates its rank is `UNNAMED`.
     """
     if usage := next((one for one in evidence.errors if one.rank is None and one.type == "SystemExit"), None):
         # argparse's message says more than the exit code that follows from it.

@@ -25,18 +25,12 @@ def mix64(values: np.ndarray) -> np.ndarray:
 
 
 def sample_ids(seed: int, step: int, global_batch_size: int, size: int) -> np.ndarray:
-    """Return the ids of the global batch of one step, int64 [global_batch_size], in [0, size).
+    """Return the ids of the global batch of one step, int64 [global_batch_size], in [0, size), in the order of a seed.
 
     Sample i of the batch has position step * global_batch_size + i; epoch = position // size. Every epoch contains
     every id once, in its own order. A batch may extend into the next epoch. Time and memory are O(global_batch_size),
     whatever the size: ids are made for a block of steps at a time, because numpy's fixed cost per call is most of what
     a small batch costs.
-
-    Args:
-        seed: chooses the order.
-        step: optimizer step, from 0.
-        global_batch_size: samples per step over all ranks.
-        size: samples in the training split, at least 1.
     """
     steps = max(1, min(_BLOCK, size) // global_batch_size)  # At most one epoch of tiny data: each has its own keys.
     block, within = divmod(step, steps)

@@ -72,13 +72,7 @@ def run_ranks(
 ) -> bool:
     """Start the ranks, wait for them, and return whether the last attempt failed.
 
-    Args:
-        paths: of the run.
-        nproc: ranks.
-        first_attempt: number of the first attempt.
-        max_restarts: restarts of all ranks after a failure.
-        port: of the store; 0 = any.
-        exit_codes: receives those of each attempt that failed.
+    `port` is that of the store, 0 = any; `exit_codes` receives those of each attempt that failed.
     """
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     # Without local_addr the agent resolves this host's name, which laptops may not know. SIGINT, SIGTERM and SIGHUP are

@@ -15,10 +15,7 @@ BLOCK = 2**20  # Elements per random block: a rank generates fewer than two bloc
 
 
 def initialize_model(model: nn.Module, seed: int) -> None:
-    """Initialize every parameter of a model that has `initial`, one after another.
-
-    The model is materialised, plain or sharded, without a wrapper that renames parameters.
-    """
+    """Initialize every parameter of a materialised model that has `initial`, one after another; not of a wrapper."""
     for name, parameter in model.named_parameters():
         initialize(parameter, name, model.initial(name), seed, fused_heads(model, name))  # type: ignore[operator]
 

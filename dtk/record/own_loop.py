@@ -70,12 +70,7 @@ class Recording:
         self._recorder.begin_step(self.step)
 
     def steps(self, batches: Iterable[T], first: int = 1) -> Iterator[T]:
-        """Yield the batches; each is a step, and the time to fetch it is in the region `data`.
-
-        Args:
-            batches: a DataLoader or any other iterable.
-            first: index of the first step, for a resumed loop.
-        """
+        """Yield the batches; each is a step, counted from `first`, and the time to fetch it is in the region `data`."""
         source, self.step = iter(batches), first - 1
         while True:
             self.begin_step()

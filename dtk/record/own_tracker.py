@@ -12,21 +12,15 @@ class OwnTracker:
     """
 
     def begin(self, run_id: str, folder: Path, config: dict[str, Any]) -> None:
-        """Start a run, or continue the one with this id.
+        """Start a run, or continue the one with this id, the name of the run folder; it is the same after a resume.
 
-        Args:
-            run_id: name of the run folder; the same after a resume.
-            folder: the run folder.
-            config: the resolved configuration, nested, secrets masked.
+        The configuration is resolved, nested, and its secrets are masked.
         """
 
     def log(self, step: int, figures: dict[str, float], time_s: float) -> None:
-        """Receive the metrics of one step.
+        """Receive the metrics of one optimizer step, recorded at `time_s` (seconds since 1970).
 
-        Args:
-            step: number of finished optimizer steps.
-            figures: name -> number; units are in the names (`dtk.record.metrics.DEFINITIONS`).
-            time_s: when they were recorded, seconds since 1970.
+        Units are in the names of the figures (`dtk.record.metrics.DEFINITIONS`).
         """
 
     def finish(self, exit_code: int) -> None:
@@ -41,10 +35,7 @@ class OwnTracker:
     def artifact(self, name: str, kind: str, files: dict[str, Path]) -> None:
         """Receive files at the end: the diagnosis, or the last checkpoint if uploads are enabled.
 
-        Args:
-            name: `diagnosis` or `checkpoint`.
-            kind: type of the artifact.
-            files: path inside the artifact -> file.
+        `name` is `diagnosis` or `checkpoint`, `kind` the type of the artifact, `files` are by path inside it.
         """
 
     def alert(self, title: str, text: str) -> None:

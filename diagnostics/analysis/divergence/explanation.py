@@ -140,10 +140,7 @@ class Explanation(Struct, frozen=True):
 
 
 def explain(majority: list[Call], minority: list[Call], position: int) -> Explanation:
-    """Explain a divergence: both sides made a call at `position`, and the two calls differ.
-
-    The calls are those of one rank of each side in the group, oldest first.
-    """
+    """Explain a divergence: both sides, calls oldest first, made a call at `position`, and the two differ."""
     majority_tail = [call for call in majority if call.seq >= position]
     minority_tail = [call for call in minority if call.seq >= position]
     before = [call for call in minority if call.seq < position]

@@ -184,8 +184,7 @@ def find(
 ) -> list[Divergence]:
     """Find the divergences of a job: the earliest one, and those of ranks that it cannot have affected.
 
-    `reaching` returns the ranks that wait, directly or indirectly, for the given ones; for `ended` and `steps` see
-    `between`.
+    `reaching` returns the ranks that wait, directly or indirectly, for the given ones; the rest is as for `between`.
     """
     ended = set(ended)
     votes = []

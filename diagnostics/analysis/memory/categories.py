@@ -139,8 +139,7 @@ def shared_out(before_bytes: int, states: States | None) -> dict[str, int]:
 def sweep(curve: Curve, before_bytes: int, states: States | None, logits_bytes: int | None) -> list[Row]:
     """Return rows of bytes by kind over time, in seconds from the first event; the peak of the curve is one of them.
 
-    `before_bytes` were on the device before the window, measured or computed, and are distributed over the `states` if
-    these are known; `logits_bytes` are those of one micro-batch.
+    `before_bytes`, measured or computed, are distributed over the model states, if these are known.
     """
     levels = _levels(before_bytes, states)
     levels[AT[RESERVED]] = curve.reserved[0][1] if curve.reserved else 0

@@ -228,9 +228,8 @@ class JobMemory(Struct):
     def predicted(self, fixed_bytes: int = 0, linear_bytes: int = 0) -> Prediction | None:
         """Return a rank's peak on `PREDICTED_RANKS` ranks; None if it is unknown or the job already has that many.
 
-        Model states shrink as they are sharded further, what is gathered whole stays, outputs that hold every rank's
-        part grow with the ranks (measured exponents of the peak over world_size: -1, 0 and +1). Of a finding's memory,
-        `fixed_bytes` do not depend on the number of ranks, and `linear_bytes` are proportional to it.
+        Model states shrink as they are sharded further, what is gathered whole stays (`fixed_bytes`), outputs that hold
+        every rank's part grow with the ranks (`linear_bytes`): exponents over world_size of -1, 0 and +1 (measured).
         """
         world, peak = self.size.world_size, self.peak()
         if not world or peak is None or world >= PREDICTED_RANKS:

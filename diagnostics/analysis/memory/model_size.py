@@ -68,10 +68,7 @@ class ModelSize(Struct, frozen=True):
         return States(size, size, optimizer // ranks if self.traits.shards_optimizer_only else optimizer)
 
     def with_units(self, gathered_bytes: int, optimizer: str, ranks: int) -> "ModelSize":
-        """Return a copy with the sizes derived from the gathered units, if no other source describes a sharded model.
-
-        `ranks` is the size of the sharded group; `optimizer` is empty if unknown.
-        """
+        """Return a copy with the sizes that gathered units show, if no other source describes a sharded model."""
         if self.gather_bytes is not None or gathered_bytes <= 0:
             return self
         return replace(

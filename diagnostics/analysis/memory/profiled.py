@@ -125,10 +125,7 @@ def _fits(size_bytes: int, wanted_bytes: int) -> bool:
 
 
 def add_sites(handle: TraceFile, traffic: Traffic, curve: Curve | None) -> None:
-    """Add source lines to the user's gathers, the peak, and blocks that outlive their step, in one pass over the trace.
-
-    `traffic` and `curve` are those of the same trace; both are modified in place.
-    """
+    """Add source lines to the user's gathers, the peak, and blocks that outlive their step, in one pass."""
     gathers = traffic.gathers
     large = [n for n, call in enumerate(gathers) if call.kind == "user" and call.full_bytes >= LEAST_BYTES]
     chosen = large[:MAX_GATHERS]

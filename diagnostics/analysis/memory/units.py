@@ -97,10 +97,9 @@ def _passes(moves: Iterable[Move]) -> list[_Pass]:
 
 
 def _together(passes: Iterable[_Pass], key: str | int, alone: bool, roots: int) -> int | None:
-    """Return the bytes of all units with this key, a name or a number of elements; None if there may be several.
+    """Return the bytes of all units with this key, which may be the only one; None if there may be several.
 
-    Passes that are cut off or have several forward passes are ignored. `alone` says whether all units have this key;
-    `roots` is the number of units wrapped individually.
+    Passes that are cut off or have several forward passes are ignored.
     """
     votes: Counter[tuple[bool, int]] = Counter()
     for each in passes:

@@ -287,9 +287,7 @@ _NAME = re.compile(r"(.{1,1024}\.py)\((\d{1,9})\): (.{1,256})", re.DOTALL)
 
 
 def stacks_at(path: Path, limits: Limits, moments: Sequence[tuple[float, int]]) -> list[list[Frame]]:
-    """Return the Python functions that were running at each moment, innermost first, including torch's.
-
-    A moment is a pair (us of the trace's own clock, number of the host thread).
+    """Return the Python functions that ran at each moment (us of the trace's clock, host thread), innermost first.
 
     Raises:
         OSError: the file cannot be read.
