@@ -34,10 +34,8 @@ ENTRY_POINTS = "dtk.detectors"  # Entry point group of a user's own detectors.
 
 @cache
 def built_in() -> tuple[AnyCause, ...]:
-    """Return the causes that come with dtk, in the order of branches and then of ids.
-
-    Raises:
-        ValueError: a file defines no cause, or one whose id or branch is invalid.
+    """Return the causes that come with dtk, in the order of branches and then of ids; ValueError if a file defines no
+    cause, or one whose id or branch is invalid.
     """
     files = sorted(path for path in Path(__file__).parent.glob("*/[!_]*") if path.suffix in (".py", ".yaml"))
     causes = [cause for path in files if (cause := _cause(path)) is not None]

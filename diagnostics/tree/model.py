@@ -81,10 +81,8 @@ def gates(node: Node) -> Iterator[Gate]:
 
 
 def minimal_cut_sets(node: Node) -> list[frozenset[str]]:
-    """Return the smallest sets of causes that lead to the event, smallest first.
-
-    Raises:
-        TooManyCutSetsError: there are over `MAX_CUT_SETS`.
+    """Return the smallest sets of causes that lead to the event, smallest first; TooManyCutSetsError if there are over
+    `MAX_CUT_SETS`.
     """
     if isinstance(node, Leaf):
         return [frozenset((node.cause,))]

@@ -39,10 +39,8 @@ VALUES = {
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Diagnose the given path, then print the report and write the requested files.
-
-    Raises:
-        DtkError: the path or an option cannot be used.
+    """Diagnose the given path, then print the report and write the requested files; DtkError if the path or an option
+    cannot be used.
     """
     from diagnostics.diagnose import Options, diagnose
 
@@ -82,10 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def find(name: str) -> Path:
-    """Return the path for what was typed: a file, a folder, a run id or its beginning, or `last`.
-
-    Raises:
-        DtkError: nothing is found.
+    """Return the path for what was typed: a file, a folder, a run id or its beginning, or `last`; DtkError if nothing
+    is found.
     """
     from diagnostics.runs.find import NoSuchRunError, find_run
 

@@ -14,10 +14,8 @@ _NAMED = {"module.txt": "{module}.py", "tests/test_module.txt": "tests/test_{mod
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Create the project and print the next command.
-
-    Raises:
-        DtkError: the folder is not empty, its name is not a valid module name, or it cannot be created.
+    """Create the project and print the next command; DtkError if the folder is not empty, its name is not a valid
+    module name, or it cannot be created.
     """
     folder: Path = arguments.folder
     module = folder.resolve().name.replace("-", "_").replace(".", "_")

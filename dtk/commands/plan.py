@@ -17,10 +17,8 @@ VALUES = {"engines": ("auto", "closed_form", "simulated", "both")}
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Plan the job, then print the report and write the requested page.
-
-    Raises:
-        DtkError: the job, the hardware or an option cannot be used.
+    """Plan the job, then print the report and write the requested page; DtkError if the job, the hardware or an option
+    cannot be used.
     """
     require_training("dtk plan needs")
     from dtk.plan.make import Request, make

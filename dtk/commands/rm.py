@@ -23,10 +23,8 @@ add_more = add_selection
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List the selected runs, ask for confirmation, and remove them.
-
-    Raises:
-        DtkError: a run does not exist or may not be removed, or there is no terminal to ask for confirmation.
+    """List the selected runs, ask for confirmation, and remove them; DtkError if a run does not exist or may not be
+    removed, or there is no terminal to ask for confirmation.
     """
     if bool(arguments.runs) == selects(arguments):
         what = "runs and options that select runs are both given" if arguments.runs else "no run is given"

@@ -58,10 +58,8 @@ def _sweep(sweep: "Sweep", arguments: argparse.Namespace) -> None:
 
 
 def _tracker(paths: RunPaths, arguments: argparse.Namespace, group: str | None = None) -> tuple[Any, dict[str, Any]]:
-    """Return the section `tracker` to use, and the configuration of the run.
-
-    Raises:
-        DtkError: the run has no tracker, or the tracker cannot be used.
+    """Return the section `tracker` to use, and the configuration of the run; DtkError if the run has no tracker, or the
+    tracker cannot be used.
     """
     from diagnostics.evidence import safe_yaml
     from diagnostics.evidence.limits import Limits, whole

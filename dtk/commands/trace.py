@@ -13,10 +13,8 @@ VALUES = {"run_help": RUN_HELP, "trace": TRACE}
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the trace and print a summary of its contents.
-
-    Raises:
-        DtkError: the run does not exist or has no events, or the file cannot be written.
+    """Write the trace and print a summary of its contents; DtkError if the run does not exist or has no events, or the
+    file cannot be written.
     """
     from dtk.runs.trace import Merge
 

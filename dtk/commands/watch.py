@@ -35,10 +35,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def make_folder(chosen: Path | None, folders: Path, holds: str, mode: int = 0o777) -> Path:
-    """Create a folder for the records of a job, unless another node has already created it, and return it.
-
-    Raises:
-        DtkError: it cannot be created, or was used before.
+    """Create a folder for the records of a job, unless another node has already created it, and return it; DtkError if
+    it cannot be created, or was used before.
     """
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     folder = (chosen or folders / name).expanduser().absolute()

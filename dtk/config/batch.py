@@ -46,10 +46,8 @@ def check_batch(config: Config, world_size: int) -> None:
 
 
 def fill_degrees(composed: Composed, world_size: int) -> Composed:
-    """Replace a degree of -1 of tp, pp, cp and ep by its number of ranks.
-
-    Raises:
-        DtkError: several are -1, or another degree does not fit.
+    """Replace a degree of -1 of tp, pp, cp and ep by its number of ranks; DtkError if several are -1, or another degree
+    does not fit.
     """
     config = composed.config
     filled = config.parallel.filled(config.strategy, world_size)
@@ -60,10 +58,8 @@ def fill_degrees(composed: Composed, world_size: int) -> Composed:
 
 
 def settle(composed: Composed, world_size: int) -> Composed:
-    """Choose the largest micro-batch, up to a limit, that divides the global batch over the ranks.
-
-    Raises:
-        DtkError: a number is out of range, or the global batch does not divide over the ranks.
+    """Choose the largest micro-batch, up to a limit, that divides the global batch over the ranks; DtkError if a number
+    is out of range, or the global batch does not divide over the ranks.
     """
     train, wanted = composed.config.train, composed.config.parallel.microbatches
     if train.micro_batch_size:

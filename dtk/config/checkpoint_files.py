@@ -14,10 +14,8 @@ _BLOCK_BYTES = 1 << 20  # Bytes per read; larger blocks are not faster.
 
 
 def describe_files(folder: Path) -> dict[str, dict[str, int]]:
-    """Return size, checksum and stride of the checked blocks for every file except checkpoint.json.
-
-    Raises:
-        OSError: a file cannot be read.
+    """Return size, checksum and stride of the checked blocks for every file except checkpoint.json; OSError if a file
+    cannot be read.
     """
     files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != CHECKPOINT_INFO)
     sizes = {path: path.stat().st_size for path in files}

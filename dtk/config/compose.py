@@ -79,10 +79,8 @@ def _sources(overrides: list[str], config_dir: Path | None) -> tuple[list[str], 
 
 
 def lists_of_files(overrides: list[str], config_dir: Path | None = None) -> list[str]:
-    """Return the lists in `hydra.sweeper.params` of the files, which `-m` sweeps in addition to the typed ones.
-
-    Raises:
-        DtkError: as `compose`, and for params that are not a mapping.
+    """Return the lists in `hydra.sweeper.params` of the files, which `-m` sweeps in addition to the typed ones;
+    DtkError if as `compose`, and for params that are not a mapping.
     """
     from dtk.config.hydra_compose import swept
 

@@ -21,10 +21,8 @@ _GLOBAL = "# @package _global_"
 
 
 def conf_folder() -> Path:
-    """Return the folder of dtk's own YAML files: that of the source tree, else the copy inside the installed package.
-
-    Raises:
-        DtkError: the installation does not have it.
+    """Return the folder of dtk's own YAML files: that of the source tree, else the copy inside the installed package;
+    DtkError if the installation does not have it.
     """
     root = source_tree()
     folder = root / "conf" if root else _HERE.parents[1] / "conf"

@@ -87,10 +87,8 @@ def swept(overrides: Sequence[str], folders: Sequence[Path], main: str) -> dict[
 
 
 def merged(overrides: Sequence[str], folders: Sequence[Path], main: str) -> Merged:
-    """Return the files and values that `compose_plain` merges, as Hydra's `--info defaults` does.
-
-    Raises:
-        DtkError: as `compose_plain`.
+    """Return the files and values that `compose_plain` merges, as Hydra's `--info defaults` does; DtkError if as
+    `compose_plain`.
     """
     with _ready(folders):
         loader = GlobalHydra.instance().config_loader()

@@ -71,10 +71,8 @@ def _check_allowed(target: str, allow: list[str]) -> None:
 
 
 def find_class(target: str, arguments: dict[str, Any], allow: list[str], kind: type = object) -> Any:
-    """Import the class that a target names, after every check that is possible before it is called.
-
-    Raises:
-        DtkError: as `instantiate`.
+    """Import the class that a target names, after every check that is possible before it is called; DtkError if as
+    `instantiate`.
     """
     _check_allowed(target, allow)
     named = _find(target)

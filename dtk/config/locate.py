@@ -17,10 +17,8 @@ _DYNAMIC = {
 
 
 def locate(target: str) -> str:
-    """Return the name of the module that contains the target, as far as known without executing code.
-
-    Raises:
-        DtkError: the module does not exist, or its source does not contain the name.
+    """Return the name of the module that contains the target, as far as known without executing code; DtkError if the
+    module does not exist, or its source does not contain the name.
     """
     parts = target.split(".")
     # Ranks search the working directory first; the parent's console script does not.

@@ -164,10 +164,8 @@ def ranks_per_node(launcher: RemoteLauncher, strategy: StrategyConfig) -> int:
 
 
 def remote_placement(config: Config) -> Placement:
-    """Return the device, backend and ranks per node of the job after checking the rules between them.
-
-    Raises:
-        DtkError: a number is out of range, the strategy has fewer processes, or nodes have too few GPUs.
+    """Return the device, backend and ranks per node of the job after checking the rules between them; DtkError if a
+    number is out of range, the strategy has fewer processes, or nodes have too few GPUs.
     """
     check_numbers({"launcher": dataclasses.asdict(config.launcher)})
     launcher, strategy = config.launcher, config.strategy

@@ -82,10 +82,8 @@ def resume(composed: Composed, config_dir: Path | None, *, trust: bool = False) 
 
 
 def _of_checkpoint(path: Path) -> Path:
-    """Return the run of a path that may be its newest checkpoint, from which a run continues anyway.
-
-    Raises:
-        DtkError: the checkpoint is not the newest: later ones and their metrics would be overwritten.
+    """Return the run of a path that may be its newest checkpoint, from which a run continues anyway; DtkError if the
+    checkpoint is not the newest: later ones and their metrics would be overwritten.
     """
     paths = RunPaths(path.parent.parent)
     if path.parent != paths.checkpoints or path not in (complete := complete_checkpoints(paths)):
@@ -158,10 +156,8 @@ def earlier_argv(paths: RunPaths) -> list[Any]:
 
 
 def check_continuable(paths: RunPaths, steps: int) -> None:
-    """Reject a run that is complete, or whose newest checkpoint is unreadable.
-
-    Raises:
-        DtkError: all steps are done, or the newest checkpoint is damaged.
+    """Reject a run that is complete, or whose newest checkpoint is unreadable; DtkError if all steps are done, or the
+    newest checkpoint is damaged.
     """
     if not (complete := complete_checkpoints(paths)):
         return

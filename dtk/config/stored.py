@@ -31,10 +31,8 @@ class Stored:
 
 
 def read_stored(paths: RunPaths, option: str) -> Stored:
-    """Return a run's configuration, its overrides and the origin of each key.
-
-    Raises:
-        DtkError: the folder does not exist, or is not a run of dtk.
+    """Return a run's configuration, its overrides and the origin of each key; DtkError if the folder does not exist, or
+    is not a run of dtk.
     """
     from diagnostics.evidence import safe_yaml  # Loads PyYAML, which `dtk run` needs only for a stored run.
 

@@ -41,10 +41,8 @@ WRITTEN = ("strategy.offload_folder",)
 
 
 def check_owner(folder: Path, option: str, *, trust: bool) -> None:
-    """Reject a folder that others may have written to.
-
-    Raises:
-        DtkError: another user owns the folder, or its group or everybody can write to it.
+    """Reject a folder that others may have written to; DtkError if another user owns the folder, or its group or
+    everybody can write to it.
     """
     try:
         status = folder.stat()
@@ -70,10 +68,8 @@ def check_owner(folder: Path, option: str, *, trust: bool) -> None:
 
 
 def check_entries(folder: Path, option: str, *, trust: bool) -> None:
-    """Refuse to write into a folder in which something leads elsewhere, or is written elsewhere, too.
-
-    Raises:
-        DtkError: a link of it leads out of the folder, a pipe or device stands in it, or a file has another name.
+    """Refuse to write into a folder in which something leads elsewhere, or is written elsewhere, too; DtkError if a
+    link of it leads out of the folder, a pipe or device stands in it, or a file has another name.
     """
     root = folder.resolve()
     for above, folders, files in () if trust else os.walk(root):
@@ -98,10 +94,8 @@ def owner(folder: Path) -> str:
 
 
 def refuse_stored_code(stored: Mapping[str, Any], plain: Mapping[str, Any], typed: Iterable[str], option: str) -> None:
-    """Reject settings of a run folder that would execute something or write elsewhere, unless typed again.
-
-    Raises:
-        DtkError: such a setting came from the folder.
+    """Reject settings of a run folder that would execute something or write elsewhere, unless typed again; DtkError if
+    such a setting came from the folder.
     """
     keys, why = set(typed), "what a run folder holds is data"
     for key in (*COMMANDS, *WRITTEN):

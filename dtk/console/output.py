@@ -26,10 +26,8 @@ def colours(choice: str = "auto") -> bool:
 
 
 def put(text: str) -> None:
-    """Write to standard output, all of it, in the characters that it can show: names may be somebody else's.
-
-    Raises:
-        DtkError: writing fails, except with a broken pipe, which raises BrokenPipeError.
+    """Write to standard output, all of it, in the characters that it can show: names may be somebody else's; DtkError
+    if writing fails, except with a broken pipe, which raises BrokenPipeError.
     """
     encoding, text = sys.stdout.encoding or "utf-8", _UNSEEN.sub(lambda sign: clean(sign[0]), text)
     try:
@@ -50,10 +48,8 @@ def say(text: str = "") -> None:
 
 
 def check_page(path: Path | None, default: Path) -> None:
-    """Reject a page that cannot be written, before doing the work that it shows.
-
-    Raises:
-        DtkError: the name is empty or a folder, or its folder is missing or not writable.
+    """Reject a page that cannot be written, before doing the work that it shows; DtkError if the name is empty or a
+    folder, or its folder is missing or not writable.
     """
     if path is None:
         return

@@ -15,10 +15,8 @@ _YAML_WORDS = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
 
 
 def check_line(text: str, key: str) -> str:
-    """Return the text if it is a single line without control characters.
-
-    Raises:
-        DtkError: it would begin another line of a script.
+    """Return the text if it is a single line without control characters; DtkError if it would begin another line of a
+    script.
     """
     if _CONTROL.search(text):
         raise DtkError(f"{key} has a line break or a control character in it", fix="write it in one line")
@@ -41,10 +39,8 @@ def shell(*arguments: object) -> str:
 
 
 def sbatch_option(name: str, value: object) -> str:
-    """Return `#SBATCH --name=value`, quoted as sbatch reads such a line: no shell does.
-
-    Raises:
-        DtkError: the value has a line break.
+    """Return `#SBATCH --name=value`, quoted as sbatch reads such a line: no shell does; DtkError if the value has a
+    line break.
     """
     text = check_line(str(value), f"the value of --{name}")
     if not _PLAIN_OPTION.fullmatch(text):
@@ -53,10 +49,8 @@ def sbatch_option(name: str, value: object) -> str:
 
 
 def sbatch_word(option: str, key: str) -> str:
-    """Return a complete option given by the user (`--constraint=h100`) as an #SBATCH line.
-
-    Raises:
-        DtkError: it is no long option, or has a line break.
+    """Return a complete option given by the user (`--constraint=h100`) as an #SBATCH line; DtkError if it is no long
+    option, or has a line break.
     """
     name, equals, value = check_line(option, key).partition("=")
     if not re.fullmatch(r"--[a-z][a-z0-9-]*", name):

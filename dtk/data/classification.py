@@ -52,10 +52,8 @@ class ClassificationDataset(Dataset):
 
 
 def classification_dataset(config: ClassificationData) -> ClassificationDataset:
-    """Build the dataset from the user's table, or from the embedded task if no path is given.
-
-    Raises:
-        DtkError: the table is invalid, there are too few samples or classes, or samples_per_class < 2.
+    """Build the dataset from the user's table, or from the embedded task if no path is given; DtkError if the table is
+    invalid, there are too few samples or classes, or samples_per_class < 2.
     """
     tokenizer = build_tokenizer(config.tokenizer)
     source = _embedded(config, tokenizer) if config.path is None else _table(config, config.path, tokenizer)

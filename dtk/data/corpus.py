@@ -50,10 +50,8 @@ class Corpus:
         return hashlib.sha256(repr((listing, self.max_bytes, self.strict)).encode()).hexdigest()
 
     def pieces(self) -> Iterator[tuple[bytes, bool]]:
-        """Yield pieces of at most CHUNK_BYTES, split after a line if possible, and whether each ends a document.
-
-        Raises:
-            DtkError: a file cannot be read, or has a text suffix and is not UTF-8.
+        """Yield pieces of at most CHUNK_BYTES, split after a line if possible, and whether each ends a document;
+        DtkError if a file cannot be read, or has a text suffix and is not UTF-8.
         """
         left = self.max_bytes if self.max_bytes is not None else sum(file.size_bytes for file in self.files) + 1
         for file in self.files:
@@ -80,10 +78,8 @@ def stdlib_root() -> Path:
 
 
 def stdlib_corpus(max_bytes: int | None = None, root: Path | None = None) -> Corpus:
-    """Return the source code of the standard library, or of one package in it, without tests (about 11 MB in all).
-
-    Raises:
-        DtkError: Python has no source code (frozen or stripped), or max_bytes < 1.
+    """Return the source code of the standard library, or of one package in it, without tests (about 11 MB in all);
+    DtkError if Python has no source code (frozen or stripped), or max_bytes < 1.
     """
     if max_bytes is not None and max_bytes < 1:
         raise DtkError(f"data.max_bytes={max_bytes} leaves no data", fix="use null for all of it")

@@ -54,10 +54,8 @@ def check_table(path: Path) -> None:
 def package_windows(
     packages: dict[str, Corpus], tokenizer: Tokenizer, sequence_length: int, samples_per_class: int
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (package, token ids [sequence_length]): windows that do not overlap, chosen by a fixed permutation.
-
-    Raises:
-        DtkError: fewer than two packages have samples_per_class windows.
+    """Yield (package, token ids [sequence_length]): windows that do not overlap, chosen by a fixed permutation;
+    DtkError if fewer than two packages have samples_per_class windows.
     """
     classes = 0
     for name, corpus in packages.items():

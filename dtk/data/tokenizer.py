@@ -67,10 +67,8 @@ class GPT2Tokenizer:
     separator: int | None = 50256
 
     def encode(self, text: bytes) -> np.ndarray:
-        """Return the ids, uint16 [tokens].
-
-        Raises:
-            DtkError: tiktoken is not installed, or its files are not cached and cannot be downloaded.
+        """Return the ids, uint16 [tokens]; DtkError if tiktoken is not installed, or its files are not cached and
+        cannot be downloaded.
         """
         ids = self._encoding.encode_ordinary(text.decode("utf-8", "replace"))
         return np.array(ids, dtype=np.uint16)

@@ -32,10 +32,8 @@ CUT_ALONG: Mapping[Role, Mapping[str, int]] = {
 
 
 def cut_model(config: Config, model: nn.Module, strategy: Strategy) -> None:
-    """Shard a model on the meta device: parameters become DTensors over `tp`, layers compute on the local shards.
-
-    Raises:
-        DtkError: a layer with parameters does not declare how it can be sharded.
+    """Shard a model on the meta device: parameters become DTensors over `tp`, layers compute on the local shards;
+    DtkError if a layer with parameters does not declare how it can be sharded.
     """
     from torch import nn as layers
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor

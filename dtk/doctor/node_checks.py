@@ -121,10 +121,8 @@ def clock(store: Store, nodes: Sequence[int]) -> Result:
 
 
 def listen(master: str, port: int) -> tuple[socket.socket, str]:
-    """Return a socket that other nodes can connect to, and this node's address on the route to the first node.
-
-    Raises:
-        OSError: there is no route to the first node.
+    """Return a socket that other nodes can connect to, and this node's address on the route to the first node; OSError
+    if there is no route to the first node.
     """
     family = socket.getaddrinfo(master, port, type=socket.SOCK_STREAM)[0][0]
     with socket.socket(family, socket.SOCK_DGRAM) as way:  # Sends nothing: only the route is asked for.

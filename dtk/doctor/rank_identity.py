@@ -20,10 +20,8 @@ class Place:
 
 
 def place() -> Place:
-    """Return this rank's place in the job from the variables of torchrun or Slurm.
-
-    Raises:
-        DtkError: the variables are incomplete.
+    """Return this rank's place in the job from the variables of torchrun or Slurm; DtkError if the variables are
+    incomplete.
     """
     try:
         if "RANK" not in os.environ:

@@ -117,10 +117,8 @@ def manifest_of(
     launcher: str,
     nccl: "Rendered",
 ) -> dict[str, Any]:
-    """Return the content of manifest.json for a point, with its data and the runs that it continues from.
-
-    Raises:
-        DtkError: the run is resumed with different data.
+    """Return the content of manifest.json for a point, with its data and the runs that it continues from; DtkError if
+    the run is resumed with different data.
     """
     from dtk.record.manifest import manifest
 

@@ -37,10 +37,8 @@ HUNG = 1  # Exit code if the watch ended the job.
 
 
 def run_watched(argv: list[str], folder: Path, stall_timeout_s: float, start_timeout_s: float) -> int:
-    """Run the command until it exits or its watch ends it.
-
-    Raises:
-        DtkError: the command cannot be started, or its log cannot be written.
+    """Run the command until it exits or its watch ends it; DtkError if the command cannot be started, or its log cannot
+    be written.
     """
     paths = RunPaths(folder)
     recorder = recorder_environment(RecordConfig(), paths)

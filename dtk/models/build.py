@@ -22,10 +22,8 @@ ModelConfig = GPTConfig | LlamaConfig | EncoderConfig | CustomModelConfig
 
 
 def build_model(config: ModelConfig, allow_targets: list[str]) -> nn.Module:
-    """Build the model on the current default device (under `torch.device("meta")` without memory).
-
-    Raises:
-        DtkError: the `_target_` is not allowed, not found or not an nn.Module, or does not accept its arguments.
+    """Build the model on the current default device (under `torch.device("meta")` without memory); DtkError if the
+    `_target_` is not allowed, not found or not an nn.Module, or does not accept its arguments.
     """
     if isinstance(config, CustomModelConfig):
         model: nn.Module = instantiate(config._target_, config.constructor, allow_targets, nn.Module)

@@ -163,10 +163,8 @@ class Tier:
         self._last = None
 
     def in_memory(self, part: Tensor) -> Tensor:
-        """Return a tensor that can be accessed whatever its disk does: a copy of one that is mapped to a file.
-
-        Raises:
-            DtkError: the disk no longer gives it.
+        """Return a tensor that can be accessed whatever its disk does: a copy of one that is mapped to a file; DtkError
+        if the disk no longer gives it.
         """
         for swap in (self.swap, self.shards):
             if swap is not None and part.numel() and 0 <= part.data_ptr() - swap.begin < len(swap.map):
@@ -176,10 +174,8 @@ class Tier:
         return part
 
     def move_parameters(self, units: Sequence[Sequence[Any]]) -> None:
-        """Move the shards of fully_shard's units, given as initialized FSDPParams, into a file.
-
-        Raises:
-            DtkError: there is too little space.
+        """Move the shards of fully_shard's units, given as initialized FSDPParams, into a file; DtkError if there is
+        too little space.
         """
         assert self.folder is not None
         data = [[p._sharded_param_data for p in unit] for unit in units]

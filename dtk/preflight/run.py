@@ -139,10 +139,8 @@ def _job(composed: Composed, request: Request) -> Job:
 
 
 def simulate_all(job: Job, request: Request, say: Progress | None) -> tuple[Collected, dict[int, Record]]:
-    """Return the records of all ranks of the job, simulated or derived from a representative.
-
-    Raises:
-        DtkError: classes were requested, but ranks cannot represent each other.
+    """Return the records of all ranks of the job, simulated or derived from a representative; DtkError if classes were
+    requested, but ranks cannot represent each other.
     """
     world_size = job.world_size
     by_class = request.ranks == "classes" or (request.ranks == "auto" and world_size > ALL_UP_TO)

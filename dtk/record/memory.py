@@ -77,10 +77,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def dump_allocator(path: Path) -> None:
-    """Write the CUDA allocator's segments and history for `pytorch.org/memory_viz` and the detectors.
-
-    Raises:
-        OSError: the folder is full or read-only.
+    """Write the CUDA allocator's segments and history for `pytorch.org/memory_viz` and the detectors; OSError if the
+    folder is full or read-only.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.cuda.memory._dump_snapshot(str(path))  # type: ignore[no-untyped-call]

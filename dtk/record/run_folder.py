@@ -46,10 +46,8 @@ def create(folder: Path) -> RunPaths:
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Convert an OSError from writing below a runs folder into a DtkError of one line.
-
-    Raises:
-        DtkError: the folder is full or read-only.
+    """Convert an OSError from writing below a runs folder into a DtkError of one line; DtkError if the folder is full
+    or read-only.
     """
     try:
         yield

@@ -34,10 +34,8 @@ def matching(name: str, folder: Path = RUNS) -> list[str]:
 
 
 def find_readable(name: str, folder: Path = RUNS) -> Run:
-    """Return the run of that name, which must be readable.
-
-    Raises:
-        DtkError: the run does not exist, is damaged or of a newer dtk.
+    """Return the run of that name, which must be readable; DtkError if the run does not exist, is damaged or of a newer
+    dtk.
     """
     run = read_run(find(name, folder))
     if run.unreadable:

@@ -38,10 +38,8 @@ def selects(arguments: argparse.Namespace) -> bool:
 
 
 def check_selection(arguments: argparse.Namespace) -> None:
-    """Reject `--failed` combined with `--state`, as the combination is ambiguous and runs may be removed.
-
-    Raises:
-        DtkError: both are given.
+    """Reject `--failed` combined with `--state`, as the combination is ambiguous and runs may be removed; DtkError if
+    both are given.
     """
     if arguments.failed and arguments.state:
         both = ",".join(dict.fromkeys((*arguments.state, *FAILED)))

@@ -51,10 +51,8 @@ class Merge:
     end_s: float = 0.0
 
     def write(self, file: Path) -> None:
-        """Write the trace to a `.json` or `.json.gz`.
-
-        Raises:
-            DtkError: the run has nothing with times, or the file cannot be written.
+        """Write the trace to a `.json` or `.json.gz`; DtkError if the run has nothing with times, or the file cannot be
+        written.
         """
         with suppress(OSError, ValueError, TypeError):
             status = read_status(RunPaths(self.folder).status)

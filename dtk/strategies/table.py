@@ -21,10 +21,8 @@ _LEGEND = (
 
 
 def render(form: str = "terminal", columns: int = _WIDE) -> str:
-    """Return the table of all strategies, as `terminal` text of that many columns or as `markdown`.
-
-    Raises:
-        ValueError: the form is unknown.
+    """Return the table of all strategies, as `terminal` text of that many columns or as `markdown`; ValueError if the
+    form is unknown.
     """
     dimensions = {name: TableRow(**row) for name, row in table_beside(__file__).items()}
     rows = {**{name: section.row for name, section in CONFIG_TYPES.items()}, **dimensions}

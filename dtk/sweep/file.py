@@ -164,10 +164,8 @@ def _metric(content: dict[str, Any], method: str) -> dict[str, Any]:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Return the mapping that a file holds, with its keys as text.
-
-    Raises:
-        DtkError: it is not a regular file, too large, not YAML, or has a duplicate key.
+    """Return the mapping that a file holds, with its keys as text; DtkError if it is not a regular file, too large, not
+    YAML, or has a duplicate key.
     """
     if path.is_dir():
         raise DtkError(f"{path} is a folder, not a sweep file", fix="name a YAML file in it")
@@ -204,10 +202,8 @@ class _OnceLoader(yaml.SafeLoader):
 
 
 def fixed_overrides(content: dict[str, Any]) -> list[str]:
-    """Return the overrides that a file's `command` gives to every point.
-
-    Raises:
-        DtkError: there is no command, or it does not end in dtk's with its overrides.
+    """Return the overrides that a file's `command` gives to every point; DtkError if there is no command, or it does
+    not end in dtk's with its overrides.
     """
     words = content.get("command")
     if words is None:

@@ -103,10 +103,8 @@ class Sweep:
             self._log = None
 
     def lock(self) -> None:
-        """Lock the sweep against a second process.
-
-        Raises:
-            DtkError: another process holds it, or the folder cannot be written.
+        """Lock the sweep against a second process; DtkError if another process holds it, or the folder cannot be
+        written.
         """
         try:
             path = self.root / "runs.jsonl"
@@ -149,10 +147,8 @@ def create(
 
 
 def find(runs_folder: Path, method: str, source: dict[str, Any], repeats: int) -> Sweep:
-    """Find and lock the newest sweep of the same command, with its points and runs.
-
-    Raises:
-        DtkError: there is none, it is damaged or of a newer dtk, or it is still running.
+    """Find and lock the newest sweep of the same command, with its points and runs; DtkError if there is none, it is
+    damaged or of a newer dtk, or it is still running.
     """
     wanted = masked(json.loads(json.dumps([method, source, repeats])))
     folders = sorted((runs_folder / FOLDER).glob("*/sweep.json"), reverse=True)

@@ -19,10 +19,8 @@ PROJECT = "dtk"  # Default if the file names none, as of `tracker=wandb`.
 
 
 def check_server(job: Job) -> None:
-    """Make sure that W&B can be asked, and that its runs would tell it anything.
-
-    Raises:
-        DtkError: the package or the key is missing, or the file's runs are not tracked.
+    """Make sure that W&B can be asked, and that its runs would tell it anything; DtkError if the package or the key is
+    missing, or the file's runs are not tracked.
     """
     spec = find_spec("wandb")
     if spec is None or spec.origin is None:  # A plain folder of that name, such as the ./wandb created by W&B.

@@ -15,10 +15,8 @@ BARS = ("tokens_per_s", "step_time_s", "peak_memory_bytes", "communicated_bytes_
 
 
 def save(sweep: Sweep, project: str, entity: str | None, axis: str) -> str:
-    """Save the report and return its address: the comparison as text, curves, final figures, and what differs.
-
-    Raises:
-        DtkError: the library is not installed, or the server rejected the report.
+    """Save the report and return its address: the comparison as text, curves, final figures, and what differs; DtkError
+    if the library is not installed, or the server rejected the report.
     """
     if find_spec("wandb_workspaces") is None:
         fix = f"install it: {install('wandb-reports')}"

@@ -137,10 +137,8 @@ class Samples(Callback):
 
     @torch.no_grad()
     def after_evaluation(self, training: Training, step: int, figures: Mapping[str, float]) -> None:
-        """Generate and record a continuation of each prompt.
-
-        Raises:
-            DtkError: the data has no tokenizer, or the logits are split over ranks.
+        """Generate and record a continuation of each prompt; DtkError if the data has no tokenizer, or the logits are
+        split over ranks.
         """
         config, mesh = training.config, training.context.mesh
         if max(mesh.tp, mesh.pp, mesh.cp) > 1:

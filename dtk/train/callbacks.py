@@ -290,10 +290,8 @@ class Callbacks:
 
 
 def build_callbacks(training: Training) -> Callbacks:
-    """Build the callbacks of this rank.
-
-    Raises:
-        DtkError: a `_target_` that is not allowed, not found, no Callback, or not called with its arguments.
+    """Build the callbacks of this rank; DtkError if a `_target_` that is not allowed, not found, no Callback, or not
+    called with its arguments.
     """
     members: list[tuple[str, Callback, bool]] = []
     for each in training.config.callbacks:

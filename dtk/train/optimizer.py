@@ -46,10 +46,8 @@ def recipe(
 
 
 def named_optimizer(config: CustomOptimizerConfig, allow_targets: list[str]) -> type[Optimizer]:
-    """Import the class of `optimizer._target_`.
-
-    Raises:
-        DtkError: it is not allowed, not found or not an Optimizer, does not accept these arguments, or needs a closure.
+    """Import the class of `optimizer._target_`; DtkError if it is not allowed, not found or not an Optimizer, does not
+    accept these arguments, or needs a closure.
     """
     arguments = {"params": [], "lr": config.lr, **config.arguments}
     cls: type[Optimizer] = find_class(config._target_, arguments, allow_targets, Optimizer)
@@ -60,10 +58,8 @@ def named_optimizer(config: CustomOptimizerConfig, allow_targets: list[str]) -> 
 
 
 def check_optimizer(config: Config, world_size: int) -> None:
-    """Reject an optimizer whose update of a shard differs from that of the whole parameter.
-
-    Raises:
-        DtkError: the update differs, or the class cannot be used.
+    """Reject an optimizer whose update of a shard differs from that of the whole parameter; DtkError if the update
+    differs, or the class cannot be used.
     """
     section, mesh = config.optimizer, config.mesh(world_size)
     if not isinstance(section, CustomOptimizerConfig):

@@ -37,10 +37,8 @@ class Candidate:
 
 
 def micro_batch_sizes(config: Config, world_size: int, most: int | None) -> list[int]:
-    """Return the sizes that divide one rank's part of the global batch.
-
-    Raises:
-        DtkError: the global batch does not divide over the ranks.
+    """Return the sizes that divide one rank's part of the global batch; DtkError if the global batch does not divide
+    over the ranks.
     """
     plan = config.batch_plan(world_size)
     sizes = plan.micro_batch_sizes()
@@ -51,10 +49,8 @@ def micro_batch_sizes(config: Config, world_size: int, most: int | None) -> list
 
 
 def buckets(config: Config, values: Sequence[str]) -> list[Candidate]:
-    """Return the sizes of DDP's gradient buckets, the present one among them.
-
-    Raises:
-        DtkError: the strategy has no buckets, or a value is not a size.
+    """Return the sizes of DDP's gradient buckets, the present one among them; DtkError if the strategy has no buckets,
+    or a value is not a size.
     """
     sizes = []
     for text in values:
@@ -70,10 +66,8 @@ def buckets(config: Config, values: Sequence[str]) -> list[Candidate]:
 
 
 def units(config: Config, values: Sequence[str]) -> list[Candidate]:
-    """Return how many blocks FSDP gathers together: 1, 2, 4 up to all of them, and 0 for the whole model as one unit.
-
-    Raises:
-        DtkError: the strategy has no units, or a value is not a number of blocks.
+    """Return how many blocks FSDP gathers together: 1, 2, 4 up to all of them, and 0 for the whole model as one unit;
+    DtkError if the strategy has no units, or a value is not a number of blocks.
     """
     for text in values:
         if not text.isdecimal() or len(text) > _MOST_DIGITS:

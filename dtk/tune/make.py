@@ -49,10 +49,8 @@ class _Job:
 
 
 def make(request: Request, say: Callable[[str], None]) -> TuneReport:
-    """Run the probes and report.
-
-    Raises:
-        DtkError: the job cannot run, has nothing to tune, or the folder to keep probes in cannot be used.
+    """Run the probes and report; DtkError if the job cannot run, has nothing to tune, or the folder to keep probes in
+    cannot be used.
     """
     began_s = time.monotonic()
     job = _checked(request)

@@ -44,10 +44,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def decide(run: Path, frozen: Path | None, launcher: str) -> "Shared":
-    """Return rank 0's decision for all ranks: the frozen configuration, the attempt, the device and the backend.
-
-    Raises:
-        DtkError: the folder cannot be read, the number of ranks differs from the submission, or the data has changed.
+    """Return rank 0's decision for all ranks: the frozen configuration, the attempt, the device and the backend;
+    DtkError if the folder cannot be read, the number of ranks differs from the submission, or the data has changed.
     """
     from diagnostics.contract.artifacts import RunPaths, read_status
     from dtk.config.resume import check_continuable, next_attempt

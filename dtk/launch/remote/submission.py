@@ -69,10 +69,8 @@ def freeze(
     about: dict[str, Any],
     plan: dict[str, Any] | None = None,
 ) -> Submission:
-    """Freeze the files that the ranks will read.
-
-    Raises:
-        DtkError: the configuration contains a secret, which the job's files would expose.
+    """Freeze the files that the ranks will read; DtkError if the configuration contains a secret, which the job's files
+    would expose.
     """
     refuse_secrets(composed.plain)
     launcher: RemoteLauncher = composed.config.launcher

@@ -37,10 +37,8 @@ def check_program(launcher: str) -> str:
 
 
 def submit_slurm(job: Submission, text: str, program: str) -> str:
-    """Write the script into the run folder, which must exist, submit it, and return the job id.
-
-    Raises:
-        DtkError: the folder cannot be written, or Slurm rejects the job.
+    """Write the script into the run folder, which must exist, submit it, and return the job id; DtkError if the folder
+    cannot be written, or Slurm rejects the job.
     """
     script, began = job.paths.root / SCRIPT, now()
     queued = Status("queued", attempt=job.attempt, started=began, updated=began, reason="submitted to Slurm")
@@ -54,10 +52,8 @@ def submit_slurm(job: Submission, text: str, program: str) -> str:
 
 
 def check_not_queued(run_id: str) -> None:
-    """Check that Slurm has no other job of this run, which would overwrite its records.
-
-    Raises:
-        DtkError: Slurm has a pending or running job of this run.
+    """Check that Slurm has no other job of this run, which would overwrite its records; DtkError if Slurm has a pending
+    or running job of this run.
     """
     program = shutil.which("squeue")
     if program is None:
@@ -89,10 +85,8 @@ def say_submitted(paths: RunPaths, number: str) -> None:
 
 
 def ask(arguments: list[str], who: str, given: str | None) -> str:
-    """Run a cluster's program with `given` as its standard input, and return its standard output.
-
-    Raises:
-        DtkError: it fails, with its error output as one line.
+    """Run a cluster's program with `given` as its standard input, and return its standard output; DtkError if it fails,
+    with its error output as one line.
     """
     # Without what belongs to a job in which this process may be itself: sbatch would take it for options.
     prefixes = ("SLURM_", "SBATCH_EXPORT")

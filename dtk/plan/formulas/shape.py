@@ -124,10 +124,8 @@ def elements(named: Named) -> int:
 
 @functools.lru_cache(maxsize=256)
 def model_shape(config: KnownConfig | CustomModelConfig, ep: int = 1) -> ModelShape:
-    """Return the parameter shapes of a model section, whose experts are sharded over `ep` ranks.
-
-    Raises:
-        DtkError: the model is custom, so no formula covers its activations.
+    """Return the parameter shapes of a model section, whose experts are sharded over `ep` ranks; DtkError if the model
+    is custom, so no formula covers its activations.
     """
     if isinstance(config, CustomModelConfig):
         why = "no formula knows what a model of your own keeps for backward"

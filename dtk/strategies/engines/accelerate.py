@@ -37,10 +37,8 @@ class AccelerateDDP(Accelerated, DDP):
     """DistributedDataParallel as `Accelerator.prepare_model` sets it up."""
 
     def wrap(self, model: nn.Module, fill: Fill) -> nn.Module:
-        """Materialise a full replica and let Accelerate wrap it.
-
-        Raises:
-            DtkError: Accelerate did not wrap it in DistributedDataParallel.
+        """Materialise a full replica and let Accelerate wrap it; DtkError if Accelerate did not wrap it in
+        DistributedDataParallel.
         """
         load("accelerate")
         from accelerate import Accelerator

@@ -80,10 +80,8 @@ class DeepSpeedConfig(StrategyConfig):
         self.settings(job, world_size)
 
     def settings(self, job: Any, world_size: int) -> tuple[dict[str, Any], list[str]]:
-        """Return DeepSpeed's configuration, and a line for each part of the user's file that dtk replaces.
-
-        Raises:
-            DtkError: the file cannot be read, has an unknown key or section, or contradicts the configuration.
+        """Return DeepSpeed's configuration, and a line for each part of the user's file that dtk replaces; DtkError if
+        the file cannot be read, has an unknown key or section, or contradicts the configuration.
         """
         dtk_settings, table = dict(self._ours(job, world_size)), table_beside(__file__)
         file = self._file()
