@@ -67,8 +67,7 @@ def _build(cls: type, value: Any, path: str, plain: dict[str, Any]) -> Any:
 
 
 def kind_of(section: str, value: Any) -> type:
-    """Return the dataclass of a section with several kinds; DtkError if the discriminating key is missing or unknown.
-    """
+    """Return the dataclass of a section of several kinds; DtkError if its discriminating key is missing or unknown."""
     tag, kinds = KINDS[section]
     if not isinstance(value, dict):
         fix = f"{tag} is one of {', '.join(kinds)}"

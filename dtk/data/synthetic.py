@@ -35,8 +35,7 @@ class SyntheticDataset(Dataset):
 
 
 def synthetic_dataset(config: SyntheticData) -> SyntheticDataset:
-    """Build the dataset after checking its sizes; DtkError if vocab_size is not set, or no sample is left for training.
-    """
+    """Build the dataset after checking its sizes; DtkError if vocab_size is not set, or none is left for training."""
     held_out_samples = held_out(config.samples, config.validation_fraction)
     if config.vocab_size < 1 or config.samples - held_out_samples < 1:
         what = f"data.samples={config.samples} and data.vocab_size={config.vocab_size} leave nothing to train on"

@@ -14,8 +14,7 @@ _END = "DTK_END_OF_FILE"
 
 
 def render(job: Submission) -> str:
-    """Render the task file; DtkError if the machines are not specified sufficiently, or could not share a run folder.
-    """
+    """Render the task file; DtkError if the machines are specified too little, or could not share a run folder."""
     launcher: SkypilotLauncher = job.launcher
     _check(launcher)
     mounts = {launcher.bucket_path: {"source": launcher.bucket, "mode": "MOUNT_CACHED"}} if launcher.bucket else None
