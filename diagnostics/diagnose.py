@@ -90,8 +90,8 @@ def conclude(
     """Return the report on the detectors' findings."""
     every = list(findings)
     decided_causes = {finding.cause for finding in every}
-    if homeless := decided_causes - set(all_leaves(trees)):
-        trees = [*trees, own_tree(homeless)]
+    if unlisted := decided_causes - set(all_leaves(trees)):
+        trees = [*trees, own_tree(unlisted)]
     table = all_leaves(trees)
     silent = table.keys() - decided_causes
     every += [Finding(cause=cause, status="undecided", facts=Stated("No detector decided it.")) for cause in silent]
@@ -245,4 +245,4 @@ def _trees(files: Sequence[Path], registry: Registry) -> list[Tree]:
                 raise DiagnosticsError(what, "choose another")
         taken |= {gate.id: tree.file for gate in gates(tree.top)}
         trees.append(tree)
-    return [*trees, own_tree(homeless)] if (homeless := registry.ids - set(all_leaves(trees))) else trees
+    return [*trees, own_tree(unlisted)] if (unlisted := registry.ids - set(all_leaves(trees))) else trees

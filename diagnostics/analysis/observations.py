@@ -33,7 +33,7 @@ class Observation(Struct, frozen=True):
     """Number of process groups that it has created; None = not known."""
 
     @property
-    def gone(self) -> bool:
+    def exited(self) -> bool:
         """Whether its process has exited."""
         return self.last.state in ("", "Z", "X")
 

@@ -121,14 +121,16 @@ class Pairs(Struct, frozen=True):
         Stages meet in a collective at the end of a step. In one of a single stage, such as a tensor-parallel one, the
         peer may be held up before its message. The collective has raised where its other ranks were ended first.
         """
-        run, gone = self.evidence.run, self.records[a][-1]
+        run, last = self.evidence.run, self.records[a][-1]
         beat = run.heartbeats.get(b) if run is not None else None
         if len(sent) >= len(expected):
             return
         waits = beat is not None and str(beat.region).startswith(_MESSAGES) and beat.step == expected[0].step
-        meets = not gone.is_p2p and gone.state in ("started", "raised") and len({*gone.group.ranks} & {*stages}) > 1
-        if meets and (waits or any(call.state == "started" for call in expected)):
-            yield Misfit(a, b, len(sent), len(expected), (sent[-1] if sent else gone, expected[-1]))
+        in_collective = (
+            not last.is_p2p and last.state in ("started", "raised") and len({*last.group.ranks} & {*stages}) > 1
+        )
+        if in_collective and (waits or any(call.state == "started" for call in expected)):
+            yield Misfit(a, b, len(sent), len(expected), (sent[-1] if sent else last, expected[-1]))
 
     def _changed(self, rank: int, step: int | None, sizes: bool) -> bool:
         """Return whether a rank's messages in a step differ in size, or in number, from those in the previous step."""

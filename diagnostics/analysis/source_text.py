@@ -48,13 +48,13 @@ def place(file: str, inside: Iterable[int], line: int, before_s: float | None) -
     return "inside"
 
 
-def exclusive(file: str, one: int, other: int, before_s: float | None) -> bool:
+def exclusive(file: str, first: int, second: int, before_s: float | None) -> bool:
     """Whether the lines are in two branches of one `if` or `match`, so that a rank reaches only one of them."""
     tree = _tree(file, before_s)
     for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, ast.If | ast.Match) and _spans(node, one) and _spans(node, other):
-            sides = [{line for line in (one, other) if _holds(block, line)} for _, block in _blocks(node)]
-            if {one} in sides and {other} in sides and one != other:
+        if isinstance(node, ast.If | ast.Match) and _spans(node, first) and _spans(node, second):
+            sides = [{line for line in (first, second) if _holds(block, line)} for _, block in _blocks(node)]
+            if {first} in sides and {second} in sides and first != second:
                 return True
     return False
 
@@ -74,26 +74,26 @@ def callers(function: str, around: Frame, before_s: float | None) -> list[Frame]
     ]
 
 
-def condition(frame: Frame, before_s: float | None, beside: int = 0) -> Condition:
-    """Return the condition that decides whether a line is run and not the line `beside`.
+def condition(frame: Frame, before_s: float | None, peer_line: int = 0) -> Condition:
+    """Return the condition that decides whether a line is run and not the line `peer_line`.
 
     It is a branch around the line, or an `if` before it that skips it. One that selects a single rank counts anywhere
     in the function, any other one only within the innermost loop.
     """
     tree, answers = _tree(frame.file, before_s), set[Condition]()
     block: list[Any] = tree.body if tree is not None else []
-    while at := [number for number, one in enumerate(block) if _spans(one, frame.line)]:
+    while at := [number for number, statement in enumerate(block) if _spans(statement, frame.line)]:
         node, tests = block[at[0]], list[tuple[str, Condition]]()
-        if not _holds(block[at[0] :], beside):
-            skips = (one for one in block[: at[0]] if isinstance(one, ast.If))
-            skips = (one for one in skips if isinstance(one.body[-1], ast.Continue | ast.Return))
-            tests += [(f"not ({ast.unparse(one.test)})", "unless") for one in skips]
-        test, block = next((one for one in _blocks(node) if _holds(one[1], frame.line)), ("", []))
-        if test and not _spans(node, beside):
+        if not _holds(block[at[0] :], peer_line):
+            skips = (statement for statement in block[: at[0]] if isinstance(statement, ast.If))
+            skips = (statement for statement in skips if isinstance(statement.body[-1], ast.Continue | ast.Return))
+            tests += [(f"not ({ast.unparse(statement.test)})", "unless") for statement in skips]
+        test, block = next((statement for statement in _blocks(node) if _holds(statement[1], frame.line)), ("", []))
+        if test and not _spans(node, peer_line):
             tests.append((test, "some"))
         answers |= {_of_one_rank(test) or otherwise for test, otherwise in tests}
         answers -= answers if isinstance(node, _FUNCTIONS) else _PER_ROUND if isinstance(node, _LOOPS) else set()
-    return next((one for one in _MOST_TELLING if one in answers), "none")
+    return next((statement for statement in _MOST_TELLING if statement in answers), "none")
 
 
 def loop_variables(file: str, lines: Iterable[int], before_s: float | None) -> tuple[list[str], bool]:

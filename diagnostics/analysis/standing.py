@@ -327,7 +327,7 @@ def _observed(
 ) -> tuple[list[Waiting], tuple[tuple[tuple[int, ...], str], ...]]:
     """Return the calls in which observations, single stacks or exceptions show ranks, and what the other ranks do."""
     dumps = {one.rank: one for one in evidence.stacks if one.rank is not None}
-    observed = {rank: seen for rank, seen in observations(evidence).items() if not seen.gone}
+    observed = {rank: seen for rank, seen in observations(evidence).items() if not seen.exited}
     inside, standings = places(observed, dumps)
     blocked_s = {rank: observed[rank].blocked_s for rank in inside if observed[rank].blocked_s >= STALL_S}
     sites = {rank: (inside[rank].op, inside[rank].site) for rank in blocked_s}

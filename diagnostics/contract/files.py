@@ -150,11 +150,11 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a new empty file next to `path`, which replaces `path` on success and is removed after an exception;
     OSError if the folder is missing, full or read-only.
     """
-    aside = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
-    os.close(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
+    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     try:
-        yield aside
-        aside.replace(path)
+        yield temporary
+        temporary.replace(path)
     except BaseException:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise

@@ -21,8 +21,8 @@ def nearest(word: str, candidates: Iterable[str], limit: int = 3, close: float =
         pair = (leaf, key) if section in ("", owner) else (word, name)
         scores[name] = SequenceMatcher(None, *pair).ratio()
     best = max(scores.values(), default=0.0)
-    near = [name for name, score in scores.items() if score >= max(close, best - _TIE)]
-    return sorted(near, key=lambda name: (-scores[name], name))[:limit]
+    close_names = [name for name, score in scores.items() if score >= max(close, best - _TIE)]
+    return sorted(close_names, key=lambda name: (-scores[name], name))[:limit]
 
 
 def did_you_mean(word: str, candidates: Iterable[str], prefix: str = "") -> str:

@@ -59,12 +59,12 @@ class Moments:
 
     def __init__(self, handles: Sequence[Any]) -> None:
         stride = max(1, len(handles) // SAMPLE)
-        self.known: list[tuple[Any, _Calls]] = []
+        self.dumps: list[tuple[Any, _Calls]] = []
         self.standing: list[_Standing] = []
         for handle in handles[::stride]:
             dumps = _dumps(handle)
             if calls := _calls(dumps):
-                self.known.append((handle, calls))
+                self.dumps.append((handle, calls))
             self.standing += [_Standing(handle, dump.last_s(), dump.counters, dump.members) for dump in dumps]
 
     def overtaken(self) -> str:
@@ -105,19 +105,19 @@ class Moments:
 
     def _parts(self, gap_s: float) -> list[list[tuple[Any, _Calls]]]:
         """Return the dumps, split where one issued the first common collective much later than the previous one."""
-        if len(self.known) < 2:
+        if len(self.dumps) < 2:
             return []
-        common = set.intersection(*(set(calls) for _, calls in self.known))
+        common = set.intersection(*(set(calls) for _, calls in self.dumps))
         if not common:
             return []
         key = min(common, key=lambda item: (item[1], item[0]))
-        timed = sorted((calls[key].at_s, n) for n, (_, calls) in enumerate(self.known) if calls[key].at_s)
+        timed = sorted((calls[key].at_s, n) for n, (_, calls) in enumerate(self.dumps) if calls[key].at_s)
         parts: list[list[tuple[Any, _Calls]]] = []
         last: float | None = None
         for began, n in timed:
-            if last is None or (began - last > gap_s and not _in_step(parts[-1][-1][1], self.known[n][1])):
+            if last is None or (began - last > gap_s and not _in_step(parts[-1][-1][1], self.dumps[n][1])):
                 parts.append([])
-            parts[-1].append(self.known[n])
+            parts[-1].append(self.dumps[n])
             last = began
         return parts
 

@@ -309,9 +309,9 @@ def of_fact(fact: LogFact, rank: int) -> Ending | None:
     return of_line(fact, rank, "oom", said=shortened(fact.text, _LINE), time_s=fact.time_s, detail=detail)
 
 
-def of_line(fact: LogFact, rank: int, kind: Kind, **known: Any) -> Ending:
-    """Convert a log line to an ending, with further fields in `known`."""
-    more = {"type": "", "quoted": shortened(fact.text, _LINE)} | known
+def of_line(fact: LogFact, rank: int, kind: Kind, **fields: Any) -> Ending:
+    """Convert a log line to an ending, with further fields in `fields`."""
+    more = {"type": "", "quoted": shortened(fact.text, _LINE)} | fields
     return Ending(rank=rank, file=fact.file, line=fact.line, kind=kind, **more)
 
 

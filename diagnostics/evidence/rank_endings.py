@@ -139,15 +139,15 @@ def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list
         endings = endings | {rank: ends.of_error(usage, rank) for rank in bare_codes}
     if any(ending.by_itself for ending in endings.values()):
         return endings
-    homeless = [error for error in evidence.errors if error.rank is None and ends.ends_a_rank(error)]
-    raised = [error for error in homeless if error.type]
+    unassigned = [error for error in evidence.errors if error.rank is None and ends.ends_a_rank(error)]
+    raised = [error for error in unassigned if error.type]
     failed = [rank for rank, end in endings.items() if end.kind == "failed"]
     # A single exception and a single exit code of 1, with which Python ends, belong to one process.
     candidates = candidates if len(candidates) == 1 or len(raised) > 1 or len(failed) > 1 else failed
     rank = candidates[0] if len(candidates) == 1 else UNNAMED
     # An exception says more than the exit code that follows from it, and the kernel more than a launcher's SIGKILL.
-    bare = [] if memory_kills(evidence) else homeless
-    unnamed = [_of_error(evidence, error, rank) for error in raised or bare]
+    exit_codes = [] if memory_kills(evidence) else unassigned
+    unnamed = [_of_error(evidence, error, rank) for error in raised or exit_codes]
     own = [ending for ending in unnamed if ending.by_itself]
     if not own:
         died = [fact for fact in evidence.facts if fact.kind == "worker_died"]  # Reported by Ray.

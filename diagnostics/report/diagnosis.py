@@ -106,7 +106,7 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
     """Return what was ruled out, what is undecided, and the problems of the evidence."""
     rows = [*standing.rows(report)]
     rows += [doc.Field("plan", text) for text in plan_lines(report.measures, everything=not brief)]
-    near, _ = overview.undecided(report)
+    related, _ = overview.undecided(report)
     if report.root_causes and not brief:
         rows.append(doc.Field("rest", _counts(report), "soft"))
     suspicions = [decided.finding for decided in report.findings if overview.is_suspicion(decided.finding)]
@@ -130,7 +130,7 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
             rows.append(doc.Field("needed", own, "soft"))
         # What other causes lack does not make a confirmed one surer, unless it is a hang: the calls of all ranks.
         asks = not (brief and (own or (report.root_causes and report.outcome != "hung")))
-        for what, causes in overview.missing(near)[: 1 if brief else None] if asks else ():
+        for what, causes in overview.missing(related)[: 1 if brief else None] if asks else ():
             named = f" (for {', '.join(causes[:3])}{' ...' if len(causes) > 3 else ''})"
             rows.append(doc.Field("needed", f"{what}{'' if brief and report.root_causes else named}", "soft"))
     problems = [
@@ -148,9 +148,9 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
 
 
 def _counts(report: Report) -> str:
-    near, others = map(len, overview.undecided(report))
-    kinds = [f"{near} of this kind"] * bool(near) + [f"{others} of other kinds"] * bool(others)
-    left = " and ".join(kinds) if report.root_causes else str(near + others)
+    related, others = map(len, overview.undecided(report))
+    kinds = [f"{related} of this kind"] * bool(related) + [f"{others} of other kinds"] * bool(others)
+    left = " and ".join(kinds) if report.root_causes else str(related + others)
     ruled_out = f"{overview.count(report)['ruled_out']} causes ruled out"
     return f"{ruled_out}; {left} could not be decided" if kinds else ruled_out
 
@@ -168,7 +168,7 @@ def _about(report: Report) -> tuple[doc.Block, ...]:
 
 
 def _sections(report: Report, files: str) -> tuple[doc.Block, ...]:
-    kinds, (near, others) = overview.families(report), overview.undecided(report)
+    kinds, (related, others) = overview.families(report), overview.undecided(report)
     drawn = {kind: drawing(report) for kind, drawing in _DRAWN.items()}
     followed = tuple(
         f"{report.title(entry.finding.cause)} ({ranks_text(entry.finding.ranks) or 'no rank'}), "
@@ -176,7 +176,7 @@ def _sections(report: Report, files: str) -> tuple[doc.Block, ...]:
         for entry in report.findings
         if entry.explained_by
     )
-    open_ones = [*overview.missing(near), *overview.missing(others)]
+    open_ones = [*overview.missing(related), *overview.missing(others)]
     lacks = tuple(f"{what} (for {', '.join(ids)})" for what, ids in open_ones)
     record = doc.Section("Undecided, and what would record what is missing", (doc.Items(lacks),)) if lacks else None
     causes = [_cause(report, root, number, files) for number, root in enumerate(report.root_causes)]
@@ -248,8 +248,8 @@ def _tree(report: Report) -> doc.Section:
 
 def _node(branch: Branch) -> doc.Node:
     """Return a node of the drawn tree; what is ruled out or lacks the same evidence as a whole is folded."""
-    alike = branch.reason.rstrip(".").casefold() == branch.measured.rstrip(".").casefold()
-    notes = [note for note in (branch.measured, "" if alike else branch.reason) if note]
+    is_same = branch.reason.rstrip(".").casefold() == branch.measured.rstrip(".").casefold()
+    notes = [note for note in (branch.measured, "" if is_same else branch.reason) if note]
     status = branch.status.replace("_", " ")
     same, causes = _same_reason(branch)
     brief: list[str | doc.Span] = []
@@ -283,15 +283,15 @@ def _same_reason(branch: Branch) -> tuple[str, int]:
         for child in open_branches.pop().children:
             (open_branches if child.gate else causes).append(child)
     reasons = {cause.reason for cause in causes}
-    alike = len(causes) > 1 and len(reasons) == 1 and all(cause.status == "undecided" for cause in causes)
-    return (reasons.pop() if alike else ""), len(causes)
+    is_same = len(causes) > 1 and len(reasons) == 1 and all(cause.status == "undecided" for cause in causes)
+    return (reasons.pop() if is_same else ""), len(causes)
 
 
 def _every_cause(report: Report) -> doc.Section:
-    near, others = overview.undecided(report)
+    related, others = overview.undecided(report)
     confirmed = [entry for entry in report.findings if entry.finding.status == "confirmed"]
     pruned = [entry for entry in report.findings if entry.finding.status == "ruled_out"]
-    first, *folded = (_causes(report, causes) for causes in ((*confirmed, *near), pruned, others))
+    first, *folded = (_causes(report, causes) for causes in ((*confirmed, *related), pruned, others))
     titles = (f"{len(pruned)} causes that are ruled out", overview.others_text(others))
     return doc.Section(
         "Every cause, and why",

@@ -53,14 +53,14 @@ def timeline(report: Report) -> doc.Only | None:
         counts = Counter(filter(None, (_compared(calls.get(at), at == position) for calls in cells.values())))
         (best, count), *_ = counts.most_common(1) or [((), 0)]
         majority[at] = best if 2 * count > counts.total() else ()
-    alike: dict[tuple[doc.Cell, ...], list[int]] = {}
+    by_row: dict[tuple[doc.Cell, ...], list[int]] = {}
     for rank, calls in cells.items():
         row = (
             doc.Cell(" *" if rank in culprits else ""),
             *(_call(calls.get(at), majority[at], at == position) for at in positions),
         )
-        alike.setdefault(row, []).append(rank)
-    rows = [(doc.Cell(f"{numbers_text(ranks)}{marked.text}"), *calls) for (marked, *calls), ranks in alike.items()]
+        by_row.setdefault(row, []).append(rank)
+    rows = [(doc.Cell(f"{numbers_text(ranks)}{marked.text}"), *calls) for (marked, *calls), ranks in by_row.items()]
     focus = positions.index(position) + 1 if position in positions else None
     header = ("ranks", *map(str, positions))
     legend = (
@@ -75,23 +75,23 @@ def timeline(report: Report) -> doc.Only | None:
     return doc.on_page(doc.Section(title, blocks))
 
 
-def _compared(call: Call | None, here: bool) -> tuple[str, ...]:
+def _compared(call: Call | None, at_divergence: bool) -> tuple[str, ...]:
     """Return what ranks are compared by; at the divergence with the line, as calls of two lines may be equal."""
     if call is None or not call.op:
         return ()
-    return (call.op, call.signature, call.where) if here else (call.op, call.signature)
+    return (call.op, call.signature, call.where) if at_divergence else (call.op, call.signature)
 
 
-def _call(call: Call | None, majority: tuple[str, ...], here: bool) -> doc.Cell:
-    compared = _compared(call, here)
+def _call(call: Call | None, majority: tuple[str, ...], at_divergence: bool) -> doc.Cell:
+    compared = _compared(call, at_divergence)
     if call is None or not compared:
         return doc.Cell("-", "soft", hint="not issued, or not recorded")
     differs = compared != majority
     tone = "bad" if differs else "good" if call.state in _DONE else "" if call.state == "issued" else "warn"
     hint = "; ".join(part for part in (call.op, call.signature, call.state, call.where) if part)
     place = call.where.partition(" in ")[0].replace("\\", "/").rpartition("/")[2]
-    text = f"{call.op} {call.signature}".strip() if differs or here else call.op
-    return doc.Cell(text, tone, (place,) if here else (), hint)  # type: ignore[arg-type]
+    text = f"{call.op} {call.signature}".strip() if differs or at_divergence else call.op
+    return doc.Cell(text, tone, (place,) if at_divergence else (), hint)  # type: ignore[arg-type]
 
 
 def overlap(report: Report) -> doc.Section | None:

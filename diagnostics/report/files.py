@@ -26,8 +26,10 @@ def write_beside_run(report: Report, run_folder: Path) -> tuple[str, str]:
         folder.mkdir(exist_ok=True)
         with _held(folder) as place:
             for ending, text in forms.items():
-                with replacing(place / f"report.{ending}") as aside:  # Also replaces a pipe that somebody put there.
-                    aside.write_text(text, encoding="utf-8", errors="replace")
+                with replacing(
+                    place / f"report.{ending}"
+                ) as temporary:  # Also replaces a pipe that somebody put there.
+                    temporary.write_text(text, encoding="utf-8", errors="replace")
     except OSError as error:
         return "", f"the report was not written into the run folder: {folder}: {error.strerror or error}"
     return str(folder / "report.html"), ""
@@ -56,5 +58,5 @@ def replace(path: Path, text: str) -> None:
     if path.exists() and not path.is_file() and not path.is_dir():
         path.write_text(text, encoding="utf-8", errors="replace")
         return
-    with replacing(path) as aside:
-        aside.write_text(text, encoding="utf-8", errors="replace")
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", errors="replace")

@@ -77,10 +77,10 @@ def _attempts(evidence: Evidence) -> Iterator[str]:
         yield f"Attempt {attempt.attempt} failed and the job was restarted{why}{silent if attempt.silent else ''}"
 
 
-def _without_rank(evidence: Evidence, shown: set[str], told: str) -> Iterator[str]:
+def _without_rank(evidence: Evidence, shown: set[str], quoted: str) -> Iterator[str]:
     """Yield exceptions without a rank, unless they are quoted as evidence of a cause."""
-    homeless = [error for error in evidence.errors if error.rank is None and error.type and _at(error) not in shown]
-    for error in [error for error in homeless if (error.message or error.type)[:_QUOTED] not in told][:_SHOWN]:
+    unassigned = [error for error in evidence.errors if error.rank is None and error.type and _at(error) not in shown]
+    for error in [error for error in unassigned if (error.message or error.type)[:_QUOTED] not in quoted][:_SHOWN]:
         at = f" ({error.frames[0].file}:{error.frames[0].line})" if error.frames else ""
         text = shortened(" ".join(f"{error.type}: {error.message}".split()), 200)
         yield f"{error.file}:{error.line} is an exception of an unidentified rank: {text}{at}"

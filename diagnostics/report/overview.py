@@ -83,12 +83,12 @@ def families(report: Report) -> frozenset[str]:
 def undecided(report: Report) -> tuple[list[Decided], list[Decided]]:
     """Return the undecided causes: those of the families that the report is about, and all others."""
     kinds = families(report)
-    near: list[Decided] = []
+    related: list[Decided] = []
     others: list[Decided] = []
     for decided in report.findings:
         if decided.finding.status == "undecided":
-            (near if family(decided.finding.cause) in kinds else others).append(decided)
-    return near, others
+            (related if family(decided.finding.cause) in kinds else others).append(decided)
+    return related, others
 
 
 def others_text(others: Sequence[Decided]) -> str:

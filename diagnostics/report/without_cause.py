@@ -172,12 +172,12 @@ def run_text(run: RunEvidence) -> str:
 def processes_text(evidence: Evidence) -> str:
     """Return whether the ranks of a running job made progress while observed; empty if they were not observed."""
     observed = observations(evidence)
-    ended = [rank for rank, seen in observed.items() if seen.gone]
-    moved = [rank for rank, seen in observed.items() if not (seen.gone or seen.stopped or seen.blocked_s)]
-    gone = f"{ranks_spoken(ended)} no longer {verb(ended, 'has', 'have')} a process; " if ended else ""
-    met = any(seen.groups != 0 for seen in observed.values())
-    start = "" if met else "no rank has made a process group yet; "
-    return f"{gone}{start}{ranks_spoken(moved)} made progress between the observations" if observed else ""
+    ended = [rank for rank, seen in observed.items() if seen.exited]
+    moved = [rank for rank, seen in observed.items() if not (seen.exited or seen.stopped or seen.blocked_s)]
+    exited = f"{ranks_spoken(ended)} no longer {verb(ended, 'has', 'have')} a process; " if ended else ""
+    have_group = any(seen.groups != 0 for seen in observed.values())
+    start = "" if have_group else "no rank has made a process group yet; "
+    return f"{exited}{start}{ranks_spoken(moved)} made progress between the observations" if observed else ""
 
 
 def printed_text(printed: PrintedSteps) -> str:

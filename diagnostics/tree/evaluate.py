@@ -91,12 +91,12 @@ def _branch(node: Node, table: Mapping[str, list[Finding]]) -> Branch:
 
 def _gate(name: str, title: str, gate: GateKind, children: tuple[Branch, ...]) -> Branch:
     status = combine(gate, [child.status for child in children])
-    alike = [child.title for child in children if child.status == status]
+    titles = [child.title for child in children if child.status == status]
     branches = f"{len(children)} {'branch' if len(children) == 1 else 'branches'}"
     if status == "ruled_out":
-        reason = f"ruled out: {alike[0]}" if gate == "and" else f"{branches} below ruled out"
+        reason = f"ruled out: {titles[0]}" if gate == "and" else f"{branches} below ruled out"
         return Branch(name, title, gate, status, "", reason, "", children)
-    return Branch(name, title, gate, status, f"{len(alike)} of {branches} {status}", "", "", children)
+    return Branch(name, title, gate, status, f"{len(titles)} of {branches} {status}", "", "", children)
 
 
 def own_tree(causes: Iterable[str]) -> Tree:

@@ -19,16 +19,16 @@ SUPPORT: dict[Support, float] = _WEIGHTS["support"]
 """Weights of the terms that support a kind. `branch_calls`, `gloo` and the fault library (tests/faults) are right with
 them. Their order matters; their values only set the confidence that is reported: 1.7 gives 0.85, 3.5 gives 0.97."""
 Position = Literal[
-    "any call", "source behind", "source leaves", "source within", "between the loop's lines", "next line",
+    "any call", "source after", "source leaves", "source within", "between the loop's lines", "next line",
     "other caller", "through the loop's functions", "barrier", "peers came later", "source one rank",
 ]  # fmt: skip
 POSITION: dict[Position, float] = _WEIGHTS["position"]
 """Weights of the terms that say whether a call is after the loop (> 0) or within it (< 0). The distance in lines is no
 evidence from the second line on (measured: between +0.6 and -0.5), nor is the name of a function."""
-CERTAIN_BEHIND: frozenset[Support | Position] = frozenset({"source behind", "source leaves", "next line"})
+CERTAIN_AFTER: frozenset[Support | Position] = frozenset({"source after", "source leaves", "next line"})
 """Terms that place a call after the loop, whichever rank makes it."""
 SHOWS_WHO: frozenset[Support | Position] = frozenset(
-    {"source behind", "source leaves", "peers in backward", "round already begun", "backward begun", "source one rank"}
+    {"source after", "source leaves", "peers in backward", "round already begun", "backward begun", "source one rank"}
 )
 """Terms that show which side deviates, regardless of how many ranks are on each side."""
 OCCASIONAL: frozenset[Support | Position] = frozenset({"source within", "any call"})

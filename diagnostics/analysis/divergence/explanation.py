@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.divergence import loop_exit, sequences
 from diagnostics.analysis.divergence.evidence_terms import (
-    CERTAIN_BEHIND,
+    CERTAIN_AFTER,
     OCCASIONAL,
     SHOWS_WHO,
     Support,
@@ -80,7 +80,7 @@ Kind = Literal[
 ]  # fmt: skip
 Deviation = Literal["change", "substitute", "swap", "drop", "insert"]
 """What the minority did: `change` means other arguments of the same call; for the others see `sequences.EditKind`."""
-Place = Literal["within", "round", "behind", "backward", "ended"]
+Place = Literal["within", "round", "after", "backward", "ended"]
 """Where: within the loop or in straight code; a whole round of the loop; in a call after the loop; in the backward
 pass, whose reductions autograd issues; `ended`: the minority ended normally afterwards."""
 KINDS: dict[tuple[Deviation, Place], Kind] = {
@@ -91,8 +91,8 @@ KINDS: dict[tuple[Deviation, Place], Kind] = {
     ("insert", "within"): "added",
     ("drop", "round"): "fewer_iterations",
     ("insert", "round"): "more_iterations",
-    ("insert", "behind"): "fewer_iterations",
-    ("drop", "behind"): "more_iterations",
+    ("insert", "after"): "fewer_iterations",
+    ("drop", "after"): "more_iterations",
     ("drop", "backward"): "gradients_not_ready",
     ("change", "ended"): "fewer_iterations",
     ("substitute", "ended"): "fewer_iterations",
@@ -178,9 +178,9 @@ def or_main_rank_only(explanation: Explanation) -> Explanation:
     ends in a barrier: neither the caller nor the operation distinguishes the two. The source does, and so does a call
     in the line directly after the loop's.
     """
-    if explanation.place != "behind" or explanation.deviation != "insert":
+    if explanation.place != "after" or explanation.deviation != "insert":
         return explanation
-    is_told = any(term.name in CERTAIN_BEHIND for term in explanation.terms)
+    is_told = any(term.name in CERTAIN_AFTER for term in explanation.terms)
     return explanation if is_told else replace(explanation, alternatives=("added",))
 
 
@@ -210,9 +210,9 @@ def program_order(first: tuple[Frame, ...], second: tuple[Frame, ...]) -> int:
 
     Return 0 if they part in different functions or not at all.
     """
-    if (apart := parting(first, second)) is None:
+    if (frames := parting(first, second)) is None:
         return 0
-    return -1 if apart[0].line < apart[1].line else 1
+    return -1 if frames[0].line < frames[1].line else 1
 
 
 def _edit(majority: list[Call], minority: list[Call]) -> sequences.Edit | None:
@@ -249,9 +249,9 @@ def _other_turn(majority: list[Call], minority: list[Call], before: list[Call]) 
     return _aligned(majority, minority, before) or _predicted(majority[0], minority[0], before)
 
 
-def _whole_rounds(run: tuple[Call, ...], before: list[Call], behind: Call, peer_call: Call) -> bool:
-    """Whether `run` is whole rounds of the loop in `before`; `behind`, `peer_call`: both sides' calls after it."""
-    if behind.step is not None and behind.step == peer_call.step:
+def _whole_rounds(run: tuple[Call, ...], before: list[Call], after: Call, peer_call: Call) -> bool:
+    """Whether `run` is whole rounds of the loop in `before`; `after`, `peer_call`: both sides' calls after it."""
+    if after.step is not None and after.step == peer_call.step:
         return False
     tokens = [on_path(call) for call in run]
     repeats = common_prefixes(tokens)
@@ -340,18 +340,18 @@ def left_loop(deviating: Call, ahead: Call, body: list[Call], *, majority_goes_o
     if loop_exit.source_says(ahead, body) == "outside":
         return None  # The same function, called after the loop: both sides have left it.
     standing = loop_exit.standing(deviating, body)
-    behind = standing.place == "behind"
-    if not behind:
+    is_after = standing.place == "after"
+    if not is_after:
         if standing.terms[0].name == "source within" and loop_exit.source_branches(ahead, deviating):
             return Explanation("substitute", "within", (expected, got), (support("source branches"),))
         if replaces(ahead, deviating):
             return None
     deviation: Deviation = "insert" if majority_goes_on else "drop"
     # A side that is outside of the loop while the others are in backward has left it, however many ranks it has.
-    left_backward = behind and in_backward(ahead) and not in_backward(deviating)
+    left_backward = is_after and in_backward(ahead) and not in_backward(deviating)
     terms = (*standing.terms, support("peers in backward")) if left_backward else standing.terms
-    shown = (expected, got) if behind else (deviating,)
-    others = () if standing.clear else (KINDS[deviation, "within" if behind else "behind"],)
+    shown = (expected, got) if is_after else (deviating,)
+    others = () if standing.clear else (KINDS[deviation, "within" if is_after else "after"],)
     return Explanation(deviation, standing.place, shown, terms, alternatives=others)
 
 
@@ -391,11 +391,11 @@ def _by_text_alone(expected: Call, got: Call) -> Explanation | None:
         term = loop_exit.by_text(call, [loop_call])
         if term is None:
             continue
-        behind, before = term.weight > 0, program_order(call.stack, loop_call.stack) < 0
-        if behind and before and loop_exit.by_text(loop_call, [call]) is not None:
+        is_after, before = term.weight > 0, program_order(call.stack, loop_call.stack) < 0
+        if is_after and before and loop_exit.by_text(loop_call, [call]) is not None:
             return None  # One loop contains both: the call may be the first of the next round.
-        if behind and not before:
-            return Explanation("drop" if drop else "insert", "behind", (expected, got), (term,))
+        if is_after and not before:
+            return Explanation("drop" if drop else "insert", "after", (expected, got), (term,))
         # Of two calls in one loop, the one in a branch is not made in every round.
         expected_branch, got_branch = loop_exit.in_branch(expected, got), loop_exit.in_branch(got, expected)
         terms = (term, position("any call")) if expected_branch != got_branch else (term,)

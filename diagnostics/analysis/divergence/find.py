@@ -167,11 +167,11 @@ def at_parting(divergence: Divergence) -> Divergence:
     if len(shared) == min(map(len, stacks)):
         return divergence
 
-    def apart(call: Call) -> Call:
+    def trimmed(call: Call) -> Call:
         return replace(call, stack=call.stack[len(shared) :]) if call.stack[: len(shared)] == shared else call
 
-    explanation = replace(divergence.explanation, calls=tuple(map(apart, divergence.explanation.calls)))
-    calls = {"majority": apart(divergence.majority), "minority": apart(divergence.minority)}
+    explanation = replace(divergence.explanation, calls=tuple(map(trimmed, divergence.explanation.calls)))
+    calls = {"majority": trimmed(divergence.majority), "minority": trimmed(divergence.minority)}
     return replace(divergence, explanation=explanation, **calls)
 
 
@@ -200,17 +200,17 @@ def find(
 
     votes.sort(key=last_seen_s)
     divergences = [case for vote in votes[:MAX_GROUPS] if (case := between(vote, calls_of, ended, steps))]
-    left = sorted(divergences, key=lambda case: (case.time_s, case.key, case.vote.position))
+    remaining = sorted(divergences, key=lambda case: (case.time_s, case.key, case.vote.position))
     independent = []
-    while left:
-        first = left[0]
+    while remaining:
+        first = remaining[0]
         touched = set(survey.members(first.key)) | set(first.vote.present)
-        near = [case for case in left if case.time_s - first.time_s <= SAME_MOMENT_S]
-        same = [case for case in near if touched & set(case.vote.present)]
-        best = _in_ring_positions(max(same, key=lambda case: (case.explanation.confidence, not case.tie)), same)
+        simultaneous = [case for case in remaining if case.time_s - first.time_s <= SAME_MOMENT_S]
+        related = [case for case in simultaneous if touched & set(case.vote.present)]
+        best = _in_ring_positions(max(related, key=lambda case: (case.explanation.confidence, not case.tie)), related)
         touched |= reaching(touched) | set(best.vote.present)
         independent.append(best)
-        left = [case for case in left[1:] if not touched & set(case.vote.present)]
+        remaining = [case for case in remaining[1:] if not touched & set(case.vote.present)]
     return independent
 
 

@@ -14,7 +14,7 @@ from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import Frame
 
 _TERM_OF: dict[source_text.Place, Position] = {
-    "outside": "source behind", "leaves": "source leaves", "inside": "source within",
+    "outside": "source after", "leaves": "source leaves", "inside": "source within",
 }  # fmt: skip
 """Position of a call relative to the loop in the source -> its term."""
 
@@ -22,8 +22,8 @@ _TERM_OF: dict[source_text.Place, Position] = {
 class Standing(Struct, frozen=True):
     """Where a call is relative to the loop."""
 
-    place: Literal["behind", "within"]
-    """The more probable place; `behind` means after the loop."""
+    place: Literal["after", "within"]
+    """The more probable place."""
     weight: float
     """Log odds of `place`; never negative."""
     terms: tuple[Term, ...]
@@ -36,14 +36,14 @@ def standing(call: Call, body: Sequence[Call]) -> Standing:
     text = by_text(call, body)
     # Lines and callers only serve to guess the structure of the source, so they add nothing if it is known.
     terms = [text, position("any call")] if text is not None else [position("any call"), *_by_frames(call, body)]
-    if (text is None or text.name == "source behind") and for_one_rank(call, body[0], again=True):
+    if (text is None or text.name == "source after") and for_one_rank(call, body[0], again=True):
         terms = [position("source one rank")]
     if call.wire.op == "barrier" and all(other.wire.op != "barrier" for other in body):
         terms.append(position("barrier"))
     weight = sum(term.weight for term in terms)
     alone = len(call.stack) == 1 and not call.region and all(len(other.stack) == 1 for other in body)
     clear = weight <= -UNCLEAR or weight >= (UNCLEAR_WITHOUT_CALLERS if alone else UNCLEAR)
-    return Standing("behind" if weight > 0 else "within", abs(weight), tuple(terms), clear)
+    return Standing("after" if weight > 0 else "within", abs(weight), tuple(terms), clear)
 
 
 def source_says(call: Call, body: Sequence[Call]) -> source_text.Place:
@@ -77,16 +77,18 @@ def source_says(call: Call, body: Sequence[Call]) -> source_text.Place:
 
 def source_branches(first: Call, second: Call) -> bool:
     """Whether the source has the two lines in an `if` and its `else`."""
-    apart = parting(first.stack, second.stack)
-    return apart is not None and source_text.exclusive(apart[0].file, apart[0].line, apart[1].line, second.created_s)
+    frames = parting(first.stack, second.stack)
+    return frames is not None and source_text.exclusive(
+        frames[0].file, frames[0].line, frames[1].line, second.created_s
+    )
 
 
 def straight(first: Call, second: Call) -> bool:
     """Whether the source has no loop around both lines in the function in which the two paths part."""
-    if (apart := parting(first.stack, second.stack)) is None:
+    if (frames := parting(first.stack, second.stack)) is None:
         return False
-    lines = [frame.line for frame in apart]
-    return source_text.place(apart[0].file, lines, lines[0], second.created_s) == "no loop"
+    lines = [frame.line for frame in frames]
+    return source_text.place(frames[0].file, lines, lines[0], second.created_s) == "no loop"
 
 
 def in_branch(call: Call, other: Call) -> bool:
@@ -98,8 +100,8 @@ def in_branch(call: Call, other: Call) -> bool:
 def may_be_skipped(call: Call, other: Call) -> bool:
     """Whether such a condition makes a rank skip the call, so that this rank rather than the others may be at fault."""
     ways, level, line = _ways(call, other)
-    found = {source_text.condition(at, call.created_s, line) for way in ways for at in way[level:]}
-    return bool(found & {"unless", "all but one"})
+    conditions = {source_text.condition(at, call.created_s, line) for way in ways for at in way[level:]}
+    return bool(conditions & {"unless", "all but one"})
 
 
 def for_one_rank(call: Call, other: Call, *, again: bool = False) -> bool:

@@ -25,7 +25,7 @@ def outside_backward(
     whether the side in backward reached that call afterwards, `majority_goes_on` whether it is the larger side.
     """
     if came_later:
-        either = Explanation("insert", "behind", (reduction, outside), (position("peers came later"),))
+        either = Explanation("insert", "after", (reduction, outside), (position("peers came later"),))
         return _divergence(vote, reduction, outside, either)
     # A ring keeps the innermost line only. It is compared with the other call's line in the same function, if its stack
     # has one, else with the other call's innermost line.
@@ -54,8 +54,8 @@ def is_for_one_rank(divergence: Divergence) -> bool:
     All peers must wait in one call outside of branches: ranks with a branch each may use their groups in any order.
     """
     calls = divergence.majority, divergence.minority
-    told = divergence.explanation.terms[0].name == "source one rank" and len(divergence.vote.sides) == 2
-    return told and not (in_branch(*calls) or source_branches(*calls))
+    selects_one_rank = divergence.explanation.terms[0].name == "source one rank" and len(divergence.vote.sides) == 2
+    return selects_one_rank and not (in_branch(*calls) or source_branches(*calls))
 
 
 def by_lines(divergence: Divergence, majority: Counters, minority: Counters, *, default_group: bool) -> Divergence:

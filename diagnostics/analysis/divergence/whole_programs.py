@@ -37,16 +37,17 @@ class Change(Struct, frozen=True):
     """A run of calls that only one history has, or that the other one has with different arguments."""
 
     kind: Literal["drop", "insert", "arguments"]
-    at: int
+    majority_at: int
     """Index in the majority's history of the first call of the run, or of its next call if it lacks the run."""
-    there: int
+    minority_at: int
     """The same in the minority's history."""
     count: int
 
     @property
     def end(self) -> tuple[int, int]:
         """Indices in the majority's and the minority's history after the run."""
-        return self.at + (self.kind != "insert") * self.count, self.there + (self.kind != "drop") * self.count
+        dropped, inserted = (self.kind != "insert") * self.count, (self.kind != "drop") * self.count
+        return self.majority_at + dropped, self.minority_at + inserted
 
 
 def align(majority: Sequence[PathCall], minority: Sequence[PathCall]) -> list[Change]:
@@ -125,10 +126,10 @@ def compare_programs(programs: Iterable[Program]) -> Divergence | None:
     None if the programs are equal, are more than `MOST_PROGRAMS` or have no majority (unless the job has 2 ranks), or
     if the difference is of another kind.
     """
-    alike: dict[tuple[object, ...], list[Program]] = {}
+    by_program: dict[tuple[object, ...], list[Program]] = {}
     for program in sorted(programs, key=lambda program: program.ranks):
-        alike.setdefault((program.paths, program.iterations), []).append(program)
-    sides = [replace(same[0], ranks=tuple(sorted(chain(*(one.ranks for one in same))))) for same in alike.values()]
+        by_program.setdefault((program.paths, program.iterations), []).append(program)
+    sides = [replace(same[0], ranks=tuple(sorted(chain(*(one.ranks for one in same))))) for same in by_program.values()]
     sides.sort(key=lambda side: (-len(side.ranks), side.ranks))
     if not 1 < len(sides) <= MOST_PROGRAMS:
         return None
@@ -166,20 +167,22 @@ def _compare(majority: Program, minority: Program, *, tie: bool) -> tuple[int, D
         return _divergence(deviation, "round", first, majority, minority)
 
     def run(change: Change) -> tuple[PathCall, ...]:
-        paths, start = (minority.paths, change.there) if change.kind == "insert" else (majority.paths, change.at)
-        return paths[start : start + change.count]
+        side, start = (minority, change.minority_at) if change.kind == "insert" else (majority, change.majority_at)
+        return side.paths[start : start + change.count]
 
     # Calls in another order, or one in place of another, appear as a drop in one place and an insertion in another.
-    is_replaced = any((change.at, change.there) == first.end for change in changes[1:2])
+    is_replaced = any((change.majority_at, change.minority_at) == first.end for change in changes[1:2])
     is_moved = any(change.kind != first.kind and run(change) == run(first) for change in changes[1:])
     if first.kind == "arguments" or is_replaced or is_moved:
         return None
-    expected = majority.calls[min(first.at, len(majority.calls) - 1)]
+    expected = majority.calls[min(first.majority_at, len(majority.calls) - 1)]
     if first.kind == "drop" and in_backward(expected):
         if expected.wire.op == "all_reduce":
             return None  # DDP raises an error on that rank, which says more than the calls do.
         return _divergence("drop", "backward", first, majority, minority)
-    side, peers, start = (minority, majority, first.there) if first.kind == "insert" else (majority, minority, first.at)
+    side, peers, start = (
+        (minority, majority, first.minority_at) if first.kind == "insert" else (majority, minority, first.majority_at)
+    )
     whole = not tie and _whole_rounds(side, start, first.count, peers)
     return _divergence(first.kind, "round" if whole else "within", first, majority, minority)
 
@@ -208,21 +211,22 @@ def _whole_rounds(side: Program, start: int, count: int, peers: Program) -> bool
 def _divergence(
     deviation: Deviation, place: Place, change: Change, majority: Program, minority: Program
 ) -> tuple[int, Divergence]:
-    at, there = min(change.at, len(majority.calls) - 1), min(change.there, len(minority.calls) - 1)
-    expected = _at_own_line(majority.calls[at], minority.paths)
-    got = _at_own_line(minority.calls[there], majority.paths)
+    expected_at = min(change.majority_at, len(majority.calls) - 1)
+    expected = _at_own_line(majority.calls[expected_at], minority.paths)
+    got_at = min(change.minority_at, len(minority.calls) - 1)
+    got = _at_own_line(minority.calls[got_at], majority.paths)
     calls: tuple[Call, ...] = (expected, got)
     if place != "round":
-        side, start, first = (minority, there, got) if deviation == "insert" else (majority, at, expected)
+        side, start, first = (minority, got_at, got) if deviation == "insert" else (majority, expected_at, expected)
         calls = (first, *side.calls[start + 1 : start + change.count])
     key = expected.key if deviation == "drop" and place != "round" else got.key
     explanation = Explanation(deviation, place, calls, (support("whole programs"),), aligned=True)
     sides = (majority.ranks[0], minority.ranks[0], expected, got)
-    return at, Divergence(
+    return expected_at, Divergence(
         *(Vote(key, got.seq, ()), *sides, explanation, minority.ranks),
         tie=len(majority.ranks) == len(minority.ranks),
         whole=True,
-        ended=change.there >= len(minority.calls),
+        ended=change.minority_at >= len(minority.calls),
         iterations=(minority.iterations, majority.iterations) if place == "round" else None,
     )
 

@@ -51,11 +51,11 @@ def job_environment(evidence: Evidence) -> JobEnvironment:
 
 def _linted(record: Recorded) -> Iterator[RankLint]:
     """Lint each distinct set of variables once, however many ranks have it."""
-    alike: dict[frozenset[tuple[str, str]], list[int]] = defaultdict(list)
+    by_variables: dict[frozenset[tuple[str, str]], list[int]] = defaultdict(list)
     for rank, variables in record.variables.items():
-        alike[frozenset(variables.items())].append(rank)
+        by_variables[frozenset(variables.items())].append(rank)
     ranks_of: dict[Lint, set[int]] = defaultdict(set)
-    for items, ranks in alike.items():
+    for items, ranks in by_variables.items():
         if not (items or record.hardware):
             continue  # There is nothing to check, and loading the catalogue takes time.
         for flaw in lint(dict(sorted(items)), record.nccl_version, record.nnodes, record.hardware):

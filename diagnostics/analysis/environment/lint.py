@@ -34,7 +34,7 @@ def _links_off(where: Situation) -> Iterator[Lint]:
 
 
 def _interfaces(where: Situation) -> Iterator[Lint]:
-    here = where.interfaces
+    present = where.interfaces
     for name in ("NCCL_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME"):
         text = where.get(name)
         if not text:
@@ -42,44 +42,44 @@ def _interfaces(where: Situation) -> Iterator[Lint]:
         chosen = values.names(text)
         if (where.nnodes or 1) > 1 and chosen.names == ("lo",) and not chosen.exclude:
             yield lint_of("error", name, "loopback", nodes=where.nnodes or 1)
-        elif here and not any(map(chosen.selects, here)):
-            yield lint_of("error", name, "selects_no_interface", text=text, here=here)
-        elif here and (absent := _absent(chosen, here)):
-            yield lint_of("note", name, "interface_absent", absent=absent, here=here)
+        elif present and not any(map(chosen.selects, present)):
+            yield lint_of("error", name, "selects_no_interface", text=text, present=present)
+        elif present and (absent := _absent(chosen, present)):
+            yield lint_of("note", name, "interface_absent", absent=absent, present=present)
     name = "GLOO_SOCKET_IFNAME"
     text = where.get(name)
     listed = tuple(text.split(","))
-    if text and here and "^" not in text and "=" not in text and not set(listed) <= set(here):
-        absent = tuple(interface for interface in listed if interface not in here)
-        yield lint_of("error", name, "gloo_interface_absent", absent=absent, here=here)
+    if text and present and "^" not in text and "=" not in text and not set(listed) <= set(present):
+        absent = tuple(interface for interface in listed if interface not in present)
+        yield lint_of("error", name, "gloo_interface_absent", absent=absent, present=present)
 
 
 def _hcas(where: Situation) -> Iterator[Lint]:
-    name, here = "NCCL_IB_HCA", where.infiniband
+    name, present = "NCCL_IB_HCA", where.infiniband
     text = where.get(name)
-    if not text or here is None or where.number("NCCL_IB_DISABLE") not in (None, 0):
+    if not text or present is None or where.number("NCCL_IB_DISABLE") not in (None, 0):
         return
-    if not here:
+    if not present:
         if (where.nnodes or 2) > 1:
             yield lint_of("warning", name, "no_rdma", text=text)
         return
     chosen = values.names(text, hca=True)
-    if not any(map(chosen.selects, here)):
-        yield lint_of("error", name, "selects_no_hca", text=text, here=here)
+    if not any(map(chosen.selects, present)):
+        yield lint_of("error", name, "selects_no_hca", text=text, present=present)
         return
-    if absent := _absent(chosen, here):
-        yield lint_of("warning", name, "hca_absent", absent=absent, here=here)
+    if absent := _absent(chosen, present):
+        yield lint_of("warning", name, "hca_absent", absent=absent, present=present)
     for wanted in chosen.names if not (chosen.exact or chosen.exclude) else ():
-        more = tuple(hca for hca in here if hca.startswith(wanted) and hca[len(wanted) :].isdigit())
-        if wanted in here and more:
+        more = tuple(hca for hca in present if hca.startswith(wanted) and hca[len(wanted) :].isdigit())
+        if wanted in present and more:
             exactly = assign(name, "=" + ",".join(chosen.names))
             yield lint_of("warning", name, "hca_prefix", exactly, wanted=wanted, more=more)
 
 
-def _absent(chosen: values.Names, here: tuple[str, ...]) -> tuple[str, ...]:
+def _absent(chosen: values.Names, present: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names in a list that match no device; those of an exclusion list do no harm and are not returned."""
     names = () if chosen.exclude else chosen.names
-    return tuple(name for name in names if not any(map(replace(chosen, names=(name,)).selects, here)))
+    return tuple(name for name in names if not any(map(replace(chosen, names=(name,)).selects, present)))
 
 
 MAX_SOCKETS = 64  # NCCL's maximum of threads times sockets per thread for one connection.

@@ -66,7 +66,7 @@ def meant_by(name: str, candidates: Iterable[str], close: float) -> str:
     """Return the candidate most similar to `name`; empty if none is close. The prefix (`NCCL_`) is not compared."""
     prefix, _, word = name.partition("_")
     names = {candidate.removeprefix(f"{prefix}_"): candidate for candidate in candidates}
-    return next((names[near] for near in nearest(word, names, 1, close)), "")
+    return next((names[candidate] for candidate in nearest(word, names, 1, close)), "")
 
 
 _OFF_WORDS = frozenset({"off", "no", "n", "false", "f", "none", "disable", "disabled"})
@@ -87,13 +87,15 @@ def check_value(name: str, text: str, where: Situation) -> Iterator[Lint]:
     variable = catalogue().find(name)
     if variable is None or not text:
         return
-    bare = text.strip()
-    if bare and bare != text and variable.type not in _BLANKS_THEMSELVES and name not in _BLANKS_ALLOWED:
+    stripped = text.strip()
+    if stripped and stripped != text and variable.type not in _BLANKS_THEMSELVES and name not in _BLANKS_ALLOWED:
         if variable.type not in _NUMBERS:
-            yield lint_of("error", name, "carriage_return" if "\r" in text else "blank", assign(name, bare), text=text)
+            yield lint_of(
+                "error", name, "carriage_return" if "\r" in text else "blank", assign(name, stripped), text=text
+            )
         elif "\r" in text:
-            yield lint_of("note", name, "carriage_return_behind_number", assign(name, bare), text=text)
-        text = bare
+            yield lint_of("note", name, "carriage_return_behind_number", assign(name, stripped), text=text)
+        text = stripped
     if variable.type in _SIMPLE:
         is_valid, severity, rule = _SIMPLE[variable.type]
         if not is_valid(text, variable):

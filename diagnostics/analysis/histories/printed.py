@@ -164,9 +164,9 @@ def _cut_call(evidence: Evidence, fact: LogFact, rank: int, histories: list[list
     last = [history[-1] for history in histories if history]
     if not any({expected, received} & message_bytes(call.wire, world) for call in last):
         return None
-    here = next((call for call in last if expected in message_bytes(call.wire, world)), None)
-    if here is not None:
-        return replace(here, done=False)
+    cut = next((call for call in last if expected in message_bytes(call.wire, world)), None)
+    if cut is not None:
+        return replace(cut, done=False)
     peer = last[-1]
     same_op = [call for history in histories for call in history if call.wire.op == peer.wire.op]
     alike = [call for call in same_op if expected in message_bytes(call.wire, world)]

@@ -208,8 +208,8 @@ class JobMemory(Struct):
 
     def ran_out_at(self, ranks: Iterable[int]) -> list[tuple[int | None, Frame]]:
         """Return ranks and the source lines at which they ran out of memory, from their tracebacks; at most 8."""
-        known = {rank if rank > UNNAMED else None for rank in ranks}
-        records = [record for record in self.ran_out if record.site is not None and record.rank in known]
+        named = {rank if rank > UNNAMED else None for rank in ranks}
+        records = [record for record in self.ran_out if record.site is not None and record.rank in named]
         return [(record.rank, record.site) for record in records if record.site is not None][:8]
 
     def capacity(self) -> Capacity | None:

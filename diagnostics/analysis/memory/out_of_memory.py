@@ -95,9 +95,9 @@ def ran_out(evidence: Evidence) -> list[RanOut]:
             in_logs.append(replace(record, saving="clone" if _TEXT["clone_failed"].search(fact.text) else ""))
     for record in filter(None, (*in_logs, *map(_of_error, evidence.errors))):
         other = records.get(record.rank, record)
-        better, worse = (record, other) if _figures(record) > _figures(other) else (other, record)
-        both = {name: getattr(better, name) or getattr(worse, name) for name in ("step", "site", "placing", "saving")}
-        records[record.rank] = replace(better, **both)
+        fuller, sparser = (record, other) if _figures(record) > _figures(other) else (other, record)
+        both = {name: getattr(fuller, name) or getattr(sparser, name) for name in ("step", "site", "placing", "saving")}
+        records[record.rank] = replace(fuller, **both)
     if len(records) > 1:
         records.pop(None, None)
     return [records[rank] for rank in sorted(records, key=lambda rank: -1 if rank is None else rank)]

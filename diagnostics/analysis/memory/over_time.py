@@ -181,14 +181,17 @@ def _of_timeline(rank: RankMemory) -> MemoryStack | None:
 
 
 def _stacked(
-    rows: Sequence[Row], peak: Row, place: tuple[int | None, str | None, Frame | None] = (None, None, None), **told: Any
+    rows: Sequence[Row],
+    peak: Row,
+    place: tuple[int | None, str | None, Frame | None] = (None, None, None),
+    **fields: Any,
 ) -> MemoryStack:
     """Return rows of those of `KINDS` that are there, in their order; `place` is step, region and line of the peak."""
     used = [name for name in KINDS if any(row[1][AT[name]] for row in rows)]
     kinds: dict[str, float] = {name: peak[1][AT[name]] for name in used if name != RESERVED}
-    told["steps"] = [(round(time_s, 6), step) for time_s, step in told.get("steps", ())]
+    fields["steps"] = [(round(time_s, 6), step) for time_s, step in fields.get("steps", ())]
     shown: list[list[float]] = [[round(time_s, 6), *(sizes[AT[name]] for name in used)] for time_s, sizes in rows]
-    return MemoryStack(used, shown, Peak(round(peak[0], 6), total(peak), kinds, *place), **told)
+    return MemoryStack(used, shown, Peak(round(peak[0], 6), total(peak), kinds, *place), **fields)
 
 
 def _unknown(size: int, reserved: int) -> tuple[int, ...]:

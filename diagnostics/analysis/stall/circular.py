@@ -41,7 +41,7 @@ class PointToPoint(Struct, frozen=True):
     cycle: Cycle
     calls: tuple[tuple[int, Call], ...]
     """Rank and call of each rank that waits in a send or receive."""
-    elsewhere: tuple[tuple[int, Call], ...]
+    in_collectives: tuple[tuple[int, Call], ...]
     """Rank and call of each rank in the cycle that waits in a collective instead."""
     peers: dict[int, Call]
     """The peer of the first call -> the call that it waits in; empty if it waits in none."""
@@ -53,11 +53,11 @@ class PointToPoint(Struct, frozen=True):
     @property
     def tags_differ(self) -> bool:
         """Whether two ranks wait for each other in the two halves of a message that differ only in their tags."""
-        if self.elsewhere or len(self.calls) != 2:
+        if self.in_collectives or len(self.calls) != 2:
             return False
-        (rank, call), (peer, met) = self.calls
-        facing = (call.peer, met.peer) == (peer, rank) and {call.p2p, met.p2p} == {"send", "recv"}
-        return facing and call.key == met.key and not same_tag(call, met)
+        (rank, call), (peer, peer_call) = self.calls
+        facing = (call.peer, peer_call.peer) == (peer, rank) and {call.p2p, peer_call.p2p} == {"send", "recv"}
+        return facing and call.key == peer_call.key and not same_tag(call, peer_call)
 
 
 CircularWait = GroupOrder | PointToPoint | MissedCall
@@ -104,27 +104,29 @@ def _case(job: JobState, cycle: Cycle) -> CircularWait:
         return missed_call.find(job, cycle) or _group_order(job, cycle)
     steps = ((rank, operation) for rank in cycle.ranks for operation in waits.of_rank[rank][::-1])
     p2p = {rank: waits.calls[rank, operation] for rank, operation in steps if operation in messages}
-    elsewhere = tuple((r, waits.calls[r, waits.of_rank[r][0]]) for r in cycle.ranks if r not in p2p)
+    in_collectives = tuple((r, waits.calls[r, waits.of_rank[r][0]]) for r in cycle.ranks if r not in p2p)
     peer = next(iter(p2p.values())).peer
     peers = {peer: waits.calls[peer, waits.of_rank[peer][0]]} if peer is not None and waits.of_rank.get(peer) else {}
-    there = dict(elsewhere)
+    collectives = dict(in_collectives)
     one_sided = ((rank, call, call.peer) for rank, call in p2p.items())
-    left_out = (_left_out(job, rank, call, peer, there[peer]) for rank, call, peer in one_sided if peer in there)
+    left_out = (
+        _left_out(job, rank, call, peer, collectives[peer]) for rank, call, peer in one_sided if peer in collectives
+    )
     mains = [main_thread(dump) for rank, dump in job.latest_stacks().items() if rank in p2p]
     scheduled = any("distributed/pipelining/" in frame.file for main in mains if main for frame in main.frames)
     calls = tuple(sorted(p2p.items()))
-    return PointToPoint(cycle, calls, elsewhere, peers, next(filter(None, left_out), None), scheduled)
+    return PointToPoint(cycle, calls, in_collectives, peers, next(filter(None, left_out), None), scheduled)
 
 
-def _left_out(job: JobState, rank: int, waits: Call, peer: int, here: Call) -> tuple[int, int, int] | None:
+def _left_out(job: JobState, rank: int, waits: Call, peer: int, collective: Call) -> tuple[int, int, int] | None:
     """Return (peer, its messages in this round, in the previous one) if it posted fewer while `rank` posted no more.
 
-    A round ends with the collective `here`, in which the peer waits while `rank` waits for the peer in `waits`.
+    A round ends with `collective`, in which the peer waits while `rank` waits for the peer in `waits`.
     """
-    key, half, end = waits.key, waits.p2p, on_path(here)
+    key, half, end = waits.key, waits.p2p, on_path(collective)
     rounds: list[list[int]] = []
     for own, to, wanted in ((peer, rank, {"send": "recv", "recv": "send"}[half]), (rank, peer, half)):
-        calls = job.reading.calls(own, here.key) + job.reading.calls(own, key, messages=True)
+        calls = job.reading.calls(own, collective.key) + job.reading.calls(own, key, messages=True)
         counts = [0]
         for call in sorted(calls, key=lambda call: call.created_s or 0.0):
             counts[-1] += call.p2p == wanted and call.peer == to

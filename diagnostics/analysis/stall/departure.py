@@ -24,7 +24,7 @@ class MoreCalls(Struct, frozen=True):
     ranks: tuple[int, ...]
     ended: tuple[int, ...]
     extra: tuple[Call, ...]
-    there: Call
+    exited_call: Call
     """The exited rank's call at the same position, or its last one."""
     pending: Call
     agreeing: int
@@ -83,7 +83,7 @@ def departure(job: JobState, ended: tuple[int, ...]) -> Departure:
             return more
         if alone and not more.agreeing:
             # The exited ranks made rounds of equal calls, and the extra call starts another one.
-            tokens = [on_path(call) for call in job.reading.calls(more.ended[0], more.there.key)]
+            tokens = [on_path(call) for call in job.reading.calls(more.ended[0], more.exited_call.key)]
             prediction = predict(tokens, on_path(more.extra[0]))
             if prediction is not None and prediction.whole:
                 return replace(more, new_line=False, by_chance=0, kind="another round")

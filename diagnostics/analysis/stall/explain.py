@@ -185,7 +185,7 @@ class Stall(Struct):
             yield self.departure.extra[0].key, self.departure.extra[0].seq
         for wait in self.circular:
             if isinstance(wait, MissedCall):
-                yield wait.there.key, wait.there.seq
+                yield wait.expected.key, wait.expected.seq
             operations += [min(wait.cycle.operations)] if isinstance(wait, GroupOrder) else []
         operations += [case.operation for case in (self.device, self.host, self.ahead) if case is not None]
         operations += [case.operation for case in self.never_complete]
@@ -211,21 +211,21 @@ def explain(evidence: Evidence, divergence: Divergence | None = None) -> Stall:
         job.diverging = {*job.survey.members(divergence.key), *divergence.vote.present}
     ended = endings.first_endings(job)
     in_order = endings.ended_in_order(ended)
-    stands, circular_waits = job.stands_still(), tuple(circular.circular_waits(job))
-    host = late.late_hosts(job) if stands else None
+    stands_still, circular_waits = job.stands_still(), tuple(circular.circular_waits(job))
+    host = late.late_hosts(job) if stands_still else None
     stall = Stall(
         job,
         divergences=tuple(divergences),
         sizes=None if any(case.culprits for case in divergences) else blameless.sizes_differ(job),
         watchdog=watchdog_case(job),
-        transfer=None if circular_waits or not stands else unrecorded_transfer(job),
+        transfer=None if circular_waits or not stands_still else unrecorded_transfer(job),
         roots_differ=tuple(blameless.roots_differ(job)),
         ddp_unused=endings.ddp_unused(job),
         endings=ended,
         departure=departure(job, in_order.culprits) if in_order is not None else None,
         missing=endings.missing_ranks(job),
         circular=circular_waits,
-        device=late.device_stall(job) if stands else None,
+        device=late.device_stall(job) if stands_still else None,
         host=host if isinstance(host, HostStall) else None,
         ahead=host if isinstance(host, RanAhead) else None,
         never_complete=tuple(blameless.never_complete(job)),

@@ -26,7 +26,7 @@ def from_observations(job: JobState, observed: dict[int, Observation]) -> HostOu
     dumps = job.latest_stacks()
     inside, standings = places(observed, dumps)
     outside = list(standings)
-    if not inside or any(rank.gone for rank in observed.values()):
+    if not inside or any(rank.exited for rank in observed.values()):
         return None
     blocked_s = min(observed[rank].blocked_s for rank in inside)
     if not outside:  # Calls of sub-groups cannot be compared because their members are unknown.
@@ -90,15 +90,15 @@ def _does(dump: Stacks | None, observed: Observation) -> Standing:
     """Return a rank's activity outside, from its stack, otherwise from its kernel state and CPU time."""
     at = activity.doing(dump, observed.last.time_s) if dump is not None else activity.NOWHERE
     if observed.stopped:
-        return Standing("stopped", activity.said("stopped"), at.frame)
+        return Standing("stopped", activity.phrase("stopped"), at.frame)
     if at.doing not in {"unknown", "user code", "collective"}:
         return at
     if observed.busy:
-        return Standing("computing", activity.said("computing"), at.frame)
+        return Standing("computing", activity.phrase("computing"), at.frame)
     if (blocked := blocking_calls.kernel(observed.last.wchan)) is not None:
         return Standing(*blocked, at.frame)
     wchan = observed.last.wchan
-    return replace(at, words=activity.said("in_kernel", wchan=wchan), aside="") if wchan else at
+    return replace(at, words=activity.phrase("in_kernel", wchan=wchan), aside="") if wchan else at
 
 
 class UnrecordedTransfer(Struct, frozen=True):

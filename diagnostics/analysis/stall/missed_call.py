@@ -17,15 +17,15 @@ _Ways = Sequence[tuple[Operation, ...]]  # The two operations of a cycle, in eit
 
 
 class MissedCall(Struct, frozen=True):
-    """Ranks that wait in `here` although they should have made the call `there` first."""
+    """Ranks that wait in `pending` although they should have made the call `expected` first."""
 
     ranks: tuple[int, ...]
     peers: tuple[int, ...]
-    """Ranks that wait in `there`."""
-    here: Call
-    there: Call
+    """Ranks that wait in `expected`."""
+    pending: Call
+    expected: Call
     majority: int | None = None
-    """How many more ranks wait in `there` than omitted it, negative if fewer do; None if one line alone shows that it
+    """How many more ranks wait in `expected` than omitted it, negative if fewer do; None if one line alone shows that it
     was omitted."""
 
     @property
@@ -44,29 +44,31 @@ def find(job: JobState, cycle: Cycle) -> MissedCall | None:
 
 def _for_one_rank(job: JobState, cycle: Cycle, both_ways: _Ways) -> MissedCall | None:
     """Find a call that the program's text gives to one rank, while its peers are in a call outside any branch."""
-    for mine, other in both_ways:
-        ranks, peers = (tuple(r for r in job.waits.waiting[at] if r in cycle.ranks) for at in (mine, other))
+    for current, missed in both_ways:
+        ranks, peers = (tuple(r for r in job.waits.waiting[at] if r in cycle.ranks) for at in (current, missed))
         if not ranks or not peers or set(ranks) & set(peers):
             continue
-        here, there = job.waits.calls[ranks[0], mine], job.waits.calls[peers[0], other]
-        if for_one_rank(there, here) and not (in_branch(here, there) or source_branches(here, there)):
-            return MissedCall(ranks, peers, here, there, min(len(peers) - len(ranks), -1))
+        pending, expected = job.waits.calls[ranks[0], current], job.waits.calls[peers[0], missed]
+        if for_one_rank(expected, pending) and not (in_branch(pending, expected) or source_branches(pending, expected)):
+            return MissedCall(ranks, peers, pending, expected, min(len(peers) - len(ranks), -1))
     return None
 
 
 def _by_program(job: JobState, cycle: Cycle, both_ways: _Ways) -> MissedCall | None:
     """Find a rank past a peer's call in program order, at a line on the common path: other ranks call from it too."""
     waits = job.waits
-    for mine, other in both_ways:
-        peers = tuple(peer for peer in waits.waiting[other] if peer in cycle.ranks)
-        there = waits.calls[peers[0], other] if peers else None
+    for current, missed in both_ways:
+        peers = tuple(peer for peer in waits.waiting[missed] if peer in cycle.ranks)
+        expected = waits.calls[peers[0], missed] if peers else None
         for rank in cycle.ranks:
-            here = waits.calls.get((rank, mine))
-            if here is None or there is None or not here.site or rank in peers or rank not in waits.absent[other]:
+            pending = waits.calls.get((rank, current))
+            if pending is None or expected is None or not pending.site:
                 continue
-            same = [who for who in waits.waiting[mine] if waits.calls[who, mine].site == here.site]
-            in_order = program_order(here.stack, there.stack) > 0 and not source_branches(here, there)
+            if rank in peers or rank not in waits.absent[missed]:
+                continue
+            same = [waiter for waiter in waits.waiting[current] if waits.calls[waiter, current].site == pending.site]
+            in_order = program_order(pending.stack, expected.stack) > 0 and not source_branches(pending, expected)
             if len(same) > 1 and in_order:
-                ranks = tuple(who for who in same if who in cycle.ranks and who in waits.absent[other])
-                return MissedCall(ranks, peers, here, there, len(peers) - len(ranks) if len(ranks) > 1 else None)
+                ranks = tuple(waiter for waiter in same if waiter in cycle.ranks and waiter in waits.absent[missed])
+                return MissedCall(ranks, peers, pending, expected, len(peers) - len(ranks) if len(ranks) > 1 else None)
     return None

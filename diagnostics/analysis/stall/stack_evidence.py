@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diagnostics.analysis.divergence.evidence_terms import CERTAIN_BEHIND, OCCASIONAL
+from diagnostics.analysis.divergence.evidence_terms import CERTAIN_AFTER, OCCASIONAL
 from diagnostics.analysis.divergence.find import Divergence, between, count_votes
 from diagnostics.analysis.divergence.loop_exit import in_branch, may_be_skipped, source_branches
 from diagnostics.analysis.job_state import JobState
@@ -151,7 +151,7 @@ def _told_by_text(divergence: Divergence) -> bool:
     # Of two equal sides, the one that skipped a call may be at fault as well as the one that made it.
     skipped = divergence.vote.tie and (may_be_skipped(*calls) or may_be_skipped(*calls[::-1]))
     is_told = bool({"source branches", "source one rank"} & names) or (names >= OCCASIONAL and not skipped)
-    if names & CERTAIN_BEHIND:
+    if names & CERTAIN_AFTER:
         is_told = not (in_branch(*calls) or in_branch(*calls[::-1]))
     return is_told and divergence.confidence >= SURE
 

@@ -162,7 +162,7 @@ def _by_times(job: JobState) -> Iterator[Straggler]:
         if enough and len(lost[rank]) >= TIMES:
             key, (worst_s, position) = GroupKey(InspectorFile.kind, name, "undefined"), max(lost[rank])
             job.survey.declared.setdefault(key, tuple(sorted(members)))
-            shown = tuple(members[who][0] for who in sorted(members, key=lambda who: who != rank)[:2])
+            shown = tuple(members[member][0] for member in sorted(members, key=lambda member: member != rank)[:2])
             yield Straggler(key, rank, len(lost[rank]), sums_s[rank], worst_s, position, window_s, files=shown)
 
 

@@ -133,12 +133,12 @@ def _vote(group: GroupLog) -> Vote | None:
     if len(waits) < len(group.waits):
         return None  # Sends and receives use the same numbers.
     position = min(wait.seq for wait in waits)
-    here = [wait for wait in waits if wait.seq == position]
-    by_op = len({wait.name for wait in here}) > 1
-    if not by_op and not all(wait.even for wait in here):
+    at_position = [wait for wait in waits if wait.seq == position]
+    by_op = len({wait.name for wait in at_position}) > 1
+    if not by_op and not all(wait.even for wait in at_position):
         return None
     issued: defaultdict[object, list[int]] = defaultdict(list)
-    for wait in here:
+    for wait in at_position:
         issued[wait.name if by_op else wait.wire].append(wait.rank)
     vote = count_votes(group.key, position, issued, ())
     # Two groups may share a name (split_group): only a majority shows that the ranks belong together.

@@ -64,15 +64,15 @@ def find_skew(profiles: Sequence[RankProfile], world_size: int | None) -> Skew:
                 continue
             ranks = group_ranks(profile, message.group)
             size = len(ranks) or message.group_size or world_size or len(traced)
-            here = frozenset(ranks) & traced if ranks else frozenset(traced)
-            if len(here) < size:
+            traced_members = frozenset(ranks) & traced if ranks else frozenset(traced)
+            if len(traced_members) < size:
                 skew.complete = False
-            if len(here) < 2:
+            if len(traced_members) < 2:
                 continue
             step = profile.steps[call.step].number if profile.marked else None
             stem = (message.group, ranks, step, message.op, message.size_bytes if message.op in _SIZED else 0)
             counts[stem][profile.rank] += 1
-            members[stem] = here
+            members[stem] = traced_members
             order: tuple[object, ...] = ("order", counts[stem][profile.rank])
             number = order if message.seq is None else ("seq", message.seq)
             matched[stem + number][profile.rank] = call

@@ -88,9 +88,9 @@ class WaitGraph(Struct):
                 edges.setdefault(rank, []).append(node)
         of_node = {node: operation for operation, node in names.items()}
         cycles = []
-        for knot in _knots(edges):
-            ranks = tuple(sorted(node for node in knot if node >= 0))
-            operations = tuple(sorted(of_node[node] for node in knot if node < 0))
+        for component in _components(edges):
+            ranks = tuple(sorted(node for node in component if node >= 0))
+            operations = tuple(sorted(of_node[node] for node in component if node < 0))
             cycles += [Cycle(ranks, operations)] if len(ranks) > 1 else []
         return sorted(cycles, key=lambda cycle: cycle.ranks)
 
@@ -220,12 +220,12 @@ def same_tag(first: Call, second: Call) -> bool:
     return first.tag is None or second.tag is None or first.tag == second.tag
 
 
-def _knots(edges: dict[int, list[int]]) -> list[list[int]]:
+def _components(edges: dict[int, list[int]]) -> list[list[int]]:
     """Return the strongly connected components of more than one node (Tarjan 1972), without recursion."""
     index: dict[int | None, int] = {None: -1}
     low: dict[int | None, int] = {None: -1}
     stack: list[int] = []
-    knots: list[list[int]] = []
+    components: list[list[int]] = []
     work: list[tuple[int | None, Iterator[int]]] = [(None, iter(edges))]  # None leads to every node.
     while work:
         node, rest = work[-1]
@@ -243,9 +243,9 @@ def _knots(edges: dict[int, list[int]]) -> list[list[int]]:
             parent = work[-1][0]
             low[parent] = min(low[parent], low[node])
             if low[node] == index[node]:
-                knot = [stack.pop()]
-                while knot[-1] != node:
-                    knot.append(stack.pop())
-                index |= dict.fromkeys(knot, sys.maxsize)  # Nothing leads back from here.
-                knots += [knot] if len(knot) > 1 else []
-    return knots
+                component = [stack.pop()]
+                while component[-1] != node:
+                    component.append(stack.pop())
+                index |= dict.fromkeys(component, sys.maxsize)  # Nothing leads back from here.
+                components += [component] if len(component) > 1 else []
+    return components

@@ -83,9 +83,9 @@ class Disagreement(Struct, frozen=True):
 
         Args:
             texts: of the cause.
-            row: `{side}` stands for the ranks of the minority, `{rest}` for those they are compared with; `{mine}` and
-                `{theirs}` for their calls, with `_at` for the position as well, with `_place` for the line alone;
-                `{first}` for the first call left out or added, `{at}` for the position.
+            row: `{side}` stands for the ranks of the minority, `{rest}` for those they are compared with;
+                `{minority_call}` and `{majority_call}` for their calls, with `_at` for the position as well, with
+                `_place` for the line alone; `{first}` for the first call left out or added, `{at}` for the position.
             more: by name, what else stands in it.
         """
         minority, majority = self.divergence.minority, self.divergence.majority
@@ -93,12 +93,12 @@ class Disagreement(Struct, frozen=True):
         parts = {
             "side": self.minority,
             "rest": self.others,
-            "mine": minority.cited(position=False),
-            "mine_at": minority.cited(),
-            "mine_place": minority.place,
-            "theirs": majority.cited(position=False),
-            "theirs_at": majority.cited(),
-            "theirs_place": majority.place,
+            "minority_call": minority.cited(position=False),
+            "minority_call_at": minority.cited(),
+            "minority_call_place": minority.place,
+            "majority_call": majority.cited(position=False),
+            "majority_call_at": majority.cited(),
+            "majority_call_place": majority.place,
             "first": self.calls[0].cited() + (f" and {others} more" if others else ""),
             "at": _at(self.divergence),
         }
@@ -109,7 +109,7 @@ class Disagreement(Struct, frozen=True):
         """Return the text of the finding."""
         divergence, vote = self.divergence, self.divergence.vote
         unclear = bool(divergence.explanation.alternatives)
-        summary = _in_the_loop_or_behind(self) if unclear else self.reading.summary(self)
+        summary = _in_the_loop_or_after(self) if unclear else self.reading.summary(self)
         third = tuple(set(divergence.culprits) - set(self.minority))
         more = []
         if divergence.tie and not divergence.culprits:
@@ -136,19 +136,19 @@ class Disagreement(Struct, frozen=True):
         return replace(shown, summary=summary, remedies=tuple(dict.fromkeys(self.reading.remedies(self))))
 
 
-def _in_the_loop_or_behind(facts: Disagreement) -> str:
+def _in_the_loop_or_after(facts: Disagreement) -> str:
     """Return the summary for a call that may be inside or after the loop."""
     divergence = facts.divergence
     sides = [(facts.minority, divergence.minority), (facts.others, divergence.majority)]
     if divergence.explanation.deviation == "drop":
         sides.reverse()
-    (behind, call_behind), (within, call_within) = sides
+    (after, call_after), (within, call_within) = sides
     return facts.filled(
         TEXTS,
-        "in_or_behind",
-        behind=behind,
+        "in_or_after",
+        after=after,
         within=within,
-        call_behind=call_behind.cited(position=False),
+        call_after=call_after.cited(position=False),
         call_within=call_within.cited(position=False),
     )
 
@@ -208,7 +208,7 @@ def _contradicted(stall: Stall, reading: Reading) -> Finding | None:
     why = filled(_BECAUSE.get(term.name, _BECAUSE["any call"]), {"count": term.count})
     row = "not_this" if same or "not_this_either" not in reading.texts else "not_this_either"
     reason = reading.texts.phrase(row, why=why, at=at, op=majority.wire.op)
-    calls = {"mine": minority.cited(position=False), "theirs": majority.cited(position=False)}
+    calls = {"minority_call": minority.cited(position=False), "majority_call": majority.cited(position=False)}
     return TEXTS.ruled_out("contradicted", reason=reason, at=at, **calls)
 
 

@@ -58,8 +58,8 @@ class Ended(Struct, frozen=True):
         step = f" in step {finding.step}" if finding.step is not None else ""
         victims = tuple(rank for rank in finding.victims if rank not in names)
         if more is None and victims:
-            there = f" at {file_name(gave_up_at.file)}:{gave_up_at.line}" if gave_up_at else ""
-            more = TEXTS.phrase("waited", victims=victims, names=names, there=there)
+            place = f" at {file_name(gave_up_at.file)}:{gave_up_at.line}" if gave_up_at else ""
+            more = TEXTS.phrase("waited", victims=victims, names=names, place=place)
         rows = ["in_order" if self.first.in_order else "usual"]
         rows += [*(["more"] if more else []), *([] if names else ["which"])]
         figures = {"who": names or TEXTS.phrase("process"), "how": how, "at": at, "step": step, "more": more}
@@ -112,8 +112,8 @@ def confirmed(stall: Stall, case: FirstEndings, words: Callable[..., Text], conf
 
 def more_calls(stall: Stall, case: MoreCalls, facts: Facts, confidence: float) -> Finding:
     """Return a confirmed finding about ranks that made more calls than others, which exited normally."""
-    first, there, exited = case.extra[0], case.there, ended_in_order(stall.endings)
-    last = _parts.says("made_last" if case.agreeing else "ended_after", call=there)
+    first, exited_call, exited = case.extra[0], case.exited_call, ended_in_order(stall.endings)
+    last = _parts.says("made_last" if case.agreeing else "ended_after", call=exited_call)
     return _parts.confirmed(
         stall.job,
         facts,
@@ -124,7 +124,7 @@ def more_calls(stall: Stall, case: MoreCalls, facts: Facts, confidence: float) -
         ranks=case.ranks,
         victims=case.ended,
         step=first.step,
-        where=(*_parts.where(case.ranks[0], first), *_parts.where(case.ended[0], there, last)),
+        where=(*_parts.where(case.ranks[0], first), *_parts.where(case.ended[0], exited_call, last)),
     )
 
 

@@ -74,8 +74,15 @@ def _drifted(case: WatchdogDrift | WatchdogSites) -> Worded:
     """Return the facts about ranks whose earlier calls had diverged."""
     others = [rank for rank in case.members if rank not in case.culprits]
     if isinstance(case, WatchdogSites):
-        here, there = (case.sites[side[0]] for side in (case.culprits, others))
-        return _TEXTS.facts(("sites", "diverged"), case=case, others=others, here=here, there=there, dumps=DUMPS)
+        minority, majority = (case.sites[side[0]] for side in (case.culprits, others))
+        return _TEXTS.facts(
+            ("sites", "diverged"),
+            case=case,
+            others=others,
+            minority=minority,
+            majority=majority,
+            dumps=DUMPS,
+        )
     rows, call = ("drift", "fewer" if case.fewer else "another", "diverged"), case.call
     group, named_call = named(case.group), called(call)
     return _TEXTS.facts(rows, case=case, others=others, group=group, named_call=named_call, dumps=DUMPS)

@@ -12,7 +12,7 @@ _TEXTS = Texts(__file__)
 def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:
     minority, majority = facts.divergence.minority, facts.divergence.majority
     row = "same_branch" if minority.site is not None and majority.site is not None else "same_branch_unplaced"
-    return (_TEXTS.remedy(row, mine=minority, theirs=majority),)
+    return (_TEXTS.remedy(row, minority_call=minority, majority_call=majority),)
 
 
 READING = Reading(_TEXTS, ("other_operation",), _remedies)

@@ -65,11 +65,11 @@ def decide(stall: Stall) -> list[Finding]:
 
 
 def _missed(stall: Stall, case: MissedCall) -> Finding:
-    job, here, there = stall.job, case.here, case.there
-    waits = _parts.says("waits_in", what=there.text)
+    job, pending, expected = stall.job, case.pending, case.expected
+    waits = _parts.says("waits_in", what=expected.text)
     where = (
-        *_parts.where(case.ranks[0], here, _divergence.TEXTS.phrase("already_in", call=here.text)),
-        *_parts.where(case.peers[0], there, waits),
+        *_parts.where(case.ranks[0], pending, _divergence.TEXTS.phrase("already_in", call=pending.text)),
+        *_parts.where(case.peers[0], expected, waits),
     )
     stuck = set(job.pending_ranks()) | job.waits.reaching(case.ranks) | set(case.ranks)
     few = case.majority is None or case.majority > 0
@@ -78,11 +78,11 @@ def _missed(stall: Stall, case: MissedCall) -> Finding:
         _TEXTS.facts(
             ("missed",) if few else ("missed", "tie" if case.majority == 0 else "few"),
             case=case,
-            fix=_divergence.fix_call(there),
+            fix=_divergence.fix_call(expected),
         ),
         _MISSED_CONFIDENCE if few else _MISSED_BY_MOST_CONFIDENCE,
-        at=there,
-        seen={case.ranks[0]: _parts.says("waits_in", what=here.text), case.peers[0]: waits},
+        at=expected,
+        seen={case.ranks[0]: _parts.says("waits_in", what=pending.text), case.peers[0]: waits},
         ranks=case.culprits,
         victims=tuple(sorted(stuck - set(case.culprits))),
         where=tuple(sorted(where, key=lambda place: place.rank not in case.culprits)),

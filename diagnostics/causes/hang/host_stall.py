@@ -13,7 +13,7 @@ from diagnostics.causes.hang._stacks import described, doing, fix
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Worded
 from diagnostics.evidence.model import RunEvidence
-from diagnostics.evidence.stacks.activity import Standing, said
+from diagnostics.evidence.stacks.activity import Standing, phrase
 
 _TEXTS = Texts(__file__)
 _SEEN_CONFIDENCE = 0.95  # A stack shows what the host does.
@@ -97,7 +97,7 @@ def _finding(stall: Stall, case: HostStall) -> Finding:
 def _suspended(run: RunEvidence) -> Finding:
     ranks = run.suspended
     silent_s = max(0.0, time() - max(run.heartbeats[rank].time_s for rank in ranks))
-    at = Standing("stopped", said("stopped"), None)
+    at = Standing("stopped", phrase("stopped"), None)
     return Finding(
         status="confirmed",
         facts=_TEXTS.facts("suspended", ranks=ranks, silent_s=silent_s, doing=at.words, fix=fix(at)),
@@ -113,7 +113,7 @@ def _outside(case: HostOutside) -> Finding:
     waiting, place = next(iter(case.inside.items()))
     unsure = case.working or not place.site
     seen = _SEEN_CONFIDENCE if case.blocked_s >= STALL_S else _ONE_STACK_CONFIDENCE
-    stands = [
+    places = [
         _parts.where(rank, at.frame, _parts.says("is_there", what=at.words))
         for rank, at in list(case.standings.items())[:4]
     ]
@@ -130,7 +130,7 @@ def _outside(case: HostOutside) -> Finding:
         ranks=case.ranks,
         victims=tuple(case.inside),
         where=(
-            *(each for places in stands for each in places),
+            *(each for places in places for each in places),
             *_parts.where(waiting, place.site, _parts.says("waits_in", what=place.op)),
         ),
         evidence=(*stacks, waits)[:6],

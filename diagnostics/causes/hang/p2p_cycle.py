@@ -26,15 +26,15 @@ def figures(case: PointToPoint) -> dict[str, Any]:
     links += [_TEXTS.phrase("more", more=len(case.calls) - _SHOWN)] if len(case.calls) > _SHOWN else []
     (rank, call), sites = case.calls[0], [call.place for _, call in case.calls if call.site]
     one_sided = "one_sided" if case.left_out is None else "left_out"
-    row = "tags" if case.tags_differ else one_sided if case.elsewhere else "cycle"
+    row = "tags" if case.tags_differ else one_sided if case.in_collectives else "cycle"
     return {
         "said": row,
         "case": case,
         "chain": links,
         "places": " and ".join(dict.fromkeys(sites)) or "both calls",
         "at": _at(call).strip(" ()") or "these calls",
-        "rest": [rank for rank, _ in case.elsewhere],
-        "instead": case.elsewhere[0][1].cited() if case.elsewhere else "",
+        "rest": [rank for rank, _ in case.in_collectives],
+        "instead": case.in_collectives[0][1].cited() if case.in_collectives else "",
         "rank": rank,
         "call": call,
         "half": _TEXTS.phrase("half_send" if call.p2p == "recv" else "half_recv", rank=rank),
@@ -72,18 +72,18 @@ def finding(stall: Stall, case: PointToPoint, facts: Facts) -> Finding:
     The culprits are the ranks that wait in messages, or the one that left some out; in a pipeline, those in other calls
     if they are fewer.
     """
-    job, cycle, others = stall.job, case.cycle, tuple(rank for rank, _ in case.elsewhere)
+    job, cycle, others = stall.job, case.cycle, tuple(rank for rank, _ in case.in_collectives)
     culprits = tuple(rank for rank, _ in case.calls) if case.left_out is None else case.left_out[:1]
     culprits = others if case.scheduled and 0 < len(others) < len(case.calls) else culprits
-    elsewhere = [(rank, call) for rank, call in case.elsewhere if rank in culprits] or case.elsewhere[:1]
+    in_collectives = [(rank, call) for rank, call in case.in_collectives if rank in culprits] or case.in_collectives[:1]
     waits: list[tuple[int, Call, str | Phrase]]
     waits = [(rank, call, _parts.says("waits_in", what=call.text)) for rank, call in case.calls[:4]]
     instead: list[tuple[int, Call, str | Phrase]]
-    instead = [(rank, call, _TEXTS.phrase("instead", call=call)) for rank, call in elsewhere]
+    instead = [(rank, call, _TEXTS.phrase("instead", call=call)) for rank, call in in_collectives]
     return _parts.confirmed(
         job,
         facts,
-        _ONE_SIDED_CONFIDENCE if elsewhere or case.scheduled else _CYCLE_CONFIDENCE,
+        _ONE_SIDED_CONFIDENCE if in_collectives or case.scheduled else _CYCLE_CONFIDENCE,
         seen={rank: _parts.says("waits_in", what=call.text) for rank, call in case.calls},
         ranks=culprits,
         victims=tuple(sorted((job.waits.reaching(cycle.ranks) | set(cycle.ranks)) - set(culprits))),

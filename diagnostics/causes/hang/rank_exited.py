@@ -18,11 +18,11 @@ the others call one more, so that nobody is blamed."""
 
 
 def _text(finding: Finding, ended: Ended) -> Text:
-    first, there = ended.first, ended.gave_up_at
+    first, peer_frame = ended.first, ended.gave_up_at
     if first.only_exit_code:
         remedy = ended.remedy(finding, {"": EXIT_CODE})
         return ended.text(finding, _endings.TEXTS.phrase("no_traceback", what=first.what), (remedy,))
-    remedy = _TEXTS.remedy("one_more" if there else "stop_together", there=there)
+    remedy = _TEXTS.remedy("one_more" if peer_frame else "stop_together", peer_frame=peer_frame)
     return ended.text(finding, _TEXTS.phrase("in_order" if first.in_order else "ended", what=first.what), (remedy,))
 
 

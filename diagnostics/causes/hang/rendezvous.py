@@ -46,11 +46,11 @@ def decide(stall: Stall) -> Finding:
 
 def _nobody(case: Startup) -> Finding:
     """Return the finding about ranks that all make no progress before they meet, none of which waits for another."""
-    stands = {
+    activities = {
         rank: doing(Stacks(rank, fact.file, (Thread("", fact.fields["frames"], main=True),)))
         for rank, fact in case.starts.items()
     }
-    first = stands[case.missing[0]]
+    first = activities[case.missing[0]]
     still_s = min(lasted_s(fact, "worked_s") for fact in case.starts.values())
     return Finding(
         status="confirmed",
@@ -60,7 +60,9 @@ def _nobody(case: Startup) -> Finding:
         where=tuple(
             place
             for rank in case.missing[:4]
-            for place in _parts.where(rank, stands[rank].frame, _parts.says("is_there", what=stands[rank].words))
+            for place in _parts.where(
+                rank, activities[rank].frame, _parts.says("is_there", what=activities[rank].words)
+            )
         ),
         cost=Cost(round(still_s, 1), "s blocked"),
         evidence=tuple(
@@ -84,7 +86,7 @@ def _finding(case: Startup) -> Finding:
     figures["at"] = f"{first.file}:{first.line}: " if first else ""
     figures["count"] = len(case.waiting) + len(case.missing)
     facts = _TEXTS.facts(("stuck", *(("nor", _why(case, others)) if others else ())), **figures)
-    stands = _TEXTS.phrase("stands")
+    activities = _TEXTS.phrase("stands")
     return Finding(
         status="confirmed",
         facts=facts,
@@ -94,7 +96,7 @@ def _finding(case: Startup) -> Finding:
         where=tuple(
             place
             for rank, does in (
-                *((rank, stands) for rank in case.stuck[:4]),
+                *((rank, activities) for rank in case.stuck[:4]),
                 (case.waiting[0], _TEXTS.phrase("waits")),
             )
             for place in _parts.where(rank, own_line(case.starts[rank].fields["frames"]), does)

@@ -30,7 +30,7 @@ def _summary(facts: Disagreement) -> str:
 
 def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:
     row = "same_arguments" if facts.divergence.payload is None else "same_size"
-    places = {"mine": facts.divergence.minority.place, "theirs": facts.divergence.majority.place}
+    places = {"minority_call": facts.divergence.minority.place, "majority_call": facts.divergence.majority.place}
     return (_TEXTS.remedy(row, **places, **_transfer(facts)),)
 
 

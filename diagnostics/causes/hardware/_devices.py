@@ -16,16 +16,16 @@ Words = Callable[[DeviceHealth, Sequence[DeviceHealth]], tuple[Phrase, Phrase | 
 
 
 def device_cause(
-    file: str, known: Callable[[DeviceHealth], bool], badness: Callable[[DeviceHealth], float], words: Words
+    file: str, is_measured: Callable[[DeviceHealth], bool], severity: Callable[[DeviceHealth], float], words: Words
 ) -> Cause[tuple[NodeHealth, ...]]:
     """Return a cause that affects single devices.
 
-    `known` says whether a device was checked for this cause while it was working; a `badness` of 0 means that it is not
-    affected. Its texts have a row `fix` with the remedy.
+    `is_measured` says whether a device was checked for this cause while it worked; one of `severity` 0 is not affected.
+    Its texts have a row `fix` with the remedy.
     """
 
     def text(finding: Finding, bad: Sequence[DeviceHealth], devices: Sequence[DeviceHealth]) -> Text:
-        worst = max(bad, key=badness)
+        worst = max(bad, key=severity)
         clause, measured = words(worst, devices)
         rows = ("usual", "several") if len(bad) > 1 else ("usual",)
         rank = "" if worst.rank is None else f" (rank {worst.rank})"
@@ -33,8 +33,8 @@ def device_cause(
         return replace(shown, remedies=(*own(finding, "fix").remedies, *shown.remedies))
 
     def decide(nodes: tuple[NodeHealth, ...]) -> Finding:
-        devices = [device for node in nodes for device in node.devices if known(device)]
-        bad = tuple(device for device in devices if badness(device) > 0)
+        devices = [device for node in nodes for device in node.devices if is_measured(device)]
+        bad = tuple(device for device in devices if severity(device) > 0)
         if not devices:
             return _SHARED.undecided()
         if not bad:

@@ -24,12 +24,12 @@ def _words(worst: DeviceHealth, devices: Sequence[DeviceHealth]) -> tuple[Phrase
     return clause, _TEXTS.phrase("measured", reason=reason, share=share, samples=max(1, worst.samples))
 
 
-def _known(device: DeviceHealth) -> bool:
+def _is_measured(device: DeviceHealth) -> bool:
     return device.samples >= _LEAST or (device.is_one_look and bool(device.samples or device.slowed))
 
 
-def _badness(device: DeviceHealth) -> float:
+def _severity(device: DeviceHealth) -> float:
     return share if device.slowed and (share := device.slowed[0][1]) >= _SHARE else 0.0
 
 
-CAUSE = device_cause(__file__, _known, _badness, _words)
+CAUSE = device_cause(__file__, _is_measured, _severity, _words)

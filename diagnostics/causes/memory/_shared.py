@@ -31,8 +31,8 @@ def not_recorded(job: JobMemory, what: str, **figures: object) -> Finding:
 def confirmed(job: JobMemory, facts: Facts, *, ranks: Iterable[int], cost_bytes: float, **more: Any) -> Finding:
     """Return a confirmed finding; without source lines it has those at which its ranks ran out of memory."""
     finding = Finding(status="confirmed", facts=facts, ranks=named(ranks := tuple(ranks)), **more)
-    there = [place for rank, at in job.ran_out_at(ranks) for place in where(at, False, rank, TEXTS.phrase("out"))]
-    return replace(finding, where=finding.where or tuple(there), cost=Cost(cost_bytes, "bytes"))
+    places = [place for rank, at in job.ran_out_at(ranks) for place in where(at, False, rank, TEXTS.phrase("out"))]
+    return replace(finding, where=finding.where or tuple(places), cost=Cost(cost_bytes, "bytes"))
 
 
 def peak_items(job: JobMemory) -> tuple[EvidenceItem, ...]:

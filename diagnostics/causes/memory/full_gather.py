@@ -34,9 +34,9 @@ def decide(job: JobMemory) -> Finding:
     if whole and largest is not None and largest.full_bytes >= shared.ALMOST_ALL * whole:
         if largest.full_bytes < (shared.LEAST_SHARE * peak if peak else LEAST_UNWEIGHED_BYTES):
             return _part(largest, whole)
-        alike = [(call, rank) for call, rank in gathers if call.full_bytes == largest.full_bytes]
-        call = next((call for call, _ in alike if call.site is not None), largest)
-        ranks = job.ranks_of((rank for _, rank in alike), call.ranks)
+        largest_calls = [(call, rank) for call, rank in gathers if call.full_bytes == largest.full_bytes]
+        call = next((call for call, _ in largest_calls if call.site is not None), largest)
+        ranks = job.ranks_of((rank for _, rank in largest_calls), call.ranks)
         saved, by_units = call.full_bytes, job.size.source == FROM_UNITS
         run, block = job.evidence.run, job.size.block_bytes
         layers = run.get("model.layers") if run is not None else None

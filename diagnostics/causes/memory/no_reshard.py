@@ -89,8 +89,10 @@ def _by_order(job: JobMemory) -> Finding | None:
         return None
     first, (total, largest) = next(iter(kept.items()))
     traffic = _ordered(job.ranks[first])
-    alike = traffic is not None and len({move.unit for move in traffic.moves}) == 1  # no root unit around the others
-    if alike and not job.is_dtk and not job.out_of_memory:
+    is_uniform = (
+        traffic is not None and len({move.unit for move in traffic.moves}) == 1
+    )  # no root unit around the others
+    if is_uniform and not job.is_dtk and not job.out_of_memory:
         return _by_default("order", 0, total)
     item = EvidenceItem(largest.evidence, largest.file, _TEXTS.phrase("seen_order"))
     return _kept(job, "order", 0, total, largest.full_bytes, kept, item)

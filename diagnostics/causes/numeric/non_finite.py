@@ -41,7 +41,7 @@ class Settings(Struct, frozen=True):
     rose: bool = False
     """Whether the loss had risen before it became non-finite."""
 
-    def said(self, ranks: Sequence[int] = ()) -> list[str]:
+    def remedy_rows(self, ranks: Sequence[int] = ()) -> list[str]:
         """Return the rows of the usual remedies. If only some ranks are affected, their data or device comes first."""
         rate = [] if self.rate is None else ["rose"] if self.rose else [] if ranks else ["rate"]
         rows = [*(["own"] if ranks else []), *(["float16"] if self.float16 else [])]
@@ -74,16 +74,16 @@ def _own_loss_text(
     rows = ["alone" if is_own else "single" if alone else "all"]
     rows += ["silent"] if alone and silent else []
     rows += ["recovered"] if recovered else []
-    rows += [*settings.said(ranks if is_own else ()), "detect"]
+    rows += [*settings.remedy_rows(ranks if is_own else ()), "detect"]
     own, half = ranks[:MAX_SHOWN], (settings.rate or 0.0) / 2
     figures = {"own": ranks, "world": world_size, "silent": silent, "suspects": own, "half_rate": half}
     return _TEXTS(finding, rows, value=value, step=finding.step, **figures)
 
 
-def _facts(said: str, settings: Settings, step: int | None = None, **figures: object) -> Facts:
+def _facts(row: str, settings: Settings, step: int | None = None, **figures: object) -> Facts:
     detect = "detect_early" if step is None else "detect"
     half = (settings.rate or 0.0) / 2
-    return _TEXTS.facts([said, *settings.said(), detect], step=step, half_rate=half, **figures)
+    return _TEXTS.facts([row, *settings.remedy_rows(), detect], step=step, half_rate=half, **figures)
 
 
 def decide(figures: Figures) -> Finding:

@@ -15,11 +15,11 @@ def decide(view: Overview) -> Finding:
         return _TEXTS.ruled_out()
     # Waits for the collectives of sharded parameters are judged with the units.
     is_sharded = any(call.message.op == "reduce_scatter" for call in view.calls)
-    apart = {"all_gather", "reduce_scatter"} if is_sharded else set()
+    other_ops = {"all_gather", "reduce_scatter"} if is_sharded else set()
 
     def chosen(call: CallProfile) -> bool:
         within = call.waited and not call.on_compute and call.phase in ("forward", "backward")
-        return within and shared.matters(call) and call.message.op not in apart
+        return within and shared.matters(call) and call.message.op not in other_ops
 
     count = view.typical_count(lambda profile: sum(map(chosen, profile.calls)))
     ops = ", ".join(sorted({call.message.op for call in view.calls if chosen(call)}))

@@ -77,13 +77,15 @@ def adopt_single(evidence: Evidence) -> None:
         return
     if any(fact.kind == "launcher_error" for fact in evidence.facts):
         return
-    lone = [error for error in evidence.errors if error.rank is None and error.type]
-    if not all(error.frames and error.frames[-1].function == "<module>" for error in lone):
+    unassigned = [error for error in evidence.errors if error.rank is None and error.type]
+    if not all(error.frames and error.frames[-1].function == "<module>" for error in unassigned):
         return  # Text cut from a log may be from any rank.
-    if any(_PARALLEL.search(frame.file.replace("\\", "/")) for error in lone for frame in error.frames):
+    if any(_PARALLEL.search(frame.file.replace("\\", "/")) for error in unassigned for frame in error.frames):
         return
-    kinds = [kind_of_exception(error.type, error.message, error.frames) for error in lone]
-    if not lone or any(is_victim(kind) or kind == "unreduced" for kind in kinds):  # DDP reduces over several ranks.
+    kinds = [kind_of_exception(error.type, error.message, error.frames) for error in unassigned]
+    if not unassigned or any(
+        is_victim(kind) or kind == "unreduced" for kind in kinds
+    ):  # DDP reduces over several ranks.
         return
     evidence.errors = merge_errors([replace(error, rank=0) for error in evidence.errors])
     evidence.facts = [replace(fact, rank=0) for fact in evidence.facts]
@@ -106,13 +108,15 @@ def adopt_listed(evidence: Evidence) -> None:
     Python exits with that code after an uncaught exception; its peers in the list were stopped by a signal.
     """
     for fact in [fact for fact in evidence.facts if fact.kind == "torchrun_list"]:
-        homeless = [e for e in evidence.errors if e.rank is None and e.type and e.file == fact.file]
+        unassigned = [e for e in evidence.errors if e.rank is None and e.type and e.file == fact.file]
         listed = set(fact.fields["ranks"])
         raised = {e.rank for e in evidence.errors if e.rank in listed and e.type}
-        bare = {e.rank for e in evidence.errors if e.rank in listed and e.exit_code == 1 and not e.signal} - raised
-        if len(homeless) == 1 and len(bare) == 1 and not raised and homeless[0].line < fact.line:
-            own = replace(homeless[0], rank=bare.pop())
-            evidence.errors = merge_errors([own if e is homeless[0] else e for e in evidence.errors])
+        by_exit_code = {
+            e.rank for e in evidence.errors if e.rank in listed and e.exit_code == 1 and not e.signal
+        } - raised
+        if len(unassigned) == 1 and len(by_exit_code) == 1 and not raised and unassigned[0].line < fact.line:
+            own = replace(unassigned[0], rank=by_exit_code.pop())
+            evidence.errors = merge_errors([own if e is unassigned[0] else e for e in evidence.errors])
 
 
 def adopt(evidence: Evidence) -> None:
@@ -122,11 +126,11 @@ def adopt(evidence: Evidence) -> None:
         if error.rank is not None and error.signal is not None:
             signals[error.signal].add(error.rank)
     only = {signal: ranks.copy().pop() for signal, ranks in signals.items() if len(ranks) == 1}
-    homeless = [error for error in evidence.errors if error.rank is None and error.signal in only]
-    if not homeless:
+    unassigned = [error for error in evidence.errors if error.rank is None and error.signal in only]
+    if not unassigned:
         return
-    adopted = [replace(error, rank=only[str(error.signal)]) for error in homeless]
-    evidence.errors = merge_errors([*(error for error in evidence.errors if error not in homeless), *adopted])
+    adopted = [replace(error, rank=only[str(error.signal)]) for error in unassigned]
+    evidence.errors = merge_errors([*(error for error in evidence.errors if error not in unassigned), *adopted])
     frames = {error.frames: error.rank for error in adopted if error.frames}
     for n, dump in enumerate(evidence.stacks):
         if dump.rank is None:
@@ -147,8 +151,8 @@ def merge_errors(errors: list[RankError]) -> list[RankError]:
     by_rank: defaultdict[int | None, list[RankError]] = defaultdict(list)
     for error in sorted(errors, key=_fullness):
         if error.rank is None:
-            alike = (other for other in by_rank[None] if (other.type, other.signal) == (error.type, error.signal))
-            if not any(_words(other.message) == _words(error.message) for other in alike):
+            matching = (other for other in by_rank[None] if (other.type, other.signal) == (error.type, error.signal))
+            if not any(_words(other.message) == _words(error.message) for other in matching):
                 by_rank[None].append(error)
             continue
         fuller = by_rank[error.rank]
@@ -174,8 +178,8 @@ def _same(error: RankError, other: RankError) -> bool:
         first, second = _words(error.message), _words(other.message)
         return error.type == other.type and (first.startswith(second[:60]) or second.startswith(first[:60]))
     if error.type or other.type:
-        bare = other if error.type else error
-        return bare.signal is None or bare.signal == "SIGABRT"
+        less_complete = other if error.type else error
+        return less_complete.signal is None or less_complete.signal == "SIGABRT"
     return error.signal == other.signal or not (error.signal and other.signal)
 
 

@@ -150,8 +150,8 @@ def refuse_mixed_times(evidence: Evidence, traces: list[Any]) -> None:
     include those replaced by another one of the same rank.
     """
     # With `dtk watch` all dumps are next to the rings of their ranks.
-    beside = {(ring.path.parent, ring.rank) for ring in evidence.handles(RingFile)}
-    watched = bool(beside) and all((dump.path.parent, dump.rank) in beside for dump in evidence.handles(FlightFile))
+    ringed = {(ring.path.parent, ring.rank) for ring in evidence.handles(RingFile)}
+    watched = bool(ringed) and all((dump.path.parent, dump.rank) in ringed for dump in evidence.handles(FlightFile))
     if evidence.run is not None or watched:
         return
     moments = Moments(evidence.handles(FlightFile))

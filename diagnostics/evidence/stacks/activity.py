@@ -224,13 +224,13 @@ class Standing(Struct, frozen=True):
     @property
     def in_loader(self) -> "Standing":
         """The same activity as part of the data loader."""
-        return replace(self, doing="data loader", words=said("in_loader", what=self.words))
+        return replace(self, doing="data loader", words=phrase("in_loader", what=self.words))
 
 
 _TABLE: dict[str, Any] = table_beside(__file__)
 
 
-def said(row: str, **figures: object) -> Phrase:
+def phrase(row: str, **figures: object) -> Phrase:
     """Return a phrase from a row of `words` in the YAML file; the report fills in the figures."""
     return Phrase(row, _TABLE["words"][row], figures)
 
@@ -239,7 +239,7 @@ _RULES = tuple(
     (rule["kind"], Phrase(rule["kind"], rule["words"], {}), re.compile("".join(rule["pattern"])))
     for rule in ({"words": _TABLE["words"][rule["kind"]]} | rule for rule in _TABLE["rules"])
 )
-NOWHERE = Standing("unknown", said("unknown"), None)
+NOWHERE = Standing("unknown", phrase("unknown"), None)
 _LOADER = re.compile(r"torch/utils/data/(?:dataloader|_utils/)")
 _LOOK = 12
 """Number of innermost frames by which an activity is classified; the training loop is further out."""
@@ -262,8 +262,8 @@ def doing(stacks: Stacks, taken_s: float | None = None) -> Standing:
     if finding is None or (in_loader and finding[0] != "data loader"):
         finding = _by_call(thread, python, stacks.time_s or taken_s) or finding
     if in_loader and finding is None:
-        finding = "data loader", said("data loader")
-    kind, words = finding or ("user code", said("user code"))
+        finding = "data loader", phrase("data loader")
+    kind, words = finding or ("user code", phrase("user code"))
     at = Standing(kind, words, frame, "" if in_loader else _TABLE["asides"].get(kind, ""))
     # Without workers, the user's dataset runs in the main thread.
     return at.in_loader if in_loader and kind != "data loader" else at
@@ -276,7 +276,7 @@ def _by_call(thread: Thread, python: list[Frame], taken_s: float | None) -> tupl
     is_read = bool(calls) and calls[-1] == blocking_calls.READ  # As of a file, or of a terminal by input().
     line = waiting(python[0], taken_s) if python and (is_read or not native) else None
     if line is not None and (line.kind == "input" or not calls):
-        return line.kind, said("in_call", what=line.words, call=line.call)
+        return line.kind, phrase("in_call", what=line.words, call=line.call)
     return calls[-1] if calls else None
 
 

@@ -59,7 +59,7 @@ def test_without_stacks_cpu_time_and_switches_alone_count() -> None:
 )
 def test_processes_that_ended_or_are_held(state: str, gone: bool, stopped: bool) -> None:
     one = seen(Moment(0, "S"), Moment(10, state))
-    assert (one.gone, one.stopped) == (gone, stopped)
+    assert (one.exited, one.stopped) == (gone, stopped)
 
 
 def test_a_summary_for_a_report_without_a_cause() -> None:

@@ -338,6 +338,6 @@ def _fits_blocked(one: Divergence, past: list[object], future: list[object]) -> 
             got,
             at_line(one.majority),
         } <= set(past)
-    if one.kind == "fewer_iterations" and one.explanation.place == "behind":
+    if one.kind == "fewer_iterations" and one.explanation.place == "after":
         return got in future or not {got, at_line(one.majority)} <= set(past)
     return True

@@ -63,7 +63,7 @@ def test_histories_that_are_cut_off_say_nothing_about_their_ends(kind: str) -> N
     long = [path_call(number % 7) for number in range(LONGEST + 500)]
     short = [*long[:5], *long[6:]]
     pair = (long, short) if kind == "drop" else (short, long)
-    assert [(one.kind, one.at, one.count) for one in align(*pair)] == [(kind, 5, 1)]
+    assert [(one.kind, one.majority_at, one.count) for one in align(*pair)] == [(kind, 5, 1)]
 
 
 def test_where_a_run_ends() -> None:

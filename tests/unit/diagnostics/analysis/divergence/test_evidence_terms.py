@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 
 from diagnostics.analysis.divergence.evidence_terms import (
-    CERTAIN_BEHIND,
+    CERTAIN_AFTER,
     POSITION,
     SUPPORT,
     UNCLEAR,
@@ -34,5 +34,5 @@ def test_terms_carry_their_weight_and_count() -> None:
 
 
 def test_what_places_a_call_behind_the_loop_outweighs_what_is_usual() -> None:
-    for name in CERTAIN_BEHIND:
+    for name in CERTAIN_AFTER:
         assert POSITION[name] + POSITION["any call"] > UNCLEAR  # type: ignore[index]

@@ -88,9 +88,9 @@ def test_the_past_of_the_minority_predicts_which_side_goes_on_as_before() -> Non
     past = history(*LOOP, *LOOP, 10)
     behind = call(8, 31, "barrier", None)
     kind, place, names = explained([*past, call(8, 20, size=20)], [*past, behind], 8)
-    assert (kind, place) == ("fewer_iterations", "behind") and "next line" in names
+    assert (kind, place) == ("fewer_iterations", "after") and "next line" in names
     kind, place, _ = explained([*past, behind], [*past, call(8, 20, size=20)], 8)
-    assert (kind, place) == ("more_iterations", "behind")
+    assert (kind, place) == ("more_iterations", "after")
 
 
 def test_a_call_between_the_lines_of_the_loop_is_in_a_branch_of_it() -> None:
@@ -114,7 +114,7 @@ def test_a_call_that_took_the_place_of_its_peers_before_is_made_under_a_conditio
     assert explained(majority, minority, 13) == ("added", "within", ["made alone"])
     # Two branches of one condition: each rank makes the call of its own one only, and this one a round more.
     minority = [*rounds(29, 29, 29, 29, 29, 29), evaluates]
-    assert explained(majority, minority, 13)[:2] == ("more_iterations", "behind")
+    assert explained(majority, minority, 13)[:2] == ("more_iterations", "after")
 
 
 def test_in_straight_code_who_stands_further_down_has_passed_the_earlier_line() -> None:
@@ -164,7 +164,7 @@ def test_program_order_is_that_of_the_innermost_function_that_both_share() -> No
 
 
 def test_rank_0_alone_may_have_left_the_loop_or_be_in_a_branch_of_it() -> None:
-    behind = Explanation("insert", "behind", (call(1),), (position("any call"), position("barrier")))
+    behind = Explanation("insert", "after", (call(1),), (position("any call"), position("barrier")))
     assert or_main_rank_only(behind).alternatives == ("added",)
     for told in (
         replace(behind, terms=(position("next line"),)),
@@ -177,10 +177,10 @@ def test_rank_0_alone_may_have_left_the_loop_or_be_in_a_branch_of_it() -> None:
 def test_a_call_against_the_loops_next_one() -> None:
     loop = call(4, 20, size=3)
     found = left_loop(call(4, 21, "barrier", None), loop, [loop], majority_goes_on=True)
-    assert found is not None and (found.kind, found.place) == ("fewer_iterations", "behind")
+    assert found is not None and (found.kind, found.place) == ("fewer_iterations", "after")
     assert left_loop(call(4, 18, size=3), loop, [loop], majority_goes_on=True) is None, "it replaces the loop's call"
 
 
 def test_every_kind_is_in_the_table() -> None:
-    assert KINDS["drop", "within"] == "left_out" and KINDS["insert", "behind"] == "fewer_iterations"
+    assert KINDS["drop", "within"] == "left_out" and KINDS["insert", "after"] == "fewer_iterations"
     assert Explanation("swap", "within", (), (support("same line"),)).kind == "other_operation"

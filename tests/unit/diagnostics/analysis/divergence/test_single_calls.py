@@ -84,7 +84,7 @@ def parted(path: Path, *terms: str) -> Divergence:
     """Rank 2 waits behind the loop, the others in it."""
     majority, minority = (call(op, Frame(str(path), line, "train")) for op, line in (("all_reduce", 5), ("barrier", 6)))
     majority, minority = (replace(one, created_s=path.stat().st_mtime + 1) for one in (majority, minority))
-    explanation = Explanation("insert", "behind", (majority, minority), (position("source behind"),))
+    explanation = Explanation("insert", "after", (majority, minority), (position("source after"),))
     return Divergence(Vote(KEY, 0, ((0, 1), (2,))), 0, 2, majority, minority, explanation, (2,), tie=False)
 
 

@@ -33,7 +33,7 @@ def test_the_smaller_side_deviates() -> None:
 
 def test_two_receives_wait_for_each_other() -> None:
     (case,) = circular_waits(job({0: half("recv", 1), 1: half("recv", 0)}, 2))
-    assert isinstance(case, PointToPoint) and not case.elsewhere and not case.tags_differ
+    assert isinstance(case, PointToPoint) and not case.in_collectives and not case.tags_differ
     assert [rank for rank, _ in case.calls] == [0, 1] and set(case.peers) == {1}
 
 
@@ -47,7 +47,7 @@ def test_a_receive_against_a_collective() -> None:
     state = job({0: half("recv", 1), 1: waiting(1)}, 2)
     (case,) = circular_waits(state)
     assert isinstance(case, PointToPoint)
-    assert [rank for rank, _ in case.calls] == [0] and [rank for rank, _ in case.elsewhere] == [1]
+    assert [rank for rank, _ in case.calls] == [0] and [rank for rank, _ in case.in_collectives] == [1]
 
 
 def crosswise(first: int, second: int) -> list[Call]:
