@@ -10,6 +10,7 @@ from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.readers.ring import RingFile
 from tests.cli.command import FAULTY, only_run, run, start, status
 from tests.cli.test_torchrun import torchrun
+from tests.patience import stretched
 
 HANGING = [text.replace("faulty.Faulty", "hanging.Hanging").replace("faulty.*", "hanging.*") for text in FAULTY]
 PROMPT_S = 5.0
@@ -70,7 +71,7 @@ def test_a_proven_desync_ends_within_seconds(fault, strategy, here, there, tmp_p
     assert there in record["reason"]
     assert record["reason"] in out
     assert "Traceback" not in out
-    assert took_s <= PROMPT_S, out
+    assert took_s <= stretched(PROMPT_S), out
 
 
 @pytest.mark.timeout(120)
@@ -98,7 +99,7 @@ def test_a_stuck_host_is_blamed(tmp_path):
     assert (record["failure"]["rank"], record["failure"]["victims"]) == (1, [0])
     assert "rank 1 is at hanging.py:" in record["reason"]
     assert "rank 0 waits in all_gather_into_tensor" in record["reason"]
-    assert 4 <= took_s <= 4 + 5, out
+    assert 4 <= took_s <= 4 + stretched(5), out
 
 
 @pytest.mark.timeout(120)
@@ -113,7 +114,7 @@ def test_a_stopped_process_is_blamed_also_when_it_is_the_judge(stopped, forward,
     record = status(folder)
     assert (record["state"], record["failure"]["rank"]) == ("hung", stopped), out
     assert f"rank {stopped} does not answer" in record["reason"]
-    assert took_s <= 4 + 5, out
+    assert took_s <= 4 + stretched(5), out
 
 
 @pytest.mark.timeout(120)
@@ -149,7 +150,7 @@ def test_under_torchrun(tmp_path):
     record = status(folder)
     assert (record["state"], record["exit_code"]) == ("hung", 1), out
     assert "ranks called different collectives" in out
-    assert took_s < 15, out
+    assert took_s < stretched(15), out
 
 
 @pytest.mark.timeout(120)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import ROOT, environment
+from tests.patience import stretched
 
 SCRIPT = """\
 import os, sys, time
@@ -93,7 +94,7 @@ def watch(folder: Path, *command: object, options: tuple[str, ...] = (), **more:
     )
 
 
-def finished(process: "subprocess.Popen[str]", timeout_s: float = 60) -> tuple[int, str, str]:
+def finished(process: "subprocess.Popen[str]", timeout_s: float = 200) -> tuple[int, str, str]:
     try:
         out, error = process.communicate(timeout=timeout_s)
     finally:
@@ -108,7 +109,7 @@ def told_after_s(process: "subprocess.Popen[str]") -> tuple[int, str, float]:
         lines.append(line)
         if line.startswith("what "):
             told_s = told_s or time.time()
-    out = process.communicate(timeout=30)[0]
+    out = process.communicate(timeout=200)[0]
     planted = [float(number) for number in re.findall(r"planted at ([\d.]+)", out)]
     assert planted, out + "".join(lines)
     assert told_s, out + "".join(lines)
@@ -128,7 +129,6 @@ def left_running(path: Path) -> list[str]:
     return found
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("fault", ["none", "again", "late"])
 def test_a_healthy_job_is_left_as_it_is(fault, tmp_path):
     path = script(tmp_path)
@@ -144,7 +144,6 @@ def test_a_healthy_job_is_left_as_it_is(fault, tmp_path):
     assert (told.returncode, told.stdout.partition(":")[0]) == (0, "HEALTHY"), told.stdout
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("how", [pytest.param("tcp", marks=pytest.mark.extended), "file"])
 def test_a_script_that_spawns_its_ranks(how, tmp_path, free_port):
     """Rank 0 holds the store and leaves first: nobody is to stumble over that."""
@@ -159,7 +158,6 @@ def test_a_script_that_spawns_its_ranks(how, tmp_path, free_port):
     assert not left_running(path)
 
 
-@pytest.mark.timeout(120)
 def test_an_extra_collective_is_explained_within_seconds(tmp_path):
     path = script(tmp_path)
     code, error, took_s = told_after_s(watch(tmp_path, *TORCHRUN, path, "extra"))
@@ -167,7 +165,7 @@ def test_an_extra_collective_is_explained_within_seconds(tmp_path):
     report = error.partition("HUNG: only some ranks issued a collective [hang.conditional_collective")[2]
     assert f"job.py:{line_of(path, 'extra')}" in report
     assert f"rank 0 called all_reduce [3] float32 SUM at job.py:{line_of(path, 'extra')} in train" in error
-    assert took_s <= PROMPT_S, error
+    assert took_s <= stretched(PROMPT_S), error
     assert not left_running(path)
     (folder,) = (tmp_path / "dtk-watch").iterdir()
     kept = {file.parent.name for file in folder.rglob("*") if "rank_0000" in file.name}
@@ -176,7 +174,6 @@ def test_an_extra_collective_is_explained_within_seconds(tmp_path):
 
 
 @pytest.mark.extended
-@pytest.mark.timeout(120)
 def test_a_rank_that_sleeps_for_ever_is_blamed(tmp_path):
     path = script(tmp_path)
     process = watch(tmp_path, *TORCHRUN, path, "sleep", options=("--stall-timeout-s", "4"))
@@ -185,11 +182,10 @@ def test_a_rank_that_sleeps_for_ever_is_blamed(tmp_path):
     assert "[hang.host_stall" in error, error
     assert "blame   rank 1 (victims: rank 0)" in error
     assert f"job.py:{line_of(path, 'stuck')} in train (rank 1)" in error
-    assert 4 <= took_s <= 4 + PROMPT_S, error
+    assert 4 <= took_s <= 4 + stretched(PROMPT_S), error
     assert not left_running(path)
 
 
-@pytest.mark.timeout(120)
 def test_a_rank_that_raises_is_blamed_below_its_own_traceback(tmp_path):
     path = script(tmp_path)
     code, _, error = finished(watch(tmp_path, *TORCHRUN, path, "raise"))
@@ -200,20 +196,18 @@ def test_a_rank_that_raises_is_blamed_below_its_own_traceback(tmp_path):
     assert f"job.py:{line_of(path, 'raised')} in train (rank 1), ValueError: bad batch" in report
 
 
-@pytest.mark.timeout(120)
 def test_signals_reach_the_command_and_nothing_is_explained(tmp_path):
     path = script(tmp_path)
     process = watch(tmp_path, *TORCHRUN, path, "forever")
     assert process.stdout.readline().startswith("planted")
     process.send_signal(signal.SIGTERM)
-    code, _, error = finished(process, timeout_s=40)
+    code, _, error = finished(process, timeout_s=200)
     assert code not in (0, 75)
     assert "SIGTERM" in error
     assert "[hang." not in error
     assert not left_running(path)
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.extended), signal.SIGTERM])
 def test_a_job_that_hung_is_explained_when_it_is_stopped(number, tmp_path):
     path = script(tmp_path)
@@ -221,7 +215,7 @@ def test_a_job_that_hung_is_explained_when_it_is_stopped(number, tmp_path):
     assert process.stdout.readline().startswith("planted")
     time.sleep(12)  # Longer than a call may be open in a job that is under way.
     process.send_signal(number)
-    code, _, error = finished(process, timeout_s=40)
+    code, _, error = finished(process, timeout_s=200)
     assert code != 0
     report = error.partition("HUNG: a rank never reached a collective [hang.host_stall")[2]
     assert "blame   rank 1 (victims: rank 0)" in report, error
@@ -241,7 +235,6 @@ for step in range(4):
 """
 
 
-@pytest.mark.timeout(120)
 def test_a_rank_that_never_comes_to_its_group_is_blamed(tmp_path):
     path = tmp_path / "job.py"
     path.write_text(EARLY.format(what="time.sleep(1e6)"))
@@ -253,7 +246,6 @@ def test_a_rank_that_never_comes_to_its_group_is_blamed(tmp_path):
     assert not left_running(path)
 
 
-@pytest.mark.timeout(120)
 def test_a_rank_that_is_late_is_left_alone_and_the_last_calls_are_compared(tmp_path):
     """It computes for longer than the limit; then the job ends sooner than the live watch can look."""
     path = tmp_path / "job.py"
@@ -265,7 +257,6 @@ def test_a_rank_that_is_late_is_left_alone_and_the_last_calls_are_compared(tmp_p
     assert "DIVERGED: " in error
 
 
-@pytest.mark.timeout(120)
 def test_a_rank_that_raises_before_its_group_is_blamed(tmp_path):
     path = tmp_path / "job.py"
     path.write_text(EARLY.format(what="import not_there"))
@@ -276,7 +267,6 @@ def test_a_rank_that_raises_before_its_group_is_blamed(tmp_path):
     assert f"job.py:{line_of(path, 'early')} in <module> (rank 1), ModuleNotFoundError" in report
 
 
-@pytest.mark.timeout(120)
 def test_the_users_environment_and_packages_win(tmp_path):
     """A package named like one of dtk's, a sitecustomize, and a variable of the flight recorder."""
     for name, text in (("diagnostics/__init__.py", "MINE = 1"), ("site/sitecustomize.py", "print('hello')")):
@@ -291,19 +281,17 @@ def test_the_users_environment_and_packages_win(tmp_path):
     assert "not watched" not in error
 
 
-@pytest.mark.timeout(60)
 def test_other_commands_pass_through(tmp_path):
     plain = (
         "import sys, os; print(sys.stdin.read(), os.environ['X'], [m for m in sys.modules if 'dtk' in m]); sys.exit(7)"
     )
     process = watch(tmp_path, sys.executable, "-c", plain, X="y")
-    out, error = process.communicate("input", timeout=30)
+    out, error = process.communicate("input", timeout=200)
     assert (process.returncode, out) == (7, "input y []\n")
     assert "before any process group was made" in error
     assert finished(watch(tmp_path, "sh", "-c", "kill -9 $$"))[0] == 128 + 9
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("options", "command", "word"),
     [

@@ -13,7 +13,7 @@ from dtk.commands.main import main
 from tests.cli.command import ROOT, environment
 from tests.warm_python import run_module
 
-LIMIT_S = 100
+LIMIT_S = 200
 """A run that takes longer than its timeout_s and this is a hang that nobody ended."""
 
 

@@ -12,27 +12,26 @@ from dtk.config.schema import KINDS
 from dtk.faults.install import FAULTS
 from tests.faults.runs import run_fault
 from tests.faults.truth import TRUTH, marker
+from tests.patience import stretched
 
 CASES = [pytest.param(name, marks=() if truth.ci else pytest.mark.extended) for name, truth in TRUTH.items()]
 EXIT_CODES = {"hung": 1, "failed": 1, "oom": 1, "finished": 0}
 PATIENCE_S = 45
-"""Start-up, timeout and teardown on a busy machine."""
+"""Start-up, timeout and teardown."""
 
 
-@pytest.mark.timeout(150)
 @pytest.mark.parametrize("fault", CASES)
 def test_it_happens(fault, fault_folder):
     truth, run = TRUTH[fault], run_fault(fault_folder, fault)
     status = run.status()
     assert run.exit_code == EXIT_CODES[truth.ending], run.out + run.error
     assert status["state"] == truth.ending, status
-    assert run.seconds < PATIENCE_S
+    assert run.seconds < stretched(PATIENCE_S)
     assert "Traceback" not in run.out + run.error
     if truth.ending in ("failed", "oom"):
         assert status["failure"]["rank"] == truth.ranks[0]
 
 
-@pytest.mark.timeout(150)
 @pytest.mark.parametrize("fault", [p for p in CASES if TRUTH[p.values[0]].ending == "hung"])
 def test_no_step_after_the_fault_is_finished(fault, fault_folder):
     run = run_fault(fault_folder, fault)
@@ -40,7 +39,6 @@ def test_no_step_after_the_fault_is_finished(fault, fault_folder):
     assert run.status()["step"] <= config["fault"]["step"]
 
 
-@pytest.mark.timeout(150)
 @pytest.mark.parametrize("fault", [p for p in CASES if TRUTH[p.values[0]].ending != "finished"])
 def test_every_rank_leaves_a_trace(fault, fault_folder):
     """A killed rank too: what it did last outlives it. Its black box is first written after 0.2 s, the ring at once."""
