@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diagnostics.analysis.histories.align import Survey
-from diagnostics.analysis.wait_graph.graph import Cycle, Operation, WaitGraph, _knots, build, same_tag
+from diagnostics.analysis.wait_graph.graph import Cycle, Operation, WaitGraph, _components, build, same_tag
 from diagnostics.evidence.calls import Call, GroupKey
 from tests.unit.diagnostics.analysis.calls import DEFAULT, call, frame, survey
 
@@ -116,15 +116,15 @@ def closure(edges: dict[int, list[int]], start: int) -> set[int]:
 def test_knots_are_the_nodes_that_reach_each_other(edges: dict[int, list[int]]) -> None:
     reached = {node: closure(edges, node) for node in range(8)}
     together = {frozenset({b for b in range(8) if b in reached[a] and a in reached[b]} | {a}) for a in range(8)}
-    assert {frozenset(knot) for knot in _knots(edges)} == {knot for knot in together if len(knot) > 1}
-    assert sorted(node for knot in _knots(edges) for node in knot) == sorted(
+    assert {frozenset(knot) for knot in _components(edges)} == {knot for knot in together if len(knot) > 1}
+    assert sorted(node for knot in _components(edges) for node in knot) == sorted(
         node for knot in together if len(knot) > 1 for node in knot
     )
 
 
 def test_a_long_chain_needs_no_recursion() -> None:
     ring = {node: [(node + 1) % 20_000] for node in range(20_000)}
-    (knot,) = _knots(ring)
+    (knot,) = _components(ring)
     assert len(knot) == 20_000
 
 
