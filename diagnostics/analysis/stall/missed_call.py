@@ -25,8 +25,8 @@ class MissedCall(Struct, frozen=True):
     pending: Call
     expected: Call
     majority: int | None = None
-    """How many more ranks wait in `expected` than omitted it, negative if fewer do; None if one line alone shows that it
-    was omitted."""
+    """How many more ranks wait in `expected` than omitted it, negative if fewer do; None if one line alone shows that
+    it was omitted."""
 
     @property
     def culprits(self) -> tuple[int, ...]:
