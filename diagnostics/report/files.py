@@ -49,14 +49,17 @@ def _held(folder: Path) -> Iterator[Path]:
         os.close(handle)
 
 
-def replace(path: Path, text: str) -> None:
-    """Replace a file atomically; a device or pipe such as /dev/stdout is written directly.
-
-    Raises:
-        OSError: the folder is absent, full or read-only.
-    """
+@contextmanager
+def replacing_typed(path: Path) -> Iterator[Path]:
+    """As `replacing`, for a path that the user typed: a device or pipe such as /dev/stdout is yielded itself."""
     if path.exists() and not path.is_file() and not path.is_dir():
-        path.write_text(text, encoding="utf-8", errors="replace")
+        yield path
         return
     with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", errors="replace")
+        yield temporary
+
+
+def replace(path: Path, text: str) -> None:
+    """Replace a file atomically; OSError if its folder is absent, full or read-only."""
+    with replacing_typed(path) as file:
+        file.write_text(text, encoding="utf-8", errors="replace")

@@ -119,7 +119,7 @@ def _ready(folders: Sequence[Path]) -> Iterator[None]:
         UserFolders.folders = own
         with hydra.initialize_config_dir(str(primary), job_name="dtk", **version):
             yield
-    except (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError, OSError) as error:
+    except (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError, OSError, RecursionError) as error:
         raise _translate(error) from error
     finally:
         UserFolders.folders = ()

@@ -18,6 +18,7 @@ from diagnostics.evidence.clock_offset import offset
 from diagnostics.evidence.limits import Limits, lines_of, whole
 from diagnostics.evidence.ring.format import RingDump, parse
 from diagnostics.evidence.trace.scan import Scan
+from diagnostics.report.files import replacing_typed
 from diagnostics.runs.records import as_mapping, objects
 from dtk.errors import DtkError, refused
 
@@ -60,15 +61,15 @@ class Merge:
             self.origin_s, self.end_s = (datetime.fromisoformat(time).timestamp() for time in times)
         self._align()
         opened = gzip.open if file.suffix == ".gz" else open
-        with refused(f"cannot write {file}", "choose another --out"), opened(file, "wt", encoding="utf-8") as output:
-            output.write('{"displayTimeUnit": "ms", "traceEvents": [')
-            for event in self._all():
-                output.write((",\n" if self.events else "\n") + msgspec.json.encode(event).decode())
-                self.events += 1
-            output.write("\n]}\n")
-        if not self.ranks:
-            file.unlink()
-            raise DtkError(f"{self.folder} has nothing to draw", fix="record it: record=light, or full for regions")
+        with refused(f"cannot write {file}", "choose another --out"), replacing_typed(file) as temporary:
+            with opened(temporary, "wt", encoding="utf-8") as output:
+                output.write('{"displayTimeUnit": "ms", "traceEvents": [')
+                for event in self._all():
+                    output.write((",\n" if self.events else "\n") + msgspec.json.encode(event).decode())
+                    self.events += 1
+                output.write("\n]}\n")
+            if not self.ranks:
+                raise DtkError(f"{self.folder} has nothing to draw", fix="record it: record=light, or full for regions")
 
     def _all(self) -> Iterator[Event]:
         with suppress(Exception):  # A run that cannot be diagnosed is still drawn.

@@ -40,6 +40,7 @@ def test_a_file_of_the_users_hides_dtks(tmp_path: Path) -> None:
         ("name: 'caf\xe9'\n", "a YAML file is not UTF-8 text"),
         ("name: ${nowhere}\n", "the configuration cannot be composed: Interpolation key 'nowhere' not found"),
         ("defaults: [nothing]\n", "the configuration cannot be composed: "),
+        (f"name: {'[' * 5000}{']' * 5000}\n", "the configuration cannot be composed: maximum recursion depth exceeded"),
     ],
 )
 def test_a_file_that_cannot_be_composed_is_one_line(text: str, message: str, tmp_path: Path) -> None:

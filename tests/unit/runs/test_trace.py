@@ -200,6 +200,10 @@ def test_the_command(run, monkeypatch, capsys):
         assert main(words) == 2
     for name in ("events", "traces", "memory", "telemetry"):
         shutil.rmtree(run.root / name)
-    with pytest.raises(DtkError, match="has nothing to draw"):
-        Merge(run.root).write(run.root / "x.json")
-    assert not (run.root / "x.json").exists()
+    for before in ([], [run.root / "x.json"]):
+        for file in before:
+            file.write_text("of somebody")
+        with pytest.raises(DtkError, match="has nothing to draw"):
+            Merge(run.root).write(run.root / "x.json")
+        assert list(run.root.glob("*x.json*")) == before
+    assert before[0].read_text() == "of somebody"
