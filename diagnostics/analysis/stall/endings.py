@@ -72,6 +72,10 @@ def first_endings(job: JobState) -> tuple[FirstEndings, ...]:
         by_kind[job.endings[rank].kind].append(job.endings[rank])
     if job.finished():
         return ()
+    if all(end.in_order for end in by_kind["exited"]):
+        # One that ended in order although its last call failed got further than those that left their peers alone.
+        behind = set(job.behind())
+        by_kind["exited"] = [end for end in by_kind["exited"] if end.rank in behind] or by_kind["exited"]
     return tuple(_first(job, kind, by_kind[kind]) for kind in BY_ITSELF if _matters(job, by_kind[kind]))
 
 

@@ -1,4 +1,6 @@
-"""Records of a watched job: why the watch ended its ranks, that its command ended well, that a rank was suspended."""
+"""Records of a watched job: why the watch ended its ranks, that its command ended well, which ranks were suspended or
+left.
+"""
 
 import re
 from pathlib import Path
@@ -9,12 +11,13 @@ import msgspec
 from diagnostics.contract.artifacts import FINISHED, PAUSED
 from diagnostics.evidence.limits import Limits, small_json
 from diagnostics.evidence.model import Evidence, LogFact, shortened
-from diagnostics.evidence.reader import Contents, Reader
+from diagnostics.evidence.reader import Contents, Reader, Source
 from diagnostics.evidence.values import Rank, Time
 
-VERDICT, ENDED_WELL = "watch_verdict", "command_finished"
+VERDICT, ENDED_WELL, LEFT = "watch_verdict", "command_finished", "left_in_order"
 _KINDS = f"(?:stall|desync|{FINISHED}|{PAUSED})".encode()
 _HEAD = re.compile(rb'\{\s{0,8}"kind": "' + _KINDS + rb'",\s{0,8}"(?:reason|command|rank)": ')
+_LAST_BEAT = re.compile(rb'\{"beat": \d{1,20}, "step": [^,]{1,20}, "region": "end", "time_s": (\d{1,11}\.\d{6}), ')
 
 
 class _Paused(msgspec.Struct):
@@ -24,13 +27,21 @@ class _Paused(msgspec.Struct):
 
 def recognise(head: bytes) -> bool:
     """Return whether a file that starts with `head` is a record of `dtk watch`."""
-    return bool(_HEAD.match(head))
+    return bool(_HEAD.match(head) or _LAST_BEAT.match(head))
 
 
 def ended_well(evidence: Evidence) -> bool:
     """Return whether the command under `dtk watch` exited with code 0 and no launcher lists a failure."""
     kinds = {fact.kind for fact in evidence.facts}
     return ENDED_WELL in kinds and "torchrun_list" not in kinds
+
+
+def _open(source: Source) -> Contents:
+    if last := _LAST_BEAT.match(source.head):
+        text = "destroyed its process group, or ended, without an exception"
+        rank = source.owner.rank
+        return Contents(source.file, facts=[LogFact(LEFT, rank, source.file, 0, text, {}, float(last[1]))])
+    return Contents(source.file, facts=[read(source.path, source.file, source.limits)])
 
 
 def read(path: Path, file: str, limits: Limits) -> LogFact:
@@ -60,6 +71,6 @@ def _paused(value: dict[str, Any], file: str) -> LogFact:
 READER = Reader(
     kind="watch",
     recognise=recognise,
-    open=lambda source: Contents(source.file, facts=[read(source.path, source.file, source.limits)]),
-    facts=(VERDICT, ENDED_WELL, PAUSED),
+    open=_open,
+    facts=(VERDICT, ENDED_WELL, PAUSED, LEFT),
 )

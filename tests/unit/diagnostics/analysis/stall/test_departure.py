@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.evidence.model import RankError
+from diagnostics.evidence.model import LogFact, RankError
+from diagnostics.evidence.readers.watch import LEFT
 from tests.dist.ranks import free_port
 from tests.unit.diagnostics.hang.dumps import Job, Op, confirmed, detect, evidence, write
 
@@ -35,6 +36,15 @@ def played(folder: Path, mine: list[Op], others: list[Op], backend: str, **optio
 def test_between_two_rounds_it_ran_fewer(tmp_path: Path, backend: str, setup: list[Op]) -> None:
     said = played(tmp_path, [*setup, *[A, B] * 5], [*setup, *[A, B] * 6], backend)
     assert (said["uneven_iterations"], said["rank_exited"]) == ("confirmed", "confirmed")
+
+
+def test_a_rank_that_left_alone_is_told_from_those_that_left_after_their_last_call_failed(tmp_path: Path) -> None:
+    """`dtk watch` records who left in order: rank 2 met a closed connection in its last call and went on to the end."""
+    write(tmp_path, Job({0: [A, B] * 6, 1: [A, B] * 5, 2: [*[A, B] * 5, A]}, backend="gloo"))
+    left = [LogFact(LEFT, rank, f"{rank}", 0, "", {}, 100.0 + rank) for rank in (1, 2)]
+    found = detect(evidence(tmp_path, world_size=3, facts=left))
+    sure = {one.cause: one.ranks for one in found if one.status == "confirmed"}
+    assert sure["hang.rank_exited"] == sure["hang.uneven_iterations"] == (1,)
 
 
 @pytest.mark.parametrize("setup", [[], [SETUP]])

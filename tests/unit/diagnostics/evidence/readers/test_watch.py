@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from diagnostics.contract.artifacts import FINISHED
+from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
-from diagnostics.evidence.readers.watch import ENDED_WELL, VERDICT, ended_well, read, recognise
+from diagnostics.evidence.readers.watch import ENDED_WELL, LEFT, VERDICT, ended_well, read, recognise
+from dtk.record.heartbeat import HeartbeatFile
 
 STALL = {"kind": "stall", "reason": "nothing moved", "culprits": [], "time_s": 1.5}
 DONE = {"kind": FINISHED, "command": ["python", "t.py"], "time_s": 2.5}
@@ -52,6 +54,18 @@ def test_the_pauses_of_a_rank(tmp_path: Path) -> None:
     assert (fact.kind, fact.rank, fact.fields["pauses"]) == ("paused", 3, ((5.0, 12.5), (40.0, 6.0)))
     with pytest.raises(ValueError, match="not a record of a pause"):
         read(write(tmp_path, record | {"pauses": [[1.0]]}), "f", Limits())
+
+
+@pytest.mark.parametrize(("region", "left"), [("end", True), (None, False), ("data", False)])
+def test_the_last_beat_of_a_rank_says_whether_it_left_in_order(tmp_path: Path, region: str | None, left: bool) -> None:
+    (tmp_path / "heartbeat").mkdir()
+    beats = HeartbeatFile(path := tmp_path / "heartbeat/rank_00002.json", attempt=0)
+    beats.start()
+    beats.close(region)
+    assert recognise(path.read_bytes()) == left
+    (tmp_path / "watch.json").write_text(json.dumps(STALL))
+    facts = [fact for fact in gather(tmp_path, Limits()).facts if fact.kind == LEFT]
+    assert [fact.rank for fact in facts] == [2] * left and all(fact.time_s for fact in facts)
 
 
 HONEST = json.dumps(STALL, indent=2).encode()
