@@ -6,6 +6,7 @@ from diagnostics.causes.registry import by_id
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding, Outcome, Worded, text_of
 from diagnostics.contract.formatting import ranks_spoken
+from diagnostics.evidence.endings import is_victim, kind_of_exception
 from diagnostics.evidence.model import Evidence, LogFact, RankError, shortened
 from diagnostics.report.without_cause import account_text, recorded_failure
 from diagnostics.tree.outcome import TROUBLE, account_of, is_unheard
@@ -66,15 +67,19 @@ def _trouble(evidence: Evidence, covered: frozenset[str]) -> Iterator[str]:
 
 def _attempts(evidence: Evidence) -> Iterator[str]:
     for attempt in evidence.earlier:
-        why, error = "; it left no error file", attempt.error
+        told, error = [], attempt.error
         if error is not None:
             who = "" if error.rank is None else f"rank {error.rank}: "
             text = (
                 f"{error.type}: {error.message}" if error.type else f"{error.signal or f'exit code {error.exit_code}'}"
             )
-            why = f": {who}{shortened(' '.join(text.split()), 200)} ({_at(error)})"
-        silent = f"; {ranks_spoken(attempt.silent)} left no error file (killed, or aborted in native code)"
-        yield f"Attempt {attempt.attempt} failed and the job was restarted{why}{silent if attempt.silent else ''}"
+            told.append(f"{who}{shortened(' '.join(text.split()), 200)} ({_at(error)})")
+        if attempt.silent:
+            silent = f"{ranks_spoken(attempt.silent)} left no error file (killed, or aborted in native code)"
+            lost = error is not None and is_victim(kind_of_exception(error.type, error.message, error.frames))
+            told.insert(0 if lost else 1, silent)  # A rank that lost its connection comes after the one that ended.
+        why = "; ".join(told) or "it left no error file"
+        yield f"Attempt {attempt.attempt} failed and the job was restarted: {why}"
 
 
 def _without_rank(evidence: Evidence, shown: set[str], quoted: str) -> Iterator[str]:

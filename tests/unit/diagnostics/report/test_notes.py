@@ -61,3 +61,4 @@ def test_earlier_attempts_and_a_run_that_goes_on() -> None:
     first, second = noted(ROOT, run=run("running"), earlier=[before])
     assert first.startswith("Attempt 0 failed and the job was restarted: rank 1: ValueError: bad batch (error.json)")
     assert "ranks 2 and 3 left no error file" in first and second.startswith("The job is still running")
+    assert noted(earlier=[EarlierAttempt(3, None)])[0].endswith("restarted: it left no error file")
