@@ -116,8 +116,8 @@ class JobState(Struct):
 
     def waits_first_in(self, rank: int, operation: Operation) -> bool:
         """Return whether no older call of the rank is incomplete, which would hold this one back on its device."""
-        oldest = self.survey.ranks[rank].pending()[0]
-        return (oldest.key, oldest.seq) == (operation.key, operation.seq)
+        oldest, call = self.survey.ranks[rank].pending()[0], self.waits.calls[rank, operation]
+        return (oldest.key, oldest.seq, oldest.p2p) == (call.key, call.seq, call.p2p)
 
     def any_calls(self) -> bool:
         """Return whether the record of any rank contains a call."""

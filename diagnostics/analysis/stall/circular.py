@@ -35,6 +35,14 @@ class GroupOrder(Struct, frozen=True):
     """The ranks not on the largest side; all ranks if no side is larger than the others."""
 
 
+class LeftOut(Struct, frozen=True):
+    """Numbers of messages that a rank exchanged with one peer in its last two rounds, the last one with fewer."""
+
+    rank: int
+    now: int
+    before: int
+
+
 class PointToPoint(Struct, frozen=True):
     """Ranks that wait in a send or receive whose counterpart is never posted."""
 
@@ -45,8 +53,8 @@ class PointToPoint(Struct, frozen=True):
     """Rank and call of each rank in the cycle that waits in a collective instead."""
     peers: dict[int, Call]
     """The peer of the first call -> the call that it waits in; empty if it waits in none."""
-    left_out: tuple[int, int, int] | None = None
-    """A rank that posted fewer counterparts in this round than in the previous one, and both counts."""
+    left_out: tuple["LeftOut", ...] = ()
+    """Ranks that posted fewer counterparts in this round than in the previous one."""
     scheduled: bool = False
     """Whether a stack shows torch's pipeline schedule, whose messages match if all stages follow the same one."""
 
@@ -75,6 +83,8 @@ def circular_waits(job: JobState) -> list[CircularWait]:
             taken |= set(cycle.ranks) | job.waits.reaching(cycle.ranks)
     if not job.waits.waited_for() and (crossed := _enqueued_crosswise(job)) and not set(crossed.cycle.ranks) & taken:
         cases.append(crossed)
+    if not cases and (passed := _passed(job)) and not set(passed.cycle.ranks) & taken:
+        cases.append(passed)
     return cases
 
 
@@ -109,17 +119,17 @@ def _case(job: JobState, cycle: Cycle) -> CircularWait:
     peers = {peer: waits.calls[peer, waits.of_rank[peer][0]]} if peer is not None and waits.of_rank.get(peer) else {}
     collectives = dict(in_collectives)
     one_sided = ((rank, call, call.peer) for rank, call in p2p.items())
-    left_out = (
+    left_out = [
         _left_out(job, rank, call, peer, collectives[peer]) for rank, call, peer in one_sided if peer in collectives
-    )
+    ]
     mains = [main_thread(dump) for rank, dump in job.latest_stacks().items() if rank in p2p]
     scheduled = any("distributed/pipelining/" in frame.file for main in mains if main for frame in main.frames)
     calls = tuple(sorted(p2p.items()))
-    return PointToPoint(cycle, calls, in_collectives, peers, next(filter(None, left_out), None), scheduled)
+    return PointToPoint(cycle, calls, in_collectives, peers, tuple(filter(None, left_out)), scheduled)
 
 
-def _left_out(job: JobState, rank: int, waits: Call, peer: int, collective: Call) -> tuple[int, int, int] | None:
-    """Return (peer, its messages in this round, in the previous one) if it posted fewer while `rank` posted no more.
+def _left_out(job: JobState, rank: int, waits: Call, peer: int, collective: Call) -> LeftOut | None:
+    """Return the peer's messages in this round and the previous one if it posted fewer while `rank` posted no more.
 
     A round ends with `collective`, in which the peer waits while `rank` waits for the peer in `waits`.
     """
@@ -133,10 +143,39 @@ def _left_out(job: JobState, rank: int, waits: Call, peer: int, collective: Call
             if on_path(call) == end:
                 counts.append(0)
         rounds.append(counts)
-    posted, waited = rounds[0][:-1], rounds[1]
+    line = job.survey.groups[collective.key].lines.get(rank)
+    went_on = line is not None and line.issued >= collective.seq
+    posted, waited = rounds[0][:-1], rounds[1][:-1] if went_on else rounds[1]
     if min(len(posted), len(waited)) < 2 or posted[-1] >= posted[-2] or waited[-1] > waited[-2]:
         return None
-    return peer, posted[-1], posted[-2]
+    return LeftOut(peer, posted[-1], posted[-2])
+
+
+def _passed(job: JobState) -> PointToPoint | None:
+    """Return messages whose peers passed them: both ends went on to one collective, and have nothing else in between.
+
+    Hosts that do not wait for their devices enqueue that collective behind the message, so no cycle of waits shows.
+    """
+    waits, cases = job.waits, dict[int, tuple[Operation, Call, Call, LeftOut]]()
+    for operation, (rank, *_) in sorted(waits.waiting.items()):
+        call, peer = waits.calls[rank, operation], operation.peer
+        own = waits.of_rank.get(peer, [])
+        if peer < 0 or not own or not job.waits_first_in(rank, operation) or any(one.peer >= 0 for one in own):
+            continue
+        collective = waits.calls[peer, own[0]]
+        line = job.survey.groups[collective.key].lines.get(rank)
+        if line is None or line.issued < collective.seq:
+            continue
+        if (fewer := _left_out(job, rank, call, peer, collective)) is not None:
+            cases[rank] = operation, call, collective, fewer
+    if not cases:
+        return None
+    peers = {fewer.rank: collective for _, _, collective, fewer in cases.values()}
+    cycle = Cycle(tuple(sorted({*cases, *peers})), tuple(operation for operation, *_ in cases.values()))
+    calls = tuple((rank, call) for rank, (_, call, _, _) in cases.items())
+    left_out = tuple(fewer for *_, fewer in cases.values())
+    first = left_out[0].rank
+    return PointToPoint(cycle, calls, tuple(peers.items()), {first: peers[first]}, left_out)
 
 
 def _group_order(job: JobState, cycle: Cycle) -> GroupOrder:

@@ -25,7 +25,7 @@ def figures(case: PointToPoint) -> dict[str, Any]:
     links = [_TEXTS.phrase(call.p2p, rank=rank, call=call, at=_at(call)) for rank, call in case.calls[:_SHOWN]]
     links += [_TEXTS.phrase("more", more=len(case.calls) - _SHOWN)] if len(case.calls) > _SHOWN else []
     (rank, call), sites = case.calls[0], [call.place for _, call in case.calls if call.site]
-    one_sided = "one_sided" if case.left_out is None else "left_out"
+    one_sided = "left_out" if case.left_out else "one_sided"
     row = "tags" if case.tags_differ else one_sided if case.in_collectives else "cycle"
     return {
         "said": row,
@@ -73,7 +73,7 @@ def finding(stall: Stall, case: PointToPoint, facts: Facts) -> Finding:
     if they are fewer.
     """
     job, cycle, others = stall.job, case.cycle, tuple(rank for rank, _ in case.in_collectives)
-    culprits = tuple(rank for rank, _ in case.calls) if case.left_out is None else case.left_out[:1]
+    culprits = tuple(one.rank for one in case.left_out) or tuple(rank for rank, _ in case.calls)
     culprits = others if case.scheduled and 0 < len(others) < len(case.calls) else culprits
     in_collectives = [(rank, call) for rank, call in case.in_collectives if rank in culprits] or case.in_collectives[:1]
     waits: list[tuple[int, Call, str | Phrase]]

@@ -1,11 +1,14 @@
 """Cycles of waiting ranks: groups in different orders, sends and receives, calls enqueued crosswise."""
 
+from pathlib import Path
+
 import pytest
 
 from diagnostics.analysis.stall.circular import GroupOrder, PointToPoint, circular_waits
 from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.evidence.model import Stacks, Thread
 from tests.unit.diagnostics.analysis.calls import DEFAULT, START_S, call, frame, job, waiting
+from tests.unit.diagnostics.hang.dumps import Job, Op, detect, evidence, write
 
 TP, DP = GroupKey("nccl", "1", "tp"), GroupKey("nccl", "2", "dp")
 BOTH = {TP: (0, 1), DP: (0, 1)}
@@ -84,3 +87,20 @@ def test_messages_that_torchs_schedule_of_a_pipeline_posted(scheduled: bool) -> 
     stacks = [Stacks(rank, f"{rank}.txt", (Thread("MainThread", path, True),)) for rank in range(2)]
     (case,) = circular_waits(job({0: half("recv", 1), 1: half("recv", 0)}, 2, stacks=stacks))
     assert isinstance(case, PointToPoint) and case.scheduled == scheduled
+
+
+def _stage(rank: int, micro_batches: int) -> list[Op]:
+    """One step of a pipeline of two stages: messages of two replicas, and then what all ranks reduce."""
+    peer = rank + 2 if rank < 2 else rank - 2
+    group = str(1 + rank % 2)
+    message = Op("send" if rank < 2 else "recv", 64, 21, group, peer=peer, wait=False)
+    return [*[message] * micro_batches, Op(size=1, line=30, wait=False)]
+
+
+def test_a_stage_with_fewer_messages_whose_host_went_on_is_found_without_a_cycle(tmp_path: Path) -> None:
+    groups = {"1": [0, 2], "2": [1, 3]}
+    programs = {rank: [*_stage(rank, 4) * 3, *_stage(rank, 3 if rank < 2 else 4)] for rank in range(4)}
+    write(tmp_path, Job(programs, groups, nobody_completes=4))
+    (found,) = [one for one in detect(evidence(tmp_path, world_size=4)) if one.status == "confirmed"]
+    assert (found.cause, found.ranks, found.victims) == ("hang.p2p_cycle", (0, 1), (2, 3))
+    assert "Rank 0 posted the other half 3 times in this round and 4 times in the one before" in found.summary
