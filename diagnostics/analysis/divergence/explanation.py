@@ -166,6 +166,7 @@ def explain(majority: list[Call], minority: list[Call], position: int) -> Explan
         _accumulation(expected, got, before)
         or _made_alone(majority, got, before)
         or _predicted(expected, got, before)
+        or _by_source(expected, got)
         or _program_order(expected, got, before)
         or _what_meets(expected, got, "same operation" if expected.wire.op == got.wire.op else "other operation")
     )
@@ -405,6 +406,12 @@ def _by_text_alone(expected: Call, got: Call) -> Explanation | None:
             else Explanation("insert", "within", (got,), terms)
         )
     return None
+
+
+def _by_source(expected: Call, got: Call) -> Explanation | None:
+    """Explain by the source if it shows who deviates: later in a loop is earlier than its next round's first line."""
+    told = _by_text_alone(expected, got)
+    return told if told is not None and told.self_evident else None
 
 
 def _what_meets(expected: Call, got: Call, term: Support) -> Explanation:

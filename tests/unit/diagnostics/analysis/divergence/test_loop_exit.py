@@ -206,6 +206,28 @@ def test_a_condition_on_one_rank_shows_who_makes_the_call_alone(
     assert (one.cause, one.confidence > 0.9) == ("hang.conditional_collective", certain)
 
 
+DRAWN = """\
+def main(rank):
+    setup()
+    for step in range(100):
+        reduce()
+        if {condition}:
+            gather()
+"""
+
+
+@pytest.mark.parametrize(("world", "condition"), [(2, "rank == 1"), (3, "random() < 0.05")])
+def test_a_branch_later_in_the_loop_shows_who_deviates_before_the_loop_repeats(
+    tmp_path: Path, world: int, condition: str
+) -> None:
+    """Too few rounds for a prediction: a rank at the later line did not skip the first line of the next round."""
+    usual = [Op("broadcast", 4, line=2, function="main"), *[Op(line=4, function="main")] * 2]
+    odd = {1: [*usual[:2], Op("all_gather", 2, line=6, function="main")]}
+    found = detect(with_text(tmp_path, DRAWN.format(condition=condition), job(world, usual, odd, backend="gloo"), 60))
+    (one,) = [one for one in found if one.status == "confirmed"]
+    assert (one.cause, one.ranks, one.where[0].line) == ("hang.conditional_collective", (1,), 6)
+
+
 @pytest.mark.parametrize(("condition", "term"), [("rank == 0", "source one rank"), ("epoch % 2", "source within")])
 def test_the_text_alone_tells_such_a_call_where_no_history_was_recorded(
     tmp_path: Path, condition: str, term: str
