@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from diagnostics.contract.files import kernel_text
@@ -60,6 +60,9 @@ def find(pids: Collection[int] = ()) -> list[Job]:
             parents[pid] = int(fields[_PARENT])
             if (process := _rank(pid)) is not None:
                 ranks[pid] = process
+    started = _started_by_first(parents, ranks)
+    ranks |= started
+    parents |= {pid: parents[first] for pid in started if (first := parents[pid]) in started}  # They are peers.
     above: dict[int, list[int]] = {}
     for pid in ranks:
         above[pid], parent = [], pid
@@ -77,6 +80,30 @@ def find(pids: Collection[int] = ()) -> list[Job]:
         if not pids or process.job in whole or not named.isdisjoint(above[pid]):
             jobs[process.job].setdefault(process.rank, process)
     return list(jobs.values())
+
+
+def _started_by_first(parents: Mapping[int, int], known: Collection[int]) -> dict[int, RankProcess]:
+    """Return the ranks of nodes whose first rank started the others itself, as Lightning does: without RANK.
+
+    Only the others have the variables since their start, with the number of the node and the rank within it.
+    """
+    found: defaultdict[int, dict[int, RankProcess]] = defaultdict(dict)
+    variables = {pid: _environment(pid) for pid in parents if pid not in known and _is_python(PROC / str(pid))}
+    for pid, own in variables.items():
+        size = integer(own.get("WORLD_SIZE"), 2, MOST_RANKS + 1)
+        local, node = integer(own.get("LOCAL_RANK"), 1, size or 0), integer(own.get("NODE_RANK"), 0, MOST_RANKS)
+        first = parents[pid]
+        of_worker = variables.get(first, {}).get("LOCAL_RANK") == own.get("LOCAL_RANK")
+        if size is not None and local is not None and node is not None and first in variables and not of_worker:
+            found[first][pid] = _process(pid, local, size, own)
+    ranks: dict[int, RankProcess] = {}
+    for first, others in found.items():
+        one = next(iter(others.values()))
+        environment = {**one.environment, "LOCAL_RANK": "0"}
+        before = int(environment["NODE_RANK"]) * (len(others) + 1)
+        for pid, each in {first: _process(first, 0, one.world_size, environment), **others}.items():
+            ranks[pid] = replace(each, rank=before + each.rank)
+    return ranks
 
 
 def missing(ranks: Job) -> list[int]:
@@ -155,16 +182,24 @@ def _rank(pid: int) -> RankProcess | None:
     folder = PROC / str(pid)
     if not _is_python(folder):
         return None
-    pairs = (entry.partition("=") for entry in kernel_text(folder / "environ").split("\0"))
-    environment = {name: value for name, _, value in pairs}
+    environment = _environment(pid)
     for names in PLACES:
         size = integer(environment.get(names[1]), 1, MOST_RANKS + 1)  # It may be any user's process, with any content.
         rank = integer(environment.get(names[0]), 0, size or 0)
         if size is not None and rank is not None:
-            command = kernel_text(folder / "cmdline").replace("\0", " ").strip()
-            job = tuple(environment.get(name, "") for name in _JOB)
-            return RankProcess(pid, rank, size, job, command, environment)
+            return _process(pid, rank, size, environment)
     return None
+
+
+def _process(pid: int, rank: int, size: int, environment: Mapping[str, str]) -> RankProcess:
+    command = kernel_text(PROC / str(pid) / "cmdline").replace("\0", " ").strip()
+    job = tuple(environment.get(name, "") for name in _JOB)
+    return RankProcess(pid, rank, size, job, command, environment)
+
+
+def _environment(pid: int) -> dict[str, str]:
+    pairs = (entry.partition("=") for entry in kernel_text(PROC / str(pid) / "environ").split("\0"))
+    return {name: value for name, _, value in pairs}
 
 
 def _stat(folder: Path) -> list[str]:

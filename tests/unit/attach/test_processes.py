@@ -53,6 +53,36 @@ def test_ranks_are_found_without_their_children_and_launcher(job: tuple[int, lis
     assert any(ranks[0].pid == one[0].pid for one in processes.find() if 0 in one)
 
 
+FIRST = """\
+import os, subprocess, sys, time
+os.environ.update(WORLD_SIZE="6", NODE_RANK="1", LOCAL_RANK="0", MASTER_PORT="33")
+loader = "import time; time.sleep(60)"
+other = "import os, subprocess, sys, time; subprocess.Popen([sys.executable, '-c', sys.argv[1]]); time.sleep(60)"
+for local in sys.argv[1].split():
+    child = [sys.executable, "-c", other, loader]
+    print(subprocess.Popen(child, env={**os.environ, "LOCAL_RANK": local}).pid, flush=True)
+subprocess.Popen([sys.executable, "-c", loader])
+time.sleep(60)
+"""
+
+
+def test_ranks_that_the_first_one_started_are_found_with_it() -> None:
+    """As Lightning starts them: without RANK, and the first rank has the variables only since it runs."""
+    own = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "SLURM_PROCID")}
+    argv = [sys.executable, "-c", FIRST, "1 2"]
+    process = subprocess.Popen(argv, env=own, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stdout is not None
+    others = [int(process.stdout.readline()) for _ in range(2)]
+    try:
+        for asked in (process.pid, others[1]):
+            (ranks,) = processes.find([asked])
+            assert {rank: one.pid for rank, one in ranks.items()} == {3: process.pid, 4: others[0], 5: others[1]}
+            assert {one.world_size for one in ranks.values()} == {6}
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
 def test_a_process_that_sleeps_makes_no_switch_and_one_that_is_stopped_says_so(job: tuple[int, list[int]]) -> None:
     pid = job[1][0]
     time.sleep(0.3)
