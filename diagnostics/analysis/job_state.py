@@ -192,7 +192,7 @@ def build(evidence: Evidence) -> JobState:
     hang = any(fact.kind in _HANG_FACTS for fact in evidence.facts)
     others_wait = bool(waits.of_rank) or bool(evidence.stacks) or hang
     job = JobState(evidence, reading, waits, settle_exit_codes(endings, others_wait))
-    late = {rank: end for rank, end in job.endings.items() if end.gone and _waited_before(job, rank, end)}
+    late = {rank: end for rank, end in job.endings.items() if end.exited_early and _waited_before(job, rank, end)}
     late |= after_timeout(evidence, job.endings)
     # A job's own watchdog ends all ranks with the same exit code, so one such exit identifies the others.
     exits = {rank: end for rank, end in job.endings.items() if end.only_exit_code and end.kind == "exited"}

@@ -96,7 +96,14 @@ class Progress(Struct, frozen=True):
     enqueued: int
 
 
-class Standing(Struct, frozen=True):
+_IN_REPORT = {
+    "lost_peer": "losers", "timed_out": "gave_up", "peer_calls": "met", "possibly_late": "unmet",
+    "worker_died": "died", "without_report": "wordless",
+}  # fmt: skip
+"""Fields whose names in report.json are older."""
+
+
+class Standing(Struct, frozen=True, rename=_IN_REPORT):
     """A job that stands still, as its log or observations of its processes show it."""
 
     waits: tuple[Waiting, ...]
@@ -133,9 +140,9 @@ class Standing(Struct, frozen=True):
     """Ranks that did not reach a monitored barrier, a call of Horovod, or the set-up of a communicator."""
     lost: str = ""
     """Message of the first exception by which a rank noticed that a peer was gone or a call had timed out."""
-    gave_up: str = ""
+    timed_out: str = ""
     """How the first rank that gave up waiting says so, such as for a key of the store."""
-    losers: tuple[int, ...] = ()
+    lost_peer: tuple[int, ...] = ()
     """Ranks with such an exception, if their lines name them."""
     gloo: bool = False
     """Whether gloo wrote any of the lines."""
@@ -143,19 +150,19 @@ class Standing(Struct, frozen=True):
     """What a check of torch or NCCL reported of calls that do not match; it names one side at most."""
     sizes: str = ""
     """The line with which gloo ended a process because two sizes do not match."""
-    met: tuple[Waiting, ...] = ()
+    peer_calls: tuple[Waiting, ...] = ()
     """Calls in which other ranks lost that process."""
     of_model: bool = False
     """Whether the model fixes the sizes of these calls."""
-    unmet: tuple[int, ...] = ()
+    possibly_late: tuple[int, ...] = ()
     """Ranks that lost their peers where these timed out, so they may have come too late."""
     side_error: str = ""
     """The first exception of a side thread whose line names no rank."""
     work: LogFact | None = None
     """The last line before the wait about work outside of the training steps, or about their end."""
-    died: str = ""
+    worker_died: str = ""
     """What Ray wrote of a worker whose process was gone."""
-    wordless: tuple[int, ...] = ()
+    without_report: tuple[int, ...] = ()
     """Ranks that torchrun lists without a known line at which they gave up, while that of others is known."""
     outside: tuple[tuple[tuple[int, ...], str], ...] = ()
     """Ranks that were observed outside of communication, and what they do."""
@@ -180,35 +187,35 @@ class Standing(Struct, frozen=True):
         return tuple(rank for rest in behind for rank in rest.ranks)
 
     @property
-    def elsewhere(self) -> tuple[int, ...]:
+    def minority(self) -> tuple[int, ...]:
         """Ranks that wait at another of the user's calls than the majority; empty if no line or majority is known."""
-        return self.parted if len(self.parted) < len(self.longest.ranks) else ()
+        return self.at_other_calls if len(self.at_other_calls) < len(self.longest.ranks) else ()
 
     @property
-    def odd(self) -> tuple[int, ...]:
+    def mismatched(self) -> tuple[int, ...]:
         """Ranks that gloo ended while most ranks were in one call whose size the model fixes."""
-        met = self.met[0].ranks if len(self.met) == 1 and self.of_model else ()
-        return self.aborted if len(self.aborted) < len(met) else ()
+        of_peers = self.peer_calls[0].ranks if len(self.peer_calls) == 1 and self.of_model else ()
+        return self.aborted if len(self.aborted) < len(of_peers) else ()
 
     @property
-    def parted(self) -> tuple[int, ...]:
+    def at_other_calls(self) -> tuple[int, ...]:
         """Ranks that wait at another of the user's calls than those of the first wait with a known line."""
         return tuple(rank for wait in [wait for wait in self.waits if wait.site][1:] for rank in wait.ranks)
 
     @property
-    def apart(self) -> tuple[Waiting, ...]:
+    def by_position(self) -> tuple[Waiting, ...]:
         """The waits of one group at different positions, the lowest first; empty if there are none."""
         alike: dict[str, list[Waiting]] = {}
         for wait in self.waits:
             if wait.group and wait.seq is not None:
                 alike.setdefault(wait.group, []).append(wait)
-        parted = (rest for rest in alike.values() if len({wait.seq for wait in rest}) > 1)
-        return tuple(sorted(next(parted, ()), key=lambda wait: wait.seq or 0))
+        divided = (rest for rest in alike.values() if len({wait.seq for wait in rest}) > 1)
+        return tuple(sorted(next(divided, ()), key=lambda wait: wait.seq or 0))
 
 
-def _failure(evidence: Evidence, gave_up: Sequence[LogFact]) -> str:
+def _failure(evidence: Evidence, failures: Sequence[LogFact]) -> str:
     """Return how NCCL or gloo failed, from its most specific line; empty if no line says so."""
-    reasons = {fact.kind: str(fact.fields.get("error") or fact.fields.get("result")) for fact in reversed(gave_up)}
+    reasons = {fact.kind: str(fact.fields.get("error") or fact.fields.get("result")) for fact in reversed(failures)}
     failure = next((reasons[kind] for kind in _BEST_WORDS if kind in reasons), "")
     of_cuda = (fact.fields for fact in evidence.facts if fact.kind == "cuda_error" and "nccl" in fact.fields)
     reason = next((f"Cuda failure '{fields['error']}'" for fields in of_cuda), "")
@@ -223,18 +230,18 @@ def standing(evidence: Evidence) -> Standing | None:
     raised = (of_error(one, NOBODY if one.rank is None else one.rank) for one in evidence.errors if one.type)
     victims = [end for end in raised if end.kind in ("lost_peer", "timed_out")]
     lost = [end for end in victims if end.kind == "lost_peer"]
-    died = [fact for fact in evidence.facts if fact.kind == "worker_died"]
+    dead_workers = [fact for fact in evidence.facts if fact.kind == "worker_died"]
     bare = [one for one in evidence.errors if one.exit_code == 1 and not one.type]
     silent = {one.rank for one in bare if one.rank is not None}
     warned = [] if kinds & {"cuda_oom", "cpu_oom"} else [fact for fact in evidence.facts if fact.kind == "nccl_warn"]
     seen_waits, outside = _observed(evidence, victims)
     if not kinds & (_OPENS | _FAILED) and not (aborted or victims or bare or warned or seen_waits or outside):
         return None
-    gave_up = [fact for fact in evidence.facts if fact.kind in _FAILED]
+    failures = [fact for fact in evidence.facts if fact.kind in _FAILED]
     groups = read_all(evidence)
     waits = _named([wait for group in groups for wait in _waits(evidence, group)])
-    unmet = _unmet(victims)
-    unplaced = _without_position(evidence, [end for end in victims if (end.rank,) != unmet])
+    possibly_late = _possibly_late(victims)
+    unplaced = _without_position(evidence, [end for end in victims if (end.rank,) != possibly_late])
     waits += unplaced if any(wait.site for wait in unplaced) else seen_waits or unplaced
     connects = [fact for fact in evidence.facts if fact.kind == "nccl_connect"]
     stuck = {fact.rank: fact.fields.get("stuck_s") for fact in evidence.facts if fact.kind == "monitor_stuck"}
@@ -245,7 +252,7 @@ def standing(evidence: Evidence) -> Standing | None:
     side = [fact for fact in evidence.facts if fact.kind == "side_error"]
     broken = {fact.rank for fact in side if fact.rank is not None}
     sizes = next((shortened(fact.text.strip(), 80) for fact in evidence.facts if fact.kind == "gloo_mismatch"), "")
-    met = [end for end in lost if end.rank in _within(lost)] if sizes else []
+    matched = [end for end in lost if end.rank in _within(lost)] if sizes else []
     return Standing(
         waits=tuple(sorted(waits, key=lambda wait: (-len(wait.ranks), wait.seq or 0))),
         outside=outside,
@@ -259,28 +266,28 @@ def standing(evidence: Evidence) -> Standing | None:
         refused=any("refused" in str(fact.fields.get("why")) for fact in connects),
         inside_node=next(filter(None, (network_inside("node", fact.fields.get("peer")) for fact in connects)), ""),
         broken=tuple(sorted(broken - {rank for wait in waits for rank in wait.ranks})),
-        failure=_failure(evidence, gave_up),
+        failure=_failure(evidence, failures),
         warning=shortened(str(warned[0].fields.get("warning")), 160) if warned else "",
-        failed=tuple(sorted({fact.rank for fact in gave_up if fact.rank is not None})),
+        failed=tuple(sorted({fact.rank for fact in failures if fact.rank is not None})),
         absent=tuple(sorted(roots.union(*late))),
         lost=_CPP_FILE.sub("", lost[0].message) if lost else "",
-        losers=tuple(sorted({end.rank for end in lost} - {NOBODY})),
-        gave_up=next((_CPP_FILE.sub("", end.message) for end in victims if end.kind == "timed_out"), ""),
-        wordless=tuple(sorted(listed.union(unmet) - placed)) if placed else (),
-        unmet=unmet,
-        met=tuple(Waiting(ranks, op, site=site) for (op, site), ranks in _by_call(_within(met)).items()),
-        of_model=bool(met) and all(map(_of_model, met)),
+        lost_peer=tuple(sorted({end.rank for end in lost} - {NOBODY})),
+        timed_out=next((_CPP_FILE.sub("", end.message) for end in victims if end.kind == "timed_out"), ""),
+        without_report=tuple(sorted(listed.union(possibly_late) - placed)) if placed else (),
+        possibly_late=possibly_late,
+        peer_calls=tuple(Waiting(ranks, op, site=site) for (op, site), ranks in _by_call(_within(matched)).items()),
+        of_model=bool(matched) and all(map(_of_model, matched)),
         side_error=next((shortened(fact.text.strip(), 80) for fact in side if fact.rank is None), ""),
         gloo=any(kind.startswith("gloo_") for kind in kinds) or any(end.gloo for end in victims),
         sizes=sizes,
         differ=next((_one_side(fact) for fact in evidence.facts if fact.kind == "calls_differ"), ""),
-        died=next((str(fact.fields["detail"]) for fact in died if "stopped" not in fact.fields), ""),
+        worker_died=next((str(fact.fields["detail"]) for fact in dead_workers if "stopped" not in fact.fields), ""),
         work=next((fact for fact in evidence.facts if fact.kind in ("host_work", "host_progress")), None),
-        results=frozenset(str(fact.fields["result"]) for fact in gave_up if fact.kind == "nccl_result"),
+        results=frozenset(str(fact.fields["result"]) for fact in failures if fact.kind == "nccl_result"),
     )
 
 
-def _unmet(victims: Sequence[Ending]) -> tuple[int, ...]:
+def _possibly_late(victims: Sequence[Ending]) -> tuple[int, ...]:
     """Return the ranks that only lost their peers in the call in which those timed out. A call that all ranks make
     alike ends once they have all come, and a rank that times out closes its connections.
     """
@@ -364,8 +371,8 @@ def _waits(evidence: Evidence, group: GroupLog) -> list[Waiting]:
     for rank, counters in group.counters.items():
         if rank not in group.waits and counters.work is not None:
             # A status line names the position only: the call is that of the other ranks there, if they agree.
-            there = [key for key in alike if key[0] == counters.work]
-            alike.setdefault(there[0] if len(there) == 1 else (counters.work, "", None), []).append(rank)
+            at_position = [key for key in alike if key[0] == counters.work]
+            alike.setdefault(at_position[0] if len(at_position) == 1 else (counters.work, "", None), []).append(rank)
             facts[rank] = counters.fact
     label = "" if group.mixed or group.name == UNNAMED else group.desc or group.name
     sizes = filter(None, map(_members, facts.values()))

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from diagnostics.contract.causes import Cause, Example, ExplainedBy, F
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import Finding, Remedy, Text, Worded
+from diagnostics.contract.findings import Finding, FormattedFacts, Remedy, Text
 from diagnostics.contract.formatting import Phrase, filled
 
 _GROUPS: dict[str, list[str]] = table_beside(__file__)
@@ -68,9 +68,9 @@ class Texts:
                 fix |= {"kind": "override", "change": override}
         return Text(**written(lines), remedies=tuple(Remedy(**fix) for fix in fixes))
 
-    def facts(self, said: str | Sequence[str] = "usual", /, **figures: object) -> Worded:
+    def facts(self, said: str | Sequence[str] = "usual", /, **figures: object) -> FormattedFacts:
         """Return the figures of a finding, to be formatted with these rows."""
-        return Worded(self, {"said": said, **figures})
+        return FormattedFacts(self, {"said": said, **figures})
 
     def __contains__(self, row: str) -> bool:
         return row in self._rows

@@ -19,10 +19,10 @@ from diagnostics.evidence.readers import process
 MOST = 3  # Maximum number of suspicions in a report.
 LEAST = 0.12  # Minimum probability; below it a suspicion carries no information.
 _WARM = 20  # Number of completed calls from which the start-up of a group is certainly over.
-_LOST = 0.15  # Large share of the reserved memory that is unused, or of the device's memory held outside PyTorch.
+_LARGE = 0.15  # Large share of the reserved memory that is unused, or of the device's memory held outside PyTorch.
 _SCALAR_MET = re.compile(r"\D*(?:\d{3,} vs \d{1,2}|\d{1,2} vs \d{3,})\b")
 """Sizes in bytes of a metric, flag or barrier that met a gradient or an activation."""
-_NEAR = 0.1
+_CLOSE = 0.1
 """Share of the larger size by which two sizes of one call differ at most; sizes of two calls rarely come so close."""
 _TWO_SIZES = re.compile(r"(\d+) vs (\d+)\b")
 _OWN_SIZES = {"all_gather", "all_gather_into_tensor", "all_gather_single", "gather", "all_to_all", "all_to_all_single"}
@@ -43,7 +43,7 @@ def suspicions(standing: Standing, ruled_out: Collection[str] = ()) -> tuple[Sus
         against = tuple(text for name, text in signs.items() if _CLUES[name].get(cause, 1.0) < 1)
         if speaks_for and probability >= LEAST and len(suspected) < MOST:
             ranks, decide = culprits[_CAUSES[cause]["ranks"]], _CAUSES[cause]["decide"]
-            of_ray = decide == "ends" and standing.died
+            of_ray = decide == "ends" and standing.worker_died
             of_nccl = (decide == "dumps" and no_dumps) or (decide in ("transport", "device") and standing.gloo)
             decide = _DECIDE["ray" if of_ray else "watch" if of_nccl else decide]
             suspected.append(Suspicion(cause, round(probability, 2), ranks, speaks_for, against, decide))
@@ -68,8 +68,8 @@ def of_memory(records: Sequence[RanOut], steps: int = 0) -> tuple[Suspicion, ...
     reserved, outside, allocated = record.reserved_bytes or 0, record.outside_bytes or 0, record.allocated_bytes
     unused = (record.unused_bytes or 0) / reserved if reserved else 0.0
     used, asked = (record.total_bytes or 0) - (record.free_bytes or 0), record.requested_bytes or 0
-    is_outside = outside > _LOST * (record.total_bytes or outside)
-    signs = {"steps": steps, "alone": asked > used > 0, "unused": unused >= _LOST, "outside": is_outside}
+    is_outside = outside > _LARGE * (record.total_bytes or outside)
+    signs = {"steps": steps, "alone": asked > used > 0, "unused": unused >= _LARGE, "outside": is_outside}
     tensors = filled(TABLE["texts"]["tensors" if allocated else "no_fit"], {"allocated": allocated})
     figures = {"tensors": tensors, "steps": steps, "unused": unused, "outside": outside, "asked": asked, "used": used}
     rows = {
@@ -92,8 +92,8 @@ def clues(standing: Standing) -> dict[str, str]:
 
 def _culprits(standing: Standing) -> dict[str, tuple[int, ...]]:
     """Return the ranks that a cause would blame, by the names used in the table."""
-    behind = standing.behind or standing.absent or standing.elsewhere or standing.wordless or standing.odd
-    behind = standing.apart[0].ranks if standing.apart and not behind else behind
+    behind = standing.behind or standing.absent or standing.minority or standing.without_report or standing.mismatched
+    behind = standing.by_position[0].ranks if standing.by_position and not behind else behind
     silent = standing.silent if len(standing.silent) <= len(standing.longest.ranks) else ()
     return {"nobody": (), "behind": behind, "silent": silent, "stalled": standing.broken or behind or silent}
 
@@ -123,30 +123,30 @@ def _of_ranks(standing: Standing) -> dict[str, object]:
     longest = standing.longest
     late = standing.absent if "nccl_id_timeout" in standing.kinds else ()
     absent = (standing.silent or standing.behind) if longest.first else late
-    elsewhere, wordless = standing.parted, standing.wordless
+    at_other_calls, without_report = standing.at_other_calls, standing.without_report
     missing = longest.members - len(longest.ranks) if longest.members else len(standing.waits and standing.silent)
-    is_partial = missing > 0 and not (standing.others or standing.apart or elsewhere or wordless)
+    is_partial = missing > 0 and not (standing.others or standing.by_position or at_other_calls or without_report)
     call = (longest.seq, longest.op, longest.group)
     alike = [wait for wait in standing.waits if (wait.seq, wait.op, wait.group) == call]
     two_sizes = next(((longest, wait) for wait in alike if wait.numel not in (None, longest.numel)), None)
-    low, *_, high = standing.apart or (longest, longest)
+    low, *_, high = standing.by_position or (longest, longest)
     completed = (high.seq or 0) - 1
     is_fewer = low.enqueued is not None and low.enqueued < completed
-    is_partly_known = elsewhere or standing.outside or wordless or standing.unmet
+    is_partly_known = at_other_calls or standing.outside or without_report or standing.possibly_late
     return {
         "seems_whole": longest.seems_whole and not is_partly_known and len(longest.ranks),
-        "came_late": absent,
+        "late": absent,
         "two_sizes": longest.numel and two_sizes,
         "rank_0": standing.silent == (0,) and len(longest.ranks) > 1 and not longest.first,
         "partly": is_partial and missing,
-        "did_not_come": standing.behind,
-        "elsewhere": elsewhere,
-        "wordless": () if elsewhere else wordless,
+        "not_called": standing.behind,
+        "at_other_calls": at_other_calls,
+        "without_report": () if at_other_calls else without_report,
         "side_thread": standing.broken,
-        "unnamed_thread": (wordless or standing.silent) and standing.side_error,
-        "apart": len(standing.apart) > 1 and not is_fewer and (low, high),
-        "far": len(standing.apart) > 1 and not is_fewer and max(0, (high.seq or 0) - (low.seq or 0) - 1),
-        "fewer": len(standing.apart) > 1 and is_fewer and (low, high, completed),
+        "unnamed_thread": (without_report or standing.silent) and standing.side_error,
+        "positions_differ": standing.by_position and not is_fewer and (low, high),
+        "positions_apart": standing.by_position and not is_fewer and max(0, completed - (low.seq or 0)),
+        "fewer": standing.by_position and is_fewer and (low, high, completed),
     }
 
 
@@ -159,6 +159,7 @@ def _of_libraries(standing: Standing) -> dict[str, object]:
     waits_for_nothing = not (standing.waits or standing.failure or absent or standing.sizes or standing.differ)
     unnamed = waits_for_nothing or (standing.waits and not standing.longest.ranks)
     small, large = sorted(map(int, sizes.groups())) if (sizes := _TWO_SIZES.search(standing.sizes)) else (0, 0)
+    gap, peer_calls = (large - small) / max(large, 1), standing.peer_calls
     is_told = reported or standing.refused  # NCCL's result only repeats it.
     work = standing.work.fields if standing.work else {}
     return {
@@ -174,12 +175,12 @@ def _of_libraries(standing: Standing) -> dict[str, object]:
         "sizes": standing.sizes,
         "scalar_met": _SCALAR_MET.match(standing.sizes) and standing.sizes,
         "differ": standing.differ,
-        "lost": standing.lost and waits_for_nothing and shortened(standing.lost, 80),
+        "peer_lost": standing.lost and waits_for_nothing and shortened(standing.lost, 80),
         "absent": () if is_id else absent,
-        "gave_up": unnamed and not standing.lost and shortened(standing.gave_up, 80),
-        "died": standing.died and waits_for_nothing and standing.died,
-        "of_model": standing.of_model and standing.met,
-        "gathered": not standing.of_model and {wait.op for wait in standing.met} <= _OWN_SIZES and standing.met,
+        "timed_out": unnamed and not standing.lost and shortened(standing.timed_out, 80),
+        "worker_died": standing.worker_died and waits_for_nothing and standing.worker_died,
+        "of_model": standing.of_model and peer_calls,
+        "gathered": not standing.of_model and {wait.op for wait in peer_calls} <= _OWN_SIZES and peer_calls,
         "twice": small > 0 and large == 2 * small,
-        "near": not standing.of_model and small > 99 and 0 < large - small < _NEAR * large and (large - small) / large,
+        "close_sizes": not standing.of_model and small > 99 and gap < _CLOSE and gap,
     }

@@ -107,8 +107,8 @@ class Facts(Protocol):
         ...
 
 
-class Worded(Struct, frozen=True):
-    """Figures of a finding, and the function that formats them; created by `worded`."""
+class FormattedFacts(Struct, frozen=True):
+    """Figures of a finding, and the function that formats them; created by `formatted`."""
 
     words: "Callable[..., Text]"
     figures: Mapping[str, Any]
@@ -118,11 +118,13 @@ class Worded(Struct, frozen=True):
         return self.words(finding, **self.figures)
 
 
-def worded(words: "Callable[Concatenate[Finding, _P], Text]", /, *args: _P.args, **figures: _P.kwargs) -> Worded:
+def formatted(
+    words: "Callable[Concatenate[Finding, _P], Text]", /, *args: _P.args, **figures: _P.kwargs
+) -> FormattedFacts:
     """Return facts that consist of the arguments of `words`."""
     if args:
         raise TypeError("figures are named, so that a report can hold them")
-    return Worded(words, figures)
+    return FormattedFacts(words, figures)
 
 
 class Finding(Struct, frozen=True, kw_only=True, dict=True):

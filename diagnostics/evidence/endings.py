@@ -51,9 +51,9 @@ class Ending(RankError, frozen=True, kw_only=True):  # noqa: N818 - no exception
     rank: int
     """`UNNAMED` if no file assigns it to a rank."""
     message: str = ""
-    """First line of the exception's message; `said` may contain only its first sentence."""
+    """First line of the exception's message; `text` may contain only its first sentence."""
     kind: Kind
-    said: str = ""
+    text: str = ""
     """Text from an exception or a log, `ValueError: bad batch`; empty if only a signal or an exit code is known."""
     source: Literal["error", "log"] = "log"
     """Kind of the evidence in `file`."""
@@ -78,7 +78,7 @@ class Ending(RankError, frozen=True, kw_only=True):  # noqa: N818 - no exception
     def what(self) -> str | Phrase:
         """Return how the rank ended: the quoted text or the signal, else a phrase that the report formats."""
         row = self.detail if self.detail in _WORDS else "vanished" if self.exit_code is None else "exit_code"
-        how = self.said or (self.detail not in _WORDS and self.signal) or _phrase(row, code=self.exit_code)
+        how = self.text or (self.detail not in _WORDS and self.signal) or _phrase(row, code=self.exit_code)
         return _phrase("side_error", how=how, error=self.side_error) if self.side_error else how
 
     @property
@@ -99,7 +99,7 @@ class Ending(RankError, frozen=True, kw_only=True):  # noqa: N818 - no exception
         return self.kind in _VICTIM
 
     @property
-    def gone(self) -> bool:
+    def exited_early(self) -> bool:
         """Return whether the rank exited early: neither stopped by the launcher nor after an error about a peer."""
         return self.by_itself or self.kind in {"aborted", "unreduced"}
 
@@ -286,7 +286,7 @@ def of_error(error: RankError, rank: int) -> Ending:
     return Ending(
         **asdict(error) | {"rank": rank, "message": first, "signal": signal},
         kind=kind,
-        said=line,
+        text=line,
         source="error",
         detail=_detail(error.type, error.message, kind),
         connection_closed=kind == "lost_peer" and bool(_TEXT["closed"].search(error.message)),
@@ -297,16 +297,16 @@ def of_error(error: RankError, rank: int) -> Ending:
 def of_fact(fact: LogFact, rank: int) -> Ending | None:
     """Convert a log line to an ending: out of memory, a kernel that failed, or a gradient that was ready twice."""
     if fact.kind == "ddp_marked_twice":
-        return of_line(fact, rank, "raised", said=shortened(fact.text, _LINE), type="RuntimeError")
+        return of_line(fact, rank, "raised", text=shortened(fact.text, _LINE), type="RuntimeError")
     error = str(fact.fields.get("error")) if fact.kind == "cuda_error" else ""
     out_of_memory = "out of memory" in error
     if error and not out_of_memory and "ends" in fact.fields and "shutting down" not in error:
         what = f"{'memory access' if 'fault by' in error else 'CUDA error:'} {shortened(error, 200)}"
-        return of_line(fact, rank, "raised", said=what, type="CUDA error")
+        return of_line(fact, rank, "raised", text=what, type="CUDA error")
     if not out_of_memory and fact.kind not in _OOM_FACTS:
         return None
     detail: Detail = "nccl_memory" if "nccl" in fact.fields else ""
-    return of_line(fact, rank, "oom", said=shortened(fact.text, _LINE), time_s=fact.time_s, detail=detail)
+    return of_line(fact, rank, "oom", text=shortened(fact.text, _LINE), time_s=fact.time_s, detail=detail)
 
 
 def of_line(fact: LogFact, rank: int, kind: Kind, **fields: Any) -> Ending:
@@ -340,7 +340,7 @@ def by_kernel(ending: Ending, fact: LogFact) -> Ending:
     whole_host &= fact.kind == "kernel_oom" and "OOMKilled" not in fact.text
     detail: Detail = "host_memory" if whole_host else "cgroup"
     where = {"source": "log", "file": fact.file, "line": fact.line, "quoted": shortened(fact.text, _LINE)}
-    return replace(ending, kind="oom", said="", signal="SIGKILL", detail=detail, **where)
+    return replace(ending, kind="oom", text="", signal="SIGKILL", detail=detail, **where)
 
 
 def _telling_line(error: RankError) -> str:

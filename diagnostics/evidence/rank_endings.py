@@ -114,7 +114,7 @@ def after_timeout(evidence: Evidence, endings: Mapping[int, Ending]) -> dict[int
     return {
         rank: end
         for rank, end in endings.items()
-        if end.gone
+        if end.exited_early
         and rank in first
         and (not end.type or (end.record.file == first[rank].file and (end.record.line or 0) > first[rank].line))
     }
@@ -153,7 +153,7 @@ def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list
     if not own:
         died = [fact for fact in evidence.facts if fact.kind == "worker_died"]  # Reported by Ray.
         # Ray writes the same line for a signal, an exit code, and `ray stop`.
-        workers = (ends.of_line(fact, rank, "unknown", said=str(fact.fields["detail"])) for fact in died)
+        workers = (ends.of_line(fact, rank, "unknown", text=str(fact.fields["detail"])) for fact in died)
         own = [*_of_devices(evidence, rank, bool(failed)), *workers][:1]
     if not own and all(end.kind == "failed" for end in endings.values()):
         # The exit code may be that of the rank that lost its peer, so it shows no rank's own error.
@@ -194,7 +194,7 @@ def _of_libraries(evidence: Evidence) -> Iterator[Ending]:
             rank = UNNAMED if fact.rank is None else fact.rank
             kind = ends.kind_of_exception("DistBackendError", fact.text)
             ending = ends.of_line(fact, rank, kind)
-            yield replace(ending, said=ending.quoted)
+            yield replace(ending, text=ending.quoted)
 
 
 def peer_vanished(evidence: Evidence, endings: Mapping[int, Ending]) -> bool:

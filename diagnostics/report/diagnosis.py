@@ -112,7 +112,7 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
     suspicions = [decided.finding for decided in report.findings if overview.is_suspicion(decided.finding)]
     shown = {cause.id for cause in built_in() if cause.names_outcome and cause.outcome == report.outcome}
     shown |= {suspicion.cause for suspicion in report.suspicions}
-    is_weighed = report.suspicions and report.waiting is not None and report.waiting.met
+    is_weighed = report.suspicions and report.waiting is not None and report.waiting.peer_calls
     shown |= {"hang.signature_mismatch"} if is_weighed else set()  # By the same two sizes, and the calls of the peers.
     suspicions = [suspicion for suspicion in suspicions if suspicion.cause not in shown]
     for suspicion in suspicions[:_BRIEF]:

@@ -17,7 +17,8 @@ DEPTH = 32  # Maximum nesting of measures; deeper values become null.
 
 def as_json(report: Report) -> dict[str, Any]:
     """Return JSON values in the order of the schema."""
-    waiting = {"waiting": report.waiting} if report.waiting else {}
+    standing = report.waiting
+    waiting = {"waiting": dict(zip(standing.__struct_encode_fields__, structs.astuple(standing)))} if standing else {}
     values = {
         "schema": SCHEMA,
         "source": report.source,

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from diagnostics.causes.registry import by_id
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import Finding, Outcome, Worded, text_of
+from diagnostics.contract.findings import Finding, FormattedFacts, Outcome, text_of
 from diagnostics.contract.formatting import ranks_spoken
 from diagnostics.evidence.endings import is_victim, kind_of_exception
 from diagnostics.evidence.model import Evidence, LogFact, RankError, shortened
@@ -42,7 +42,7 @@ def notes(
     if not roots and (failure := recorded_failure(evidence.run)) and failure not in " ".join((claim, *texts)):
         texts.append(f"The launcher recorded: {failure}")
     if not roots:  # What the versions of the job may be behind, where its own text does not show it.
-        undecided = (f for f in findings if f.status == "undecided" and isinstance(f.facts, Worded))
+        undecided = (f for f in findings if f.status == "undecided" and isinstance(f.facts, FormattedFacts))
         noted = (text_of(f) for f in undecided if f.cause in by_id() and by_id()[f.cause].noted)
         texts += [f"{text.summary} {text.missing}" for text in noted if text.measured]  # Else no version is named.
     account = account_of(measures)

@@ -30,24 +30,24 @@ def headline(standing: Standing) -> str:
         first, *rest = (
             f"{_who(wait)} {verb(wait.ranks or (0,), 'waits', 'wait')} in {_call(wait)}" for wait in standing.waits
         )
-        while_others = f", {rest[0]}" if rest and standing.parted else ""
+        while_others = f", {rest[0]}" if rest and standing.at_other_calls else ""
         return f"{first}{while_others}; no cause is confirmed"
     kinds, absent, transport = standing.kinds, standing.absent, standing.kinds & TRANSPORT
     other = standing.others[0] if standing.others and "watchdog_status" in kinds else None
     shown: dict[str, tuple[object, tuple[int, ...]]] = {
         "still": (standing.outside and standing.outside[0][1], standing.outside[0][0] if standing.outside else ()),
         "failure": (standing.failure, standing.failed),
-        "met": (standing.met and standing.aborted and standing.sizes, standing.aborted),
+        "peer_calls": (standing.peer_calls and standing.aborted and standing.sizes, standing.aborted),
         "sizes": (standing.sizes, standing.aborted),
         "differ": (standing.differ, ()),
         "aborted": (standing.aborted, standing.aborted),
         "not_in_call": (absent and "missing_ranks" in kinds, absent),
         "not_set_up": (absent and "nccl_id_timeout" in kinds, absent),
         "not_at_barrier": (absent, absent),
-        "lost": (shortened(standing.lost, 120), standing.losers),
-        "gave_up": (shortened(standing.gave_up, 120), ()),
+        "lost": (shortened(standing.lost, 120), standing.lost_peer),
+        "timed_out": (shortened(standing.timed_out, 120), ()),
         "failed_silently": (standing.failed_silently, standing.failed_silently),
-        "died": (standing.died, ()),
+        "worker_died": (standing.worker_died, ()),
         "stuck": (standing.stuck_s, standing.stuck),
         "open": (other and other.enqueued - other.completed, other.ranks if other else ()),
         "none_open": (other, other.ranks if other else ()),
@@ -81,7 +81,7 @@ def stands(standing: Standing) -> Iterator[Field]:
         yield Field("waits", _waits(wait))
     if len(standing.waits) > _SHOWN:
         yield Field("", f"and {len(standing.waits) - _SHOWN} more calls, in report.json")
-    for wait in standing.met[:_SHOWN]:
+    for wait in standing.peer_calls[:_SHOWN]:
         yield Field("others", f"{sentence(_who(wait))}: lost a peer in {_call(wait)}")
     for ranks, words in standing.outside[:_SHOWN]:
         yield Field("others", f"{sentence(ranks_spoken(ranks))}: {words}")

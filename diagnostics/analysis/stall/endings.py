@@ -126,7 +126,7 @@ def missing_ranks(job: JobState) -> Missing | None:
     silent = tuple(rank for rank in roots if job.silent(rank))
     if not silent or len(silent) != len(roots) or 2 * len(silent) > job.world():
         return None
-    abort = next((job.endings[rank] for rank in silent if rank in job.endings and job.endings[rank].gone), None)
+    abort = next((job.endings[rank] for rank in silent if rank in job.endings and job.endings[rank].exited_early), None)
     return Missing(silent, tuple(sorted(job.waits.reaching(silent))), no_dump=True, abort=abort)
 
 

@@ -122,7 +122,7 @@ def unrecorded_transfer(job: JobState) -> UnrecordedTransfer | None:
     if world < 2 or len(directions) != 1:
         return None
     rest = tuple(rank for rank in range(world) if rank not in inside)
-    left = any(rank in job.endings and job.endings[rank].gone for rank in rest)
+    left = any(rank in job.endings and job.endings[rank].exited_early for rank in rest)
     # Or all the rest stand in one collective: gloo marks a failed call as completed, so its dumps do not show it.
     calls = [(places[rank].op, places[rank].site) if rank in places else None for rank in rest]
     together = len(set(calls)) == 1 and None not in calls

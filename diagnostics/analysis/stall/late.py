@@ -119,7 +119,7 @@ def late_hosts(job: JobState) -> HostStall | RanAhead | None:
     """Return ranks without pending calls that others wait for, at the call in which most of them are missing."""
     idle = [rank for rank in _roots(job) if not job.waits.of_rank.get(rank)]
     missed: defaultdict[Operation, list[int]] = defaultdict(list)
-    ended = {rank for rank, end in job.endings.items() if end.gone}
+    ended = {rank for rank, end in job.endings.items() if end.exited_early}
     for operation, absent in sorted(job.waits.absent.items()):
         # A rank that ended by itself with a call in progress no longer waits: nobody is late for that call.
         if set(job.waits.waiting[operation]) - ended:
@@ -172,7 +172,7 @@ def lagging(job: JobState) -> list[int]:
 
 def _not_late(job: JobState) -> set[int]:
     """Return ranks that ended, that vanished (connections broke), or whose calls differ from their peers'."""
-    ended = {rank for rank, end in job.endings.items() if end.gone}
+    ended = {rank for rank, end in job.endings.items() if end.exited_early}
     vanished = set(job.waits.roots()) - job.endings.keys() if job.peer_vanished() else set[int]()
     return ended | vanished | job.differing()
 

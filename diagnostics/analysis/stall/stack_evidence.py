@@ -71,7 +71,7 @@ def by_stacks(job: JobState) -> Divergence | HostOutside | None:
     until its timeout: a rank whose connection was closed may have reached the line afterwards.
     """
     ahead = _one_call_ahead(job)
-    if (job.any_calls() and not ahead) or any(end.gone for end in job.endings.values()):
+    if (job.any_calls() and not ahead) or any(end.exited_early for end in job.endings.values()):
         return None
     latest, inside = job.latest_stacks(), communicating(job, ahead)
     if ahead and ahead != set(inside):

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 
 from diagnostics.causes.declared import Texts, declared
-from diagnostics.contract.findings import EvidenceItem, Finding, Text, Where, worded
+from diagnostics.contract.findings import EvidenceItem, Finding, Text, Where, formatted
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.model import Evidence, shortened
 
@@ -70,7 +70,7 @@ def decide(evidence: Evidence) -> Finding:
     ranks = {error.rank for error in errors} | {fact.rank for fact in keys}
     return Finding(
         status="confirmed",
-        facts=worded(
+        facts=formatted(
             _words,
             error=_loader_text(message) or keys[0].text,
             missing=len(missing),

@@ -10,7 +10,7 @@ from diagnostics.analysis.environment.job import JobEnvironment, job_environment
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.causes import Cause
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, formatted
 from diagnostics.contract.formatting import bytes_text, filled
 
 _TEXTS = Texts(__file__)
@@ -66,7 +66,7 @@ def failure_cause(file: str) -> Cause[JobEnvironment]:
         }
         ranks = tuple(sorted(stated or {line.rank for line in matches if line.rank is not None}))
         items = tuple(line.item for line in matches[:_SHOWN])
-        facts = worded(_text, first=matches[0], count=len(matches))
+        facts = formatted(_text, first=matches[0], count=len(matches))
         sure = max(float(line.case.get("confidence", _CONFIDENCE)) for line in matches)
         return Finding(status="confirmed", facts=facts, confidence=sure, ranks=ranks, evidence=items)
 

@@ -13,7 +13,7 @@ from diagnostics.analysis.environment.catalogue import Version, version
 from diagnostics.analysis.environment.recorded import recorded
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.files import read_table
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, worded
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, formatted
 from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.model import Evidence
 
@@ -141,11 +141,11 @@ def _words(finding: Finding, bugs: tuple[KnownBug, ...], versions: dict[str, Ver
 def decide(case: Seen) -> Finding:
     """Confirm a bug by its message. A bug that only matches the version is named but not confirmed."""
     if case.struck:
-        facts = worded(_words, bugs=tuple(bug for bug, _ in case.struck), versions=case.versions)
+        facts = formatted(_words, bugs=tuple(bug for bug, _ in case.struck), versions=case.versions)
         items = tuple(item for _, item in case.struck)
         return Finding(status="confirmed", facts=facts, confidence=0.85, evidence=items)
     if case.possible:
-        facts = worded(_words, bugs=case.possible, versions=case.versions)
+        facts = formatted(_words, bugs=case.possible, versions=case.versions)
         return Finding(status="undecided", facts=facts, confidence=0.0)
     named = [f"{_NAMES.get(name, name)} {'.'.join(map(str, version))}" for name, version in case.versions.items()]
     return _TEXTS.ruled_out(named=named) if named else _TEXTS.undecided()

@@ -12,7 +12,7 @@ from diagnostics.causes.declared import Texts
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import ending_unknown, left_open, undecidable
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import Facts, Finding, Remedy, Text, Where, worded
+from diagnostics.contract.findings import Facts, Finding, Remedy, Text, Where, formatted
 from diagnostics.contract.formatting import UNNAMED, Phrase, file_name
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.endings import Ending, Kind, first_is_unknown
@@ -99,7 +99,7 @@ def confirmed(stall: Stall, case: FirstEndings, words: Callable[..., Text], conf
     beside = gave_up_at and gave_up_at.rank not in {place.rank for place in places}
     return _parts.confirmed(
         job,
-        worded(words, ended=Ended(case, job.world(), job.is_dtk_run, gave_up_at)),
+        formatted(words, ended=Ended(case, job.world(), job.is_dtk_run, gave_up_at)),
         confidence,
         evidence=[end.evidence for end in case.endings[:6]],
         seen={last[0].rank: str(last[0].does)} if last and last[0].rank is not None else {},

@@ -11,7 +11,7 @@ from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.stall.last_seen import LastSeen
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.causes.declared import Texts
-from diagnostics.contract.findings import EvidenceItem, Facts, Finding, Group, Text, Where, worded
+from diagnostics.contract.findings import EvidenceItem, Facts, Finding, Group, Text, Where, formatted
 from diagnostics.contract.formatting import Phrase, region_text
 from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.evidence.model import Evidence, Frame, LogFact
@@ -110,7 +110,7 @@ def assuming(job: JobState, finding: Finding) -> Finding:
     ranks = tuple(sorted(job.waits.assumed))
     if not ranks or finding.status != "confirmed":
         return finding
-    facts = worded(_with_proviso, facts=finding.facts, ranks=ranks)
+    facts = formatted(_with_proviso, facts=finding.facts, ranks=ranks)
     return replace(finding, confidence=min(finding.confidence, ASSUMED_CONFIDENCE), facts=facts)
 
 

@@ -16,7 +16,7 @@ from diagnostics.analysis.stall.watchdog_lines import UNNAMED, GroupLog, Wait
 from diagnostics.analysis.standing import SCALAR
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.hang import _parts
-from diagnostics.contract.findings import EvidenceItem, Facts, Finding, Group, Where, Worded
+from diagnostics.contract.findings import EvidenceItem, Facts, Finding, FormattedFacts, Group, Where
 from diagnostics.contract.formatting import counted
 
 _TEXTS = Texts(__file__)
@@ -56,7 +56,7 @@ def _sides(case: WatchdogMismatch) -> tuple[Wait, ...]:
     return tuple(case.group.waits[side[0]] for side in case.vote.sides)
 
 
-def _disagree(case: WatchdogMismatch, change: str) -> Worded:
+def _disagree(case: WatchdogMismatch, change: str) -> FormattedFacts:
     vote, group = case.vote, case.group
     waits = [
         _TEXTS.phrase("waits", side=side, call=called(group.waits[side[0]]))
@@ -70,7 +70,7 @@ def _disagree(case: WatchdogMismatch, change: str) -> Worded:
     return _TEXTS.facts(rows, vote=vote, counts=counts, majority=majority, minority=minority, **figures)
 
 
-def _drifted(case: WatchdogDrift | WatchdogSites) -> Worded:
+def _drifted(case: WatchdogDrift | WatchdogSites) -> FormattedFacts:
     """Return the facts about ranks whose earlier calls had diverged."""
     others = [rank for rank in case.members if rank not in case.culprits]
     if isinstance(case, WatchdogSites):
@@ -88,7 +88,7 @@ def _drifted(case: WatchdogDrift | WatchdogSites) -> Worded:
     return _TEXTS.facts(rows, case=case, others=others, group=group, named_call=named_call, dumps=DUMPS)
 
 
-def _unclear(group: GroupLog) -> Worded:
+def _unclear(group: GroupLog) -> FormattedFacts:
     waits = sorted(group.waits.values(), key=lambda wait: (wait.seq, wait.rank))
     first, last = waits[0], waits[-1]
     row = "same_call" if len({(wait.name, wait.numel) for wait in waits}) == 1 else "maybe_other_calls"

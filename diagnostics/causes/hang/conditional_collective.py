@@ -9,7 +9,7 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _divergence, _parts, _watchdog
 from diagnostics.causes.hang._divergence import Disagreement, Reading
 from diagnostics.causes.hang._endings import more_calls
-from diagnostics.contract.findings import Finding, Remedy, Worded
+from diagnostics.contract.findings import Finding, FormattedFacts, Remedy
 
 _TEXTS = Texts(__file__)
 _MISSED_CONFIDENCE, _MISSED_BY_MOST_CONFIDENCE = 0.85, 0.8
@@ -31,7 +31,7 @@ def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:
 READING = Reading(_TEXTS, ("left_out", "added"), _remedies, lambda facts: facts.filled(_TEXTS, facts.kind))
 
 
-def _more(case: MoreCalls) -> Worded:
+def _more(case: MoreCalls) -> FormattedFacts:
     """Return the facts about calls that some ranks made and others did not make before they ended."""
     rows = ["more"]
     if case.by_chance or case.agreeing:

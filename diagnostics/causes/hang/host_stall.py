@@ -11,7 +11,7 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts, _watchdog
 from diagnostics.causes.hang._stacks import described, doing, fix
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Worded
+from diagnostics.contract.findings import Cost, EvidenceItem, Finding, FormattedFacts
 from diagnostics.evidence.model import RunEvidence
 from diagnostics.evidence.stacks.activity import Standing, phrase
 
@@ -22,7 +22,7 @@ _ONE_STACK_CONFIDENCE = 0.75  # A single stack, in a job that hangs according to
 _MISSING = _TEXTS.phrase("stacks")
 
 
-def _late_host(case: HostStall) -> Worded:
+def _late_host(case: HostStall) -> FormattedFacts:
     call, at, label = case.call, case.standing, case.operation.key.label
     missed = _TEXTS.phrase("other_half" if call.p2p else "missed", call=call)
     since = _TEXTS.phrase("before" if case.operation.seq > 1 else "at_start", seq=case.operation.seq, group=label)
@@ -37,7 +37,7 @@ def _late_host(case: HostStall) -> Worded:
     return _TEXTS.facts(rows, case=case, missed=missed, doing=doing(at, explained=True), fix=fix(at, look))
 
 
-def _host_outside(case: HostOutside) -> Worded:
+def _host_outside(case: HostOutside) -> FormattedFacts:
     first, place = case.standings[case.ranks[0]], next(iter(case.inside.values()))
     return _TEXTS.facts(
         ("outside", "working") if case.working else "outside",

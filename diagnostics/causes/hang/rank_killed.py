@@ -7,7 +7,7 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _endings, _parts
 from diagnostics.causes.hang._endings import HOST_MEMORY, Ended, changes_beside
-from diagnostics.contract.findings import Finding, Text, worded
+from diagnostics.contract.findings import Finding, Text, formatted
 from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.endings import is_fault
 
@@ -38,7 +38,7 @@ def decide(stall: Stall) -> Finding:
     if missing is None or missing.abort is None:
         return _endings.unconfirmed(stall, "killed", _endings.LAUNCHER_LOG, vanished=True, silent=True)
     waits = dict.fromkeys(missing.waiting[:2], _TEXTS.phrase("waits"))
-    facts = worded(_aborted_text, missing=missing, what=missing.abort.what, world=job.world())
+    facts = formatted(_aborted_text, missing=missing, what=missing.abort.what, world=job.world())
     victims, evidence = tuple(rank for rank in missing.waiting if rank not in missing.ranks), [missing.abort.evidence]
     return _parts.confirmed(
         job, facts, _ABORT_CONFIDENCE, evidence=evidence, seen=waits, ranks=missing.ranks, victims=victims

@@ -38,7 +38,7 @@ def _change(end: Ending) -> Change:
         return EXIT_CODE
     if change := CHANGES.get(end.detail or ("in_dtk" if _raised_in_dtk(end) else "")):
         return change
-    error_text = "\n".join((end.said, end.side_error, end.message))
+    error_text = "\n".join((end.text, end.side_error, end.message))
     matching = (entry for entry in TABLE["by_text"] if end.type and re.search(entry["text"], error_text))
     entry = next(matching, TABLE["changes"]["default"])
     return entry["change"], entry["why"]

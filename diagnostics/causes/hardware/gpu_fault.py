@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from diagnostics.analysis.gpu_faults import HARMLESS, WORST, Event, gpu_faults
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import EvidenceItem, Finding, Text, worded
+from diagnostics.contract.findings import EvidenceItem, Finding, Text, formatted
 
 _SHOWN = 8  # Maximum number of lines that a finding cites.
 _CONFIDENCE = 0.93  # An event in the kernel log may be older than the job.
@@ -43,7 +43,7 @@ def decide(faults: tuple[Event, ...]) -> Finding:
         return _TEXTS.undecided()
     return Finding(
         status="confirmed" if failed else "undecided",
-        facts=worded(_words, events=events),
+        facts=formatted(_words, events=events),
         confidence=_CONFIDENCE if failed else 0.0,
         ranks=tuple(sorted({event.rank for event in failed if event.rank is not None})),
         evidence=tuple(EvidenceItem("log", event.file, event.text, event.line) for event in events[:_SHOWN]),

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import Finding, Text, worded
+from diagnostics.contract.findings import Finding, Text, formatted
 from diagnostics.evidence.model import Evidence, LogFact
 
 _TEXTS = Texts(__file__)
@@ -108,7 +108,7 @@ def decide(faults: LinkFaults) -> Finding:
         return _TEXTS.undecided(["followed" if faults.followed else "down" if faults.down else "none", "open"])
     return Finding(
         status="confirmed",
-        facts=worded(_words, faults=faults),
+        facts=formatted(_words, faults=faults),
         confidence=_CONFIDENCE if certain else _REFUSED_CONFIDENCE,
         victims=tuple(sorted({fact.rank for fact in lines if fact.rank is not None})),
         evidence=tuple(fact.quoted() for fact in (*lines, *faults.down)[:_SHOWN]),

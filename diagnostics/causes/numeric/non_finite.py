@@ -13,7 +13,7 @@ from diagnostics.analysis.metrics_series import Figures, read
 from diagnostics.analysis.printed_steps import non_finite_to_the_end, printed_steps
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.artifacts import RunPaths
-from diagnostics.contract.findings import Cost, EvidenceItem, Facts, Finding, Text, Where, worded
+from diagnostics.contract.findings import Cost, EvidenceItem, Facts, Finding, Text, Where, formatted
 from diagnostics.evidence.metrics import Metrics
 from diagnostics.evidence.model import Evidence, LogFact, RankError, RunEvidence
 
@@ -147,7 +147,7 @@ def _by_losses(figures: Figures, run: RunEvidence, first: list[_Event]) -> Findi
     passing = scaled and metrics is not None and metrics.recovered
     settings, value = _settings(run, metrics), str(first[0].fields.get("value"))
     return _confirmed(
-        worded(
+        formatted(
             _own_loss_text,
             value=value,
             ranks=ranks,

@@ -11,7 +11,7 @@ from msgspec import Struct, convert
 from diagnostics.analysis.metrics_series import Figures, read
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.artifacts import RunPaths
-from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Group, Text, worded
+from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Group, Text, formatted
 from diagnostics.contract.strategy_traits import strategy_traits
 from diagnostics.evidence.model import Evidence, RunEvidence
 from diagnostics.evidence.values import Rank
@@ -113,7 +113,7 @@ def _drifted(
         items.append(EvidenceItem("events", file, _TEXTS.phrase(row, step=step, event=difference)))
     return Finding(
         status="confirmed",
-        facts=worded(
+        facts=formatted(
             words,
             is_tie=any(difference.tie for _, difference in first),
             equal_step=max((equal for equal in _equal_steps(run) if equal < step), default=None),

@@ -9,7 +9,7 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.overlap._shared import TEXTS
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.causes import Cause
-from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Group, Text, worded
+from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Group, Text, formatted
 from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.metrics import Metrics
 from diagnostics.evidence.model import RunEvidence
@@ -52,7 +52,7 @@ def slow(
     ms = round(share * step_ms, 3)
     return Finding(
         status="confirmed",
-        facts=worded(words, cost=TEXTS.phrase("cost", ms=ms, step_ms=step_ms, unit="step"), **facts),
+        facts=formatted(words, cost=TEXTS.phrase("cost", ms=ms, step_ms=step_ms, unit="step"), **facts),
         confidence=confidence,
         ranks=ranks,
         victims=tuple(rank for rank in group.ranks if rank not in ranks),

@@ -5,7 +5,7 @@ from msgspec import Struct
 from diagnostics.analysis.node_health import node_health
 from diagnostics.analysis.observations import observations
 from diagnostics.causes.declared import Texts, declared
-from diagnostics.contract.findings import EvidenceItem, Finding, Text, worded
+from diagnostics.contract.findings import EvidenceItem, Finding, Text, formatted
 from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.model import Evidence, LogFact
 from diagnostics.evidence.stacks.activity import doing
@@ -67,7 +67,7 @@ def decide(case: Waits) -> Finding:
     items += [fact.quoted() for fact in case.lines[:4]]
     return Finding(
         status="confirmed",
-        facts=worded(_words, case=case),
+        facts=formatted(_words, case=case),
         confidence=0.95 if case.lines and case.ranks else 0.85,
         ranks=tuple(case.ranks),
         evidence=tuple(items[:8]),

@@ -24,7 +24,7 @@ def test_who_waits_since_when_and_how_far_the_others_are(tmp_path: Path) -> None
     assert (wait.completed, wait.enqueued, wait.waited_s, wait.timeout_s) == (41, 43, 600.012, 600)
     assert wait.since == "09:50:00" and not wait.first
     assert [(one.ranks, one.completed, one.enqueued) for one in found.others] == [((1,), 41, 41)]
-    assert found.behind == (1,) and not found.apart
+    assert found.behind == (1,) and not found.by_position
 
 
 def test_the_size_of_a_group_tells_who_is_silent(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_torch_1_and_gloo_state_no_position(tmp_path: Path) -> None:
 
 def test_ranks_of_one_group_at_different_positions(tmp_path: Path) -> None:
     found = read(tmp_path, hung(0, seq=50) + hung(1, seq=42))
-    assert [wait.seq for wait in found.apart] == [42, 50]
+    assert [wait.seq for wait in found.by_position] == [42, 50]
 
 
 def test_a_log_in_which_nothing_waits(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def raised(line: str) -> str:
 
 def test_a_rank_that_lost_a_peer_tells_so_though_nothing_waits(tmp_path: Path) -> None:
     found = read(tmp_path, raised(GLOO))
-    assert found.lost == "Connection closed by peer [10.0.1.17]:22780" and found.losers == () and not found.waits
+    assert found.lost == "Connection closed by peer [10.0.1.17]:22780" and found.lost_peer == () and not found.waits
     named = "".join(f"[rank3]: {line}\n" for line in raised(GLOO).splitlines())
     assert read(tmp_path, named).losers == (3,)
 
@@ -185,10 +185,10 @@ def test_a_rank_that_gave_up_lost_no_peer(tmp_path: Path) -> None:
     )
     found = read(tmp_path, "\n".join(waits) + "\n")
     assert [(wait.ranks, wait.op, wait.site) for wait in found.waits] == [((), "monitored_barrier", "train.py:9")]
-    assert found.gave_up.startswith("Timed out waiting") and not found.lost
+    assert found.timed_out.startswith("Timed out waiting") and not found.lost
     key = "torch.distributed.DistStoreError: wait timeout after 300000ms, keys: /ready"
     found = read(tmp_path, "step 10 loss 2.1\n" + "\n".join(waits[:2]) + f"\n{key}\n")
-    assert not found.waits and found.gave_up.startswith("wait timeout after")
+    assert not found.waits and found.timed_out.startswith("wait timeout after")
 
 
 def test_a_status_joins_the_call_of_a_line_without_a_group(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def ended(rank: int, op: str, error: str, line: int = 9) -> str:
 
 def test_a_rank_that_lost_its_peer_where_that_one_timed_out_did_not_wait_with_it(tmp_path: Path) -> None:
     found = read(tmp_path, ended(0, "barrier", TIMED_OUT) + ended(1, "barrier", GLOO))
-    assert [wait.ranks for wait in found.waits] == [(0,)] and found.wordless == found.unmet == (1,)
+    assert [wait.ranks for wait in found.waits] == [(0,)] and found.without_report == found.possibly_late == (1,)
 
 
 @pytest.mark.parametrize(
@@ -234,12 +234,16 @@ def test_a_rank_that_lost_its_peer_where_that_one_timed_out_did_not_wait_with_it
 )
 def test_ranks_that_waited_for_each_other_did_not_come_late(tmp_path: Path, log: str) -> None:
     found = read(tmp_path, log)
-    assert sorted(rank for wait in found.waits for rank in wait.ranks) == [0, 1] and not found.unmet
+    assert sorted(rank for wait in found.waits for rank in wait.ranks) == [0, 1] and not found.possibly_late
 
 
 def test_several_ranks_that_lost_their_peers_may_have_waited(tmp_path: Path) -> None:
     found = read(tmp_path, ended(0, "barrier", TIMED_OUT) + ended(1, "barrier", GLOO) + ended(2, "barrier", GLOO))
-    assert [wait.ranks for wait in found.waits] == [(0, 1, 2)] and found.unmet == (1, 2) and not found.wordless
+    assert (
+        [wait.ranks for wait in found.waits] == [(0, 1, 2)]
+        and found.possibly_late == (1, 2)
+        and not found.without_report
+    )
 
 
 MISMATCH = (
@@ -251,8 +255,8 @@ KILLED = "  rank      : 0 (local_rank: 0)\n  exitcode  : -6 (pid: 70)\n  error_f
 def test_the_calls_of_those_who_lost_the_process_that_gloo_ended(tmp_path: Path) -> None:
     aborts = f"{MISMATCH}[0]:\n  time      : 2024-03-05_07:01:51\n  host      : a\n{KILLED}"
     found = read(tmp_path, aborts + ended(1, "all_gather", GLOO) + ended(2, "all_gather", GLOO))
-    assert [(wait.ranks, wait.op, wait.site) for wait in found.met] == [((1, 2), "all_gather", "train.py:9")]
-    assert not found.of_model and not found.odd
+    assert [(wait.ranks, wait.op, wait.site) for wait in found.peer_calls] == [((1, 2), "all_gather", "train.py:9")]
+    assert not found.of_model and not found.mismatched
     sharded = '[rank{}]:   File "/lib/torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py", line 3, in unshard\n'
     gathers = "".join(
         ended(rank, "all_gather", GLOO).replace(
@@ -261,7 +265,7 @@ def test_the_calls_of_those_who_lost_the_process_that_gloo_ended(tmp_path: Path)
         for rank in (1, 2)
     )
     found = read(tmp_path, aborts + gathers)
-    assert found.of_model and found.odd == (0,)
+    assert found.of_model and found.mismatched == (0,)
 
 
 def test_a_side_thread_whose_rank_is_unknown(tmp_path: Path) -> None:

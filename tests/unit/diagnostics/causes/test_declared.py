@@ -6,7 +6,7 @@ import pytest
 
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import activations
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, text_of, worded
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, formatted, text_of
 from diagnostics.report.jsonform import plain
 
 TOY = """
@@ -67,7 +67,7 @@ def test_a_group_stands_for_its_causes(module: str) -> None:
 
 
 def test_texts_are_filled_in_with_figures(module: str) -> None:
-    finding = Finding(cause="toys.none_left", status="confirmed", facts=worded(Texts(module), count=2))
+    finding = Finding(cause="toys.none_left", status="confirmed", facts=formatted(Texts(module), count=2))
     text = text_of(finding)
     assert (text.summary, text.measured, text.missing) == ("2 toys.", "2.0", "")
     assert text.remedies == (Remedy("code", "buy 2 more", "none is left"),)

@@ -47,7 +47,7 @@ def stands(*waits: Waiting, **more: object) -> Standing:
         (stands(WAIT, replace(WAIT, ranks=(3,), numel=999)), "hang.signature_mismatch", 0.3),
         (stands(sizes="340 vs 4. Received data size"), "hang.conditional_collective", 0.4),
         (stands(sizes="1046204 vs 1040256"), "hang.signature_mismatch", 0.5),
-        (stands(died="Worker unexpectedly exits with a connection error code 2"), "hang.rank_killed", 0.4),
+        (stands(worker_died="Worker unexpectedly exits with a connection error code 2"), "hang.rank_killed", 0.4),
         (stands(differ="around rank 39, as NCCL says"), "hang.collective_mismatch", 0.3),
         (stands(absent=(4, 5)), "hang.timeout_budget", 0.2),
         (
@@ -60,7 +60,7 @@ def stands(*waits: Waiting, **more: object) -> Standing:
             "hang.conditional_collective",
             0.3,
         ),
-        (stands(PLACED, wordless=(3,)), "hang.host_stall", 0.5),
+        (stands(PLACED, without_report=(3,)), "hang.host_stall", 0.5),
         (
             stands(replace(PLACED, op="broadcast_object_list", ranks=(0, 1), members=None)),
             "hang.signature_mismatch",
@@ -88,7 +88,7 @@ def test_ranks_that_did_not_come_are_named() -> None:
 
 def test_a_barrier_that_timed_out_counts_once() -> None:
     text = "[Rank 0]: Ranks 3 failed to pass monitoredBarrier in 1800000 ms"
-    assert clues(stands(absent=(3,), gave_up=text)).keys() == {"absent"}
+    assert clues(stands(absent=(3,), timed_out=text)).keys() == {"absent"}
 
 
 def test_what_speaks_against_it_is_told() -> None:
@@ -131,19 +131,19 @@ def test_every_clue_of_the_table_can_be_shown() -> None:
         stands(sizes="4096 vs 8"),
         stands(replace(WAIT, ranks=(1, 2, 3)), silent=(0,)),
         stands(sizes="1046204 vs 1040256"),
-        stands(gave_up="wait timeout after 300000ms, keys: /ready"),
-        stands(died="Worker unexpectedly exits with a connection error code 2"),
+        stands(timed_out="wait timeout after 300000ms, keys: /ready"),
+        stands(worker_died="Worker unexpectedly exits with a connection error code 2"),
         stands(WAIT, replace(WAIT, ranks=(3,), numel=999)),
         stands(differ="rank 0 called OpType=BROADCAST"),
         stands(WAIT, work=SAVES),
         stands(WAIT, work=ENDS),
         stands(replace(WAIT, members=None, ranks=(0, 1))),
         stands(PLACED, replace(PLACED, op="barrier", ranks=(3,), site="train.py:30")),
-        stands(PLACED, wordless=(3,)),
+        stands(PLACED, without_report=(3,)),
         stands(replace(PLACED, op="broadcast", ranks=(0, 1, 2, 3))),
         stands(PLACED, silent=(3,), side_error="KeyError: 'tokens'"),
-        stands(sizes="900 vs 4", met=(PLACED,), of_model=True),
-        stands(sizes="136 vs 120", met=(replace(PLACED, op="all_gather"),)),
+        stands(sizes="900 vs 4", peer_calls=(PLACED,), of_model=True),
+        stands(sizes="136 vs 120", peer_calls=(replace(PLACED, op="all_gather"),)),
         stands(sizes="8 vs 4"),
     ]
     assert {name for standing in everything for name in clues(standing)} == set(TABLE["clues"])
@@ -179,10 +179,10 @@ def test_what_took_a_devices_memory(asked: int, free: int, steps: int, likeliest
 
 
 def test_what_two_sizes_mean_depends_on_the_call_of_the_others() -> None:
-    of_model = suspicions(stands(sizes="2860 vs 2816", aborted=(0,), met=(PLACED,), of_model=True))
+    of_model = suspicions(stands(sizes="2860 vs 2816", aborted=(0,), peer_calls=(PLACED,), of_model=True))
     assert (of_model[0].cause, of_model[0].ranks) == ("hang.conditional_collective", (0,))
     assert "hang.signature_mismatch" not in [one.cause for one in of_model]
-    own = suspicions(stands(sizes="136 vs 120", aborted=(2,), met=(replace(PLACED, op="all_gather"),)))
+    own = suspicions(stands(sizes="136 vs 120", aborted=(2,), peer_calls=(replace(PLACED, op="all_gather"),)))
     assert (own[0].cause, own[0].ranks) == ("hang.signature_mismatch", ())
 
 

@@ -8,8 +8,8 @@ from diagnostics.contract.findings import (
     Remedy,
     Stated,
     Text,
+    formatted,
     text_of,
-    worded,
 )
 
 OVERRIDE = Remedy("override", "strategy.bucket_cap_mb=25", "larger buckets")
@@ -23,11 +23,11 @@ def test_words_are_made_when_they_are_asked_for() -> None:
         made.append(finding.cause)
         return Text(summary=f"{count} ranks {finding.ranks}")
 
-    finding = Finding(cause="hang.x", status="confirmed", facts=worded(words, count=3), ranks=(1,))
+    finding = Finding(cause="hang.x", status="confirmed", facts=formatted(words, count=3), ranks=(1,))
     assert made == []
     assert text_of(finding).summary == text_of(finding).summary == "3 ranks (1,)" and made == ["hang.x"]
     assert text_of(replace(finding, ranks=(2,))).summary == "3 ranks (2,)"  # What was made is not carried over.
-    assert worded(words, count=3) == worded(words, count=3) != worded(words, count=4)
+    assert formatted(words, count=3) == formatted(words, count=3) != formatted(words, count=4)
 
 
 @pytest.mark.parametrize(

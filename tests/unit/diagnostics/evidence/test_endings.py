@@ -297,7 +297,7 @@ def test_an_ending_holds_what_its_record_says() -> None:
     )
     assert (ending.rank, ending.kind, ending.frames, ending.time_s, ending.step) == (2, "lost_peer", C10D, 5.0, 3)
     assert (ending.region, ending.exit_code, ending.type) == ("backward", 1, "RuntimeError")
-    assert ending.connection_closed and ending.victim and not ending.by_itself and not ending.gone
+    assert ending.connection_closed and ending.victim and not ending.by_itself and not ending.exited_early
     shown = ending.evidence
     assert (shown.kind, shown.file, str(shown.detail)) == ("error", "e.json", f"rank 2: {ending.what}")
     assert of_error(error(type="KeyError"), UNNAMED).evidence.detail == "KeyError"
@@ -377,7 +377,7 @@ def test_tasks_of_srun(why: str, kind: str, detail: str) -> None:
 
 def test_the_first_to_fail_is_unknown_when_all_known_endings_are_of_victims() -> None:
     def ending(kind: endings.Kind) -> Ending:
-        return Ending(rank=0, file="f", line=0, type="", kind=kind, said="x")
+        return Ending(rank=0, file="f", line=0, type="", kind=kind, text="x")
 
     assert first_is_unknown([ending("lost_peer"), ending("timed_out"), ending("stopped"), ending("mismatch")])
     assert first_is_unknown([ending("lost_peer"), ending("failed")])

@@ -85,7 +85,7 @@ def test_a_rank_that_ended_with_exit_code_1_is_told() -> None:
     if case is not None:
         assert isinstance(case, HostStall) and case.failed == (1,)
     else:
-        assert state.endings[1].gone
+        assert state.endings[1].exited_early
 
 
 def test_when_a_stack_was_taken(tmp_path) -> None:

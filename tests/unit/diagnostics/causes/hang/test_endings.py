@@ -19,7 +19,7 @@ from diagnostics.evidence.model import Frame, RankError
 from tests.unit.diagnostics.analysis.calls import call, job
 
 ITEM = EvidenceItem("log", "job.log", "it ended")
-RAISED = Ending(rank=1, file="job.log", line=0, type="ValueError", kind="raised", said="ValueError: bad batch")
+RAISED = Ending(rank=1, file="job.log", line=0, type="ValueError", kind="raised", text="ValueError: bad batch")
 AT = (Where(1, "/job/train.py", 12, "step"),)
 CAUSES: dict[Kind, ModuleType] = {
     "raised": rank_raised, "oom": rank_oom, "killed": rank_killed, "exited": rank_exited
@@ -77,7 +77,7 @@ def test_what_the_user_gave_to_dtk_is_looked_at_and_not_dtk_s_lines() -> None:
 
 
 def test_memory_that_ran_out_has_an_override_in_a_run_of_dtk() -> None:
-    end = replace(RAISED, kind="oom", said="CUDA out of memory")
+    end = replace(RAISED, kind="oom", text="CUDA out of memory")
     assert [remedy.kind for remedy in text(end, is_dtk_run=True).remedies] == ["override", "code"]
     assert [remedy.kind for remedy in text(end).remedies] == ["code"]
     nccl = replace(end, detail="nccl_memory")
@@ -88,20 +88,20 @@ def test_memory_that_ran_out_has_an_override_in_a_run_of_dtk() -> None:
     ("end", "words"),
     [
         (
-            replace(RAISED, kind="exited", said="exit code 3", type="", exit_code=3),
+            replace(RAISED, kind="exited", text="exit code 3", type="", exit_code=3),
             "find what ends this process with exit code 3",
         ),
-        (replace(RAISED, said="exit code 1", type="", exit_code=1), "find what ends this process with exit code 1"),
+        (replace(RAISED, text="exit code 1", type="", exit_code=1), "find what ends this process with exit code 1"),
         (
-            replace(RAISED, kind="killed", said="SIGSEGV", type="", signal="SIGSEGV"),
+            replace(RAISED, kind="killed", text="SIGSEGV", type="", signal="SIGSEGV"),
             "debug the native code called from /job/train.py:12",
         ),
-        (replace(RAISED, kind="killed", said="SIGINT", type="", signal="SIGINT"), "find out what sent SIGINT"),
-        (replace(RAISED, kind="killed", said="SIGKILL", type="", signal="SIGKILL"), "most likely the kernel's OOM"),
+        (replace(RAISED, kind="killed", text="SIGINT", type="", signal="SIGINT"), "find out what sent SIGINT"),
+        (replace(RAISED, kind="killed", text="SIGKILL", type="", signal="SIGKILL"), "most likely the kernel's OOM"),
         (replace(RAISED, kind="killed", signal="SIGKILL", type="", detail="cgroup"), "request more host memory"),
-        (replace(RAISED, kind="killed", said="SIGBUS", type="", signal="SIGBUS"), "check df -h /dev/shm"),
-        (replace(RAISED, kind="killed", said="SIGUSR1", type="", signal="SIGUSR1"), "check dmesg"),
-        (replace(RAISED, said="OSError: [Errno 98] Address already in use"), "end the process that holds the port"),
+        (replace(RAISED, kind="killed", text="SIGBUS", type="", signal="SIGBUS"), "check df -h /dev/shm"),
+        (replace(RAISED, kind="killed", text="SIGUSR1", type="", signal="SIGUSR1"), "check dmesg"),
+        (replace(RAISED, text="OSError: [Errno 98] Address already in use"), "end the process that holds the port"),
     ],
 )
 def test_signals_and_exit_codes(end: Ending, words: str) -> None:
@@ -109,7 +109,7 @@ def test_signals_and_exit_codes(end: Ending, words: str) -> None:
 
 
 def test_a_rank_that_left_in_order_is_told_which_call_it_lacks() -> None:
-    end = replace(RAISED, kind="exited", said="exit code 0", type="", exit_code=0)
+    end = replace(RAISED, kind="exited", text="exit code 0", type="", exit_code=0)
     made = text(end, (Where(0, "/job/train.py", 30, "finish"),))
     assert "while others still waited. Rank 0 waited for it at train.py:30." in made.summary
     assert made.remedies[0].change.startswith("let all ranks decide together when to stop")
@@ -126,7 +126,7 @@ def test_a_model_that_differs_is_told_apart(model: str, words: str) -> None:
 
 
 def test_braces_in_evidence_are_text() -> None:
-    end = replace(RAISED, kind="exited", said="{0.__class__}", exit_code=3, type="")
+    end = replace(RAISED, kind="exited", text="{0.__class__}", exit_code=3, type="")
     assert "/job/{at}.py:12" in fix(RAISED, (Where(1, "/job/{at}.py", 12),)).change
     assert "{0.__class__}" in fix(end).change
 
@@ -176,7 +176,7 @@ def test_braces_in_evidence_are_text() -> None:
     ],
 )
 def test_known_exceptions_have_a_fix_of_their_own(message: str, words: str) -> None:
-    end = replace(RAISED, said=f"RuntimeError: {message}", type="RuntimeError")
+    end = replace(RAISED, text=f"RuntimeError: {message}", type="RuntimeError")
     remedy = fix(end)
     assert remedy.change.startswith(words) and "{" not in remedy.change.replace('{"use_reentrant": False}', "")
 

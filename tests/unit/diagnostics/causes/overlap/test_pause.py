@@ -6,7 +6,7 @@ import pytest
 
 from diagnostics.causes.overlap import pause
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import Finding, Worded, text_of
+from diagnostics.contract.findings import Finding, FormattedFacts, text_of
 from diagnostics.evidence.trace.host_work import HostWork
 from tests.shared_data import shared_data
 from tests.trace_generator import Simulator, write
@@ -16,7 +16,7 @@ from tests.unit.diagnostics.causes.overlap.helpers import finding_of, roots, sce
 
 def said(finding: Finding) -> tuple[str, Any]:
     """Return the row that is said, and the idle time."""
-    assert isinstance(finding.facts, Worded)
+    assert isinstance(finding.facts, FormattedFacts)
     return finding.facts.figures["said"], finding.facts.figures["idle"]
 
 
