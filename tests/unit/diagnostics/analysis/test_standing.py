@@ -79,7 +79,7 @@ def test_a_rank_that_lost_a_peer_tells_so_though_nothing_waits(tmp_path: Path) -
     found = read(tmp_path, raised(GLOO))
     assert found.lost == "Connection closed by peer [10.0.1.17]:22780" and found.lost_peer == () and not found.waits
     named = "".join(f"[rank3]: {line}\n" for line in raised(GLOO).splitlines())
-    assert read(tmp_path, named).losers == (3,)
+    assert read(tmp_path, named).lost_peer == (3,)
 
 
 def test_who_did_not_come_to_a_monitored_barrier(tmp_path: Path) -> None:
