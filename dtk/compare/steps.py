@@ -30,11 +30,7 @@ def profiled(run: RunRecord) -> tuple[int, int]:
 
 
 def step_time_s(run: RunRecord, warmup_steps: int) -> float:
-    """Return the median of the windows.
-
-    Raises:
-        statistics.StatisticsError: there are none.
-    """
+    """Return the median of the windows; statistics.StatisticsError if there are none."""
     return median(times_s(run, warmup_steps))
 
 

@@ -45,11 +45,7 @@ def check_target(target: str, arguments: dict[str, Any], allow: list[str]) -> No
 
 
 def check_targets(config: Config) -> None:
-    """Run `check_target` for every `_target_` of a configuration.
-
-    Raises:
-        DtkError: for the first that is rejected.
-    """
+    """Run `check_target` for every `_target_` of a configuration; DtkError for the first that is rejected."""
     sections = config.model, config.task, config.data, config.optimizer, config.schedule, config.tracker
     for section in (*sections, *config.callbacks):
         if target := getattr(section, "_target_", None):

@@ -26,11 +26,7 @@ def limits() -> dict[str, tuple[float, float]]:
 
 
 def check_limits(config: Config) -> None:
-    """Reject a number outside its range.
-
-    Raises:
-        DtkError: for the first one, with the range.
-    """
+    """Reject a number outside its range; DtkError for the first one, with the range."""
     check_numbers(to_plain(config), {f"strategy.{key}": bounds for key, bounds in config.strategy.limits.items()})
     betas = getattr(config.optimizer, "betas", None)
     if betas is not None and len(betas) != 2:

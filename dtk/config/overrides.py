@@ -82,11 +82,7 @@ def expand_sweep(overrides: Sequence[str], groups: Groups) -> list[list[str]]:
 
 
 def parse(text: str) -> "Override":
-    """Parse one override with Hydra's grammar.
-
-    Raises:
-        DtkError: invalid syntax.
-    """
+    """Parse one override with Hydra's grammar; DtkError on invalid syntax."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 

@@ -38,11 +38,7 @@ def build_model(config: ModelConfig, allow_targets: list[str]) -> nn.Module:
 
 
 def check_blocks(config: Config, model: nn.Module) -> None:
-    """Reject settings that apply to blocks if the model has none.
-
-    Raises:
-        DtkError: for the first such setting.
-    """
+    """Reject settings that apply to blocks if the model has none; DtkError for the first such setting."""
     if blocks_of(model):
         return
     every = config.train.activation_checkpoint_every

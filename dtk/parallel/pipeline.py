@@ -62,11 +62,7 @@ class Pipeline:
         return self.micro_batches // max(1, self.micro_batches // self.ranks)
 
     def check(self) -> None:
-        """Reject what the schedule does not support.
-
-        Raises:
-            DtkError: with the fix.
-        """
+        """Reject what the schedule does not support; DtkError with the fix."""
         virtual, typed = SCHEDULES[self.schedule].virtual, f"parallel.schedule={self.schedule}"
         count, ranks = self.micro_batches, self.ranks
         if virtual and self.stages_per_rank < 2:

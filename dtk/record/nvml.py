@@ -140,11 +140,7 @@ def find_device(nvml: Any, uuid: str, index: int) -> Device:
 
 
 def all_devices(nvml: Any) -> list[Device]:
-    """Return every device of the machine in NVML's order.
-
-    Raises:
-        pynvml.NVMLError: the driver does not answer.
-    """
+    """Return every device of the machine in NVML's order; pynvml.NVMLError if the driver does not answer."""
     return [_probe(nvml, nvml.nvmlDeviceGetHandleByIndex(i), i) for i in range(nvml.nvmlDeviceGetCount())]
 
 

@@ -134,11 +134,7 @@ class StrategyConfig:
         return False
 
     def check(self) -> None:
-        """Reject keys that contradict each other.
-
-        Raises:
-            DtkError: with the fix.
-        """
+        """Reject keys that contradict each other; DtkError with the fix."""
 
     def without_effect(self) -> str:
         """Return a line about keys with another value than their default that change nothing beside the others."""

@@ -35,11 +35,7 @@ def spelled(key: str, value: Any) -> str:
 
 
 def refuse_endless(key: str, value: Any) -> None:
-    """Reject YAML's .inf and .nan.
-
-    Raises:
-        DtkError: it is one of them, or a list with one.
-    """
+    """Reject YAML's .inf and .nan; DtkError if it is one of them, or a list with one."""
     for item in value if isinstance(value, list) else [value]:
         if isinstance(item, float) and not math.isfinite(item):
             name = ".nan" if math.isnan(item) else ".inf" if item > 0 else "-.inf"

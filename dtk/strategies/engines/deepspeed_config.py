@@ -50,11 +50,7 @@ class DeepSpeedConfig(StrategyConfig):
         return False
 
     def in_memory(self) -> Self:
-        """Reject a simulation.
-
-        Raises:
-            DtkError: always.
-        """
+        """Reject a simulation with a DtkError."""
         why = "its steps are those of a library that needs real tensors and processes"
         fix = f"use strategy=zero{self.stage}, or of dtk plan --engine closed_form"
         raise DtkError(f"strategy={self.name} cannot be simulated", why, fix)
