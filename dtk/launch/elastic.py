@@ -6,6 +6,8 @@ import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from inspect import signature
+from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.elastic.agent.server.api import WorkerSpec
@@ -79,6 +81,9 @@ def run_ranks(
     # handled by dtk: the ranks are asked for a checkpoint first.
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"
     rendezvous = LoopbackRendezvous(port, uuid.uuid4().hex)
+    # torch 2.11 waits for 30 s, which nothing public changes.
+    takes_timeout = "shutdown_timeout" in signature(LocalElasticAgent).parameters
+    timeout: dict[str, Any] = {"shutdown_timeout": SHUTDOWN_TIMEOUT_S} if takes_timeout else {}
     try:
         for restarts in range(max_restarts + 1):
             # The agent keeps no exit codes of an attempt that it restarts itself, so each attempt has an agent.
@@ -92,7 +97,7 @@ def run_ranks(
                 local_addr=loopback.ADDRESS,
             )
             attempt = first_attempt + restarts
-            result = LocalElasticAgent(spec, RankLogs(paths, attempt), shutdown_timeout=SHUTDOWN_TIMEOUT_S).run()
+            result = LocalElasticAgent(spec, RankLogs(paths, attempt), **timeout).run()
             if not result.is_failed():
                 return False
             exit_codes[attempt] = {rank: failure.exitcode for rank, failure in result.failures.items()}

@@ -40,6 +40,7 @@ QUIET_S = 30.0
 checkpoints and evaluations send heartbeats."""
 FIRST: dict[str, str] = table_beside(__file__)
 """Titles of the curves that are shown first, in order; others are in a collapsed section."""
+NOT_UTF8 = "surrogateescape"  # As Python holds names of files whose bytes are no UTF-8.
 _COLOURS = {"bad": "h5", "warn": "k8", "good": "h0", "": "h0"}  # Of cells, by tone.
 _NO_HEADLINE = ("grad_norm", "lr")  # Metrics whose curve matters, not their last value.
 _TONES: dict[str, doc.Tone] = {"finished": "good", "running": "strong", "queued": "soft", "preempted": "warn"}
@@ -47,13 +48,13 @@ _TONES: dict[str, doc.Tone] = {"finished": "good", "running": "strong", "queued"
 
 def link(text: str, path: str, **query: object) -> doc.Span:
     """Return a link to another page of the server."""
-    given = urlencode({name: value for name, value in query.items() if value not in (None, "")})
+    given = urlencode({name: value for name, value in query.items() if value not in (None, "")}, errors=NOT_UTF8)
     return doc.Span(text, href=f"{path}?{given}" if given else path)
 
 
 def run_path(identity: str) -> str:
     """Return the address of a run's page."""
-    return f"/run/{quote(identity, safe='')}"
+    return f"/run/{quote(identity, safe='', errors=NOT_UTF8)}"
 
 
 def find(folder: Path, identity: str) -> Path:

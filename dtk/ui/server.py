@@ -24,7 +24,7 @@ from diagnostics.report.html import render
 from diagnostics.report.markup import Markup, el
 from dtk.errors import DtkError, refused
 from dtk.ui.live import unread_ns
-from dtk.ui.pages import find, link, plan_page, run_page, run_path, runs_page
+from dtk.ui.pages import NOT_UTF8, find, link, plan_page, run_page, run_path, runs_page
 
 HOST = "127.0.0.1"
 DIAGNOSIS_S = 600.0  # Timeout of a diagnosis: the largest traces take minutes.
@@ -76,7 +76,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer one page."""
         url = urlsplit(self.path)
-        query = parse_qs(url.query)
+        query = parse_qs(url.query, errors=NOT_UTF8)
         port, name = self.server.port, f"dtk_ui_{self.server.port}"
         if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
             self._answer(HTTPStatus.FORBIDDEN, b"dtk ui answers on this machine only\n", "text/plain")
@@ -95,7 +95,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return
         code, text = HTTPStatus.OK, ""
         try:
-            page = self._page(unquote(url.path), query)
+            page = self._page(unquote(url.path, errors=NOT_UTF8), query)
         except DtkError as error:
             code, text = HTTPStatus.NOT_FOUND, str(error)
         except Exception as error:  # Otherwise the browser would show an empty page.
@@ -121,7 +121,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             case ["run", identity, "diagnosis"]:
                 links = el("p", el("a", "All runs", href="/"), "  ", el("a", identity, href=run_path(identity)))
                 page = self._diagnosis(find(folder, identity))
-                return page.replace(b"</h1>", f"</h1>{links}".encode(), 1)
+                return page.replace(b"</h1>", f"</h1>{links}".encode(errors="replace"), 1)
             case ["compare"]:
                 return _compared([find(folder, name) for name in query.get("run", [])[:MOST_COMPARED]])
         raise DtkError(f"there is no page {path}")
@@ -179,9 +179,9 @@ def _compared(runs: list[Path]) -> bytes:
         made = document(compare(runs))
     except DiagnosticsError as error:
         raise DtkError(" ".join(str(error).split())) from error
-    return render(replace(made, lead=(_BACK, *made.lead))).encode()
+    return render(replace(made, lead=(_BACK, *made.lead))).encode(errors="replace")
 
 
 def _rendered(document: doc.Document) -> bytes:
     style, script = (Markup((Path(__file__).parent / name).read_text(encoding="utf-8")) for name in ("ui.css", "ui.js"))
-    return render(document, style, script).encode()
+    return render(document, style, script).encode(errors="replace")

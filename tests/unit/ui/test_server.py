@@ -1,6 +1,7 @@
 """The server: who gets an answer, and what those get who ask for something else."""
 
 import http.client
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,6 +74,15 @@ def test_a_foreign_name_that_resolves_to_loopback_is_refused(host: str, server: 
 def test_a_page_that_does_not_exist_is_one_clear_line(path: str, server: Server) -> None:
     code, _, body = allowed(server, path)
     assert code == 404 and "here is no" in body and "Traceback" not in body
+
+
+def test_a_name_that_is_no_utf8_leaves_the_pages_readable(server: Server) -> None:
+    name = os.fsdecode(b"b-\xff")
+    made(server.folder, name)
+    code, _, body = allowed(server, "/")
+    assert code == 200 and 'href="/run/a-ddp"' in body and 'href="/run/b-%FF"' in body
+    assert allowed(server, "/run/b-%FF")[0] == 200
+    assert "there is no run" not in allowed(server, "/compare?run=b-%FF&run=a-ddp")[2]
 
 
 def test_a_comparison_that_cannot_be_made_says_why(server: Server) -> None:
