@@ -14,9 +14,10 @@ from dtk.config import schema
 from tests.dist.engine_ranks import job
 from tests.dist.ranks import run_ranks
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("deepspeed") is None, reason="the package deepspeed is not installed"
-)
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="the package deepspeed is not installed"),
+    pytest.mark.timeout(600),
+]
 STAGES = ("deepspeed_zero1", "deepspeed_zero2", "deepspeed_zero3")
 NEAR = 1e-5
 """Largest relative difference of losses in float32; 2e-7 was measured."""
@@ -54,7 +55,7 @@ def runs(folder: Path) -> dict[str, dict[str, Any]]:
         "fsdp -> zero1": (job("deepspeed_zero1", steps=7), "fsdp"),
         "zero3 bf16 -> zero2": (job("deepspeed_zero2", steps=6, precision="bf16"), "zero3 bf16"),
     }
-    return run_ranks("tests.dist.engine_ranks:train", 2, cases, str(folder))[0]
+    return run_ranks("tests.dist.engine_ranks:train", 2, cases, str(folder), timeout_s=500)[0]
 
 
 def apart(ours: dict[str, Any], theirs: dict[str, Any], figures: int = 2) -> float:

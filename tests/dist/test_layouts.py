@@ -116,7 +116,7 @@ def differences(result: dict[str, Any], single: dict[str, Any], tolerance: float
     return [*wrong, *(f"{name} is placed otherwise than its parameter" for name in result["misplaced"])]
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("world_size", "layouts"), [(2, TWO), (4, FOUR)])
 def test_every_layout_computes_what_one_process_computes(world_size: int, layouts: Any, single: Any) -> None:
     cases = {
@@ -125,7 +125,7 @@ def test_every_layout_computes_what_one_process_computes(world_size: int, layout
         )
         for (model, layout), (strategy, parallel, train) in layouts.items()
     }
-    ranks = run_ranks("tests.dist.layout_ranks:steps_of", world_size, cases, MUTATIONS[world_size])
+    ranks = run_ranks("tests.dist.layout_ranks:steps_of", world_size, cases, MUTATIONS[world_size], timeout_s=500)
     for name in cases:
         result = ranks[0][name]
         tolerance = IN_BF16 if name[1].endswith("bf16") else TOLERANCE
