@@ -90,11 +90,10 @@ def _started_by_first(parents: Mapping[int, int], known: Collection[int]) -> dic
     found: defaultdict[int, dict[int, RankProcess]] = defaultdict(dict)
     variables = {pid: _environment(pid) for pid in parents if pid not in known and _is_python(PROC / str(pid))}
     for pid, own in variables.items():
-        size = integer(own.get("WORLD_SIZE"), 2, MOST_RANKS + 1)
+        size, first = integer(own.get("WORLD_SIZE"), 2, MOST_RANKS + 1), parents[pid]
         local, node = integer(own.get("LOCAL_RANK"), 1, size or 0), integer(own.get("NODE_RANK"), 0, MOST_RANKS)
-        first = parents[pid]
-        of_worker = variables.get(first, {}).get("LOCAL_RANK") == own.get("LOCAL_RANK")
-        if size is not None and local is not None and node is not None and first in variables and not of_worker:
+        of_worker = variables.get(first, own).get("LOCAL_RANK") == own.get("LOCAL_RANK")
+        if size is not None and local is not None and node is not None and not of_worker:
             found[first][pid] = _process(pid, local, size, own)
     ranks: dict[int, RankProcess] = {}
     for first, others in found.items():

@@ -55,11 +55,6 @@ def on_path(call: Call) -> Hashable:
     return (call.wire, call.stack)
 
 
-def in_group(call: Call) -> Hashable:
-    """Return the identity of a call among those of several groups: as `on_path`, with the group."""
-    return (call.key, call.wire, call.stack)
-
-
 def in_backward(call: Call) -> bool:
     """Whether the call was made in a backward pass, according to its recorder or to torch's own frames.
 

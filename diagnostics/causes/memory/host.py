@@ -1,15 +1,30 @@
 """`memory.host`: the memory of the host or of the job's cgroup ran out, which ended an allocation or a process."""
 
+import re
+
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.findings import Finding, Where
 from diagnostics.contract.formatting import UNNAMED
 from diagnostics.evidence.calls import own_line
+from diagnostics.evidence.endings import Ending
 from diagnostics.evidence.rank_endings import memory_kills
 
 _TEXTS = Texts(__file__)
 _HOST = {"cgroup": ["limit", "raise_limit"], "host_memory": ["killed"], "host_allocation": ["allocation"]}
 """Details of endings caused by host memory, and the rows that describe them."""
+
+
+_REQUEST = re.compile(r"tried to allocate (\d{1,18}) bytes")
+_SMALL_BYTES = 1 << 30
+"""Size up to which a request is smaller than any host's memory: by default Linux refuses only what exceeds all of it
+(vm.overcommit_memory in proc(5)). A convention."""
+
+
+def _rows(end: Ending) -> list[str]:
+    request = _REQUEST.search(end.message)
+    is_small = end.detail == "host_allocation" and request is not None and int(request[1]) <= _SMALL_BYTES
+    return ["own_limit"] if is_small else _HOST[end.detail]
 
 
 def decide(stall: Stall) -> Finding:
@@ -31,7 +46,7 @@ def decide(stall: Stall) -> Finding:
     return Finding(
         status="confirmed",
         facts=_TEXTS.facts(
-            [*(["worker"] if workers else _HOST[guilty[0].detail]), "less"],
+            [*(["worker"] if workers else _rows(guilty[0])), "less"],
             who=ranks or _TEXTS.phrase("process"),
             what=str(guilty[0].what).rstrip("."),
             limit=f" of {limits[0].fields['limit']}" if limits else "",

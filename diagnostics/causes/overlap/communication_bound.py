@@ -5,7 +5,7 @@ from collections.abc import Callable
 from diagnostics.analysis.step_profile.attainable import attainable_percent
 from diagnostics.analysis.step_profile.overview import SHARE, Overview
 from diagnostics.analysis.step_profile.profile import CallProfile
-from diagnostics.analysis.step_profile.reductions import MANY, TINY_BYTES, StepReductions
+from diagnostics.analysis.step_profile.reductions import MANY, TINY_BYTES
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.contract.findings import Finding
@@ -50,7 +50,8 @@ def decide(view: Overview) -> Finding:
     sized = _transfer_ms(view, lambda call: not 0 < call.message.size_bytes <= TINY_BYTES)
     if sized < _MOST * transfer:
         return _TEXTS.ruled_out("tiny", share=1 - sized / transfer)
-    unsized, count = _transfer_ms(view, lambda call: not call.message.size_bytes), view.reductions.typical(_in_backward)
+    unsized = _transfer_ms(view, lambda call: not call.message.size_bytes)
+    count = view.reductions.typical(lambda step: len(step.last()))
     if unsized > _MOST * transfer and count >= MANY:
         return shared.unsized(view, exposed, round(count))
     if view.crowded:
@@ -67,10 +68,6 @@ def decide(view: Overview) -> Finding:
         override="strategy.communication_hook=bf16" if in_buckets else f"train.global_batch_size={batch}",
     )
     return shared.judged(view, facts, schedule, confidence=0.8)
-
-
-def _in_backward(step: StepReductions) -> float:
-    return len(step.last())
 
 
 def _transfer_ms(view: Overview, chosen: Callable[[CallProfile], bool]) -> float:

@@ -69,3 +69,13 @@ def test_the_line_and_the_ranks_that_lost_it_are_told(tmp_path: Path) -> None:
 def test_other_ends_are_not_the_hosts_memory(tmp_path: Path, text: str, cause: str) -> None:
     (tmp_path / "job.log").write_text(text)
     assert [(root.cause, root.ranks) for root in diagnose(tmp_path).root_causes] == [(cause, (1,))]
+
+
+@pytest.mark.parametrize(("size", "own"), [(67_108_864, True), (900_000_000_000, False)])
+def test_a_small_request_that_is_refused_shows_a_limit_of_the_process(tmp_path: Path, size: int, own: bool) -> None:
+    """Linux grants it by default where memory runs out, and kills a process when the pages are used."""
+    error = f"RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate {size} bytes."
+    (tmp_path / "job.log").write_text(HEAD + error + " Error code 12 (Cannot allocate memory)\n")
+    (root,) = diagnose(tmp_path).root_causes
+    text = text_of(root)
+    assert ("limit of the process" in text.summary, "ulimit -v" in text.remedies[0].change) == (own, own)

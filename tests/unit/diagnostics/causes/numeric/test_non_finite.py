@@ -202,3 +202,11 @@ def test_megatron_s_own_checks(tmp_path: Path, text: str) -> None:
     (tmp_path / "job.log").write_text("iteration 3\n" + text)
     (root,) = diagnose(tmp_path).root_causes
     assert (root.cause, root.ranks) == ("numeric.non_finite", (3,)), "before the ranks' gradients are summed"
+
+
+def test_a_log_alone_gets_the_remedies_in_the_order_in_which_they_are_tried(tmp_path: Path) -> None:
+    lines = [f"step {step} loss {'nan' if step > 20 else 2.0 - step / 100}" for step in range(30)]
+    (tmp_path / "job.log").write_text("\n".join(lines) + "\n")
+    (root,) = diagnose(tmp_path).root_causes
+    changes = [remedy.change for remedy in text_of(root).remedies]
+    assert "clip_grad_norm_" in changes[0] and "set_detect_anomaly" in changes[-1] and len(changes) == 4
