@@ -11,7 +11,7 @@ from diagnostics.evidence.readers.process import KIND, Moment
 from diagnostics.evidence.stacks.dumps import is_native, main_thread
 
 IDLE = 0.05  # Fraction of a core below which a thread counts as idle: polling ten times a second uses 0.001.
-BUSY = 0.5  # A convention: a thread that computes is on a core for most of the time.
+BUSY = 0.5  # Fraction of a core above which a thread computes; below it, the kernel says what the thread waits for.
 
 
 class Observation(Struct, frozen=True):

@@ -19,7 +19,8 @@ from diagnostics.tree.arbitrate import Verdict
 TROUBLE, _ENDS, _WAITS = (frozenset[str](table_beside(__file__)[name]) for name in ("trouble", "ends", "waits"))
 """Kinds of log lines that a healthy job does not write."""
 _SILENT_S = 120.0
-"""Ranks write a heartbeat at every step and region. A convention: one that takes longer is possible, but not shown."""
+"""Ranks write a heartbeat at every step and region. A run without one for longer may have ended or hang, so it is not
+called healthy; a step that takes longer is rare, and the next heartbeat corrects it."""
 
 
 def outcome(

@@ -18,8 +18,8 @@ SAME_MOMENT_S = 0.05
 """Maximum difference between the times that two recorders note for one call. Measured on 1,311 calls that both gloo's
 recorder and dtk's ring hold, on a busy machine: half within 0.08 ms, 90% within 0.15 ms, 99% within 3.6 ms."""
 MAX_GROUPS = 64  # Maximum number of groups whose histories are read again; the earliest divergence is what counts.
-_TIE_CONFIDENCE = 0.8  # A convention: the calls certainly differ, but which side deviates is open.
-_LINES_CONFIDENCE = 0.7  # A convention: the lines show what differs, but the groups of the two calls are not known.
+_TIE_CONFIDENCE = 0.8  # Over `SURE`, as the calls certainly differ; lower, as it is open which side deviates.
+_LINES_CONFIDENCE = 0.7  # Over `SURE`, as the lines show what differs; lower, as the groups of the calls are not known.
 UNCLEAR_CONFIDENCE = 0.45  # Of each of two kinds that explain the same calls: a suspicion, not a root cause.
 CallsOf = Callable[[int, GroupKey], list[Call]]  # One rank's calls in one group, oldest first.
 

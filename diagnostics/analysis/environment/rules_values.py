@@ -14,7 +14,7 @@ CLOSE = 0.8
 """Minimum similarity (difflib's ratio of the names without NCCL_, 0 to 1) at which a name counts as misspelled."""
 JUDGED = ("TORCH_", "GLOO_", "PYTORCH_")
 """Prefixes with more names than any catalogue holds: such names are reported only if they resemble a known one."""
-CLOSE_JUDGED = 0.9  # Stricter than CLOSE, as most unknown names with these prefixes are right. A convention.
+CLOSE_JUDGED = 0.9  # One wrong letter in ten: most unknown names with these prefixes are right, so be strict.
 
 
 def check_name(name: str, where: Situation) -> Iterator[Lint]:

@@ -13,7 +13,7 @@ from diagnostics.evidence.clock_offset import offset
 from diagnostics.evidence.flight_entries import DEFAULT_GROUP
 
 LEAST_S = 0.5  # Smaller offsets are not corrected: a call may take that long.
-REPORTED_S = 2.0  # A convention: NTP keeps clocks of one cluster well within it.
+REPORTED_S = 2.0  # NTP keeps clocks of one cluster well within it; smaller offsets are corrected without a note.
 
 
 class Clocks:

@@ -16,7 +16,7 @@ from diagnostics.evidence.values import Number
 
 TENSORS, WINDOW, PROCESS = "tensors", "tensors allocated in the profiled window", "the process (resident set)"
 MAX_STEPS = 400  # A convention: the number of marks that fit in a drawing.
-_MUCH = 0.05  # A convention: a smaller unattributed share of the peak changes no advice.
+_MUCH = 0.05  # Share of the peak without an owner that the report explains; a smaller one changes no advice.
 NOWHERE = frozenset({"step", "outside", ""})
 """Regions that give no location."""
 

@@ -35,7 +35,7 @@ from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.evidence.model import Evidence
 
 BEFORE = AFTER = 12  # A convention: number of positions that fit in the report's drawing.
-_COMPARED = 8  # A convention: ranks of each side whose calls in all groups are compared.
+_COMPARED = 8  # Ranks of each side whose calls in all groups are read: those of a side agree, so a few stand for all.
 MAX_RANKS = 64  # Maximum number of ranks shown, the culprits first: the file of each is read again.
 Point = tuple[GroupKey, int]  # A position in a group, as counted by one recorder.
 

@@ -19,7 +19,7 @@ _COUNTED = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier
 _EVEN = {"ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE", "ALLGATHER", "REDUCE_SCATTER"}
 """OpType whose NumelIn is the same on all ranks: not gather and scatter (the root's differs), not all_to_all."""
 _STAMP = re.compile(r"^\[[A-Z](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)")
-_SLACK_S = 60  # Chosen: beyond their timeout, ranks of one hang are late by their watchdogs' heartbeats and slow logs.
+_SLACK_S = 60  # Delay of watchdogs and logs: lines further apart than the timeout and this are not taken as one hang.
 UNNAMED = ""  # Name of the group for lines that do not name one.
 
 

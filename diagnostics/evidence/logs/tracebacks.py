@@ -23,10 +23,7 @@ START = _TEXT["start"]
 SPAWNED = _TEXT["spawned"]
 HEAD = _TEXT["head"]
 FRAME = _TEXT["frame"]
-_GAP, _GAP_IN_CHAIN = (
-    3,
-    8,
-)  # Lines of others between two parts of one traceback; chosen: more inside a chain or a message.
+_GAP, _GAP_IN_CHAIN = 3, 8  # Lines of others after which a traceback ends; in a chain or a message some are its own.
 _WORDLESS = frozenset({"Empty", "Full", "StopIteration"})
 """Of queues and iterators: what wraps them says what is wrong."""
 _NO_PATH = " ❱╭╰│|+."
