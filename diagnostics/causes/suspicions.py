@@ -19,7 +19,7 @@ from diagnostics.evidence.readers import process
 MOST = 3  # Maximum number of suspicions in a report.
 LEAST = 0.12  # Minimum probability; below it a suspicion carries no information.
 _WARM = 20  # Number of completed calls from which the start-up of a group is certainly over.
-_LARGE = 0.15  # Share of memory that is unused, or outside PyTorch, from which it is suspected: `non_torch` needs as much.
+_LARGE = 0.15  # Share of memory that is unused, or outside PyTorch, from which it is suspected; see `memory.non_torch`.
 _SCALAR_MET = re.compile(r"\D*(?:\d{3,} vs \d{1,2}|\d{1,2} vs \d{3,})\b")
 """Sizes in bytes of a metric, flag or barrier that met a gradient or an activation."""
 _CLOSE = 0.1

@@ -66,11 +66,6 @@ class NsysFile(Handle, frozen=True):
             raise ValueError(f"damaged sqlite: {problem}") from problem
 
 
-def recognise(head: bytes) -> bool:
-    """Return whether a file that starts with `head` is an sqlite database; `load` checks whether it is an export."""
-    return head.startswith(_MAGIC)
-
-
 class _Reader:
     def __init__(self, connection: "sqlite3.Connection", file: NsysFile) -> None:
         self.connection = connection
@@ -224,7 +219,7 @@ class _Reader:
 READER = Reader(
     kind=NsysFile.kind,
     title="Nsight sqlite exports",
-    recognise=recognise,
+    recognise=lambda head: head.startswith(_MAGIC),  # `load` checks whether it is an export.
     open=opens(NsysFile),
     suffixes=(".sqlite",),
     per_rank="export",

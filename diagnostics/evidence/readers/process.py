@@ -27,11 +27,6 @@ class Moment(NamedTuple):
     """Kernel function in which it sleeps."""
 
 
-def recognise(head: bytes) -> bool:
-    """Return whether a file that starts with `head` is a process record."""
-    return head.startswith(b"{") and head[1:].lstrip().startswith(b'"dtk_process":')
-
-
 def read(path: Path, file: str, limits: Limits) -> Contents:
     """Read one file; raises OSError or ValueError, like `Reader.open`.
 
@@ -67,7 +62,7 @@ def _moment(time_s: float, state: str, cpu_s: float, switches: int, wchan: str) 
 
 READER = Reader(
     kind=KIND,
-    recognise=recognise,
+    recognise=lambda head: head.startswith(b"{") and head[1:].lstrip().startswith(b'"dtk_process":'),
     open=lambda source: read(source.path, source.file, source.limits),
     facts=(KIND,),
     world_size=lambda head: int(match[1]) if (match := _WORLD_SIZE.search(head)) else None,

@@ -27,11 +27,6 @@ class _Start(msgspec.Struct):
     frames: Any = None
 
 
-def recognise(head: bytes) -> bool:
-    """Return whether a file that starts with `head` is a record of a starting rank."""
-    return head.startswith(b'{"dtk_start":')
-
-
 def read(path: Path, file: str, limits: Limits) -> LogFact:
     """Read one file; raises OSError or ValueError, like `Reader.open`.
 
@@ -61,7 +56,7 @@ def watched(evidence: Evidence) -> bool:
 
 READER = Reader(
     kind=KIND,
-    recognise=recognise,
+    recognise=lambda head: head.startswith(b'{"dtk_start":'),
     open=lambda source: Contents(source.file, facts=[read(source.path, source.file, source.limits)]),
     facts=(KIND,),
 )

@@ -6,7 +6,7 @@ import pytest
 
 from diagnostics.analysis.step_profile.profile import profile
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.readers.nsys import NsysFile, recognise
+from diagnostics.evidence.readers.nsys import READER, NsysFile
 from tests.fuzz.seeds import database
 from tests.shared_data import shared_data
 
@@ -97,8 +97,8 @@ def test_the_file_is_not_written_to(tmp_path: Path) -> None:
 
 
 def test_recognised_by_its_first_bytes() -> None:
-    assert recognise(b"SQLite format 3\x00rest")
-    assert not recognise(b"SQLite")
+    assert READER.recognise(b"SQLite format 3\x00rest")
+    assert not READER.recognise(b"SQLite")
 
 
 with tempfile.TemporaryDirectory() as _folder:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.readers.process import READER, Moment, read, recognise
+from diagnostics.evidence.readers.process import READER, Moment, read
 
 LOOK = [[1.0, "S", 0.5, 3, "futex_do_wait"], [1.1, "S", 0.5, 4, "futex_do_wait"]]
 RECORD = {
@@ -30,7 +30,7 @@ def write(folder: Path, **changed: Any) -> Path:
 
 def test_looks_call_and_counters(tmp_path: Path) -> None:
     path = write(tmp_path)
-    assert recognise(path.read_bytes()) and recognise(json.dumps(RECORD, indent=2).encode())
+    assert READER.recognise(path.read_bytes()) and READER.recognise(json.dumps(RECORD, indent=2).encode())
     contents = read(path, "process/rank_00001.json", Limits())
     (fact,) = contents.facts
     assert (fact.kind, fact.rank, fact.time_s) == ("process", 1, 9.0) and not contents.errors
