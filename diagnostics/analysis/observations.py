@@ -31,6 +31,8 @@ class Observation(Struct, frozen=True):
     counters: dict[tuple[str, str], dict[str, int]]
     groups: int | None = None
     """Number of process groups that it has created; None = not known."""
+    lock_holder: int | None = None
+    """The rank that holds the file lock for which it waits."""
 
     @property
     def exited(self) -> bool:
@@ -49,7 +51,7 @@ def observations(evidence: Evidence) -> dict[int, Observation]:
     for dump in evidence.stacks:
         if dump.rank is not None and (main := main_thread(dump)) is not None:
             paths.setdefault(dump.rank, []).append([frame for frame in main.frames if not is_native(frame)])
-    observed = {}
+    observed, rank_of = {}, {fact.fields["pid"]: fact.rank for fact in evidence.facts if "pid" in fact.fields}
     for fact in evidence.facts:
         if fact.kind == KIND and fact.rank is not None:
             windows = [(before[1], after[0]) for before, after in pairwise(fact.fields["looks"])]
@@ -64,7 +66,8 @@ def observations(evidence: Evidence) -> dict[int, Observation]:
             call, groups = fact.fields["call"], fact.fields.get("groups")
             call = {**call, "group": "default"} if groups == 1 else call  # The group may be passed as any object.
             more = (call, fact.fields["counters"], groups if isinstance(groups, int) else None)
-            observed[fact.rank] = Observation(fact.file, last, *lasting, busy, *more)
+            holder = rank_of.get(fact.fields.get("lock_holder"))
+            observed[fact.rank] = Observation(fact.file, last, *lasting, busy, *more, holder)
     return observed
 
 

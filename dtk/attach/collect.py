@@ -109,7 +109,7 @@ def _record(
     record |= {"host": socket.gethostname(), "last": list(last), "looks": pairs}
     if watched is not None:
         record |= {"pid": process.pid, "call": watched.seen.call, "counters": watched.seen.counters}
-        record |= {"groups": processes.groups(process.pid)}
+        record |= {"groups": processes.groups(process.pid), "lock_holder": processes.lock_holder(process.pid)}
         record |= {"problem": watched.problem, **processes.about(process.pid)}
     write_json(_file(folder, f"process/rank_{rank:05d}.json"), record | ({} if code is None else {"exit_code": code}))
 

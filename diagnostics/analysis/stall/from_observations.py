@@ -42,10 +42,12 @@ def from_observations(job: JobState, observed: dict[int, Observation]) -> HostOu
         return by_lines(divergence, *counters, default_group=groups == {"default"})
     idle = all(observed[rank].stopped or observed[rank].idle_s >= STALL_S for rank in outside)
     idle &= all(observed[rank].fixed_s >= STALL_S for rank in inside)
-    if 2 * len(outside) > len(observed) or not (idle or blocked_s >= STALL_S):
+    holders = {observed[rank].lock_holder for rank in outside}
+    named = tuple(rank for rank in inside if rank in holders) if holders <= inside.keys() else ()
+    if (2 * len(outside) > len(observed) and not named) or not (idle or blocked_s >= STALL_S):
         return None
     files = {rank: dumps[rank].file if rank in dumps else observed[rank].file for rank in outside}
-    return HostOutside(standings, files, inside, blocked_s, not idle)
+    return HostOutside(standings, files, inside, blocked_s, not idle, named)
 
 
 def places(

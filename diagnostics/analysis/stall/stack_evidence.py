@@ -57,6 +57,8 @@ class HostOutside(Struct, frozen=True):
     """How long the other ranks were observed waiting."""
     working: bool = False
     """Whether a rank outside made progress or computed in that time."""
+    holders: tuple[int, ...] = ()
+    """The ranks inside that hold the file locks for which all ranks outside wait."""
 
     @property
     def ranks(self) -> tuple[int, ...]:

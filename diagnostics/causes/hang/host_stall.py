@@ -38,9 +38,9 @@ def _late_host(case: HostStall) -> FormattedFacts:
 
 
 def _host_outside(case: HostOutside) -> FormattedFacts:
-    first, place = case.standings[case.ranks[0]], next(iter(case.inside.values()))
+    first, place = case.standings[case.ranks[0]], case.inside[min(case.holders or case.inside)]
     return _TEXTS.facts(
-        ("outside", "working") if case.working else "outside",
+        "holds" if case.holders else ("outside", "working") if case.working else "outside",
         case=case,
         place=described(place),
         op=place.op,
@@ -110,7 +110,8 @@ def _suspended(run: RunEvidence) -> Finding:
 
 
 def _outside(case: HostOutside) -> Finding:
-    waiting, place = next(iter(case.inside.items()))
+    waiting = min(case.holders or case.inside)
+    place, ranks = case.inside[waiting], case.holders or case.ranks
     unsure = case.working or not place.site
     seen = _SEEN_CONFIDENCE if case.blocked_s >= STALL_S else _ONE_STACK_CONFIDENCE
     places = [
@@ -127,8 +128,8 @@ def _outside(case: HostOutside) -> Finding:
         status="confirmed",
         facts=_host_outside(case),
         confidence=_UNSEEN_CONFIDENCE if unsure else seen,
-        ranks=case.ranks,
-        victims=tuple(case.inside),
+        ranks=ranks,
+        victims=tuple(rank for rank in (*case.inside, *case.ranks) if rank not in ranks),
         where=(
             *(each for places in places for each in places),
             *_parts.where(waiting, place.site, _parts.says("waits_in", what=place.op)),

@@ -32,7 +32,8 @@ def read(path: Path, file: str, limits: Limits) -> Contents:
 
     Its fact has `looks` (pairs of moments, before and after stacks were taken), `call` (function of torch.distributed
     that runs, whether its group is the default one, its peer), `counters` ((file, function) of a frame of the script ->
-    integers in its variables) and `groups` (number of process groups made).
+    integers in its variables), `groups` (number of process groups made), `pid`, and `lock_holder` (the process whose
+    file lock it waits for).
     """
     value = small_json(path, limits)
     try:
@@ -51,6 +52,7 @@ def read(path: Path, file: str, limits: Limits) -> Contents:
     if not 0 <= rank < nranks or not all(type(number) in (int, float) and 0 <= number < 1e12 for number in numbers):
         raise ValueError("not a record of a rank's process")
     fields = {"looks": looks, "last": last, "call": call, "counters": counters, "groups": groups}
+    fields |= {name: value[name] for name in ("pid", "lock_holder") if type(value.get(name)) is int}
     facts = [LogFact(KIND, rank, file, 0, f"rank {rank} is {last.state or 'gone'}", fields, last.time_s)]
     errors = [RankError(rank, file, 0, "", f"ended with exit code {code}", exit_code=code, time_s=last.time_s)]
     return Contents(file, facts=facts, errors=errors if type(code) is int and -256 < code < 256 else [])

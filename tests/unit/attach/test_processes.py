@@ -31,7 +31,8 @@ time.sleep(60)
 def job() -> Iterator[tuple[int, list[int]]]:
     """A launcher that has a rank of its own kind (as in Kubernetes), ranks 0 and 2 of three, each with a child."""
     own = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_PORT": "11"}
-    argv = [sys.executable, "-c", TREE, "0 2", "22"]
+    port = str(os.getpid())  # Another process of pytest may have such a job at the same time.
+    argv = [sys.executable, "-c", TREE, "0 2", port]
     process = subprocess.Popen(
         argv, env={**os.environ, **own}, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -151,3 +152,18 @@ def test_places_that_no_launcher_gives_are_none() -> None:
     assert [processes.missing(jobs[0]) for jobs in found[4:]] == [[], []]
     for process in begun:
         process.communicate("\n", timeout=20)
+
+
+def test_the_process_that_holds_a_file_lock_is_found(tmp_path: Path) -> None:
+    take = "import fcntl, sys, time; f = open(sys.argv[1], 'w'); print(flush=True); fcntl.flock(f, fcntl.LOCK_EX); "
+    argv = [sys.executable, "-c", take + "print(flush=True); time.sleep(60)", str(tmp_path / "lock")]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert [holder.stdout.readline() for _ in range(2)] == [b"\n", b"\n"]  # It has the lock.
+        with subprocess.Popen(argv, stdout=subprocess.PIPE) as waiter:
+            ends_s = time.monotonic() + 30
+            while (found := processes.lock_holder(waiter.pid)) is None and time.monotonic() < ends_s:
+                time.sleep(0.05)
+            waiter.kill()
+        assert (found, processes.lock_holder(holder.pid)) == (holder.pid, None)
+        holder.kill()

@@ -73,6 +73,17 @@ def test_the_rank_that_waits_in_nothing_holds_up_the_others(one: Any, words: str
     assert words in said["host_stall"].summary and "for at least 12 s" in said["host_stall"].summary
 
 
+def test_the_rank_that_waits_with_a_file_lock_in_its_hands_is_to_blame() -> None:
+    """The one that waits for the lock could only reach the call with it."""
+    holder = rank(1, WAIT, pid=11)
+    waits = [rank(number, OWN, wchan="locks_lock_inode_wait", pid=10 + number, lock_holder=11) for number in (0, 2, 4)]
+    said = found(rank(3, WAIT, pid=13), holder, *waits)["host_stall"]
+    assert said.ranks == (1,) and set(said.victims) == {0, 2, 3, 4}
+    assert "Rank 1 holds the file lock that ranks 0, 2 and 4 wait for" in said.summary
+    other = found(*waiting(0, 1, 3), rank(2, OWN, wchan="locks_lock_inode_wait", pid=12, lock_holder=99))
+    assert other["host_stall"].ranks == (2,)  # A process that is no rank holds it.
+
+
 def test_a_job_that_moves_does_not_hang() -> None:
     moving = [OWN, WAIT, OWN, WAIT]
     assert found(*(rank(number, moving, cpu=0.4, switches=30) for number in range(4))) == {}
