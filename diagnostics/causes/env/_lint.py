@@ -109,7 +109,7 @@ def lint_cause(
     return cause
 
 
-def set_anywhere(record: Recorded, *names: str) -> bool:
+def set_everywhere(record: Recorded, *names: str) -> bool:
     """Return whether any of these variables is set on all ranks."""
     return any(record.variables.get(ALL, {}).get(name) for name in names)
 

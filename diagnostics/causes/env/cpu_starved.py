@@ -10,6 +10,7 @@ _PERIODS = 100  # Minimum number of scheduler periods, typically of 100 ms.
 _THROTTLED = 0.25
 """Share of these periods in which the quota was exhausted. Healthy jobs are throttled in occasional bursts as well."""
 _STOLEN_PERCENT, _STOLEN_S = 10.0, 30.0
+"""Share of the CPU's time that the hypervisor gave to others, and for how long: less is usual on a shared host."""
 
 
 def _reason(node: NodeHealth) -> str:

@@ -8,7 +8,7 @@ from diagnostics.analysis.environment.addresses import interface_inside, network
 from diagnostics.analysis.environment.job import JobEnvironment
 from diagnostics.analysis.environment.recorded import Recorded, interfaces
 from diagnostics.causes.declared import Texts
-from diagnostics.causes.env._lint import lint_cause, set_anywhere
+from diagnostics.causes.env._lint import lint_cause, set_everywhere
 from diagnostics.contract.findings import Finding
 from diagnostics.evidence.model import LogFact
 
@@ -76,7 +76,7 @@ def _from_logs(job: JobEnvironment) -> Finding | None:
 
 def _lacking(record: Recorded) -> str:
     """Return the missing fact about the machine that is needed to rule this cause out."""
-    named = set_anywhere(record, "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+    named = set_everywhere(record, "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
     return "interfaces" if named and "interfaces" not in record.hardware else ""
 
 

@@ -46,7 +46,7 @@ class FlatParts(Replicated):
             tuned = strategy.tuned()
             self._open_bucket()
             self.own_gradients = self.ledger.allocate("gradients", self._item_bytes * own)
-            self.held = held(shapes, gathered(shapes, tuned)[0])
+            self.held = held(shapes, gathered(shapes, tuned))
             self.staying = sum(prod(s) for s, stays in zip(shapes, persistent(shapes, tuned), strict=True) if stays)
             self._hold(self.staying)
         self.temporary_bytes += MASTER_BYTES * own  # Gradients of this rank's shard, flat and in float32.

@@ -220,10 +220,11 @@ class DeepSpeedConfig(StrategyConfig):
         if self.stage == 3:
             padded = [-(-size // ranks) * ranks for size in sizes]
             stay = [size for size, stays in zip(padded, persistent(shapes.parameters, tuned), strict=True) if stays]
-            brought, steps = gathered(shapes.parameters, tuned)[1], accumulation_steps
-            come = sum(-(-size // ranks) * ranks for call in brought for size in call)
+            steps, turns = accumulation_steps, gathered(shapes.parameters, tuned)
+            gathers = [call for turn in turns for call in (turn.fetched, turn.prefetched) if call]
+            come = sum(padded[p] for call in gathers for p in call)
             return [
-                Collective("all_gather", "dp", len(stay) + steps * len(brought), item * (sum(stay) + steps * come)),
+                Collective("all_gather", "dp", len(stay) + steps * len(gathers), item * (sum(stay) + steps * come)),
                 Collective("reduce_scatter", "dp", steps * buckets, steps * reduced * sum(padded)),
                 # Whether the norm is finite, and its square; in float64 unless the optimizer states are on the host.
                 Collective("all_reduce", "dp", 2, 16 if self.offload == "none" else 8),

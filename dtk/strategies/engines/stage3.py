@@ -34,12 +34,8 @@ class Turn(NamedTuple):
     freed: list[int]
 
 
-def gathered(shapes: Sequence[Shape], limits: Mapping[str, int]) -> tuple[list[Turn], list[list[int]]]:
-    """Run through forward and backward once.
-
-    Returns:
-        the turns; and the elements of each parameter that each all_gather brings.
-    """
+def gathered(shapes: Sequence[Shape], limits: Mapping[str, int]) -> list[Turn]:
+    """Run through forward and backward once."""
     sizes, stay, modules = [prod(shape) for shape in shapes], persistent(shapes, limits), _modules(shapes)
     order = [*modules, [], *modules[::-1]]  # Between them the whole model, which has no parameters of its own.
     passed = [0, *accumulate(sum(sizes[p] for p in module) for module in order)]
@@ -66,8 +62,7 @@ def gathered(shapes: Sequence[Shape], limits: Mapping[str, int]) -> tuple[list[T
         available.difference_update(freed)
         live += sum(sizes[p] for p in ahead) - sum(sizes[p] for p in freed)
         turns.append(Turn(module, fetched, ahead, freed))
-    calls = [[sizes[p] for p in call] for turn in turns for call in (turn.fetched, turn.prefetched) if call]
-    return turns, calls
+    return turns
 
 
 class Held(NamedTuple):

@@ -10,6 +10,13 @@ from dtk.plan.formulas.shape import model_shape
 from dtk.strategies.engines.stage3 import gathered, held, persistent
 
 ALL = 2**62
+
+
+def elements_of(shapes: Any, turns: Any) -> list[list[int]]:
+    """Elements of each parameter that each all_gather brings."""
+    return [[prod(shapes[p]) for p in call] for turn in turns for call in (turn.fetched, turn.prefetched) if call]
+
+
 LIMITS = {
     "stage3_prefetch_bucket_size": 50_000_000,
     "stage3_param_persistence_threshold": 0,
@@ -36,7 +43,8 @@ P = sum(map(prod, SHAPES))
     ],
 )
 def test_limits_bound_what_is_held(changed: dict[str, int], calls: int, elements: int, most: int) -> None:
-    turns, brought = gathered(SHAPES, LIMITS | changed)
+    turns = gathered(SHAPES, LIMITS | changed)
+    brought = elements_of(SHAPES, turns)
     running = max(turn.running for way in held(SHAPES, turns) for turn in way)
     assert (len(brought), sum(map(sum, brought)), running) == (calls, elements, most)
 
@@ -50,7 +58,8 @@ def test_small_parameters_stay_as_long_as_all_of_them_are_few() -> None:
 def test_large_models_are_gathered_again_for_backward_with_the_defaults(model: str, times: float) -> None:
     config: Any = compose([f"model={model}", "strategy=deepspeed_zero3"]).config
     shapes = model_shape(config.model, 1).shapes
-    turns, brought = gathered(shapes, config.strategy.tuned())
+    turns = gathered(shapes, config.strategy.tuned())
+    brought = elements_of(shapes, turns)
     whole = sum(map(prod, shapes))
     assert sum(map(sum, brought)) == pytest.approx(times * whole, rel=0.01)
     assert max(turn.running for way in held(shapes, turns) for turn in way) <= 2 * (10**9 + 50_000_000)
