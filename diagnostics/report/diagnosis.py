@@ -103,7 +103,7 @@ def _first_screen(report: Report, brief: bool) -> tuple[doc.Block, ...]:
 
 
 def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
-    """Return what was ruled out, what is undecided, and the problems of the evidence."""
+    """Return waits, plan, counts, suspicions, what would decide the rest, and problems and notes of the evidence."""
     rows = [*standing.rows(report)]
     rows += [doc.Field("plan", text) for text in plan_lines(report.measures, everything=not brief)]
     related, _ = overview.undecided(report)

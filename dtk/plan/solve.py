@@ -52,11 +52,7 @@ def max_model(job: Composed, target: Machine) -> tuple[Largest, ...]:
 
 
 def check_solvable(config: Config, target: Machine, option: str) -> None:
-    """Check that `--max-batch`, `--max-model` or `--search` has a device to fit into and a model to change.
-
-    Raises:
-        DtkError: no device is known, or the model is custom.
-    """
+    """Check that an option knows a device to fit into and, but for `--max-batch`, a model to change; else DtkError."""
     if target.hardware is None:
         raise DtkError(f"{option} needs a device to fit in", fix="add hardware=NAME, for example hardware=h100_sxm")
     if option != "--max-batch" and isinstance(config.model, CustomModelConfig):

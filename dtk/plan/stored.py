@@ -24,7 +24,7 @@ def keep_plan(paths: RunPaths, composed: Composed, world_size: int, local_size: 
 def planned(composed: Composed, world_size: int, local_size: int, device: Device) -> dict[str, Any] | None:
     """Return the plan to write; for a job with an injected fault, the plan of the job without the fault.
 
-    None if the formulas do not cover the job, such as a custom model.
+    None if the formulas do not cover the job, such as a custom model, or fail, which stderr says.
     """
     config = composed.config
     with _reported(), suppress(DtkError):
