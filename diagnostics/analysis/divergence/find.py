@@ -33,11 +33,13 @@ class Vote(Struct, frozen=True):
     """Ranks that issued the same call; the largest side first, equally large ones by their lowest rank."""
     silent: tuple[int, ...] = ()
     """Members that left no record of this position."""
+    supported: bool = False
+    """Whether members of other groups of this kind issued the call of the first side there, and none the second's."""
 
     @property
     def tie(self) -> bool:
-        """Whether the two largest sides are equally large."""
-        return len(self.sides) > 1 and len(self.sides[0]) == len(self.sides[1])
+        """Whether the two largest sides are equally large, and no other group shows which of them is usual."""
+        return len(self.sides) > 1 and len(self.sides[0]) == len(self.sides[1]) and not self.supported
 
     @property
     def minority(self) -> tuple[int, ...]:
@@ -199,7 +201,8 @@ def find(
         return min((call.created_s or 0.0 if call else 0.0 for call in calls), default=0.0)
 
     votes.sort(key=last_seen_s)
-    divergences = [case for vote in votes[:MAX_GROUPS] if (case := between(vote, calls_of, ended, steps))]
+    votes = [_supported(survey, vote) if vote.tie else vote for vote in votes[:MAX_GROUPS]]
+    divergences = [case for vote in votes if (case := between(vote, calls_of, ended, steps))]
     remaining = sorted(divergences, key=lambda case: (case.time_s, case.key, case.vote.position))
     independent = []
     while remaining:
@@ -212,6 +215,20 @@ def find(
         independent.append(best)
         remaining = [case for case in remaining[1:] if not touched & set(case.vote.present)]
     return independent
+
+
+def _supported(survey: Survey, vote: Vote) -> Vote:
+    """Return the vote with the side first whose call all groups with the same description and size issued there."""
+    key, size = vote.key, len(survey.members(vote.key))
+    kind = (key.recorder, key.desc)
+    alike = [one for one in survey.groups if (one.recorder, one.desc) == kind and len(survey.members(one)) == size]
+    numbers = {ranks[0]: number for number, ranks in survey.groups[key].issued_at(vote.position).items()}
+    others = [survey.groups[one].issued_at(vote.position) for one in alike if one != key]
+    votes = [sum(len(issued.get(numbers[side[0]], ())) for issued in others) for side in vote.sides[:2]]
+    if not any(votes) or all(votes):
+        return vote
+    sides = vote.sides if votes[0] else (vote.sides[1], vote.sides[0], *vote.sides[2:])
+    return replace(vote, sides=sides, supported=True)
 
 
 def _in_ring_positions(best: Divergence, same: list[Divergence]) -> Divergence:

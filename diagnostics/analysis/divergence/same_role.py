@@ -13,8 +13,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diagnostics.analysis.divergence.explanation import explain, or_main_rank_only
-from diagnostics.analysis.divergence.find import Divergence, Vote
+from diagnostics.analysis.divergence.find import Divergence, Vote, between
 from diagnostics.analysis.divergence.sequences import predict
 from diagnostics.analysis.histories.align import Survey
 from diagnostics.evidence.calls import Call, GroupKey, Wire
@@ -126,25 +125,23 @@ def _deviation(survey: Survey, majority: list[_Program], role: list[_Program], a
     if not found:
         return None
     minority, peer = found[0]
-    expected, got = peer.calls[at], minority.calls[at]
-    numbered = _numbered(peer), _numbered(minority)
-    explanation = explain(numbered[0], numbered[1], at + 1)
-    if expected.key != got.key and explanation.deviation in {"change", "substitute", "swap"}:
+    rest = (rank for rank in usual if rank != peer.rank)
+    sides = ((peer.rank, *rest), tuple(program.rank for program, _ in found))
+    one = {program.rank: program for program in (peer, minority)}
+    copies = {rank: _numbered(program) for rank, program in one.items()}
+    # Numbered over all groups, so that their calls are compared like those of one group.
+    case = between(Vote(peer.calls[at].key, at + 1, sides), lambda rank, _: copies[rank])
+    if case is None:
+        return None
+    originals = {id(copy): call for rank in one for copy, call in zip(copies[rank], one[rank].calls, strict=True)}
+    expected, got = originals[id(case.majority)], originals[id(case.minority)]
+    if expected.key != got.key and case.explanation.deviation in {"change", "substitute", "swap"}:
         return None  # Calls of two groups in another order, which the cycle of waits shows.
-    originals = {id(one): call for pair in zip(numbered, (peer, minority)) for one, call in zip(pair[0], pair[1].calls)}
-    explanation = replace(explanation, calls=tuple(originals[id(call)] for call in explanation.calls))
-    culprits = tuple(program.rank for program, _ in found)
-    if tie := len(usual) == len(culprits):
-        culprits = tuple(sorted((*usual, *culprits)))
-    if culprits == (min(program.rank for program in role),):
-        explanation = or_main_rank_only(explanation)
-    key = expected.key if minority.rank in survey.members(expected.key) else got.key
-    vote = Vote(
-        key,
-        expected.seq if key == expected.key else got.seq,
-        (tuple(sorted(usual)), tuple(program.rank for program, _ in found)),
-    )
-    return Divergence(vote, peer.rank, minority.rank, expected, got, explanation, culprits, tie)
+    calls = tuple(originals[id(call)] for call in case.explanation.calls)
+    key = expected.key if case.minority_rank in survey.members(expected.key) else got.key
+    vote = Vote(key, expected.seq if key == expected.key else got.seq, tuple(map(tuple, map(sorted, sides))))
+    explanation = replace(case.explanation, calls=calls)
+    return replace(case, vote=vote, majority=expected, minority=got, explanation=explanation)
 
 
 def _peer(survey: Survey, program: _Program, usual: Mapping[int, _Program], at: int) -> _Program | None:

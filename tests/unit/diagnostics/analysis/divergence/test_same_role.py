@@ -1,5 +1,6 @@
 """Ranks of one role in groups of their own: who deviates where each group alone shows a tie or a cycle of waits."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,13 @@ def test_two_ranks_are_a_tie(tmp_path: Path) -> None:
     job = Job({0: step(0) * 6, 1: [*step(1) * 5, *step(1, (12, 16))]}, {"1": [0, 1]}, descriptions=TP)
     case = found(tmp_path, job)
     assert case is not None and case.tie and case.culprits == (0, 1)
+
+
+def test_other_groups_of_the_kind_tell_which_side_of_a_tie_is_usual(tmp_path: Path) -> None:
+    """As the replicas of each stage of a pipeline, whose messages make the programs of the stages differ."""
+    groups = {name: ranks for name, ranks in PAIRS.items() if ranks[1] < 6}
+    programs = {rank: [Op(size=9, line=12, group=str(1 + rank // 2))] * 8 for rank in range(6)}
+    programs[3][-1] = replace(programs[3][-1], name="broadcast")
+    write(tmp_path, Job(programs, groups, descriptions=TP))
+    (cause,) = (one for one in detect(evidence(tmp_path, world_size=6)) if one.status == "confirmed")
+    assert (cause.cause, cause.ranks) == ("hang.collective_mismatch", (3,))

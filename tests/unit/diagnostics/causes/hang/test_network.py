@@ -40,3 +40,8 @@ def test_a_call_that_waits_behind_another_one_on_a_device_is_an_effect(tmp_path:
     groups = {"1": [0, 1], "2": [2, 3]}
     found = finding(tmp_path, job(*ranks, groups=groups, nobody_completes=3, timed=True), CAUSE)
     assert (found.status, found.victims) == ("confirmed", (0, 1, 2, 3))
+
+
+def test_an_all_to_all_with_splits_that_differ_may_not_fit(tmp_path: Path) -> None:
+    ranks = [[*STEP, Op("all_to_all", size, 16)] for size in (8, 8, 12)]
+    assert finding(tmp_path, job(*ranks, nobody_completes=3, timed=True), CAUSE).status != "confirmed"
