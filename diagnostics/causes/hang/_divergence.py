@@ -12,7 +12,7 @@ from diagnostics.analysis.stall.explain import Stall
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._parts import RECORD
-from diagnostics.causes.hang._unconfirmed import Otherwise, unconfirmed
+from diagnostics.causes.hang._unconfirmed import Otherwise, left_open, unconfirmed
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, Where
 from diagnostics.contract.formatting import Phrase, filled
@@ -22,6 +22,7 @@ from diagnostics.evidence.model import shortened
 from diagnostics.evidence.rank_endings import mismatch_facts
 
 TEXTS = Texts(__file__)
+DETAIL = TEXTS.phrase("detail")
 EQUALLY_OFTEN = TEXTS.phrase("equally_often")
 _BECAUSE: dict[str, str] = table_beside(__file__)["because"]
 
@@ -190,8 +191,11 @@ def decided(
     def contradicted(stall: Stall, waits: bool) -> Finding | None:
         if answer := otherwise(stall, waits) or _contradicted(stall, reading):
             return answer
-        count = stall.job.survey.positions
-        return TEXTS.ruled_out("agree", count=count) if waits else None
+        survey = stall.job.survey
+        kinds = set[str]().union(*(record.recorders for record in survey.ranks.values()))
+        if waits and (lacking := [rank for rank, record in survey.ranks.items() if kinds - record.recorders]):
+            return left_open(TEXTS.phrase("partly_recorded", who=lacking), DETAIL)
+        return TEXTS.ruled_out("agree", count=survey.positions) if waits else None
 
     findings = _parts.surest([*disagreements(stall, reading), *findings])
     return findings or [unconfirmed(stall, missing, silent=silent, otherwise=contradicted)]

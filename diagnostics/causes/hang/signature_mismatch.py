@@ -5,7 +5,7 @@ from diagnostics.analysis.stall.blameless import RootDiffers
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts, _watchdog
-from diagnostics.causes.hang._divergence import Disagreement, Reading, decided
+from diagnostics.causes.hang._divergence import DETAIL, Disagreement, Reading, decided
 from diagnostics.contract.findings import Finding, Remedy
 from diagnostics.contract.formatting import counted
 from diagnostics.evidence.model import shortened
@@ -46,7 +46,7 @@ def decide(stall: Stall) -> list[Finding]:
     case, findings = stall.sizes, list[Finding]()
     if case is not None and case.divergence is None:
         count, text = counted(len(case.facts), "message"), shortened(case.facts[0].text.strip(), 200)
-        facts = _TEXTS.facts(printed=text, count=count, missing=_parts.RECORD)
+        facts = _TEXTS.facts(printed=text, count=count, missing=DETAIL if stall.job.survey.ranks else _parts.RECORD)
         printed = _parts.lines(case.facts[:4])
         sizes = _parts.confirmed(stall.job, facts, _SIZES_CONFIDENCE, evidence=printed, victims=case.victims)
         findings.append(sizes)

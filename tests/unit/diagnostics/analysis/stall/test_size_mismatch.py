@@ -12,7 +12,7 @@ from diagnostics.evidence.model import Evidence, LogFact
 from diagnostics.evidence.readers.flight import FlightFile
 from diagnostics.evidence.ring.format import STARTED
 from tests.unit.diagnostics.analysis.divergence.test_loop_exit import backward, job
-from tests.unit.diagnostics.hang.dumps import Op, evidence, unexplained, write
+from tests.unit.diagnostics.hang.dumps import Op, detect, evidence, unexplained, write
 from tests.unit.diagnostics.hang.rings import START_S, write_ring
 
 
@@ -104,3 +104,14 @@ def test_the_one_rank_in_backward_is_to_blame_though_its_snapshot_is_older_and_w
     dumps = play(3, program(tmp_path, depth))
     dumps[0]["entries"] = [{**entry, "frames": []} for entry in dumps[0]["entries"][:3]]
     assert confirmed(tmp_path, {0: dumps[0], 1: dumps[1]}, {1, 2}, ended=2) == [(cause, (0,), (1, 2))]
+
+
+def test_ranks_whose_calls_in_cpp_were_not_recorded_are_not_said_to_agree(tmp_path: Path) -> None:
+    """The ring of `dtk watch` has calls from Python alone, and rank 0 ended before torch's recorder was dumped."""
+    write(tmp_path, job(2, [Op(size=8, line=12)] * 5, {}, backend="gloo"), without=(0,))
+    flight = evidence(tmp_path).handles(FlightFile)
+    rings = [write_ring(tmp_path / f"rank_{rank:05d}.ring", rank, 2, [STARTED], 90) for rank in (0, 1)]
+    found = detect(Evidence(tmp_path, Limits(), files={"flight": flight, "ring": rings}, world_size=2))
+    said = {one.cause: one for one in found}
+    for cause in ("hang.conditional_collective", "hang.uneven_iterations"):
+        assert said[cause].status == "undecided" and "calls of rank 0" in said[cause].summary
