@@ -254,7 +254,8 @@ def _of_same_role(job: JobState, divergences: list[Divergence]) -> Divergence | 
     """Return how ranks deviate from others of their role, in all groups together, if single groups show less."""
     if not job.stands_still() or not (divergences or job.waits.calls):
         return None
-    if not divergences and (roots := job.waits.roots()) and not any(rank in job.waits.of_rank for rank in roots):
+    alone = not divergences and not job.waits.cycles()
+    if alone and (roots := job.waits.roots()) and not any(rank in job.waits.of_rank for rank in roots):
         return None  # They are late or missing, which no comparison of calls shows.
     if divergences and not all(case.tie for case in divergences):
         return _whole_rounds(job, divergences[0]) if len(divergences) == 1 else None

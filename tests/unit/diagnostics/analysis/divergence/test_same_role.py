@@ -91,3 +91,19 @@ def test_other_groups_of_the_kind_tell_which_side_of_a_tie_is_usual(tmp_path: Pa
     write(tmp_path, Job(programs, groups, descriptions=TP))
     (cause,) = (one for one in detect(evidence(tmp_path, world_size=6)) if one.status == "confirmed")
     assert (cause.cause, cause.ranks) == ("hang.collective_mismatch", (3,))
+
+
+def test_a_late_rank_elsewhere_does_not_make_a_cycle_one_of_two_orders(tmp_path: Path) -> None:
+    """Rank 5 leaves its loop early; rank 1 is in no recorded call, as in a message that the recorder leaves out."""
+    columns = {str(5 + column): [first, first + 2] for column, first in enumerate((0, 1, 4, 5))}
+    column = {rank: name for name, ranks in columns.items() for rank in ranks}
+    gradient = {rank: Op(size=9, line=30, group=name) for rank, name in column.items()}
+    tensors = {rank: step(rank)[:3] for rank in column}
+    last = {rank: [*calls[:2], gradient[rank], calls[2], gradient[rank]] for rank, calls in tensors.items()}
+    programs = {rank: [*calls * 2, *last[rank]] * 3 for rank, calls in tensors.items()}
+    programs[1] = programs[1][:-9]
+    programs[5] = [*programs[5][:-8], *last[5]]
+    described = TP | dict.fromkeys(columns, "dp")
+    write(tmp_path, Job(programs, PAIRS | columns, descriptions=described))
+    confirmed = [one for one in detect(evidence(tmp_path, world_size=8)) if one.status == "confirmed"]
+    assert sorted(one.ranks for one in confirmed) == [(1,), (5,)]  # It was all of 4 to 7, for the order of groups.
