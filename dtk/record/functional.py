@@ -82,7 +82,8 @@ def install(log: CollectiveLog) -> None:
 
     def put(name: str, devices: Sequence[str], make: Callable[[Any], Callable[..., Any]]) -> None:
         space, short = name.split("::")
-        if torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeExplicitAutograd"):
+        key = "CompositeExplicitAutograd"
+        if torch._C._dispatch_has_kernel(name) and torch._C._dispatch_has_kernel_for_dispatch_key(name, key):
             own = getattr(getattr(torch.ops, space), short).default.redispatch
             for device in devices:
                 if not torch._C._dispatch_has_kernel_for_dispatch_key(name, device):
