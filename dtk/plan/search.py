@@ -168,4 +168,5 @@ def _reasons(fitting: list[FittingLayout], large: list[tuple[_Candidate, int]], 
         more = f"; {len(large) - _NAMED:,} more do not fit" if len(large) > _NAMED else ""
         yield f"Too large for {bytes_text(room)}: {named}{more}."
     if slow:
-        yield f"{counted(slow, 'layout')} take more than {seconds_text(times[SHOWN - 1].step_s)}."
+        takes = "takes" if slow == 1 else "take"
+        yield f"{counted(slow, 'layout')} {takes} more than {seconds_text(times[SHOWN - 1].step_s)}."

@@ -13,6 +13,7 @@ from torch.testing._internal.distributed.multi_threaded_pg import (
     _uninstall_threaded_pg,
 )
 
+from dtk.parallel import regions
 from dtk.parallel.collectives import Axis
 from dtk.parallel.context import Context
 from dtk.parallel.mesh import Mesh
@@ -49,6 +50,8 @@ def on_ranks(ranks: int, work: Callable[[int], Any]) -> list[Any]:
         ProcessLocalGroup.reset()
         _uninstall_threaded_pg()
         c10d._set_thread_isolation_mode(False)
+        # The open region is global, as a process has one rank: threads that leave theirs in another order leave it open.
+        regions._current = regions._failed_in = None
     if errors:
         raise errors[0]
     assert not any(thread.is_alive() for thread in threads), "a rank waits for the others"

@@ -32,7 +32,10 @@ def test_the_layouts_are_ranked_and_planned_as_typed() -> None:
         again = predict(config, RANKS, machine(config, load_hardware("a100_40")), "closed_form")
         assert (again.memory, again.time) == (layout.prediction.memory, layout.prediction.time)
     assert result.reasons[0].startswith("The first is ")
+    assert " layouts take more than " in result.reasons[-1]
+    result, _ = search_of("strategy=ddp", "train.micro_batch_size=8")
     assert any(reason.startswith("Too large for ") for reason in result.reasons)
+    assert result.reasons[-1].startswith("1 layout takes more than ")
 
 
 def test_what_is_typed_stays() -> None:
