@@ -50,7 +50,7 @@ def on_ranks(ranks: int, work: Callable[[int], Any]) -> list[Any]:
         ProcessLocalGroup.reset()
         _uninstall_threaded_pg()
         c10d._set_thread_isolation_mode(False)
-        # The open region is global, as a process has one rank: threads that leave theirs in another order leave it open.
+        # The open region is global, as a process has one rank: threads that leave theirs out of order leave it open.
         regions._current = regions._failed_in = None
     if errors:
         raise errors[0]
