@@ -114,7 +114,7 @@ def named(evidence: Evidence, findings: Collection[Finding]) -> list[Finding]:
 
 
 def _named(finding: Finding, mesh: Layout, group: Group) -> Finding:
-    if " group" in group.desc:  # Named by `Layout.groups`.
+    if group.name in (*mesh.degrees, "ep"):  # Made, and so named, by `Layout.groups`.
         return finding
     dimension = (group.desc or group.name).removeprefix("mesh_")
     return replace(finding, group=replace(group, desc=mesh.name(group.ranks, dimension) or group.desc))

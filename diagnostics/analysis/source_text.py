@@ -88,12 +88,12 @@ def condition(frame: Frame, before_s: float | None, peer_line: int = 0) -> Condi
             skips = (statement for statement in block[: at[0]] if isinstance(statement, ast.If))
             skips = (statement for statement in skips if isinstance(statement.body[-1], ast.Continue | ast.Return))
             tests += [(f"not ({ast.unparse(statement.test)})", "unless") for statement in skips]
-        test, block = next((statement for statement in _blocks(node) if _holds(statement[1], frame.line)), ("", []))
+        test, block = next((branch for branch in _blocks(node) if _holds(branch[1], frame.line)), ("", []))
         if test and not _spans(node, peer_line):
             tests.append((test, "some"))
         answers |= {_of_one_rank(test) or otherwise for test, otherwise in tests}
         answers -= answers if isinstance(node, _FUNCTIONS) else _PER_ROUND if isinstance(node, _LOOPS) else set()
-    return next((statement for statement in _MOST_TELLING if statement in answers), "none")
+    return next((answer for answer in _MOST_TELLING if answer in answers), "none")
 
 
 def loop_variables(file: str, lines: Iterable[int], before_s: float | None) -> tuple[list[str], bool]:

@@ -8,6 +8,7 @@ Log lines hold no histories, so this module does not decide which rank deviates:
 import re
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -241,7 +242,9 @@ def standing(evidence: Evidence) -> Standing | None:
     groups = read_all(evidence)
     waits = _named([wait for group in groups for wait in _waits(evidence, group)])
     possibly_late = _possibly_late(victims)
-    unplaced = _without_position(evidence, [end for end in victims if (end.rank,) != possibly_late])
+    # Of several such ranks some waited too: their peer that timed out first closed its connections.
+    certainly_late = possibly_late if len(possibly_late) == 1 else ()
+    unplaced = _without_position(evidence, [end for end in victims if end.rank not in certainly_late])
     waits += unplaced if any(wait.site for wait in unplaced) else seen_waits or unplaced
     connects = [fact for fact in evidence.facts if fact.kind == "nccl_connect"]
     stuck = {fact.rank: fact.fields.get("stuck_s") for fact in evidence.facts if fact.kind == "monitor_stuck"}
@@ -251,8 +254,6 @@ def standing(evidence: Evidence) -> Standing | None:
     roots = {fact.fields["root"] for fact in evidence.facts if fact.kind == "nccl_id_timeout"}
     side = [fact for fact in evidence.facts if fact.kind == "side_error"]
     broken = {fact.rank for fact in side if fact.rank is not None}
-    sizes = next((shortened(fact.text.strip(), 80) for fact in evidence.facts if fact.kind == "gloo_mismatch"), "")
-    matched = [end for end in lost if end.rank in _within(lost)] if sizes else []
     return Standing(
         waits=tuple(sorted(waits, key=lambda wait: (-len(wait.ranks), wait.seq or 0))),
         outside=outside,
@@ -275,11 +276,9 @@ def standing(evidence: Evidence) -> Standing | None:
         timed_out=next((_CPP_FILE.sub("", end.message) for end in victims if end.kind == "timed_out"), ""),
         without_report=tuple(sorted(listed.union(possibly_late) - placed)) if placed else (),
         possibly_late=possibly_late,
-        peer_calls=tuple(Waiting(ranks, op, site=site) for (op, site), ranks in _by_call(_within(matched)).items()),
-        of_model=bool(matched) and all(map(_of_model, matched)),
         side_error=next((shortened(fact.text.strip(), 80) for fact in side if fact.rank is None), ""),
         gloo=any(kind.startswith("gloo_") for kind in kinds) or any(end.gloo for end in victims),
-        sizes=sizes,
+        **_met_sizes(evidence, lost),
         differ=next((_one_side(fact) for fact in evidence.facts if fact.kind == "calls_differ"), ""),
         worker_died=next((str(fact.fields["detail"]) for fact in dead_workers if "stopped" not in fact.fields), ""),
         work=next((fact for fact in evidence.facts if fact.kind in ("host_work", "host_progress")), None),
@@ -296,6 +295,17 @@ def _possibly_late(victims: Sequence[Ending]) -> tuple[int, ...]:
     ops = {op.removeprefix("i") for op, _ in sites.values()}
     one_sided = len({*sites.values()}) > 1 or ops & (ROOTED | {"send", "recv"}) or late == sites.keys()
     return () if one_sided or NOBODY in sites else tuple(sorted(late))
+
+
+def _met_sizes(evidence: Evidence, lost: Sequence[Ending]) -> dict[str, Any]:
+    """Return the fields about a process that gloo ended as two sizes do not match, and where its peers lost it."""
+    printed = next((fact.text.strip() for fact in evidence.facts if fact.kind == "gloo_mismatch"), None)
+    if printed is None:
+        return {}
+    places = _within(lost)
+    of_model = bool(places) and all(_of_model(end) for end in lost if end.rank in places)
+    calls = tuple(Waiting(ranks, op, site=site) for (op, site), ranks in _by_call(places).items())
+    return {"sizes": shortened(printed, 80), "peer_calls": calls, "of_model": of_model}
 
 
 def _of_model(end: Ending) -> bool:

@@ -114,7 +114,6 @@ class Failure:
     type: str = ""
     """Class of its exception; empty if there is none."""
     message: str = ""
-    """Message of the exception."""
     signal: str | None = None
     """Signal that killed it, such as `SIGKILL`."""
 

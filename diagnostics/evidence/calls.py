@@ -20,6 +20,11 @@ class GroupKey(NamedTuple):
     desc: str
 
     @property
+    def on_devices(self) -> bool:
+        """Whether its calls run in order on devices, of which the recorder knows; gloo's and dtk's see hosts."""
+        return self.recorder not in {"gloo", "dtk"}
+
+    @property
     def label(self) -> str:
         """Description of the group, or its name."""
         return self.desc if self.desc not in {"", "undefined"} else self.name

@@ -92,7 +92,6 @@ class Cell(Struct, frozen=True):
 
     text: Text
     tone: Tone = ""
-    """Tone of the whole cell."""
     below: tuple[Text, ...] = ()
     """Further lines."""
     hint: str = ""

@@ -53,6 +53,7 @@ def arbitrate(trees: Sequence[Tree], findings: Sequence[Finding]) -> Verdict:
 
 
 def _order(effect: Outcome, finding: Finding) -> int:
+    """Return the place of a root cause among the others: a certain risk comes before a slow cause of little cost."""
     if effect == "slow" and finding.cost is not None and 0 < finding.cost.share < MINOR:
         return 4
     return 3 if effect == "at_risk" and finding.cost is not None and finding.confidence >= CERTAIN else _ORDER[effect]

@@ -19,7 +19,6 @@ class Side:
 
     name: str
     variables: dict[str, str] = field(default_factory=dict)
-    """Variables of the preset."""
     kept: dict[str, str] = field(default_factory=dict)
     """Variables of the user's environment that override the preset's."""
 
@@ -137,7 +136,6 @@ class Spec:
     seconds: float
     """Measuring budget in seconds; sizes that exceed it are skipped."""
     timeout_s: float
-    """Timeout of a collective."""
     verify: bool
 
     def dumps(self) -> str:

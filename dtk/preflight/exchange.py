@@ -44,7 +44,6 @@ class Offer(NamedTuple):
     takers: int
     """Number of members that get a result."""
     dtypes: tuple[str, ...]
-    """Dtypes of the parts."""
     parts: Values | None
     """Values of the parts; None if there are no values."""
 

@@ -65,7 +65,6 @@ class WhatIf:
     plain: Mapping[str, object]
     """The user's configuration."""
     records: Mapping[int, Record]
-    """Records of all ranks."""
     collected: Collected
     """Results of the simulated ranks."""
     local_size: int

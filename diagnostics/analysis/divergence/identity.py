@@ -23,6 +23,11 @@ def agree(first: Wire, second: Wire) -> bool:
     return first == second or not differing_parts(first, second)
 
 
+def within(wire: Wire, members: Sequence[int]) -> Wire:
+    """Return a signature whose root is numbered within its group, and so is equal in groups of other ranks."""
+    return wire if wire.root is None else wire._replace(root=members.index(wire.root) if wire.root in members else -1)
+
+
 def signature(wire: Wire) -> int:
     """Return a 64-bit hash of what all ranks must agree on; it is the same in every process and never 0."""
     from hashlib import blake2b  # Imported here because it loads OpenSSL, which most diagnoses do not need.

@@ -7,18 +7,19 @@ Their next call shows who deviates.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.find import Divergence, Vote, between
+from diagnostics.analysis.divergence.identity import within
 from diagnostics.analysis.divergence.sequences import predict
 from diagnostics.analysis.histories.align import Survey
 from diagnostics.evidence.calls import Call, GroupKey, Wire
 
-MOST_RANKS = 256  # Ranks whose files are read again; of a larger job the first ones.
+MOST_RANKS = 256  # Ranks whose files are read again; of a larger job those that the caller names first.
 _LONGEST = 2048  # Last calls compared: torch's recorder keeps 2,000 by default.
 HistoryOf = Callable[[int, str], list[Call]]  # One rank's calls of all groups by a recorder, in the order made.
 _Group = tuple[str, int, int]
@@ -42,16 +43,13 @@ class _Program(Struct, frozen=True):
     made: Sequence[_Made]
 
 
-def find(survey: Survey, history_of: HistoryOf, recorder: str, among: Iterable[int] = ()) -> Divergence | None:
+def find(survey: Survey, history_of: HistoryOf, recorder: str, among: Iterable[int]) -> Divergence | None:
     """Return the first call in which ranks deviate from the majority of their role; None if there is none.
 
-    Args:
-        survey: the histories of all ranks.
-        history_of: reads a rank's own calls again.
-        recorder: whose calls are compared.
-        among: ranks to compare; empty = all.
+    `history_of` reads a rank's own calls by the `recorder` again; `among` are the ranks, the most important ones first.
     """
-    ranks = sorted(rank for rank in among or survey.ranks if recorder in survey.ranks[rank].recorders)[:MOST_RANKS]
+    known = (rank for rank in among if rank in survey.ranks and recorder in survey.ranks[rank].recorders)
+    ranks = sorted(islice(dict.fromkeys(known), MOST_RANKS))
     histories = {rank: history_of(rank, recorder)[-_LONGEST:] for rank in ranks}
     made = {rank: [*_made(survey, rank, calls)] for rank, calls in histories.items() if calls}
     found = _deviations(survey, [*_from_common_start(histories, made)])
@@ -59,7 +57,7 @@ def find(survey: Survey, history_of: HistoryOf, recorder: str, among: Iterable[i
 
 
 def _made(survey: Survey, rank: int, calls: Sequence[Call]) -> Iterator[_Made]:
-    names: dict[GroupKey, tuple[str, int, int]] = {}
+    names: dict[GroupKey, _Group] = {}
     places: dict[GroupKey, dict[int, int]] = {}
     kinds: Counter[tuple[str, int]] = Counter()
     for key in sorted({call.key for call in calls}, key=lambda key: (len(key.name), key.name)):
@@ -68,8 +66,7 @@ def _made(survey: Survey, rank: int, calls: Sequence[Call]) -> Iterator[_Made]:
         names[key], places[key] = (*kind, kinds[kind]), {member: place for place, member in enumerate(members)}
         kinds[kind] += 1
     for call in calls:
-        place, wire = places[call.key], call.wire
-        wire = wire if wire.root is None else wire._replace(root=place.get(wire.root))
+        place, wire = places[call.key], within(call.wire, survey.members(call.key))
         peer = place.get(call.peer, -1) - place.get(rank, 0) if call.p2p and call.peer is not None else None
         yield _Made(names[call.key], wire._replace(op=call.p2p) if call.p2p else wire, peer)
 
@@ -93,7 +90,11 @@ def _from_common_start(histories: Mapping[int, list[Call]], made: Mapping[int, l
 
 
 def _deviations(survey: Survey, programs: list[_Program]) -> Iterator[Divergence]:
-    """Yield the deviation of each role: roles part early, as each round differs, and ranks that deviate part late."""
+    """Yield the deviation of each role.
+
+    Roles differ in every round, so they part in the first half of the record, or at a call that no earlier round had. A
+    rank that deviates stops its peers in the same round, or in one of the next, so it parts in the second half.
+    """
     roles = [(programs, 0)]
     while roles:
         role, at = roles.pop()

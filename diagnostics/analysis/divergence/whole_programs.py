@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from diagnostics.analysis.divergence.evidence_terms import support
 from diagnostics.analysis.divergence.explanation import Deviation, Explanation, Place
 from diagnostics.analysis.divergence.find import Divergence, Vote
-from diagnostics.analysis.divergence.identity import agree, in_backward, shared_path
+from diagnostics.analysis.divergence.identity import agree, in_backward, shared_path, within
 from diagnostics.evidence.calls import Call, GroupKey, Wire
 from diagnostics.evidence.model import Frame
 
@@ -113,10 +113,9 @@ class Program(Struct, frozen=True, dict=True):
         paths = []
         for call in self.calls:
             ranks = self.members[call.key]
-            root = None if call.wire.root is None else ranks.index(call.wire.root)
             is_named = call.key.label != call.key.name
             label = f"{call.key.label} {len(ranks)}" if is_named else call.key.name
-            paths.append(PathCall(label, call.wire._replace(root=root), call.stack))
+            paths.append(PathCall(label, within(call.wire, ranks), call.stack))
         return tuple(paths)
 
 

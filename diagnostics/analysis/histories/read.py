@@ -1,5 +1,7 @@
 """Reads the files of all ranks once, and those of a single rank again if details are needed."""
 
+from collections.abc import Iterable
+
 from msgspec import Struct, field
 
 from diagnostics.analysis.histories import pool
@@ -21,17 +23,21 @@ class Reading(Struct):
         """Return one rank's collectives in one group, or its messages, oldest first, with stacks, from its files."""
         for dump in choose(load(self.files.get(rank, []), []), self.attempt):
             if dump.recorder == key.recorder or any(call.key == key for call in dump.calls):
-                calls = [settle(call) for call in dump.calls if call.key == key and bool(call.p2p) == messages]
-                for call in calls:
-                    move(call, self.survey.clocks.ahead_s.get(rank, 0.0))
-                if calls:
+                chosen = (call for call in dump.calls if call.key == key and bool(call.p2p) == messages)
+                if calls := self._settled(rank, chosen):
                     return sorted(calls, key=lambda call: call.seq)
         return []
 
     def history(self, rank: int, recorder: str) -> list[Call]:
         """Return one rank's calls of all groups by one recorder, in the order made, with stacks, from its files."""
         dumps = choose(load(self.files.get(rank, []), []), self.attempt)
-        return [settle(call) for dump in dumps if dump.recorder == recorder for call in dump.calls]
+        return self._settled(rank, (call for dump in dumps if dump.recorder == recorder for call in dump.calls))
+
+    def _settled(self, rank: int, calls: Iterable[Call]) -> list[Call]:
+        settled = [settle(call) for call in calls]
+        for call in settled:
+            move(call, self.survey.clocks.ahead_s.get(rank, 0.0))
+        return settled
 
 
 def read(evidence: Evidence, workers: int | None = None) -> Reading:

@@ -43,7 +43,6 @@ class Gather(Struct, frozen=True):
     ranks: int
     """Number of ranks in the group."""
     file: str
-    """File of the evidence."""
     evidence: str
     """Kind of the evidence: `trace`, `flight` or `ring`."""
     is_list: bool = False

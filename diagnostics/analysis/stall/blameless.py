@@ -57,7 +57,6 @@ class NeverCompletes(Struct, frozen=True):
     begun: bool
     """Whether every member is known to execute it; otherwise a device may be stuck in earlier work."""
     transport: tuple[LogFact, ...]
-    """Transport errors in the logs."""
 
     @property
     def certain(self) -> bool:
@@ -113,12 +112,11 @@ def never_complete(job: JobState) -> list[NeverCompletes]:
             continue
         if not calls[0].wire.amounts and len({call.described.text for call in calls}) > 1:
             continue  # Splits of an all_to_all that differ may not fit each other, which the dumps do not show.
-        on_hosts = operation.key.recorder in {"gloo", SNAPSHOTS}
-        if not on_hosts and not all(job.waits_first_in(rank, operation) for rank in waiting):
+        if operation.key.on_devices and not all(job.waits_first_in(rank, operation) for rank in waiting):
             continue
         lines = job.survey.groups[operation.key].lines
         first = all(lines[rank].done <= 0 for rank in waiting)
-        begun = on_hosts or all(call.begun for call in calls)
+        begun = not operation.key.on_devices or all(call.begun for call in calls)
         cases.append(NeverCompletes(operation, calls[0], tuple(waiting), first, begun, facts))
         taken |= set(waiting)
     return cases

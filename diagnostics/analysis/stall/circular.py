@@ -6,7 +6,6 @@ from msgspec import Struct
 
 from diagnostics.analysis.divergence.find import count_votes
 from diagnostics.analysis.divergence.identity import on_path
-from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.stall import missed_call
 from diagnostics.analysis.stall.missed_call import MissedCall
@@ -92,7 +91,7 @@ def _enqueued_crosswise(job: JobState) -> GroupOrder | None:
     """Return two collectives enqueued by all in different orders, and completed by none on in-order devices."""
     waits = job.waits
     shared = (one for one, ranks in sorted(waits.waiting.items()) if set(ranks) == set(job.survey.members(one.key)))
-    ordered = (one for one in shared if one.peer < 0 and one.key.recorder not in {"gloo", SNAPSHOTS})
+    ordered = (one for one in shared if one.peer < 0 and one.key.on_devices)
     stuck = [one for one in ordered if not waits.complete[one]]
     for one, second in combinations(stuck, 2):
         first: dict[Operation, list[int]] = {one: [], second: []}

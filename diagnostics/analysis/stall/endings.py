@@ -58,7 +58,6 @@ class DdpUnused(Struct, frozen=True):
     ranks: tuple[int, ...]
     """Ranks that printed it; empty if no line names one."""
     names: str
-    """Names of the parameters."""
     endings: tuple[Ending, ...]
 
 

@@ -254,19 +254,20 @@ def _of_same_role(job: JobState, divergences: list[Divergence]) -> Divergence | 
     """Return how ranks deviate from others of their role, in all groups together, if single groups show less."""
     if not job.stands_still() or not (divergences or job.waits.calls):
         return None
-    alone = not divergences and not job.waits.cycles()
-    if alone and (roots := job.waits.roots()) and not any(rank in job.waits.of_rank for rank in roots):
+    roots, cycles = job.waits.roots(), job.waits.cycles()
+    if not divergences and not cycles and roots and not any(rank in job.waits.of_rank for rank in roots):
         return None  # They are late or missing, which no comparison of calls shows.
     if divergences and not all(case.tie for case in divergences):
-        return _whole_rounds(job, divergences[0]) if len(divergences) == 1 else None
+        return _as_rounds(job, divergences[0]) if len(divergences) == 1 else None
     recorders = sorted({key.recorder for key in job.survey.groups}, key=lambda name: (name == SNAPSHOTS, name))
-    found = (same_role.find(job.survey, job.reading.history, recorder) for recorder in recorders)
-    case = next(filter(None, found), None)
     tied = {rank for divergence in divergences for rank in divergence.vote.present}
+    among = [*tied, *(rank for cycle in cycles for rank in cycle.ranks), *roots, *sorted(job.survey.ranks)]
+    found = (same_role.find(job.survey, job.reading.history, recorder, among) for recorder in recorders)
+    case = next(filter(None, found), None)
     return case if case is not None and (not divergences or set(case.culprits) <= tied) else None
 
 
-def _whole_rounds(job: JobState, divergence: Divergence) -> Divergence | None:
+def _as_rounds(job: JobState, divergence: Divergence) -> Divergence | None:
     """Return the same divergence as rounds of a loop, if only the calls of several groups together show that."""
     rounds = {"fewer_iterations", "more_iterations"}
     ranks = [*divergence.culprits[:_COMPARED], *divergence.peers[:_COMPARED]]

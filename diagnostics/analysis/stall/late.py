@@ -97,21 +97,16 @@ def _not_begun(job: JobState) -> DeviceStall | None:
     """Return the fewer members whose devices did not begin a call that all issued, with nothing recorded before it."""
     waits, taken = job.waits, _not_late(job)
     for operation, waiting in sorted(waits.waiting.items()):
-        calls = {rank: waits.calls[rank, operation] for rank in waiting}
-        begun = tuple(rank for rank in waiting if calls[rank].begun)
-        late = [rank for rank in waiting if not calls[rank].begun and job.waits_first_in(rank, operation)]
-        if not 0 < len(late) < len(begun) or waits.absent[operation] or waits.complete[operation] or set(late) & taken:
+        if operation.peer >= 0 or waits.absent[operation] or waits.complete[operation]:
             continue
-        if len(begun) + len(late) == len(waiting) and operation.peer < 0:
-            line = job.survey.ranks[late[0]].lines[operation.key]
-            figures = (
-                line.done,
-                line.issued,
-                begun,
-                line.done,
-                tuple(rank for rank in waits.of_rank if rank not in late),
-            )
-            return DeviceStall(tuple(late), operation, calls[late[0]], *figures, begun=True)
+        begun = tuple(rank for rank in waiting if waits.calls[rank, operation].begun)
+        late = sorted({*waiting} - {*begun})
+        is_first = all(job.waits_first_in(rank, operation) for rank in late)
+        if 0 < len(late) < len(begun) and is_first and not taken.intersection(late):
+            line, others = job.survey.ranks[late[0]].lines[operation.key], tuple(sorted(waits.of_rank.keys() - {*late}))
+            call = waits.calls[late[0], operation]
+            figures = (line.done, line.issued, begun, line.done, others)
+            return DeviceStall(tuple(late), operation, call, *figures, begun=True)
     return None
 
 
@@ -185,7 +180,7 @@ def _roots(job: JobState) -> list[int]:
 
 def _counts_completion(operation: Operation) -> bool:
     """Return whether completion on a device is known: gloo and dtk's ring do not record it."""
-    return operation.peer < 0 and operation.key.recorder not in {"gloo", "dtk"}
+    return operation.peer < 0 and operation.key.on_devices
 
 
 def _completed_elsewhere(job: JobState, rank: int) -> list[Operation]:

@@ -86,7 +86,7 @@ def _finding(case: Startup) -> Finding:
     figures["at"] = f"{first.file}:{first.line}: " if first else ""
     figures["count"] = len(case.waiting) + len(case.missing)
     facts = _TEXTS.facts(("stuck", *(("nor", _why(case, others)) if others else ())), **figures)
-    activities = _TEXTS.phrase("stands")
+    is_there = _TEXTS.phrase("stands")
     return Finding(
         status="confirmed",
         facts=facts,
@@ -96,7 +96,7 @@ def _finding(case: Startup) -> Finding:
         where=tuple(
             place
             for rank, does in (
-                *((rank, activities) for rank in case.stuck[:4]),
+                *((rank, is_there) for rank in case.stuck[:4]),
                 (case.waiting[0], _TEXTS.phrase("waits")),
             )
             for place in _parts.where(rank, own_line(case.starts[rank].fields["frames"]), does)

@@ -89,9 +89,8 @@ def _by_order(job: JobMemory) -> Finding | None:
         return None
     first, (total, largest) = next(iter(kept.items()))
     traffic = _ordered(job.ranks[first])
-    is_uniform = (
-        traffic is not None and len({move.unit for move in traffic.moves}) == 1
-    )  # no root unit around the others
+    # There is no root unit around the others.
+    is_uniform = traffic is not None and len({move.unit for move in traffic.moves}) == 1
     if is_uniform and not job.is_dtk and not job.out_of_memory:
         return _by_default("order", 0, total)
     item = EvidenceItem(largest.evidence, largest.file, _TEXTS.phrase("seen_order"))

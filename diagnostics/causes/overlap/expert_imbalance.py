@@ -12,9 +12,8 @@ _TEXTS = Texts(__file__)
 _LOAD = 1.75
 """Multiple of the mean load. In its first 15 steps moe_tiny loads one of two ranks with up to 1.67 times the mean."""
 _WORTH = 0.02  # Minimum share of the step.
-_OWN = (
-    0.5  # Minimum share of the excess that a rank has itself; with less the busiest rank changes from block to block.
-)
+_OWN = 0.5
+"""Minimum share of the excess that a rank has itself; with less the busiest rank changes from block to block."""
 
 
 def decide(figures: Figures, run: RunEvidence, metrics: Metrics) -> Finding:

@@ -83,10 +83,8 @@ def adopt_single(evidence: Evidence) -> None:
     if any(_PARALLEL.search(frame.file.replace("\\", "/")) for error in unassigned for frame in error.frames):
         return
     kinds = [kind_of_exception(error.type, error.message, error.frames) for error in unassigned]
-    if not unassigned or any(
-        is_victim(kind) or kind == "unreduced" for kind in kinds
-    ):  # DDP reduces over several ranks.
-        return
+    if not unassigned or any(is_victim(kind) or kind == "unreduced" for kind in kinds):
+        return  # It has peers: DDP reduces over several ranks.
     evidence.errors = merge_errors([replace(error, rank=0) for error in evidence.errors])
     evidence.facts = [replace(fact, rank=0) for fact in evidence.facts]
 

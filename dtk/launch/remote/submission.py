@@ -31,12 +31,10 @@ class Submission:
     paths: RunPaths
     """The run folder, as the ranks see it."""
     placement: Placement
-    """Placement on one node."""
     attempt: int
     files: dict[str, str]
     """Name -> content of the frozen files."""
     typed: list[str]
-    """Overrides."""
 
     @property
     def launcher(self) -> Any:

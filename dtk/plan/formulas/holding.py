@@ -41,7 +41,6 @@ class Holding(ABC):
     """Bytes of the update's temporaries."""
     host_bytes: int = 0
     file_bytes: int = 0
-    """Bytes of states in a file."""
     paged_bytes: int = 0
     """Bytes read from and written to the storage of offloaded states per step."""
 

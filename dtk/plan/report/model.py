@@ -42,7 +42,6 @@ class PlanReport:
     trainings: tuple[Training, ...] = ()
     """Rows of the memory table."""
     notes: tuple[str, ...] = ()
-    """Notes on the report as a whole."""
     doubts: tuple[str, ...] = ()
     """Settings that probably differ from those of the real run, so that the figures would not apply."""
 

@@ -30,7 +30,7 @@ def played(changed: dict[int, list[Op]], steps: int = 6, **more: object) -> Job:
 def found(folder: Path, job: Job) -> Divergence | None:
     write(folder, job)
     state = job_state.build(evidence(folder, world_size=8))
-    return same_role.find(state.survey, state.reading.history, "nccl")
+    return same_role.find(state.survey, state.reading.history, "nccl", state.survey.ranks)
 
 
 def test_a_pair_has_no_majority_and_its_counterparts_have(tmp_path: Path) -> None:
@@ -107,3 +107,10 @@ def test_a_late_rank_elsewhere_does_not_make_a_cycle_one_of_two_orders(tmp_path:
     write(tmp_path, Job(programs, PAIRS | columns, descriptions=described))
     confirmed = [one for one in detect(evidence(tmp_path, world_size=8)) if one.status == "confirmed"]
     assert sorted(one.ranks for one in confirmed) == [(1,), (5,)]  # It was all of 4 to 7, for the order of groups.
+
+
+def test_of_a_large_job_the_ranks_in_question_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(same_role, "MOST_RANKS", 4)
+    write(tmp_path, played({7: step(7, (12, 16))}))
+    (cause,) = (one for one in detect(evidence(tmp_path, world_size=8)) if one.status == "confirmed")
+    assert (cause.cause, cause.ranks) == ("hang.conditional_collective", (7,))
