@@ -6,11 +6,10 @@ import re
 import sys
 import sysconfig
 import tomllib
-from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 from dtk.doctor.model import Check, Finding, Remedy, Result, Status, found, judged
 from dtk.doctor.scope import Scope
@@ -41,62 +40,39 @@ def installed(package: str) -> str | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Requirement:
-    """A package that dtk or one of its extras needs, as the metadata of dtk-train states it."""
-
-    package: str
-    bounds: str
-    """`>=1.3.2,<1.5`; empty without bounds."""
-    extra: str
-    """Empty for a package that dtk always needs."""
-
-    @property
-    def least(self) -> str:
-        """The lower bound; empty if there is none."""
-        return next((bound[2:] for bound in self.bounds.split(",") if bound.startswith(">=")), "")
-
-    def too_old(self, version: str) -> bool:
-        """Return whether a version is below the lower bound."""
-        return bool(self.least) and number(version) < number(self.least)
-
-    def fits(self, version: str) -> bool:
-        """Return whether a version lies within the bounds."""
-        below = [number(bound[1:]) for bound in self.bounds.split(",") if re.match(r"<\d", bound)]
-        return not self.too_old(version) and all(number(version) < bound for bound in below)
-
-
 @cache
-def requirements() -> tuple[Requirement, ...]:
-    """Return what dtk-train requires, by its metadata, or by pyproject.toml in a source tree that is not installed."""
-    lines: list[str] = []
+def requirements() -> dict[str, list[Requirement]]:
+    """Return what each extra of dtk-train needs on this interpreter; under an empty name what dtk always needs.
+
+    It is read from the metadata, or from pyproject.toml in a source tree that is not installed.
+    """
     try:
-        lines = importlib.metadata.requires("dtk-train") or []
+        metadata = importlib.metadata.metadata("dtk-train")
+        lines, extras = metadata.get_all("Requires-Dist", []), metadata.get_all("Provides-Extra", [])
     except importlib.metadata.PackageNotFoundError:
-        with suppress(OSError, KeyError, ValueError):
-            text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
-            project = tomllib.loads(text)["project"]
-            extras = project["optional-dependencies"].items()
-            lines = project["dependencies"] + [f"{line}; extra == '{extra}'" for extra, of in extras for line in of]
-    found = []
-    for line in lines:
-        text, _, marker = line.partition(";")
-        extra = re.search(r"extra == ['\"]([\w-]+)", marker)
-        match = re.match(r"([\w.-]+)(?:\[[^]]*\])?\s*\(?([^)]*)", text.strip())
-        if match and "python_version" not in marker:
-            bounds = sorted(match[2].replace(" ", "").split(","), reverse=True)  # `>=` first.
-            found.append(Requirement(match[1], ",".join(bounds), extra[1] if extra else ""))
-    return tuple(found)
+        source = Path(__file__).parents[2] / "pyproject.toml"
+        project = tomllib.loads(source.read_text(encoding="utf-8"))["project"] if source.exists() else {}
+        lines, extras = [*project.get("dependencies", [])], project.get("optional-dependencies", {})
+        for extra, of_extra in extras.items():
+            conditions = ((line, "and" if ";" in line else ";") for line in of_extra)
+            lines += [f"{line} {joined} extra == '{extra}'" for line, joined in conditions]
+    every = [Requirement(line) for line in lines]
+    always = [each for each in every if _applies(each, "")]
+    rest = [each for each in every if each not in always]
+    return {"": always, **{extra: [each for each in rest if _applies(each, extra)] for extra in extras}}
 
 
-def requirements_of(extra: str) -> Iterator[Requirement]:
-    """Yield the requirements of an extra; of dtk itself for an empty name."""
-    return (each for each in requirements() if each.extra == extra)
+def _applies(requirement: Requirement, extra: str) -> bool:
+    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+
+
+def least(wanted: Requirement) -> str:
+    """Return the lower bound of a requirement; empty if it has none."""
+    return next((bound.version for bound in wanted.specifier if bound.operator == ">="), "")
 
 
 def _required(package: str) -> Requirement:
-    wanted = (each for each in requirements_of("train") if each.package == package)
-    return next(wanted, Requirement(package, "", "train"))
+    return next((each for each in requirements().get("train", []) if each.name == package), Requirement(package))
 
 
 def dotted(version: tuple[int, ...]) -> str:
@@ -143,11 +119,12 @@ def torch(scope: Scope) -> Result:
     return judged(findings, text, details=[str(facts["file"])], measures=measures, common={"torch": version})
 
 
-def _too_old(status: Status, wanted: Requirement, version: str) -> list[Finding]:
-    who = f", which the extra {wanted.extra} needs" if wanted.extra not in ("", "train") else ""
-    text = f"{wanted.package} {version} is older than {wanted.least}{who}"
-    old = Finding(status, text, upgrade(f"{wanted.package}>={wanted.least}"))
-    return [old] if wanted.too_old(version) else []
+def _too_old(status: Status, wanted: Requirement, version: str, extra: str = "") -> list[Finding]:
+    who = f", which the extra {extra} needs" if extra not in ("", "train") else ""
+    text = f"{wanted.name} {version} is older than {least(wanted)}{who}"
+    # Release numbers are compared: 2.11.0a0, as containers name their torch, is not older than 2.11.
+    old = Finding(status, text, upgrade(f"{wanted.name}>={least(wanted)}"))
+    return [old] if number(version) < number(least(wanted)) else []
 
 
 def upgrade(packages: str) -> Remedy:
@@ -164,8 +141,8 @@ def config(scope: Scope) -> Result:
         return judged([found("not_installed", bad=True, package=absent, install=install("train"))])
     findings = []
     required = _required("hydra-core")
-    if not required.fits(hydra):
-        wanted = f"hydra-core{required.bounds}"
+    if not required.specifier.contains(hydra, prereleases=True):
+        wanted = f"hydra-core{','.join(sorted(map(str, required.specifier), reverse=True))}"  # `>=` first.
         text = f"hydra-core {hydra} is not a version that dtk supports ({wanted})"
         findings.append(Finding("failure", text, upgrade(wanted)))
     if antlr and number(omegaconf) < (2, 4) and number(antlr)[:2] != number(ANTLR):
@@ -176,26 +153,26 @@ def config(scope: Scope) -> Result:
 
 def extras(scope: Scope) -> Result:
     """Check whether the package dtk and its optional parts are complete, partly installed or absent."""
-    findings = []
     own = installed("dtk-train")
-    whole, absent = [], []
-    extras = {each.extra: [*requirements_of(each.extra)] for each in requirements() if each.extra not in ("", *OTHERS)}
-    for extra, packages in extras.items():
-        missing = sorted(each.package for each in packages if installed(each.package) is None)
-        if len(missing) == len(packages):
+    findings, whole, absent = [], [], []
+    for extra, packages in requirements().items():
+        if extra in OTHERS:
+            continue
+        missing = sorted(each.name for each in packages if installed(each.name) is None)
+        if extra and len(missing) == len(packages):
             absent.append(extra)
-        elif missing:
+        elif extra and missing:
             findings.append(found("half_installed", extra=extra, missing=", ".join(missing), install=install(extra)))
-        else:
+        elif extra:
             whole.append(extra)
-    for each in (*requirements_of(""), *(each for packages in extras.values() for each in packages)):
-        if each.package not in JUDGED and (version := installed(each.package)):
-            findings += _too_old("warning" if each.extra else "failure", each, version)
+        for each in packages:
+            if each.name not in JUDGED and (version := installed(each.name)):
+                findings += _too_old("warning" if extra else "failure", each, version, extra)
     for package in ("numpy", "psutil", "nvidia-ml-py"):
         if not installed(package):
             findings.append(found("not_installed", package=package, install=install("train")))
     for name in LOOKALIKES:
-        if (version := installed(name)) and _required("nvidia-ml-py").too_old(version):
+        if (version := installed(name)) and _too_old("warning", _required("nvidia-ml-py"), version):
             findings.append(found("lookalike", name=name, version=version, python=sys.executable))
     text = f"dtk {own or 'from a source tree'}; extras: {', '.join(whole) or 'none'}"
     details = [f"not installed: {', '.join(absent)}"] if absent else []
