@@ -1,9 +1,10 @@
 """Dumps of simulated NCCL jobs of five layouts with one planted fault each: which cause and which ranks are named?
 
-python benchmarks/hang_layouts.py [NUMBER] [--seed S] [--keep FOLDER]
+python benchmarks/hang_layouts.py [NUMBER] [--seed S] [--keep FOLDER] [--logs]
 
 `right`: an accepted cause and exactly the ranks; `ranks`: another cause, the right ranks; `innocents`: ranks that did
 nothing wrong are blamed. Where only dumps are left, some faults look alike: each row accepts what its dumps can show.
+`--logs` leaves the log of the job instead, as torchrun prints it: the lines of NCCL's watchdogs and the summary.
 """
 
 import argparse
@@ -31,6 +32,7 @@ from benchmarks.nccl_jobs import (
     Job,
     Messages,
 )
+from diagnostics.diagnose import diagnose
 
 ASYMMETRIC = {"conditional_collective", "uneven_iterations"}
 FAULTS: dict[str, set[str]] = {
@@ -94,8 +96,8 @@ def _differ(calls: list[Call], first: int, second: int) -> bool:
     return (one.group, one.op, one.size) != (other.group, other.op, other.size)
 
 
-def case(seed: int, folder: Path) -> tuple[str, str, set[int], bool]:
-    """Play a job, write its dumps, and return its fault, its layout, the ranks to blame, and whether it hangs."""
+def case(seed: int, folder: Path, *, as_log: bool = False) -> tuple[str, str, set[int], bool]:
+    """Play a job, write its dumps or log, and return its fault, layout, the ranks to blame, and whether it hangs."""
     draw = random.Random(seed)
     fault = draw.choice([*FAULTS])
     layout = "pp x dp" if "micro-batches" in fault else draw.choice([*LAYOUTS])
@@ -123,13 +125,17 @@ def case(seed: int, folder: Path) -> tuple[str, str, set[int], bool]:
 
     job = Job(groups, {own: program(own) for own in range(world)}, broken if stopped else ("", 0)).play()
     options = {"stacks": draw.random() < 0.7, "timed": draw.random() < 0.4, "ring": draw.choice([2000, 2000, 300])}
-    job.write(folder, **options, without=sorted(culprits) if "gone" in fault else ())
+    absent = sorted(culprits) if "gone" in fault else ()
+    if as_log and job.hangs:
+        job.write_log(folder, stacks=options["stacks"], heeds_signal=options["timed"], without=absent)
+    elif not as_log:
+        job.write(folder, **options, without=absent)
     return fault, layout, set() if stopped or not FAULTS[fault] else culprits, job.hangs
 
 
-def grade(folder: Path, fault: str, ranks: set[int], *, hangs: bool) -> str:
+def grade(folder: Path, fault: str, ranks: set[int], *, hangs: bool, as_log: bool = False) -> str:
     """Return how the answer of `dtk diagnose` compares with the truth."""
-    found = dtk(folder)
+    found = list(diagnose(folder).root_causes) if as_log else dtk(folder)
     sure = [finding for finding in found if finding.confidence >= 0.5]
     if not hangs:
         return "false alarm" if sure else "right"
@@ -139,7 +145,9 @@ def grade(folder: Path, fault: str, ranks: set[int], *, hangs: bool) -> str:
         return "innocents"
     if not any(set(finding.ranks) == ranks for finding in sure):
         return "some ranks"
-    return "right" if any(finding.cause.removeprefix("hang.") in FAULTS[fault] for finding in sure) else "ranks"
+    # Logs show that calls do not match at a position, not whether one is left out or added there: their texts say so.
+    causes = FAULTS[fault] | ({"collective_mismatch"} if as_log and FAULTS[fault] & ASYMMETRIC else set())
+    return "right" if any(finding.cause.removeprefix("hang.") in causes for finding in sure) else "ranks"
 
 
 def main() -> None:
@@ -148,15 +156,20 @@ def main() -> None:
     parser.add_argument("number", type=int, nargs="?", default=150, metavar="NUMBER")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, help="folder in which the dumps stay")
+    parser.add_argument("--logs", action="store_true", help="leave logs instead of dumps")
     options = parser.parse_args()
     counts: Counter[tuple[str, str]] = Counter()
     with tempfile.TemporaryDirectory() as name:
         for seed in range(options.seed, options.seed + options.number):
             folder = (options.keep or Path(name)) / str(seed)
-            fault, layout, ranks, hangs = case(seed, folder)
-            answer = grade(folder, fault, ranks, hangs=hangs)
+            fault, layout, ranks, hangs = case(seed, folder, as_log=options.logs)
+            if options.logs and not hangs:
+                continue
+            answer = grade(folder, fault, ranks, hangs=hangs, as_log=options.logs)
             counts[fault, answer] += 1
-            if answer not in {"right", "suspicion", "undecided"}:
+            if options.keep:
+                print(f"{seed} {fault} {layout} {sorted(ranks)} {answer}", file=sys.stderr)
+            elif answer not in {"right", "suspicion", "undecided"}:
                 print(f"case {seed}: {fault}, {layout}, ranks {sorted(ranks)}: {answer}", file=sys.stderr, flush=True)
     answers = ["right", "ranks", "some ranks", "suspicion", "undecided", "innocents", "false alarm"]
     print(f"| fault | {' | '.join(answers)} |\n|{'---|' * (1 + len(answers))}")

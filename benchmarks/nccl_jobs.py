@@ -5,6 +5,7 @@ collective begins on a rank when its device has come to it, and ends on all memb
 """
 
 import pickle
+import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from typing import Any
 
 START_NS = 1_790_000_000 * 10**9
 TORCH = "/opt/conda/lib/python3.11/site-packages/torch/"
-LAUNCH_S, COLLECTIVE_S, TIMEOUT_MS = 20e-6, 1e-3, 600_000
+LAUNCH_S, LAYER_S, COLLECTIVE_S, TIMEOUT_MS = 20e-6, 3e-3, 1e-3, 600_000  # A layer has tens of kernels.
 Site = tuple[tuple[str, str, int], ...]  # Frames, innermost first: function, file, line.
 Groups = dict[str, tuple[str, list[int]]]  # Name -> description, ranks.
 
@@ -152,6 +153,7 @@ class Job:
     def _do(self, rank: Rank, call: Call) -> None:
         rank.now_s += LAUNCH_S
         if isinstance(call, Compute):
+            rank.now_s += LAYER_S
             rank.kernel = Work([rank.kernel], None if rank.stuck else call.ms / 1e3)
         elif isinstance(call, Collective):
             self._collective(rank, call)
@@ -260,6 +262,124 @@ class Job:
             config = {name: {"name": name, "desc": desc, "ranks": str(ranks)} for name, (desc, ranks) in own.items()}
             dump = {"version": "2.10", "pg_config": config, "nccl_version": "2.27.5", "pg_status": status}
             (folder / f"nccl_trace_rank_{rank.number}").write_bytes(pickle.dumps({**dump, "entries": entries[-ring:]}))
+
+    def write_log(self, folder: Path, *, stacks: bool, heeds_signal: bool, without: Sequence[int] = ()) -> None:
+        """Write the log of the job under torchrun: what the watchdogs of all ranks but `without` print.
+
+        `stacks`: the recorder is on, so that the watchdog prints where its call was made. `heeds_signal`: ranks that
+        wait in nothing answer the dump signal of the first one with their last calls.
+        """
+        lines: list[tuple[float, int, str]] = []
+        expiries = {
+            rank.number: sorted(self._expiries(rank), key=lambda each: each[0])
+            for rank in self.ranks
+            if rank.number not in without
+        }
+        first_s = min(each[0][0] for each in expiries.values() if each)
+        reporter = min((each[0][0], rank) for rank, each in expiries.items() if each)[1]
+        for rank, calls in expiries.items():
+            for at_s, name, entry in calls:
+                if at_s < first_s + 20:  # Then the first rank has dumped and aborted, and torchrun ends the others.
+                    lines += [(at_s, rank, text) for text in self._caught(rank, name, entry, at_s, stacks=stacks)]
+            if heeds_signal and (not calls or calls[0][0] >= first_s + 20):
+                lines.append((first_s + 1, rank, self._signalled(rank, reporter)))
+        folder.mkdir(parents=True, exist_ok=True)
+        texts = []
+        for at_s, rank, text in sorted(lines, key=lambda line: line[0]):
+            clock = f"{int(at_s // 3600) % 24:02}:{int(at_s // 60) % 60:02}:{at_s % 60:012.9f}"
+            texts.append(f"[rank{rank}]:[E1204 {clock} ProcessGroupNCCL.cpp:{text}")
+        aborted = dict.fromkeys(rank for _, rank, text in sorted(lines) if "Watchdog caught" in text)
+        texts += [
+            "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+            "=" * 60, "train.py FAILED", "-" * 60, "Failures:",
+            *[line for number, rank in enumerate([*aborted][1:], 1) for line in self._summary(f"[{number}]:", rank)],
+            "-" * 60, "Root Cause (first observed failure):",
+            *self._summary("[0]:", next(iter(aborted))),
+            "=" * 60,
+        ]  # fmt: skip
+        (folder / "train.log").write_text("\n".join(texts) + "\n")
+
+    def _expiries(self, rank: Rank) -> Iterator[tuple[float, str, dict[str, Any]]]:
+        """Yield when the watchdog of each group finds the first call that has not ended, the group, and the call."""
+        found = set()
+        for entry, done in self._works(rank):
+            name = entry["process_group"][0]
+            if done.ended_s is None and name not in found:
+                found.add(name)
+                found_s = random.Random(f"{rank.number} {name}").random() / 10  # The watchdog looks every 100 ms.
+                yield (entry["time_created_ns"] - START_NS) / 1e9 + TIMEOUT_MS / 1e3 + found_s, name, entry
+
+    def _works(self, rank: Rank) -> list[tuple[dict[str, Any], Work]]:
+        """Return what the watchdog follows: messages that are posted together are one piece of work."""
+        together = {_message(entry) for entry, _, _ in rank.entries if entry["profiling_name"] == "nccl:coalesced"}
+        return [
+            (entry, done)
+            for entry, _, done in rank.entries
+            if _message(entry) not in together or entry["profiling_name"] == "nccl:coalesced"
+        ]
+
+    def _counts(self, rank: int, group: str) -> tuple[int, int]:
+        """Return the last enqueued and the last completed position of a rank in a group."""
+        works = [
+            (entry["p2p_seq_id" if entry["is_p2p"] else "collective_seq_id"], done.ended_s is not None)
+            for entry, done in self._works(self.ranks[rank])
+            if entry["process_group"][0] == group
+        ]
+        done = [number for number, ended in works if ended]
+        return (works[-1][0] if works else -1), (done[-1] if done else -1)
+
+    def _prefix(self, rank: int, group: str) -> str:
+        desc, members = self.groups[group]
+        return f"[PG ID {self.ranks[rank].own.index(group)} PG GUID {group}({desc}) Rank {members.index(rank)}]"
+
+    def _caught(self, rank: int, group: str, entry: dict[str, Any], at_s: float, *, stacks: bool) -> list[str]:
+        number = entry["p2p_seq_id" if entry["is_p2p"] else "collective_seq_id"]
+        members = self.groups[group][1]
+        op = entry["profiling_name"].removeprefix("nccl:").split()[0]
+        size = entry["input_sizes"][0][0] if entry["input_sizes"] else 2**64 - 1  # As torch prints an unset one.
+        sizes = {"_allgather_base": (size, size * len(members)), "_reduce_scatter_base": (size, size // len(members))}
+        numel_in, numel_out = sizes.get(op, (size, size))
+        kind = {"all_reduce": "ALLREDUCE", "all_to_all": "ALLTOALL_BASE"}.get(op, op.upper())
+        enqueued, completed = self._counts(rank, group)
+        ran_ms = int(1e3 * at_s - (entry["time_created_ns"] - START_NS) / 1e6)
+        status = f"PG status: last enqueued work: {enqueued}, last completed work: {completed}"
+        work = f"WorkNCCL(SeqNum={number}, OpType={kind}, NumelIn={numel_in}, NumelOut={numel_out}"
+        frames = "".join(
+            f"\n#{at} {f['name']} from {f['filename']}:{f['line']}" for at, f in enumerate(entry["frames"])
+        )
+        return [
+            f"683] [Rank {members.index(rank)}] Watchdog caught collective operation timeout: {work}, "
+            f"Timeout(ms)={TIMEOUT_MS}) ran for {ran_ms} milliseconds before timing out.",
+            f"2241] {self._prefix(rank, group)}  failure detected by watchdog at work sequence id: {number} {status}",
+            f"730] Stack trace of the failed collective:{frames}\n"
+            if stacks
+            else "730] Stack trace of the failed "
+            "collective not found, potentially because FlightRecorder is disabled. You can enable it by setting "
+            "TORCH_NCCL_TRACE_BUFFER_SIZE to a non-zero value.",
+        ]
+
+    def _signalled(self, rank: int, reporter: int) -> str:
+        enqueued, completed = self._counts(rank, "0")
+        return (
+            f"1804] {self._prefix(rank, '0')} Received a dump signal due to a collective timeout from  rank {reporter} "
+            f"and we will try our best to dump the debug info. Last enqueued NCCL work: {enqueued}, last completed "
+            f"NCCL work: {completed}.This is most likely caused by incorrect usages of collectives, e.g., wrong sizes "
+            "used across ranks, the order of collectives is not same for all ranks or the scheduled collective, for "
+            "some reason, didn't run. "
+        )
+
+    def _summary(self, number: str, rank: int) -> list[str]:
+        pid = 4000 + rank
+        return [
+            number, "  time      : 2026-12-04_02:07:24", "  host      : node0",
+            f"  rank      : {rank} (local_rank: {rank})", f"  exitcode  : -6 (pid: {pid})", "  error_file: <N/A>",
+            f"  traceback : Signal 6 (SIGABRT) received by PID {pid}",
+        ]  # fmt: skip
+
+
+def _message(entry: dict[str, Any]) -> tuple[str, int] | None:
+    """Return the group and position of a message; None for a collective."""
+    return (entry["process_group"][0], entry["p2p_seq_id"]) if entry["is_p2p"] else None
 
 
 MAIN: Site = (("main", "/job/train.py", 210), ("<module>", "/job/train.py", 250))

@@ -18,7 +18,7 @@ from diagnostics.analysis.job_state import STALL_S
 from diagnostics.analysis.observations import observations
 from diagnostics.analysis.stall.from_observations import places
 from diagnostics.analysis.stall.stack_evidence import collective_of
-from diagnostics.analysis.stall.watchdog_lines import UNNAMED, GroupLog, read_all
+from diagnostics.analysis.stall.watchdog_lines import COUNTED, UNNAMED, GroupLog, enqueued_behind, read_all
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import UNNAMED as NOBODY
 from diagnostics.contract.formatting import file_name
@@ -70,6 +70,8 @@ class Waiting(Struct, frozen=True):
     """Time at which the wait began by the log's own clock, such as `01:57:08`."""
     site: str = ""
     """The user's line, such as `train.py:12`, from the ranks' stacks or tracebacks; empty = unknown."""
+    behind: tuple[int, ...] = ()
+    """Those of the ranks that were already waiting in another group when they enqueued this call; it waits for them."""
 
     @property
     def first(self) -> bool:
@@ -79,13 +81,18 @@ class Waiting(Struct, frozen=True):
     @property
     def seems_whole(self) -> bool:
         """Whether all ranks from 0 to the highest of these wait in the call, in a group of unknown size."""
-        of_all = self.op.removeprefix("i") not in ("send", "recv")
+        of_all = self.op.removeprefix("i") not in ("send", "recv") and not self.behind
         return of_all and self.members is None and bool(self.waited_s) and 1 < len(self.ranks) == self.ranks[-1] + 1
 
     @property
+    def counted(self) -> bool:
+        """Whether the position is one that all ranks of the group share: messages of two ranks are counted apart."""
+        return not self.op or self.op in COUNTED
+
+    @property
     def whole_group(self) -> bool:
-        """Whether every rank of the group is known to wait in the call."""
-        return self.members is not None and len(self.ranks) == self.members > 1
+        """Whether every rank of the group is known to wait in the call, and none of them is held up elsewhere."""
+        return self.members is not None and len(self.ranks) == self.members > 1 and not self.behind
 
 
 class Progress(Struct, frozen=True):
@@ -183,7 +190,7 @@ class Standing(Struct, frozen=True, rename=_IN_REPORT):
     @property
     def behind(self) -> tuple[int, ...]:
         """Ranks that completed all of their calls and did not make the next one, in which others wait."""
-        at = {wait.group: wait.seq for wait in self.waits if wait.seq is not None}
+        at = {wait.group: wait.seq for wait in self.waits if wait.seq is not None and wait.counted}
         behind = [rest for rest in self.others if at.get(rest.group, -1) - 1 == rest.completed == rest.enqueued]
         return tuple(rank for rest in behind for rank in rest.ranks)
 
@@ -210,7 +217,8 @@ class Standing(Struct, frozen=True, rename=_IN_REPORT):
         for wait in self.waits:
             if wait.group and wait.seq is not None:
                 alike.setdefault(wait.group, []).append(wait)
-        divided = (rest for rest in alike.values() if len({wait.seq for wait in rest}) > 1)
+        collectives = (rest for rest in alike.values() if all(wait.counted for wait in rest))
+        divided = (rest for rest in collectives if len({wait.seq for wait in rest}) > 1)
         return tuple(sorted(next(divided, ()), key=lambda wait: wait.seq or 0))
 
 
@@ -240,7 +248,8 @@ def standing(evidence: Evidence) -> Standing | None:
         return None
     failures = [fact for fact in evidence.facts if fact.kind in _FAILED]
     groups = read_all(evidence)
-    waits = _named([wait for group in groups for wait in _waits(evidence, group)])
+    later = enqueued_behind(groups)
+    waits = _named([wait for group in groups for wait in _waits(evidence, group, later)])
     possibly_late = _possibly_late(victims)
     # Of several such ranks some waited too: their peer that timed out first closed its connections.
     certainly_late = possibly_late if len(possibly_late) == 1 else ()
@@ -255,7 +264,7 @@ def standing(evidence: Evidence) -> Standing | None:
     side = [fact for fact in evidence.facts if fact.kind == "side_error"]
     broken = {fact.rank for fact in side if fact.rank is not None}
     return Standing(
-        waits=tuple(sorted(waits, key=lambda wait: (-len(wait.ranks), wait.seq or 0))),
+        waits=tuple(sorted(waits, key=lambda wait: (bool(wait.behind), -len(wait.ranks), wait.seq or 0))),
         outside=outside,
         others=tuple(one for group in groups for one in _others(group)),
         silent=_silent(evidence, groups, waits),
@@ -372,7 +381,7 @@ def _one_side(fact: LogFact) -> str:
     return str(fact.fields.get("sizes") or f"around rank {fact.fields.get('rank')}, as NCCL says")
 
 
-def _waits(evidence: Evidence, group: GroupLog) -> list[Waiting]:
+def _waits(evidence: Evidence, group: GroupLog, later: set[tuple[str, int]]) -> list[Waiting]:
     alike: dict[tuple[int, str, int | None], list[int]] = {}
     facts: dict[int, LogFact] = {}
     for rank, wait in group.waits.items():
@@ -384,7 +393,7 @@ def _waits(evidence: Evidence, group: GroupLog) -> list[Waiting]:
             at_position = [key for key in alike if key[0] == counters.work]
             alike.setdefault(at_position[0] if len(at_position) == 1 else (counters.work, "", None), []).append(rank)
             facts[rank] = counters.fact
-    label = "" if group.mixed or group.name == UNNAMED else group.desc or group.name
+    label = "" if group.mixed or group.name == UNNAMED else group.label
     sizes = filter(None, map(_members, facts.values()))
     members = next(sizes, evidence.world_size if group.default else None)
     made = []
@@ -394,7 +403,8 @@ def _waits(evidence: Evidence, group: GroupLog) -> list[Waiting]:
         completed = progress[0].completed if progress else None
         enqueued = max((counters.enqueued for counters in progress), default=None)
         call = (tuple(sorted(ranks)), op, seq, numel, label, members)
-        made.append(Waiting(*call, completed, enqueued, *_since(timed)))
+        behind = tuple(rank for rank in sorted(ranks) if (group.name, rank) in later)
+        made.append(Waiting(*call, completed, enqueued, *_since(timed), behind=behind))
     return made
 
 
@@ -423,7 +433,7 @@ def _others(group: GroupLog) -> list[Progress]:
     for rank, counters in group.counters.items():
         if rank not in group.waits and counters.work is None:
             alike.setdefault((counters.completed, counters.enqueued), []).append(rank)
-    return [Progress(tuple(sorted(ranks)), group.desc or group.name, *key) for key, ranks in sorted(alike.items())]
+    return [Progress(tuple(sorted(ranks)), group.label, *key) for key, ranks in sorted(alike.items())]
 
 
 def _without_position(evidence: Evidence, victims: list[Ending]) -> list[Waiting]:

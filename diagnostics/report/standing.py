@@ -133,6 +133,9 @@ def _waits(wait: Waiting) -> str:
         parts.append(f"for {seconds_text(round(wait.waited_s))}{since}")
     if wait.enqueued is not None and wait.seq is not None and wait.enqueued > wait.seq:
         parts.append(f"{counted(wait.enqueued - wait.seq, 'call')} enqueued after it")
+    if wait.behind:
+        who = "" if wait.behind == wait.ranks else f" on {ranks_text(wait.behind)}"
+        parts.append(f"behind a call of another group{who}")
     if wait.first:
         parts.append("the first of its group")
     return ", ".join(parts)

@@ -81,9 +81,7 @@ def gates(node: Node) -> Iterator[Gate]:
 
 
 def minimal_cut_sets(node: Node) -> list[frozenset[str]]:
-    """Return the smallest sets of causes that lead to the event, smallest first; TooManyCutSetsError if there are over
-    `MAX_CUT_SETS`.
-    """
+    """Return the smallest sets of causes of the event, smallest first; TooManyCutSetsError beyond `MAX_CUT_SETS`."""
     if isinstance(node, Leaf):
         return [frozenset((node.cause,))]
     parts = [minimal_cut_sets(child) for child in node.children]

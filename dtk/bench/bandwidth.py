@@ -72,9 +72,7 @@ def size_of(text: str) -> int:
 
 
 def sizes(least: int, most: int, factor: int) -> list[int]:
-    """Return `least`, times `factor` and so on, up to `most`; DtkError if the range is empty, or the factor is not
-    above 1.
-    """
+    """Return `least`, times `factor` and so on, up to `most`; DtkError if that is no range."""
     if factor < 2:
         raise DtkError(f"--factor {factor} does not grow", fix="use 2 or more")
     if least > most:

@@ -13,9 +13,7 @@ VALUES = {"page": PAGE}
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Compare the given runs, then print the report and write the requested page; DtkError if a run or an option cannot
-    be used.
-    """
+    """Compare runs, print the report and write the page; DtkError if a run or an option cannot be used."""
     from diagnostics.evidence.run_folder import is_run, runs_in
     from dtk.compare.compare import Options, compare
     from dtk.compare.jsonform import as_json

@@ -39,9 +39,7 @@ VALUES = {
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Diagnose the given path, then print the report and write the requested files; DtkError if the path or an option
-    cannot be used.
-    """
+    """Diagnose a path, print the report and write the files; DtkError if the path or an option cannot be used."""
     from diagnostics.diagnose import Options, diagnose
 
     _settle(arguments)
@@ -80,9 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def find(name: str) -> Path:
-    """Return the path for what was typed: a file, a folder, a run id or its beginning, or `last`; DtkError if nothing
-    is found.
-    """
+    """Return the path of a file, a folder, a run id or its beginning, or `last`; DtkError if nothing is found."""
     from diagnostics.runs.find import NoSuchRunError, find_run
 
     path = Path(name)

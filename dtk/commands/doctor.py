@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the checks and print the report; DtkError if an option cannot be used, or the ranks of several nodes did not
-    meet.
-    """
+    """Run the checks and print the report; DtkError if an option cannot be used, or ranks did not meet."""
     from dtk.doctor.registry import BETWEEN, chosen
     from dtk.launch.children import end_all
     from dtk.rank.job import started_by

@@ -17,9 +17,7 @@ VALUES = {"engines": ("auto", "closed_form", "simulated", "both")}
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Plan the job, then print the report and write the requested page; DtkError if the job, the hardware or an option
-    cannot be used.
-    """
+    """Plan a job, print the report and write the page; DtkError if the job or an option cannot be used."""
     require_training("dtk plan needs")
     from dtk.plan.make import Request, make
 

@@ -17,9 +17,7 @@ VALUES = {"page": PAGE, "ranks": ("auto", "all", "classes")}
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Simulate the job, then print the report and write the requested page; DtkError if the job, the script or an
-    option cannot be used.
-    """
+    """Simulate a job, print the report and write the page; DtkError if the job or an option cannot be used."""
     _check(arguments)
     # Ranks are simulated on the CPU, so a script that looks for a GPU must not find one.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""

@@ -15,9 +15,7 @@ VALUES = {"run_help": RUN_HELP}
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the state of a run, or the origin of a key; DtkError if the run or key does not exist, or the run cannot be
-    read.
-    """
+    """Print the state of a run, or the origin of a key; DtkError if it does not exist or cannot be read."""
     path = Path(find_readable(arguments.run).path)
     if arguments.why is not None:
         output.put(why(path, arguments.why, as_json=arguments.json))

@@ -67,9 +67,7 @@ def _check_allowed(target: str, allow: list[str]) -> None:
 
 
 def find_class(target: str, arguments: dict[str, Any], allow: list[str], kind: type = object) -> Any:
-    """Import the class that a target names, after every check that is possible before it is called; DtkError if as
-    `instantiate`.
-    """
+    """Import the class that a target names, after every check that needs no call; DtkError as from `instantiate`."""
     _check_allowed(target, allow)
     named = _find(target)
     if not isinstance(named, type):

@@ -156,9 +156,7 @@ def earlier_argv(paths: RunPaths) -> list[Any]:
 
 
 def check_continuable(paths: RunPaths, steps: int) -> None:
-    """Reject a run that is complete, or whose newest checkpoint is unreadable; DtkError if all steps are done, or the
-    newest checkpoint is damaged.
-    """
+    """Make sure that a run can go on; DtkError if all steps are done, or the newest checkpoint is damaged."""
     if not (complete := complete_checkpoints(paths)):
         return
     step = int(complete[-1].name.removeprefix("step_"))

@@ -31,9 +31,7 @@ class Stored:
 
 
 def read_stored(paths: RunPaths, option: str) -> Stored:
-    """Return a run's configuration, its overrides and the origin of each key; DtkError if the folder does not exist, or
-    is not a run of dtk.
-    """
+    """Return a run's configuration, overrides and origins of keys; DtkError if the folder is not a run of dtk."""
     from diagnostics.evidence import safe_yaml  # Loads PyYAML, which `dtk run` needs only for a stored run.
 
     if not paths.root.is_dir():

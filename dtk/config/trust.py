@@ -41,9 +41,7 @@ WRITTEN = ("strategy.offload_folder",)
 
 
 def check_owner(folder: Path, option: str, *, trust: bool) -> None:
-    """Reject a folder that others may have written to; DtkError if another user owns the folder, or its group or
-    everybody can write to it.
-    """
+    """Reject a folder that others may have written to; DtkError if it is another user's, or others may write to it."""
     try:
         status = folder.stat()
     except OSError:

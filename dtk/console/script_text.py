@@ -15,9 +15,7 @@ _YAML_WORDS = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
 
 
 def check_line(text: str, key: str) -> str:
-    """Return the text if it is a single line without control characters; DtkError if it would begin another line of a
-    script.
-    """
+    """Return a single line without control characters; DtkError if it would begin another line of a script."""
     if _CONTROL.search(text):
         raise DtkError(f"{key} has a line break or a control character in it", fix="write it in one line")
     return text
@@ -39,9 +37,7 @@ def shell(*arguments: object) -> str:
 
 
 def sbatch_option(name: str, value: object) -> str:
-    """Return `#SBATCH --name=value`, quoted as sbatch reads such a line: no shell does; DtkError if the value has a
-    line break.
-    """
+    """Return `#SBATCH --name=value`, quoted for sbatch, not a shell; DtkError if the value has a line break."""
     text = check_line(str(value), f"the value of --{name}")
     if not _PLAIN_OPTION.fullmatch(text):
         text = '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -6,10 +6,11 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from diagnostics.analysis.environment.catalogue import leading_version, version_text
 from dtk.doctor.gpus import NO_GPU
 from dtk.doctor.model import Check, Finding, Remedy, Result, found, judged, not_applicable
 from dtk.doctor.scope import Scope
-from dtk.doctor.versions import TOPIC, dotted, installed, number, upgrade
+from dtk.doctor.versions import TOPIC, installed, upgrade
 
 DRIVER_FOR = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580, 65, 6)}
 """CUDA major -> oldest Linux driver that runs it (CUDA release notes, table of minor version compatibility)."""
@@ -28,9 +29,9 @@ def cuda_driver(scope: Scope) -> Result:
     driver = nvml.nvmlSystemGetDriverVersion()
     highest = nvml.nvmlSystemGetCudaDriverVersion_v2()
     runs = (highest // 1000, highest % 1000 // 10)
-    measures = {"driver": driver, "driver_cuda": dotted(runs), "cuda_build": facts["cuda_build"]}
+    measures = {"driver": driver, "driver_cuda": version_text(runs), "cuda_build": facts["cuda_build"]}
     findings = _fit(facts, str(driver), runs)
-    text = f"torch for CUDA {facts['cuda_build']}, driver {driver} (CUDA {dotted(runs)})"
+    text = f"torch for CUDA {facts['cuda_build']}, driver {driver} (CUDA {version_text(runs)})"
     return judged(findings, text, measures=measures, common={"NVIDIA driver": str(driver)})
 
 
@@ -40,11 +41,11 @@ def _fit(facts: dict[str, Any], driver: str, runs: tuple[int, int]) -> Iterator[
         text = f"torch {facts['version']} is built without CUDA, and an NVIDIA driver ({driver}) is here"
         yield Finding("failure", text, _build_for(runs))
         return
-    build = number(str(facts["cuda_build"]))
+    build = leading_version(str(facts["cuda_build"]))
     if build[0] > runs[0]:
-        text = f"torch is built for CUDA {dotted(build)}, driver {driver} runs CUDA up to {dotted(runs)}"
+        text = f"torch is built for CUDA {version_text(build)}, driver {driver} runs CUDA up to {version_text(runs)}"
         yield Finding("failure", text, _build_for(runs))
-        if oldest := dotted(DRIVER_FOR.get(build[0], ())):
+        if oldest := version_text(DRIVER_FOR.get(build[0], ())):
             yield found("driver_too_old", driver=driver, oldest=oldest)
         return
     if facts["cuda_error"] or not facts["cuda_available"]:
@@ -74,7 +75,7 @@ def _build_for(runs: tuple[int, int]) -> Remedy:
     """Return the remedy: how to install a torch build that the driver supports."""
     wheels = WHEELS.get(runs[0])
     if wheels is None:
-        newest = f"install driver {dotted(DRIVER_FOR[max(WHEELS)])} or later, then reboot"
+        newest = f"install driver {version_text(DRIVER_FOR[max(WHEELS)])} or later, then reboot"
         return Remedy(f"no torch that dtk can use runs on CUDA {runs[0]}: {newest}")
     index = f"--index-url https://download.pytorch.org/whl/{wheels}"
     what = f"install a torch built for CUDA {runs[0]}, which this driver runs"
@@ -96,7 +97,7 @@ def nccl(scope: Scope) -> Result:
     for major in DRIVER_FOR:
         package = f"nvidia-nccl-cu{major}"
         version = installed(package)
-        if version not in (None, loaded) and number(str(facts["cuda_build"]))[:1] == (major,):
+        if version not in (None, loaded) and leading_version(str(facts["cuda_build"]))[:1] == (major,):
             findings.append(found("other_nccl", loaded=loaded, package=package, version=version))
     return judged(findings, f"NCCL {loaded}", measures={"version": loaded}, common={"NCCL": loaded})
 

@@ -20,9 +20,7 @@ class Place:
 
 
 def place() -> Place:
-    """Return this rank's place in the job from the variables of torchrun or Slurm; DtkError if the variables are
-    incomplete.
-    """
+    """Return this rank's place by the variables of torchrun or Slurm; DtkError if they are incomplete."""
     try:
         if "RANK" not in os.environ:
             from dtk.launch.cluster import adopt_slurm

@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import platform
-import re
 import sys
 import sysconfig
 import tomllib
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from diagnostics.analysis.environment.catalogue import leading_version, version_text
 from dtk.doctor.model import Check, Finding, Remedy, Result, Status, found, judged
 from dtk.doctor.scope import Scope
 from dtk.extras import install
@@ -24,12 +24,6 @@ JUDGED = ("torch", "hydra-core")
 """Packages that have a check of their own."""
 LOOKALIKES = ("nvidia-ml-py3", "pynvml")
 """Packages that also provide a module `pynvml`; which of them is imported is undefined."""
-
-
-def number(text: str) -> tuple[int, ...]:
-    """Return (2, 13, 0) for `2.13.0+cu130`, and () for a text that does not begin with a number."""
-    match = re.match(r"\d+(?:\.\d+)*", text)
-    return tuple(int(part) for part in match[0].split(".")) if match else ()
 
 
 def installed(package: str) -> str | None:
@@ -75,11 +69,6 @@ def _required(package: str) -> Requirement:
     return next((each for each in requirements().get("train", []) if each.name == package), Requirement(package))
 
 
-def dotted(version: tuple[int, ...]) -> str:
-    """Return `2.13` for (2, 13)."""
-    return ".".join(map(str, version))
-
-
 def python(scope: Scope) -> Result:
     """Check the Python interpreter."""
     return judge_python(tuple(sys.version_info[:3]), bool(sysconfig.get_config_var("Py_DEBUG")))
@@ -87,13 +76,13 @@ def python(scope: Scope) -> Result:
 
 def judge_python(version: tuple[int, ...], debug: bool) -> Result:
     """Judge a version of the Python interpreter."""
-    findings, name = [], f"Python {dotted(version)}"
+    findings, name = [], f"Python {version_text(version)}"
     if version[:2] < PYTHON:
-        findings.append(found("python_old", name=name, least=dotted(PYTHON)))
+        findings.append(found("python_old", name=name, least=version_text(PYTHON)))
     if debug:
         findings.append(found("python_debug", name=name))
     text = f"{name} ({platform.python_implementation()}, {platform.machine()})"
-    own = dotted(version)
+    own = version_text(version)
     return judged(findings, text, details=[sys.executable], measures={"version": own}, common={"Python": own})
 
 
@@ -124,7 +113,7 @@ def _too_old(status: Status, wanted: Requirement, version: str, extra: str = "")
     text = f"{wanted.name} {version} is older than {least(wanted)}{who}"
     # Release numbers are compared: 2.11.0a0, as containers name their torch, is not older than 2.11.
     old = Finding(status, text, upgrade(f"{wanted.name}>={least(wanted)}"))
-    return [old] if number(version) < number(least(wanted)) else []
+    return [old] if leading_version(version) < leading_version(least(wanted)) else []
 
 
 def upgrade(packages: str) -> Remedy:
@@ -145,7 +134,7 @@ def config(scope: Scope) -> Result:
         wanted = f"hydra-core{','.join(sorted(map(str, required.specifier), reverse=True))}"  # `>=` first.
         text = f"hydra-core {hydra} is not a version that dtk supports ({wanted})"
         findings.append(Finding("failure", text, upgrade(wanted)))
-    if antlr and number(omegaconf) < (2, 4) and number(antlr)[:2] != number(ANTLR):
+    if antlr and leading_version(omegaconf) < (2, 4) and leading_version(antlr)[:2] != leading_version(ANTLR):
         findings.append(found("antlr", antlr=antlr, omegaconf=omegaconf, wanted=ANTLR, python=sys.executable))
     text = f"hydra-core {hydra}, omegaconf {omegaconf}"
     return judged(findings, text, common={"hydra-core": hydra, "omegaconf": omegaconf})

@@ -37,9 +37,7 @@ HUNG = 1  # Exit code if the watch ended the job.
 
 
 def run_watched(argv: list[str], folder: Path, stall_timeout_s: float, start_timeout_s: float) -> int:
-    """Run the command until it exits or its watch ends it; DtkError if the command cannot be started, or its log cannot
-    be written.
-    """
+    """Run a command until it exits or its watch ends it; DtkError if it cannot start, or its log be written."""
     paths = RunPaths(folder)
     recorder = recorder_environment(RecordConfig(), paths)
     environment = {**recorder, **os.environ, **watch_variables(paths, stall_timeout_s)}

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from diagnostics.analysis.environment.catalogue import Version, catalogue
+from diagnostics.analysis.environment.catalogue import Version, catalogue, leading_version, version_text
 from diagnostics.analysis.environment.lint import lint
 from diagnostics.analysis.environment.situation import Severity
 from diagnostics.causes.lint_texts import lint_text
@@ -109,8 +109,7 @@ def installed_nccl() -> str:
     """Return the version of the NCCL package installed with torch; empty if there is none."""
     for package in ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11"):
         with suppress(importlib.metadata.PackageNotFoundError):
-            if version := re.match(r"\d+(?:\.\d+)+", importlib.metadata.version(package)):
-                return version[0]
+            return version_text(leading_version(importlib.metadata.version(package)))
     return ""
 
 
@@ -118,7 +117,7 @@ def parse_version(text: str) -> Version:
     """Return (2, 27, 3) of `2.27.3`; DtkError if the text is not a version."""
     if not re.fullmatch(r"\d{1,4}(?:\.\d{1,4}){1,3}", text):
         raise DtkError(f"--nccl-version {text} is not a version", fix="write it like 2.27.3")
-    return tuple(int(part) for part in text.split("."))
+    return leading_version(text)
 
 
 def _folder_missing(name: str, text: str) -> bool:

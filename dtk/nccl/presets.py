@@ -64,9 +64,7 @@ def read_presets(config_dir: Path | None = None) -> dict[str, Preset]:
 
 
 def readable_presets(config_dir: Path | None = None) -> tuple[dict[str, Preset], dict[str, DtkError]]:
-    """Return the presets by name, both built-in and custom, and the errors of damaged ones; DtkError if there is no
-    such folder.
-    """
+    """Return the presets by name, and the errors of damaged ones; DtkError if there is no such folder."""
     paths = groups(search_path(config_dir)).get(GROUP, {})
     presets: dict[str, Preset] = {}
     problems: dict[str, DtkError] = {}

@@ -111,9 +111,7 @@ class Mesh:
         return any(len({rank // local_size for rank in group}) > 1 for group in self.groups(dimension))
 
     def coordinate(self, rank: int) -> dict[str, int]:
-        """Return a rank's index along each dimension, including `dp` and those of the experts; ValueError if the rank
-        is out of range.
-        """
+        """Return a rank's index along each dimension, also `dp` and the experts'; ValueError if out of range."""
         if not 0 <= rank < self.world_size:
             raise ValueError(f"rank {rank} is not one of the {self.world_size} ranks of the mesh")
         return dict(_coordinate(self, rank))

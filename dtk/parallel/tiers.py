@@ -174,9 +174,7 @@ class Tier:
         return part
 
     def move_parameters(self, units: Sequence[Sequence[Any]]) -> None:
-        """Move the shards of fully_shard's units, given as initialized FSDPParams, into a file; DtkError if there is
-        too little space.
-        """
+        """Move the shards of fully_shard's units (FSDPParams) into a file; DtkError if there is too little space."""
         assert self.folder is not None
         data = [[p._sharded_param_data for p in unit] for unit in units]
         self.shards = Swap(self.folder, [shard.nbytes for unit in data for shard in unit])

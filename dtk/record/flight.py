@@ -123,9 +123,7 @@ def group_status() -> dict[str, Any]:
 
 
 def dump_stacks(path: Path) -> None:
-    """Write the Python stacks of all threads of this process, the newest frame of each first; OSError if the folder is
-    full or read-only.
-    """
+    """Write the Python stacks of all threads, newest frames first; OSError if the folder is full or read-only."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8") as file:
         print(f"# stacks at {time.time():.3f} s since 1970", file=file, flush=True)
@@ -184,9 +182,7 @@ class BlackBox:
         return max(self.every_s, min(MAX_EVERY_S, self.cost_s / SHARE))
 
     def tick(self) -> None:
-        """Write the box, with new entries if they are due or there is no progress; OSError if the folder is full or
-        read-only.
-        """
+        """Write the box if it is due or there is no progress; OSError if the folder is full or read-only."""
         status = group_status()
         still, self._status = status == self._status, status
         due = time.monotonic() - self._rings_s >= self.entries_every_s()

@@ -46,9 +46,7 @@ def create(folder: Path) -> RunPaths:
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Convert an OSError from writing below a runs folder into a DtkError of one line; DtkError if the folder is full
-    or read-only.
-    """
+    """Turn an OSError from writing below a runs folder that is full or read-only into a DtkError of one line."""
     try:
         yield
     except OSError as error:

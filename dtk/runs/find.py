@@ -34,9 +34,7 @@ def matching(name: str, folder: Path = RUNS) -> list[str]:
 
 
 def find_readable(name: str, folder: Path = RUNS) -> Run:
-    """Return the run of that name, which must be readable; DtkError if the run does not exist, is damaged or of a newer
-    dtk.
-    """
+    """Return the run of that name; DtkError if it does not exist, is damaged or of a newer dtk."""
     run = read_run(find(name, folder))
     if run.unreadable:
         fix = f"{command('diagnose', run.path)} reads what is left of it" if run.state == "damaged" else "upgrade dtk"

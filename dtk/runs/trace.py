@@ -52,9 +52,7 @@ class Merge:
     end_s: float = 0.0
 
     def write(self, file: Path) -> None:
-        """Write the trace to a `.json` or `.json.gz`; DtkError if the run has nothing with times, or the file cannot be
-        written.
-        """
+        """Write a `.json` or `.json.gz`; DtkError if the run has nothing with times, or the file cannot be written."""
         with suppress(OSError, ValueError, TypeError):
             status = read_status(RunPaths(self.folder).status)
             times = (status.started, status.updated)

@@ -17,9 +17,7 @@ _LONGEST = 60  # Maximum characters of a value in a table.
 
 
 def why(run: Path, key: str, *, as_json: bool) -> str:
-    """Return which file or override set a key, or all keys of a section; DtkError if the key does not exist, or the run
-    has no record of it.
-    """
+    """Return which file or override set a key, or the keys of a section; DtkError if there is no record of it."""
     origins = _read(run)
     keys = [name for name in origins.values if name == key or name.startswith(f"{key}.")]
     if not keys and key not in origins.choices:

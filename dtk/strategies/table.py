@@ -21,9 +21,7 @@ _LEGEND = (
 
 
 def render(form: str = "terminal", columns: int = _WIDE) -> str:
-    """Return the table of all strategies, as `terminal` text of that many columns or as `markdown`; ValueError if the
-    form is unknown.
-    """
+    """Return the table of all strategies as `markdown`, or `terminal` text of that many columns; else ValueError."""
     dimensions = {name: TableRow(**row) for name, row in table_beside(__file__).items()}
     rows = {**{name: section.row for name, section in CONFIG_TYPES.items()}, **dimensions}
     cells = {name: (name, *row.kept, row.collectives, row.sent) for name, row in rows.items()}

@@ -123,9 +123,7 @@ class StrategyConfig:
         return replace(self, **away) if self.pages("cuda") else self  # type: ignore[arg-type]
 
     def mesh(self, world_size: int) -> Mesh:
-        """Return the mesh for this number of ranks; DtkError if the configured degrees do not match the number of
-        ranks.
-        """
+        """Return the mesh of a number of ranks; DtkError if the configured degrees do not match it."""
         return Mesh(dp_shard=world_size) if self.traits.shards_parameters else Mesh(dp_replicate=world_size)
 
     @property

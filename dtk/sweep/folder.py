@@ -103,9 +103,7 @@ class Sweep:
             self._log = None
 
     def lock(self) -> None:
-        """Lock the sweep against a second process; DtkError if another process holds it, or the folder cannot be
-        written.
-        """
+        """Lock the sweep; DtkError if another process holds it, or the folder cannot be written."""
         try:
             path = self.root / "runs.jsonl"
             before = path.read_bytes() if path.exists() else b""

@@ -137,9 +137,7 @@ class Samples(Callback):
 
     @torch.no_grad()
     def after_evaluation(self, training: Training, step: int, figures: Mapping[str, float]) -> None:
-        """Generate and record a continuation of each prompt; DtkError if the data has no tokenizer, or the logits are
-        split over ranks.
-        """
+        """Record a continuation of each prompt; DtkError without a tokenizer, or if the logits are split."""
         config, mesh = training.config, training.context.mesh
         if max(mesh.tp, mesh.pp, mesh.cp) > 1:
             raise DtkError("Samples needs the whole model in a forward", fix="use it with tp = pp = cp = 1")

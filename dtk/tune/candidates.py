@@ -37,9 +37,7 @@ class Candidate:
 
 
 def micro_batch_sizes(config: Config, world_size: int, most: int | None) -> list[int]:
-    """Return the sizes that divide one rank's part of the global batch; DtkError if the global batch does not divide
-    over the ranks.
-    """
+    """Return the divisors of a rank's part of the global batch; DtkError if it does not divide over the ranks."""
     plan = config.batch_plan(world_size)
     sizes = plan.micro_batch_sizes()
     if not sizes:

@@ -49,9 +49,7 @@ class _Job:
 
 
 def make(request: Request, say: Callable[[str], None]) -> TuneReport:
-    """Run the probes and report; DtkError if the job cannot run, has nothing to tune, or the folder to keep probes in
-    cannot be used.
-    """
+    """Run the probes and report; DtkError if the job cannot run or be tuned, or the folder cannot be used."""
     began_s = time.monotonic()
     job = _checked(request)
     candidates = _candidates(request, job)

@@ -176,9 +176,7 @@ def run_page(folder: Path, identity: str) -> doc.Document:
 
 
 def plan_page(folder: Path, identity: str) -> doc.Document:
-    """Return the page of what was planned for a run before it started; DtkError if there is no such run, or no plan of
-    it.
-    """
+    """Return the page of a run's plan; DtkError if there is no such run, or no plan of it."""
     path = find(folder, identity)
     try:
         plan = msgspec.convert(mapping(str(RunPaths(path).plan), []), Prediction)

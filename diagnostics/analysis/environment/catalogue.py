@@ -1,6 +1,7 @@
 """The catalogue of variables that NCCL, torch.distributed, the CUDA allocator and gloo read, as typed values."""
 
 import functools
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from diagnostics.contract.files import read_table
 DATA = Path(__file__).parent / "data"
 
 Version = tuple[int, ...]
+_VERSION = re.compile(r"\d{1,9}(?:\.\d{1,9})*", re.ASCII)
 
 
 def version_text(version: Version) -> str:
@@ -80,9 +82,10 @@ class Catalogue(Struct, frozen=True):
         return self.nccl.get(name) or self.torch.get(name)
 
 
-def version(text: str) -> Version:
-    """Parse `2.20.5` as (2, 20, 5); raises ValueError if the text is not integers separated by dots."""
-    return tuple(int(part) for part in text.split("."))
+def leading_version(text: str) -> Version:
+    """Return (2, 20, 5) for `2.20.5+cuda12.4`; () for a text that does not begin with a number."""
+    match = _VERSION.match(text)
+    return tuple(map(int, match[0].split("."))) if match else ()
 
 
 @functools.cache
@@ -90,10 +93,10 @@ def catalogue() -> Catalogue:
     """Load the catalogue, which takes about 10 ms, once per process."""
     nccl, names, torch = (read_table(DATA / file) for file in ("nccl.yaml", "names.yaml", "torch.yaml"))
     return Catalogue(
-        newest=version(nccl["newest"]),
+        newest=leading_version(nccl["newest"]),
         nccl={name: _variable(name, entry) for name, entry in nccl["variables"].items()},
         torch={name: _variable(name, entry) for name, entry in torch["variables"].items()},
-        removed={name: Removed(version(e["last"]), e.get("use", "")) for name, e in names["removed"].items()},
+        removed={name: Removed(leading_version(e["last"]), e.get("use", "")) for name, e in names["removed"].items()},
         legacy=_older(torch["variables"], "legacy"),
         gone_legacy=_older(torch["variables"], "gone_legacy"),
         foreign=frozenset(names["foreign"]),
@@ -108,7 +111,7 @@ def catalogue() -> Catalogue:
 
 def _variable(name: str, entry: dict[str, Any]) -> Variable:
     low, high = entry.get("range", (None, None))
-    releases: dict[str, Any] = {key: version(entry[key]) for key in ("since", "deprecated") if key in entry}
+    releases: dict[str, Any] = {key: leading_version(entry[key]) for key in ("since", "deprecated") if key in entry}
     as_it_is: dict[str, Any] = {key: entry[key] for key in ("type", "default", "use") if key in entry}
     return Variable(name, values=tuple(entry.get("values", ())), low=low, high=high, **as_it_is, **releases)
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from diagnostics.analysis.environment.catalogue import Version, version
+from diagnostics.analysis.environment.catalogue import Version, leading_version
 from diagnostics.analysis.environment.values import level, number
 from diagnostics.evidence.model import Evidence
 
@@ -13,7 +13,6 @@ CONFIGURATION = "config.yaml"
 ALL = -1
 """Stands for all ranks, as in `Evidence.environment`."""
 _SHOWN = 80  # Maximum number of characters of a value to show.
-_VERSION = re.compile(r"\d+(?:\.\d+)+")
 _TEMPLATE = re.compile(r"\{[a-z_]+\??\}")
 _INTERFACE = re.compile(r"\[\d+\]([\w.@-]+):")
 
@@ -75,7 +74,7 @@ def recorded(evidence: Evidence) -> Recorded:
                 into[name] = text
                 sources[rank, name] = echoes.get((rank, name), Source("environment", None))
     stated = {str(fact.fields.get("version")) for fact in evidence.facts if fact.kind == "nccl_version"}
-    versions = {version(text) for text in stated if _VERSION.fullmatch(text)}
+    versions = {leading_version(text) for text in stated} - {()}
     topology = evidence.run.manifest.get("topology") if evidence.run else None
     nodes = topology.get("nodes") if isinstance(topology, dict) else None
     return Recorded(

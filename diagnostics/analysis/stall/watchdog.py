@@ -3,12 +3,15 @@ position in calls that do not match are proof; positions that differ are not. Du
 """
 
 from collections import defaultdict
+from collections.abc import Iterable
+from operator import attrgetter
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.find import Vote, count_votes
 from diagnostics.analysis.job_state import JobState
-from diagnostics.analysis.stall.watchdog_lines import UNNAMED, GroupLog, Wait, read
+from diagnostics.analysis.stall.watchdog_lines import UNNAMED, GroupLog, Wait, enqueued_behind, read
 from diagnostics.evidence.calls import GroupKey
 from diagnostics.evidence.model import Frame
 
@@ -102,10 +105,12 @@ def watchdog_case(job: JobState) -> WatchdogCase | None:
     if job.any_calls():
         return None
     groups = read(job.evidence)
+    behind = enqueued_behind(groups)
     clear = [group for group in groups if not group.mixed]
+    clear.sort(key=lambda group: all((group.name, rank) in behind for rank in group.waits))
     complete = [group for group in clear if _complete(job, group, groups)]
     for group in complete:
-        if (vote := _vote(group)) is not None:
+        if (vote := _vote(group, clear)) is not None:
             return WatchdogMismatch(group, vote)
     for group in clear:
         if group.name != UNNAMED and (gap := _gap(job, group, groups)):
@@ -127,8 +132,12 @@ def _complete(job: JobState, group: GroupLog, groups: list[GroupLog]) -> bool:
     return len(groups) == 1 and sorted(ranked) == list(range(world))
 
 
-def _vote(group: GroupLog) -> Vote | None:
-    """Return the ranks at the group's first open position if the calls that they wait in do not match."""
+def _vote(group: GroupLog, groups: Iterable[GroupLog]) -> Vote | None:
+    """Return the ranks at the group's first open position if the calls that they wait in do not match.
+
+    At a tie, a side is usual that is in the call at which ranks of other groups with the same description wait at this
+    position, or else one that enqueued as many calls as they all did.
+    """
     waits = [wait for _, wait in sorted(group.waits.items()) if wait.counted]
     if len(waits) < len(group.waits):
         return None  # Sends and receives use the same numbers.
@@ -137,12 +146,23 @@ def _vote(group: GroupLog) -> Vote | None:
     by_op = len({wait.name for wait in at_position}) > 1
     if not by_op and not all(wait.even for wait in at_position):
         return None
+    call = attrgetter("name" if by_op else "wire")
     issued: defaultdict[object, list[int]] = defaultdict(list)
     for wait in at_position:
-        issued[wait.name if by_op else wait.wire].append(wait.rank)
+        issued[call(wait)].append(wait.rank)
     vote = count_votes(group.key, position, issued, ())
-    # Two groups may share a name (split_group): only a majority shows that the ranks belong together.
-    certain = group.default or group.name == UNNAMED or not vote.tie
+    if vote.tie and group.desc:
+        alike = [other for other in groups if other is not group and other.desc == group.desc]
+        calls = {call(wait) for other in alike for wait in other.waits.values() if wait.seq == position}
+        counts = {counters.enqueued for other in alike for counters in other.counters.values()}
+        enqueued = {rank: counters.enqueued for rank, counters in group.counters.items()}
+        sides = [side for side in vote.sides if {call(group.waits[rank]) for rank in side} <= calls]
+        sides = sides or [side for side in vote.sides if {enqueued.get(rank) for rank in side} == counts]
+        if len(sides) == 1:
+            rest = (side for side in vote.sides if side != sides[0])
+            vote = replace(vote, sides=(sides[0], *rest), supported=True)
+    # Two groups may share a number: only a majority or a name shows that the ranks belong together.
+    certain = group.default or group.name == UNNAMED or group.has_guid or not vote.tie
     return vote if len(vote.sides) > 1 and certain else None
 
 

@@ -3,7 +3,8 @@ torch prints a timeout without its group, and a status with it; lines that canno
 """
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from itertools import pairwise
 
 from msgspec import Struct, field
@@ -14,11 +15,12 @@ from diagnostics.evidence.model import Evidence, Frame, LogFact
 
 _SOME_CALL = "a collective"
 """Operation of ranks that are only known to have made the call at a position."""
-_COUNTED = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier", operation(_SOME_CALL), *ROOTED}
+COUNTED = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier", operation(_SOME_CALL), *ROOTED}
 """Collectives; sends, receives and coalesced blocks have numbers of their own."""
 _EVEN = {"ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE", "ALLGATHER", "REDUCE_SCATTER"}
 """OpType whose NumelIn is the same on all ranks: not gather and scatter (the root's differs), not all_to_all."""
-_STAMP = re.compile(r"^\[[A-Z](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)")
+_STAMP = re.compile(r"^\[[A-Z](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d(?:\.\d{1,9})?)")
+_CLOCK_STEP_S = 0.002  # Times of two calls closer than this have no order, as torch prints whole milliseconds.
 _SLACK_S = 60  # Delay of watchdogs and logs: lines further apart than the timeout and this are not taken as one hang.
 UNNAMED = ""  # Name of the group for lines that do not name one.
 
@@ -50,7 +52,7 @@ class Wait(Struct, frozen=True):
     @property
     def counted(self) -> bool:
         """Whether SeqNum is a position among the collectives: sends and receives are counted separately."""
-        return self.name in _COUNTED
+        return self.name in COUNTED
 
     @property
     def wire(self) -> Wire:
@@ -58,13 +60,19 @@ class Wait(Struct, frozen=True):
         return Wire(self.name, (self.numel,) if self.even and self.numel is not None else (), ())
 
     @property
-    def stamp_s(self) -> int | None:
+    def stamp_s(self) -> float | None:
         """Print time in seconds of a year with 12 months of 31 days: only differences are meaningful."""
         match = _STAMP.match(self.fact.text)
         if match is None:
             return None
-        month, day, hour, minute, second = (int(part) for part in match.groups())
-        return (((month * 31 + day) * 24 + hour) * 60 + minute) * 60 + second
+        month, day, hour, minute = (int(part) for part in match.groups()[:4])
+        return (((month * 31 + day) * 24 + hour) * 60 + minute) * 60 + float(match[5])
+
+    @property
+    def began_s(self) -> float | None:
+        """When the call was enqueued, by the same clock: torch prints how long it ran, in whole milliseconds."""
+        stamp_s, ran_ms = self.stamp_s, self.fact.fields.get("ran_ms")
+        return stamp_s - ran_ms / 1000 if stamp_s is not None and isinstance(ran_ms, int) else None
 
 
 class Counters(Struct, frozen=True):
@@ -86,6 +94,10 @@ class GroupLog(Struct, frozen=True):
     counters: dict[int, Counters] = field(default_factory=dict)
     mixed: bool = False
     """Whether the lines cannot be from one group of one job."""
+    has_guid: bool = False
+    """Whether its name is one of the whole job (since torch 2.5): numbers alone count the groups of one rank."""
+    label: str = ""
+    """The description, with the name where several groups share it, as those of one dimension of a mesh do."""
 
     @property
     def default(self) -> bool:
@@ -126,8 +138,30 @@ def read_all(evidence: Evidence) -> list[GroupLog]:
     report, default_group = _reported(evidence), groups.get("0", GroupLog(""))
     if len(report.waits | report.counters) > len(default_group.waits | default_group.counters):
         groups = {name: group for name, group in groups.items() if name != UNNAMED} | {"0": report}
-    checked = [replace(group, mixed=group.mixed or not _is_one_hang(group)) for group in groups.values()]
+    alike = Counter(group.desc or group.name for group in groups.values())
+    checked = [
+        replace(
+            group,
+            mixed=group.mixed or not _is_one_hang(group),
+            label=f"{text} {group.name[:8]}" if alike[text] > 1 else text,
+        )
+        for group in groups.values()
+        for text in [group.desc or group.name]
+    ]
     return sorted(checked, key=lambda group: (not group.default, group.name))
+
+
+def enqueued_behind(groups: Iterable[GroupLog]) -> set[tuple[str, int]]:
+    """Return (group, rank) for each rank that was already waiting in another group when it enqueued its call there.
+
+    Kernels of later calls do not start before the earlier one has completed, so such a wait says nothing of its group.
+    """
+    began = {(group.name, rank): wait.began_s for group in groups for rank, wait in group.waits.items()}
+    first: dict[int, float] = {}
+    for (_, rank), at_s in began.items():
+        if at_s is not None:
+            first[rank] = min(at_s, first.get(rank, at_s))
+    return {key for key, at_s in began.items() if at_s is not None and at_s - first[key[1]] > _CLOCK_STEP_S}
 
 
 def _reported(evidence: Evidence) -> GroupLog:
@@ -154,7 +188,8 @@ def _name(fact: LogFact) -> str:
 
 def _group(groups: dict[str, GroupLog], name: str, fact: LogFact) -> GroupLog:
     group = groups.get(name, GroupLog(name))
-    groups[name] = replace(group, desc=group.desc or str(fact.fields.get("desc") or ""))
+    has_guid = group.has_guid or "guid" in fact.fields
+    groups[name] = replace(group, desc=group.desc or str(fact.fields.get("desc") or ""), has_guid=has_guid)
     return groups[name]
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diagnostics.analysis.environment.catalogue import Version, version
+from diagnostics.analysis.environment.catalogue import Version, leading_version, version_text
 from diagnostics.analysis.environment.recorded import recorded
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.files import read_table
@@ -20,7 +20,6 @@ from diagnostics.evidence.model import Evidence
 _TEXTS = Texts(__file__)
 _NAMES = {"nccl": "NCCL", "torch": "torch", "driver": "the driver", "kernel": "Linux"}
 _HANG = frozenset({"watchdog_timeout", "watchdog_status", "gloo_timeout", "monitor_stuck", "desync_report"})
-_VERSION = re.compile(r"\d+(?:\.\d+){1,3}")
 
 
 class KnownBug(Struct, frozen=True):
@@ -53,7 +52,7 @@ def known_bugs() -> tuple[KnownBug, ...]:
     """Load the table, once per process."""
     bugs = []
     for row in read_table(Path(__file__).with_name("_known_bugs.yaml")):
-        since, before = (version(side) if side else () for side in row.pop("versions").split("-"))
+        since, before = (leading_version(side) if side else () for side in row.pop("versions").split("-"))
         name, _, value = row.pop("variable", "").partition("=")
         bugs.append(KnownBug(since=since, before=before, variable=(name, value), **row))
     return tuple(bugs)
@@ -110,8 +109,9 @@ def seen(evidence: Evidence) -> Seen:
 
 def _versions(evidence: Evidence) -> Iterator[tuple[str, Version]]:
     """Yield (component, version), first from the manifest and then from the logs."""
-    nccl = recorded(evidence).nccl_version
-    stated = [("nccl", ".".join(map(str, nccl)))] if nccl else []
+    if nccl := recorded(evidence).nccl_version:
+        yield "nccl", nccl
+    stated = list[tuple[str, str]]()
     packages = evidence.run.manifest.get("versions") if evidence.run is not None else None
     stated += [("torch", str(packages.get("torch", "")))] if isinstance(packages, dict) else []
     for fact in evidence.facts:
@@ -119,14 +119,12 @@ def _versions(evidence: Evidence) -> Iterator[tuple[str, Version]]:
             stated.append((str(fact.fields["library"]).lower(), str(fact.fields["version"])))
         elif fact.kind == "dist_backend_error" and "version" in fact.fields:
             stated.append(("nccl", str(fact.fields["version"])))
-    for component, text in stated:
-        if match := _VERSION.match(text):
-            yield component, tuple(int(part) for part in match.group().split("."))
+    yield from ((component, number) for component, text in stated if (number := leading_version(text)))
 
 
 def described(bug: KnownBug, version: Version | None) -> Phrase:
     """Return `NCCL 2.29.2: collectives hang ... (pytorch/pytorch#174338)`."""
-    number = f" {'.'.join(map(str, version))}" if version and not bug.text else ""
+    number = f" {version_text(version)}" if version and not bug.text else ""
     return _TEXTS.phrase("bug", name=_NAMES[bug.component], number=number, bug=bug)
 
 

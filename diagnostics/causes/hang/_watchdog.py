@@ -44,11 +44,21 @@ def findings(stall: Stall, shows: Literal["operations", "arguments", "fewer call
 def _is_other_call(case: WatchdogMismatch) -> bool:
     """Return whether the ranks made different calls, rather than the same call with different arguments.
 
-    A metric or a barrier has one element, so it is never the same call as the gradient reduction that it meets.
+    A metric or a barrier has one element, so it is never the same call as the gradient reduction that it meets. Two
+    lines of the program are two calls, and ranks that make the same calls enqueue equally many after this one.
     """
     majority, minority, *_ = _sides(case)
     few, many = sorted(wait.numel or 0 for wait in (majority, minority))
-    return "operation" in differing_parts(majority.wire, minority.wire) or (few == 1 and many > SCALAR)
+    lines = {wait.site for wait in (majority, minority) if wait.site is not None}
+    ahead = [
+        {case.group.counters[rank].enqueued for rank in side if rank in case.group.counters} for side in case.vote.sides
+    ]
+    return (
+        "operation" in differing_parts(majority.wire, minority.wire)
+        or (few == 1 and many > SCALAR)
+        or len(lines) > 1
+        or (all(ahead) and ahead[0].isdisjoint(set().union(*ahead[1:])))
+    )
 
 
 def _sides(case: WatchdogMismatch) -> tuple[Wait, ...]:

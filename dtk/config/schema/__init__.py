@@ -59,9 +59,7 @@ class Config:
         return BatchPlan(self.train.global_batch_size, self.train.micro_batch_size, dp_size)
 
     def mesh(self, world_size: int) -> Mesh:
-        """Return the mesh for this number of ranks; DtkError if the configured degrees do not match the ranks or the
-        strategy.
-        """
+        """Return the mesh of a number of ranks; DtkError if the degrees do not match it or the strategy."""
         return self.parallel.mesh(self.strategy, world_size)
 
     def stage_blocks(self, layers: int) -> list[range]:

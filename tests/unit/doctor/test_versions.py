@@ -172,7 +172,7 @@ def test_the_bounds_are_those_of_the_package(monkeypatch, metadata):
     hydra = next(each for each in known["train"] if each.name == "hydra-core")
     assert versions.least(hydra) == "1.3.2"
     assert [version in hydra.specifier for version in ("1.3.2", "1.5", "1.3.1")] == [True, False, False]
-    assert project["requires-python"] == f">={versions.dotted(versions.PYTHON)}"
+    assert project["requires-python"] == f">={versions.version_text(versions.PYTHON)}"
 
 
 @pytest.mark.parametrize(

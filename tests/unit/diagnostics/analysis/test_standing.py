@@ -63,6 +63,32 @@ def test_ranks_of_one_group_at_different_positions(tmp_path: Path) -> None:
     assert [wait.seq for wait in found.by_position] == [42, 50]
 
 
+def test_groups_of_one_dimension_are_told_apart(tmp_path: Path) -> None:
+    """Each pair of a tp dimension counts its own calls, so that their positions say nothing of each other."""
+    text = "".join(in_group(rank, f"{1 + rank // 2}(mesh_tp)", rank % 2, seq=42 + rank // 2) for rank in range(4))
+    found = read(tmp_path, text)
+    assert [(wait.ranks, wait.group) for wait in found.waits] == [((0, 1), "mesh_tp 1"), ((2, 3), "mesh_tp 2")]
+    assert not found.by_position
+
+
+def test_positions_of_messages_are_not_compared(tmp_path: Path) -> None:
+    text = "".join(in_group(rank, "1(pp)", rank, seq=42 + rank, op="COALESCED") for rank in range(3)) + signal(3)
+    found = read(tmp_path, text)
+    assert not found.by_position and not found.behind
+
+
+def test_a_call_that_was_enqueued_behind_another_one_is_no_cause(tmp_path: Path) -> None:
+    """All ranks wait in the all_reduce, which they enqueued last; rank 1 does not come to the call of its pair."""
+    gathers = "".join(
+        in_group(rank, f"{1 + rank // 2}(mesh_tp)", rank % 2, seq=77, at="09:59:58") for rank in (0, 2, 3)
+    ).replace("600012", "600000")
+    found = read(tmp_path, "".join(hung(rank) for rank in (0, 1, 2, 3)) + gathers)
+    assert [(wait.ranks, wait.group, wait.behind) for wait in found.waits] == [
+        ((2, 3), "mesh_tp 2", ()), ((0,), "mesh_tp 1", ()), ((0, 1, 2, 3), "default_pg", (0, 2, 3))
+    ]  # fmt: skip
+    assert not found.waits[-1].seems_whole and not found.waits[-1].whole_group
+
+
 def test_a_log_in_which_nothing_waits(tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text("NCCL version 2.21.5+cuda12.4\n")
     assert standing(gather(tmp_path, Limits())) is None

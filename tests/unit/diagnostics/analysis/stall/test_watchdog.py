@@ -58,11 +58,21 @@ def hung(rank: int, seq: int = 42, op: str = "ALLREDUCE", numel: object = 1024, 
     return "step 41 loss 2.0\n" + timeout(rank, seq, op, numel) + status(rank, seq, version)
 
 
-def in_group(rank: int, guid: str, place: int, seq: int = 42, numel: int = 1024, number: int = 1) -> str:
+def in_group(
+    rank: int,
+    guid: str,
+    place: int,
+    seq: int = 42,
+    numel: int = 1024,
+    number: int = 1,
+    op: str = "ALLREDUCE",
+    ahead: int = 0,
+    at: str = "10:00:00",
+) -> str:
     text = GROUP.format(id=number, guid=guid, place=place)
-    return timeout(rank, seq, numel=numel, place=place) + (
+    return timeout(rank, seq, op, numel, place, at) + (
         f"[rank{rank}]:[E1121 10:00:01.2 ProcessGroupNCCL.cpp:1785] {text}Exception (either an error or timeout) detected "
-        f"by watchdog at work: {seq}, last enqueued NCCL work: {seq}, last completed NCCL work: {seq - 1}.\n"
+        f"by watchdog at work: {seq}, last enqueued NCCL work: {seq + ahead}, last completed NCCL work: {seq - 1}.\n"
     )
 
 
@@ -103,6 +113,40 @@ def test_calls_that_do_not_fit_at_one_position(tmp_path: Path, version: str, op:
 def test_a_tie_is_said_to_be_one(tmp_path: Path) -> None:
     (one,) = found(tmp_path, {rank: hung(rank, numel=1024 if rank < 2 else 8) for rank in range(4)})
     assert one.ranks == (0, 1, 2, 3) and "It is a tie (2 against 2)" in one.summary
+
+
+def test_a_tie_of_a_pair_is_decided_by_the_other_pairs(tmp_path: Path) -> None:
+    """Rank 1 left a call out, so it enqueued one fewer than every other rank of the tp groups."""
+    logs = {rank: in_group(rank, f"{1 + rank // 2}(mesh_tp)", rank % 2, seq=43, ahead=6) for rank in (2, 3, 4, 5)}
+    logs |= {rank: in_group(rank, "1(mesh_tp)", rank, numel=1024 + rank, ahead=7 - rank) for rank in (0, 1)}
+    (one,) = found(tmp_path, logs)
+    assert (one.cause, one.ranks, one.victims, one.position) == ("hang.collective_mismatch", (1,), (0,), 42)
+    assert one.group is not None and one.group.name == "1"
+
+
+def test_a_tie_of_a_pair_in_which_all_enqueued_alike_stays_one(tmp_path: Path) -> None:
+    logs = {rank: in_group(rank, f"{1 + rank // 2}(mesh_tp)", rank % 2, seq=43, ahead=6) for rank in (2, 3, 4, 5)}
+    logs |= {rank: in_group(rank, "1(mesh_tp)", rank, numel=1024 + rank, ahead=7) for rank in (0, 1)}
+    (one,) = found(tmp_path, logs)
+    assert (one.cause, one.ranks) == ("hang.signature_mismatch", (0, 1)) and "a tie (1 against 1)" in one.summary
+
+
+def test_a_tie_of_a_pair_is_decided_by_pairs_at_the_same_position(tmp_path: Path) -> None:
+    logs = {rank: in_group(rank, f"{1 + rank // 2}(mesh_tp)", rank % 2) for rank in (1, 2, 3)}
+    logs[0] = in_group(0, "1(mesh_tp)", 0, op="BROADCAST")
+    (one,) = found(tmp_path, logs)
+    assert (one.cause, one.ranks, one.victims) == ("hang.collective_mismatch", (0,), (1,))
+
+
+def test_two_lines_of_the_program_are_two_calls(tmp_path: Path) -> None:
+    """Sizes that differ are arguments only where the ranks are at one line and enqueue equally many calls."""
+    logs = {rank: hung(rank, numel=8 if rank == 2 else 1024) + STACK.format(rank=rank, line=12) for rank in range(3)}
+    (one,) = found(tmp_path, logs)
+    assert (one.cause, one.ranks) == ("hang.signature_mismatch", (2,))
+    (one,) = found(tmp_path, {**logs, 2: hung(2, numel=8) + STACK.format(rank=2, line=20)})
+    assert (one.cause, one.ranks) == ("hang.collective_mismatch", (2,))
+    (one,) = found(tmp_path, {**logs, 2: timeout(2, numel=8) + status(2, ahead=0)})
+    assert (one.cause, one.ranks) == ("hang.collective_mismatch", (2,))
 
 
 def test_one_console_of_all_ranks(tmp_path: Path) -> None:
