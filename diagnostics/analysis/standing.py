@@ -38,6 +38,7 @@ _FAILED = frozenset(_BEST_WORDS)
 _SHOWN = _OPENS - {"nccl_connect"} | {"watchdog_abort", "flight_dump_signal"}
 """Kinds of lines whose whole content is in `Standing`."""
 SCALAR = 16  # Maximum number of elements of a metric, a flag or a barrier; a gradient or a shard has thousands.
+_NEAR = 0.99  # Share of the higher of two positions from which the lower one is not by chance that of another group.
 _GATHERS = {"ALLGATHER", "_ALLGATHER_BASE"}
 _SCATTERS = {"REDUCE_SCATTER", "_REDUCE_SCATTER_BASE"}
 _CPP_FILE = re.compile(r"^\[[^\]]*\.(?:cc|cpp|h):\d+\] ")
@@ -172,6 +173,8 @@ class Standing(Struct, frozen=True, rename=_IN_REPORT):
     """What Ray wrote of a worker whose process was gone."""
     without_report: tuple[int, ...] = ()
     """Ranks that torchrun lists without a known line at which they gave up, while that of others is known."""
+    unlisted: tuple[int, ...] = ()
+    """Few ranks of a node that torchrun does not list, while it lists the others with exit codes of their own."""
     outside: tuple[tuple[tuple[int, ...], str], ...] = ()
     """Ranks that were observed outside of communication, and what they do."""
 
@@ -214,12 +217,13 @@ class Standing(Struct, frozen=True, rename=_IN_REPORT):
     def by_position(self) -> tuple[Waiting, ...]:
         """The waits of one group at different positions, the lowest first; empty if there are none."""
         alike: dict[str, list[Waiting]] = {}
-        for wait in self.waits:
-            if wait.group and wait.seq is not None:
+        for wait in sorted(self.waits, key=lambda wait: wait.seq or 0):
+            if wait.seq is not None:
                 alike.setdefault(wait.group, []).append(wait)
-        collectives = (rest for rest in alike.values() if all(wait.counted for wait in rest))
-        divided = (rest for rest in collectives if len({wait.seq for wait in rest}) > 1)
-        return tuple(sorted(next(divided, ()), key=lambda wait: wait.seq or 0))
+        collectives = [rest for rest in alike.values() if all(wait.counted for wait in rest)]
+        spans = [(rest, rest[0].seq or 0, rest[-1].seq or 0) for rest in collectives]
+        divided = (rest for rest, low, high in spans if low < high and (rest[0].group or low > _NEAR * high))
+        return tuple(next(divided, ()))
 
 
 def _failure(evidence: Evidence, failures: Sequence[LogFact]) -> str:
@@ -259,6 +263,8 @@ def standing(evidence: Evidence) -> Standing | None:
     stuck = {fact.rank: fact.fields.get("stuck_s") for fact in evidence.facts if fact.kind == "monitor_stuck"}
     late = [set(fact.fields["ranks"]) for fact in evidence.facts if fact.kind in ("monitored_barrier", "missing_ranks")]
     listed = {rank for fact in evidence.facts if fact.kind == "torchrun_list" for rank in fact.fields["ranks"]}
+    stopped = {one.rank for one in evidence.errors if one.signal in ("SIGTERM", "SIGKILL")}
+    unlisted = sorted({*range(min(listed, default=0), max(listed, default=0) + 1), *evidence.launched} - listed)
     placed = {rank for wait in waits if wait.site for rank in wait.ranks}
     roots = {fact.fields["root"] for fact in evidence.facts if fact.kind == "nccl_id_timeout"}
     side = [fact for fact in evidence.facts if fact.kind == "side_error"]
@@ -266,6 +272,7 @@ def standing(evidence: Evidence) -> Standing | None:
     return Standing(
         waits=tuple(sorted(waits, key=lambda wait: (bool(wait.behind), -len(wait.ranks), wait.seq or 0))),
         outside=outside,
+        unlisted=tuple(unlisted) if 2 * len(unlisted) < len(listed) and not stopped else (),
         others=tuple(one for group in groups for one in _others(group)),
         silent=_silent(evidence, groups, waits),
         aborted=tuple(sorted(aborted)) if not waits else (),

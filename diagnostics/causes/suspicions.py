@@ -94,7 +94,7 @@ def _culprits(standing: Standing) -> dict[str, tuple[int, ...]]:
     """Return the ranks that a cause would blame, by the names used in the table."""
     behind = standing.behind or standing.absent or standing.minority or standing.without_report or standing.mismatched
     behind = standing.by_position[0].ranks if standing.by_position and not behind else behind
-    silent = standing.silent if len(standing.silent) <= len(standing.longest.ranks) else ()
+    silent = standing.unlisted or (standing.silent if len(standing.silent) <= len(standing.longest.ranks) else ())
     return {"nobody": (), "behind": behind, "silent": silent, "stalled": standing.broken or behind or silent}
 
 
@@ -175,6 +175,7 @@ def _of_libraries(standing: Standing) -> dict[str, object]:
         "sizes": standing.sizes,
         "scalar_met": _SCALAR_MET.match(standing.sizes) and standing.sizes,
         "differ": standing.differ,
+        "unlisted": standing.unlisted,
         "peer_lost": standing.lost and waits_for_nothing and shortened(standing.lost, 80),
         "absent": () if is_id else absent,
         "timed_out": unnamed and not standing.lost and shortened(standing.timed_out, 80),

@@ -115,7 +115,9 @@ def _refuse_nothing(path: Path, evidence: Evidence, counts: Counter[str], logs_r
     if logs_read:
         evidence.facts.append(LogFact("nothing_known", None, path.name, 0, "", {"logs": logs_read}))
         return
-    raise DiagnosticsError(f"no evidence in {path}: found {_contents_text(counts, empty)}", f"looked for {titles()}")
+    found = f"no evidence in {path}: found {_contents_text(counts, empty)}"
+    what = f"nothing in {path} is known to be of a training job" if path.is_file() and not empty else found
+    raise DiagnosticsError(what, f"looked for {titles()}")
 
 
 def _contents_text(counts: Counter[str], empty: int) -> str:
@@ -193,6 +195,7 @@ class _Gathering(Struct):
             self.read.append((contents, source.owner))
         elif not contents and not is_named_like_a_log(source.path):
             self.foreign.append(source.file)
+            return
         self.counts[reader.kind] += 1
 
     def _cannot_read(self, path: Path, file: str, what: Unreadable, start: bytes) -> None:

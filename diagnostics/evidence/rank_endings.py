@@ -61,10 +61,7 @@ def _after_side_thread(evidence: Evidence, endings: Mapping[int, Ending]) -> dic
     aside = {fact.rank: fact for fact in evidence.facts if fact.kind == "side_error"}
     return {
         rank: replace(
-            end,
-            kind="raised",
-            side_error=shortened(aside[rank].text, 160),
-            frames=aside[rank].fields["frames"],
+            end, kind="raised", side_error=shortened(aside[rank].text, 160), frames=aside[rank].fields["frames"]
         )
         for rank, end in endings.items()
         if end.kind == "failed" and end.only_exit_code and rank in aside

@@ -255,10 +255,7 @@ def breakdown(measures: Mapping[str, Any]) -> Breakdown | None:
         return fmean(float(record.get(key) or 0.0) / count for record, count in zip(records, counts, strict=True))
 
     waiting = all(record.get("waiting_exposed_ms") is not None for record in records)
-    return Breakdown(
-        **{key: mean(key) for key in _PARTS},
-        waiting_ms=mean("waiting_exposed_ms") if waiting else None,
-    )
+    return Breakdown(**{key: mean(key) for key in _PARTS}, waiting_ms=mean("waiting_exposed_ms") if waiting else None)
 
 
 def run_figures(measures: Mapping[str, Any]) -> RunFigures:

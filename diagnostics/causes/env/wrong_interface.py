@@ -19,6 +19,8 @@ _CONNECTED = frozenset({"watchdog_timeout", "watchdog_status", "nccl_peer_closed
 """Kinds of log lines which show that ranks had been connected, so that a peer may have exited since."""
 _NO_ROUTE = re.compile(r"No route to host|Network is unreachable|\b(?:returned|errno) 1(?:01|13)\b")
 """Errors of the operating system if no packet reaches the address, or if a firewall rejects all of them."""
+_REFUSED = re.compile("refused|connection abort")
+"""Linux answers with the second one where a socket is used again whose connection had failed."""
 _LOOPBACK = re.compile(r"remote=\[127\..*\bsize=(?P<ranks>\d{1,7}), local=\[127\.")
 """Gloo's message about a connection in which both ends announced the loopback address."""
 _ON_A_NODE = 8  # Typical maximum of ranks per node; the loopback address is valid within a node.
@@ -68,8 +70,11 @@ def _from_logs(job: JobEnvironment) -> Finding | None:
     if no_route and not by_kind.keys() & {"watchdog_timeout", "watchdog_status"}:  # The job had not started to train.
         peer = no_route[0].fields["peer"]
         return finding("inside_peer" if network_inside("node", peer) else "no_route", peer, no_route, 0.75)
-    refused = [fact for fact in failed if "refused" in str(fact.fields.get("why"))]
-    if refused and tries >= _TRIES and not job.errors and not by_kind.keys() & _CONNECTED:
+    refused = [fact for fact in failed if _REFUSED.search(str(fact.fields.get("why")))]
+    again = any("abort" in str(fact.fields.get("why")) for fact in refused)
+    first = {fact.file: fact.line for fact in reversed(refused)}
+    met = any(fact.line < first.get(fact.file, 1 << 60) for kind in _CONNECTED for fact in by_kind[kind])
+    if refused and (again or tries >= _TRIES) and not job.errors and not met:
         return finding("refused", refused[0].fields["peer"], refused, 0.6)
     return None
 

@@ -77,11 +77,7 @@ def undecidable(stall: Stall, missing: Phrase | str, *, silent: bool = False, va
 
 
 def left_open(
-    text: Phrase | str,
-    missing: Phrase | str,
-    *,
-    victims: tuple[int, ...] = (),
-    last: LastSeen | None = None,
+    text: Phrase | str, missing: Phrase | str, *, victims: tuple[int, ...] = (), last: LastSeen | None = None
 ) -> Finding:
     """Return undecided; `last` is where the first of the victims was last seen."""
     finding = TEXTS.undecided("open", text=text, missing=missing)

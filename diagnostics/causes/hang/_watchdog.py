@@ -86,12 +86,7 @@ def _drifted(case: WatchdogDrift | WatchdogSites) -> FormattedFacts:
     if isinstance(case, WatchdogSites):
         minority, majority = (case.sites[side[0]] for side in (case.culprits, others))
         return _TEXTS.facts(
-            ("sites", "diverged"),
-            case=case,
-            others=others,
-            minority=minority,
-            majority=majority,
-            dumps=DUMPS,
+            ("sites", "diverged"), case=case, others=others, minority=minority, majority=majority, dumps=DUMPS
         )
     rows, call = ("drift", "fewer" if case.fewer else "another", "diverged"), case.call
     group, named_call = named(case.group), called(call)

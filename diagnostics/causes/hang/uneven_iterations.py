@@ -79,10 +79,7 @@ def _ended(stall: Stall) -> list[Finding]:
         ]
     if left.over:
         return []
-    placed, waits = (
-        left.last.site is not None and left.size > 1,
-        _parts.says("waits_in", what=left.pending.text),
-    )
+    placed, waits = (left.last.site is not None and left.size > 1, _parts.says("waits_in", what=left.pending.text))
     last = _parts.where(ranks[0], left.last, _parts.says("last_called", what=left.last.text))
     return [
         _parts.confirmed(

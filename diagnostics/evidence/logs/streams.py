@@ -71,7 +71,11 @@ class Streams(Struct):
                 self.finish()
                 self.streams.clear()
             stream = self.streams[line.stream] = _Stream(rank=rank)
-        for text in stream.box.lines(line.text):
+        texts = stream.box.lines(line.text)
+        if (ended := tracebacks.WHAT.match(line.text)) is not None:  # C++'s last words; behind an own error an effect.
+            self._keep(stream, end=True)
+            texts = () if self._own_errors() else (f"RuntimeError: {ended[1]}",)
+        for text in texts:
             self._feed(stream, line._replace(text=text), rank)
         if stream.box.inside:
             self._follow(8 * (1 + len(self.streams)))
@@ -80,10 +84,8 @@ class Streams(Struct):
         if spawned := tracebacks.SPAWNED.match(line.text):
             if (first := stream.traceback.first) and spawned["rank"] and first.type != "CheckpointException":
                 self._keep(stream, end=True)  # Of the rank before it in the list.
-            stream.spawned, stream.traceback = (
-                int(spawned["process"] or spawned["rank"]),
-                tracebacks.Assembler(),
-            )  # That of the parent repeats it.
+            stream.spawned = int(spawned["process"] or spawned["rank"])
+            stream.traceback = tracebacks.Assembler()  # That of the parent repeats it.
             self._follow(4)
         fatal = fatal_error(line.text, rank, self.read.file, line.number)
         if fatal is not None:
@@ -127,10 +129,12 @@ class Streams(Struct):
             self._keep(stream, end=True)
             self._take_back(stream)
         # A last line alone is weak: beside a whole traceback of an own error it is what somebody printed and handled.
-        framed = [error for error in self.read.errors if error.frames]
-        if any(not is_victim(kind_of_exception(error.type, error.message, error.frames)) for error in framed):
+        if any(error.frames for error in self._own_errors()):
             for error in [error for error in self.read.errors if error.type and not error.frames]:
                 self._handled(error)
+
+    def _own_errors(self) -> list[RankError]:
+        return [e for e in self.read.errors if not is_victim(kind_of_exception(e.type, e.message, e.frames))]
 
     def went_on(self, steps: Steps) -> None:
         """Withdraw errors that were followed by enough steps: the job survived them."""

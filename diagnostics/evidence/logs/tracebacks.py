@@ -22,6 +22,7 @@ _TEXT = patterns_beside(__file__)
 START = _TEXT["start"]
 SPAWNED = _TEXT["spawned"]
 HEAD = _TEXT["head"]
+WHAT = _TEXT["what"]
 FRAME = _TEXT["frame"]
 _GAP, _GAP_IN_CHAIN = 3, 8  # Lines of others after which a traceback ends; in a chain or a message some are its own.
 _WORDLESS = frozenset({"Empty", "Full", "StopIteration"})

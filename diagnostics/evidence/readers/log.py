@@ -77,8 +77,11 @@ _OTHERS = (*STRUCTURE, *_MISSING, HEAD, _RESTARTS)
 WORDS = tuple(dict.fromkeys((*(pattern.word for pattern in TABLE), *(word.encode() for word in _OTHERS))))
 _SIDES = "Detected mismatch between collectives"
 """Part of the message with the calls of two ranks. It is folded several times, so its spaces are ignored."""
-_LONG = ("ProcessGroupNCCL", "Watchdog caught", "waiting for clients", _SIDES)
-"""Each line of torch's watchdog, store and checks that a terminal may have folded contains one of these."""
+_LONG = (
+    "ProcessGroupNCCL", "Watchdog caught", "waiting for clients", _SIDES, " RUNNING AT ", "noticed that process rank",
+    "Process name: [",
+)  # fmt: skip
+"""Each line of torch's watchdog, store and checks, and of mpirun, that may go on in the next line has one of these."""
 _BY_WORD: dict[str, list[Pattern]] = {}
 for _pattern in TABLE:
     _BY_WORD.setdefault(_pattern.word.decode(), []).append(_pattern)
@@ -93,7 +96,9 @@ class _Scan(Struct):
     counts: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
     per_kind: Counter[tuple[str, int | None]] = field(default_factory=Counter)
     exits: list[RankError] = field(default_factory=list)
-    """Failures that torchrun reports before its list; only that list has global ranks."""
+    """Failures that launchers report; torchrun does so before its list, which alone has global ranks."""
+    of_hydra: list[RankError] = field(default_factory=list)
+    """Those that Hydra reports: beside the first one, SIGKILL is how it ends the others."""
     failed: dict[str, tuple[int, Any, int]] = field(default_factory=dict)
     """Process id of a torchrun -> line of its last failed attempt, process that failed, number of stacks until then."""
     work: LogFact | None = None
@@ -228,11 +233,11 @@ class _Scan(Struct):
         text = _TEXT["gloo_check"].sub("", line.text) if kind == "gloo_mismatch" else line.text
         self.read.facts.append(LogFact(kind, rank, self.read.file, line.number, shortened(text.strip(), TEXT), fields))
         if kind == "torchrun_failed":
-            self._exit(line, fields)
+            self._exit(line, fields, rank)
 
-    def _exit(self, line: Line, fields: dict[str, Any]) -> None:
-        """Add torchrun's immediate line about the first process that failed. Its list of failures may never follow."""
-        code, local = fields.get("exit_code"), fields.get("local_rank")
+    def _exit(self, line: Line, fields: dict[str, Any], rank: int | None) -> None:
+        """Add a launcher's line about a process that failed. torchrun's list of failures may never follow."""
+        code, local = fields.get("exit_code", -fields.get("signal", 0)), fields.get("local_rank")
         if isinstance(code, int) and code != 0:
             signal = signal_of(code) if code < 0 else None
             what = f"killed by {signal}" if signal else f"exit code {code}"
@@ -243,8 +248,9 @@ class _Scan(Struct):
                 self.failed[agent[1]] = line.number, fields.get("pid"), len(self.read.stacks)
                 self.counts.clear()
                 self.per_kind.clear()
-            rank = -1 - local if isinstance(local, int) else None
-            self.exits.append(RankError(rank, self.read.file, line.number, "", what, signal=signal, exit_code=code))
+            rank = -1 - local if isinstance(local, int) else rank
+            exits = self.of_hydra if "hydra" in fields else self.exits
+            exits.append(RankError(rank, self.read.file, line.number, "", what, signal=signal, exit_code=code))
 
     def _restarted(self, last: int, stacks: int) -> None:
         """Set aside the contents of an attempt that ended in line `last` and left the first `stacks` stacks."""
@@ -270,7 +276,8 @@ class _Scan(Struct):
         read, file = self.read, self.read.file
         self.streams.finish()
         self.streams.went_on(self.steps)
-        read.errors += self.table.errors(file) or self.exits[:MAX_ERRORS]
+        failed = [error for error in self.of_hydra if error.signal != "SIGKILL" or len(self.of_hydra) == 1]
+        read.errors += self.table.errors(file) or [*self.exits, *failed][:MAX_ERRORS]
         gone_on = [
             fact for fact in read.facts if fact.kind == "missing_ranks" and self.steps.after(fact.line) >= GOES_ON
         ]

@@ -68,9 +68,4 @@ def _paused(value: dict[str, Any], file: str) -> LogFact:
     return LogFact(PAUSED, record.rank, file, 0, text, {"pauses": tuple(record.pauses)}, None)
 
 
-READER = Reader(
-    kind="watch",
-    recognise=recognise,
-    open=_open,
-    facts=(VERDICT, ENDED_WELL, PAUSED, LEFT),
-)
+READER = Reader(kind="watch", recognise=recognise, open=_open, facts=(VERDICT, ENDED_WELL, PAUSED, LEFT))
