@@ -38,6 +38,7 @@ _FAILED = frozenset(_BEST_WORDS)
 _SHOWN = _OPENS - {"nccl_connect"} | {"watchdog_abort", "flight_dump_signal"}
 """Kinds of lines whose whole content is in `Standing`."""
 SCALAR = 16  # Maximum number of elements of a metric, a flag or a barrier; a gradient or a shard has thousands.
+_SENT = {"SIGTERM", "SIGKILL"}  # Signals by which launchers and the kernel end a rank.
 _NEAR = 0.99  # Share of the higher of two positions from which the lower one is not by chance that of another group.
 _GATHERS = {"ALLGATHER", "_ALLGATHER_BASE"}
 _SCATTERS = {"REDUCE_SCATTER", "_REDUCE_SCATTER_BASE"}
@@ -239,6 +240,7 @@ def _failure(evidence: Evidence, failures: Sequence[LogFact]) -> str:
 def standing(evidence: Evidence) -> Standing | None:
     """Return the state of a job that stands still; None if nothing shows that a rank waits, was lost or failed."""
     kinds = frozenset(fact.kind for fact in evidence.facts)
+    signals = {error.signal for error in evidence.errors}
     aborted = {error.rank for error in evidence.errors if error.signal == "SIGABRT" and error.rank is not None}
     raised = (of_error(one, NOBODY if one.rank is None else one.rank) for one in evidence.errors if one.type)
     victims = [end for end in raised if end.kind in ("lost_peer", "timed_out")]
@@ -263,7 +265,6 @@ def standing(evidence: Evidence) -> Standing | None:
     stuck = {fact.rank: fact.fields.get("stuck_s") for fact in evidence.facts if fact.kind == "monitor_stuck"}
     late = [set(fact.fields["ranks"]) for fact in evidence.facts if fact.kind in ("monitored_barrier", "missing_ranks")]
     listed = {rank for fact in evidence.facts if fact.kind == "torchrun_list" for rank in fact.fields["ranks"]}
-    stopped = {one.rank for one in evidence.errors if one.signal in ("SIGTERM", "SIGKILL")}
     unlisted = sorted({*range(min(listed, default=0), max(listed, default=0) + 1), *evidence.launched} - listed)
     placed = {rank for wait in waits if wait.site for rank in wait.ranks}
     roots = {fact.fields["root"] for fact in evidence.facts if fact.kind == "nccl_id_timeout"}
@@ -272,7 +273,7 @@ def standing(evidence: Evidence) -> Standing | None:
     return Standing(
         waits=tuple(sorted(waits, key=lambda wait: (bool(wait.behind), -len(wait.ranks), wait.seq or 0))),
         outside=outside,
-        unlisted=tuple(unlisted) if 2 * len(unlisted) < len(listed) and not stopped else (),
+        unlisted=tuple(unlisted) if 2 * len(unlisted) < len(listed) and not signals & _SENT else (),
         others=tuple(one for group in groups for one in _others(group)),
         silent=_silent(evidence, groups, waits),
         aborted=tuple(sorted(aborted)) if not waits else (),

@@ -180,6 +180,8 @@ class Streams(Struct):
             stream.fatal = None
         for raised in stream.traceback.take(end):
             rank = stream.rank if stream.spawned is None else stream.spawned
+            if rank is None and (stated := tracebacks.OWN_RANK.search(raised.message)):
+                rank = int(stated[1])
             stream.spawned = None
             outer = raised.frames[-1] if raised.frames else Frame("", 0, "<module>")
             if raised.aside or (outer.function in _THREADS and outer.file.endswith("threading.py")):

@@ -19,11 +19,9 @@ _MAX_LINES = 2000
 
 _TEXT = patterns_beside(__file__)
 """Compiled patterns, documented in the table."""
-START = _TEXT["start"]
-SPAWNED = _TEXT["spawned"]
-HEAD = _TEXT["head"]
-WHAT = _TEXT["what"]
-FRAME = _TEXT["frame"]
+START, SPAWNED, HEAD, FRAME, WHAT, OWN_RANK = (
+    _TEXT[name] for name in ("start", "spawned", "head", "frame", "what", "own_rank")
+)
 _GAP, _GAP_IN_CHAIN = 3, 8  # Lines of others after which a traceback ends; in a chain or a message some are its own.
 _WORDLESS = frozenset({"Empty", "Full", "StopIteration"})
 """Of queues and iterators: what wraps them says what is wrong."""

@@ -71,17 +71,12 @@ _WAITED = frozenset({"watchdog_timeout", "store_key_timeout", "nccl_id_timeout",
 """Kinds of lines reporting that a rank waited too long."""
 _MISSING = ("Missing ranks:", "Stalled ranks:")
 """Headings of Horovod's stall inspector."""
-_FIRST_ONLY = {"non_finite_loss"}
-"""Kinds that are repeated at each step: the first line of each rank is kept, the others are counted."""
 _OTHERS = (*STRUCTURE, *_MISSING, HEAD, _RESTARTS)
 WORDS = tuple(dict.fromkeys((*(pattern.word for pattern in TABLE), *(word.encode() for word in _OTHERS))))
+_ESCAPED = "(most recent call last):\\n"
+"""A whole traceback in a line: in JSON, as torch's error handler and servers of logs write it."""
 _SIDES = "Detected mismatch between collectives"
 """Part of the message with the calls of two ranks. It is folded several times, so its spaces are ignored."""
-_LONG = (
-    "ProcessGroupNCCL", "Watchdog caught", "waiting for clients", _SIDES, " RUNNING AT ", "noticed that process rank",
-    "Process name: [",
-)  # fmt: skip
-"""Each line of torch's watchdog, store and checks, and of mpirun, that may go on in the next line has one of these."""
 _BY_WORD: dict[str, list[Pattern]] = {}
 for _pattern in TABLE:
     _BY_WORD.setdefault(_pattern.word.decode(), []).append(_pattern)
@@ -125,6 +120,10 @@ class _Scan(Struct):
 
     def feed(self, line: Line) -> None:
         """Process one line of interest."""
+        if _ESCAPED in line.text:
+            for text in line.text.replace("\\n", "\n").replace('\\"', '"').splitlines():
+                self.feed(line._replace(text=text))
+            return
         last, folded = line, False
         if self.wrapped is not None and line.stream in ("", self.wrapped.stream) and len(self.wrapped.text) < MATCHED:
             before = self.wrapped.text
@@ -164,7 +163,7 @@ class _Scan(Struct):
         for part, whose in [*behind, (line, rank)]:
             text = "".join(part.text.split()) if folded else part.text
             matched = [self._match(one, part, text, whose) for word, one in _BY_WORD.items() if word in text]
-        if matched and not any(matched) and any(word in line.text for word in _LONG):
+        if matched and not any(matched) and _TEXT["folded"].search(line.text):
             self.wrapped, self.following = line, max(self.following, 1)
 
     def _without_prefix(self, line: Line) -> Line:
@@ -220,7 +219,8 @@ class _Scan(Struct):
             self.work = None
         if kind == "store_key_timeout" and 0 < self.steps.first < line.number and not self.restarted:
             fields["trained"] = True  # The store is also used after the start-up.
-        shown = () if kind in _FIRST_ONLY else sorted((name, str(value)) for name, value in fields.items())
+        # What is repeated at each step: the first line of each rank is kept, the others are counted.
+        shown = () if kind == "non_finite_loss" else sorted((name, str(value)) for name, value in fields.items())
         key = (kind, rank, *shown)
         if (same := self.counts.get(key)) is not None:
             same["count"] = same.get("count", 1) + 1
@@ -278,10 +278,8 @@ class _Scan(Struct):
         self.streams.went_on(self.steps)
         failed = [error for error in self.of_hydra if error.signal != "SIGKILL" or len(self.of_hydra) == 1]
         read.errors += self.table.errors(file) or [*self.exits, *failed][:MAX_ERRORS]
-        gone_on = [
-            fact for fact in read.facts if fact.kind == "missing_ranks" and self.steps.after(fact.line) >= GOES_ON
-        ]
-        read.facts = [fact for fact in read.facts if fact not in gone_on]  # These ranks arrived after all.
+        # Missing ranks behind which the steps go on arrived after all.
+        read.facts = [f for f in read.facts if f.kind != "missing_ranks" or self.steps.after(f.line) < GOES_ON]
         speaks = read.errors or any(f.kind not in _OF_THE_JOB for f in read.facts) or self.steps.last > self.restarted
         if self.aside is not None and not speaks:
             # Nothing is known about the last attempt, so the one before it counts.

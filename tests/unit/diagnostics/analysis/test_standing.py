@@ -7,12 +7,17 @@ import pytest
 from diagnostics.analysis.standing import Standing, standing
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import Evidence
 from tests.unit.diagnostics.analysis.stall.test_watchdog import hung, in_group, signal, timeout
 
 
-def read(folder: Path, text: str) -> Standing:
+def gather_text(folder: Path, text: str) -> Evidence:
     (folder / "job.log").write_text(text)
-    found = standing(gather(folder, Limits()))
+    return gather(folder, Limits())
+
+
+def read(folder: Path, text: str) -> Standing:
+    found = standing(gather_text(folder, text))
     assert found is not None
     return found
 
@@ -301,3 +306,37 @@ def test_a_side_thread_whose_rank_is_unknown(tmp_path: Path) -> None:
         '  File "/job/train.py", line 19, in _run\n    queue.put(item["x"])\nKeyError: \'x\'\n'
     )
     assert read(tmp_path, thread + ended(0, "barrier", TIMED_OUT)).side_error == "KeyError: 'x'"
+
+
+def row(rank: int, code: int) -> str:
+    return (
+        f"[{rank}]:\n  time      : 2026-01-05_10:00:01\n  host      : n0\n  rank      : {rank} (local_rank: {rank})\n"
+        f"  exitcode  : {code} (pid: 41{rank})\n  error_file: <N/A>\n  traceback : To enable traceback see: ...\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("codes", "unlisted"),
+    [
+        ({0: 1, 1: 1, 3: 1}, (2,)),
+        ({0: -6, 1: -6, 3: -6}, (2,)),
+        ({0: 1, 1: 1, 2: 1}, ()),
+        ({0: 1, 3: 1}, ()),  # Most are not listed, so torchrun had to stop them.
+        ({0: 1, 1: -15, 3: 1}, ()),  # It lists what it stopped.
+    ],
+)
+def test_a_rank_that_torchrun_does_not_list_beside_the_codes_of_the_others(
+    tmp_path: Path, codes: dict[int, int], unlisted: tuple[int, ...]
+) -> None:
+    text = "train.py FAILED\n------------\nFailures:\n" + "".join(row(*one) for one in codes.items())
+    found = standing(gather_text(tmp_path, text))
+    assert (found.unlisted if found else ()) == unlisted
+
+
+def test_close_positions_of_a_group_without_a_name_are_of_one_group(tmp_path: Path) -> None:
+    def of(*seqs: int) -> list[int | None]:
+        text = "".join(timeout(rank, seq=seq) for rank, seq in enumerate(seqs))
+        return [wait.seq for wait in read(tmp_path, text).by_position]
+
+    assert of(5321, 5321, 5323) == [5321, 5323]
+    assert of(42, 42, 50) == [], "two groups may be at these positions"

@@ -35,6 +35,7 @@ MP = (Frame("/usr/lib/python3.11/multiprocessing/connection.py", 388, "_recv"), 
 BACKWARD = (Frame("/env/lib/python3.11/site-packages/torch/autograd/graph.py", 824, "_engine_run_backward"), *USER)
 
 OWN = [
+    ("RuntimeError", "oneCCL: coll_param.cpp:455 validate: EXCEPTION: average operation is not supported", USER),
     # torch: shapes, types, devices
     ("RuntimeError", "mat1 and mat2 shapes cannot be multiplied (32x784 and 512x10)", TORCH),
     ("RuntimeError", "shape mismatch: value tensor of shape [3] cannot be broadcast to indexing result of shape [4]", USER),
@@ -153,6 +154,7 @@ OUT_OF_MEMORY = [
 
 GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [192.168.7.7]:57000"
 LOST_PEER = [
+    ("RuntimeError", "oneCCL: allgatherv_ring.hpp:83 run: EXCEPTION: atl_comm->wait(ep_idx, req) fails with status: 1", "lost_peer"),
     ("RuntimeError", GLOO, "lost_peer"),
     ("RuntimeError", "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:3911", "lost_peer"),
     ("RuntimeError", "[enforce fail at ../third_party/gloo/gloo/transport/tcp/pair.cc:446] Read error [10.0.0.2]:4411: Connection reset by peer", "lost_peer"),

@@ -468,3 +468,13 @@ def test_hostile_records_of_the_watch_are_problems(tmp_path: Path, begins: str, 
     put(tmp_path, "rank_0.pickle", flight(0))
     put(tmp_path, "record.json", begins + rest)
     assert problems(gather(tmp_path, LIMITS)).get("record.json")
+
+
+@pytest.mark.parametrize("name", ["README.md", "LICENSE", "train.py"])
+def test_a_text_that_is_not_of_a_job_is_said_in_one_line(tmp_path: Path, name: str) -> None:
+    file = put(tmp_path, name, "# A library for training\n\nRun `torchrun train.py` and read the log.\n")
+    with pytest.raises(DiagnosticsError) as error:
+        gather(file, LIMITS)
+    assert str(error.value).startswith(f"nothing in {file} is known to be of a training job")
+    log = put(tmp_path, f"{name}.log", "starts\n")
+    assert [fact.kind for fact in gather(log, LIMITS).facts] == ["nothing_known"]

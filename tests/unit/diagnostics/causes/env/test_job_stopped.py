@@ -42,6 +42,13 @@ def of(folder: Path, text: str) -> Report:
         (SLURM.format("DUE TO JOB REQUEUE "), "back into its queue"),
         ("Reason: Evicted\nMessage: The node was low on resource: ephemeral-storage. Threshold 10%\n", "evicted"),
         ("Message: Pod was terminated in response to imminent node shutdown.\n", "shut down"),
+        (STEPS + "=>> PBS: job killed: walltime 86431 exceeded limit 86400\n", "time limit"),
+        (STEPS + "Aborted by PBS Server\nJob exceeded its walltime limit. Job was aborted\n", "time limit"),
+        (
+            STEPS + "TERM_RUNLIMIT: job killed after reaching LSF run time limit.\nExited with exit code 140.\n",
+            "time limit",
+        ),
+        (STEPS + "TERM_PREEMPT: job killed after preemption.\n", "LSF preempted"),
         ("[2026-02-27 21:35:32,100] [INFO] [launch.py:315] Main process received SIGTERM, exiting\n", "SIGTERM"),
     ],
 )
@@ -92,3 +99,19 @@ def test_a_run_whose_launcher_and_ranks_were_killed_together_is_lost(tmp_path: P
     for age_s, word in ((7200, "its last heartbeat is 7,200 s old"), (5, "")):
         (run / "heartbeat" / "rank_00000.json").write_text(json.dumps({**beat, "time_s": time() - age_s}))
         assert word in (again := diagnose(run)).standing and again.outcome == ("undecided" if word else "healthy")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "=>> PBS: job killed: mem 132120576kb exceeded limit 125829120kb",
+        "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.",
+    ],
+)
+def test_a_scheduler_that_ends_a_job_for_its_memory(tmp_path: Path, line: str) -> None:
+    assert [root.cause for root in of(tmp_path, f"{STEPS}{line}\n").root_causes] == ["memory.host"]
+
+
+def test_a_job_that_somebody_ended_by_a_command_is_undecided(tmp_path: Path) -> None:
+    report = of(tmp_path, STEPS + "TERM_OWNER: job killed by owner.\n")
+    assert not report.root_causes and report.standing.startswith("Somebody ended the job")

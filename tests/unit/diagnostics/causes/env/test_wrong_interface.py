@@ -161,3 +161,14 @@ def test_a_connection_that_nccl_gave_up_ended_the_job(tmp_path):
     (tmp_path / "train.log").write_text(retries + line)
     report = diagnose(tmp_path)
     assert [root.cause for root in report.root_causes] == ["env.wrong_interface"] and report.outcome == "crashed"
+
+
+CLOSED = "n:77:90 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer n1<5>\n"
+
+
+@pytest.mark.parametrize(("before", "decided"), [("starts\n", True), (CLOSED, False)])
+def test_a_connection_that_failed_and_was_tried_again(tmp_path, before, decided):
+    failed = "n:77:90 [0] socket.cc:4 NCCL WARN Connect to 10.0.0.2<4> failed : Software caused connection abort\n"
+    (tmp_path / "train.log").write_text(f"{before}{failed}{CLOSED}")
+    found = [(root.cause, root.confidence) for root in diagnose(tmp_path).root_causes]
+    assert found == ([("env.wrong_interface", 0.6)] if decided else [])

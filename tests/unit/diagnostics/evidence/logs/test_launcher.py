@@ -79,6 +79,14 @@ def test_a_rank_that_is_listed_twice_on_one_line_is_one():
         ("*** SIGSEGV received at time=1741149596 on cpu 63 ***", "SIGSEGV"),
         ("**Killed**", "SIGKILL"),
         ("Fatal Python error: Floating-point exception", "SIGFPE"),
+        ("[node-7:70544] Signal: Segmentation fault (11)", "SIGSEGV"),  # Open MPI
+        (
+            "[node-7:70544:0:70544] Caught signal 11 (Segmentation fault: address not mapped to object)",
+            "SIGSEGV",
+        ),  # UCX
+        ("[node-7:70544:0:70601] Caught signal 8 (Floating point exception: integer divide by zero)", "SIGFPE"),
+        ("6%|#6    | 3787/62565 [04:47<1:10:53, 13.82it/s]Killed", "SIGKILL"),
+        ("Epoch 2:  41%|#  | 3/7 [00:12<00:16,  4.1s/it, v_num=3]Segmentation fault (core dumped)", "SIGSEGV"),
         ("Fatal Python error: _Py_CheckFunctionResult: a function returned NULL", None),
     ],
 )
@@ -90,10 +98,12 @@ def test_the_interpreters_last_line(text, signal):
 def test_other_lines_are_none():
     assert fatal_error("ValueError: bad", 0, "f", 1) is None
     assert fatal_error(" Fatal Python error: Aborted", 0, "f", 1) is None, "it stands at the beginning of a line"
+    assert fatal_error("[node-7:70544] Signal: User defined signal 1 (10)", 0, "f", 1) is None
+    assert fatal_error("[step 3/7] tasks: Killed", 0, "f", 1) is None
 
 
 def test_whose_exception_it_is_and_which_signal_a_line_names():
-    assert LAUNCHER_TYPE.match("ChildFailedError")
+    assert LAUNCHER_TYPE.match("ChildFailedError") and LAUNCHER_TYPE.match("DeadlockDetectedException")
     assert not LAUNCHER_TYPE.match("ValueError")
     assert signal_in("Signal 15 (SIGTERM) received by PID 7") == "SIGTERM"
     assert signal_in("Signal 15 received") is None

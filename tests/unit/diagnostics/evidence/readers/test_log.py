@@ -568,3 +568,83 @@ def test_a_traceback_in_a_box_of_a_rank_among_others(tmp_path: Path) -> None:
     lines = [f"[rank1]: {line}\n[rank0]: iter 3: loss 2.0, time 1ms\n" for line in box]
     (error,) = scan(tmp_path / "job.log", "".join(lines)).errors
     assert (error.rank, error.type, error.frames) == (1, "KeyError", (Frame("/w/train.py", 9, "main"),))
+
+
+HYDRA = "{0}\n=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   {1}PID 28 RUNNING AT n7\n=   {2}\n{0}\n"
+
+
+def hydra(rank: int | None, ended: str) -> str:
+    return HYDRA.format("=" * 60, "" if rank is None else f"RANK {rank} ", ended)
+
+
+@pytest.mark.parametrize(
+    ("text", "rank", "signal", "code"),
+    [
+        ("ERROR:composer.cli.launcher:Rank 2 crashed with exit code -7.\n", 2, "SIGBUS", -7),
+        ("ERROR:composer.cli.launcher:Global rank 5 (PID 208865) exited with code -11\n", 5, "SIGSEGV", -11),
+        ("x1000c0s0b0n0.hsn.cm: rank 6 died from signal 9\n", 6, "SIGKILL", -9),  # PALS
+        ("x1000c0s0b0n0.hsn.cm: rank 4 exited with code 3\n", 4, None, 3),
+        ("mpirun noticed that process rank 1 with PID 77 on node g7 exited on signal 9 (Killed).\n", 1, "SIGKILL", -9),
+        ("prterun noticed that process rank 3 with PID 7 on node g7 exited on\nsignal 11 (Segmentation fault).\n", 3, "SIGSEGV", -11),
+        ("  Process name: [[29973,1],2]\n  Exit code:    3\n", 2, None, 3),
+        ("   Process name: [prterun-g7-4711@1,2]\n   Exit code:    3\n", 2, None, 3),
+        ("ERROR:  One or more process (first noticed rank 3) terminated with signal 9\n", 3, "SIGKILL", -9),  # jsrun
+        ("[rank: 0] Child process with PID 88 terminated with code -9. Forcefully terminating all others\n", None, "SIGKILL", -9),
+        (hydra(1, "KILLED BY SIGNAL: 9 (Killed)"), 1, "SIGKILL", -9),
+        (hydra(None, "EXIT CODE: 9"), None, "SIGKILL", -9),  # MPICH to 3.2
+        (hydra(2, "EXIT CODE: 137"), 2, None, 137),
+        (hydra(0, "KILLED BY SIGNAL: 11 (Segmentation fault)") + hydra(1, "KILLED BY SIGNAL: 9 (Killed)"), 0, "SIGSEGV", -11),
+    ],
+)  # fmt: skip
+def test_launchers_that_name_the_rank_that_ended(
+    tmp_path: Path, text: str, rank: int | None, signal: str | None, code: int
+) -> None:
+    (error,) = scan(tmp_path / "x.log", f"step 3 loss 2.1\n{text}").errors
+    assert (error.rank, error.signal, error.exit_code) == (rank, signal, code)
+
+
+def test_hydra_ends_the_other_ranks_by_sigkill_which_tells_of_none(tmp_path: Path) -> None:
+    text = "".join(hydra(rank, "KILLED BY SIGNAL: 9 (Killed)") for rank in range(3))
+    assert not scan(tmp_path / "x.log", text).errors
+
+
+TERMINATED = "terminate called after throwing an instance of '{}'\n  what():  {}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (TERMINATED.format("c10::Error", "CUDA error: the launch timed out and was terminated"), "CUDA error: the launch timed out and was terminated"),
+        (TERMINATED.format("std::runtime_error", "xrt_client.cc:1110 : Check failed: session->Run()"), "xrt_client.cc:1110 : Check failed: session->Run()"),
+        (TERMINATED.format("std::length_error", "vector::_M_default_append"), "vector::_M_default_append"),
+        ("terminate called after throwing an instance of 'terminate called after throwing an instance of 'c10::Error\n  what():    what():  shape mismatch\n", "shape mismatch"),
+    ],
+)  # fmt: skip
+def test_the_exception_that_ends_a_process_in_cpp(tmp_path: Path, text: str, message: str) -> None:
+    (error,) = scan(tmp_path / "x.log", f"step 3 loss 2.1\n{text}Exception raised from x at y.cpp:1\n").errors
+    assert (error.type, error.message) == ("RuntimeError", message)
+
+
+def test_in_cpp_a_process_ends_of_an_exception_that_python_has_shown(tmp_path: Path) -> None:
+    raised = "ValueError: HIP error: no kernel image is available\n\n\n\n\n"
+    (error,) = scan(tmp_path / "x.log", raised + TERMINATED.format("c10::Error", "invalid device pointer: 0x5")).errors
+    assert error.type == "ValueError"
+    timeout = TERMINATED.format("c10::DistBackendError", f"[PG 0 Rank 3] {TIMEOUT.partition('] ')[2]}")
+    assert not scan(tmp_path / "x.log", timeout).errors, "the watchdog has lines of its own"
+
+
+def test_a_traceback_inside_json_is_read_line_by_line(tmp_path: Path) -> None:
+    trace = "Traceback (most recent call last):\n  File \"train.py\", line 5, in step\n    f()\nKeyError: 'x'\n"
+    record = f'      "py_callstack": {json.dumps(trace)[:-1]}'
+    (error,) = scan(tmp_path / "x.log", f'E error_handler:{{\n{record}",\n      "timestamp": "1"\n').errors
+    assert (error.type, error.message, error.frames[0].line) == ("KeyError", "'x'", 5)
+
+
+def test_torch_npu_says_which_rank_raised_an_exception(tmp_path: Path) -> None:
+    text = (
+        "RuntimeError: [ERROR] HCCL error in: torch_npu/csrc/distributed/ProcessGroupHCCL.cpp:64\n"
+        "[ERROR] 2026-05-21-11:57:54 (PID:9270, Device:3, RankID:3) ERR02200 DIST call hccl api failed.\n"
+        "EJ0001: Failed to initialize the HCCP process.\n"
+    )
+    (error,) = scan(tmp_path / "x.log", text).errors
+    assert (error.rank, error.type) == (3, "RuntimeError")
