@@ -36,6 +36,13 @@ def test_shm_too_small():
     assert "--shm-size" in text_of(found).remedies[0].change
 
 
+def test_shm_of_nccl_as_torch_repeats_its_last_error(tmp_path):
+    last = "Last error:\nError while creating shared memory segment /dev/shm/nccl-pZafXL (size 7340384)\n"
+    (tmp_path / "train.log").write_text(f"step 1 loss 2.0\nncclSystemError: System call failed.\n{last}")
+    (root,) = diagnose(tmp_path).root_causes
+    assert (root.cause, root.confidence) == (SHM, 0.85) and " MiB in /dev/shm" in text_of(root).summary
+
+
 def test_shm_of_the_data_loader():
     message = "DataLoader worker (pid 41) is killed by signal: Bus error. It is possible that dataloader's workers..."
     assert "data loader" in text_of(decide(job(errors=[error(0, message)]))[SHM]).summary
