@@ -631,6 +631,8 @@ def test_in_cpp_a_process_ends_of_an_exception_that_python_has_shown(tmp_path: P
     assert error.type == "ValueError"
     timeout = TERMINATED.format("c10::DistBackendError", f"[PG 0 Rank 3] {TIMEOUT.partition('] ')[2]}")
     assert not scan(tmp_path / "x.log", timeout).errors, "the watchdog has lines of its own"
+    ends = TERMINATED.format("c10::Error", "CUDA error: driver shutting down")
+    assert not scan(tmp_path / "x.log", ends).errors
 
 
 def test_a_traceback_inside_json_is_read_line_by_line(tmp_path: Path) -> None:
