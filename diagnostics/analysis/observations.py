@@ -51,7 +51,8 @@ def observations(evidence: Evidence) -> dict[int, Observation]:
     for dump in evidence.stacks:
         if dump.rank is not None and (main := main_thread(dump)) is not None:
             paths.setdefault(dump.rank, []).append([frame for frame in main.frames if not is_native(frame)])
-    observed, rank_of = {}, {fact.fields["pid"]: fact.rank for fact in evidence.facts if "pid" in fact.fields}
+    rank_of = {fact.fields["pid"]: fact.rank for fact in evidence.facts if fact.kind == KIND and "pid" in fact.fields}
+    observed = {}
     for fact in evidence.facts:
         if fact.kind == KIND and fact.rank is not None:
             windows = [(before[1], after[0]) for before, after in pairwise(fact.fields["looks"])]

@@ -10,8 +10,11 @@ from typing import Any, get_args
 
 from diagnostics.contract.causes import GateKind, Relation
 from diagnostics.contract.errors import DiagnosticsError
+from diagnostics.contract.files import read_record
 from diagnostics.contract.findings import Outcome
 from diagnostics.contract.suggest import did_you_mean
+from diagnostics.evidence import safe_yaml
+from diagnostics.evidence.limits import Limits
 from diagnostics.tree.model import Gate, Leaf, Rule, TooManyCutSetsError, Tree, leaves, minimal_cut_sets
 
 FILE_BYTES = 1 << 20  # Size limit; the built-in trees together have 20 KiB.
@@ -29,38 +32,14 @@ def load(path: Path, decided: Collection[str] | None = None) -> Tree:
         DiagnosticsError: it is unreadable or invalid; the message names the file and the location.
     """
     try:
-        return _Reader(str(path), decided).tree(_document(path))
+        content = safe_yaml.loads(read_record(path, FILE_BYTES), Limits())
+        return _Reader(str(path), decided).tree(content)
     except OSError as error:
         raise DiagnosticsError(f"cannot read the tree {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise DiagnosticsError(
             f"{path}: {' '.join(str(error).split())}", "the format is in docs/diagnose.md"
         ) from error
-
-
-def _document(path: Path) -> Any:
-    """Return the plain values of the file. A repeated key is an error."""
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        """Safe loader that rejects repeated keys."""
-
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            seen: set[str] = set()
-            for key, _ in node.value:
-                if key.value in seen:
-                    raise ValueError(f"line {key.start_mark.line + 1}: the key {key.value!r} stands twice")
-                seen.add(key.value)
-            return dict(super().construct_mapping(node, deep=deep))
-
-    with path.open("rb") as file:
-        data = file.read(FILE_BYTES + 1)
-    if len(data) > FILE_BYTES:
-        raise ValueError(f"over {FILE_BYTES >> 20} MiB, which no tree needs")
-    try:
-        return yaml.load(data, Loader)  # noqa: S506 - a subclass of SafeLoader
-    except yaml.YAMLError as error:
-        raise ValueError(f"no valid YAML: {error}") from error
 
 
 class _Reader:

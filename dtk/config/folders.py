@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from diagnostics.contract.files import read_record
+from diagnostics.evidence import safe_yaml
+from diagnostics.evidence.limits import Limits
 from dtk.errors import DtkError
 
 _HERE = Path(__file__).resolve()
@@ -16,7 +19,7 @@ def source_tree() -> Path | None:
     return root if (root / "pyproject.toml").is_file() and (root / "conf" / "config.yaml").is_file() else None
 
 
-_GLOBAL = "# @package _global_"
+_GLOBAL = b"# @package _global_"
 """First line of an option that sets keys of several sections."""
 
 
@@ -72,8 +75,6 @@ def groups(folders: Sequence[Path]) -> dict[str, dict[str, Path]]:
 
 def preset_sections(path: Path | None) -> list[str]:
     """Return the other sections that an option sets, except for a fault, whose settings are needed to observe it."""
-    if path is None or path.parent.name == "fault" or not path.read_text(encoding="utf-8").startswith(_GLOBAL):
+    if path is None or path.parent.name == "fault" or not (data := read_record(path)).startswith(_GLOBAL):
         return []
-    import yaml
-
-    return [section for section in yaml.safe_load(path.read_text(encoding="utf-8")) if section != path.parent.name]
+    return [section for section in safe_yaml.loads(data, Limits()) if section != path.parent.name]

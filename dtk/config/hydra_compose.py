@@ -8,19 +8,25 @@ from threading import RLock
 from typing import Any, ClassVar
 
 import hydra
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
+from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from dtk.errors import DtkError
+from diagnostics.evidence import safe_yaml
+from diagnostics.evidence.budget import OverBudgetError, budget
+from diagnostics.evidence.limits import Limits
+from dtk.errors import DtkError, refused
 
+_LIMITS = Limits(seconds=20)  # Composing takes 0.3 s; references to references may stand for any number of values.
 _LOCK = RLock()  # Hydra's state is global, so one thread composes at a time.
 
 
@@ -32,10 +38,28 @@ class UserFolders(SearchPathPlugin):
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         """Prepend the user's folders; called by Hydra whenever it builds a search path."""
         for folder in self.folders:
-            search_path.prepend(provider="dtk", path=f"file://{folder}", anchor="main")
+            search_path.prepend(provider="dtk", path=f"{UserFiles.scheme()}://{folder}", anchor="main")
+
+
+class UserFiles(FileConfigSource):
+    """A user's folder: each file is checked before Hydra loads it."""
+
+    @staticmethod
+    def scheme() -> str:
+        """Return the name of this kind of folder in a search path."""
+        return "checked"
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        """Load one file; DtkError if it is damaged or describes too much."""
+        path = Path(self.path, self._normalize_file_name(config_path))
+        if path.is_file():
+            with refused(str(path), "", ValueError):
+                safe_yaml.text_of(path)
+        return super().load_config(config_path)
 
 
 Plugins.instance().register(UserFolders)
+Plugins.instance().register(UserFiles)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +141,9 @@ def _ready(folders: Sequence[Path]) -> Iterator[None]:
     try:
         GlobalHydra.instance().clear()
         UserFolders.folders = own
-        with hydra.initialize_config_dir(str(primary), job_name="dtk", **version):
+        with hydra.initialize_config_dir(str(primary), job_name="dtk", **version), budget(_LIMITS, 1):
             yield
-    except (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError, OSError, RecursionError) as error:
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError, OSError, RecursionError) as error:
         raise _translate(error) from error
     finally:
         UserFolders.folders = ()
@@ -129,12 +153,8 @@ def _ready(folders: Sequence[Path]) -> Iterator[None]:
 def _translate(error: BaseException) -> DtkError:
     cause: BaseException | None = error
     while cause is not None:
-        mark = getattr(cause, "problem_mark", None)
-        if mark is not None:
-            problem = getattr(cause, "problem", None) or "broken"
-            return DtkError(f"{mark.name}, line {mark.line + 1}", f"not valid YAML ({problem})")
-        if isinstance(cause, UnicodeDecodeError):
-            return DtkError("a YAML file is not UTF-8 text", str(cause))
+        if isinstance(cause, OverBudgetError):
+            return DtkError("the configuration cannot be composed", "its references (${...}) stand for too much")
         cause = cause.__cause__ or cause.__context__
     # Hydra's message continues with its search path, and suggests + for unknown keys, which dtk does not allow.
     lines = []

@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from diagnostics.contract.origins import LONGEST, Choice, Kind, Origins, Setting, add_typed, flat
+from diagnostics.evidence import safe_yaml
 from dtk.config.hydra_compose import merged
 from dtk.config.overrides import SWEPT, refuse_hydra
 from dtk.errors import refused
@@ -35,8 +36,8 @@ def trace(arguments: Sequence[str], folders: Sequence[Path], main: str, plain: d
             if kind == "file" and (chooser := _file(part.chosen_in, folders)) is not None:
                 by = _shown(chooser, folders)
             origins.choices[part.group] = Choice(path.stem, path_text, kind, by)
-        with refused(f"cannot read {path}", "", UnicodeDecodeError, yaml.YAMLError):
-            root = yaml.compose(path.read_text(encoding="utf-8"), Loader=_LOADER)
+        with refused(f"cannot read {path}", "", ValueError):
+            root = yaml.compose(safe_yaml.text_of(path), Loader=_LOADER)
         for key, line, written in _leaves(root, ""):
             if key.split(".")[0] == "defaults":
                 continue

@@ -4,10 +4,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from diagnostics.analysis.environment.catalogue import catalogue, version_text
+from diagnostics.contract.files import read_record
 from diagnostics.contract.suggest import did_you_mean
+from diagnostics.evidence import safe_yaml
+from diagnostics.evidence.limits import Limits
 from dtk.config.folders import groups, search_path
 from dtk.config.help import description
 from dtk.config.schema import NCCLConfig
@@ -112,8 +113,8 @@ def _read(path: Path, common: dict[tuple[str, str], dict[str, str]]) -> Preset:
 
 def _config(path: Path) -> NCCLConfig:
     """Read and check the section in a file; raise DtkError if it cannot be read or is not an `nccl` section."""
-    with refused(f"cannot read {path}", "", UnicodeDecodeError, yaml.YAMLError):
-        values: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+    with refused(f"cannot read {path}", "", ValueError):
+        values: Any = safe_yaml.loads(read_record(path), Limits())
     try:
         config: NCCLConfig = section_from_plain(NCCLConfig, values, GROUP)
     except DtkError as error:

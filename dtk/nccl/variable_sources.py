@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from diagnostics.analysis.environment.values import ConfFile, parse_conf
-from dtk.errors import DtkError
+from diagnostics.evidence import safe_yaml
+from diagnostics.evidence.limits import Limits
+from dtk.errors import DtkError, refused
 from dtk.nccl.nccl_conf import MOST_BYTES, read_system, read_user
 from dtk.nccl.render import ENVIRONMENT
 
@@ -24,7 +24,6 @@ _NODES = re.compile(r"^#SBATCH[ \t](?:.*?[ \t])??(?:-N[ \t]*=?|--nodes(?:=|[ \t]
 _SHELL = re.compile(r"^(?:#!|#SBATCH|\s*export\s|\s*ENV\s|\s*(?:srun|mpirun|docker|torchrun)\s)", re.MULTILINE)
 _TEMPLATE = re.compile(r"\{[a-z_]+\??\}")
 _NAME = re.compile(r"[A-Za-z_]\w*")
-MOST_YAML_BYTES = 256 << 10  # Maximum size of a YAML file, which takes far longer to parse.
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,26 +67,17 @@ def given_here(environment: Mapping[str, str]) -> Given:
 
 def given_in(path: Path) -> Given:
     """Return the variables that a file sets; DtkError if the file cannot be read, or is not text."""
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MOST_BYTES + 1)
-        text = raw.decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise DtkError(f"cannot read {path}", why or str(error)) from error
+    kind = path.suffix.lower()
+    with refused(f"cannot read {path}", "", UnicodeDecodeError), path.open("rb") as file:
+        raw = file.read(MOST_BYTES + 1)
+        text = raw.decode()
     if len(raw) > MOST_BYTES or "\0" in text:
         raise DtkError(f"{path} is not a settings file", "it is too large, or not text")
-    if path.suffix.lower() in (".yaml", ".yml"):
-        if len(raw) > MOST_YAML_BYTES:
-            raise DtkError(f"{path} is not a settings file", "it is too large")
-        try:
-            # The C loader is in every wheel of PyYAML; it is ten times as fast.
-            documents = list(yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
-        except (yaml.YAMLError, RecursionError) as error:
-            raise DtkError(f"cannot read {path}", " ".join(str(error).split())) from error
-        return _given(path, dict(_walk(documents)), {})
-    if path.suffix.lower() != ".conf" and (path.suffix.lower() == ".env" or _SHELL.search(text)):
-        variables, lines = _from_script(text, returns=path.suffix.lower() != ".env")
+    if kind in (".yaml", ".yml"):
+        with refused(f"cannot read {path}", "", ValueError):
+            return _given(path, dict(_walk(safe_yaml.loads(raw, Limits(), several=True))), {})
+    if kind != ".conf" and (kind == ".env" or _SHELL.search(text)):
+        variables, lines = _from_script(text, returns=kind != ".env")
         nodes = [int(match[1]) for match in _NODES.finditer(text)]  # The last line applies, and the minimum of a range.
         return replace(_given(path, variables, lines), nodes=(nodes[-1] or None) if nodes else None)
     content = parse_conf(text)
@@ -125,15 +115,10 @@ def _from_script(text: str, returns: bool) -> tuple[dict[str, str], dict[str, in
 
 
 def _walk(whole: list[Any]) -> Iterator[tuple[str, str]]:
-    """Yield pairs from mappings, Kubernetes' `{name, value}` and `NAME=value` in lists; visit each YAML alias once."""
+    """Yield pairs from mappings, Kubernetes' `{name, value}` and `NAME=value` in lists."""
     waiting: list[Any] = [whole]
-    seen: set[int] = set()
     while waiting:
         value = waiting.pop()
-        if isinstance(value, dict | list):
-            if id(value) in seen:
-                continue
-            seen.add(id(value))
         if isinstance(value, dict):
             name = value.get("name")
             if isinstance(name, str) and name.startswith(PREFIXES) and "value" in value:

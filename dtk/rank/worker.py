@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-import yaml
 from torch._C._distributed_c10d import Store
 
 from diagnostics.contract.artifacts import RunPaths, State, Verdict, complete_checkpoints
 from diagnostics.contract.files import read_record
 from diagnostics.contract.formatting import bytes_text, counted
+from diagnostics.evidence import safe_yaml
+from diagnostics.evidence.limits import Limits
 from dtk.config.schema import Config, CustomModelConfig
 from dtk.config.strict import from_plain
 from dtk.parallel.blocks import describe_blocks
@@ -137,6 +138,6 @@ def main(run_folder: Path) -> int:
     paths = RunPaths(run_folder)
     # Removed from the environment, so that child processes do not inherit it.
     secret = os.environ.pop(CONFIG, None)
-    config = from_plain(json.loads(secret) if secret else yaml.safe_load(read_record(paths.config)))
+    config = from_plain(json.loads(secret) if secret else safe_yaml.loads(read_record(paths.config), Limits()))
     placement = os.environ[DEVICE], os.environ[BACKEND], int(os.environ[ATTEMPT])
     return work(config, Job.from_environment(run_folder, *placement, own_launcher=True))

@@ -1,12 +1,10 @@
 """Reads a W&B sweep file, more strictly than W&B: whatever `dtk run` cannot read is a one-line error."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from diagnostics.contract.files import read_record, table_beside
 from diagnostics.contract.suggest import did_you_mean
@@ -174,31 +172,11 @@ def load(path: Path) -> dict[str, Any]:
             data = read_record(path, MOST_BYTES)
     except ValueError as error:
         raise DtkError(f"{path} is not a sweep file", f"it has more than {MOST_BYTES:,} bytes") from error
-    try:
-        safe_yaml.loads(data, Limits(depth=_DEEPEST))
-        content = yaml.load(data, Loader=_OnceLoader)  # noqa: S506 - a SafeLoader
-    except (ValueError, yaml.MarkedYAMLError) as error:
-        marked = error.__cause__ or error
-        mark, what = getattr(marked, "problem_mark", None), getattr(marked, "problem", None) or str(error)
-        line = f", line {mark.line + 1}" if mark else ""
-        why = f"not valid YAML ({' '.join(what.split())[:200]})"
-        raise DtkError(f"{path}{line}", why, "see conf/sweep/ for examples") from error
+    with refused(str(path), "see conf/sweep/ for examples", ValueError):
+        content = safe_yaml.loads(data, Limits(depth=_DEEPEST))
     if not isinstance(content, dict):
         raise DtkError(f"{path} is not a sweep file", "it is not a mapping of keys", "see conf/sweep/ for examples")
     return {str(key): value for key, value in content.items()}
-
-
-class _OnceLoader(yaml.SafeLoader):
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        keys = set()
-        for key_node, _ in node.value:
-            key = (key_node.tag, key_node.value) if isinstance(key_node, yaml.ScalarNode) else None
-            if key is not None and key in keys and key_node.tag != "tag:yaml.org,2002:merge":
-                twice = f'the key "{key_node.value[:60]}" is there twice'
-                raise yaml.constructor.ConstructorError(None, None, twice, key_node.start_mark)
-            keys.add(key)
-        mapping: dict[Hashable, Any] = super().construct_mapping(node, deep=deep)
-        return mapping
 
 
 def fixed_overrides(content: dict[str, Any]) -> list[str]:

@@ -99,6 +99,8 @@ class LineReader(Struct):
     """Whether the consumer requests the next line, whatever its content."""
     every: Callable[[bytes, int], None] | None = None
     """Called with blocks of whole lines and the number of the first, before the relevant ones are yielded."""
+    found: tuple[int, ...] = ()
+    """Indices of the words that are in the line that was yielded last."""
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Yield number (from 1) and bytes of each relevant line. Lines over `line_bytes` are cut.
@@ -134,25 +136,28 @@ class LineReader(Struct):
         at, index = 0, 0
         while at < len(data):
             if not self.wanted():
-                while index < len(hits) and hits[index] < at:
-                    index += 1
                 if index == len(hits):
                     return
-                begin = data.rfind(b"\n", at, hits[index]) + 1 or at
+                begin = data.rfind(b"\n", at, hits[index][0]) + 1 or at
                 number += data.count(b"\n", at, begin)
                 at = begin
             end = data.find(b"\n", at)
             end = len(data) if end < 0 else end
+            first = index
+            while index < len(hits) and hits[index][0] < end:
+                index += 1
+            self.found = tuple(sorted(word for _, word in hits[first:index]))
             yield number, data[at : min(end, at + self.limits.line_bytes)]
             at, number = end + 1, number + 1
 
-    def _hits(self, data: bytes) -> list[int]:
+    def _hits(self, data: bytes) -> list[tuple[int, int]]:
+        """Return the positions of the words, each once in a line, and their indices."""
         hits = []
-        for word in self.words:
+        for index, word in enumerate(self.words):
             at = data.find(word)
             while at >= 0:
-                hits.append(at)
-                after = data.find(b"\n", at)  # one hit in a line is enough
+                hits.append((at, index))
+                after = data.find(b"\n", at)
                 at = data.find(word, after) if after >= 0 else -1
         hits.sort()
         return hits

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,7 @@ _SIDES = "Detected mismatch between collectives"
 _BY_WORD: dict[str, list[Pattern]] = {}
 for _pattern in TABLE:
     _BY_WORD.setdefault(_pattern.word.decode(), []).append(_pattern)
+_PATTERN_WORDS = [*_BY_WORD]  # The first of `WORDS`.
 
 
 class _Scan(Struct):
@@ -118,8 +120,8 @@ class _Scan(Struct):
     def wanted(self) -> bool:
         return self.following > 0 or self.streams.following > 0 or self.collective.number > 0
 
-    def feed(self, line: Line) -> None:
-        """Process one line of interest."""
+    def feed(self, line: Line, found: Sequence[int] = range(len(WORDS))) -> None:
+        """Process one line of interest; `found` are the indices of `WORDS` that it may contain."""
         if _ESCAPED in line.text:
             for text in line.text.replace("\\n", "\n").replace('\\"', '"').splitlines():
                 self.feed(line._replace(text=text))
@@ -131,7 +133,7 @@ class _Scan(Struct):
             texts = f"{before.rstrip()} {line.text.strip()}".replace("( ", "("), before + line.text
             matching = (text for text in texts for one in TABLE if one.word.decode() in text and one.regex.search(text))
             text = texts[0] if folded else next(matching, texts[0])  # Terminals fold in the middle of a word.
-            line = self.wrapped._replace(text=text)
+            line, found = self.wrapped._replace(text=text), range(len(WORDS))
         self.wrapped = None
         line = self._without_prefix(line)
         rank = self.rank if line.rank is None else line.rank
@@ -160,9 +162,10 @@ class _Scan(Struct):
             # The frames of a collective that timed out are on lines without a prefix.
             self._add("collective_stack", self.collective.rank, line, place)
         behind = [(line._replace(text=line.before), None)] if line.before else []
+        words = [_PATTERN_WORDS[index] for index in found if index < len(_PATTERN_WORDS)]
         for part, whose in [*behind, (line, rank)]:
             text = "".join(part.text.split()) if folded else part.text
-            matched = [self._match(one, part, text, whose) for word, one in _BY_WORD.items() if word in text]
+            matched = [self._match(_BY_WORD[word], part, text, whose) for word in words if word in text]
         if matched and not any(matched) and _TEXT["folded"].search(line.text):
             self.wrapped, self.following = line, max(self.following, 1)
 
@@ -301,10 +304,13 @@ def read(path: Path, file: str, rank: int | None, limits: Limits, head: bytes) -
     scan = _scan(file, rank)
     labelled = is_labelled(head)
     try:
-        for number, raw in LineReader(path, limits, WORDS, scan.wanted, scan.steps.feed).lines():
+        reader = LineReader(path, limits, WORDS, scan.wanted, scan.steps.feed)
+        for number, raw in reader.lines():
             if len(raw) > MATCHED and b"\r" in raw:  # A progress bar that was redrawn: only its last state counts.
                 raw = raw.rstrip(b"\r").rpartition(b"\r")[2]
-            scan.feed(split(number, raw[:MATCHED], labelled))
+            # Words may be inside escapes of JSON, and colours inside words.
+            found = range(len(WORDS)) if raw[:1] == b"{" or b"\x1b" in raw else reader.found
+            scan.feed(split(number, raw[:MATCHED], labelled), found)
     except (OSError, ValueError) as problem:
         scan.read.problem = str(problem) or type(problem).__name__
     return scan.finish()

@@ -22,7 +22,7 @@ class _Start(msgspec.Struct):
     since_s: Time
     alive_s: Time
     worked_s: Time
-    pid: Any = None
+    pid: int | None = None
     host: Any = None
     frames: Any = None
 

@@ -9,8 +9,10 @@ from typing import Any, Literal
 
 import yaml
 
-from diagnostics.contract.files import replacing
+from diagnostics.contract.files import read_record, replacing
 from diagnostics.contract.suggest import did_you_mean
+from diagnostics.evidence import safe_yaml
+from diagnostics.evidence.limits import Limits
 from dtk.config.folders import HARDWARE, search_path
 from dtk.errors import DtkError, refused
 from dtk.plan.timing.alpha_beta import Link
@@ -157,8 +159,8 @@ def store_hardware(hardware: Hardware, path: Path) -> None:
 
 def _read(path: Path) -> Hardware:
     """Read one file and check every key; raises as `load_hardware` does."""
-    with refused(f"{path} cannot be read as YAML", "", UnicodeDecodeError, yaml.YAMLError):
-        plain = yaml.safe_load(path.read_text(encoding="utf-8"))
+    with refused(f"{path} cannot be read as YAML", "", ValueError):
+        plain = safe_yaml.loads(read_record(path), Limits())
     if not isinstance(plain, dict):
         raise DtkError(f"{path} describes no hardware", "it is not a mapping of keys")
     allowed = (*_PLAIN, *_TABLES, *_FIGURES)

@@ -236,7 +236,7 @@ def test_mistakes_inside_yaml_files(own: Path, file: str, text: str, overrides: 
 def test_broken_yaml_is_named_with_file_and_line(own: Path, text: str, line: int) -> None:
     path = own / "model" / "bad.yaml"
     path.write_text(text)
-    assert message("model=bad", config_dir=own).startswith(f"{path}, line {line}: not valid YAML (")
+    assert message("model=bad", config_dir=own).startswith(f"{path}: line {line}: not valid YAML (")
 
 
 def test_defaults_list_that_names_no_file(own: Path) -> None:

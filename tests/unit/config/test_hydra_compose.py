@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.evidence.limits import Limits
+from dtk.config import hydra_compose
 from dtk.config.compose import compose
 from dtk.config.folders import conf_folder
 from dtk.config.hydra_compose import UserFolders, compose_plain, merged
@@ -36,11 +38,11 @@ def test_a_file_of_the_users_hides_dtks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name: [1\n", "gpt2.yaml, line 2: not valid YAML"),
-        ("name: 'caf\xe9'\n", "a YAML file is not UTF-8 text"),
+        ("name: [1\n", "gpt2.yaml: line 2: not valid YAML"),
+        ("name: 'caf\xe9'\n", "gpt2.yaml: not valid YAML (unacceptable character"),
         ("name: ${nowhere}\n", "the configuration cannot be composed: Interpolation key 'nowhere' not found"),
         ("defaults: [nothing]\n", "the configuration cannot be composed: "),
-        (f"name: {'[' * 5000}{']' * 5000}\n", "the configuration cannot be composed: maximum recursion depth exceeded"),
+        (f"name: {'[' * 5000}{']' * 5000}\n", "gpt2.yaml: refused: nested over 64 levels"),
     ],
 )
 def test_a_file_that_cannot_be_composed_is_one_line(text: str, message: str, tmp_path: Path) -> None:
@@ -48,6 +50,25 @@ def test_a_file_that_cannot_be_composed_is_one_line(text: str, message: str, tmp
         compose_plain(["model=gpt2"], users(tmp_path, "gpt2", text), "config")
     assert message in str(caught.value) and "\n" not in str(caught.value)
     assert "Config search path" not in str(caught.value) and "full_key" not in str(caught.value)
+
+
+def test_a_file_that_stands_for_very_much_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
+    laughs = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9))
+    with pytest.raises(DtkError, match=r"gpt2\.yaml: refused: it describes too much"):
+        compose_plain(["model=gpt2"], users(tmp_path, "gpt2", f"a0: &a0 [x, x]\n{laughs}"), "config")
+
+
+def test_references_to_references_end_with_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hydra_compose, "_LIMITS", Limits(seconds=1))
+    doubled = "".join(f"v{n}: ${{model.v{n - 1}}}${{model.v{n - 1}}}\n" for n in range(1, 40))
+    with pytest.raises(DtkError, match=r"its references .* stand for too much"):
+        compose_plain(["model=gpt2"], users(tmp_path, "gpt2", f"v0: xx\n{doubled}"), "config")
+    assert compose_plain([], [OWN], "config")["model"]["name"], "the next one is composed"
+
+
+def test_a_header_that_hydra_cannot_read_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(DtkError, match="Too many components"):
+        compose_plain(["model=gpt2"], users(tmp_path, "gpt2", "# @package model twice\nname: mine\n"), "config")
 
 
 def test_the_files_in_the_order_of_merging_with_what_chose_them() -> None:

@@ -1,5 +1,6 @@
 """YAML of somebody else is plain values of a bounded size, or one line of refusal."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.safe_yaml import MOST_NODES, loads
+from diagnostics.evidence.safe_yaml import MOST_NODES, loads, text_of
 
 ROOT = Path(__file__).resolve().parents[4]
 LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 20))
@@ -75,3 +76,36 @@ def test_what_dtk_writes_is_read(value: object) -> None:
 def test_an_alias_that_is_no_bomb_is_read() -> None:
     shared = [1, 2]
     assert loads(yaml.safe_dump({"a": shared, "b": shared}).encode(), Limits()) == {"a": shared, "b": shared}
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("a: 1\nb: 2\na: 3", 3), ("x:\n  - {k: 1, k: 2}", 2), ("a: {b: 1}\nb: [a, b]\n'a': 2", 3),
+     ("k: &x 1\nb: *x\nk: *x", 3)],
+)  # fmt: skip
+def test_a_key_that_is_there_twice_is_named_with_its_line(text: str, line: int) -> None:
+    with pytest.raises(ValueError, match=rf"line {line}: not valid YAML \(the key .* is there twice\)"):
+        loads(text.encode(), Limits())
+
+
+def test_equal_values_and_merges_are_no_keys_twice() -> None:
+    text = "a: &x {k: a}\nb: a\nc: [a, a, {a: a}]\nd: {<<: *x, k: 1}\n? [a]\n: a\n"
+    with pytest.raises(ValueError, match="unhashable"):
+        loads(text.encode(), Limits())
+    assert loads(text.partition("?")[0].encode(), Limits())["d"] == {"k": 1}
+
+
+def test_several_documents() -> None:
+    assert loads(b"a: 1\n---\na: 2\n", Limits(), several=True) == [{"a": 1}, {"a": 2}]
+
+
+def test_the_text_for_another_loader_is_checked(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("a: é\n", encoding="utf-8")
+    assert text_of(tmp_path / "a.yaml") == "a: é\n"
+    (tmp_path / "a.yaml").write_text(LAUGHS)
+    with pytest.raises(ValueError, match="too much"):
+        text_of(tmp_path / "a.yaml")
+    (tmp_path / "a.yaml").unlink()
+    os.mkfifo(tmp_path / "a.yaml")
+    with pytest.raises(OSError, match="regular"):
+        text_of(tmp_path / "a.yaml")

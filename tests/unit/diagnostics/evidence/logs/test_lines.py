@@ -87,6 +87,14 @@ def test_only_lines_with_a_word_are_cut_out(tmp_path):
     assert found == [(2, b"two !"), (4, b"four ! !"), (5, b"!")]
 
 
+def test_the_words_of_each_line_are_known(tmp_path):
+    (tmp_path / "a").write_bytes(b"no\nb a b\nnothing\na\nb\n" + b"x" * 100 + b"a\nno\nc b a\n")
+    wants = iter([False, True, False])
+    reader = LineReader(tmp_path / "a", Limits(line_bytes=64), (b"a", b"b", b"c "), lambda: next(wants, False))
+    found = [(number, reader.found) for number, _ in reader.lines()]
+    assert found == [(2, (0, 1)), (3, ()), (4, (0,)), (5, (1,)), (6, (0,)), (8, (0, 1, 2))]
+
+
 def test_a_consumer_in_the_middle_of_something_gets_each_line(tmp_path):
     wants = iter([False, True, True, False, False])
     found, _ = lines(tmp_path / "a", b"a\n!\nb\nc\nd\n!\n", wanted=lambda: next(wants, False))

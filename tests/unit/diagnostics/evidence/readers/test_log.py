@@ -10,7 +10,7 @@ import pytest
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Frame
 from diagnostics.evidence.reader import Contents
-from diagnostics.evidence.readers.log import read, recognise
+from diagnostics.evidence.readers.log import _PATTERN_WORDS, WORDS, read, recognise
 from tests.unit.diagnostics.evidence.texts import TORCHRUN, TWO_RANKS
 from tests.work import calls_in
 
@@ -30,6 +30,20 @@ def test_tracebacks_of_two_ranks_that_write_at_the_same_time(tmp_path: Path) -> 
     assert errors[0].type == "RuntimeError"
     assert "closed by peer" in errors[0].message
     assert [frame.function for frame in errors[0].frames] == ["all_reduce", "main"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["NCCL version 2.21.5+cuda12.4", "NCCL ver\x1b[31msion\x1b[0m 2.21.5+cuda12.4", '{"log": "NCCL v\\u0065rsion 2.21.5+cuda12.4"}'],
+)  # fmt: skip
+def test_words_inside_colours_and_escapes_of_json_are_seen(tmp_path: Path, line: str) -> None:
+    trace = 'Traceback (most recent call last):\n  File "/job/train.py", line 3, in main\n'
+    (fact,) = scan(tmp_path / "x.log", f"{trace}{line}\n").facts
+    assert fact.kind == "nccl_version" and fact.text == "NCCL version 2.21.5+cuda12.4"
+
+
+def test_the_words_of_the_patterns_are_the_first_that_are_looked_for() -> None:
+    assert [word.encode() for word in _PATTERN_WORDS] == list(WORDS[: len(_PATTERN_WORDS)])
 
 
 TIMEOUT = (

@@ -38,7 +38,7 @@ def test_the_scripts_own_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "changed",
     [{"world_size": 1_000_001}, {"rank": 2}, {"rank": True}, {"rank": -1}, {"world_size": "2"}, {"state": "asleep"},
-     {"since_s": -1}, {"alive_s": 1e300}, {"worked_s": None}],
+     {"since_s": -1}, {"alive_s": 1e300}, {"worked_s": None}, {"pid": [[7]]}, {"pid": "7"}],
 )  # fmt: skip
 def test_a_record_that_contradicts_itself_is_refused(tmp_path: Path, changed: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="not a record of a rank's start"):
