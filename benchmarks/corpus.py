@@ -4,7 +4,8 @@
 
 Composes what the scripts of each kind measure: flight-recorder dumps (hang_accuracy.py, with torchfrtrace beside), logs
 (log_corpus.py, with the calibration of all claims), and, as they take minutes, live jobs that hang under `dtk attach`
-(`--live`, attach_accuracy.py) and the faults of the library (`--faults`, diagnosis_accuracy.py).
+(`--live`, attach_accuracy.py) and the faults of the library (`--faults`, diagnosis_accuracy.py; those without a right
+answer are named on stderr).
 A row counts: right, right ranks only, undecided rightly, missed, wrong, false HEALTHY, and innocent ranks blamed.
 """
 
@@ -81,7 +82,11 @@ def faults() -> Counter[str]:
         with tempfile.TemporaryDirectory() as folder:
             result = diagnosis_accuracy.run([f"fault={name}", "data.max_bytes=300000"], Path(folder))
         cause, ranks = result.causes[0] if result.causes else ("", ())
-        counts += graded(cause, set(ranks), set(truth.causes), set(truth.ranks))
+        grades = graded(cause, set(ranks), set(truth.causes), set(truth.ranks))
+        counts += grades
+        if not grades["right"] and not grades["undecided rightly"]:
+            told = f"{cause or result.outcome} {[*ranks]} for {'/'.join(truth.causes)} {[*truth.ranks]}"
+            print(f"{name}: {told}", file=sys.stderr, flush=True)
     return counts
 
 

@@ -26,7 +26,7 @@ from diagnostics.evidence.reader import Contents, Reader, Source
 from diagnostics.evidence.readers.log import is_named_like_a_log
 from diagnostics.evidence.readers.trace import TraceFile
 from diagnostics.evidence.registry import LOG, Unreadable, reader_of, readers, suffixes, titles
-from diagnostics.evidence.walk import Walk
+from diagnostics.evidence.walk import Walk, is_ruled_out
 from diagnostics.runs.find import NoSuchRunError, find_run
 
 QUIET_S = 2.0
@@ -36,6 +36,7 @@ NAMED = 8
 """Number of files without evidence that are named; the others are counted."""
 LONG_HEAD_BYTES = 1 << 20
 """Bytes read to identify a JSON object: exporters may write other tables before the events of a trace."""
+_LOOSE = {"non_finite_loss", "host_work", "host_progress"}  # Kinds of lines that a sentence about training may match.
 MAX_FOREIGN_PICKLE_BYTES = 16 << 20
 """Unknown pickles up to this size are inspected, only to report what they would have executed."""
 
@@ -191,11 +192,13 @@ class _Gathering(Struct):
             self._problem(reader.kind, source.file, contents.problem)
         if contents.dropped:
             self._problem(reader.kind, source.file, "not_kept", count=contents.dropped)
-        if contents.facts or contents.errors or contents.stacks:
-            self.read.append((contents, source.owner))
-        elif not contents and not is_named_like_a_log(source.path):
+        named, prose = is_named_like_a_log(source.path), is_ruled_out(source.path)
+        loose = {fact.kind for fact in contents.facts} <= _LOOSE and not (contents.errors or contents.handles)
+        if (loose and prose) or not (contents or named):
             self.foreign.append(source.file)
             return
+        if contents.facts or contents.errors or contents.stacks:
+            self.read.append((contents, source.owner))
         self.counts[reader.kind] += 1
 
     def _cannot_read(self, path: Path, file: str, what: Unreadable, start: bytes) -> None:

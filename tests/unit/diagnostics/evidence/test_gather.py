@@ -470,11 +470,14 @@ def test_hostile_records_of_the_watch_are_problems(tmp_path: Path, begins: str, 
     assert problems(gather(tmp_path, LIMITS)).get("record.json")
 
 
-@pytest.mark.parametrize("name", ["README.md", "LICENSE", "train.py"])
-def test_a_text_that_is_not_of_a_job_is_said_in_one_line(tmp_path: Path, name: str) -> None:
-    file = put(tmp_path, name, "# A library for training\n\nRun `torchrun train.py` and read the log.\n")
+@pytest.mark.parametrize("name", ["README.md", "LICENSE", "train.py", "nccl.md"])
+@pytest.mark.parametrize("more", ["", "A loss is nan if the learning rate is too high, also while saving the model.\n"])
+def test_a_text_that_is_not_of_a_job_is_said_in_one_line(tmp_path: Path, name: str, more: str) -> None:
+    file = put(tmp_path, name, f"# A library for training\n\nRun `torchrun train.py` and read the log.\n{more}")
     with pytest.raises(DiagnosticsError) as error:
         gather(file, LIMITS)
     assert str(error.value).startswith(f"nothing in {file} is known to be of a training job")
-    log = put(tmp_path, f"{name}.log", "starts\n")
-    assert [fact.kind for fact in gather(log, LIMITS).facts] == ["nothing_known"]
+    log = put(tmp_path, "train.log", f"starts\n{more}")
+    assert [fact.kind for fact in gather(log, LIMITS).facts] == (["non_finite_loss"] if more else ["nothing_known"])
+    issue = put(tmp_path, "issue.md", TWO_RANKS)
+    assert gather(issue, LIMITS).errors, "a log may have been pasted"
