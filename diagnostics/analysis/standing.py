@@ -18,7 +18,15 @@ from diagnostics.analysis.job_state import STALL_S
 from diagnostics.analysis.observations import observations
 from diagnostics.analysis.stall.from_observations import places
 from diagnostics.analysis.stall.stack_evidence import collective_of
-from diagnostics.analysis.stall.watchdog_lines import COUNTED, UNNAMED, GroupLog, enqueued_behind, read_all
+from diagnostics.analysis.stall.watchdog_lines import (
+    COUNTED,
+    UNNAMED,
+    GroupLog,
+    enqueued_behind,
+    members_of,
+    read_all,
+    stamp_s,
+)
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import UNNAMED as NOBODY
 from diagnostics.contract.formatting import file_name
@@ -26,7 +34,6 @@ from diagnostics.evidence.calls import ROOTED, operation
 from diagnostics.evidence.endings import Ending, of_error
 from diagnostics.evidence.model import Evidence, Frame, LogFact, shortened
 from diagnostics.evidence.stacks.dumps import main_thread
-from diagnostics.evidence.values import MOST_RANKS
 
 TRANSPORT = frozenset({"nccl_ib_error", "nccl_ib_async", "nccl_peer_closed", "nccl_connect", "link_down"})
 _KINDS = {name: frozenset(kinds) for name, kinds in table_beside(__file__)["kinds"].items()}
@@ -40,12 +47,9 @@ _SHOWN = _OPENS - {"nccl_connect"} | {"watchdog_abort", "flight_dump_signal"}
 SCALAR = 16  # Maximum number of elements of a metric, a flag or a barrier; a gradient or a shard has thousands.
 _SENT = {"SIGTERM", "SIGKILL"}  # Signals by which launchers and the kernel end a rank.
 _NEAR = 0.99  # Share of the higher of two positions from which the lower one is not by chance that of another group.
-_GATHERS = {"ALLGATHER", "_ALLGATHER_BASE"}
-_SCATTERS = {"REDUCE_SCATTER", "_REDUCE_SCATTER_BASE"}
 _CPP_FILE = re.compile(r"^\[[^\]]*\.(?:cc|cpp|h):\d+\] ")
 _OF_MODEL = re.compile(r"torch/(?:distributed/(?:fsdp|_composable|optim)|nn/parallel)/|deepspeed/runtime/zero/")
 """Files whose collectives take the sizes of the model's parameters, which are those of all ranks."""
-_CLOCK = re.compile(r"^\[[A-Z]\d{3,4} (\d\d):(\d\d):(\d\d)")
 
 
 class Waiting(Struct, frozen=True):
@@ -402,7 +406,7 @@ def _waits(evidence: Evidence, group: GroupLog, later: set[tuple[str, int]]) -> 
             alike.setdefault(at_position[0] if len(at_position) == 1 else (counters.work, "", None), []).append(rank)
             facts[rank] = counters.fact
     label = "" if group.mixed or group.name == UNNAMED else group.label
-    sizes = filter(None, map(_members, facts.values()))
+    sizes = filter(None, map(members_of, facts.values()))
     members = next(sizes, evidence.world_size if group.default else None)
     made = []
     for (seq, op, numel), ranks in sorted(alike.items(), key=lambda item: (item[0][:2], item[0][2] or 0, item[1])):
@@ -470,20 +474,6 @@ def _since(fact: LogFact) -> tuple[float | None, float | None, str]:
     timeout_ms = fact.fields.get("timeout_ms")
     waited_ms = fact.fields.get("ran_ms", timeout_ms)
     waited_s, timeout_s = (value / 1000 if isinstance(value, int) else None for value in (waited_ms, timeout_ms))
-    clock = _CLOCK.match(fact.text)
-    if clock is None or waited_s is None:
-        return waited_s, timeout_s, ""
-    hour, minute, second = map(int, clock.groups())
-    began_s = (hour * 3600 + minute * 60 + second - int(waited_s)) % 86400
-    return waited_s, timeout_s, time.strftime("%H:%M:%S", time.gmtime(began_s))
-
-
-def _members(fact: LogFact) -> int | None:
-    """Return the size of the group, the ratio of the sizes that a gather or a reduce_scatter takes and returns."""
-    small, large = fact.fields.get("numel_in"), fact.fields.get("numel_out")
-    op = fact.fields.get("op")
-    if op in _SCATTERS:
-        small, large = large, small
-    if op not in _GATHERS | _SCATTERS or not isinstance(small, int) or not isinstance(large, int) or small < 1:
-        return None
-    return large // small if large % small == 0 and small < large <= small * MOST_RANKS else None
+    at_s = stamp_s(fact)
+    since = "" if at_s is None or waited_s is None else time.strftime("%H:%M:%S", time.gmtime(at_s - waited_s))
+    return waited_s, timeout_s, since

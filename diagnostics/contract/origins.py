@@ -79,10 +79,7 @@ def add_typed(origins: Origins, key: str, text: str, removes: bool = False) -> N
 
 
 def at_launch(origins: Origins, plain: Mapping[str, Any]) -> Origins:
-    """Return the origins of the values at launch.
-
-    Values changed after composition are marked as derived at the launch.
-    """
+    """Return the origins of the values at launch; those changed after composition are derived at the launch."""
     values = flat(plain)
     keys = {}
     for key, value in values.items():

@@ -46,10 +46,7 @@ UNKNOWN = StrategyTraits()
 
 
 def strategy_traits(manifest: Mapping[str, Any], config: Mapping[str, Any]) -> StrategyTraits:
-    """Read the traits of a run's strategy.
-
-    Both files are untrusted, so values of other types are ignored.
-    """
+    """Read the traits of a run's strategy. Both files are untrusted, so values of other types are ignored."""
     section = config.get("strategy")
     name = section.get("name") if isinstance(section, Mapping) else None
     if not isinstance(name, str) or not name:

@@ -49,10 +49,7 @@ def text(value: Any) -> str:
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """Convert a value to JSON values.
-
-    Keys become strings, non-finite numbers become null, and other objects become their text.
-    """
+    """Convert a value to JSON: keys to strings, non-finite numbers to null, other objects to their text."""
     if depth > DEPTH:
         return None
     if isinstance(value, Phrase):

@@ -36,10 +36,7 @@ def mermaid(tree: Branch) -> str:
 
 
 def dot(tree: Branch) -> str:
-    """Return a directed graph in DOT.
-
-    Gates are houses (`and`) or inverted houses (`or`), and causes are ellipses.
-    """
+    """Return a directed graph in DOT: `and` gates are houses, `or` gates inverted houses, and causes ellipses."""
     lines = ["digraph fault_tree {", "  rankdir=LR;", '  node [style=filled, fontname="sans-serif"];']
     shapes = {"and": "house", "or": "invhouse", None: "ellipse"}
     for number, parent, branch in _numbered(tree):

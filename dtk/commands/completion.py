@@ -28,10 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def candidates(typed: list[str]) -> Iterator[str]:
-    """Yield candidates for the last word; the caller filters them by prefix.
-
-    The last word is incomplete and may be empty.
-    """
+    """Yield candidates for the last word, which may be incomplete or empty; the caller filters by prefix."""
     from dtk.commands.main import make_parser
 
     command, last = typed[0], typed[-1]

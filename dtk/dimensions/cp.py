@@ -80,10 +80,7 @@ def _ulysses(axis: Axis, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Ten
 
 
 def declare(config: Config, mesh: Mesh, accumulation_steps: int, blocks: range | None = None) -> list[Collective]:
-    """Return what the ranks of a `cp` group send each other in a step.
-
-    `blocks` are those of a pipeline stage; None = the whole model.
-    """
+    """Return what ranks of a `cp` group send in a step; `blocks` are a stage's, None = the whole model."""
     if mesh.cp == 1:
         return []
     model, every = config.model, config.train.activation_checkpoint_every

@@ -62,10 +62,7 @@ class Finding:
 
 
 def found(key: str, /, *, bad: bool = False, **values: Any) -> Finding:
-    """Return a finding of `findings.yaml` with its remedy, if it has one.
-
-    `bad` makes it a failure, if the table does not state it.
-    """
+    """Return a finding of `findings.yaml` with its remedy, if any; `bad` makes it a failure unless stated there."""
     texts = {part: text.format(**values) for part, text in _findings()[key].items()}
     status: Status = "failure" if bad or "failure" in texts else "warning"
     remedy = Remedy(texts["fix"], texts.get("command", "")) if "fix" in texts else None

@@ -73,10 +73,7 @@ VARIANTS += tuple(Variant(LEAST_MEMORY, checkpointing, offload=True) for checkpo
 
 
 def compare(job: Composed, target: Machine, config_dir: Path | None = None) -> Comparison:
-    """Plan the job under every variant.
-
-    Without a device there is no fit and no recommendation.
-    """
+    """Plan the job under every variant; without a device there is no fit and no recommendation."""
     with_strategy = functools.cache(lambda strategy: _with_strategy(job, target, strategy, config_dir))
     ranks, every = ranks_of(job.config), job.config.train.activation_checkpoint_every
     rows = []

@@ -63,10 +63,7 @@ def run_all(parts: Mapping[str, Callable[[], object]]) -> None:
 
 
 def bounded(topic: str, operation: Callable[[], None], timeout_s: float) -> bool:
-    """Run an operation that may stall on a thread; return whether it returned or failed within `timeout_s` seconds.
-
-    If not, it is abandoned.
-    """
+    """Run an operation on a thread; return whether it ended within `timeout_s` seconds, else abandon it."""
     thread = threading.Thread(target=guarded(topic)(operation), name=f"dtk-{topic}", daemon=True)
     thread.start()
     thread.join(timeout_s)

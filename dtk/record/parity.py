@@ -31,10 +31,7 @@ _CPU_BLOCK, _DEVICE_BLOCK = 2**15, 2**22
 
 
 def parity(model: nn.Module, context: Context, strategy: Strategy, compute: str) -> dict[str, Any]:
-    """Return the content of parity.json; every rank must call it.
-
-    `compute` is the dtype of the matrix products.
-    """
+    """Return the content of parity.json; every rank must call it. `compute` is the dtype of the matrix products."""
     # The second number counts ranks without a sum: there is then no hash, but every rank took part in the collective.
     values = torch.tensor([0, 1], dtype=torch.int64)
     with guarded("parity"):

@@ -33,10 +33,7 @@ class Tried:
 
 
 class Search:
-    """Proposes points and decides which runs to stop early.
-
-    Without `package` (`sweeps`) it is a grid of lists, which needs none.
-    """
+    """Proposes points and decides which runs to stop early; without `package` it is a grid of lists."""
 
     def __init__(self, file: SweepFile, package: Any) -> None:
         self.file = file

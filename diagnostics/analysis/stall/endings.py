@@ -62,10 +62,7 @@ class DdpUnused(Struct, frozen=True):
 
 
 def first_endings(job: JobState) -> tuple[FirstEndings, ...]:
-    """Return the ranks that ended first, one value for each kind of ending.
-
-    An error about a lost peer is never the first ending.
-    """
+    """Return the ranks that ended first, one per kind of ending; an error about a lost peer is never first."""
     by_kind: defaultdict[Kind, list[Ending]] = defaultdict(list)
     for rank in sorted(job.endings):
         by_kind[job.endings[rank].kind].append(job.endings[rank])

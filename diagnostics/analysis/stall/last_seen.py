@@ -19,10 +19,7 @@ class LastSeen(Struct, frozen=True):
 
 
 def last_seen(job: JobState, rank: int) -> LastSeen | None:
-    """Return the latest call of a rank; None if none was recorded.
-
-    If two recorders hold the same call, the one with its line is preferred.
-    """
+    """Return the latest call of a rank, or None; of one call in two recorders, the one with its line."""
     record = job.survey.ranks.get(rank)
     if record is None or record.last is None:
         return None

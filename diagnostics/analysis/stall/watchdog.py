@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.find import Vote, count_votes
 from diagnostics.analysis.job_state import JobState
-from diagnostics.analysis.stall.watchdog_lines import UNNAMED, GroupLog, Wait, enqueued_behind, read
+from diagnostics.analysis.stall.watchdog_lines import UNNAMED, GroupLog, Wait, enqueued_behind, members_of, read
 from diagnostics.evidence.calls import GroupKey
 from diagnostics.evidence.model import Frame
 
@@ -23,6 +23,11 @@ class _OfGroup(Struct, frozen=True):
     def members(self) -> tuple[int, ...]:
         """Every rank for which a line names the group."""
         return tuple(sorted({*self.group.waits, *self.group.counters}))
+
+    @property
+    def waiting(self) -> tuple[int, ...]:
+        """The ranks that wait in a call of the group."""
+        return tuple(sorted(self.group.waits))
 
 
 class WatchdogMismatch(_OfGroup, frozen=True):
@@ -47,14 +52,20 @@ class WatchdogGap(_OfGroup, frozen=True):
     """Whether fewer than half of the group's ranks wait, so that these deviate."""
 
     @property
-    def waiting(self) -> tuple[int, ...]:
-        """The ranks in the call."""
-        return tuple(sorted(self.group.waits))
-
-    @property
     def culprits(self) -> tuple[int, ...]:
         """The ranks to blame."""
         return self.waiting if self.few_wait else self.behind
+
+
+class WatchdogMissed(_OfGroup, frozen=True):
+    """Ranks that wait in another group's call instead, which those in the call enqueued behind it."""
+
+    call: Wait
+    """The call of the lowest rank that waits."""
+    culprits: tuple[int, ...]
+    other: Wait
+    """The call in which the lowest of them waits."""
+    other_group: GroupLog
 
 
 class WatchdogDrift(_OfGroup, frozen=True):
@@ -93,7 +104,7 @@ class WatchdogOpen(_OfGroup, frozen=True):
     """Timeouts of one group that do not show why its ranks wait."""
 
 
-WatchdogDecided = WatchdogMismatch | WatchdogGap | WatchdogDrift | WatchdogSites
+WatchdogDecided = WatchdogMismatch | WatchdogGap | WatchdogMissed | WatchdogDrift | WatchdogSites
 WatchdogCase = WatchdogDecided | WatchdogOpen
 TOGETHER = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"}
 """Operations in which every rank needs data from every other one, so that none completes without all."""
@@ -115,6 +126,9 @@ def watchdog_case(job: JobState) -> WatchdogCase | None:
     for group in clear:
         if group.name != UNNAMED and (gap := _gap(job, group, groups)):
             return gap
+    for group in sorted(clear, key=lambda group: -len(group.waits)):
+        if missed := _missed(job, group, clear, behind):
+            return missed
     for group in complete:
         if drift := _drift(group):
             return drift
@@ -164,6 +178,42 @@ def _vote(group: GroupLog, groups: Iterable[GroupLog]) -> Vote | None:
     # Two groups may share a number: only a majority or a name shows that the ranks belong together.
     certain = group.default or group.name == UNNAMED or group.has_guid or not vote.tie
     return vote if len(vote.sides) > 1 and certain else None
+
+
+def _missed(
+    job: JobState, group: GroupLog, groups: list[GroupLog], behind: set[tuple[str, int]]
+) -> WatchdogMissed | None:
+    """Return the ranks that left out a call: no rank completes it without them, and they are in a later one."""
+    waits, first = group.waits, group.waits[min(group.waits)]
+    is_one_call = len({(wait.seq, wait.name) for wait in waits.values()}) == 1 and first.name in TOGETHER
+    absent = (
+        _absent(job, group, groups) if is_one_call and not any((group.name, rank) in behind for rank in waits) else ()
+    )
+    for other in groups if absent else ():
+        calls = {other.waits[rank].seq for rank in absent if rank in other.waits and (other.name, rank) not in behind}
+        met = {rank for rank in waits if rank in other.waits and other.waits[rank].seq in calls}
+        if (
+            len(calls) == 1
+            and set(absent) <= other.waits.keys()
+            and met
+            and all((other.name, rank) in behind for rank in met)
+        ):
+            return WatchdogMissed(group, first, absent, other.waits[absent[0]], other)
+    return None
+
+
+def _absent(job: JobState, group: GroupLog, groups: list[GroupLog]) -> tuple[int, ...]:
+    """Return the ranks of a group that do not wait in it; none if they cannot be told.
+
+    The groups of one description are taken as those of a dimension of the mesh: equally large, each rank in one.
+    """
+    alike = [other for other in groups if other.desc == group.desc] if group.desc else [group]
+    known = [{*other.waits, *other.counters} for other in alike]
+    sizes = {members_of(wait.fact) or 0 for other in alike for wait in other.waits.values()}
+    size = job.world() if group.default else max(sizes) or max(map(len, known))
+    others = set(range(job.world())).difference(*known)
+    whole = size == len(group.waits) + len(others)
+    return tuple(sorted(others)) if whole and not group.counters.keys() - group.waits.keys() else ()
 
 
 def _drift(group: GroupLog) -> WatchdogDrift | None:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from diagnostics.evidence.calls import ROOTED, GroupKey, Wire, operation
 from diagnostics.evidence.model import Evidence, Frame, LogFact
+from diagnostics.evidence.values import MOST_RANKS
 
 _SOME_CALL = "a collective"
 """Operation of ranks that are only known to have made the call at a position."""
@@ -19,6 +20,8 @@ COUNTED = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"
 """Collectives; sends, receives and coalesced blocks have numbers of their own."""
 _EVEN = {"ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE", "ALLGATHER", "REDUCE_SCATTER"}
 """OpType whose NumelIn is the same on all ranks: not gather and scatter (the root's differs), not all_to_all."""
+_GATHERS = {"ALLGATHER", "_ALLGATHER_BASE"}
+_SCATTERS = {"REDUCE_SCATTER", "_REDUCE_SCATTER_BASE"}
 _STAMP = re.compile(r"^\[[A-Z](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d(?:\.\d{1,9})?)")
 _CLOCK_STEP_S = 0.002  # Times of two calls closer than this have no order, as torch prints whole milliseconds.
 _SLACK_S = 60  # Delay of watchdogs and logs: lines further apart than the timeout and this are not taken as one hang.
@@ -60,19 +63,10 @@ class Wait(Struct, frozen=True):
         return Wire(self.name, (self.numel,) if self.even and self.numel is not None else (), ())
 
     @property
-    def stamp_s(self) -> float | None:
-        """Print time in seconds of a year with 12 months of 31 days: only differences are meaningful."""
-        match = _STAMP.match(self.fact.text)
-        if match is None:
-            return None
-        month, day, hour, minute = (int(part) for part in match.groups()[:4])
-        return (((month * 31 + day) * 24 + hour) * 60 + minute) * 60 + float(match[5])
-
-    @property
     def began_s(self) -> float | None:
-        """When the call was enqueued, by the same clock: torch prints how long it ran, in whole milliseconds."""
-        stamp_s, ran_ms = self.stamp_s, self.fact.fields.get("ran_ms")
-        return stamp_s - ran_ms / 1000 if stamp_s is not None and isinstance(ran_ms, int) else None
+        """When the call was enqueued, by the clock of `stamp_s`; torch prints for how many milliseconds it ran."""
+        at_s, ran_ms = stamp_s(self.fact), self.fact.fields.get("ran_ms")
+        return at_s - ran_ms / 1000 if at_s is not None and isinstance(ran_ms, int) else None
 
 
 class Counters(Struct, frozen=True):
@@ -149,6 +143,26 @@ def read_all(evidence: Evidence) -> list[GroupLog]:
         for text in [group.desc or group.name]
     ]
     return sorted(checked, key=lambda group: (not group.default, group.name))
+
+
+def stamp_s(fact: LogFact) -> float | None:
+    """Return a line's time in seconds of a year with 12 months of 31 days: only differences are meaningful."""
+    match = _STAMP.match(fact.text)
+    if match is None:
+        return None
+    month, day, hour, minute = (int(part) for part in match.groups()[:4])
+    return (((month * 31 + day) * 24 + hour) * 60 + minute) * 60 + float(match[5])
+
+
+def members_of(fact: LogFact) -> int | None:
+    """Return the size of the group, the ratio of the sizes that a gather or a reduce_scatter takes and returns."""
+    small, large = fact.fields.get("numel_in"), fact.fields.get("numel_out")
+    op = fact.fields.get("op")
+    if op in _SCATTERS:
+        small, large = large, small
+    if op not in _GATHERS | _SCATTERS or not isinstance(small, int) or not isinstance(large, int) or small < 1:
+        return None
+    return large // small if large % small == 0 and small < large <= small * MOST_RANKS else None
 
 
 def enqueued_behind(groups: Iterable[GroupLog]) -> set[tuple[str, int]]:
@@ -235,7 +249,7 @@ def _is_one_hang(group: GroupLog) -> bool:
         fits = all(rank == place for rank, place in placed)
     else:
         fits = all(place <= rank for rank, place in placed) and all(a[1] < b[1] for a, b in pairwise(placed))
-    stamps = [wait.stamp_s for _, wait in waits if wait.stamp_s is not None]
+    stamps = [at_s for _, wait in waits if (at_s := stamp_s(wait.fact)) is not None]
     timeouts = [wait.fact.fields.get("timeout_ms") for _, wait in waits]
     limit_s = max((value / 1000 for value in timeouts if isinstance(value, int)), default=0.0)
     return fits and (not stamps or not limit_s or max(stamps) - min(stamps) <= limit_s + _SLACK_S)

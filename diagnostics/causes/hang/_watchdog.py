@@ -9,6 +9,7 @@ from diagnostics.analysis.stall.watchdog import (
     WatchdogDrift,
     WatchdogGap,
     WatchdogMismatch,
+    WatchdogMissed,
     WatchdogOpen,
     WatchdogSites,
 )
@@ -33,6 +34,9 @@ def findings(stall: Stall, shows: Literal["operations", "arguments", "fewer call
     if isinstance(case, WatchdogMismatch):
         kind, change = ("operations", "other_call") if _is_other_call(case) else ("arguments", "other_size")
         facts = _disagree(case, change)
+    elif isinstance(case, WatchdogMissed):
+        other = (called(case.other), named(case.other_group))
+        kind, facts = "fewer calls", _TEXTS.facts("missed", other=other[0], other_group=other[1], **figures(case))
     elif isinstance(case, WatchdogDrift | WatchdogSites):
         kind, facts = "fewer calls" if isinstance(case, WatchdogDrift) and case.fewer else "operations", _drifted(case)
     else:
@@ -111,6 +115,9 @@ def confirmed(case: WatchdogDecided, facts: Facts) -> Finding:
             confidence = _LIKELY if case.vote.tie or case.group.name == UNNAMED else _SURE
             position, places = case.vote.position, (*_where(minority), *_where(majority))
             evidence = [_line(wait) for wait in (minority, *others[:2], majority)]
+        case WatchdogMissed():
+            confidence, position, places = _LIKELY, case.call.seq, (*_where(case.other), *_where(case.call))
+            evidence = [_line(case.other), _line(case.call)]
         case WatchdogGap():
             position, places = case.call.seq, _where(case.call)
             last = case.group.counters[case.behind[0]]
@@ -139,7 +146,7 @@ def confirmed(case: WatchdogDecided, facts: Facts) -> Finding:
     )
 
 
-def figures(case: WatchdogGap) -> dict[str, Any]:
+def figures(case: WatchdogGap | WatchdogMissed) -> dict[str, Any]:
     """Return the figures for texts about ranks that did not reach a call."""
     names = {"named_call": called(case.call), "group": named(case.group), "last": case.call.seq - 1}
     return {"case": case, "all_ranks_call": ALL_RANKS_CALL, "dumps": DUMPS, **names}

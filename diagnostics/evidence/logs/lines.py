@@ -35,10 +35,7 @@ _MESSAGE_KEYS = ("log", "message", "msg", "text")
 
 
 def split(number: int, raw: bytes, labelled: bool = False) -> Line:
-    """Split a line into its prefixes and its text.
-
-    With `labelled`, every line begins with a rank and a colon (`srun --label`).
-    """
+    """Split a line into prefixes and text; `labelled`: it begins with a rank and a colon (`srun --label`)."""
     text = raw.decode("utf-8", "replace").rstrip("\r\n")
     if text.startswith("{"):
         with suppress(ValueError, RecursionError):

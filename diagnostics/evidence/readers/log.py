@@ -224,7 +224,8 @@ class _Scan(Struct):
             fields["trained"] = True  # The store is also used after the start-up.
         # What is repeated at each step: the first line of each rank is kept, the others are counted.
         shown = () if kind == "non_finite_loss" else sorted((name, str(value)) for name, value in fields.items())
-        key = (kind, rank, *shown)
+        # A stack belongs to the timeout before it, so that equal ones in two places are two.
+        key = (kind, rank, line.number) if kind == "collective_stack" else (kind, rank, *shown)
         if (same := self.counts.get(key)) is not None:
             same["count"] = same.get("count", 1) + 1
             return

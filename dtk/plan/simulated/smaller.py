@@ -104,10 +104,7 @@ def ranks_of_job(sample: Sample, job: Sample, ranks: tuple[int, ...]) -> tuple[i
 
 
 def extended(made: Sequence[Sample], figures: Sequence[Mapping[_Key, int]], job: Sample) -> dict[_Key, int]:
-    """Return the figures of the job from those of its samples; at least 0.
-
-    There is one mapping per sample; missing keys count as 0.
-    """
+    """Return the job's figures from those of its samples, at least 0; keys missing in a sample count as 0."""
     keys = {key: None for each in figures for key in each}
     return {key: max(0, round(_at(made, [each.get(key, 0) for each in figures], job))) for key in keys}
 

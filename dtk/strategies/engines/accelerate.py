@@ -62,10 +62,7 @@ class AccelerateFSDP(Accelerated, FSDP):
     """FSDP2 through Accelerate's plugin, which wraps modules by class."""
 
     def shard(self, model: nn.Module, arguments: dict[str, Any]) -> list[FSDPModule]:
-        """Let Accelerate create the units.
-
-        `Accelerator.prepare` calls the same function, except that on the CPU it always uses DDP.
-        """
+        """Let Accelerate create the units by the function that `Accelerator.prepare` calls except on the CPU."""
         load("accelerate")
         from accelerate import Accelerator
         from accelerate.utils import FullyShardedDataParallelPlugin, fsdp2_prepare_model

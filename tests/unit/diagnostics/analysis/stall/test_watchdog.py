@@ -1,10 +1,12 @@
 """NCCL watchdog lines of several ranks, without any dump: what they prove, and what they only seem to prove."""
 # ruff: noqa: E501  # lines as they are printed
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from diagnostics.analysis.stall.watchdog_lines import read
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
 from tests.unit.diagnostics.hang.dumps import Shown, detect
@@ -147,6 +149,44 @@ def test_two_lines_of_the_program_are_two_calls(tmp_path: Path) -> None:
     assert (one.cause, one.ranks) == ("hang.collective_mismatch", (2,))
     (one,) = found(tmp_path, {**logs, 2: timeout(2, numel=8) + status(2, ahead=0)})
     assert (one.cause, one.ranks) == ("hang.collective_mismatch", (2,))
+
+
+def gathers(ranks: Sequence[int], at: str, members: int = 4) -> dict[int, str]:
+    """Ranks that wait in an all_gather of their shards and, since 09:50:00, in an all_reduce of the default group."""
+    numel = f"NumelOut={1024 * members}"
+    logs = {rank: in_group(rank, "1(mesh_dp)", rank, seq=77, op="_ALLGATHER_BASE", at=at) for rank in ranks}
+    return {rank: hung(rank) + logs[rank].replace("NumelOut=1024", numel) for rank in ranks}
+
+
+def test_a_rank_that_is_in_a_later_call_of_another_group_left_one_out(tmp_path: Path) -> None:
+    (one,) = found(tmp_path, {1: hung(1), **gathers((0, 2, 3), "09:59:58")})
+    assert (one.cause, one.ranks, one.victims) == ("hang.conditional_collective", (1,), (0, 2, 3))
+    assert one.group is not None and (one.group.name, one.position, one.confidence) == ("1", 77, 0.72)
+    assert "which the others enqueued behind it" in one.summary
+
+
+@pytest.mark.parametrize(
+    "logs",
+    [
+        {1: hung(1), **gathers((0, 2, 3), "10:00:00")},  # No order of the two calls.
+        {1: hung(1), **gathers((0, 2, 3), "10:00:02")},  # The all_reduce came first.
+        {1: hung(1), **gathers((0, 2, 3), "09:59:58", members=3)},  # Rank 1 is no member.
+        {1: timeout(1, seq=41) + status(1, 41), **gathers((0, 2, 3), "09:59:58")},  # In another call than the others.
+        {1: in_group(1, "1(mesh_dp)", 1, seq=77, op="_ALLGATHER_BASE"), **gathers((0, 2, 3), "09:59:58")},
+        gathers((0, 2, 3), "09:59:58"),
+    ],
+)
+def test_no_call_is_left_out_if_the_order_or_the_members_are_unknown(tmp_path: Path, logs: dict[int, str]) -> None:
+    assert "hang.conditional_collective" not in [one.cause for one in found(tmp_path, logs)]
+
+
+def test_each_timeout_has_its_own_stack(tmp_path: Path) -> None:
+    """The stacks of the first two calls are equal; the third one is of another line."""
+    stacks = [STACK.format(rank=0, line=line) for line in (12, 12, 20)]
+    calls = [in_group(0, f"{number}(mesh_{number})", 0, seq=70 + number) for number in range(3)]
+    write(tmp_path, {0: "".join(call + stack for call, stack in zip(calls, stacks, strict=True))})
+    sites = {group.name: group.waits[0].site for group in read(gather(tmp_path, Limits()))}
+    assert {name: site.line for name, site in sites.items() if site} == {"0": 12, "1": 12, "2": 20}
 
 
 def test_one_console_of_all_ranks(tmp_path: Path) -> None:
