@@ -145,8 +145,8 @@ def grade(folder: Path, fault: str, ranks: set[int], *, hangs: bool, as_log: boo
         return "innocents"
     if not any(set(finding.ranks) == ranks for finding in sure):
         return "some ranks"
-    # Logs show that calls do not match at a position, not whether one is left out or added there: their texts say so.
-    causes = FAULTS[fault] | ({"collective_mismatch"} if as_log and FAULTS[fault] & ASYMMETRIC else set())
+    # Logs show that calls do not match, not whether one is left out, added or ends a loop: the texts say so.
+    causes = FAULTS[fault] | (ASYMMETRIC | {"collective_mismatch"} if as_log and FAULTS[fault] & ASYMMETRIC else set())
     return "right" if any(finding.cause.removeprefix("hang.") in causes for finding in sure) else "ranks"
 
 
