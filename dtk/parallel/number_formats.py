@@ -13,3 +13,8 @@ class PrecisionConfig:
     reduce_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     tf32: bool = False
     initial_loss_scale: float | None = None
+
+    @property
+    def matmul_dtype(self) -> str:
+        """Dtype of the matrix products on CUDA: tf32 or the compute dtype."""
+        return "tf32" if self.tf32 else self.compute_dtype

@@ -78,7 +78,7 @@ def make(request: Request) -> PlanReport:
     return PlanReport(
         job=(*job.overrides, *(best.overrides if best else ()), *named),
         plan=plan,
-        compute_dtype="tf32" if job.config.precision.tf32 else job.config.precision.compute_dtype,
+        compute_dtype=job.config.precision.matmul_dtype,
         local_size=target.local_size,
         check=check,
         comparison=comparison,
@@ -117,7 +117,7 @@ def _doubts(config: Config, target: Machine) -> Iterator[str]:
         yield warning
     if hardware is None or hardware.backend == "gloo":
         return
-    dtype = "tf32" if config.precision.tf32 else config.precision.compute_dtype
+    dtype = config.precision.matmul_dtype
     if "bfloat16" in hardware.matmul_flops:
         ratio = hardware.matmul_rate("bfloat16") / hardware.matmul_rate(dtype)
         if ratio >= _SLOW:

@@ -72,8 +72,7 @@ def measures(config: Config, context: Context, parts: Parts) -> Measures:
     """Return the figures needed to turn step times into tokens/s and MFU."""
     peak, reason = (None, "the CPU has no published peak")
     if context.device.type == "cuda":
-        dtype = "tf32" if config.precision.tf32 else config.precision.compute_dtype
-        peak, reason = peak_flops(torch.cuda.get_device_name(context.device), dtype)
+        peak, reason = peak_flops(torch.cuda.get_device_name(context.device), config.precision.matmul_dtype)
     train, steps = config.train, config.batch_plan(context.world_size).accumulation_steps
     declared = parts.runner.collectives(steps, clips=train.clip_norm is not None)
     tokens, sent = train.global_batch_size * config.data.sequence_length, sum(c.size_bytes for c in declared)
@@ -83,8 +82,7 @@ def measures(config: Config, context: Context, parts: Parts) -> Measures:
 def begun(loop: Loop) -> dict[str, Any]:
     """Return the content of parity.json; every rank must call it, before the first step."""
     context, strategy, precision = loop.context, loop.parts.strategy, loop.config.precision
-    tf32 = precision.tf32 and context.device.type == "cuda"
-    compute = "tf32" if tf32 else precision.compute_dtype
+    compute = precision.matmul_dtype if context.device.type == "cuda" else precision.compute_dtype
     return parity(loop.parts.model, context, strategy, compute)
 
 

@@ -190,13 +190,12 @@ class Layers:
         # Keys and values are exchanged together. Send and receive buffers exist in addition to the results.
         both = sum(sizes) - queries
         work = max(2 * queries, 3 * both)
-        given = self.tape.operation(sum(sizes), graded, workspace_bytes=work, backward_workspace_bytes=work)
-        heard = [(given, sum(sizes))]
-        y = self.tape.operation(queries, heard, saves=[given], saves_output=True, kept_bytes=saved)
+        exchanged = self.tape.operation(sum(sizes), graded, workspace_bytes=work, backward_workspace_bytes=work)
+        y = self.tape.operation(queries, [(exchanged, sum(sizes))], [exchanged], saves_output=True, kept_bytes=saved)
         work = 2 * queries
-        home = self.tape.operation(queries, [(y, queries)], workspace_bytes=work, backward_workspace_bytes=work)
-        flat = self.tape.then(home, queries, 0)
-        drop(given, y)
+        returned = self.tape.operation(queries, [(y, queries)], workspace_bytes=work, backward_workspace_bytes=work)
+        flat = self.tape.then(returned, queries, 0)
+        drop(exchanged, y)
         return flat
 
     def _ring(self, inputs: tuple[Value, ...], queries: int, both: int, saved: int) -> Value:
@@ -254,9 +253,9 @@ class Layers:
             flat = self.tape.operation(size, [(logits, logits.size_bytes)], category="logits")
         by_parts = divided and self.loss_parallel
         saved = PER_TARGET_BYTES * self.tokens if by_parts else 0
-        chances = self.tape.operation(size, [(flat, size)], saves_output=True, kept_bytes=saved, category="logits")
-        loss = self.tape.operation(FLOAT_BYTES, [(chances, 0 if by_parts else size)], category="logits")
-        drop(logits, flat, chances)
+        logs = self.tape.operation(size, [(flat, size)], saves_output=True, kept_bytes=saved, category="logits")
+        loss = self.tape.operation(FLOAT_BYTES, [(logs, 0 if by_parts else size)], category="logits")
+        drop(logits, flat, logs)
         return loss
 
     def gradient(self, name: str) -> tuple[str, int]:

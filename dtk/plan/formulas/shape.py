@@ -63,7 +63,7 @@ class ModelShape:
     @property
     def names(self) -> list[str]:
         """Names of all parameters in the order of `shapes`."""
-        blocks = [f"blocks.{i}.{name}" for i in range(self.layers) for name, _ in self.block]
+        blocks = [f"blocks.{i}.{name}" for i, block in enumerate(self.blocks) for name, _ in block]
         return [name for name, _ in self.before] + blocks + [name for name, _ in self.after]
 
     @property

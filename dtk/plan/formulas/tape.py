@@ -152,7 +152,7 @@ class Node:
     """Further outputs besides `out`."""
     parts: bool = False
     """Whether it uses slices of its parameters, whose gradients are joined once all of them exist."""
-    passed: Callable[[], object] | None = None
+    before_backward: Callable[[], object] | None = None
     """Called before its backward."""
 
 
@@ -184,7 +184,7 @@ class Tape:
         narrow_bytes: int = 0,
         category: Category = "activations",
         parts: bool = False,
-        passed: Callable[[], object] | None = None,
+        before_backward: Callable[[], object] | None = None,
     ) -> Value:
         """Run one operation; the caller holds the result.
 
@@ -200,7 +200,7 @@ class Tape:
             narrow_bytes: parameter gradients in the compute dtype, which are cast at the end of its backward.
             category: memory category of the result.
             parts: whether it uses slices of its parameters, whose gradients are joined.
-            passed: called before its backward.
+            before_backward: called before its backward.
         """
         buffer = self.ledger.allocate(category, out_bytes) if out_bytes else None
         if buffer is None and inputs[0][0].buffer is not None:
@@ -217,12 +217,14 @@ class Tape:
         for name, _ in parameters:
             self.uses[name] = self.uses.get(name, 0) + 1
         sizes = backward_workspace_bytes, narrow_bytes
-        self.nodes.append(Node(out, tuple(inputs), saved, tuple(parameters), *sizes, (), parts, passed))
+        self.nodes.append(Node(out, tuple(inputs), saved, tuple(parameters), *sizes, (), parts, before_backward))
         return out
 
-    def then(self, value: Value, out_bytes: int, gradient: int | None = None, **others: Any) -> Value:
+    def then(self, value: Value, out_bytes: int, gradient_bytes: int | None = None, **others: Any) -> Value:
         """Run an operation on one value, whose gradient has its size by default, and release the value."""
-        out = self.operation(out_bytes, [(value, value.size_bytes if gradient is None else gradient)], **others)
+        out = self.operation(
+            out_bytes, [(value, value.size_bytes if gradient_bytes is None else gradient_bytes)], **others
+        )
         value.drop()
         return out
 
@@ -240,8 +242,8 @@ class Tape:
 
     def _step_back(self, node: Node, listener: GradientListener) -> None:
         """Run one operation's backward. Sums of gradients are new tensors: transposed ones are not accumulated into."""
-        if node.passed is not None:
-            node.passed()
+        if node.before_backward is not None:
+            node.before_backward()
         incoming, *more = (self.gradients.pop(each) for each in (node.out, *node.more))
         workspace = self.ledger.allocate("temporaries", node.workspace_bytes)
         produced = [
@@ -266,13 +268,13 @@ class Tape:
             self._hand_over(self._of_parameters(node, kept), node.parts, listener)
         drop(*(buffer for node, kept in halves if not node.parameters for buffer in kept))
 
-    def _of_parameters(self, node: Node, passed: list[Buffer]) -> list[tuple[str, Buffer]]:
+    def _of_parameters(self, node: Node, held: list[Buffer]) -> list[tuple[str, Buffer]]:
         """Return the gradients of an operation's parameters, and free what the operation no longer needs."""
         narrow = self.ledger.allocate("gradients", node.narrow_bytes)
         if node.narrow_bytes:  # They are cast at the end of the operation.
-            drop(*passed)
+            drop(*held)
         of_parameters = [(name, self.ledger.allocate("gradients", size)) for name, size in node.parameters]
-        drop(narrow, *(() if node.narrow_bytes else passed))
+        drop(narrow, *(() if node.narrow_bytes else held))
         return of_parameters
 
     def _hand_over(self, of_parameters: Sequence[tuple[str, Buffer]], parts: bool, listener: GradientListener) -> None:

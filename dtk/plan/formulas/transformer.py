@@ -7,7 +7,7 @@ from dtk.plan.formulas.activations import FLOAT_BYTES, Layers, plain
 from dtk.plan.formulas.tape import Value, drop
 
 INDEX_BYTES = 8  # Bytes of an int64.
-GROUPS = 8
+MAX_EXPERT_GROUPS = 8
 """Experts that are walked one by one; more are walked in this many equal groups, which overstates workspaces."""
 
 
@@ -139,8 +139,8 @@ class Model(Layers):
         wide, chosen, index = FLOAT_BYTES * tokens * config.width, FLOAT_BYTES * rows, INDEX_BYTES * rows
         x = normed.held() if normed.size_bytes == wide else tape.operation(wide, [(normed, normed.size_bytes)])
         logits = tape.then(x, scores, saves=[x], parameters=[self.gradient(prefix + "mlp.router.weight")])
-        chances = tape.operation(scores, [(logits, scores)], saves_output=True)
-        weights = tape.operation(chosen, [(chances, scores)], kept_bytes=index)
+        probabilities = tape.operation(scores, [(logits, scores)], saves_output=True)
+        weights = tape.operation(chosen, [(probabilities, scores)], kept_bytes=index)
         if config.experts_per_token > 1:
             weights = tape.then(weights, chosen, saves=[weights], kept_bytes=FLOAT_BYTES * tokens)
         size, sent = tokens * config.width * item, rows * config.width * item
@@ -151,7 +151,7 @@ class Model(Layers):
             slots = config.experts * ceil(config.capacity_factor * rows / config.experts)
             x = tape.then(x, size)
         leaving = tape.then(x, slots * config.width * item, kept_bytes=INDEX_BYTES * slots)
-        output = self._answered(leaving, slots, prefix, config)
+        output = self._exchanged(leaving, slots, prefix, config)
         leaving.drop()
         if config.capacity_factor is not None:
             output = tape.then(output, sent, kept_bytes=index)
@@ -167,12 +167,12 @@ class Model(Layers):
             drop(routed, shared)
         # Load-balancing loss and router z-loss: their gradients come first in backward.
         tape.ledger.allocate("temporaries", index * config.experts).drop()
-        losses = [(out, 0), (logits, scores), (chances, scores)]
-        judged = tape.operation(0, losses, [logits], 2 * FLOAT_BYTES * tokens)
-        drop(out, logits, chances)
-        return judged
+        losses = [(out, 0), (logits, scores), (probabilities, scores)]
+        routed_out = tape.operation(0, losses, [logits], 2 * FLOAT_BYTES * tokens)
+        drop(out, logits, probabilities)
+        return routed_out
 
-    def _answered(self, leaving: Value, rows: int, prefix: str, config: MoEConfig) -> Value:
+    def _exchanged(self, leaving: Value, rows: int, prefix: str, config: MoEConfig) -> Value:
         """Return the experts' outputs for these rows, which are exchanged with the ranks that hold the experts."""
         tape, size, held = self.tape, leaving.size_bytes, self.holding
         if held is None or not self.shape.experts:
@@ -181,21 +181,21 @@ class Model(Layers):
         by_expert = tape.operation(size, [(arrived, size)])
         held.before_forward(unit)
         entered = tape.operation(
-            0, [(by_expert, 0)], passed=lambda: held.after_backward(unit) if tape.halves is None else None
+            0, [(by_expert, 0)], before_backward=lambda: held.after_backward(unit) if tape.halves is None else None
         )
         output = self._experts(entered, rows, prefix, config)
         drop(by_expert, entered)
-        left = tape.operation(0, [(output, 0)], passed=lambda: held.before_backward(unit))
+        left = tape.operation(0, [(output, 0)], before_backward=lambda: held.before_backward(unit))
         held.after_forward(unit)
-        home = tape.then(tape.then(left, size), size)
+        returned = tape.then(tape.then(left, size), size)
         drop(output, arrived)
-        return home
+        return returned
 
     def _experts(self, x: Value, rows: int, prefix: str, config: MoEConfig) -> Value:
-        """Run the experts of this rank in sequence, at most `GROUPS` of them separately."""
+        """Run the experts of this rank in sequence, at most `MAX_EXPERT_GROUPS` of them separately."""
         tape, width, name = self.tape, config.width, prefix + "mlp.experts."
         held = prod(self.shapes[plain(name + "gate")]) // (width * config.expert_width)
-        groups = min(held, GROUPS)
+        groups = min(held, MAX_EXPERT_GROUPS)
         inner, item = rows * config.expert_width * self.compute_bytes // groups, x.size_bytes // groups
         parts, outputs = tape.split(x, groups), []
 

@@ -45,12 +45,10 @@ class Step:
     model: Model = field(init=False)
     blocks_per_unit: int = field(init=False)
     """0 if blocks are not units."""
-    passed: list[tuple[Value, Value, int]] = field(default_factory=list)
+    walked: list[tuple[Value, Value, int]] = field(default_factory=list)
     """Per block of this micro-batch: its input, its output, and the number of nodes on the tape before it."""
-    head: int = 0
-    """Number of nodes on the tape before the head."""
-    answered: int = 0
-    """Number of nodes on the tape before the loss."""
+    nodes_before_head: int = 0
+    nodes_before_loss: int = 0
     measured_from: tuple[Counter[Category], set[Buffer]] = field(default_factory=lambda: (Counter(), set()))
     """Bytes held, and accumulated buffers, before the measured period."""
     received: Value | None = None
@@ -97,19 +95,19 @@ class Step:
             model.tape.recording = not self._recomputes(i)
             out = model.block(x, f"blocks.{i}.")
             model.tape.recording = True
-            self.passed.append((x, out, mark))
+            self.walked.append((x, out, mark))
             if not self._recomputes(i):
                 x.drop()
             if self._last_of_unit(i):
                 holding.after_forward(holding.unit(i))
             x = out
-        self.head = len(model.tape.nodes)
+        self.nodes_before_head = len(model.tape.nodes)
         if not self.last:
             holding.after_forward(ROOT)
             model.end_autocast()
             return x
         logits = model.head(x)
-        self.answered = len(model.tape.nodes)
+        self.nodes_before_loss = len(model.tape.nodes)
         holding.after_forward(ROOT)
         loss = model.cross_entropy(logits)
         model.end_autocast()
@@ -126,13 +124,13 @@ class Step:
         tape.seed(loss, tape.ledger.allocate("logits", loss.size_bytes) if received is None else received.hold())
         if received is None:
             loss.drop()
-        tape.backward(holding.gradient, max(self.head, self.answered))
+        tape.backward(holding.gradient, max(self.nodes_before_head, self.nodes_before_loss))
         holding.before_backward(ROOT)
-        tape.backward(holding.gradient, self.head)
+        tape.backward(holding.gradient, self.nodes_before_head)
         for i in reversed(range(self.blocks.walked)):
             if self._last_of_unit(i):
                 holding.before_backward(holding.unit(i))
-            x, out, mark = self.passed.pop()
+            x, out, mark = self.walked.pop()
             if self._recomputes(i):  # Recompute the block from its input (Chen et al. 2016).
                 gradient = tape.gradients.pop(out)
                 again = self.model.block(x, f"blocks.{i}.")

@@ -197,8 +197,7 @@ class _Job:
 
     def walk(self, part: _Part, rounds: int) -> tuple[Walk, float]:
         """Walk a step of one stage, cached for equal stages; also return the seconds of its update."""
-        ends = part.blocks.start == 0, part.blocks.stop == len(self.layout.blocks)
-        kind = *ends, part.again, self._clips(part), rounds
+        kind = id(part.layout), part.again, self._clips(part), rounds  # Equal stages share a layout.
         if kind not in self.walked:
             walk = Walk(self.price, self.hardware.backend == "gloo")
             units = self.config.strategy.traits.gradients_in == "units"
@@ -338,7 +337,7 @@ def _price(states: Mesh, mesh: Mesh, hardware: Hardware) -> Price:
 def _time(walk: Walk, updating_s: float, bubble_s: float, job: _Job) -> Time:
     config, hardware, step_s = job.config, job.hardware, walk.end_s
     tokens_per_s = config.train.global_batch_size * config.data.sequence_length / step_s
-    dtype = "tf32" if config.precision.tf32 else config.precision.compute_dtype
+    dtype = config.precision.matmul_dtype
     peak = hardware.peak_flops.get(dtype)
     flops, ranks = job.layout.flops_per_token, job.mesh.world_size
     mfu, _ = model_flops_utilization(tokens_per_s, flops, ranks, peak, "no peak is known")

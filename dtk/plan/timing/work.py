@@ -118,7 +118,7 @@ def micro_batch_seconds(config: Config, model: Layout, hardware: Hardware) -> Se
         DtkError: the hardware lacks figures of the precision.
     """
     precision, samples = config.precision, config.train.micro_batch_size
-    rate = hardware.matmul_rate("tf32" if precision.tf32 else precision.compute_dtype)
+    rate = hardware.matmul_rate(precision.matmul_dtype)
     tokens = samples * config.data.sequence_length // config.parallel.cp
     item, parts = ITEM_BYTES[precision.compute_dtype], config.parallel.tp
     moved = _streamed_bytes(config, item) / hardware.memory_rate
@@ -134,11 +134,10 @@ def micro_batch_seconds(config: Config, model: Layout, hardware: Hardware) -> Se
 
 def attention_seconds(config: Config, hardware: Hardware) -> float:
     """Return the forward time of a block's attention alone, which `micro_batch_seconds` includes."""
-    precision, length, parallel = config.precision, config.data.sequence_length, config.parallel
-    rate = hardware.matmul_rate("tf32" if precision.tf32 else precision.compute_dtype)
+    length, parallel = config.data.sequence_length, config.parallel
     tokens = config.train.micro_batch_size * length // parallel.cp
     flops: float = tokens * training_flops_per_token(0, 1, config.model.width, length) / 3
-    return flops / rate / parallel.tp
+    return flops / hardware.matmul_rate(config.precision.matmul_dtype) / parallel.tp
 
 
 def _streamed_bytes(config: Config, item: int) -> float:

@@ -14,6 +14,7 @@ from tests.unit.plan.closed_form_jobs import ENCODER, LLAMA, TINY
 
 MODELS = {"gpt": TINY, "llama": LLAMA, "encoder": ENCODER, "tied": dataclasses.replace(LLAMA, tie_weights=True)}
 MODELS["moe"] = MoEConfig(name="moe", width=64, ffn_width=96, expert_width=32, shared_experts=1, layers=2)
+DENSE = dataclasses.replace(MODELS["moe"], layers=3, dense_layers=1)  # type: ignore[type-var]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -28,6 +29,14 @@ def test_names_and_shapes_are_those_of_the_module(name: str) -> None:
     assert {block_of(key) for key in blocks} == set(range(shape.layers))
     assert [key.split(".", 2)[2] for key in blocks if block_of(key) == 0] == [key for key, _ in shape.block]
     assert [key for key, _ in theirs if block_of(key) is None] == [key for key, _ in shape.root]
+
+
+def test_names_follow_the_shapes_where_first_blocks_have_no_experts() -> None:
+    with torch.device("meta"):
+        module = build_model(DENSE, [])
+    shape = model_shape(DENSE)
+    assert shape.names == [name for name, _ in module.named_parameters()]
+    assert len(shape.names) == len(shape.shapes)
 
 
 def test_a_model_that_no_formula_knows_is_one_line() -> None:

@@ -5,6 +5,7 @@ import pytest
 from dtk.plan.engines import Machine, predict
 from dtk.plan.job import planned_job
 from dtk.plan.timing.hardware import load_hardware
+from dtk.plan.timing.time import _Job
 
 GPT = ["model=gpt2_xl", "data.sequence_length=1024", "train.clip_norm=null", "train.micro_batch_size=1"]
 
@@ -51,3 +52,15 @@ def test_data_parallel_stages_reduce_after_the_schedule(strategy):
     assert ("send", "pp") in ops
     assert ops & {("all_reduce", "dp"), ("reduce_scatter", "dp_shard")}
     assert 0 < time.bubble_s < 0.2 * time.step_s
+
+
+def test_stages_with_and_without_experts_are_walked_apart():
+    """Dense blocks reach into the second of four stages, which the third one is not like."""
+    model = ["model=moe_tiny", "model.layers=8", "model.dense_layers=3", "data.sequence_length=64"]
+    typed = ["strategy=fsdp", "parallel.pp=4", "parallel.ep=2", "train.global_batch_size=32", "launcher.device=cuda"]
+    config = planned_job([*model, *typed], None, 16).config
+    job = _Job(config, 16, load_hardware("a100_80", None))
+    second, third = (job.walk(part, 2)[0].compute_s for part in job.parts[1:3])
+    alone = _Job(config, 16, load_hardware("a100_80", None))
+    assert third == alone.walk(alone.parts[2], 2)[0].compute_s
+    assert third != second
