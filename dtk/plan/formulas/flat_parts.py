@@ -24,7 +24,7 @@ class FlatParts(Replicated):
     own_gradients: Buffer | None = None
     """Gradients of this rank's shard, from the first reduction to the update; stage 3 keeps them."""
     held: tuple[list[Held], list[Held]] = field(default_factory=lambda: ([], []))
-    """What stage 3 has gathered in forward and in backward, at the turn of each parameter's module."""
+    """Elements that stage 3 holds gathered in forward and in backward, at the turn of each parameter's module."""
     staying: int = 0
     """Elements that stage 3 keeps gathered between steps."""
     gathered_bytes: int = 0
@@ -57,21 +57,21 @@ class FlatParts(Replicated):
 
     def before_forward(self, unit: int) -> None:
         """Gather the modules of a block, or the embeddings."""
-        self._gather(0, self._parameters(unit))
+        self._gather(self.held[0], self._parameters(unit))
 
     def after_forward(self, unit: int) -> None:
         """Gather what follows the last block."""
         if unit == self.shape.layers - 1:
-            self._gather(0, self._parameters(unit + 1))
+            self._gather(self.held[0], self._parameters(unit + 1))
 
     def before_backward(self, unit: int) -> None:
         """Gather the modules of a block again, or what follows the last one."""
-        self._gather(1, self._parameters(self.shape.layers if unit == ROOT else unit))
+        self._gather(self.held[1], self._parameters(self.shape.layers if unit == ROOT else unit))
 
     def after_backward(self, unit: int) -> None:
         """Gather the embeddings again; in the end reduce what is left and free what was gathered."""
         if unit == 0:
-            self._gather(1, self._parameters(ROOT))
+            self._gather(self.held[1], self._parameters(ROOT))
         if unit != ROOT:
             return
         if self.config.strategy.stage == 1 and self.last:
@@ -130,9 +130,9 @@ class FlatParts(Replicated):
             copies = 2 if self.config.strategy.doubles_bucket else 1
             self.bucket = self.ledger.allocate("buckets", copies * self._item_bytes * self.bucket_elements)
 
-    def _gather(self, way: int, parameters: Iterable[int]) -> None:
+    def _gather(self, held: list[Held], parameters: Iterable[int]) -> None:
         """Hold what stage 3 holds while these parameters' modules begin, and then while they run."""
-        if turns := [self.held[way][p] for p in parameters if self.held[way]]:
+        if turns := [held[p] for p in parameters if held]:
             for most in (max(turn.beginning for turn in turns), max(turn.running for turn in turns)):
                 self._hold(self.staying + most)
 

@@ -70,7 +70,7 @@ class Sharded(Holding):
             self.paged_bytes += MASTER_BYTES * (2 * elements + (rounds * gathered if self.shards > 1 else 0))
 
     def unit(self, block: int, experts: bool = False) -> int:
-        """Return the index in `units`."""
+        """Return the index in `units` of the unit of a block or of its experts; ROOT if blocks are not units."""
         size = self.config.strategy.blocks_per_unit
         if not size and not experts:
             return ROOT
@@ -129,7 +129,7 @@ class Sharded(Holding):
         gradients.clear()
         own = padded // self._shards(unit)
         shard = self.ledger.allocate("gradients", own * self._reduce_bytes)
-        self._round(unit, gathers=False)
+        self._quantize(unit, gathers=False)
         if self._reduce_bytes != MASTER_BYTES:  # The master gradient is float32.
             wide = self.ledger.allocate("gradients", own * MASTER_BYTES)
             shard.drop()
@@ -161,7 +161,7 @@ class Sharded(Holding):
         self.reduced.clear()
 
     def whole_bytes(self, accumulated: bool) -> int:
-        """Return the whole tensors after a forward: parameters that stay, and gradients of earlier micro-batches."""
+        """Return the bytes of whole tensors after a forward: parameters that stay, earlier micro-batches' gradients."""
         stays = 0 if self.config.strategy.reshard_after_forward or self.shards == 1 else self._compute_bytes
         return self.shape.parameters * (stays + accumulated * self._reduce_bytes)
 
@@ -196,10 +196,10 @@ class Sharded(Holding):
         sent = self.ledger.allocate("temporaries", size // shards if casts or offloads else 0)
         self.arriving[unit] = self.ledger.allocate("gathered parameters", size)
         if unit not in self.secondary:
-            self._round(unit, gathers=True)
+            self._quantize(unit, gathers=True)
         sent.drop()
 
-    def _round(self, unit: int, gathers: bool) -> None:
+    def _quantize(self, unit: int, gathers: bool) -> None:
         strategy, shards = self.config.strategy, self._shards(unit)
         if shards > 1 and (strategy.quantized_weights if gathers else strategy.quantized_gradients):
             blocks = shard_blocks(self._unit(unit), shards)

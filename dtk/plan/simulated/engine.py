@@ -34,7 +34,8 @@ def simulate(config: Config, world_size: int, local_size: int = 8) -> Prediction
     """Predict memory and traffic of one job by running its step on fake tensors, in this process.
 
     Raises:
-        DtkError: the model reads values of tensors or fails, strategy dp, or a torch that cannot simulate.
+        DtkError: the model reads values of tensors or fails, the strategy is dp, the micro-batch is not resolved, or
+            this torch cannot simulate.
     """
     if config.strategy.traits.least_cuda_devices > 1:
         what = f"strategy={config.strategy.name} cannot be simulated"
@@ -69,7 +70,7 @@ def _parameters(config: Config) -> int:
 
 
 def _observed(sample: Sample, place: int, local_size: int) -> Observed:
-    """Simulate the first rank of a stage, without a pipeline the one with the most whole parameters."""
+    """Simulate the first rank of a stage, or that with most elements where ranks are assigned whole parameters."""
     config, ranks = sample.config, sample.world_size
     rank = config.mesh(ranks).group("pp", 0)[place]
     observed = simulate_step(config, rank, ranks, local_size, edge_blocks(config))
@@ -137,9 +138,9 @@ def _notes(job: Sample, made: Sequence[Sample], classes: int) -> Iterator[str]:
         yield "offloading: copies on their way to and from the device, and how much they move, are not seen"
     if getattr(config.model, "experts", 0):
         yield "every expert is assumed to get the same number of tokens: the routing depends on values"
-    words = getattr(config.data, "vocab_size", classes)
-    if isinstance(config.model, CustomModelConfig) and classes != words:
-        yield f"the model returns {classes} logits per token, but data.vocab_size={words}"
+    vocabulary = getattr(config.data, "vocab_size", classes)
+    if isinstance(config.model, CustomModelConfig) and classes != vocabulary:
+        yield f"the model returns {classes} logits per token, but data.vocab_size={vocabulary}"
 
 
 _MESH = "mesh_"

@@ -31,7 +31,7 @@ from dtk.plan.timing.work import (
 from dtk.record.metrics import model_flops_utilization
 from dtk.strategies.declared import ITEM_BYTES, Collective, Shape, padded_elements, reduced_item_bytes, wire_bytes
 
-_FULL = 4  # A schedule repeats after this many times the ranks in micro-batches.
+_STEADY_ROUNDS = 4  # A schedule repeats from this round on; a round has as many micro-batches as ranks.
 
 
 def step_time(config: Config, world_size: int, hardware: Hardware) -> Time:
@@ -79,11 +79,14 @@ def step_time(config: Config, world_size: int, hardware: Hardware) -> Time:
 def _timeline_s(schedule: Pipeline, action_s: Callable[[Action], float], message_s: float) -> float:
     """Walk the schedule; in the steady state each round of as many micro-batches as ranks has equal length."""
     rounds, rest = divmod(schedule.micro_batches, schedule.ranks)
-    if rounds <= _FULL or (rest and schedule.stages_per_rank > 1):
+    if rounds <= _STEADY_ROUNDS or (rest and schedule.stages_per_rank > 1):
         return walk_pipeline(schedule, action_s, message_s).end_s
-    few = (dataclasses.replace(schedule, micro_batches=n * schedule.ranks + rest) for n in (_FULL - 1, _FULL))
+    few = (
+        dataclasses.replace(schedule, micro_batches=n * schedule.ranks + rest)
+        for n in (_STEADY_ROUNDS - 1, _STEADY_ROUNDS)
+    )
     before_s, after_s = (walk_pipeline(each, action_s, message_s).end_s for each in few)
-    return after_s + (rounds - _FULL) * (after_s - before_s)
+    return after_s + (rounds - _STEADY_ROUNDS) * (after_s - before_s)
 
 
 def least_s(config: Config, world_size: int, hardware: Hardware) -> float:
