@@ -81,11 +81,7 @@ def options() -> Parser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; see `main` for the exit codes.
-
-    Raises:
-        DtkError: an option or the job cannot be used.
-    """
+    """Run the command; see `main` for the exit codes. DtkError if an option or the job cannot be used."""
     require_training("dtk run needs")
     load("torch")
     if arguments.rerun is not None:

@@ -104,12 +104,7 @@ def dumps(origins: Origins) -> str:
 
 
 def loads(content: bytes) -> Origins:
-    """Parse the content of origins.json.
-
-    Raises:
-        NewerSchemaError: it requires a newer dtk.
-        ValueError: it is invalid.
-    """
+    """Parse the content of origins.json; NewerSchemaError if it requires a newer dtk, ValueError if it is invalid."""
     from msgspec import ValidationError, convert  # Imported here, as it would slow down the start of every command.
 
     value = json.loads(content)

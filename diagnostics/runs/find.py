@@ -81,11 +81,7 @@ def list_runs(folder: Path) -> list[Run]:
 
 
 def find_run(name: str, folder: Path = RUNS) -> Path:
-    """Find a run folder by its path, its id, a unique prefix of its id, or `last` for the newest.
-
-    Raises:
-        NoSuchRunError: no run folder matches, or several do.
-    """
+    """Find a run folder by path, id, unique prefix of its id, or `last`; NoSuchRunError if none or several match."""
     for path in (Path(name), folder / name):
         with suppress(OSError, ValueError):  # The name is invalid for the file system.
             if name not in ("", ".", "..") and path.is_dir():

@@ -59,11 +59,7 @@ def bus_bandwidth(operation: str, size_bytes: float, seconds: float, world_size:
 
 
 def size_of(text: str) -> int:
-    """Return the bytes of `4096`, `64K`, `1MiB`, `8M`; units are powers of two, as in nccl-tests.
-
-    Raises:
-        DtkError: it is not a valid size of a buffer.
-    """
+    """Return the bytes of `4096`, `64K`, `1MiB`, `8M`, in powers of two as nccl-tests do; DtkError if it is no size."""
     match = _SIZE.fullmatch(text.strip())
     size = int(match[1]) << _UNITS[match[2].lower()] if match else 0
     if not 0 < size <= LARGEST_BYTES:

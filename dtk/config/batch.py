@@ -13,11 +13,7 @@ from dtk.parallel.mesh import divisors
 
 
 def check_batch(config: Config, world_size: int) -> None:
-    """Reject a global batch that does not divide evenly into micro-batches of all ranks.
-
-    Raises:
-        DtkError: with the nearest valid sizes.
-    """
+    """Reject a global batch that is not whole micro-batches on all ranks; DtkError with the nearest valid sizes."""
     plan = config.batch_plan(world_size)
     wanted = config.parallel.microbatches
     if plan.is_whole:

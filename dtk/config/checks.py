@@ -41,11 +41,7 @@ def check(config: Config, world_size: int, device: str, cuda_devices: int = 0, *
 
 
 def check_ranks(config: Config, world_size: int, device: str, cuda_devices: int = 0) -> None:
-    """Reject a number of ranks or a device that the strategy does not support, before the batch is divided.
-
-    Raises:
-        DtkError: for the first violated rule.
-    """
+    """Reject ranks or a device that the strategy does not support, before the batch is divided, with DtkError."""
     launcher = config.launcher
     check_device(device if launcher.device == "auto" else launcher.device, launcher.backend, cuda_devices)
     name, traits = config.strategy.name, config.strategy.traits

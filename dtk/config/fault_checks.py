@@ -13,11 +13,7 @@ class FaultConflictError(DtkError):
 
 
 def check_fault(config: Config, world_size: int) -> None:
-    """Refuse a fault that cannot happen here; the batch is settled already.
-
-    Raises:
-        FaultConflictError: with the first reason.
-    """
+    """Refuse a fault that cannot happen in this resolved job; FaultConflictError with the first reason."""
     fault = config.fault
     if isinstance(fault, NoFault):
         return

@@ -36,11 +36,7 @@ def check_limits(config: Config) -> None:
 
 
 def check_numbers(plain: dict[str, Any], more: Mapping[str, tuple[float, float]] | None = None) -> None:
-    """Reject a number outside its range, in the whole configuration or in some of its sections.
-
-    Raises:
-        DtkError: for the first one, with the range.
-    """
+    """Reject a number outside its range, in a whole configuration or some sections; DtkError names the first one."""
     ranges = {**limits(), **(more or {})}
     for key, value in _numbers(plain):
         low, high = ranges.get(key, (-_NONE, _NONE))

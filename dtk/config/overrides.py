@@ -142,11 +142,7 @@ def _values(text: str, override: "Override", groups: Groups) -> list[str]:
 
 
 def refuse_hydra(key: str, where: str = "") -> None:
-    """Reject a setting of Hydra itself.
-
-    Raises:
-        DtkError: it is one; `where` names its file if it was not typed.
-    """
+    """Reject a setting of Hydra itself, with DtkError; `where` names its file if it was not typed."""
     if re.fullmatch(r"hydra[./](launcher|sweeper)|hydra\.(launcher|sweeper|sweep)\..*|hydra\.mode", key):
         why, fix = "dtk runs sweeps itself, one run after another", f"use -m with lists, typed or as {SWEPT} of a file"
         raise DtkError(f"{key}{where} has no effect", why, fix)

@@ -90,11 +90,7 @@ def place(
 
 
 def check_device(device: str, backend: str, cuda_devices: int) -> None:
-    """Refuse CUDA or NCCL where there is no device for it; the backend `auto` is not judged.
-
-    Raises:
-        DtkError: with the alternative.
-    """
+    """Refuse CUDA or NCCL where there is no CUDA device for it; DtkError with the alternative."""
     if device == "cuda" and not cuda_devices:
         raise DtkError("launcher.device=cuda, but no CUDA device was found", fix="use launcher.device=cpu")
     if backend == "nccl" and device != "cuda":

@@ -32,11 +32,7 @@ def from_plain(plain: dict[str, Any]) -> Config:
 
 
 def section_from_plain(cls: type, values: Any, path: str) -> Any:
-    """Build a single section, as strictly as `from_plain`.
-
-    Raises:
-        DtkError: see `from_plain`.
-    """
+    """Build a single section, as strictly as `from_plain`, which also tells what is raised."""
     return _build(cls, values, path, {path: values})
 
 

@@ -136,11 +136,7 @@ def refuse_masked(plain: Mapping[str, Any]) -> None:
 
 
 def refuse_secrets(plain: Mapping[str, Any]) -> None:
-    """Reject a configuration with secrets for a job whose files others may read.
-
-    Raises:
-        DtkError: names the key.
-    """
+    """Reject a configuration with secrets for a job whose files others may read; DtkError names the key."""
     masked_values = flat(masked(dict(plain)))
     for key, value in flat(plain).items():
         if masked_values.get(key) != value:

@@ -15,11 +15,7 @@ PROBE_S = 3.0  # Timeout for a server to answer at all, in seconds.
 
 
 def bounded(work: Callable[[], T], limit_s: float) -> T:
-    """Return the result of `work`, or raise what it raised.
-
-    Raises:
-        TimeoutError: it took longer than limit_s; its thread continues in the background.
-    """
+    """Return what `work` returns, or raise what it raises; TimeoutError after `limit_s`, while its thread continues."""
     future: Future[T] = Future()
 
     def target() -> None:

@@ -46,11 +46,7 @@ def judge_log(log: Path, *, driver_here: bool) -> Result:
 
 
 def read_log(path: Path) -> str:
-    """Return the current contents of a kernel log without waiting for more.
-
-    Raises:
-        OSError: no permission, or no such log.
-    """
+    """Return the contents of a kernel log without waiting for more; OSError if it is absent or may not be read."""
     parts, size = [], 0
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:

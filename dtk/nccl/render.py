@@ -94,11 +94,7 @@ def render(config: NCCLConfig, environment: Mapping[str, str], run: Path | None 
 
 
 def fill(config: NCCLConfig, name: str, text: str, run: Path | None) -> str | None:
-    """Return a value with its placeholders replaced; None omits it, as its optional key is null.
-
-    Raises:
-        DtkError: a key that it needs is null.
-    """
+    """Return a value with its placeholders replaced, None for a null optional key; DtkError if another key is null."""
     for key, optional in _BRACES.findall(text):
         value = run if key == RUN else getattr(config, key)
         if value is None and optional:

@@ -2,7 +2,7 @@
 
 
 def rate_text(tokens_per_s: float) -> str:
-    """Format as `412,000 tokens/s`, to three digits."""
+    """Format as `412,000`, to three digits."""
     return f"{float(f'{tokens_per_s:.3g}'):,.0f}" if tokens_per_s >= 100 else f"{tokens_per_s:.3g}"
 
 

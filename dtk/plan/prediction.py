@@ -77,7 +77,7 @@ class Transfer:
     op: str
     group: str
     algorithm: str
-    """The fastest algorithm for its size: ring, tree, chain or 2-D torus."""
+    """The fastest algorithm for its size: ring, tree, chain or 2-D torus; `point to point` for a send."""
     count: int
     size_bytes: int
     """Full-buffer bytes, summed over the calls."""
@@ -98,7 +98,7 @@ class Time:
     tokens_per_s: float
     mfu: float | None
     scaling_efficiency: float
-    """Tokens/s per rank relative to a single rank without communication, at the same micro-batch."""
+    """compute_s / step_s: the speed relative to that without communication and bubble."""
     bubble_s: float = 0.0
     """Time for which the busiest rank of a pipeline waits for other stages and their messages."""
     optimizer_s: float = 0.0

@@ -145,7 +145,7 @@ def scaling(job: Composed, sizes: Sequence[int], target: Machine) -> tuple[Point
     """Return one point per number of ranks; an impossible number has a `problem`.
 
     Raises:
-        DtkError: none of the numbers is possible.
+        DtkError: the strategy is one process, or none of the numbers is possible.
     """
     if job.config.strategy.traits.one_process:
         name = job.config.strategy.name

@@ -164,11 +164,7 @@ class BlackBox:
         self._thread = threading.Thread(target=self._run, name="dtk-black-box", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; it first writes after 0.2 s, as most failures occur at start-up.
-
-        Raises:
-            OSError: the folder is full or read-only.
-        """
+        """Start the thread, which first writes after `FIRST_S`; OSError if the folder is full or read-only."""
         self.path.parent.mkdir(parents=True, exist_ok=True)  # torch's watchdog writes there but does not create it.
         self._thread.start()
 

@@ -24,11 +24,7 @@ class JsonLines:
         self._writer.submit(self.path.parent.name + "/" + self.path.name, lambda: self.write(records))
 
     def write(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Write synchronously, on the calling thread.
-
-        Raises:
-            OSError: the disk is full or read-only. A truncated record ends at the next record's line break.
-        """
+        """Write on the calling thread; OSError if the disk is full or read-only. The next record ends a cut one."""
         if self._file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

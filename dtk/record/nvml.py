@@ -39,11 +39,7 @@ def text_of(value: Any) -> str:
 
 
 def ask(nvml: Any, call: str, *arguments: Any) -> Any:
-    """Return the result of `nvmlDevice<call>`; None if the device or the driver does not support it.
-
-    Raises:
-        pynvml.NVMLError: any other error, such as a lost device.
-    """
+    """Return the result of `nvmlDevice<call>`, None if it is not supported; pynvml.NVMLError if the device is lost."""
     try:
         return getattr(nvml, f"nvmlDevice{call}")(*arguments)
     except (
@@ -57,11 +53,7 @@ def ask(nvml: Any, call: str, *arguments: Any) -> Any:
 
 
 def nvlinks(nvml: Any, handle: Any) -> list[bool] | None:
-    """Return whether each NVLink of a device is up; empty if it has none, None if unknown.
-
-    Raises:
-        pynvml.NVMLError: the device does not answer.
-    """
+    """Return whether each NVLink of a device is up, None if unknown; pynvml.NVMLError if the device does not answer."""
     states: list[bool] = []
     for link in range(MAX_LINKS):
         try:
@@ -130,11 +122,7 @@ class Device:
 
 
 def find_device(nvml: Any, uuid: str, index: int) -> Device:
-    """Find a device by UUID (with or without its prefix `GPU-` or `MIG-`) and probe each signal once.
-
-    Raises:
-        pynvml.NVMLError: NVML does not find it.
-    """
+    """Find a device by UUID, also without `GPU-`, and probe each signal once; pynvml.NVMLError if there is none."""
     full = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
     return _probe(nvml, nvml.nvmlDeviceGetHandleByUUID(full.encode()), index)
 

@@ -12,11 +12,7 @@ MAX_NAMES = 4096  # Region names whose NVTX attributes are cached; those of comm
 
 
 class Nvtx:
-    """NVTX ranges in the domain `dtk`, seen by Nsight Systems; works without a GPU.
-
-    Raises:
-        ImportError: the package `nvtx` is missing.
-    """
+    """NVTX ranges in the domain `dtk`, seen by Nsight Systems, even without a GPU; ImportError without `nvtx`."""
 
     def __init__(self) -> None:
         import nvtx

@@ -12,11 +12,7 @@ RUN_HELP = "a path, an id under runs/, the unique beginning of one, or last"
 
 
 def find(name: str, folder: Path = RUNS) -> Path:
-    """Return the folder of a run, given its path, its id, the beginning of its id, or `last`.
-
-    Raises:
-        DtkError: no run matches, or several do.
-    """
+    """Return a run's folder by path, id, unique prefix of its id, or `last`; DtkError if none or several match."""
     try:
         return find_run(name, folder)
     except NoSuchRunError as error:

@@ -58,11 +58,7 @@ def selected(runs: Sequence[Run], arguments: argparse.Namespace) -> list[Run]:
 
 
 def runs_in(folder: Path, name: str) -> list[Run]:
-    """Return the runs of a folder, newest first; none if the default folder does not exist yet.
-
-    Raises:
-        DtkError: the folder cannot be read.
-    """
+    """Return the runs of a folder, newest first, none of an absent default folder; DtkError if it cannot be read."""
     if folder == RUNS and not folder.exists():
         return []
     with refused(f"cannot list {folder}", name, ValueError):

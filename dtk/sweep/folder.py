@@ -175,11 +175,7 @@ def _about(path: Path) -> About:
 
 
 def opened(name: str, runs_folder: Path) -> Sweep | None:
-    """Return a sweep as it stands, by its id or its folder; None if there is none.
-
-    Raises:
-        DtkError: it is damaged or of a newer dtk.
-    """
+    """Return a sweep by its id or its folder; None if there is none, DtkError if it is damaged or of a newer dtk."""
     paths = [Path(name) / "sweep.json", runs_folder / FOLDER / name / "sweep.json"]
     path = next((path for path in paths if path.is_file()), None)
     if path is None:

@@ -270,11 +270,7 @@ class Callbacks:
         return [[target, callback.state()] for target, callback, _ in self.members]
 
     def restore(self, checkpoint: Path) -> None:
-        """Restore the states from a checkpoint if it was written with the same callbacks.
-
-        Raises:
-            DtkError: a callback cannot use its state.
-        """
+        """Restore the states from a checkpoint with the same callbacks; DtkError if a callback cannot use its state."""
         info = checkpoint / CHECKPOINT_INFO
         if not self.members or not info.is_file():  # A rehearsed run resumes from a checkpoint that does not exist.
             return

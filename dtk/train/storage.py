@@ -56,12 +56,7 @@ class Writer(FileSystemWriter):
         self.fs = _Files()
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Write this rank's part.
-
-        Raises:
-            OSError: the disk is full or fails.
-            DtkError: states in files cannot be read.
-        """
+        """Write this rank's part; OSError if the disk is full or fails, DtkError if states in files cannot be read."""
         try:
             return super().write_data(plan, planner)
         except Exception as error:

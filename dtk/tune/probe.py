@@ -49,11 +49,7 @@ def terms(steps: int, schedule: str) -> list[str]:
 
 
 def probe(overrides: Sequence[str], config_dir: Path | None, home: Path) -> Probe:
-    """Run once to its end; its run folder lies in `home`, which exists.
-
-    Raises:
-        DtkError: the run could not start; contains its error line.
-    """
+    """Run once to its end, with its run folder in `home`; DtkError with the error line if it could not start."""
     folder = [] if config_dir is None else ["--config-dir", str(config_dir)]
     return _read(run_short([*folder, *overrides], home))
 
@@ -83,11 +79,7 @@ class Trials:
     """Why not all repeats were measured."""
 
     def try_once(self, candidate: Candidate, number: int, label: str) -> Probe | None:
-        """Run one probe; None where the time is up.
-
-        Raises:
-            DtkError: the run could not start.
-        """
+        """Run one probe; None if the time is up, DtkError if the run could not start."""
         if time.monotonic() > self.ends_s:
             self.stopped = "the time is up; raise it with --limit-s"
             return None

@@ -43,12 +43,7 @@ class MemoryTimelineFile(Handle, frozen=True):
     kind = "memory_timeline"
 
     def load(self) -> History:
-        """Return the bytes of each category over time.
-
-        Raises:
-            OSError: the file cannot be read.
-            ValueError: it is damaged, too large or empty.
-        """
+        """Return bytes of each category over time; OSError if unreadable, ValueError if damaged, too large or empty."""
         text = whole(self.path, self.limits)
         try:
             is_raw = _RAW.match(text) is not None

@@ -26,12 +26,7 @@ _Handlers = dict[str, _Found | None]
 
 
 def read(path: Path, file: str, rank: int | None, limits: Limits) -> Trace:
-    """Read the trace at `path`.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is not a trace, or contains no usable event.
-    """
+    """Read the trace at `path`; OSError if it cannot be read, ValueError if it is no trace or has no usable event."""
     builder = _Builder(Trace(file=file))
     builder.run(Scan(path, limits, Event))
     if not builder.trace.device and builder.skipped_ops:

@@ -82,7 +82,7 @@ class Layers:
         self.cast_weights.clear()
 
     def norm(self, x: Value, name: str) -> Value:
-        """LayerNorm keeps its input and two numbers per row; RMSNorm on the CPU also the normalised input."""
+        """Apply the norm. LayerNorm keeps its input and two numbers per row; RMSNorm one, on a CPU also `x` normed."""
         size = self.stream_size
         saved = rows = FLOAT_BYTES * self.stream_tokens
         work, saves, leaves = 0, [x], ["weight"]
@@ -129,7 +129,7 @@ class Layers:
         return self.tape.operation(whole, graded, workspace_bytes=work, backward_workspace_bytes=work * sums)
 
     def leave(self, x: Value) -> Value:
-        """Sum `x` over the ranks and release it."""
+        """Sum `x` over the ranks, of which each keeps its part with sequence_parallel, and release it."""
         if self.tp == 1:
             return x
         if not self.sequence_parallel:
@@ -172,10 +172,10 @@ class Layers:
         return out
 
     def attention(self, inputs: tuple[Value, ...], sizes: tuple[int, ...], dropout: float) -> Value:
-        """Flash attention (Dao et al. 2022) keeps inputs, output and one number per row, not the s x s matrix.
+        """Apply flash attention (Dao et al. 2022), which keeps inputs, output and one number per row.
 
-        With dropout the CPU has no such kernel: the matrix is saved as softmax, as mask and after dropout. `inputs` are
-        queries, keys and values, or the value that they are views of; `sizes` the bytes of their gradients.
+        With dropout the CPU has no such kernel: the s x s matrix is saved as softmax, as mask and after dropout.
+        `inputs` are queries, keys and values, or what they are views of; `sizes` are the bytes of their gradients.
         """
         config, heads = self.shape.config, self.shape.config.heads // self.tp
         rows = self.tokens * heads

@@ -24,12 +24,8 @@ def closed_form(config: Config, world_size: int, local_size: int = 8) -> Predict
 
 
 def memory(config: Config, world_size: int, whole: bool = False) -> Memory:
-    """Return the memory of the fullest rank alone; see `rank_memory`.
-
-    Raises:
-        DtkError: `model.architecture=custom`.
-    """
-    # For a pipeline both ends and their neighbours: the other ranks are like these.
+    """Return the memory of the fullest rank; for `whole` and what is raised see `rank_memory`."""
+    # Of a pipeline only both ends and their neighbours are compared: the ranks between them are like these.
     ranks = config.parallel.pp
     places = sorted({0, 1, ranks - 2, ranks - 1} & {*range(ranks)})
     return max((rank_memory(config, world_size, place, whole) for place in places), key=lambda each: each.peak_bytes)
@@ -61,10 +57,10 @@ def _assumptions(config: Config) -> Iterator[str]:
 
 
 def traffic(config: Config, world_size: int, local_size: int) -> tuple[Traffic, ...]:
-    """Return the collectives on the groups that carry tensors, per step from the second on. The batch is settled.
+    """Return the collectives on the groups that carry tensors, per step from the second on, for a resolved batch.
 
-    They are those that the strategy declares for this job, including those of clipping; of a pipeline those of the rank
-    that communicates the most bytes. Not included: the 24 bytes of the control group, and what logging, evaluation,
+    They are those of the strategy, of layers, between pipeline stages and of clipping, on the pipeline rank that
+    communicates the most bytes. Not included: the 24 bytes of the control group, and what logging, evaluation,
     checkpoints and the comparison of replicas add in some steps.
     """
     mesh, states = config.mesh(world_size), states_mesh(config, world_size)
@@ -98,7 +94,7 @@ def ring_bytes(op: str, size_bytes: int, ranks: int) -> int:
     """Return the bytes that a rank sends by the ring algorithm (Patarasuk & Yuan 2009, "Bandwidth optimal all-reduce").
 
     With S bytes in the full buffer and n ranks: 2 S (n-1)/n for an all_reduce, S (n-1)/n for an all_gather, a
-    reduce_scatter or (pipelined, on average over the ranks) a broadcast. Receiving a message sends nothing.
+    reduce_scatter, an all_to_all or (pipelined, on average over the ranks) a broadcast; S for a send, 0 for a recv.
     """
     if op in ("send", "recv"):
         return size_bytes if op == "send" else 0

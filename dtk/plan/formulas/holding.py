@@ -34,7 +34,7 @@ class Holding(ABC):
     ledger: Ledger
     on_cuda: bool
     rank: int = 0
-    """Rank whose memory is predicted: the one that needs most."""
+    """Index among the data-parallel ranks of the one that is predicted: it needs the most memory."""
     last: bool = True
     """Whether this is the last micro-batch, whose gradients are reduced."""
     temporary_bytes: int = 0
@@ -126,7 +126,10 @@ def optimizer_bytes(config: AdamWConfig | SGDConfig, elements: int, tensors: int
 
 
 def update_bytes(config: AdamWConfig | SGDConfig, elements: int, largest: int, on_cuda: bool) -> int:
-    """Return the bytes of the update's temporaries: 0 if fused, one per parameter with foreach, else of the largest."""
+    """Return the bytes of the update's temporaries: on CUDA (foreach) for all parameters, on the CPU for the largest.
+
+    A fused AdamW needs none, nor does SGD without weight decay and Nesterov momentum.
+    """
     if isinstance(config, AdamWConfig):
         if config.fused is not False:
             return 0

@@ -60,7 +60,6 @@ class Replicated(Holding):
                 ready, reductions = self.shape.names[::-1], strategy.reductions(self.shape.shapes, self.mesh.dp_size)
                 self.buckets = [({ready[i] for i in each.members}, each.beside_bytes) for each in reductions]
         if strategy.traits.deals_out_parameters:
-            # Rajbhandari et al. 2020 partition evenly, Psi / N; torch assigns whole parameters.
             owned = owned_elements(self.shape.shapes, self.mesh.dp_size)
             self.rank, elements = max(enumerate(owned), key=lambda entry: entry[1])
             tensors = -(-tensors // len(owned))

@@ -51,7 +51,7 @@ def stage_part(config: Config, blocks: range) -> ModelShape:
 
 
 def on_mesh(config: Config, world_size: int) -> Config:
-    """Return the configuration with the section that distributes states on this mesh."""
+    """Return the configuration with the strategy section for its mesh; see `StrategyConfig.on`."""
     return dataclasses.replace(config, strategy=config.strategy.on(config.mesh(world_size)))
 
 
@@ -76,16 +76,16 @@ def rank_stages(config: Config, place: int) -> dict[int, range]:
 
 
 def messages(config: Config, place: int) -> int:
-    """Return the messages that a rank sends, and receives, per micro-batch: one per boundary of each of its stages."""
+    """Return how many messages a rank sends (and receives) per micro-batch: one per boundary of each of its stages."""
     last = config.parallel.pp * config.parallel.stages_per_rank - 1
     return sum((stage > 0) + (stage < last) for stage in rank_stages(config, place))
 
 
 def rank_memory(config: Config, world_size: int, place: int = 0, whole: bool = False) -> Memory:
-    """Simulate one step of the rank at this place of its pipeline; without one its only stage is the model.
+    """Return the memory of the rank at this place of its pipeline over one step; without a pipeline `place` is 0.
 
-    The cost depends on neither depth nor accumulation, as bisection and search call it often. `whole` walks every block
-    and micro-batch, with the same result.
+    Equal blocks and micro-batches are walked once, as bisection and search call this often; `whole` walks all of them,
+    with the same result.
 
     Raises:
         DtkError: `model.architecture=custom`.
@@ -216,7 +216,7 @@ def stage_declarations(config: Config, world_size: int, place: int) -> list[Coll
 
 
 def stage_states(config: Config, mesh: Mesh, place: int) -> list[Collective]:
-    """Return the strategy's collectives for the states of a rank's stages; see `on_mesh` and `states_mesh`."""
+    """Return the strategy's collectives for a rank's stages, given results of `on_mesh` and `states_mesh`."""
     parts = (stage_part(config, blocks) for blocks in rank_stages(config, place).values())
     count = config.batch_plan(mesh.world_size).accumulation_steps
     return [call for part in parts for call in config.strategy.declare(part.declared, mesh, config.precision, count)]

@@ -1,7 +1,6 @@
-"""Tracks the bytes in use over a step, and what autograd keeps and frees: operations are recorded in forward
-and replayed in reverse in backward.
+"""Bytes in use over a step: operations are recorded in forward and replayed in reverse in backward, as by autograd.
 
-Owns the lifetime of activations and of their gradients. It handles sizes only, independent of model and strategy: a
+Owns the lifetime of activations and of their gradients. Handles sizes only, independent of model and strategy: the
 gradient of a parameter is passed to a listener.
 
 The rules are those of torch's engine: an operation frees its saved tensors as soon as its own backward has finished;
@@ -119,7 +118,7 @@ class Value:
         return self.buffer.category if self.buffer is not None else "activations"
 
     def held(self) -> "Value":
-        """Add a hold and return the value."""
+        """Add a holder and return the value."""
         if self.buffer is not None:
             self.buffer.hold()
         return self
@@ -293,7 +292,7 @@ class Tape:
                 listener(name, *gradients)
 
     def seed(self, value: Value, gradient: Buffer) -> None:
-        """Accumulate into a value's gradient; for the last value it is computed outside the tape."""
+        """Accumulate into the gradient of a value; also called for the output at which a backward starts."""
         before = self.gradients.pop(value, None)
         if before is None:
             self.gradients[value] = gradient

@@ -220,8 +220,8 @@ def stretch(layers: int, unit: int, recompute_every: int, ahead: int) -> Stretch
 def micro_batches(pipeline: Pipeline) -> int:
     """Return the micro-batches to walk: the first allocates gradients, the last reduces them, others are equal.
 
-    One rank needs a third one for that; 1f1b also fills the pipeline, interleaved_1f1b walks three rounds, and gpipe
-    holds all of them.
+    One rank needs a third one for that; 1f1b also fills the pipeline, interleaved_1f1b walks three rounds if its rounds
+    are whole. Other schedules are walked in full: gpipe holds all micro-batches.
     """
     count, ranks = pipeline.micro_batches, pipeline.ranks
     if pipeline.schedule == "1f1b":

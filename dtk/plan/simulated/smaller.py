@@ -1,6 +1,7 @@
-"""Smaller jobs that are simulated in place of a deep model, a long pipeline or many micro-batches, and how their
-figures extend to the job: memory and calls of a rank are linear in the blocks of its stages, in the stages of the
-pipeline (a rank holds a micro-batch for each stage behind it) and in the micro-batches of a step.
+"""Smaller jobs that are simulated in place of a deep model, a long pipeline or many micro-batches.
+
+Their figures extend to the job: memory and calls of a rank are linear in the blocks of its stages, in the stages of the
+pipeline (a rank holds a micro-batch for each stage after it) and in the micro-batches of a step.
 """
 
 import dataclasses
@@ -13,8 +14,8 @@ from typing import Any, TypeVar
 
 from dtk.config.schema import Config
 
-DIRECT = 16  # Blocks of a stage up to which all are simulated.
-_SMALL, _LARGE = 4, 8  # Depths in periods; two are too few, as the window of gathered units is not full.
+DIRECT = 16  # Chosen: stages of at most this many blocks are simulated as they are.
+_SMALL, _LARGE = 4, 8  # Chosen: depths in periods; two are too few, as the window of gathered units is not full.
 _ENDS = 2  # Stages at each end of a pipeline that are simulated: the end and its neighbour.
 _Key = TypeVar("_Key")
 
@@ -26,7 +27,7 @@ class Sample:
     config: Config
     world_size: int
     removed: int = 0
-    """Blocks that each of its stages has fewer than the job that was asked for."""
+    """Number of blocks removed from each stage of the job."""
 
     @property
     def micro_batches(self) -> int:
@@ -86,7 +87,7 @@ def pipelines(config: Config, world_size: int) -> list[tuple[int, int]]:
 
 
 def simulated_places(ranks: int) -> list[int]:
-    """Return the places of a pipeline that are simulated, those behind the first ones counted from its end."""
+    """Return the places of a pipeline that are simulated; those at its end are negative, counted from its end."""
     return [n if n < _ENDS else n - ranks for n in range(ranks) if n < _ENDS or n >= ranks - _ENDS]
 
 
@@ -110,7 +111,7 @@ def extended(made: Sequence[Sample], figures: Sequence[Mapping[_Key, int]], job:
 
 
 def _at(made: Sequence[Sample], figures: Sequence[int], job: Sample) -> Fraction:
-    """Return one figure of the job: on the plane over ranks and micro-batches at each depth, on the line of depths."""
+    """Extrapolate one figure to the job: at each depth over pipeline ranks and micro-batches, then over the depths."""
     planes = []
     for removed, depth in groupby(zip(made, figures, strict=True), lambda each: each[0].removed):
         (first, low), *others = depth
@@ -131,7 +132,8 @@ def _at(made: Sequence[Sample], figures: Sequence[int], job: Sample) -> Fraction
 def _sample(config: Config, world_size: int, ranks: int, count: int, removed: int) -> Sample:
     """Return the job with this many pipeline ranks and micro-batches, and fewer blocks in each stage.
 
-    The stages in the middle, which nobody simulates, have one block, or as many as keep which blocks are recomputed.
+    Stages in the middle are not simulated: each has one block, and the last of them as many as keep which blocks of the
+    end are recomputed.
     """
     if (ranks, removed) == (config.parallel.pp, 0) and count == config.batch_plan(world_size).accumulation_steps:
         return Sample(config, world_size)

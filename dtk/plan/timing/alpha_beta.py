@@ -55,7 +55,7 @@ class Group:
         return rounds * (within * self.intra.latency_s + between * self.inter.latency_s)
 
     def tree_s(self) -> float:
-        """Latency from leaf to root of NCCL's trees: a chain inside each node, a binary tree over the nodes."""
+        """Return the latency from leaf to root of NCCL's trees: a chain inside a node, a binary tree over nodes."""
         within = min(self.per_node, self.ranks) - 1
         return within * self.intra.latency_s + math.ceil(math.log2(self.nodes)) * self.inter.latency_s
 
@@ -74,7 +74,7 @@ def ring_all_reduce(size_bytes: float, group: Group) -> float:
 
 
 def ring_gather(size_bytes: float, group: Group) -> float:
-    """Return the seconds of a ring all_gather or reduce_scatter of `size_bytes` (Thakur et al. 2005, section 4.1)."""
+    """Return the seconds of a ring all_gather, reduce_scatter or all_to_all (Thakur et al. 2005, section 4.1)."""
     return group.ring_s(1) + size_bytes * (group.ranks - 1) / group.ranks / group.bytes_per_s
 
 
@@ -114,12 +114,8 @@ _ALGORITHMS = {
 
 
 def collective(op: str, size_bytes: float, group: Group) -> Cost:
-    """Return the cost of one call with the fastest algorithm.
-
-    `size_bytes` is that of the full (largest) buffer on one rank.
-
-    Raises:
-        ValueError: the operation is not one of these.
+    """Return the cost of one call by the fastest algorithm for `size_bytes`, those of its full (largest) buffer on a
+    rank; ValueError if no formula covers the operation.
     """
     if group.ranks == 1:
         return Cost("none", 0.0)

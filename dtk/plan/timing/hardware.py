@@ -61,11 +61,7 @@ class Hardware:
     """Name of a figure -> where it is published, or why it is assumed."""
 
     def matmul_rate(self, dtype: str) -> float:
-        """Return the FLOP/s of matrix products in one of `DTYPES`; tf32 falls back to float32.
-
-        Raises:
-            DtkError: the dtype's rate is unknown.
-        """
+        """Return the FLOP/s of matrix products in a dtype, for tf32 those of float32 if unknown; else DtkError."""
         if dtype == "tf32" and dtype not in self.matmul_flops:
             dtype = "float32"
         if dtype not in self.matmul_flops:

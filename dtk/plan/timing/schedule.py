@@ -142,8 +142,8 @@ class Sharded:
 def fsdp_micro_batch(walk: Walk, model: Sharded, last: bool, gathers: bool = True) -> None:
     """Walk forward with prefetched gathers, and backward with prefetched gathers and asynchronous reductions.
 
-    A gather starts when the unit `prefetch_depth` before it starts to wait for its own. Gathers and reductions share
-    the communicator of dp_shard and run on it in the order in which they are issued. Not `gathers`: all is gathered.
+    A gather starts when the unit `prefetch_depth` before it starts to wait for its own. Gathers and reductions over one
+    group run in the order in which they are issued. Without `gathers` forward finds all parameters gathered.
     """
     scattered_s = averaged_s = 0.0
 

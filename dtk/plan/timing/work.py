@@ -59,11 +59,7 @@ class Seconds:
 
 
 def layout(config: Config) -> Layout:
-    """Return the layout of the configured model; dtk's own models are not built and do not require torch.
-
-    Raises:
-        DtkError: a custom model cannot be built.
-    """
+    """Return the layout of the configured model; only a custom one is built, with torch; DtkError if that fails."""
     model, length = config.model, config.data.sequence_length
     if isinstance(model, CustomModelConfig):
         return _custom_layout(config)
@@ -112,7 +108,7 @@ def _custom_layout(config: Config) -> Layout:
 
 
 def micro_batch_seconds(config: Config, model: Layout, hardware: Hardware) -> Seconds:
-    """Return forward and backward of one block and of the head; backward takes twice the forward.
+    """Return forward and backward of one block and of the head; matrix products take twice as long in backward.
 
     Raises:
         DtkError: the hardware lacks figures of the precision.
@@ -166,7 +162,8 @@ def _streamed_bytes(config: Config, item: int) -> float:
 def optimizer_seconds(config: Config, owned: int, hardware: Hardware) -> float:
     """Return the time to update `owned` float32 parameters, which is bound by memory bandwidth.
 
-    AdamW reads parameter, gradient and two moments and writes all but the gradient: 7 x 4 bytes; SGD with momentum 5.
+    AdamW reads parameter, gradient and two moments and writes all but the gradient: 7 x 4 bytes; SGD 5 x 4 with
+    momentum, else 3 x 4.
     """
     streams = 7
     if isinstance(config.optimizer, SGDConfig):
@@ -175,7 +172,7 @@ def optimizer_seconds(config: Config, owned: int, hardware: Hardware) -> float:
 
 
 def clip_seconds(config: Config, gradients: int, hardware: Hardware) -> tuple[float, float]:
-    """Return the seconds of norm and scaling of float32 gradients: one read, then a read and a write."""
+    """Return the seconds of the gradients' norm (a read) and scaling (a read and a write); 0 if neither is needed."""
     if config.train.clip_norm is None and config.precision.initial_loss_scale is None:
         return 0.0, 0.0
     return 4 * gradients / hardware.memory_rate, 8 * gradients / hardware.memory_rate
