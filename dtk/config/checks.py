@@ -105,6 +105,10 @@ def _pipeline(config: Config, world_size: int) -> None:
     if config.model.architecture == "custom":
         why = "dtk does not know which of its modules run before and after its blocks"
         raise _clash(typed, f"model={config.model.name}, a model of your own", why, "parallel.pp=1")
+    if pipeline.vee and (config.model.architecture == "gpt" or getattr(config.model, "tie_weights", False)):
+        why = "the first and the last stage share a rank, which would hold the embedding twice under one name"
+        tied = f"the tied embeddings of model={config.model.name}"
+        raise _clash(f"parallel.schedule={parallel.schedule}", tied, why, "parallel.schedule=zero_bubble")
     if pipeline.stages > config.model.layers:
         per_rank = f" x parallel.stages_per_rank={parallel.stages_per_rank}" if parallel.stages_per_rank > 1 else ""
         what = f"{typed}{per_rank} makes {pipeline.stages} stages of {counted(config.model.layers, 'block')}"
@@ -123,9 +127,10 @@ def _pipeline(config: Config, world_size: int) -> None:
     mesh = config.mesh(world_size)
     strategy = config.strategy.on(mesh)
     if SCHEDULES[parallel.schedule].splits and strategy.traits.shards_parameters and not strategy.gathers_once:
-        why = "it frees gathered parameters after each backward, and this schedule splits a backward in two"
+        why = "the two halves of its backwards need gathered parameters, which only zero1 keeps throughout a step"
         split, name = f"parallel.schedule={parallel.schedule}", config.strategy.name
-        raise _clash(split, f"strategy={name}", why, "parallel.schedule=1f1b, or strategy=zero1")
+        other = "interleaved_1f1b" if parallel.stages_per_rank > 1 else "1f1b"
+        raise _clash(split, f"strategy={name}", why, f"strategy=zero1, or parallel.schedule={other}")
     for key in ("static_graph", "find_unused_parameters"):
         if getattr(strategy, key, False):
             why = "forward and backward of several micro-batches alternate, which DDP cannot follow"

@@ -90,16 +90,16 @@ class Messages:
     sent: deque[tuple[Tensor, dist.Work]] = field(default_factory=deque)
     """Tensors that must stay alive until their send completes."""
 
-    def send(self, tensor: Tensor, stage: int) -> None:
-        """Send a tensor to the rank of a stage, asynchronously."""
+    def send(self, tensor: Tensor, to: int) -> None:
+        """Send a tensor to a rank of the pipeline, asynchronously."""
         while len(self.sent) >= OUTSTANDING:
             self.sent.popleft()[1].wait()
         with communication("send", tensor.nbytes, self.axis.name):
-            self.sent.append((tensor, self._issue(dist.isend, tensor, stage)))
+            self.sent.append((tensor, self._issue(dist.isend, tensor, to)))
 
-    def expect(self, buffer: Tensor, stage: int) -> dist.Work:
-        """Post a receive from the rank of a stage; `wait` completes it."""
-        return self._issue(dist.irecv, buffer, stage)
+    def expect(self, buffer: Tensor, source: int) -> dist.Work:
+        """Post a receive from a rank of the pipeline; `wait` completes it."""
+        return self._issue(dist.irecv, buffer, source)
 
     def wait(self, buffer: Tensor, work: dist.Work) -> None:
         """Wait until the buffer is received."""
@@ -111,9 +111,9 @@ class Messages:
         while self.sent:
             self.sent.popleft()[1].wait()
 
-    def _issue(self, op: object, tensor: Tensor, stage: int) -> dist.Work:
+    def _issue(self, op: object, tensor: Tensor, peer: int) -> dist.Work:
         # A batch of one: NCCL then uses the group's communicator, in the order that all ranks agreed on.
-        each = dist.P2POp(op, tensor, group=self.axis.group, group_peer=stage % self.axis.size)  # type: ignore[arg-type]
+        each = dist.P2POp(op, tensor, group=self.axis.group, group_peer=peer)  # type: ignore[arg-type]
         return dist.batch_isend_irecv([each])[0]
 
 

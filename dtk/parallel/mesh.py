@@ -123,13 +123,12 @@ class Mesh:
     def leads(self, rank: int, of_tokens: bool = False) -> bool:
         """Whether a rank counts, among those that share one part of the batch.
 
-        It is on the last pipeline stage, the only one with the loss, and the first along other dimensions. Sums over
-        all ranks count each sample once if only these ranks contribute. With `of_tokens` one rank for each part of the
-        tokens counts, as ranks along cp have different tokens.
+        It is the first along other dimensions than dp. Sums over all ranks count each sample once if only these ranks
+        contribute. With `of_tokens`, for sums of losses, one rank for each part of the tokens counts, as ranks along cp
+        have different tokens, and each along pp, as those without the last stage have zeros.
         """
-        place = _coordinate(self, rank)
-        own = (*COMPOUND["dp"], "pp", "cp") if of_tokens else (*COMPOUND["dp"], "pp")
-        return place["pp"] == self.pp - 1 and not any(place[name] for name in ORDER if name not in own)
+        own = (*COMPOUND["dp"], "pp", "cp") if of_tokens else COMPOUND["dp"]
+        return not any(_coordinate(self, rank)[name] for name in ORDER if name not in own)
 
     def folded(self, into: str) -> "Mesh":
         """Return the mesh with cp folded into the dimension `into`: the same ranks at the same coordinates."""

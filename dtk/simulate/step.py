@@ -143,10 +143,10 @@ class _Run:
             if not self.config.task._target_ and context.mesh.pp == 1:
                 parts.model.register_forward_hook(lambda model, _, output: check_answer(self.named, model, output))
             blocks = blocks_of(parts.model)
-            # In a pipeline the last rank's last stage has the loss, and all micro-batches are in flight together.
-            stages = [*parts.runner.stages.values()] if isinstance(parts.runner, Pipelined) else []
-            called = [stage.wrapped for stage in stages] or [parts.wrapped]
-            ends = context.mesh.coordinate(context.rank)["pp"] == context.mesh.pp - 1
+            # In a pipeline the last stage has the loss, and all micro-batches are in flight together.
+            stages = parts.runner.stages if isinstance(parts.runner, Pipelined) else {}
+            called = [stage.wrapped for stage in stages.values()] or [parts.wrapped]
+            ends = max(stages, default=0) == self.config.parallel.pipeline(1).stages - 1
             self.answers = called[-1] if ends else None
             self.places.watch(blocks, self.answers)
             for wrapped in called:

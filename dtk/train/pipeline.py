@@ -60,8 +60,7 @@ class Clock:
         return sum(map(self._between, self.computed)), self._between(self.step)
 
     def _between(self, mark: tuple[Any, Any]) -> float:
-        begin, end = mark
-        return float(begin.elapsed_time(end)) / 1e3 if self.device.type == "cuda" else float(end - begin)
+        return float(mark[0].elapsed_time(mark[1])) / 1e3 if self.device.type == "cuda" else float(mark[1] - mark[0])
 
 
 @dataclass(slots=True)
@@ -81,24 +80,22 @@ class Pipelined:
     shared: Shared | None
     clock: Clock
     task: Task
-    """Defines the loss and the metrics."""
     part: Part | None
     """The tokens of each sequence that this rank has; None = all."""
     declare: Callable[[int, int], list[Collective]]
     """Returns the collectives of a stage's forward and backward, given the stage and the number of micro-batches."""
     loads: ExpertLoads | None = None
-    """Expert loads of a mixture of experts; None for other models."""
 
     def run(self, batches: Sequence[Batch], factor: float, seed: Callable[[int], None]) -> Tensor:
         """Run the schedule; see `Accumulate.run`. Gradients are communicated in the last backward of each stage."""
         schedule, clock = self.schedule(len(batches)), self.clock
         order = schedule.orders()[self.messages.axis.rank]
         last = {action.stage: action for action in order if action.kind in FREES}
-        step = _Step(self, batches, schedule.stages, factor)
+        step = _Step(self, batches, schedule, factor)
         clock.computed.clear()
+        clock.micro_batches = len(batches)
         if self.loads is not None:
             self.loads.counts.zero_()
-        clock.micro_batches = len(batches)
         began = clock.now()
         for action in order:
             if step.transfers(action):
@@ -125,10 +122,10 @@ class Pipelined:
         """Run the forward of each batch through all stages; only the last stage returns figures, the others zeros."""
         batches = list(batches)
         schedule = self.schedule(1)
-        step = _Step(self, batches, schedule.stages, 1.0)
+        step = _Step(self, batches, schedule, 1.0)
         for stage in self.stages.values():
             stage.model.eval()
-        for action in forward_only(schedule.ranks, schedule.stages_per_rank, len(batches))[self.messages.axis.rank]:
+        for action in forward_only(schedule, len(batches))[self.messages.axis.rank]:
             if not step.transfers(action):
                 step.evaluate(action, step.arrived(action))
         self.messages.flush()
@@ -143,7 +140,7 @@ class Pipelined:
         order = self.schedule(accumulation_steps).orders()[rank]
         declared = declare_messages(order, self.message_bytes)
         for number, stage in self.stages.items():
-            declared += self.strategy.collectives(stage.model, accumulation_steps, clips and number == rank)
+            declared += self.strategy.collectives(stage.model, accumulation_steps, clips and number == min(self.stages))
             declared += self.declare(number, accumulation_steps)
         return [*declared, *(self.shared.declare() if self.shared else ())]
 
@@ -169,9 +166,10 @@ class Pipelined:
 class _Step:
     """State of a rank while the micro-batches of one step are in flight."""
 
-    def __init__(self, runner: Pipelined, batches: Sequence[Batch], stages: int, factor: float) -> None:
+    def __init__(self, runner: Pipelined, batches: Sequence[Batch], pipeline: Pipeline, factor: float) -> None:
         device = runner.strategy.context.device
-        self.runner, self.last_stage, self.factor = runner, stages - 1, factor
+        self.runner, self.pipeline, self.factor = runner, pipeline, factor
+        self.last_stage = pipeline.stages - 1
         own = [own_part(runner.part, batch, device) for batch in batches]
         self.on_host, self.where = [batch for batch, _ in own], [where for _, where in own]
         self.batches = [batch.to(device) for batch in self.on_host]
@@ -191,12 +189,12 @@ class _Step:
         if kind in SENDS:
             forward = kind == "send_forward"
             to = stage + 1 if forward else stage - 1
-            self.runner.messages.send(self.results.pop((forward, to, micro_batch)), to)
+            self.runner.messages.send(self.results.pop((forward, to, micro_batch)), self.pipeline.rank_of(to))
         elif kind in RECEIVES:
             forward = kind == "receive_forward"
             shape = self.runner.stream(self.batches[micro_batch].inputs.shape)
             buffer = torch.empty(shape, dtype=self.runner.strategy.stream_dtype, device=self.total.device)
-            source = stage - 1 if forward else stage + 1
+            source = self.pipeline.rank_of(stage - 1 if forward else stage + 1)
             self.expected[forward, stage, micro_batch] = buffer, self.runner.messages.expect(buffer, source)
         return kind in (*SENDS, *RECEIVES)
 

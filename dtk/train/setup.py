@@ -162,7 +162,7 @@ def _pipelined(
     context, axis, parallel = strategy.context, strategy.axes["pp"], config.parallel
     pipeline, first = parallel.pipeline(1), context.mesh.coordinate(context.rank)["pp"]
     cuts, stages = config.stage_blocks(len(blocks_of(model))), {}
-    for number in range(first, pipeline.stages, pipeline.ranks):
+    for number in pipeline.stages_of(first):
         part = cut(model if number == first else make(config), number, cuts)
         stages[number] = spread(part, cuts[number].start)
     parts = context.mesh.tp if parallel.sequence_parallel else 1

@@ -30,7 +30,7 @@ class ParallelConfig:
     sequence_parallel: bool = True
     loss_parallel: bool = True
     context: Literal["ring", "ulysses"] = "ring"
-    schedule: Literal["gpipe", "1f1b", "interleaved_1f1b", "zero_bubble"] = "1f1b"
+    schedule: Literal["gpipe", "1f1b", "interleaved_1f1b", "looped_bfs", "zero_bubble", "zbv"] = "1f1b"
     microbatches: int | None = None
     stages_per_rank: int = 1
     blocks_per_stage: list[int] = field(default_factory=list, hash=False)

@@ -70,15 +70,15 @@ def message_bytes(config: Config) -> int:
 
 def rank_stages(config: Config, place: int) -> dict[int, range]:
     """Return the blocks of each stage on the rank at this place of its pipeline."""
-    stages = config.parallel.pp * config.parallel.stages_per_rank
     cuts = config.stage_blocks(config.model.layers)
-    return {stage: cuts[stage] for stage in range(place, stages, config.parallel.pp)}
+    return {stage: cuts[stage] for stage in config.parallel.pipeline(1).stages_of(place)}
 
 
 def messages(config: Config, place: int) -> int:
-    """Return how many messages a rank sends (and receives) per micro-batch: one per boundary of each of its stages."""
-    last = config.parallel.pp * config.parallel.stages_per_rank - 1
-    return sum((stage > 0) + (stage < last) for stage in rank_stages(config, place))
+    """Return how many messages a rank sends (and receives) per micro-batch: one per boundary with another rank."""
+    pipeline = config.parallel.pipeline(1)
+    beside = [other for stage in pipeline.stages_of(place) for other in (stage - 1, stage + 1)]
+    return sum(0 <= other < pipeline.stages and pipeline.rank_of(other) != place for other in beside)
 
 
 def rank_memory(config: Config, world_size: int, place: int = 0, whole: bool = False) -> Memory:

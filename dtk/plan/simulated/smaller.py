@@ -70,7 +70,7 @@ def pipelines(config: Config, world_size: int) -> list[tuple[int, int]]:
     """
     parallel, count = config.parallel, config.batch_plan(world_size).accumulation_steps
     ranks, own = parallel.pp, [(parallel.pp, count)]
-    if ranks == 1 or count < ranks:
+    if ranks == 1 or count < ranks or parallel.pipeline(count).vee:
         return own
     few = 2 * _ENDS + (config.train.activation_checkpoint_every > 1)
     if few >= ranks or getattr(config.model, "dense_layers", 0) > _stages(config)[_ENDS - 1].stop:

@@ -62,7 +62,7 @@ def step_time(config: Config, world_size: int, hardware: Hardware) -> Time:
     message = job.price("send", "pp", job.message_bytes)
     alone_s = job.count * per_micro_batch_s[0]
     end_s = _timeline_s(schedule, action_s, message.seconds) if schedule.ranks > 1 else alone_s
-    places = [range(rank, schedule.stages, schedule.ranks) for rank in range(schedule.ranks)]
+    places = [schedule.stages_of(rank) for rank in range(schedule.ranks)]
     busiest = max(places, key=lambda place: sum(wholes[stage][0].compute_s for stage in place))
     step_s = end_s + max(sum(tails_s[stage] for stage in place) for place in places)
     whole = Walk(job.price, now_s=step_s)
@@ -99,8 +99,8 @@ def least_s(config: Config, world_size: int, hardware: Hardware) -> float:
     for call, cost in job.priced(stage_states(job.config, job.mesh, job.mesh.pp - 1)):
         sent_s[call.group] += call.count * cost.seconds
     parts_s = [part.forward_s + part.backward_s for part in job.parts]
-    ranks = job.schedule.ranks
-    computed_s = (job.count * sum(parts_s[place::ranks]) + sum(parts_s[:place]) for place in range(ranks))
+    places = map(job.schedule.stages_of, range(job.schedule.ranks))
+    computed_s = (job.count * sum(parts_s[n] for n in place) + sum(parts_s[: place[0]]) for place in places)
     return max(*computed_s, *sent_s.values(), 0.0)
 
 

@@ -73,14 +73,41 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
         (
             ["strategy=ddp", "parallel.pp=2", "parallel.schedule=interleaved_1f1b"],
             2,
-            "parallel.schedule=interleaved_1f1b needs several stages on each rank: parallel.stages_per_rank=1 - "
+            "parallel.schedule=interleaved_1f1b has 2 stages or more on each rank: parallel.stages_per_rank=1 - "
             "use parallel.stages_per_rank=2, or parallel.schedule=1f1b",
         ),
         (
             ["strategy=fsdp", "parallel.pp=2", "parallel.schedule=zero_bubble"],
             2,
-            "parallel.schedule=zero_bubble is incompatible with strategy=fsdp: it frees gathered parameters after each "
-            "backward, and this schedule splits a backward in two - use parallel.schedule=1f1b, or strategy=zero1",
+            "parallel.schedule=zero_bubble is incompatible with strategy=fsdp: the two halves of its backwards need "
+            "gathered parameters, which only zero1 keeps throughout a step - "
+            "use strategy=zero1, or parallel.schedule=1f1b",
+        ),
+        (
+            [
+                "model=llama_tiny",
+                "strategy=zero2",
+                "parallel.pp=2",
+                "parallel.schedule=zbv",
+                "parallel.stages_per_rank=2",
+            ],
+            2,
+            "parallel.schedule=zbv is incompatible with strategy=zero2: the two halves of its backwards need "
+            "gathered parameters, which only zero1 keeps throughout a step - "
+            "use strategy=zero1, or parallel.schedule=interleaved_1f1b",
+        ),
+        (
+            ["model=gpt2_tiny", "strategy=ddp", "parallel.pp=2", "parallel.schedule=zbv", "parallel.stages_per_rank=2"],
+            2,
+            "parallel.schedule=zbv is incompatible with the tied embeddings of model=gpt2_tiny: the first and the last "
+            "stage share a rank, which would hold the embedding twice under one name - "
+            "use parallel.schedule=zero_bubble",
+        ),
+        (
+            ["model=llama_tiny", "strategy=ddp", "parallel.pp=2", "parallel.schedule=zbv"],
+            2,
+            "parallel.schedule=zbv has 2 stages on each rank: parallel.stages_per_rank=1 - "
+            "use parallel.stages_per_rank=2, or parallel.schedule=1f1b",
         ),
         (
             ["strategy=single", "parallel.pp=2"],

@@ -31,7 +31,7 @@ def test_ranks_that_share_samples_have_one_leader_and_tokens_of_their_own_along_
 def test_pipeline_stages_share_the_tokens_of_their_position() -> None:
     mesh = Mesh(pp=2, dp_replicate=2)
     places = on_ranks(4, lambda rank: (context(rank, mesh).tokens_rank, context(rank, mesh).leads))
-    assert places == [(0, False), (1, False), (0, True), (1, True)], "only the last stage knows the loss"
+    assert places == [(0, True), (1, True), (0, False), (1, False)], "each sample is counted once"
 
 
 def test_a_device_mesh_is_made_once_for_each_division() -> None:

@@ -52,9 +52,13 @@ def test_one_rank_leads_for_each_part_of_the_batch(mesh: Mesh) -> None:
 
 @given(meshes())
 @settings(deadline=None)
-def test_ranks_along_cp_lead_for_their_own_tokens(mesh: Mesh) -> None:
+def test_ranks_along_cp_and_pp_lead_for_the_losses_of_their_own_tokens(mesh: Mesh) -> None:
+    """Whichever rank of a pipeline has its last stage: in a V it is the first."""
     places = [mesh.coordinate(rank) for rank in range(mesh.world_size) if mesh.leads(rank, of_tokens=True)]
-    assert sorted((place["dp"], place["cp"]) for place in places) == list(product(range(mesh.dp_size), range(mesh.cp)))
+    degrees = {"dp": mesh.dp_size, "cp": mesh.cp, "pp": mesh.pp}
+    assert sorted(tuple(place[name] for name in degrees) for place in places) == [
+        *product(*map(range, degrees.values()))
+    ]
 
 
 def test_states_take_the_ranks_along_cp_for_data_parallel_ones() -> None:

@@ -5,6 +5,7 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
+from torch.distributed.pipelining import schedules
 
 from dtk.errors import DtkError
 from dtk.parallel.pipeline import (
@@ -19,11 +20,14 @@ from dtk.parallel.pipeline import (
 )
 
 SHAPES = [(1, 1), (2, 1), (2, 4), (2, 5), (3, 7), (4, 4), (4, 6), (4, 8)]
+WITHOUT_ROUNDS = ("looped_bfs", "zbv")
 ALL = [
-    Pipeline(name, ranks, count, 2 if schedule.virtual else 1)
+    Pipeline(name, ranks, count, local)
     for name, schedule in SCHEDULES.items()
+    for local in (1, 2)
+    if schedule.per_rank[0] <= local <= schedule.per_rank[1]
     for ranks, count in SHAPES
-    if not schedule.virtual or count % max(1, count // ranks) == 0
+    if local == 1 or name in WITHOUT_ROUNDS or count % max(1, count // ranks) == 0
 ]
 
 
@@ -34,7 +38,8 @@ def test_every_stage_computes_every_micro_batch_once(pipeline):
     kinds = ("forward", "input_gradient", "weight_gradient") if splits else ("forward", "backward")
     for rank, order in enumerate(pipeline.orders()):
         counts = Counter(action for action in order if action.kind not in (*SENDS, *RECEIVES))
-        mine = range(rank, pipeline.stages, pipeline.ranks)
+        mine = pipeline.stages_of(rank)
+        assert {pipeline.rank_of(stage) for stage in mine} == {rank}
         expected = {(kind, stage, i) for kind in kinds for stage in mine for i in range(pipeline.micro_batches)}
         assert set(counts) == expected and set(counts.values()) == {1}
 
@@ -49,7 +54,7 @@ def test_messages_pair_in_the_same_order_on_both_ranks(pipeline):
                 sender = stage if kind in SENDS else stage + (1 if kind == "receive_backward" else -1)
                 receiver = stage if kind in RECEIVES else stage + (1 if kind == "send_forward" else -1)
                 other = receiver if kind in SENDS else sender
-                if other % pipeline.ranks == peer:
+                if pipeline.rank_of(other) == peer:
                     yield sender, receiver, i
 
     for rank in range(pipeline.ranks):
@@ -70,12 +75,44 @@ def test_the_interleaved_bubble_is_v_times_smaller(ranks, count, local):
     assert pipeline.ideal_bubble == pytest.approx((ranks - 1) / (local * count + ranks - 1))
 
 
-@pytest.mark.parametrize(("ranks", "count"), [(2, 4), (4, 8), (8, 32)])
-def test_zero_bubble_waits_less_and_holds_no_more_than_1f1b(ranks, count):
-    """Qi et al. 2023, table 1: the peak of ZB-H1 is that of the first rank of 1F1B."""
-    split, whole = Pipeline("zero_bubble", ranks, count), Pipeline("1f1b", ranks, count)
-    assert split.ideal_bubble < 0.75 * whole.ideal_bubble
-    assert max(map(split.held, range(ranks))) == whole.held(0)
+@pytest.mark.parametrize(("ranks", "count"), [(2, 4), (4, 8), (4, 16), (8, 32)])
+@pytest.mark.parametrize(("name", "local"), [("zero_bubble", 1), ("zero_bubble", 2), ("zbv", 2)])
+def test_weight_gradients_fill_the_bubble_and_no_rank_holds_more_than_the_first_of_1f1b(name, local, ranks, count):
+    """Qi et al. 2023, table 1 (ZB-H1), and Qi et al. 2024, section 4.1 (V-ZB), if all three computations take equally
+    long: a third of the bubble, with one stage on each rank, at the peak of 1F1B.
+    """
+    pipeline = Pipeline(name, ranks, count, local)
+    assert pipeline.ideal_bubble == pytest.approx((ranks - 1) / (3 * local * count + ranks - 1))
+    assert max(map(pipeline.held, range(ranks))) == local * Pipeline("1f1b", ranks, count).held(0)
+
+
+@pytest.mark.parametrize(("ranks", "count"), [(2, 4), (4, 8)])
+def test_breadth_first_has_the_bubble_of_the_interleaved_schedule_and_holds_all(ranks, count):
+    bfs, interleaved = (Pipeline(name, ranks, count, 2) for name in ("looped_bfs", "interleaved_1f1b"))
+    assert bfs.ideal_bubble == pytest.approx(interleaved.ideal_bubble)
+    assert {bfs.held(rank) for rank in range(ranks)} == {2 * count}
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "local"),
+    [
+        ("zero_bubble", "InterleavedZeroBubble", 1),
+        ("zero_bubble", "InterleavedZeroBubble", 2),
+        ("zbv", "ZBVZeroBubble", 2),
+    ],
+)
+@pytest.mark.parametrize(("ranks", "count"), [(2, 4), (4, 8), (4, 16)])
+def test_split_backwards_wait_and_hold_no_more_than_in_torchs_orders(ours, theirs, local, ranks, count):
+    pipeline, own = Pipeline(ours, ranks, count, local), getattr(schedules, f"Schedule{theirs}")
+    for rank in range(ranks):
+        places = [
+            SimpleNamespace(num_stages=ranks * local, group_size=ranks, group_rank=rank, submod=None)
+            for _ in range(local)
+        ]
+        order = own(places, count, loss_fn=lambda output, target: output).pipeline_order[rank]
+        kinds = [action.computation_type.name for action in order if action is not None]
+        moves = {"FORWARD": 1, "BACKWARD_WEIGHT": -1, "FULL_BACKWARD": -1}
+        assert pipeline.held(rank) <= max(itertools.accumulate(moves.get(kind, 0) for kind in kinds))
 
 
 def test_what_the_schedules_hold():
@@ -105,7 +142,7 @@ def test_messages_cost_time_but_are_no_work():
 
 @pytest.mark.parametrize("count", [1, 5, 7])
 def test_evaluation_only_goes_forward(count):
-    orders = forward_only(3, 2, count)
+    orders = forward_only(Pipeline("interleaved_1f1b", 3, 1, 2), count)
     assert not {action.kind for order in orders for action in order} & {*FREES, "send_backward", "receive_backward"}
     forwards = {(action.stage, action.micro_batch) for order in orders for action in order if action.kind == "forward"}
     assert forwards == {(stage, i) for stage in range(6) for i in range(count)}
@@ -147,6 +184,9 @@ def test_no_division_has_a_shorter_longest_stage(layers, stages, head):
         (Pipeline("interleaved_1f1b", 2, 4), "parallel.stages_per_rank=2"),
         (Pipeline("1f1b", 2, 4, 2), "parallel.stages_per_rank=1"),
         (Pipeline("interleaved_1f1b", 4, 9, 2), "parallel.microbatches=8"),
+        (Pipeline("zbv", 2, 4), "parallel.stages_per_rank=2, or parallel.schedule=1f1b"),
+        (Pipeline("zbv", 2, 4, 3), "parallel.stages_per_rank=2, or parallel.schedule=interleaved_1f1b"),
+        (Pipeline("zero_bubble", 4, 9, 2), "parallel.microbatches=8"),
     ],
 )
 def test_what_a_schedule_cannot_do_is_refused(pipeline, fix):
