@@ -11,7 +11,8 @@ from tests.dist.training_ranks import train
 
 STEPS, HALF = 20, 10
 PP, ZB = "parallel.pp=2", "parallel.schedule=zero_bubble"
-LOOPED = ("parallel.schedule=interleaved_1f1b", "parallel.stages_per_rank=2")
+TWICE = "parallel.stages_per_rank=2"
+LOOPED = ("parallel.schedule=interleaved_1f1b", TWICE)
 ULYSSES = ("parallel.cp=2", "parallel.context=ulysses")
 HSDP = ("strategy=hsdp", "strategy.dp_replicate=2")
 LAYOUTS: dict[int, dict[str, tuple[str, ...]]] = {
@@ -26,7 +27,9 @@ LAYOUTS: dict[int, dict[str, tuple[str, ...]]] = {
         "ddp, pp 2, 1f1b": ("strategy=ddp", PP),
         "fsdp, pp 2, gpipe": ("strategy=fsdp", PP, "parallel.schedule=gpipe"),
         "ddp, pp 2, interleaved": ("strategy=ddp", PP, *LOOPED),
+        "fsdp, pp 2, looped_bfs": ("strategy=fsdp", PP, "parallel.schedule=looped_bfs", TWICE),
         "ddp, pp 2, zero_bubble": ("strategy=ddp", PP, ZB),
+        "zero1, pp 2, zero_bubble of 4 stages": ("strategy=zero1", PP, ZB, TWICE),
         "ddp, ring 2": ("strategy=ddp", "parallel.cp=2"),
         "zero1, ulysses 2": ("strategy=zero1", *ULYSSES),
         "fsdp, ulysses 2": ("strategy=ulysses",),
@@ -65,6 +68,7 @@ EXPERTS: dict[int, dict[str, tuple[str, ...]]] = {
         "fsdp, ring 2": ("strategy=ring",),
         "ddp, pp 2, 1f1b": ("strategy=ddp", PP),
         "ddp, pp 2, zero_bubble": ("strategy=ddp", PP, ZB),
+        "ddp, pp 2, zbv": ("strategy=ddp", PP, "parallel.schedule=zbv", TWICE),
     },
     4: {
         "fsdp, dp 4, ep 2": ("strategy=moe",),

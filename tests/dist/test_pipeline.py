@@ -53,8 +53,6 @@ FOUR = {
     "gpt four stages": case("gpt", DDPConfig(), pp=4),
     "gpt tp recomputed": case("gpt", FSDPConfig(), tp=2, train=replace(TRAIN, activation_checkpoint_every=2)),
     "llama looped_bfs fsdp": case("llama", FSDPConfig(), "looped_bfs", stages_per_rank=2),
-    "llama zbv ddp": case("llama", DDPConfig(), "zbv", stages_per_rank=2),
-    "llama zbv zero1": case("llama", Zero1Config(), "zbv", stages_per_rank=2),
     "llama zbv zero1 tp": case("llama", Zero1Config(), "zbv", stages_per_rank=2, tp=2),
     "gpt zero_bubble ddp": case("gpt", DDPConfig(), "zero_bubble"),
     "gpt zero_bubble zero1": case("gpt", Zero1Config(), "zero_bubble"),

@@ -38,6 +38,10 @@ CASES = {
         *(*GPT, "model=gpt2_tiny", "strategy=ddp", "parallel.pp=2", "parallel.schedule=zero_bubble"),
         "train.global_batch_size=8",
     ],
+    "llama_tiny zbv": [
+        *("model=llama_tiny", "data=synthetic", "data.vocab_size=512", "strategy=ddp", "parallel.pp=2"),
+        *("parallel.schedule=zbv", "parallel.stages_per_rank=2", "train.global_batch_size=16"),
+    ],
     "gpt2_tiny hsdp": [*GPT, "model=gpt2_tiny", "strategy=hsdp", "strategy.dp_replicate=2"],
 }
 COMMON = ["train.micro_batch_size=4", "train.evaluate_every=-1", "checkpoint=off", "record=off", "launcher.device=cpu"]

@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from dtk.config.schema import Config
+from dtk.parallel.pipeline import SCHEDULES
 
 DIRECT = 16  # Chosen: stages of at most this many blocks are simulated as they are.
 _SMALL, _LARGE = 4, 8  # Chosen: depths in periods; two are too few, as the window of gathered units is not full.
@@ -70,7 +71,8 @@ def pipelines(config: Config, world_size: int) -> list[tuple[int, int]]:
     """
     parallel, count = config.parallel, config.batch_plan(world_size).accumulation_steps
     ranks, own = parallel.pp, [(parallel.pp, count)]
-    if ranks == 1 or count < ranks or parallel.pipeline(count).vee:
+    split = SCHEDULES[parallel.schedule].splits and parallel.stages_per_rank > 1
+    if ranks == 1 or count < ranks or split:
         return own
     few = 2 * _ENDS + (config.train.activation_checkpoint_every > 1)
     if few >= ranks or getattr(config.model, "dense_layers", 0) > _stages(config)[_ENDS - 1].stop:

@@ -154,6 +154,9 @@ EXPERTS = [
         (4, ["strategy=fsdp", "parallel.ep=2", "strategy.blocks_per_unit=2"]),
         (2, ["strategy=moe", "model.experts=32", "model.experts_per_token=4"]),
         (2, ["strategy=ddp", "parallel.pp=2", "parallel.schedule=zero_bubble"]),
+        (4, ["strategy=ddp", "parallel.pp=2", "parallel.schedule=zbv", "parallel.stages_per_rank=2"]),
+        (2, ["strategy=zero1", "parallel.pp=2", "parallel.schedule=zero_bubble", "parallel.stages_per_rank=2"]),
+        (2, ["strategy=fsdp", "parallel.pp=2", "parallel.schedule=looped_bfs", "parallel.stages_per_rank=2"]),
     ],
 )
 def test_the_peak_and_the_calls_are_those_of_the_simulated_step(ranks: int, overrides: list[str]) -> None:
