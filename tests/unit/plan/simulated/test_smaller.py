@@ -104,7 +104,12 @@ def test_pipelines_that_are_not_worth_it_or_not_linear() -> None:
     assert pipelines(job(8, "parallel.pp=8", "model.layers=8", "train.global_batch_size=6"), 8) == [(8, 6)]
     assert pipelines(job(2, "parallel.pp=2", "train.global_batch_size=64"), 2) == [(2, 4), (2, 5)]
     for schedule in ("zero_bubble", "zbv"):
-        several = [f"parallel.schedule={schedule}", "parallel.stages_per_rank=2", "train.global_batch_size=64"]
+        several = [
+            "strategy=ddp",
+            f"parallel.schedule={schedule}",
+            "parallel.stages_per_rank=2",
+            "train.global_batch_size=64",
+        ]
         assert pipelines(job(2, "model=llama_tiny", "parallel.pp=2", *several), 2) == [(2, 64)]
 
 
