@@ -87,8 +87,7 @@ class Messages:
     """Point-to-point messages between stages: sends are asynchronous, receives complete where the data is needed."""
 
     axis: Axis
-    sent: deque[tuple[Tensor, dist.Work]] = field(default_factory=deque)
-    """Tensors that must stay alive until their send completes."""
+    sent: deque[tuple[Tensor, dist.Work]] = field(default_factory=deque)  # Tensors stay alive until they are sent.
 
     def send(self, tensor: Tensor, to: int) -> None:
         """Send a tensor to a rank of the pipeline, asynchronously."""

@@ -30,8 +30,7 @@ class Stage:
     """A pipeline stage of this rank."""
 
     model: nn.Module
-    wrapped: nn.Module
-    """The module whose forward is called in training."""
+    wrapped: nn.Module  # Its forward is called in training.
     first_block: int = 0
 
 
@@ -40,8 +39,7 @@ class Clock:
     """Records when this rank computed in the last step. On CUDA it uses events, so that nothing synchronizes."""
 
     device: torch.device
-    computed: list[tuple[Any, Any]] = field(default_factory=list)
-    """Start and end of each computation."""
+    computed: list[tuple[Any, Any]] = field(default_factory=list)  # Start and end of each computation.
     step: tuple[Any, Any] = (0.0, 0.0)
     micro_batches: int = 1
 
@@ -70,18 +68,15 @@ class Pipelined:
     strategy: Strategy
     schedule: Callable[[int], Pipeline]
     """Returns the schedule for a number of micro-batches."""
-    stages: Mapping[int, Stage]
-    """This rank's stages by their index in the whole pipeline."""
+    stages: Mapping[int, Stage]  # Those of this rank, by their index in the whole pipeline.
     messages: Messages
     stream: Callable[[torch.Size], tuple[int, ...]]
     """Maps the shape of token ids to the shape of the residual stream that a rank sends."""
-    message_bytes: int
-    """Bytes of the residual stream of one whole micro-batch."""
+    message_bytes: int  # Of the residual stream of one whole micro-batch.
     shared: Shared | None
     clock: Clock
     task: Task
-    part: Part | None
-    """The tokens of each sequence that this rank has; None = all."""
+    part: Part | None  # The tokens of each sequence that this rank has; None = all.
     declare: Callable[[int, int], list[Collective]]
     """Returns the collectives of a stage's forward and backward, given the stage and the number of micro-batches."""
     loads: ExpertLoads | None = None
