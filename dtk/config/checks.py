@@ -288,8 +288,8 @@ def _states(config: Config) -> None:
         instead = "strategy.error_feedback=false, or precision=bf16"
         raise _clash(hook, f"precision={config.precision.name}", f"{why} overflow", instead)
     if strategy.offload not in ("none", *strategy.traits.offloads):
-        why, instead = "its forward needs whole parameters on the device", "strategy.offload=optimizer or strategy=fsdp"
-        raise _clash(typed, f"strategy={strategy.name}", why, instead)
+        why, instead = "its forward needs whole parameters on the device", strategy.traits.needs_less_memory
+        raise _clash(typed, f"strategy={strategy.name}", why, f"strategy.offload=optimizer or strategy={instead}")
     if strategy.offload_to == "nvme" and strategy.offload == "none":
         raise DtkError("strategy.offload_to=nvme moves nothing", typed, "use strategy.offload=optimizer")
     if (strategy.offload_to == "nvme") != bool(folder := strategy.offload_folder):

@@ -1,4 +1,4 @@
-"""Selection of the user's frame on a stack: the innermost one outside torch, the interpreter and dtk's own modules."""
+"""Selection of the user's frame: the innermost outside torch, engines around it, the interpreter and dtk's modules."""
 
 import sysconfig
 from pathlib import Path
@@ -12,6 +12,8 @@ _STDLIB = sysconfig.get_paths()["stdlib"]
 _CACHE = 8192  # Chosen: far more lines than call collectives; beyond it the cache is cleared.
 PLUMBING = (_TORCH, *(str(_DTK / part) for part in ("record", "strategies", "parallel")))
 """Frames of these files are never the user's call site."""
+_ENGINES = ("torch.", "deepspeed.", "accelerate.")
+"""Modules whose calls the user made: DeepSpeed issues all collectives in one line of each operation."""
 
 
 class Frames:
@@ -32,7 +34,7 @@ class Frames:
                 # A file of torch, dtk or the interpreter, or code that torch.compile generated.
                 module = str(frame.f_globals.get("__name__"))
                 is_stdlib = file.startswith(_STDLIB) and "-packages" not in file
-                is_plumbing = is_stdlib or file.startswith((*PLUMBING, "<")) or module.startswith("torch.")
+                is_plumbing = is_stdlib or file.startswith((*PLUMBING, "<")) or module.startswith(_ENGINES)
                 cache[file] = is_plumbing
             if not is_plumbing:
                 return frame

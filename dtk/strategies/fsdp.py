@@ -264,9 +264,8 @@ class FSDP(Strategy):
             with self.accumulate(model, last=True):
                 module.set_reshard_after_backward(True)
                 root = cast(Any, module)._get_fsdp_state()
-                for group in (
-                    group for state in root._state_ctx.all_states for group in state._fsdp_param_groups[::-1]
-                ):
+                groups = (each for state in root._state_ctx.all_states for each in state._fsdp_param_groups[::-1])
+                for group in groups:
                     group.post_backward()
                 root._root_post_backward_final_callback()
 

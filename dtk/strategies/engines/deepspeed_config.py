@@ -38,6 +38,7 @@ class DeepSpeedConfig(StrategyConfig):
         flattened=True,
         in_backward_conflict="DeepSpeed updates the parameters in a step of its own",
         compared=False,
+        needs_less_memory="deepspeed_zero3",
     )
     stage = 0
     autocasts = False
@@ -52,7 +53,7 @@ class DeepSpeedConfig(StrategyConfig):
     def in_memory(self) -> Self:
         """Reject a simulation with a DtkError."""
         why = "its steps are those of a library that needs real tensors and processes"
-        fix = f"use strategy=zero{self.stage}, or of dtk plan --engine closed_form"
+        fix = f"use strategy=zero{self.stage}, or dtk plan --engine closed_form"
         raise DtkError(f"strategy={self.name} cannot be simulated", why, fix)
 
     def check_job(self, job: Any, world_size: int) -> None:
@@ -162,10 +163,7 @@ class DeepSpeedConfig(StrategyConfig):
     def tuned(self, file: Mapping[str, Any] | None = None) -> dict[str, int]:
         """Return the element counts in `zero_optimization` that dtk needs: the file's values, else the defaults.
 
-        `file` has the values by dotted path; None reads the file.
-
-        Raises:
-            DtkError: the file cannot be read, or a value is not a valid count.
+        `file` has the values by dotted path; None reads it. DtkError if that fails, or a value is not a valid count.
         """
         file = self._file() if file is None else file
         numbers, table = {}, table_beside(__file__)
@@ -175,10 +173,8 @@ class DeepSpeedConfig(StrategyConfig):
             value = file.get(f"zero_optimization.{key}", file.get(short, AUTO))
             value = default if value == AUTO else value
             if not _of_kind(value, default):
-                what = (
-                    f"zero_optimization.{key}={_text(value)} in strategy.config={self.config} is no number of elements"
-                )
-                raise DtkError(what, fix='write a number, or "auto"')
+                what = f"zero_optimization.{key}={_text(value)} in strategy.config={self.config}"
+                raise DtkError(f"{what} is no number of elements", fix='write a number, or "auto"')
             numbers[key] = int(value)
         return numbers
 

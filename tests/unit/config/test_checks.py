@@ -435,7 +435,13 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
             ["strategy=ddp", "strategy.offload=parameters"],
             2,
             "strategy.offload=parameters is incompatible with strategy=ddp: its forward needs whole parameters on "
-            "the device - use strategy.offload=optimizer or strategy=fsdp",
+            "the device - use strategy.offload=optimizer or strategy=zero3",
+        ),
+        (
+            ["strategy=deepspeed_zero2", "strategy.offload=parameters"],
+            2,
+            "strategy.offload=parameters is incompatible with strategy=deepspeed_zero2: its forward needs whole "
+            "parameters on the device - use strategy.offload=optimizer or strategy=deepspeed_zero3",
         ),
         (
             ["strategy=fsdp", *NVME],

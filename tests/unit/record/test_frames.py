@@ -37,6 +37,18 @@ def test_code_that_the_compiler_generated_is_torchs():
     assert users("/tmp/torchinductor_me/ab/cab.py", module="torch._inductor.x") == __file__
 
 
+def test_a_collective_of_an_engine_is_at_the_users_line_if_there_is_one():
+    package = "/venv/lib/python3.11/site-packages"
+    lines, own = Frames(), stack("/home/me/train.py")
+    for file, module in (("deepspeed/comm/torch.py", "deepspeed.comm.torch"), ("accelerate/x.py", "accelerate.x")):
+        inner = stack(f"{package}/{file}", module=module)
+        assert lines.users(inner).f_code.co_filename == __file__
+        lines._plumbing.update(dict.fromkeys(_files(inner.f_back), True))
+        assert lines.users(inner).f_code.co_filename.endswith(file), "nobody's stack"
+        lines._plumbing.clear()
+    assert lines.users(own).f_code.co_filename == "/home/me/train.py"
+
+
 def test_equal_functions_of_two_files_are_told_apart():
     lines = Frames()
     assert lines.users(stack(TORCH / "copy.py", "/home/me/copy.py")).f_code.co_filename == "/home/me/copy.py"
