@@ -62,7 +62,7 @@ class PerParameterAllReduce(FaultyLoop, name="per_parameter_all_reduce"):
 
 
 class Leak(FaultyLoop, name="leak"):
-    """The gradients of every step are kept for a final histogram."""
+    """The gradients of every step, or the weights where an engine has freed them, are kept for a final histogram."""
 
     def _prepare(self) -> None:
         self.history: list[list[Tensor]] = []
@@ -70,5 +70,5 @@ class Leak(FaultyLoop, name="leak"):
     def _clip(self) -> Tensor | None:
         if self.started(self.step_number):
             parameters = self.parts.model.parameters()
-            self.history.append([p.grad.clone() for p in parameters if p.grad is not None])  # fault: leak
+            self.history.append([(p.data if p.grad is None else p.grad).clone() for p in parameters])  # fault: leak
         return super()._clip()

@@ -35,6 +35,7 @@ def test_cause_ranks_and_line(fault, fault_folder):
     [
         ("rank0_state_dict", "accelerate", ("strategy=fsdp", "engine=accelerate")),
         ("extra_collective", "deepspeed", ("strategy=deepspeed_zero3",)),
+        ("leak", "deepspeed", ("strategy=deepspeed_zero1",)),
     ],
 )
 def test_another_engine_is_diagnosed_alike(fault, package, overrides, fault_folder):
