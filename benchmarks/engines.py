@@ -1,6 +1,7 @@
 """dtk's strategies beside DeepSpeed's stages and Accelerate on the same work: step time, peak memory, bytes sent.
 
     python benchmarks/engines.py --rounds 5
+    python benchmarks/engines.py --rounds 3 --rows zero2 --overrides model.width=512 model.heads=8   (blocks of 12.6 MB)
 
 Every round starts each side once, as a run of 2 ranks on the CPU, one after the other, so that noise of the machine
 hits all alike. Ratios to dtk's side of the same row are taken round by round; their median is printed, and the range of
@@ -61,7 +62,7 @@ def measured(side: str, arguments: argparse.Namespace) -> dict[str, float]:
         job += ["data=synthetic", f"train.steps={arguments.steps}", "checkpoint=off", "train.evaluate_every=-1"]
         job += ["data.sequence_length=128", "train.global_batch_size=16", "train.micro_batch_size=8"]
         job += ["launcher.device=cpu", "launcher.threads=1", f"runs_folder={folder}"]
-        job += ["callbacks=[{_target_: engines.ProcessorTime}]", "allow_targets=[engines.*]"]
+        job += ["callbacks=[{_target_: engines.ProcessorTime}]", "allow_targets=[engines.*]", *arguments.overrides]
         here = Path(__file__).parent  # Where a rank finds the callback.
         subprocess.run([sys.executable, "-m", "dtk.run", *job], cwd=here, check=True, capture_output=True, timeout=600)
         (run,) = Path(folder).iterdir()
@@ -82,6 +83,7 @@ def main() -> None:
     parser.add_argument("--model", default="gpt2_tiny")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--overrides", nargs="+", default=[], help="of every side")
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
     arguments = parser.parse_args()
     rows = {own: ROWS[own] for own in arguments.rows}

@@ -33,6 +33,10 @@ LIBRARY_BUCKET_CAP_MB = 25.0
 FIRST_BUCKET_BYTES = 2**20  # That small first bucket: `torch.distributed._DEFAULT_FIRST_BUCKET_BYTES`.
 READ_BY = {"topk_ratio": ("topk",), "powersgd_rank": ("powersgd",), "error_feedback": ("int8", "topk", "powersgd")}
 """Key -> the values of `communication_hook` that read it."""
+TOPK_BEHIND_AVERAGES = (
+    "strategy.communication_hook=topk trains worse where the optimizer averages gradients over steps (loss +15% with "
+    "adamw, +6% with momentum 0.9 in strategies.md); use int8, or optimizer=sgd optimizer.momentum=0"
+)
 MIN_COMPRESSION_RATE = 2
 """PowerSGD compresses a matrix only if its factors are smaller by this factor, as in torch's own hook."""
 
@@ -77,13 +81,16 @@ class DDPConfig(StrategyConfig):
         """Whether a rank keeps an error for each parameter from step to step."""
         return self.error_feedback and self.communication_hook in READ_BY["error_feedback"]
 
-    def without_effect(self) -> str:
-        """Return a line about keys that another hook than the chosen one reads."""
+    def warning(self, optimizer: Any) -> str:
+        """Return a line about keys that another hook than the chosen one reads, or about topk behind averages."""
         plain, kind = type(self)(name=self.name), self.communication_hook
         unread = {key: getattr(self, key) for key, hooks in READ_BY.items() if kind not in hooks}
         typed = [f"strategy.{key}={str(x).lower()}" for key, x in unread.items() if x != getattr(plain, key)]
         have = "has" if len(typed) == 1 else "have"
-        return f"{' '.join(typed)} {have} no effect with strategy.communication_hook={kind}" if typed else ""
+        if typed:
+            return f"{' '.join(typed)} {have} no effect with strategy.communication_hook={kind}"
+        averages = optimizer.name == "adamw" or getattr(optimizer, "momentum", 0)
+        return TOPK_BEHIND_AVERAGES if kind == "topk" and averages else ""
 
     def check(self) -> None:
         """Reject a static graph combined with a search for unused parameters."""

@@ -134,16 +134,12 @@ class StrategyConfig:
     def check(self) -> None:
         """Reject keys that contradict each other; DtkError with the fix."""
 
-    def without_effect(self) -> str:
-        """Return a line about keys with another value than their default that change nothing beside the others."""
+    def warning(self, optimizer: Any) -> str:
+        """Return a line about keys that change nothing beside the others, or that do not suit the optimizer; or ""."""
         return ""
 
     def check_job(self, job: Any, world_size: int) -> None:
-        """Reject what the strategy cannot do of a whole configuration that is resolved for `world_size`.
-
-        Raises:
-            DtkError: with the fix.
-        """
+        """Reject with a DtkError what the strategy cannot do of a whole configuration, resolved for `world_size`."""
 
     def reductions(self, shapes: Sequence[Shape], ranks: int) -> list[Reduction]:
         """Return the bucket reductions that run during backward, in order; empty without buckets."""

@@ -57,11 +57,7 @@ class DeepSpeedConfig(StrategyConfig):
         raise DtkError(f"strategy={self.name} cannot be simulated", why, fix)
 
     def check_job(self, job: Any, world_size: int) -> None:
-        """Reject what DeepSpeed cannot do or does differently, and a file that contradicts the configuration.
-
-        Raises:
-            DtkError: for the first such setting, with the fix.
-        """
+        """Reject with a DtkError what DeepSpeed cannot do or does differently, and a file that contradicts the job."""
         scaled = "the library scales the loss itself, so that the scale of dtk's loop would be applied twice"
         compiled = "the library's hooks on modules break the compiled graph"
         in_files = self.offload_to == "nvme"

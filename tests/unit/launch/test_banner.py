@@ -83,6 +83,19 @@ def test_a_key_without_effect_is_named(typed, idle, capsys, paths):
     assert idle in said and ("no effect" in said) == bool(idle)
 
 
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        (["strategy.communication_hook=topk"], True),
+        (["strategy.communication_hook=topk", "optimizer=sgd", "optimizer.momentum=0.9"], True),
+        (["strategy.communication_hook=topk", "optimizer=sgd", "optimizer.momentum=0"], False),
+        (["strategy.communication_hook=int8"], False),
+    ],
+)
+def test_topk_behind_an_optimizer_that_averages_is_warned_of(typed, told, capsys, paths):
+    assert ("topk trains worse" in opening(capsys, paths, "strategy=ddp", *typed)) == told
+
+
 def test_a_stop_at_once_names_no_step(capsys, paths):
     write_json(paths.status, Status(state="preempted", reason="stopped at once, without a checkpoint"))
     assert last_words(capsys, paths, "preempted", 143) == [
