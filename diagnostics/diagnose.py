@@ -31,7 +31,7 @@ from diagnostics.evidence.values import MOST_RANKS
 from diagnostics.report.coverage import coverage
 from diagnostics.report.model import Decided, Report
 from diagnostics.report.notes import notes
-from diagnostics.report.standing import headline, stands
+from diagnostics.report.standing import headline, positions
 from diagnostics.report.without_cause import run_measures, without_cause
 from diagnostics.tree.arbitrate import all_leaves, arbitrate
 from diagnostics.tree.built_in import built_in
@@ -125,7 +125,7 @@ def conclude(
         notes=notes(evidence, happened, verdict.roots, ordered, measures, shown_kinds, claim),
         waiting=waiting,
         suspicions=suspected,
-        standing=claim,
+        statement=claim,
         figures=behind,
         run_folder=str(evidence.run.root) if evidence.run else None,
     )
@@ -137,7 +137,7 @@ def _suspected(
     """Return who waits in what by a log that confirms nothing, and what is likely; of memory alone if that ran dry."""
     if dry or (waiting := standing(evidence)) is None:
         return None, of_memory(ran_out(evidence), printed_steps(evidence).count)
-    headline(waiting), [*stands(waiting)]
+    headline(waiting), [*positions(waiting)]  # If these texts fail, they fail here, inside the guard.
     return waiting, suspicions(waiting, ruled_out)
 
 

@@ -112,7 +112,7 @@ class Progress(Struct, frozen=True):
 
 _IN_REPORT = {
     "lost_peer": "losers", "timed_out": "gave_up", "peer_calls": "met", "possibly_late": "unmet",
-    "worker_died": "died", "without_report": "wordless",
+    "worker_died": "died", "without_report": "wordless", "uses_gloo": "gloo",
 }  # fmt: skip
 """Fields whose names in report.json are older."""
 
@@ -158,7 +158,7 @@ class Standing(Struct, frozen=True, rename=_IN_REPORT):
     """How the first rank that gave up waiting says so, such as for a key of the store."""
     lost_peer: tuple[int, ...] = ()
     """Ranks with such an exception, if their lines name them."""
-    gloo: bool = False
+    uses_gloo: bool = False
     """Whether gloo wrote any of the lines."""
     differ: str = ""
     """What a check of torch or NCCL reported of calls that do not match; it names one side at most."""
@@ -298,7 +298,7 @@ def standing(evidence: Evidence) -> Standing | None:
         without_report=tuple(sorted(listed.union(possibly_late) - placed)) if placed else (),
         possibly_late=possibly_late,
         side_error=next((shortened(fact.text.strip(), 80) for fact in side if fact.rank is None), ""),
-        gloo=any(kind.startswith("gloo_") for kind in kinds) or any(end.gloo for end in victims),
+        uses_gloo=any(kind.startswith("gloo_") for kind in kinds) or any(end.raised_by_gloo for end in victims),
         **_met_sizes(evidence, lost),
         differ=next((_one_side(fact) for fact in evidence.facts if fact.kind == "calls_differ"), ""),
         worker_died=next((str(fact.fields["detail"]) for fact in dead_workers if "stopped" not in fact.fields), ""),

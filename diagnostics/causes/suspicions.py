@@ -36,7 +36,7 @@ _CAUSES, _CLUES, _DECIDE, _FIT = TABLE["causes"], TABLE["clues"], TABLE["decide"
 def suspicions(standing: Standing, ruled_out: Collection[str] = ()) -> tuple[Suspicion, ...]:
     """Return the likeliest causes that are supported by a clue, at most `MOST`, the likeliest first."""
     signs, culprits, suspected = clues(standing), _culprits(standing), list[Suspicion]()
-    no_dumps = standing.gloo or process.KIND in standing.kinds  # The job uses gloo, or is running and can be watched.
+    no_dumps = standing.uses_gloo or process.KIND in standing.kinds  # A running job can be watched instead.
     likely = sorted(probabilities(signs, ruled_out).items(), key=lambda item: -item[1])
     for cause, probability in likely:
         speaks_for = tuple(text for name, text in signs.items() if _CLUES[name].get(cause, 1.0) > 1)
@@ -44,7 +44,7 @@ def suspicions(standing: Standing, ruled_out: Collection[str] = ()) -> tuple[Sus
         if speaks_for and probability >= LEAST and len(suspected) < MOST:
             ranks, decide = culprits[_CAUSES[cause]["ranks"]], _CAUSES[cause]["decide"]
             of_ray = decide == "ends" and standing.worker_died
-            of_nccl = (decide == "dumps" and no_dumps) or (decide in ("transport", "device") and standing.gloo)
+            of_nccl = (decide == "dumps" and no_dumps) or (decide in ("transport", "device") and standing.uses_gloo)
             decide = _DECIDE["ray" if of_ray else "watch" if of_nccl else decide]
             suspected.append(Suspicion(cause, round(probability, 2), ranks, speaks_for, against, decide))
     return tuple(suspected)

@@ -62,8 +62,7 @@ class Ending(RankError, frozen=True, kw_only=True):  # noqa: N818 - no exception
     detail: Detail = ""
     connection_closed: bool = False
     """Whether the peer closed a connection, so some process ended before this one."""
-    gloo: bool = False
-    """Whether gloo raised the exception."""
+    raised_by_gloo: bool = False
     side_error: str = ""
     """An earlier exception of a side thread, from the log."""
     unlisted: bool = False
@@ -75,7 +74,7 @@ class Ending(RankError, frozen=True, kw_only=True):  # noqa: N818 - no exception
         return EvidenceItem(self.source, self.file, self.quoted, self.line or None)
 
     @property
-    def what(self) -> str | Phrase:
+    def summary(self) -> str | Phrase:
         """Return how the rank ended: the quoted text or the signal, else a phrase that the report formats."""
         row = self.detail if self.detail in _WORDS else "vanished" if self.exit_code is None else "exit_code"
         how = self.text or (self.detail not in _WORDS and self.signal) or _phrase(row, code=self.exit_code)
@@ -84,7 +83,7 @@ class Ending(RankError, frozen=True, kw_only=True):  # noqa: N818 - no exception
     @property
     def evidence(self) -> EvidenceItem:
         """Return the record, with a description of the ending if there is nothing to quote."""
-        how = _phrase("unlisted" if self.unlisted else "in_order") if self.unlisted or self.in_order else self.what
+        how = _phrase("unlisted" if self.unlisted else "in_order") if self.unlisted or self.in_order else self.summary
         how = how if self.rank == UNNAMED else _phrase("of_rank", rank=self.rank, how=how)
         return self.record if self.quoted else replace(self.record, detail=how)
 
@@ -290,7 +289,7 @@ def of_error(error: RankError, rank: int) -> Ending:
         source="error",
         detail=_detail(error.type, error.message, kind),
         connection_closed=kind == "lost_peer" and bool(_TEXT["closed"].search(error.message)),
-        gloo=bool(_TEXT["gloo"].search(error.message)),
+        raised_by_gloo=bool(_TEXT["gloo"].search(error.message)),
     )
 
 

@@ -43,7 +43,7 @@ def rank_endings(evidence: Evidence) -> dict[int, Ending]:
             frames = next((end.frames for end in candidates[rank] if end.frames), ())
             candidates[rank].append(replace(interrupted, kind="killed", frames=frames))
     endings = {
-        rank: min(endings, key=lambda end: (ends.ORDER[end.kind], not end.frames, str(end.what), end.record.file))
+        rank: min(endings, key=lambda end: (ends.ORDER[end.kind], not end.frames, str(end.summary), end.record.file))
         for rank, endings in candidates.items()
     }
     return endings | _killed_for_memory(evidence, endings) | _after_side_thread(evidence, endings)

@@ -1,4 +1,4 @@
-"""Builds the document of a diagnosis: the answer in the first five lines on a terminal, all details on the page."""
+"""Builds the document of a diagnosis: a first screen for the terminal, with the answer on top, and all details."""
 
 from collections.abc import Callable, Sequence
 from urllib.parse import quote
@@ -21,7 +21,7 @@ SIDES_SHOWN = 8  # Maximum number of source locations of a cause on a page.
 CUT_SETS_SHOWN = 64  # Maximum number of cut sets in the table.
 _BRIEF = 4  # Maximum number of items per list (evidence, locations, suspicions, problems) on the first screen.
 _LONG = 240  # Maximum characters of one piece of evidence on the first screen.
-_HIGH = 0.9  # Confidence from which the first screen does not suggest recording more.
+_HIGH = 0.9  # Chosen: confidence from which the first screen does not suggest recording more.
 _TONES: dict[str, doc.Tone] = {"healthy": "good", "undecided": "warn", "at_risk": "warn", "slow": "warn"}
 _STATUSES: dict[str, doc.Tone] = {"confirmed": "bad", "undecided": "warn", "ruled_out": "soft"}
 _DRAWN: dict[str, Callable[[Report], doc.Block | None]] = {
@@ -119,7 +119,7 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
         rows.append(doc.Field("maybe", f"{_named(report, suspicion)}: {text_of(suspicion).summary}", "warn"))
     unsure = report.root_causes and report.root_causes[0].confidence < _HIGH
     if unsure or (report.outcome == "undecided" and report.waiting is None and not report.suspicions):
-        most_likely = next(iter((*report.root_causes, *suspicions)), None) or overview.spoken_of(report)
+        most_likely = next(iter((*report.root_causes, *suspicions)), None) or overview.first_open(report)
         own = text_of(most_likely).missing if most_likely is not None else ""
         if most_likely in suspicions and not own:  # What is advised against a cause is also what shows it.
             own = next((remedy.change for remedy in text_of(most_likely).remedies), "")
@@ -160,7 +160,7 @@ def _about(report: Report) -> tuple[doc.Block, ...]:
     counts = f"{ranks}; {overview.count(report)['confirmed']} confirmed; {_counts(report)}"
     source = doc.Paragraph((doc.Span(report.source, "code"), doc.Span(counts, "soft")))
     waiting = (doc.Fields(tuple(standing.rows(report))),) if report.waiting else ()
-    verdict = report.standing if report.healthy and account_of(report.measures) is None else ""
+    verdict = report.statement if report.healthy and account_of(report.measures) is None else ""
     # The heading of a page leaves the figures to the paragraph below it.
     verdict = report.figures if overview.headline(report) != overview.headline(report, figures=False) else verdict
     below = doc.Paragraph(f"{sentence(verdict)}.") if verdict else None

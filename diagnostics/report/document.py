@@ -204,7 +204,7 @@ class Stretch(Struct, frozen=True):
     start: float
     end: float
     colour: str
-    """`k0` to `k8`, or `h0` to `h5` from low to high."""
+    """`k0` to `k9`, or `h0` to `h5` from low to high."""
     hint: str
     """Tooltip."""
     thin: bool = False

@@ -17,8 +17,8 @@ _SEGMENTS = ("compute only", "compute and communication", "exposed communication
 _REGIONS = {"forward": "k0", "backward": "k1", "after backward": "k4"}
 _CELLS = 32  # Ranks in a row of the heat map: four nodes of eight.
 _LEVELS = 6  # Colours of the heat map.
-_SAME = 0.02  # Shares that differ by less than this have the same colour.
-NOBODY = "not attributed"
+_SAME = 0.02  # Chosen: if the shares of all ranks differ by less, all cells have the colour of the lowest.
+UNATTRIBUTED = "not attributed"
 _KIND_COLOURS = {
     "parameters": 0,
     "gradients": 1,
@@ -28,19 +28,20 @@ _KIND_COLOURS = {
     "temporaries": 6,
     "kept from earlier steps": 8,
     "checkpoint copies": 9,
-    NOBODY: 3,
+    UNATTRIBUTED: 3,
     "reserved, in no tensor": 7,
 }
+_NAMED_SHARE = 0.005  # Chosen: smaller parts of a peak would be shown as 0% or 1%.
 _MOMENTS = 9  # Number of moments of memory over time that are listed as figures.
 _TICKS = 5  # Number of ticks on a time axis.
 _STEPS = 12  # Maximum number of step starts that are marked.
 _FAR = 1.6
-"""Multiple of the highest value above which a capacity is only written, as drawing it would flatten the curves."""
+"""Chosen: a capacity above this multiple of the highest value is only written: drawing it would flatten the curves."""
 _ABOVE = 1.04  # Height of a plot of memory, as a factor of the highest value.
 
 
 def timeline(report: Report) -> doc.Only | None:
-    """Return a row for each distinct history and a column for each position; calls unlike most ranks' are marked."""
+    """Return a row for each distinct history and a column for each position; calls unlike the majority's are marked."""
     position = next((root.position for root in report.root_causes if root.position is not None), None)
     culprits = _culprits(report, "hang")
     lines = measures.timeline(report.measures)
@@ -179,7 +180,7 @@ def memory(report: Report) -> doc.Section | None:
     highest = sorted(ranks, key=lambda rank: (rank not in compared, -ranks[rank].peak_bytes, rank))
     stacked = {rank: stack for rank in highest if (stack := ranks[rank].over_time) is not None}
     curves = {rank: record for rank, record in compared.items() if len(record.curve) > 1}
-    named = {rank: record for rank, record in ranks.items() if any(name != NOBODY for name, _ in record.at_peak)}
+    named = {rank: record for rank, record in ranks.items() if any(name != UNATTRIBUTED for name, _ in record.at_peak)}
     alone = len(curves) == 1 and bool(stacked)
     pictures = doc.present(
         _over_time(stacked, {rank: one.name(rank) for rank, one in ranks.items()}, culprits) if stacked else None,
@@ -203,7 +204,7 @@ def memory(report: Report) -> doc.Section | None:
 
 
 def _culprits(report: Report, kind: str) -> list[int]:
-    """Return the ranks to mark in a drawing: those blamed by causes of its kind, unless these are all ranks."""
+    """Return the ranks to mark in a drawing: culprits of causes of its kind, unless these are all ranks."""
     ranks = {rank for root in report.root_causes if family(root.cause) == kind for rank in root.ranks}
     return [] if report.world_size and len(ranks) >= report.world_size else sorted(ranks)
 
@@ -240,7 +241,7 @@ def _described(stack: MemoryStack) -> str:
     peak, place = stack.peak, stack.peak.place
     place = f", {'' if place.startswith('at ') else 'in '}{place}" if place else ""
     parts = ", ".join(
-        f"{name}{share_text(size, peak.bytes)}" for name, size in peak.largest if size > 0.005 * peak.bytes
+        f"{name}{share_text(size, peak.bytes)}" for name, size in peak.largest if size > _NAMED_SHARE * peak.bytes
     )
     text = f"Peak of {stack.of}: {bytes_text(peak.bytes)} at {stack.time_text(peak.time)}{place}"
     text += f": {parts}." if parts else "."
@@ -305,7 +306,7 @@ def _moments(stack: MemoryStack) -> tuple[doc.Block, ...]:
 
 
 def _curves(ranks: Mapping[int, RankMemory], culprits: Collection[int]) -> tuple[doc.Block, ...]:
-    """Return one line per rank; blamed ranks are drawn last, on top of the others."""
+    """Return one line per rank; culprits are drawn last, on top of the others."""
     points = [point for record in ranks.values() for point in record.curve]
     start, end = min(time for time, _ in points), max(time for time, _ in points)
     ticks = tuple(start + after for after in doc.round_values(0.0, end - start, _TICKS))

@@ -26,9 +26,7 @@ def write_beside_run(report: Report, run_folder: Path) -> tuple[str, str]:
         folder.mkdir(exist_ok=True)
         with _held(folder) as place:
             for ending, text in forms.items():
-                with replacing(
-                    place / f"report.{ending}"
-                ) as temporary:  # Also replaces a pipe that somebody put there.
+                with replacing(place / f"report.{ending}") as temporary:  # Replaces even a pipe of that name.
                     temporary.write_text(text, encoding="utf-8", errors="replace")
     except OSError as error:
         return "", f"the report was not written into the run folder: {folder}: {error.strerror or error}"

@@ -16,7 +16,7 @@ DEPTH = 32  # Maximum nesting of measures; deeper values become null.
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """Return JSON values in the order of the schema."""
+    """Return the report as JSON values, in the order of the schema."""
     standing = report.waiting
     waiting = {"waiting": dict(zip(standing.__struct_encode_fields__, structs.astuple(standing)))} if standing else {}
     values = {
@@ -44,7 +44,7 @@ def dumps(report: Report) -> str:
 
 
 def text(value: Any) -> str:
-    """Return strict JSON (no NaN, ASCII) with a trailing newline, as written by every command."""
+    """Return strict JSON (no NaN, ASCII) with secrets masked and a trailing newline, as written by every command."""
     return json.dumps(masked(plain(value)), indent=2, allow_nan=False) + "\n"
 
 

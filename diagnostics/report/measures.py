@@ -15,8 +15,9 @@ from diagnostics.contract.formatting import UNNAMED, bytes_text, counted, joined
 from diagnostics.evidence.readers.timeline import thinned
 from diagnostics.evidence.values import Number
 
-RANKS_DRAWN = 64  # Maximum number of ranks drawn, the blamed ones first; report.json has all ranks.
+RANKS_DRAWN = 64  # Maximum number of ranks drawn, culprits first; report.json has all ranks.
 POINTS_DRAWN = 400  # Maximum number of points of a curve: a page is about twice as many pixels wide.
+_SHOWN = 8  # Maximum number of categories of a peak in a row of the table.
 _Measured = TypeVar("_Measured")
 _PARTS = ("wall_ms", "compute_ms", "communication_ms", "overlapped_ms", "exposed_ms", "memory_ms", "idle_ms")
 _NOTES: dict[str, str] = table_beside(__file__)["notes"]
@@ -161,13 +162,13 @@ class Window(msgspec.Struct):
 
 
 def timeline(measures: Mapping[str, Any]) -> Timeline | None:
-    """Return `measures.hang.timeline`."""
+    """Return `measures.hang.timeline`; None if it has no calls."""
     calls = _typed(_part(measures, "hang", "timeline"), Timeline)
     return calls if calls is not None and any(calls.ranks.values()) else None
 
 
 def memory(measures: Mapping[str, Any], culprits: Sequence[int] = ()) -> dict[int, RankMemory]:
-    """Return `measures.memory`: ranks that have records and can be drawn; unidentified ones are negative."""
+    """Return rank -> its memory from `measures.memory`, if it can be drawn; unidentified ranks are negative."""
     unnamed = enumerate(_part(measures, "memory", "unidentified").items(), 1)
     files = {str(n * UNNAMED): {**record, "file": file} for n, (file, record) in unnamed if isinstance(record, dict)}
     records = {**_part(measures, "memory", "ranks"), **files}
@@ -179,13 +180,13 @@ def memory(measures: Mapping[str, Any], culprits: Sequence[int] = ()) -> dict[in
 
 
 def comparable(ranks: Mapping[int, RankMemory]) -> dict[int, RankMemory]:
-    """Return the ranks with measured tensors, if any: the memory of a whole process is a different quantity."""
-    tensors = {rank: one for rank, one in ranks.items() if one.over_time is None or one.over_time.of != PROCESS}
+    """Return the ranks whose tensors were measured, else all: the memory of a whole process is not comparable."""
+    tensors = {rank: own for rank, own in ranks.items() if own.over_time is None or own.over_time.of != PROCESS}
     return tensors or dict(ranks)
 
 
 def drawn_as(measures: Mapping[str, Any]) -> dict[str, str]:
-    """Return category of memory -> name under which it is drawn over time."""
+    """Return category of memory -> kind as which it is drawn over time, from `measures.memory.kind_of`."""
     return _typed(_part(measures, "memory", "kind_of"), dict[str, str]) or {}
 
 
@@ -197,7 +198,8 @@ def memory_rows(ranks: Mapping[int, RankMemory]) -> list[tuple[str, ...]]:
             bytes_text(record.peak_bytes),
             (record.over_time.peak.place if record.over_time is not None else "") or "-",
             ", ".join(
-                f"{name} {bytes_text(size)}{share_text(size, record.peak_bytes)}" for name, size in record.at_peak[:8]
+                f"{name} {bytes_text(size)}{share_text(size, record.peak_bytes)}"
+                for name, size in record.at_peak[:_SHOWN]
             ),
         )
         for rank, record in ranks.items()
@@ -238,7 +240,7 @@ def plan_lines(measures: Mapping[str, Any], *, everything: bool = True) -> list[
 
 
 def overlap(measures: Mapping[str, Any], culprits: Sequence[int] = ()) -> dict[int, RankTimes]:
-    """Return `measures.overlap.ranks`, limited to what can be drawn."""
+    """Return rank -> its times, of ranks that can be drawn, from `measures.overlap.ranks`."""
     drawn = _ranks(_part(measures, "overlap", "ranks"), RankTimes, culprits)
     return {rank: record for rank, record in drawn.items() if record != RankTimes()}
 

@@ -22,11 +22,11 @@ class Coverage(Struct, frozen=True):
     notes: tuple[str, ...] = ()
     """Information for the reader that does not mean missing evidence."""
     absent: str = ""
-    """The one of the problems that names ranks without such evidence; not part of the JSON."""
+    """The item of `problems` that names the ranks without such evidence; not part of the JSON."""
 
 
 class Decided(Struct, frozen=True):
-    """A finding, and the root causes it is a consequence of."""
+    """A finding, and the root causes of which it is a consequence."""
 
     finding: Finding
     explained_by: tuple[str, ...] = ()
@@ -56,12 +56,12 @@ class Report(Struct, frozen=True, kw_only=True):
     """Who waits in which call, if only logs show it and no cause is confirmed; in the JSON under `measures`."""
     suspicions: tuple[Suspicion, ...] = ()
     """Likely causes in that case, the most likely first."""
-    standing: str = ""
+    statement: str = ""
     """Statement shown instead of a cause if no cause is confirmed; not part of the JSON."""
     figures: str = ""
-    """Figures behind `standing`, as text; not part of the JSON."""
+    """Figures behind `statement`, as text; not part of the JSON."""
     run_folder: str | None = None
-    """Destination of the report's files if a dtk run was diagnosed; not part of the JSON."""
+    """Folder for the report's files if a dtk run was diagnosed; not part of the JSON."""
 
     def title(self, cause: str) -> str:
         """Return the title of a cause."""

@@ -13,7 +13,7 @@ from diagnostics.tree.outcome import TROUBLE, account_of, is_unheard
 
 _TEXTS: dict[str, str] = table_beside(__file__)["texts"]
 _SHOWN = 4  # Maximum number of notes on trouble, and on exceptions without a rank.
-_QUOTED = 60  # Characters by which an exception is known again.
+_QUOTED = 60  # Characters of a message by which its exception is found in quoted evidence.
 _RANKS = 2  # Maximum number of ranks' exceptions among them, to leave room for other kinds.
 
 
@@ -41,7 +41,7 @@ def notes(
     texts += _of_the_run(evidence)
     if not roots and (failure := recorded_failure(evidence.run)) and failure not in " ".join((claim, *texts)):
         texts.append(f"The launcher recorded: {failure}")
-    if not roots:  # What the versions of the job may be behind, where its own text does not show it.
+    if not roots:  # Known bugs of the job's versions, which print no message of their own.
         undecided = (f for f in findings if f.status == "undecided" and isinstance(f.facts, FormattedFacts))
         noted = (text_of(f) for f in undecided if f.cause in by_id() and by_id()[f.cause].noted)
         texts += [f"{text.summary} {text.missing}" for text in noted if text.measured]  # Else no version is named.
@@ -52,7 +52,7 @@ def notes(
 
 
 def _trouble(evidence: Evidence, covered: frozenset[str]) -> Iterator[str]:
-    """Yield what no cause explains: the first exceptions of ranks, and the first line of each kind of trouble."""
+    """Yield, at most `_SHOWN`, the first exceptions of ranks and the first line of each kind of trouble."""
     errors = [error for error in evidence.errors if error.rank is not None][:_RANKS]
     places = {_at(error) for error in errors}
     for error in errors:
@@ -67,18 +67,18 @@ def _trouble(evidence: Evidence, covered: frozenset[str]) -> Iterator[str]:
 
 def _attempts(evidence: Evidence) -> Iterator[str]:
     for attempt in evidence.earlier:
-        told, error = [], attempt.error
+        parts, error = [], attempt.error
         if error is not None:
             who = "" if error.rank is None else f"rank {error.rank}: "
             text = (
                 f"{error.type}: {error.message}" if error.type else f"{error.signal or f'exit code {error.exit_code}'}"
             )
-            told.append(f"{who}{shortened(' '.join(text.split()), 200)} ({_at(error)})")
+            parts.append(f"{who}{shortened(' '.join(text.split()), 200)} ({_at(error)})")
         if attempt.silent:
             silent = f"{ranks_spoken(attempt.silent)} left no error file (killed, or aborted in native code)"
             lost = error is not None and is_victim(kind_of_exception(error.type, error.message, error.frames))
-            told.insert(0 if lost else 1, silent)  # A rank that lost its connection comes after the one that ended.
-        why = "; ".join(told) or "it left no error file"
+            parts.insert(0 if lost else 1, silent)  # A rank that lost its connection comes after the one that ended.
+        why = "; ".join(parts) or "it left no error file"
         yield f"Attempt {attempt.attempt} failed and the job was restarted: {why}"
 
 
@@ -92,7 +92,7 @@ def _without_rank(evidence: Evidence, shown: set[str], quoted: str) -> Iterator[
 
 
 def _of_the_run(evidence: Evidence) -> Iterator[str]:
-    """Yield whether a dtk run is still running, according to its record."""
+    """Yield whether the record of a dtk run shows it running, lost, or not at all."""
     run = evidence.run
     if run is None:
         return

@@ -1,4 +1,4 @@
-"""The report as a whole: its headline, the kind of problem, and what remains open."""
+"""The report as a whole: its headline, the families of causes that it is about, and what remains undecided."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -23,14 +23,14 @@ OUTCOMES = {
 
 
 def headline(report: Report, *, figures: bool = True) -> str:
-    """Return the title of the cause, or why there is none, with the figures behind that."""
+    """Return the title of the first root cause, or a statement why there is none, on request with its figures."""
     if report.root_causes:
         first = report.root_causes[0].cause
         unnoticed = report.outcome == "diverged" and first in by_id() and by_id()[first].outcome == "hung"
         return f"{report.title(first)}, unnoticed: the run ended" if unnoticed else report.title(first)
     if report.healthy:
         counts = count(report)
-        account = f"; {report.standing}" if report.standing else ""
+        account = f"; {report.statement}" if report.statement else ""
         return f"no cause found: {counts['ruled_out']} ruled out, {counts['undecided']} undecided{account}"
     if report.waiting is not None:
         return standing.headline(report.waiting)
@@ -41,15 +41,15 @@ def headline(report: Report, *, figures: bool = True) -> str:
         return text_of(suspected[0]).summary.rstrip(".")
     if suspected:
         return f"no cause is certain; {'one is' if len(suspected) == 1 else f'{len(suspected)} are'} suspected"
-    if report.standing:
-        return f"{report.standing}: {report.figures}" if report.figures and figures else report.standing
-    if (open_one := spoken_of(report)) is not None:
+    if report.statement:
+        return f"{report.statement}: {report.figures}" if report.figures and figures else report.statement
+    if (open_one := first_open(report)) is not None:
         return text_of(open_one).claim
     remainder = "suspicious log lines are quoted in the notes" if report.notes else "there is too little evidence"
     return f"no cause is confirmed; {remainder}"
 
 
-def spoken_of(report: Report) -> Finding | None:
+def first_open(report: Report) -> Finding | None:
     """Return the first undecided finding that has evidence and states what would decide it; None if there is none."""
     open_ones = (decided.finding for decided in report.findings if decided.finding.status == "undecided")
     return next((finding for finding in open_ones if finding.evidence and text_of(finding).missing), None)

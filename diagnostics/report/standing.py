@@ -64,17 +64,17 @@ def headline(standing: Standing) -> str:
 def rows(report: Report) -> Iterator[Field]:
     """Yield the waiting ranks with call and time, the position of the others, likely causes, and how to confirm one."""
     standing = report.waiting
-    yield from stands(standing) if standing is not None else ()
+    yield from positions(standing) if standing is not None else ()
     for suspicion in report.suspicions:
         ranks = f", {ranks_text(suspicion.ranks)}" if suspicion.ranks else ""
         named = f"{suspicion.probability:.0%} {report.title(suspicion.cause)} [{suspicion.cause}]{ranks}"
         against = f". Against it: {'; '.join(suspicion.speaks_against)}" if suspicion.speaks_against else ""
         yield Field("maybe", f"{named}: {'; '.join(suspicion.speaks_for)}{against}", "warn")
     if report.suspicions or (standing is not None and (standing.waits or not standing.outside)):
-        yield Field("needed", decide(report, standing))
+        yield Field("needed", needed(report, standing))
 
 
-def stands(standing: Standing) -> Iterator[Field]:
+def positions(standing: Standing) -> Iterator[Field]:
     """Yield the waiting ranks with call and time, and the position of the others."""
     waiting = {rank for wait in standing.waits for rank in wait.ranks}
     for wait in standing.waits[:_SHOWN]:
@@ -95,7 +95,7 @@ def stands(standing: Standing) -> Iterator[Field]:
         yield Field("silent", f"{counted(missing, 'other rank')} of the group logged nothing about it")
 
 
-def decide(report: Report, standing: Standing | None) -> str:
+def needed(report: Report, standing: Standing | None) -> str:
     """Return what the user can run or collect to confirm a cause."""
     if report.suspicions:
         return report.suspicions[0].decide
@@ -104,7 +104,7 @@ def decide(report: Report, standing: Standing | None) -> str:
     if standing is not None and (failed := standing.failure or standing.warning):
         return str(next(ask for words, ask in _TABLE["asks"] if re.search(words, failed)))
     is_bare = standing is not None and not (standing.waits or standing.kinds & TRANSPORT)
-    is_gloo = standing is not None and standing.gloo
+    is_gloo = standing is not None and standing.uses_gloo
     return str(_TABLE["needed"]["stderr" if is_bare else "gloo" if is_gloo else "logs"])
 
 

@@ -1,5 +1,5 @@
-"""Draws the charts of a document. Charts fill the available width: horizontal positions are percentages of it, so
-that text keeps its size on a phone and on paper. Colours are classes (`k0` to `k8`), so that the theme decides them.
+"""Draws the charts of a document in the available width: horizontal positions are percentages of it, so that text keeps
+its size on a phone and on paper. Colours are classes (`k0` to `k9`), so that the theme decides them.
 """
 
 import math

@@ -20,7 +20,7 @@ from diagnostics.runs.records import as_mapping, number
 from diagnostics.tree.outcome import account_of, in_trouble, is_unheard
 
 _TEXTS: dict[str, str] = table_beside(__file__)["texts"]
-_PARTS = 4  # A convention: the number of parts of a peak that fit on a line.
+_PARTS = 4  # Chosen: the number of parts of a peak that fit on a line.
 _OF_RUN: dict[str, Callable[[float, str], str] | None] = {
     "step": lambda step, _: counted(int(step), "step"),
     "loss": lambda loss, _: f"loss {loss:.4g}",
@@ -73,7 +73,7 @@ def without_cause(
 
 
 def recorded_failure(run: RunEvidence | None) -> str:
-    """Return the reason for a failure recorded by a dtk run, as one line; empty if it did not fail."""
+    """Return the recorded reason why a dtk run failed; empty if it did not fail or has none."""
     if run is None or run.status is None or run.state not in ("failed", "hung", "oom"):
         return ""
     return run.status.reason or ""
@@ -89,7 +89,8 @@ def set_up_text(inits: Sequence[LogFact]) -> str:
 
 def log_asks(report: Report) -> str:
     """Return what to record if only a log is available and it shows no problem; empty with other evidence."""
-    return _TEXTS["ask_log"] if report.standing and {entry.kind for entry in report.coverage} <= {"log", "logs"} else ""
+    only_logs = {entry.kind for entry in report.coverage} <= {"log", "logs"}
+    return _TEXTS["ask_log"] if report.statement and only_logs else ""
 
 
 def account_asks(account: Account) -> str:

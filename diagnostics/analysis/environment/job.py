@@ -34,8 +34,8 @@ class JobEnvironment(Struct):
     lints: list[RankLint]
     log: list[LogFact] = field(default_factory=list)
     errors: list[RankError] = field(default_factory=list)
-    spoken: bool = False
-    """Whether there is any record in which a library reports what it rejects: log lines, exceptions, a dtk run."""
+    has_messages: bool = False
+    """Whether a library's message would be in the evidence: it has log lines, exceptions or a dtk run."""
     lost: bool = False
     """Whether the status of a dtk run is "running" while its launcher's process no longer exists."""
 
@@ -45,8 +45,11 @@ def job_environment(evidence: Evidence) -> JobEnvironment:
     record = recorded(evidence)
     lints = [*_linted(record), *_differences(record)]
     run = evidence.run
-    spoken = bool(evidence.facts or evidence.errors or run is not None)
-    return JobEnvironment(record, lints, evidence.facts, evidence.errors, spoken, lost=run is not None and run.lost)
+    return JobEnvironment(
+        *(record, lints, evidence.facts, evidence.errors),
+        has_messages=bool(evidence.facts or evidence.errors or run is not None),
+        lost=run is not None and run.lost,
+    )
 
 
 def _linted(record: Recorded) -> Iterator[RankLint]:

@@ -11,10 +11,10 @@ from diagnostics.analysis.environment.situation import Change, Lint, Severity, S
 from diagnostics.contract.suggest import nearest
 
 CLOSE = 0.8
-"""Minimum similarity (difflib's ratio of the names without NCCL_, 0 to 1) at which a name counts as misspelled."""
+"""Chosen: minimum similarity (difflib's ratio of names without NCCL_, 0 to 1) at which one counts as misspelled."""
 JUDGED = ("TORCH_", "GLOO_", "PYTORCH_")
 """Prefixes with more names than any catalogue holds: such names are reported only if they resemble a known one."""
-CLOSE_JUDGED = 0.9  # One wrong letter in ten: most unknown names with these prefixes are right, so be strict.
+CLOSE_JUDGED = 0.9  # Chosen: one wrong letter in ten: most unknown names with these prefixes are right, so be strict.
 
 
 def check_name(name: str, where: Situation) -> Iterator[Lint]:
@@ -78,6 +78,8 @@ _NUMBERS = frozenset({"int", "torch_int"})
 """Types whose parser ignores leading spaces."""
 _BRACKETS = re.compile(r"\[[^\[\]]*\]?")
 _PORTS = range(1, 65536)  # Ports of TCP.
+_IB_TIMEOUTS = range(1, 32)  # The field of a queue pair has 5 bits, and 0 means to wait forever (InfiniBand spec.).
+_PER_FUNCTION = (2, 24)  # First NCCL in which NCCL_ALGO and NCCL_PROTO may name a function, and an unknown word fails.
 _DIGITS = 20  # Maximum number of digits of a port that are read and shown.
 _ON_WORDS = frozenset({"on", "yes", "y", "true", "t", "enable", "enabled"})
 
@@ -115,7 +117,7 @@ def _integer(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
             yield lint_of(severity, name, "no_number", text=text)
     elif read.rest.strip() or read.octal:
         yield lint_of("error", name, "octal" if read.octal else "number_cut", text=text, value=read.value)
-    elif name == "NCCL_IB_TIMEOUT" and not 0 < read.value < 32:
+    elif name == "NCCL_IB_TIMEOUT" and read.value not in _IB_TIMEOUTS:
         yield lint_of("warning", name, "infinite_timeout", value=read.value)
     # -1 and -2 mean "chosen by NCCL", unless the range itself contains negative numbers.
     elif not _allowed(variable, read.value) and (read.value not in (-1, -2) or (variable.low or 0) < 0):
@@ -144,7 +146,7 @@ def _list(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
 
 def _tuning(variable: Variable, text: str, where: Situation) -> Iterator[Lint]:
     allowed = {str(value).lower() for value in variable.values}
-    old = where.nccl_version is not None and where.nccl_version < (2, 24)
+    old = where.nccl_version is not None and where.nccl_version < _PER_FUNCTION
     if unknown := tuple(word for word in values.tuning(text) if word.lower() not in allowed):
         yield lint_of("error", variable.name, "tuning_ignored" if old else "tuning_refused", words=unknown)
     prefixes = values.prefixes(text)

@@ -57,10 +57,10 @@ def failure_cause(file: str) -> Cause[JobEnvironment]:
 
     def decide(job: JobEnvironment) -> Finding:
         matches, elsewhere = list(lines(job)), table.get("elsewhere", "")
-        if not matches and job.spoken and not elsewhere:
+        if not matches and job.has_messages and not elsewhere:
             return _TEXTS.ruled_out()
         if not matches:
-            return _TEXTS.undecided(["unsaid" if job.spoken else "no_log", "ask"], elsewhere=elsewhere or _STDERR)
+            return _TEXTS.undecided(["unsaid" if job.has_messages else "no_log", "ask"], elsewhere=elsewhere or _STDERR)
         stated = {
             int(number) for line in matches for name in table.get("ranks", ()) if (number := line.fields.get(name))
         }

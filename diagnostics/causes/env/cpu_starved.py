@@ -6,11 +6,12 @@ from diagnostics.contract.findings import EvidenceItem, Finding
 from diagnostics.contract.formatting import Phrase
 
 _TEXTS = Texts(__file__)
-_PERIODS = 100  # Minimum number of scheduler periods, typically of 100 ms.
+_SHOWN = 8  # Maximum number of nodes that a finding cites.
+_PERIODS = 100  # Chosen: minimum number of scheduler periods, typically of 100 ms, that is 10 s.
 _THROTTLED = 0.25
-"""Share of these periods in which the quota was exhausted. Healthy jobs are throttled in occasional bursts as well."""
+"""Chosen: share of these periods in which the quota was exhausted. Healthy jobs are throttled in bursts as well."""
 _STOLEN_PERCENT, _STOLEN_S = 10.0, 30.0
-"""Share of the CPU's time that the hypervisor gave to others, and for how long: less is usual on a shared host."""
+"""Chosen: share of the CPU's time that the hypervisor gave to others, and for how long; shared hosts show less."""
 
 
 def _reason(node: NodeHealth) -> str:
@@ -40,7 +41,7 @@ def decide(nodes: tuple[NodeHealth, ...]) -> Finding:
             ),
             confidence=0.85,
             ranks=tuple(sorted({rank for node, _ in starved for rank in node.ranks})),
-            evidence=tuple(EvidenceItem("telemetry", node.file, _shows(node, reason)) for node, reason in starved[:8]),
+            evidence=tuple(EvidenceItem("telemetry", node.file, _shows(node, why)) for node, why in starved[:_SHOWN]),
         )
     measured = [node for node in nodes if node.usable_cores]
     if measured:

@@ -1,5 +1,7 @@
 """The job was stopped externally: a closed terminal, the scheduler's time limit or preemption, or a failed node."""
 
+from math import inf
+
 from msgspec.structs import replace
 
 from diagnostics.analysis.environment.job import JobEnvironment, job_environment
@@ -20,7 +22,7 @@ def _reason(fact: LogFact) -> str:
 
 
 def _open(reason: str, item: EvidenceItem) -> Finding:
-    """Return undecided: the job was stopped externally, but the reason is not known."""
+    """Return the undecided finding that the job was stopped externally, for an unknown reason."""
     words = {name: _REASONS[reason][name] for name in ("summary", "change")}
     return replace(_TEXTS.undecided("by_whom", **words), evidence=(item,))
 
@@ -31,13 +33,13 @@ def decide(job: JobEnvironment) -> Finding:
     if not stops and job.lost:
         return _open("LOST", EvidenceItem("status", "status.json", _TEXTS.phrase("lost")))
     if not stops:
-        return _TEXTS.ruled_out() if job.spoken else _TEXTS.undecided()
+        return _TEXTS.ruled_out() if job.has_messages else _TEXTS.undecided()
     stop = max(stops, key=lambda fact: _REASONS[_reason(fact)]["confidence"])
     first = {fact.file: fact.line for fact in reversed(stops)}
     own = (e for e in job.errors if e.type and not is_victim(kind_of_exception(e.type, e.message, e.frames)))
     failed: list[LogFact | RankError] = [*(fact for fact in job.log if fact.kind in _AFTER_TROUBLE), *own]
     reason, item = _reason(stop), stop.quoted()
-    if any(trouble.line < first.get(trouble.file, 1 << 60) for trouble in failed):
+    if any(trouble.line < first.get(trouble.file, inf) for trouble in failed):
         return replace(_TEXTS.undecided("after_failure", reason=reason), evidence=(item,))
     if not (confidence := _REASONS[reason]["confidence"]):
         return _open(reason, item)

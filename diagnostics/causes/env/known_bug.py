@@ -58,8 +58,8 @@ def known_bugs() -> tuple[KnownBug, ...]:
     return tuple(bugs)
 
 
-def struck(text: str) -> KnownBug | None:
-    """Return the bug whose message is in a line; None if there is none."""
+def bug_in(text: str) -> KnownBug | None:
+    """Return the bug whose message a line contains; None if it contains none."""
     return next((bug for bug in known_bugs() if bug.text and re.search(bug.text, text)), None)
 
 
@@ -79,9 +79,9 @@ def possible(versions: Mapping[str, Version], variables: Mapping[str, str], arch
 
 
 class Seen(Struct, frozen=True):
-    """Evidence of known bugs."""
+    """Known bugs that match a job."""
 
-    struck: tuple[tuple[KnownBug, EvidenceItem], ...]
+    confirmed: tuple[tuple[KnownBug, EvidenceItem], ...]
     possible: tuple[KnownBug, ...]
     """Bugs that match the versions, the variables and the symptom, but cannot be distinguished from other faults."""
     versions: dict[str, Version]
@@ -98,10 +98,10 @@ def seen(evidence: Evidence) -> Seen:
     symptoms = {"hang"} if kinds & _HANG else {"memory"} if "cuda_oom" in kinds else set()
     by_bug: dict[KnownBug, EvidenceItem] = {}
     for fact in evidence.facts:
-        if bug := struck(fact.text):
+        if bug := bug_in(fact.text):
             by_bug.setdefault(bug, fact.quoted())
     for error in evidence.errors:
-        if bug := struck(error.message):
+        if bug := bug_in(error.message):
             by_bug.setdefault(bug, EvidenceItem("error", error.file, error.message[:200], error.line or None))
     fits = tuple(bug for bug in possible(versions, variables, arch) if bug.shows in symptoms)
     return Seen(tuple(by_bug.items()), fits, versions)
@@ -133,14 +133,14 @@ def _words(finding: Finding, bugs: tuple[KnownBug, ...], versions: dict[str, Ver
     if finding.status == "undecided":
         return _TEXTS(finding, "possible", bugs=texts, count=len(bugs), fix=bugs[0].fix)
     fixes = tuple(Remedy("environment", bug.fix, bug.source) for bug in bugs)
-    return replace(_TEXTS(finding, "struck", bugs=texts, count=len(bugs)), remedies=fixes)
+    return replace(_TEXTS(finding, "confirmed", bugs=texts, count=len(bugs)), remedies=fixes)
 
 
 def decide(case: Seen) -> Finding:
     """Confirm a bug by its message. A bug that only matches the version is named but not confirmed."""
-    if case.struck:
-        facts = formatted(_words, bugs=tuple(bug for bug, _ in case.struck), versions=case.versions)
-        items = tuple(item for _, item in case.struck)
+    if case.confirmed:
+        facts = formatted(_words, bugs=tuple(bug for bug, _ in case.confirmed), versions=case.versions)
+        items = tuple(item for _, item in case.confirmed)
         return Finding(status="confirmed", facts=facts, confidence=0.85, evidence=items)
     if case.possible:
         facts = formatted(_words, bugs=case.possible, versions=case.versions)

@@ -14,7 +14,7 @@ from diagnostics.evidence.model import LogFact
 
 _SHOWN = 8  # Maximum number of lines that a finding cites.
 _TRIES = 2
-"""Refused attempts that rule out a peer that is not listening yet: NCCL announces an address once it listens."""
+"""Chosen: refused attempts that rule out a peer that does not listen yet; NCCL announces an address that listens."""
 _CONNECTED = frozenset({"watchdog_timeout", "watchdog_status", "nccl_peer_closed", "gloo_closed", "gloo_reset"})
 """Kinds of log lines which show that ranks had been connected, so that a peer may have exited since."""
 _NO_ROUTE = re.compile(r"No route to host|Network is unreachable|\b(?:returned|errno) 1(?:01|13)\b")

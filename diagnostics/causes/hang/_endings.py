@@ -68,7 +68,7 @@ class Ended(Struct, frozen=True):
 
     def remedy(self, finding: Finding, changes: Mapping[str, Change], detail: str = "") -> Remedy:
         """Return the change for a detail, or the one under the empty string, filled in with the facts."""
-        return filled(changes.get(detail, changes[""]), self.first.what, finding.where)
+        return filled(changes.get(detail, changes[""]), self.first.summary, finding.where)
 
 
 def filled(change: Change, what: str | Phrase, where: tuple[Where, ...]) -> Remedy:
@@ -131,7 +131,7 @@ def more_calls(stall: Stall, case: MoreCalls, facts: Facts, confidence: float) -
 def _place(ending: Ending) -> tuple[Where, ...]:
     rank = ending.rank if ending.rank != UNNAMED else None
     inner = next((frame for frame in ending.frames[:1] if "/torch/" not in frame.file), None)
-    return _parts.where(rank, own_line(ending.frames) or inner, ending.what)
+    return _parts.where(rank, own_line(ending.frames) or inner, ending.summary)
 
 
 def unconfirmed(stall: Stall, kind: Kind, missing: Phrase, **may_be: bool) -> Finding:
@@ -139,7 +139,7 @@ def unconfirmed(stall: Stall, kind: Kind, missing: Phrase, **may_be: bool) -> Fi
     if answer := undecidable(stall, missing, **may_be):
         return answer
     job = stall.job
-    late = {rank: end.what for rank, end in job.after_stall.items() if end.kind == kind}
+    late = {rank: end.summary for rank, end in job.after_stall.items() if end.kind == kind}
     if late:
         return left_open(TEXTS.phrase("late", who=late, what=next(iter(late.values()))), missing)
     if stall.unclear:

@@ -65,8 +65,8 @@ def _at_loss(stall: Stall) -> Finding | None:
                 facts=_TEXTS.facts("loss", rank=rank, first=first, second=second),
                 confidence=_parts.ASSUMED_CONFIDENCE,  # A loss with a mistake of its own raises the same.
                 victims=tuple(sorted({rank, *others})),
-                where=_parts.where(rank, own_line(end.frames), end.what),
-                evidence=(EvidenceItem(end.record.kind, end.record.file, end.what, end.record.line),),
+                where=_parts.where(rank, own_line(end.frames), end.summary),
+                evidence=(EvidenceItem(end.record.kind, end.record.file, end.summary, end.record.line),),
             )
     return None
 

@@ -18,7 +18,7 @@ CHANGES = {"cgroup": HOST_MEMORY, "host_memory": HOST_MEMORY} | changes_beside(_
 
 def _text(finding: Finding, ended: Ended) -> Text:
     first, ranks = ended.first, [end.rank for end in ended.case.endings]
-    how = _TEXTS.phrase("killed" if first.signal else "vanished", who=ranks, what=first.what)
+    how = _TEXTS.phrase("killed" if first.signal else "vanished", who=ranks, what=first.summary)
     detail = next((name for name in (first.detail, first.signal) if name in CHANGES and name), "")
     detail = detail or ("fault" if is_fault(first.signal) else "")
     return ended.text(finding, how, (ended.remedy(finding, CHANGES, detail),))
@@ -38,7 +38,7 @@ def decide(stall: Stall) -> Finding:
     if missing is None or missing.abort is None:
         return _endings.unconfirmed(stall, "killed", _endings.LAUNCHER_LOG, vanished=True, silent=True)
     waits = dict.fromkeys(missing.waiting[:2], _TEXTS.phrase("waits"))
-    facts = formatted(_aborted_text, missing=missing, what=missing.abort.what, world=job.world())
+    facts = formatted(_aborted_text, missing=missing, what=missing.abort.summary, world=job.world())
     victims, evidence = tuple(rank for rank in missing.waiting if rank not in missing.ranks), [missing.abort.evidence]
     return _parts.confirmed(
         job, facts, _ABORT_CONFIDENCE, evidence=evidence, seen=waits, ranks=missing.ranks, victims=victims

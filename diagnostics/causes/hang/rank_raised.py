@@ -26,10 +26,10 @@ def _text(finding: Finding, ended: Ended) -> Text:
     if ended.case.model:
         row = "all_but_0" if ended.case.model == "rank 0" else "either"
         more = _TEXTS.phrase(row, names=[end.rank for end in ended.case.endings])
-    how = _TEXTS.phrase("how", what=first.what)
+    how = _TEXTS.phrase("how", what=first.summary)
     if first.only_exit_code:
-        how = _endings.TEXTS.phrase("no_traceback", what=first.what)
-    return ended.text(finding, how, (_endings.filled(_change(first), first.what, finding.where),), more)
+        how = _endings.TEXTS.phrase("no_traceback", what=first.summary)
+    return ended.text(finding, how, (_endings.filled(_change(first), first.summary, finding.where),), more)
 
 
 def _change(end: Ending) -> Change:
@@ -56,7 +56,7 @@ def decide(stall: Stall) -> Finding:
     """Decide from the endings of the ranks."""
     case, job = _endings.first_to_end(stall, "raised"), stall.job
     if case is None:
-        own = {rank: end.what for rank, end in job.endings.items() if end.kind == "raised" and end.frames}
+        own = {rank: end.summary for rank, end in job.endings.items() if end.kind == "raised" and end.frames}
         if own and job.finished() and not job.evidence.doubt:
             text = _TEXTS.phrase("continued", who=own, what=next(iter(own.values())))
             return left_open(text, _endings.ERROR_FILES)

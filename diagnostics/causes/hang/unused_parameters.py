@@ -51,7 +51,7 @@ def decide(stall: Stall) -> list[Finding]:
                 evidence=_parts.lines(case.facts[:4]),
                 ranks=case.ranks,
                 victims=tuple(sorted({*known} - {*case.ranks, UNNAMED})),
-                where=tuple(at for e in case.endings for at in _parts.where(e.rank, own_line(e.frames), e.what)),
+                where=tuple(at for e in case.endings for at in _parts.where(e.rank, own_line(e.frames), e.summary)),
             )
         )
     return decided(stall, READING, findings)

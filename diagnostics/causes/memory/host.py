@@ -48,7 +48,7 @@ def decide(stall: Stall) -> Finding:
         facts=_TEXTS.facts(
             [*(["worker"] if workers else _rows(guilty[0])), "less"],
             who=ranks or _TEXTS.phrase("process"),
-            what=str(guilty[0].what).rstrip("."),
+            what=str(guilty[0].summary).rstrip("."),
             limit=f" of {limits[0].fields['limit']}" if limits else "",
         ),
         confidence=0.9 if workers or UNNAMED in ends else 0.95,

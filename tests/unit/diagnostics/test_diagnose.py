@@ -281,9 +281,9 @@ def test_a_run_that_finished_shows_its_figures_and_rules_out_what_ends_a_run(tmp
     (tmp_path / "summary.json").write_text(json.dumps({"schema_version": 1, "figures": figures}))
     report = diagnose(tmp_path)
     assert report.outcome == "healthy"
-    assert report.standing.startswith("40 steps, loss 2.5, 250 ms a step, 4,096 tokens/s, peak 3 GiB on rank 0;")
+    assert report.statement.startswith("40 steps, loss 2.5, 250 ms a step, 4,096 tokens/s, peak 3 GiB on rank 0;")
     status = {decided.finding.cause: decided.finding.status for decided in report.findings}
     assert {status[cause] for cause in ("memory.host", "hardware.gpu_fault", "checkpoint.mismatch")} == {"ruled_out"}
     assert status["memory.activations"] == "undecided"
     (tmp_path / "summary.json").write_text(json.dumps({"figures": {"step": "x", "loss": [], "tokens_per_s": True}}))
-    assert diagnose(tmp_path).standing == ""
+    assert diagnose(tmp_path).statement == ""

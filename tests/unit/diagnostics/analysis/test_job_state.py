@@ -76,4 +76,4 @@ def test_rings_without_a_call_are_no_good_health(tmp_path: Path) -> None:
         write_ring(tmp_path / f"rank_{rank:05d}.ring", rank, 2, [])
     report = diagnose(tmp_path)
     assert (report.outcome, report.root_causes) == ("undecided", ())
-    assert "hold no collective" in report.standing
+    assert "hold no collective" in report.statement

@@ -340,3 +340,8 @@ def test_close_positions_of_a_group_without_a_name_are_of_one_group(tmp_path: Pa
 
     assert of(5321, 5321, 5323) == [5321, 5323]
     assert of(42, 42, 50) == [], "two groups may be at these positions"
+
+
+def test_the_names_in_report_json_are_kept() -> None:
+    older = {"losers", "gave_up", "met", "unmet", "died", "wordless", "gloo"}
+    assert older <= set(Standing.__struct_encode_fields__)

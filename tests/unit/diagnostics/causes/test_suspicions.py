@@ -190,7 +190,8 @@ def test_what_two_sizes_mean_depends_on_the_call_of_the_others() -> None:
 
 def test_gloo_is_not_asked_for_lines_of_nccl_or_a_device() -> None:
     wait = replace(PLACED, ranks=(0, 1), members=2)
-    assert all("NCCL" not in one.decide and "dmesg" not in one.decide for one in suspicions(stands(wait, gloo=True)))
+    of_gloo = suspicions(stands(wait, uses_gloo=True))
+    assert all("NCCL" not in one.decide and "dmesg" not in one.decide for one in of_gloo)
     assert any("NCCL" in one.decide for one in suspicions(stands(wait)))
 
 

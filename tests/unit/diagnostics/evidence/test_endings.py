@@ -301,7 +301,7 @@ def test_an_ending_holds_what_its_record_says() -> None:
     assert (ending.region, ending.exit_code, ending.type) == ("backward", 1, "RuntimeError")
     assert ending.connection_closed and ending.victim and not ending.by_itself and not ending.exited_early
     shown = ending.evidence
-    assert (shown.kind, shown.file, str(shown.detail)) == ("error", "e.json", f"rank 2: {ending.what}")
+    assert (shown.kind, shown.file, str(shown.detail)) == ("error", "e.json", f"rank 2: {ending.summary}")
     assert of_error(error(type="KeyError"), UNNAMED).evidence.detail == "KeyError"
     timeout = of_error(error(type="DistStoreError", message="Timed out after 9 seconds waiting for clients."), 2)
     assert (timeout.kind, timeout.connection_closed) == ("timed_out", False)
@@ -314,7 +314,7 @@ def test_endings_without_an_exception() -> None:
         of_error(error(exit_code=0), 2),
         of_error(error(message="gone without a word"), 2),
     )
-    assert (killed.kind, killed.signal, killed.what) == ("killed", "SIGKILL", "SIGKILL")
+    assert (killed.kind, killed.signal, killed.summary) == ("killed", "SIGKILL", "SIGKILL")
     assert (bare.kind, bare.only_exit_code, bare.in_order) == ("exited", True, False)
     assert (in_order.kind, in_order.only_exit_code, in_order.in_order) == ("exited", False, True)
     assert (vanished.kind, vanished.signal) == ("killed", None)
@@ -339,11 +339,11 @@ def test_the_line_about_memory_is_shown() -> None:
     message = (
         "NCCL error in: ../ProcessGroupNCCL.cpp:1970, unhandled cuda error\nLast error:\nCuda failure 'out of memory'"
     )
-    assert of_error(error(type="DistBackendError", message=message), 2).what == (
+    assert of_error(error(type="DistBackendError", message=message), 2).summary == (
         "DistBackendError: Cuda failure 'out of memory'"
     )
     gloo = "[enforce fail at /x/gloo/gloo/alltoallv.cc:138] a == b. "
-    assert of_error(error(type="RuntimeError", message=gloo), 2).what == (
+    assert of_error(error(type="RuntimeError", message=gloo), 2).summary == (
         "RuntimeError: gloo/alltoallv.cc:138: a == b does not hold"
     )
 

@@ -210,7 +210,7 @@ def test_the_exit_code_beside_an_exception_about_a_lost_peer_is_nobodys_own_erro
 def test_a_worker_of_ray_that_died_is_a_rank_without_a_name() -> None:
     died = evidence(facts=(LogFact("worker_died", None, "log", 7, "A worker died", {"detail": "End of file"}),))
     endings = add_unnamed(died, rank_endings(died), [])
-    assert [(rank, end.kind, end.what) for rank, end in endings.items()] == [(UNNAMED, "unknown", "End of file")]
+    assert [(rank, end.kind, end.summary) for rank, end in endings.items()] == [(UNNAMED, "unknown", "End of file")]
 
 
 @pytest.mark.parametrize(

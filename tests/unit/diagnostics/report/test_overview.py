@@ -40,7 +40,7 @@ def test_the_headline_without_a_cause_says_what_is_known() -> None:
     assert headline(replace(open_report, waiting=waiting)).startswith("ranks 0 and 1 wait in all_reduce of 4 elements")
     suspicion = Suspicion("memory.activations", 0.4)
     assert "a device ran out of memory" in headline(replace(open_report, suspicions=(suspicion,)))
-    assert headline(replace(open_report, standing="all dumps are empty")) == "all dumps are empty"
+    assert headline(replace(open_report, statement="all dumps are empty")) == "all dumps are empty"
     assert "no cause is confirmed" in headline(open_report)
 
 

@@ -60,8 +60,8 @@ def test_a_log_that_ends_with_the_set_up_of_nccl_says_so(tmp_path: Path) -> None
     lines = [INIT.format(pid=rank, rank=rank, phase=phase) for phase in ("START", "COMPLETE") for rank in (0, 1)]
     (tmp_path / "train.log").write_text("".join(lines))
     report = diagnose(tmp_path)
-    assert "completed the set-up of 2 of 2 ranks" in report.standing
-    assert "NCCL_P2P_DISABLE=1" in report.standing
+    assert "completed the set-up of 2 of 2 ranks" in report.statement
+    assert "NCCL_P2P_DISABLE=1" in report.statement
 
 
 def test_the_reason_that_a_failed_run_recorded_is_told_once(tmp_path: Path) -> None:
@@ -79,4 +79,4 @@ def test_a_log_that_ends_with_torchrun_ending_its_processes_says_so(tmp_path: Pa
     end = "W0814 06:34:52.848 316 torch/distributed/elastic/api.py:908] Sending process 382 closing signal SIGTERM\n"
     (tmp_path / "job.log").write_text(init + end)
     report = diagnose(tmp_path)
-    assert report.outcome == "undecided" and report.standing.startswith("torchrun was ending its other processes")
+    assert report.outcome == "undecided" and report.statement.startswith("torchrun was ending its other processes")

@@ -119,4 +119,4 @@ def test_a_run_whose_end_cannot_be_read_is_not_healthy(tmp_path: Path, status: s
         if text is not None:
             (tmp_path / name).write_text(text)
     report = diagnose(tmp_path)
-    assert report.outcome == "undecided" and "how the run ended is not known" in report.standing
+    assert report.outcome == "undecided" and "how the run ended is not known" in report.statement

@@ -52,5 +52,5 @@ def test_names_that_nothing_reads_are_not_compared() -> None:
 
 
 def test_whether_a_library_could_have_said_what_it_refuses() -> None:
-    assert not environment({}).spoken
-    assert environment({}, facts=[fact("nccl_init", 0)]).spoken
+    assert not environment({}).has_messages
+    assert environment({}, facts=[fact("nccl_init", 0)]).has_messages

@@ -90,15 +90,15 @@ def test_a_run_whose_launcher_and_ranks_were_killed_together_is_lost(tmp_path: P
     (run / "manifest.json").write_text(manifest)
     report = diagnose(run)
     assert report.outcome == "undecided" and not report.root_causes
-    assert report.standing == "The launcher and its ranks were killed together, and no record shows what killed them"
+    assert report.statement == "The launcher and its ranks were killed together, and no record shows what killed them"
     assert any("dmesg" in note for note in report.notes)
     (run / "manifest.json").write_text(manifest.replace(gethostname(), "another-host"))  # Its processes are not seen.
-    assert "no rank has left a heartbeat" in (elsewhere := diagnose(run)).standing and elsewhere.outcome == "undecided"
+    assert "no rank has left a heartbeat" in (elsewhere := diagnose(run)).statement and elsewhere.outcome == "undecided"
     (run / "heartbeat").mkdir()
     beat = {"step": 3, "region": "forward", "pid": 1, "host": "another-host", "attempt": 0, "beat": 1, "beat_end": 1}
     for age_s, word in ((7200, "its last heartbeat is 7,200 s old"), (5, "")):
         (run / "heartbeat" / "rank_00000.json").write_text(json.dumps({**beat, "time_s": time() - age_s}))
-        assert word in (again := diagnose(run)).standing and again.outcome == ("undecided" if word else "healthy")
+        assert word in (again := diagnose(run)).statement and again.outcome == ("undecided" if word else "healthy")
 
 
 @pytest.mark.parametrize(
@@ -114,4 +114,4 @@ def test_a_scheduler_that_ends_a_job_for_its_memory(tmp_path: Path, line: str) -
 
 def test_a_job_that_somebody_ended_by_a_command_is_undecided(tmp_path: Path) -> None:
     report = of(tmp_path, STEPS + "TERM_OWNER: job killed by owner.\n")
-    assert not report.root_causes and report.standing.startswith("Somebody ended the job")
+    assert not report.root_causes and report.statement.startswith("Somebody ended the job")

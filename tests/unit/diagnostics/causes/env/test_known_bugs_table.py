@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from diagnostics.causes.env.known_bug import KnownBug, known_bugs, possible, struck
+from diagnostics.causes.env.known_bug import KnownBug, bug_in, known_bugs, possible
 
 
 @pytest.mark.parametrize("bug", known_bugs(), ids=lambda bug: f"{bug.component} {bug.source}")
@@ -56,8 +56,8 @@ def test_a_range_begins_with_the_first_version_that_has_it() -> None:
 
 
 def test_a_line_that_the_fault_itself_prints() -> None:
-    bug = struck("Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401")
+    bug = bug_in("Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401")
     assert bug is not None and "NCCL_NVLS_ENABLE=0" in bug.fix
-    assert struck("h:1:2 [0] transport/nvls.cc:254 NCCL WARN Cuda failure 1 'invalid argument'") is bug
-    assert struck("h:1:2 [0] transport/nvls.cc:254 NCCL WARN Cuda failure 2 'out of memory'") is None
-    assert struck("NCCL WARN Cuda failure 1") is None
+    assert bug_in("h:1:2 [0] transport/nvls.cc:254 NCCL WARN Cuda failure 1 'invalid argument'") is bug
+    assert bug_in("h:1:2 [0] transport/nvls.cc:254 NCCL WARN Cuda failure 2 'out of memory'") is None
+    assert bug_in("NCCL WARN Cuda failure 1") is None

@@ -187,7 +187,7 @@ def test_a_fix_is_found_by_what_a_long_message_says_behind_its_first_sentence() 
         "name: EADDRINUSE, message: address already in use"
     )
     end = of_error(RankError(0, "x.log", 1, "DistNetworkError", message), 0)
-    assert "EADDRINUSE" not in end.what
+    assert "EADDRINUSE" not in end.summary
     assert fix(end).change.startswith("end the process that holds the port")
 
 

@@ -35,7 +35,7 @@ def test_other_courses_are_none(tmp_path: Path, losses: list[object]) -> None:
     assert causes(tmp_path, log("hf", losses, [1.0] * len(losses))) == []
     report = diagnose(tmp_path)
     assert report.outcome == "undecided"  # How the job ended is not in these lines.
-    assert "printed steps" in report.standing
+    assert "printed steps" in report.statement
 
 
 def test_a_run_from_scratch_in_the_same_log_is_no_spike(tmp_path: Path) -> None:
