@@ -20,6 +20,8 @@ from typing import Any
 
 from diagnostics.contract.artifacts import SCHEMA_VERSION, RunPaths, read_heartbeat
 from diagnostics.contract.files import replacing
+from diagnostics.evidence import flight_entries
+from diagnostics.evidence.calls import Call
 from dtk.config.schema import RecordConfig
 from dtk.record.guard import guarded, run_all
 
@@ -115,6 +117,16 @@ def last_collectives(stacks: bool = False) -> dict[str, dict[str, Any]]:
         if entries:
             rings[name] = {**ring, "entries": entries[::-1]}
     return rings
+
+
+def unfinished(rank: int) -> Call | None:
+    """Return the first call in progress according to torch, which also sees calls from C++; None if there is none.
+
+    Raises:
+        ValueError: an entry of the ring is invalid.
+    """
+    dumps = [flight_entries.dump(ring, rank, "") for ring in last_collectives().values()]
+    return next((call for dump in dumps for call in dump.calls if not call.done), None)
 
 
 def group_status() -> dict[str, Any]:

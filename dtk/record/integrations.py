@@ -1,7 +1,9 @@
 """Callbacks that record training with transformers' Trainer and Lightning. Each imports its library when called."""
 
+import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from importlib import import_module
 from typing import Any
 
 from dtk.parallel.regions import region
@@ -65,26 +67,39 @@ def lightning_callback(**arguments: Any) -> Any:
 
     Takes the arguments of `dtk.record.attach`; `config` defaults to the module's hyperparameters.
     """
-    from lightning.pytorch import Callback
-
+    lightning = import_module("pytorch_lightning" if "pytorch_lightning" in sys.modules else "lightning.pytorch")
     loop = _Loop(arguments)
+    recorded_at: dict[
+        str, str
+    ] = {}  # Metric -> where its value first appeared; `callback_metrics` keeps it from there on.
 
-    def log(_: Any, trainer: Any, module: Any, outputs: Any, *__: Any) -> None:
+    def log(trainer: Any, where: str, **figures: Any) -> None:
+        metrics = trainer.callback_metrics.items()
+        figures |= {name: value for name, value in metrics if recorded_at.setdefault(name, where) == where}
+        if figures and not trainer.sanity_checking:
+            loop.log(figures)
+
+    def batch_ended(_: Any, trainer: Any, module: Any, outputs: Any, *__: Any) -> None:
         loop.enter(None)
         step = trainer.global_step  # Within an accumulation this is the count of the previous step.
         if loop.run is not None and loop.run.step == step and step % trainer.log_every_n_steps == 0:
             loss = {"loss": outputs["loss"]} if isinstance(outputs, Mapping) and "loss" in outputs else {}
-            loop.log({**loss, **trainer.callback_metrics})
+            log(trainer, "batch", **loss)
+
+    def validated(_: Any, trainer: Any, *__: Any) -> None:
+        loop.enter(None)
+        log(trainer, "validation")
 
     hooks = {
         "on_fit_start": lambda _, trainer, module: loop.begin(dict(module.hparams), trainer.global_step),
         "on_train_batch_start": lambda _, trainer, *__: loop.enter("forward", trainer.global_step + 1),
         "on_before_backward": lambda *_: loop.enter("backward"),
         "on_before_optimizer_step": lambda *_: loop.enter("optimizer"),
-        "on_train_batch_end": log,
+        "on_train_batch_end": batch_ended,
         "on_validation_start": lambda *_: loop.enter("evaluation"),
-        "on_validation_end": lambda *_: loop.enter(None),
+        "on_validation_end": validated,
+        "on_train_epoch_end": lambda _, trainer, *__: log(trainer, "epoch"),
         "on_exception": lambda _, trainer, module, exception: loop.end(exception),
         "on_fit_end": lambda *_: loop.end(),
     }
-    return type("Recorded", (Callback,), hooks)()
+    return type("Recorded", (lightning.Callback,), hooks)()

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from diagnostics.contract.artifacts import Failure, RunPaths, Verdict, read_status, write_json
+from diagnostics.contract.invocation import command, typed
 from diagnostics.contract.origins import Origins
 from dtk.config.schema import RecordConfig, TrainConfig, WatchConfig
 from dtk.config.strict import kind_of, section_from_plain
@@ -209,6 +210,10 @@ def attach(
 
         def ended(verdict: Verdict) -> None:
             run_folder.close(paths, "hung", 1, reason=verdict.reason, step=verdict.step, failure=verdict.failure())
+            said = (
+                f"dtk: the live watch ends this job: {verdict.reason}\nnext: {command('diagnose', typed(paths.root))}"
+            )
+            print(said, file=sys.stderr, flush=True)
 
         with guarded("watch"):
             store, hosted = watch_store(c10d._get_default_store(), prefix, rank)

@@ -18,12 +18,14 @@ from functools import partial
 from typing import Any
 
 import msgspec
+import torch
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from diagnostics.contract.artifacts import ENDED_BY_WATCH, PAUSED, RunPaths, Verdict, read_heartbeat, write_json
 from diagnostics.evidence.ring.format import parse
 from dtk.config.schema import WatchConfig
 from dtk.parallel.regions import current
+from dtk.record import flight
 from dtk.record.activity import BUSY, Activity, scheduled_s, where_main_thread_is
 from dtk.record.collectives import CollectiveLog
 from dtk.record.desync import Called, called_at, desync, left_at, place_of, stall
@@ -230,8 +232,14 @@ class Watch:
         for record in reversed(ring.records):
             if record.id in open_ids:
                 return place_of(record, self.rank, step)
-        where = where_main_thread_is((*PLUMBING, *_STDLIB))
-        return Place(self.rank, "", where, step=step, region=region.name if region is not None else None)
+        where, named = where_main_thread_is((*PLUMBING, *_STDLIB)), region.name if region is not None else None
+        with guarded("watch"):
+            frame = sys._current_frames().get(threading.main_thread().ident or 0)
+            in_autograd = frame is not None and frame.f_code is torch.autograd.graph._engine_run_backward.__code__
+            # DDP's C++ hooks issue collectives there that only torch's own recorder sees.
+            if in_autograd and (call := flight.unfinished(self.rank)) is not None:
+                return Place(self.rank, call.text, where, call.key.label, step, named, call.key.label)
+        return Place(self.rank, "", where, step=step, region=named)
 
     def _conclude(self, store: Store, finding: dict[str, Any]) -> None:
         """Wait for the other ranks' answers, then write the verdict for the launcher."""

@@ -1,6 +1,7 @@
 """The callbacks for transformers and Lightning, driven as the libraries drive them, in one process."""
 
 import json
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -57,7 +58,8 @@ def test_a_trainer_of_transformers_is_a_run(tmp_path: Path) -> None:
 def test_a_fit_of_lightning_is_a_run(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
     callback, seen = lightning_callback(folder=tmp_path), []
-    trainer = SimpleNamespace(global_step=0, log_every_n_steps=2, callback_metrics={"val": torch.tensor(2.0)})
+    metrics = {"train": torch.tensor(2.0)}
+    trainer = SimpleNamespace(global_step=0, log_every_n_steps=2, callback_metrics=metrics, sanity_checking=False)
     module = SimpleNamespace(hparams={"width": 8})
     callback.on_fit_start(trainer, module)
     for step in range(2):
@@ -77,8 +79,15 @@ def test_a_fit_of_lightning_is_a_run(tmp_path: Path) -> None:
     assert seen == ["forward", "backward", "optimizer", None] * 2 + ["evaluation"]
     paths = run_in(tmp_path)
     (record,) = [json.loads(line) for line in paths.metrics.read_text().splitlines()]
-    assert (record["step"], record["loss"], record["val"]) == (2, 0.25, 2.0), "every second step is logged"
+    assert (record["step"], record["loss"], record["train"]) == (2, 0.25, 2.0), "every second step is logged"
     assert read_status(paths.status).state == "finished"
+
+
+def test_pytorch_lightning_alone_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = pytest.importorskip("pytorch_lightning")
+    for name in ("lightning", "lightning.pytorch"):
+        monkeypatch.setitem(sys.modules, name, None)  # As if it were not installed.
+    assert isinstance(lightning_callback(), alone.Callback)
 
 
 def test_a_fit_that_raises_is_a_failed_run(tmp_path: Path) -> None:
