@@ -59,7 +59,7 @@ def _key(prefix: str, field: Any, kind_of_value: Any, texts: dict[str, str], kin
     default = field.default if field.default is not MISSING else field.default_factory
     default = "" if default is MISSING else yaml.safe_dump(default() if callable(default) else default)
     typed = kind_of_value.__name__ if type(kind_of_value) is type else str(kind_of_value)
-    typed = typed.replace("typing.", "").replace("None", "null")
+    typed = typed.replace("typing.", "").replace("None", "null").replace(" | ", " or ")
     default = default.removesuffix("\n").removesuffix("\n...")
     return Key(prefix + field.name, kind, typed, default, texts.get(field.name, ""))
 

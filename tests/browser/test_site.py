@@ -1,6 +1,7 @@
 """The documentation as a site, opened from disk: its search works without a server and asks nothing of the network."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,3 +25,9 @@ def test_the_search_works_from_disk_and_nothing_is_fetched(browser: Any, tmp_pat
     page.locator(".md-search-result__item").first.wait_for()
     assert not fetched
     page.close()
+    pages = [file.read_text(encoding="utf-8") for file in tmp_path.rglob("*.html")]
+    assert len(pages) > 30
+    for text in pages:  # A list or table that mkdocs took for a sentence.
+        prose = re.sub(r"<(pre|code).*?</\1>", "", text, flags=re.DOTALL)
+        lines = [line for part in re.findall(r"<p>(.*?)</p>", prose, re.DOTALL) for line in part.split("\n")]
+        assert not [line for line in lines if re.match(r"- |\| ?-|\| \w", line)]

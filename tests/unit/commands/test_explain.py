@@ -56,7 +56,7 @@ def test_an_unknown_name_is_one_line_with_what_is_near(
 def test_keys_have_their_text_of_the_class_that_defines_them() -> None:
     found = {(key.name, key.kind): key for key in keys()}
     assert found["seed", ""].default == "1234"
-    assert found["train.clip_norm", ""].type == "float | null"
+    assert found["train.clip_norm", ""].type == "float or null"
     assert found["train.compile", ""].default == "false"
     assert found["checkpoint.every", ""].about == "Steps between checkpoints; 0 = none on the way."
     assert len({name for name, _ in found}) > 150

@@ -36,7 +36,7 @@ def test_texts_of_a_base_class_hold_for_its_kinds() -> None:
 
 
 def test_null_stands_for_none_and_lists_are_written_as_yaml() -> None:
-    assert key("precision.initial_loss_scale").type == "float | null"
+    assert key("precision.initial_loss_scale").type == "float or null"
     assert key("precision.initial_loss_scale").default == "null"
     assert key("optimizer.betas", "adamw").default == "- 0.9\n- 0.95"
 
