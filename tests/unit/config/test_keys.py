@@ -35,6 +35,12 @@ def test_texts_of_a_base_class_hold_for_its_kinds() -> None:
     assert about and "" not in about
 
 
+def test_every_key_says_what_it_is_unless_it_only_repeats_a_choice() -> None:
+    # Of `model=gpt2` and the like, `model.name` is the choice itself.
+    tags = {f"{section}.{tag}" for section, (tag, _) in KINDS.items()} | {"model.name", "precision.name"}
+    assert not {key.name for key in ALL if not key.about} - tags - {f"{section}.name" for section in KINDS}
+
+
 def test_null_stands_for_none_and_lists_are_written_as_yaml() -> None:
     assert key("precision.initial_loss_scale").type == "float or null"
     assert key("precision.initial_loss_scale").default == "null"
