@@ -54,4 +54,5 @@ def cost(value: Cost | None) -> str:
         return ""
     if value.unit == "bytes":
         return bytes_text(value.value)
-    return f"{value.value:.3g} {value.unit}" if value.value < 1000 else f"{value.value:,.0f} {value.unit}"
+    unit = value.unit.replace("steps", "step") if value.value == 1 else value.unit
+    return f"{value.value:.3g} {unit}" if value.value < 1000 else f"{value.value:,.0f} {unit}"

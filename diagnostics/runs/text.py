@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from diagnostics.contract.formatting import clean, region_text
+from diagnostics.contract.formatting import clean, ranks_spoken, region_text
 from diagnostics.contract.invocation import command, override, typed
 from diagnostics.contract.secrets import masked
 from diagnostics.runs.find import Details, Run
@@ -89,7 +89,7 @@ def _heading(run: Details) -> list[str]:
     if status is not None:
         code = "" if status.exit_code is None else f", exit code {clean(status.exit_code)}"
         lines[1] += f" (attempt {clean(status.attempt)}{code})"
-        if status.reason:
+        if status.reason and status.reason != (status.failure and status.failure.reason):
             lines.append(f"reason    {clean(status.reason)}")
     lines += [f"problem   {clean(problem)}" for problem in run.run.problems]
     if run.run.age_s is not None:
@@ -103,7 +103,7 @@ def _heading(run: Details) -> list[str]:
         who = f"rank {clean(failure.rank)}{where}: " if failure.rank >= 0 else ""
         lines.append(f"failure   {who}{clean(failure.reason)}")
         if failure.victims:
-            lines.append(f"victims   ranks {clean(', '.join(map(str, failure.victims)))}")
+            lines.append(f"victims   {ranks_spoken(failure.victims)}")
     if run.log:
         lines.append(f"log       {clean(run.log)}")
     if run.launcher != "own" and run.run.state in ("lost", "preempted", "failed", "hung", "oom"):

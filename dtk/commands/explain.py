@@ -48,7 +48,7 @@ def _causes() -> Iterator[Rows]:
     families: dict[str, list[str]] = {}
     for cause in registry.built_in():
         families.setdefault(family(cause.id), []).append(f"{cause.id}: {cause.title}")
-        explained = ", ".join(dict.fromkeys(other for entry in cause.explained_by for other in entry.causes))
+        explained = ", ".join(dict.fromkeys(o for entry in cause.explained_by for o in entry.causes if o != cause.id))
         yield [
             (cause.id, cause.title),
             ("outcome", OUTCOMES[cause.outcome]),

@@ -169,7 +169,8 @@ def _missing(path: str, plain: dict[str, Any]) -> DtkError:
     tag = KINDS[section][0] if section in KINDS else "name"
     values = plain.get(section)
     name = (values.get("name") or values.get(tag)) if isinstance(values, dict) else None
-    example = "FILE" if key == "path" else "my_package.MyModel" if key == "_target_" else "VALUE"
+    paths = {"path": "FOLDER" if section == "model" else "FILE"}
+    example = paths.get(key, "my_package.MyModel" if key == "_target_" else "VALUE")
     return DtkError(f"{path} is required", f"{section}={name} {path}={example}" if name else f"{path}={example}")
 
 

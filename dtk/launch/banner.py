@@ -1,5 +1,6 @@
 """The first and last lines of a run: what was chosen and why, how it ended, and what to type next."""
 
+import math
 import os
 
 from diagnostics.contract.artifacts import RunPaths, read_status
@@ -90,8 +91,10 @@ def farewell(console: Console, paths: RunPaths, outcome: Outcome) -> None:
         console.line(f"wandb was offline; to upload it: {command('sync', *map(typed, logs), name='wandb')}")
     following = command("show", typed(paths.root))
     if outcome.state == "finished":
-        console.line(f"finished{_figures(paths)}", 32)
-        if paths.trace(0).is_file():  # With record=full the user wants to know where time and memory went.
+        figures, finite = _figures(paths)
+        console.line(f"finished{figures}", 32)
+        # With record=full the user wants to know where time and memory went, else why a loss is not finite.
+        if paths.trace(0).is_file() or not finite:
             following = command("diagnose", typed(paths.root))
     elif outcome.state == "failed" and (status := read_status(paths.status)).failure is None:
         at = "" if status.step is None else f" after step {status.step}"
@@ -119,14 +122,13 @@ def _nccl(console: Console, rendered: Rendered, backend: str) -> None:
         console.line(f"            {line}")
 
 
-def _figures(paths: RunPaths) -> str:
-    """Return loss, speed and peak memory from the summary, if there is one."""
+def _figures(paths: RunPaths) -> tuple[str, bool]:
+    """Return loss, speed and peak memory from the summary, if there is one, and whether the loss is finite."""
     try:
         summary = read_json(paths.summary)
         figures, unit = summary["figures"], summary.get("speed_unit", "token")
         memory_gib = figures["peak_memory_bytes"] / 2**30
-        return (
-            f": loss {figures['loss']:.4f}, {figures['tokens_per_s']:,.0f} {unit}s/s, peak {memory_gib:.2f} GiB a rank"
-        )
+        loss, speed = figures["loss"], f"{figures['tokens_per_s']:,.0f} {unit}s/s"
+        return f": loss {loss:.4f}, {speed}, peak {memory_gib:.2f} GiB a rank", math.isfinite(loss)
     except (OSError, ValueError, KeyError, TypeError):
-        return ""
+        return "", True

@@ -47,10 +47,9 @@ def check_parts(config: Config, world_size: int) -> dict[str, Any]:
         from dtk.models.build import check_custom
 
         check_custom(config)
-    if config.task._target_ is not None:
-        from dtk.tasks.build import build_task
+    from dtk.tasks.build import build_task
 
-        build_task(config)
+    build_task(config)
     dataset = _dataset(config)
     check_dataset(config, dataset)
     return dataset.describe()

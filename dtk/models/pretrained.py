@@ -1,11 +1,14 @@
 """Models of transformers from a local folder. No code from the folder is executed, and nothing is downloaded."""
 
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._guards import detect_fake_mode
 
+from diagnostics.contract.files import read_json
 from dtk.errors import DtkError
 from dtk.extras import install
 
@@ -42,12 +45,10 @@ class Pretrained(nn.Module):
         try:
             config = transformers.AutoConfig.from_pretrained(path, **local, **{"use_cache": False, **(settings or {})})
             named = str((config.architectures or [""])[0])
-            auto = {key for key, (_, ends) in HEADS.items() if head == "auto" and named.endswith(ends)}
-            fitting = [key for key in HEADS if key == head or key in auto]
-            if not fitting:
+            if (fitting := fitting_head(named, head)) is None:
                 what = f"model.path={path}: dtk does not know what {named or 'its config.json'} is for"
                 raise DtkError(what, fix=f"set model.arguments.head={'|'.join(HEADS)}")
-            kind: Any = getattr(transformers, HEADS[fitting[0]][0])
+            kind: Any = getattr(transformers, HEADS[fitting][0])
             for_shapes = torch.get_default_device().type == "meta" or detect_fake_mode() is not None
             if weights and not for_shapes:
                 model = kind.from_pretrained(path, config=config, use_safetensors=True, dtype=torch.float32, **local)
@@ -57,9 +58,23 @@ class Pretrained(nn.Module):
             why = " ".join(str(error).split())[:300]
             what = f"model.path={path} cannot be used"
             raise DtkError(what, why, "name a folder that save_pretrained wrote") from error
-        if fitting[0] == "sequence_classification" and config.pad_token_id is not None:
+        if fitting == "sequence_classification" and config.pad_token_id is not None:
             model.register_forward_pre_hook(_attend_to_text, with_kwargs=True)
         return model.train()
+
+
+def fitting_head(named: str, head: str) -> str | None:
+    """Return the key of `HEADS` that `head` names, or that of the class `named` in config.json with `head=auto`."""
+    matches = (key for key, (_, ends) in HEADS.items() if key == head or (head == "auto" and named.endswith(ends)))
+    return next(matches, None)
+
+
+def sees_the_next_token(model: Any) -> bool:
+    """Whether a `model` section chooses a model of masked tokens, which attends to both sides of each."""
+    with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):  # Another model, or no such folder.
+        named = read_json(Path(model.path) / "config.json", follow=True)["architectures"][0]
+        return fitting_head(str(named), model.arguments.get("head", "auto")) == "masked_lm"
+    return False
 
 
 def _attend_to_text(model: Any, inputs: tuple[Any, ...], more: dict[str, Any]) -> Any:

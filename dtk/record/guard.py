@@ -13,14 +13,14 @@ _lines: queue.SimpleQueue[str | threading.Event] = queue.SimpleQueue()
 _printer: threading.Thread | None = None
 
 
-def report(topic: str, problem: object) -> None:
+def report(topic: str, problem: object, then: str = "training continues") -> None:
     """Report once per topic on stderr that something could not be recorded. Never raises or blocks."""
     global _printer
     if topic in _reported:
         return
     _reported.add(topic)
     kind = f"{type(problem).__name__}: " if isinstance(problem, BaseException) else ""
-    _lines.put(" ".join(f"dtk: {topic}: {kind}{problem}; training continues".split()))
+    _lines.put(" ".join(f"dtk: {topic}: {kind}{problem}; {then}".split()))
     if _printer is None:
         _printer = threading.Thread(target=_print, name="dtk-report", daemon=True)
         with suppress(RuntimeError):  # The interpreter is shutting down.

@@ -147,8 +147,9 @@ class Tensorboard(OwnTracker):
         self._writer.add_text("alert", f"{title}: {text}")
 
     def finish(self, exit_code: int) -> None:
-        """Flush and close the event file."""
-        self._writer.file_writer.add_summary(self._ended)
+        """Flush and close the event file; the session of a run that failed has no successful end."""
+        if exit_code == 0:
+            self._writer.file_writer.add_summary(self._ended)
         self._writer.close()
 
 

@@ -142,7 +142,7 @@ class Tracker:
         try:
             self._process.wait(max(0.1, ends_s - time.monotonic()))
         except subprocess.TimeoutExpired:
-            report(self.topic, f"not finished after {timeout_s:g} s, continues as process {self._process.pid}")
+            report(self.topic, f"not finished after {timeout_s:g} s", f"it continues as process {self._process.pid}")
 
     def _launch(self) -> None:
         # The same packages and custom modules as here.

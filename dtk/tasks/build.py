@@ -3,6 +3,7 @@
 from dtk.config.instantiate import instantiate
 from dtk.config.schema import Config
 from dtk.errors import DtkError
+from dtk.models.pretrained import sees_the_next_token
 from dtk.tasks.base import Task
 from dtk.tasks.cross_entropy import Classification, ImageClassification, LanguageModeling, Vocabulary
 from dtk.tasks.regression import Regression
@@ -16,7 +17,7 @@ def build_task(config: Config, vocabulary: Vocabulary | None = None) -> Task:
 
     Raises:
         DtkError: the `_target_` is not allowed, not found, not a Task or does not accept its arguments, or it cannot
-            handle logits that are sharded over ranks.
+            handle logits that are sharded over ranks; or the model of transformers is one of masked tokens.
     """
     task = config.task
     if task._target_ is not None:
@@ -40,4 +41,10 @@ def build_task(config: Config, vocabulary: Vocabulary | None = None) -> Task:
     if task.name == "image_classification":
         return ImageClassification()
     classifies = task.name == "classification" or (task.name == "auto" and config.data.name == "classification")
-    return Classification() if classifies else LanguageModeling(vocabulary)
+    if classifies:
+        return Classification()
+    if sees_the_next_token(config.model):
+        what = f"model.path={config.model.path} predicts masked tokens, and task=language_modeling the next token"
+        fix = "use model.arguments.head=sequence_classification with data=classification, or a task of your own"
+        raise DtkError(what, "it attends to the token that it is to predict", fix)
+    return LanguageModeling(vocabulary)
