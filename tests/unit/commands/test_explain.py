@@ -53,6 +53,10 @@ def test_an_unknown_name_is_one_line_with_what_is_near(
     )
 
 
+def test_no_cause_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, "hang.conditional_collective").count("hang.conditional_collective") == 1
+
+
 def test_keys_have_their_text_of_the_class_that_defines_them() -> None:
     found = {(key.name, key.kind): key for key in keys()}
     assert found["seed", ""].default == "1234"

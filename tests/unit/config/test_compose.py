@@ -339,3 +339,8 @@ def test_a_main_file_and_lists_of_ones_own_as_hydra_has_them(tmp_path: Path) -> 
         DtkError, match=r"^hydra.run.dir in .*grid.yaml:3 has no effect: dtk uses Hydra only to compose"
     ):
         compose(["experiment=grid"], tmp_path, traced=True)
+
+
+def test_a_model_folder_that_is_missing_is_asked_for_as_a_folder() -> None:
+    with pytest.raises(DtkError, match=r"model\.path is required: model=hf model\.path=FOLDER"):
+        compose(["model=hf"])

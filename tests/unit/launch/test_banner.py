@@ -114,6 +114,15 @@ def test_a_run_with_a_trace_is_to_be_diagnosed_next(capsys, paths):
     assert last_words(capsys, paths, "finished", 0)[-1] == f"next: {command('diagnose', str(paths.root))}"
 
 
+def test_a_loss_that_is_not_finite_is_to_be_diagnosed_next(capsys, paths):
+    paths.summary.write_text('{"figures": {"peak_memory_bytes": 1073741824, "loss": NaN, "tokens_per_s": 10.0}}')
+    lines = last_words(capsys, paths, "finished", 0)
+    assert (
+        lines[0].startswith("finished: loss nan, 10 tokens/s")
+        and lines[-1] == f"next: {command('diagnose', str(paths.root))}"
+    )
+
+
 def test_what_wandb_kept_is_told_with_the_command_that_sends_it(capsys, paths):
     figures = {"peak_memory_bytes": 2**30, "loss": 1.0, "tokens_per_s": 10.0}
     paths.summary.write_text(json.dumps({"figures": figures}))

@@ -266,3 +266,19 @@ def test_tensorboard_shows_hyperparameters_and_only_what_people_plot(paths, make
     started = HParamsPluginData.FromString(data["_hparams_/session_start_info"]).session_start_info.hparams
     assert started["strategy.name"].string_value and started["train.global_batch_size"].number_value > 0
     assert "_hparams_/session_end_info" in data
+
+
+@pytest.mark.timeout(60)
+def test_tensorboard_calls_no_run_successful_that_failed(paths, make_config):
+    pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    paths.root.mkdir()
+    write_json(paths.status, Status(state="failed", exit_code=1))
+    tracker = Tracker(make_config(tracker=TensorboardTracker()), paths.root)
+    tracker.start()
+    tracker.close(1, timeout_s=40)
+    assert tracker._process.wait(40) == 0
+    events = EventAccumulator(str(paths.root / "tensorboard"))
+    events.Reload()
+    assert set(events.PluginTagToContent("hparams")) == {"_hparams_/experiment", "_hparams_/session_start_info"}

@@ -1,5 +1,8 @@
 """`task=` by name, by the data, or by import path."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from dtk.config.compose import compose
@@ -24,6 +27,20 @@ ALLOW = ["allow_targets=[tests.*]"]
 )
 def test_by_name_and_by_data(overrides: list[str], kind: type[Task]) -> None:
     assert type(build_task(compose(overrides).config)) is kind
+
+
+@pytest.mark.parametrize(("head", "refused"), [("auto", True), ("masked_lm", True), ("causal_lm", False)])
+def test_a_model_of_masked_tokens_is_not_trained_on_the_next_token(head: str, refused: bool, tmp_path: Path) -> None:
+    about = {"architectures": ["BertForMaskedLM"], "max_position_embeddings": 64, "vocab_size": 257}
+    (tmp_path / "config.json").write_text(json.dumps(about))
+    model = ["model=hf", f"model.path={tmp_path}", f"+model.arguments.head={head}"]
+    config = compose([*model, "data.sequence_length=32"]).config
+    if refused:
+        with pytest.raises(DtkError, match="predicts masked tokens, and task=language_modeling the next token"):
+            build_task(config)
+    else:
+        assert type(build_task(config)) is LanguageModeling
+    assert type(build_task(compose([*model, "data=classification"]).config)) is Classification
 
 
 def test_ones_own_needs_to_be_allowed_and_a_task() -> None:

@@ -46,6 +46,8 @@ def test_ranks_at_one_place_are_one_side_and_those_to_blame_come_first() -> None
         (Cost(5.234, "s blocked"), "5.23 s blocked"),
         (Cost(12345.6, "s blocked"), "12,346 s blocked"),
         (Cost(41.0, "ms per step"), "41 ms per step"),
+        (Cost(1.0, "steps lost"), "1 step lost"),
+        (Cost(7.0, "steps lost"), "7 steps lost"),
     ],
 )
 def test_the_cost(cost: Cost | None, text: str) -> None:

@@ -90,7 +90,7 @@ def test_the_failure_and_the_next_command_are_shown() -> None:
         "age       2h",
         "typed     train.steps=3",
         "failure   rank 1 at step 3 in backward: ValueError: bad\\nbatch",
-        "victims   ranks 0, 2",
+        "victims   ranks 0 and 2",
         "log       runs/a b/logs",
     ):
         assert line in text.splitlines()
