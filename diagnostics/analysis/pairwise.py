@@ -11,7 +11,7 @@ from itertools import islice
 
 from msgspec import Struct
 
-from diagnostics.analysis.layout import Layout, layout
+from diagnostics.analysis.layout import MODEL, Layout, layout
 from diagnostics.evidence.calls import SIMULATED
 from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.readers.ring import RingFile
@@ -108,7 +108,8 @@ class Pairs(Struct, frozen=True):
         if not (misfits := tuple(of_size or of_number)):
             return None
         sides = {rank for m in misfits for rank in (m.sender, m.receiver)}
-        changed = {rank for rank in sides if self._changed(rank, misfits[0].calls[0].step, bool(of_size))}
+        senders, step = {m.sender: self._unsent(m.sender, m.receiver) for m in misfits}, misfits[0].calls[0].step
+        changed = {rank for rank in sides if self._changed(rank, step, bool(of_size), senders.get(rank))}
         culprits = changed if changed and changed < sides else sides
         group = self.layout.groups("pp", (m.sender for m in misfits)).ranks
         return Case(misfits, tuple(sorted(culprits)), group, bool(of_size))
@@ -118,28 +119,50 @@ class Pairs(Struct, frozen=True):
     ) -> Iterator[Misfit]:
         """Yield where one of two ranks waits for a message of a peer that has gone on to a collective of its pipeline.
 
-        Stages meet in a collective at the end of a step. In one of a single stage, such as a tensor-parallel one, the
-        peer may be held up before its message. The collective has raised where its other ranks were ended first.
+        Stages meet in a collective at the end of a step, and data-parallel ranks of a stage in its last backward. In
+        others of a single stage, such as a tensor-parallel one, the peer may be held up before its message. The
+        collective has raised where its other ranks were ended first.
         """
         run, last = self.evidence.run, self.records[a][-1]
         beat = run.heartbeats.get(b) if run is not None else None
-        if len(sent) >= len(expected):
+        if len(sent) + self._unsent(a, b) >= len(expected):
             return
         waits = beat is not None and str(beat.region).startswith(_MESSAGES) and beat.step == expected[0].step
-        in_collective = (
-            not last.is_p2p and last.state in ("started", "raised") and len({*last.group.ranks} & {*stages}) > 1
-        )
-        if in_collective and (waits or any(call.state == "started" for call in expected)):
+        at_end = self._reduces(a) or len({*last.group.ranks} & {*stages}) > 1
+        in_collective = not last.is_p2p and last.state in ("started", "raised")
+        if at_end and in_collective and (waits or any(call.state == "started" for call in expected)):
             yield Misfit(a, b, len(sent), len(expected), (sent[-1] if sent else last, expected[-1]))
 
-    def _changed(self, rank: int, step: int | None, sizes: bool) -> bool:
-        """Return whether a rank's messages in a step differ in size, or in number, from those in the previous step."""
+    def _reduces(self, rank: int) -> bool:
+        """Return whether a rank's last call reduces gradients over data-parallel ranks of its stage."""
+        assert self.layout is not None
+        last = self.records[rank][-1]
+        places = [self.layout.place(member) for member in last.group.ranks]
+        along = {name for name in self.layout.degrees if len({place[name] for place in places}) > 1}
+        data = any(name not in MODEL for name in along) and not along & {"tp", "pp"}
+        return data and last.op.startswith(("all_reduce", "reduce_scatter"))
+
+    def _unsent(self, a: int, b: int) -> int:
+        """Return the messages to b that a may still send after its last call: a stage reduces the gradients of its
+        parameters in its last backward, and then sends that of its input to the stage before.
+        """
+        assert self.layout is not None and self.evidence.run is not None
+        before, after = (self.layout.place(rank)["pp"] for rank in (a, b))
+        forward = before < after and self.evidence.run.number("parallel.stages_per_rank", 1) == 1
+        return int(self._reduces(a) and not forward)
+
+    def _changed(self, rank: int, step: int | None, sizes: bool, unsent: int | None) -> bool:
+        """Return whether a rank's messages in a step differ in size, or in number, from those in the previous step.
+
+        `unsent` of them may be still to come; None for a rank that waits in the middle of its step.
+        """
         records = self.records[rank]
         now, before = ([r.numel for r in records if r.is_p2p and r.step == s] for s in (step, (step or 0) - 1))
         if sizes:
             return bool(before) and set(now) != set(before)
         whole = records[0].id == 1 or records[0].step != (step or 0) - 1  # Otherwise the ring begins within that step.
-        return whole and bool(before) and len(now) != len(before)
+        missing = len(before) - len(now)
+        return whole and bool(before) and (missing < 0 if unsent is None else missing not in (0, unsent))
 
 
 def pairs(evidence: Evidence) -> Pairs:

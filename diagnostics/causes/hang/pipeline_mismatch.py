@@ -39,7 +39,7 @@ def decide(stall: Stall) -> Finding:
     first, what = case.misfits[0], "sizes" if case.shapes else "counts"
     stages = [(layout.place(rank)["pp"], rank) for rank in (first.sender, first.receiver)]
     sender, receiver = (_TEXTS.phrase("stage", stage=stage, rank=rank) for stage, rank in stages)
-    row = f"{what}_tie" if len(case.culprits) > 1 else what
+    row = f"{what}_tie" if {first.sender, first.receiver} <= {*case.culprits} else what
     return Finding(
         status="confirmed",
         facts=_TEXTS.facts(row, first=first, sender=sender, receiver=receiver),

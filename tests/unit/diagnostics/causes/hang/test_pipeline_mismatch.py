@@ -86,6 +86,40 @@ def test_ranks_that_share_the_micro_batches_of_a_stage_are_to_blame_together(tmp
     found = decide(pipeline_mismatch, files, tmp_path)
     assert (found.status, found.ranks, found.victims) == ("confirmed", (2, 3), (0, 1))
     assert (found.group.ranks, found.group.desc) == ((0, 1, 2, 3), "2 pp groups")
+    assert "not known which side" not in text_of(found).summary
+
+
+def data_parallel(numbers):
+    """Two pipelines of two stages, in whose last backward both ranks of a stage reduce gradients.
+
+    `numbers`: rank -> (sends, receives) in step 2, in which the first pipeline's ranks are 0 and 2.
+    """
+    files = run_files({"pp": 2, "dp_shard": 2}, "parallel: {pp: 2}")
+    for rank, (sends, receives) in numbers.items():
+        peer = (rank + 2) % 4
+        mine = [*(Made("isend", 64, peer, step=2) for _ in range(sends))]
+        mine += [Made("irecv", 64, peer, step=2) for _ in range(receives)]
+        if rank in (0, 3):  # It waits for the other rank of its stage, which waits for a message.
+            mine.append(Made("reduce_scatter", state=STARTED, step=2))
+        else:
+            files[f"heartbeat/rank_{rank:05d}.json"] = beat("recv 256 B pp")
+        members = "0-1" if rank < 2 else "2-3"
+        files[f"flight/rank_{rank:05d}.ring"] = ring(rank, 4, [*stage(rank, peer, 4), *mine], members=members)
+    return files
+
+
+def test_a_stage_that_already_reduces_gradients_has_no_more_to_send_forward(tmp_path):
+    """The last stage does: the gradient of the micro-batch in whose backward it reduces them."""
+    found = decide(pipeline_mismatch, data_parallel({0: (3, 3), 2: (3, 4), 3: (3, 4), 1: (4, 4)}), tmp_path)
+    assert (found.status, found.ranks, found.victims) == ("confirmed", (0,), (2,))
+    assert "stage 0 (rank 0) sent 3 messages and continued, and stage 1 (rank 2) waits" in text_of(found).summary
+    even = data_parallel({0: (4, 4), 2: (3, 4), 3: (3, 4), 1: (4, 4)})
+    assert decide(pipeline_mismatch, even, tmp_path / "even").status == "ruled_out"
+
+
+def test_a_last_stage_that_lacks_two_gradients_ran_fewer_micro_batches(tmp_path):
+    found = decide(pipeline_mismatch, data_parallel({0: (4, 4), 2: (3, 4), 3: (2, 3), 1: (4, 4)}), tmp_path)
+    assert (found.status, found.ranks, found.victims) == ("confirmed", (3,), (1,))
 
 
 def test_in_the_first_step_nobody_can_say_who_is_right(tmp_path):
