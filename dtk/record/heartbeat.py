@@ -18,6 +18,8 @@ MAPPABLE = {"ext2", "ext3", "ext4", "xfs", "tmpfs", "overlay"}
 """Local file systems that rewrite a block in place. Where a rewrite allocates a new block (btrfs, zfs), a full disk
 would kill the process with SIGBUS at its next beat; a remote file system may stall it."""
 PUBLISH_EVERY_S = 0.5  # Chosen: the watch polls at this rate.
+LABEL_BYTES = 200  # Chosen: what a region's name may take of the heartbeat, beside 64 of the host and the figures.
+_LABELS = 4096  # Chosen: far more names than a job has; beyond it the cache is cleared.
 _BEAT = b'{"beat": %d, "step": %b, "region": %b, "time_s": %.6f%b%d}'
 
 
@@ -70,11 +72,20 @@ class HeartbeatFile:
         beat = self._beat = self._beat + 1
         label = b"null" if name is None else self._labels.get(name)
         if label is None:
-            if len(self._labels) > 4096:
+            if len(self._labels) > _LABELS:
                 self._labels.clear()
-            label = self._labels[str(name)] = json.dumps(str(name)[:160]).encode()[:200]
+            label = self._labels[str(name)] = _label(str(name))
         text = _BEAT % (beat, self._step, label, time.time(), self._tail, beat)
         self._memory[:] = text.ljust(HEARTBEAT_BYTES)
+
+
+def _label(name: str) -> bytes:
+    """Return a region's name as JSON of at most `LABEL_BYTES`, shortened if necessary."""
+    label = b""
+    for length in range(LABEL_BYTES, 0, -1):
+        if len(label := json.dumps(name[:length]).encode()) <= LABEL_BYTES:
+            break
+    return label
 
 
 def mapped(

@@ -89,6 +89,17 @@ def test_regions_nest_and_unwind(tmp_path):
     assert read_heartbeat(beat.path).region == "end"
 
 
+@pytest.mark.parametrize("name", ["forward", "é" * 100, '"' * 160, "x" * 500, "\U0001f525" * 40])
+def test_a_name_of_any_letters_leaves_a_heartbeat_that_can_be_read(tmp_path, name):
+    beat = HeartbeatFile(tmp_path / "beat", 0)
+    beat.start()
+    observe([beat])
+    with region(name):
+        shown = read_heartbeat(tmp_path / "beat")
+    assert shown is not None and shown.region and name.startswith(shown.region)
+    beat.close("end")
+
+
 def test_where_a_mapped_page_may_stall_a_thread_writes(tmp_path, monkeypatch):
     monkeypatch.setattr(heartbeat, "can_map", lambda path: False)
     monkeypatch.setattr(heartbeat, "PUBLISH_EVERY_S", 0.05)
