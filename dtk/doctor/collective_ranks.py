@@ -18,8 +18,8 @@ from torch._C._distributed_c10d import PrefixStore
 from dtk.parallel.context import meet
 from dtk.parallel.verified import KINDS, make, timed_s, wrong_elements
 
-SHARE_BYTES = 1024  # Bytes per rank, if the data is divided over the ranks.
-REPEATS = 3  # The best of three counts, as the first call sets up the connections.
+SHARE_BYTES = 1024  # Chosen: bytes per rank, if the data is divided over the ranks.
+REPEATS = 3  # Chosen: the best of three counts, as the first call sets up the connections.
 
 
 def try_all(backend: str, timeout_s: float) -> None:

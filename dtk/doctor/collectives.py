@@ -12,7 +12,7 @@ from dtk.launch.children import local_ranks
 TOPIC = "collectives"
 RANKS = 2  # Smallest number of ranks that communicates, used without GPUs.
 BETWEEN_NODES = "checked between the nodes: see the last table"
-INNER = 0.75  # Fraction of the limit after which a rank gives up by itself, so that it can report where.
+INNER = 0.75  # Chosen: fraction of the limit after which a rank gives up by itself, so that it can report where.
 
 
 def try_ranks(backend: str, timeout_s: float, environments: Mapping[int, Mapping[str, str]]) -> list[ChildOutput]:

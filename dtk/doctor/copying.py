@@ -8,8 +8,8 @@ import torch
 from dtk.orphan import run_child, tell
 from dtk.parallel.verified import timed_s
 
-COPY_BYTES = 64 << 20  # Large enough that the fixed cost of a copy (about 10 us) is negligible.
-REPEATS = 3  # The best of three counts, as other processes may use the link.
+COPY_BYTES = 64 << 20  # Chosen: large enough that the fixed cost of a copy (about 10 us) is negligible.
+REPEATS = 3  # Chosen: the best of three counts, as other processes may use the link.
 
 
 def main(devices: list[str]) -> None:

@@ -14,11 +14,11 @@ from dtk.record.heartbeat import filesystem
 
 TOPIC = "disk"
 FEW_BYTES, SOME_BYTES = 1 << 30, 20 << 30
-"""Free space below which no run fits, and space that a few checkpoints of a large model fill."""
+"""Chosen: free space below which no run fits, and space that a few checkpoints of a large model fill."""
 FEW_INODES = 10_000  # Chosen: a run of a thousand ranks writes several files a rank.
 BLOCK_BYTES, FLUSHES = 1 << 20, 7  # Chosen: the median of this many flushes ignores a busy moment.
-SLOW_FLUSH_S = 0.1  # Checkpoints and status files are flushed; above this, logging a step may wait for the disk.
-LONGEST_S = 10.0  # Time after which the trial ends with the flushes made so far.
+SLOW_FLUSH_S = 0.1  # Chosen: status files are flushed, so above this logging a step may wait for the disk.
+LONGEST_S = 10.0  # Chosen: time after which the trial ends with the flushes made so far.
 
 
 def nearest(folder: Path) -> Path:

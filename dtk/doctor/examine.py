@@ -9,9 +9,9 @@ from dtk.doctor.model import Check, Result, found, judged
 from dtk.doctor.scope import Scope
 
 QUICK_LIMIT_S = 20.0
-"""Limit of a check that only queries the system: a dead network file system or driver never answers."""
+"""Chosen: limit of a check that only queries the system: a dead network file system or driver never answers."""
 SLACK_S = 30.0
-"""Extra time for a slow check in addition to importing torch and its own trial, which have the user's limit."""
+"""Chosen: extra time for a slow check in addition to importing torch and its own trial, which have the user's limit."""
 
 
 @dataclass(frozen=True, slots=True)

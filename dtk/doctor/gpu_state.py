@@ -11,11 +11,11 @@ from dtk.record.nvml import event_reasons
 
 CORRECTED, UNCORRECTED = 0, 1  # nvmlMemoryErrorType_t, nvml.h.
 VOLATILE, AGGREGATE = 0, 1  # Arguments of nvmlDeviceGetTotalEccErrors: since the last reset, and over the lifetime.
-MANY_CORRECTED = 1000  # Corrected errors since the last reset above which a cell is likely to be failing.
+MANY_CORRECTED = 1000  # Chosen: corrected errors since the last reset above which a cell is likely to be failing.
 SM_CLOCK = 1  # NVML_CLOCK_SM, nvml.h.
-SLOW_CLOCK = 0.7  # Fraction of the highest SM clock below which a busy device is slow.
-POWER_SHARE = 0.9  # Fraction of the default power limit below which it was lowered on purpose.
-HELD_SHARE = 0.1  # Fraction of memory in use without a visible process that exceeds what a driver needs.
+SLOW_CLOCK = 0.7  # Chosen: fraction of the highest SM clock below which a busy device is slow.
+POWER_SHARE = 0.9  # Chosen: fraction of the default power limit below which it was lowered on purpose.
+HELD_SHARE = 0.1  # Chosen: fraction of memory in use without a visible process that exceeds what a driver needs.
 THROTTLES = {
     "hardware_slowdown": "failure",
     "hardware_thermal": "failure",
@@ -43,7 +43,7 @@ def clocks(scope: Scope) -> Result:
             yield found("power_limit", gpu=gpu.index, limit=limit / 1e3, default=default / 1e3)
         if busy and now and most and now < SLOW_CLOCK * most:
             yield found("locked_clocks", gpu=gpu.index, now=now, most=most)
-        if (gpu.read("GetCurrentClocksEventReasons") or 0) & 0x2:
+        if "application_clocks" in event_reasons(gpu.read("GetCurrentClocksEventReasons") or 0):
             yield found("application_clocks", gpu=gpu.index)
 
     result = each(scope, look, "no clock is limited, power limits are the default ones")

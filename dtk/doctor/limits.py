@@ -8,6 +8,7 @@ from pathlib import Path
 
 from diagnostics.contract.files import kernel_entries
 from diagnostics.contract.formatting import bytes_text as size
+from diagnostics.contract.formatting import first_of
 from dtk.config.placement import host_memory
 from dtk.doctor.model import Check, Result, found, judged, not_applicable
 from dtk.doctor.scope import Scope
@@ -19,11 +20,11 @@ MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")
 PIDS_MAX = CGROUP / "pids.max"
 SEGMENT_BYTES = 32 << 20
-"""Bytes allocated for the trial: three of NCCL's 9.6 MB segments, or one batch of a data loader."""
-SHM_BYTES = 1 << 30  # Below this, several ranks with data loader workers run out; Docker's default is 64 MiB.
-FILES, FEW_FILES = 4096, 512
-"""File descriptors of a rank: sockets to all peers, shared tensors of data loader workers, data files."""
-PROCESSES = 4096  # Threads count as processes: those of OpenMP, NCCL and the data loader, of all ranks.
+"""Chosen: bytes allocated for the trial, three of NCCL's 9.6 MB segments, or one batch of a data loader."""
+SHM_BYTES = 1 << 30  # Chosen: several ranks with data loader workers need more; Docker's default is 64 MiB.
+FILES, FEW_FILES, WANTED_FILES = 4096, 512, 65536
+"""Chosen: file descriptors of a rank: sockets to all peers, shared tensors of data loader workers, data files."""
+PROCESSES = 4096  # Chosen: threads count as processes, those of OpenMP, NCCL and the data loader, of all ranks.
 RANKS_MEMLOCK_BYTES = 1 << 30  # Chosen: RDMA buffers of a rank take some hundred MiB; clusters set it to unlimited.
 
 LITTLE_SHARE = 0.1  # Chosen: of the host memory; below it, starting ranks may invoke the kernel's OOM killer.
@@ -66,7 +67,7 @@ def judge_memlock(rdma: Path) -> Result:
         return judged([], f"{limit}; no RDMA device here, nothing needs more", common={"memlock": limit})
     findings = []
     if soft != resource.RLIM_INFINITY:
-        text = f"{limit} of locked memory: RDMA ({', '.join(devices[:4])}) registers buffers of all ranks"
+        text = f"{limit} of locked memory: RDMA ({first_of(devices)}) registers buffers of all ranks"
         key = "limit_for_all" if soft >= hard != resource.RLIM_INFINITY else "limit_own"
         fix = {"letter": "l", "wanted": "unlimited", "limit": "memlock", "docker": "-1"}
         findings.append(found(key, bad=soft < RANKS_MEMLOCK_BYTES, text=text, **fix))
@@ -80,8 +81,8 @@ def files(scope: Scope) -> Result:
     if soft < FILES:
         text = f"{soft} open files a process: peers' sockets and data loader workers use them up"
         key = "limit_for_all" if hard < FILES else "limit_own"
-        wanted = 65536 if hard == resource.RLIM_INFINITY or hard < FILES else min(65536, hard)
-        fix = {"letter": "n", "wanted": wanted, "limit": "nofile", "docker": "65536"}
+        wanted = WANTED_FILES if hard == resource.RLIM_INFINITY or hard < FILES else min(WANTED_FILES, hard)
+        fix = {"letter": "n", "wanted": wanted, "limit": "nofile", "docker": str(WANTED_FILES)}
         findings.append(found(key, bad=soft < FEW_FILES, text=text, **fix))
     measures = {"soft": soft, "hard": hard}
     return judged(findings, f"{soft} a process", measures=measures, common={"open files": str(soft)})

@@ -15,10 +15,11 @@ from dtk.launch.processes import free_port
 
 TOPIC = "network"
 INTERFACES = Path("/sys/class/net")
-SLOW_NAME_S = 1.0  # Lookups take milliseconds; a single timeout of a resolver takes seconds.
+SLOW_NAME_S = 1.0  # Chosen: lookups take milliseconds; a single timeout of a resolver takes seconds.
 PORT = 29500  # Default port of torchrun and env://.
 UP = 0x1  # Flag of an interface that is switched on (IFF_UP).
-FEW_ERRORS = 100  # An interface is reported above this many errors, if they exceed one in 10,000 packets.
+FEW_ERRORS, ERROR_SHARE = 100, 1e-4  # Chosen: an interface is reported above both, errors and errors per packet.
+LOOPBACK_S = 2.0  # Chosen: a message over loopback takes microseconds.
 VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 
@@ -92,7 +93,7 @@ def judge_interfaces(folder: Path, several_nodes: bool) -> Result:
         lines.append(f"{name}  {f'{speed / 1000:g} Gb/s' if speed else 'speed unknown'}, MTU {facts['mtu']}")
         for way in ("rx", "tx"):
             packets, errors = facts[f"{way}_packets"] or 0, facts[f"{way}_errors"] or 0
-            if errors > FEW_ERRORS and errors * 10_000 > packets:
+            if errors > FEW_ERRORS and errors > ERROR_SHARE * packets:
                 findings.append(found("broken_packets", name=name, errors=errors, packets=packets, way=way))
     common = {f"MTU of {name}": str(about[name]["mtu"]) for name in outward if about[name]["mtu"]}
     fine = f"up: {', '.join(up) or 'none'}"
@@ -144,10 +145,10 @@ def _loopback() -> list[Finding]:
     """Send a message over loopback, which every rendezvous on one machine needs, and return findings if that fails."""
     try:
         with socket.socket() as server:
-            server.settimeout(2)
+            server.settimeout(LOOPBACK_S)
             server.bind(("127.0.0.1", 0))
             server.listen(1)
-            with socket.create_connection(server.getsockname(), timeout=2) as client:
+            with socket.create_connection(server.getsockname(), timeout=LOOPBACK_S) as client:
                 accepted, _ = server.accept()
                 with accepted:
                     accepted.sendall(b"dtk")

@@ -14,14 +14,14 @@ from dtk.doctor.model import Result, found, judged, not_applicable
 from dtk.doctor.registry import BETWEEN
 from dtk.doctor.report import Node
 
-ROUNDS = 8  # The fastest of eight round trips gives the tightest bound on the clock offset.
+ROUNDS = 8  # Chosen: the fastest of eight round trips gives the tightest bound on the clock offset.
 CLOCK_WARNING_S, CLOCK_FAILURE_S = 0.1, 2.0
-"""Skew that blurs a common timeline of the nodes, and skew that breaks timeouts and file ages."""
+"""Chosen: skew that blurs a common timeline of the nodes, and skew that breaks timeouts and file ages."""
 ANSWER_S = 20.0  # Chosen: a responsive node answers within milliseconds.
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.05
-"""Pause between polls of the store; it grows, so that 1,000 nodes do not overload the store."""
-CONNECT_S = 3.0  # TCP retransmits its first packet after one second, and again after two.
-NEIGHBOURS = 8  # Nodes that each node connects to, in addition to node 0.
+"""Chosen: pause between polls of the store; it grows, so that 1,000 nodes do not overload the store."""
+CONNECT_S = 3.0  # TCP sends its first packet again after one second, and after two more (RFC 6298).
+NEIGHBOURS = 8  # Chosen: nodes that each node connects to, in addition to node 0.
 MUST_AGREE = ("dtk", "torch", "NCCL", "GPUs")  # Differences that break a job; all others are warnings.
 PACKAGES = ("torch", "NCCL", "Python", "hydra-core", "omegaconf", "dtk")
 VARIABLES = ("NCCL_", "GLOO_", "TORCH_NCCL_", "CUDA_DEVICE_ORDER", "FI_", "UCX_")

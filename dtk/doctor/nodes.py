@@ -12,12 +12,13 @@ from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
+from diagnostics.contract.formatting import first_of
 from dtk.doctor import node_checks
 from dtk.doctor.children import ChildOutput
 from dtk.doctor.collectives import judge, try_ranks
 from dtk.doctor.examine import Made, examine
 from dtk.doctor.model import Check, Result, found, judged
-from dtk.doctor.node_checks import arrived
+from dtk.doctor.node_checks import SHORTEST_PAUSE_S, arrived
 from dtk.doctor.rank_identity import Place
 from dtk.doctor.report import Node, Report, as_plain, from_plain
 from dtk.doctor.scope import Scope
@@ -25,7 +26,8 @@ from dtk.errors import DtkError, OwnRankError
 
 BYE_S = 5.0  # Chosen: the store's last messages take milliseconds.
 RETRY_S = 0.5  # Chosen: interval of connection attempts until the node that serves the store listens.
-LAST_S = 120.0  # Additional time of rank 0 for the clocks and the connections of many nodes.
+CHECKS_S = 300.0  # Chosen: time of a node for its quick checks, in addition to the slow ones' limits.
+LAST_S = 120.0  # Chosen: additional time of rank 0 for the clocks and the connections of many nodes.
 
 
 def run(
@@ -41,7 +43,7 @@ def run(
         DtkError: the ranks did not meet.
     """
     began = time.monotonic()
-    meet_s, everything_s = 2 * scope.timeout_s, 10 * scope.timeout_s + 300
+    meet_s, everything_s = 2 * scope.timeout_s, 10 * scope.timeout_s + CHECKS_S
     store = _meet(place, meet_s)
     roster = _roster(store, place, meet_s)
     scope.nodes = len(roster["nodes"])
@@ -156,7 +158,7 @@ def _between(
 
     several = len(roster["nodes"]) > 1
     if here.rank == 0 and roster["missing"]:
-        absent = found("ranks_absent", ranks=", ".join(map(str, roster["missing"][:16])))
+        absent = found("ranks_absent", ranks=first_of(roster["missing"]))
         results.append(Made("ranks", "nodes", judged([absent]), 0.0))
     leads = here.local_rank == 0 and several and here.node in answering
     if "clock" in names and leads:
@@ -208,5 +210,5 @@ def _leave(store: PrefixStore, place: Place, code: int, seconds: float) -> int:
     store.set("exit", str(code))
     ends_s = time.monotonic() + BYE_S
     while store.add("bye", 0) < place.world_size - 1 and time.monotonic() < ends_s:
-        time.sleep(0.02)
+        time.sleep(SHORTEST_PAUSE_S)
     return code

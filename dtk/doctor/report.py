@@ -16,7 +16,7 @@ SCHEMA = "dtk.doctor/1"
 FIT, UNFIT = 0, 1  # Exit codes.
 STYLES: dict[Status, doc.Tone] = {"ok": "good", "warning": "warn", "failure": "bad", "not_applicable": "soft"}
 MARKS = {"ok": "ok", "warning": "warning", "failure": "FAILURE", "not_applicable": "n/a"}
-FULL_TABLES = 8  # With more nodes, a node without problems takes one line.
+FULL_TABLES = 8  # Chosen: with more nodes, a node without problems takes one line.
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from dtk.extras import install
 TOPIC = "versions"
 PYTHON = (3, 11)  # Same as `requires-python` in pyproject.toml.
 ANTLR = "4.9"  # Runtime of the parser in OmegaConf 2.1 to 2.3 and Hydra 1.1 to 1.3, which reads no other version.
+ANY_ANTLR = (2, 4)  # First OmegaConf that is not bound to that runtime.
 OTHERS = ("dev", "docs", "bench")
 """Extras for work on dtk itself, which may be installed in part."""
 JUDGED = ("torch", "hydra-core")
@@ -134,7 +135,7 @@ def config(scope: Scope) -> Result:
         wanted = f"hydra-core{','.join(sorted(map(str, required.specifier), reverse=True))}"  # `>=` first.
         text = f"hydra-core {hydra} is not a version that dtk supports ({wanted})"
         findings.append(Finding("failure", text, upgrade(wanted)))
-    if antlr and leading_version(omegaconf) < (2, 4) and leading_version(antlr)[:2] != leading_version(ANTLR):
+    if antlr and leading_version(omegaconf) < ANY_ANTLR and leading_version(antlr)[:2] != leading_version(ANTLR):
         findings.append(found("antlr", antlr=antlr, omegaconf=omegaconf, wanted=ANTLR, python=sys.executable))
     text = f"hydra-core {hydra}, omegaconf {omegaconf}"
     return judged(findings, text, common={"hydra-core": hydra, "omegaconf": omegaconf})

@@ -15,7 +15,8 @@ from dtk.doctor.model import Check, Finding, Remedy, Result, found, judged, not_
 KERNEL_LOG = Path("/dev/kmsg")
 RECORD_BYTES, LOG_BYTES = 8192, 64 << 20  # Maximum bytes of a record of /dev/kmsg, and of the log that is read.
 XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:, ?(.{0,160}))?")
-RECENT_S = 24 * 3600.0  # An older hardware error is a warning, as it may have been fixed since.
+SHOWN = 8  # Number of the last events that are listed.
+RECENT_S = 24 * 3600.0  # Chosen: an older hardware error is a warning, as it may have been fixed since.
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ def judge_log(log: Path, *, driver_here: bool) -> Result:
     if not events and not driver_here:
         return not_applicable("no NVIDIA driver is loaded, and the kernel log has no Xid")
     findings = [_finding(bus, code, events) for bus, code in sorted({(event.bus, event.code) for event in events})]
-    details = [f"{event.bus}  Xid {event.code}  {event.text}" for event in events[-8:]]
+    details = [f"{event.bus}  Xid {event.code}  {event.text}" for event in events[-SHOWN:]]
     measures = {"xid": [{"pci": event.bus, "code": event.code, "age_s": event.age_s} for event in events]}
     return judged(findings, "no Xid since the machine started", details=details, measures=measures)
 

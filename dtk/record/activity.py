@@ -13,9 +13,9 @@ from diagnostics.contract.files import kernel_text
 COMPILING = ("/torch/_dynamo/convert_frame.py", "/torch/_inductor/async_compile.py", "/triton/compiler/compiler.py")
 """Frames that are on the stack only during compilation, which may run in another process."""
 SAMPLES = 8  # Chosen: only the newest samples count, so that a rank that stops working is detected.
-MOVING = 3  # Stack changes within the last samples that count as work: a loop around `sleep` shows one now and then.
-BUSY = 0.5  # Share of the time in which the thread runs or waits for a core.
-TRANSFER_BYTES = 1 << 20  # Bytes read or written between two samples; polling a queue moves less.
+MOVING = 3  # Chosen: stack changes in the last samples that count as work; a loop around `sleep` shows one at times.
+BUSY = 0.5  # Chosen: share of the time in which the thread runs or waits for a core.
+TRANSFER_BYTES = 1 << 20  # Chosen: bytes read or written between two samples; polling a queue moves less.
 _DEPTH = 200  # Chosen: deeper stacks are recursion, whose end is enough.
 
 

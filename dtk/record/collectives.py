@@ -19,14 +19,14 @@ from diagnostics.evidence.calls import Wire
 from diagnostics.evidence.ring.format import ANY_PEER, FINISHED, NO_PEER, RAISED, STARTED, group_key
 from dtk.parallel.regions import current
 from dtk.record import frames
-from dtk.record.ring import Ring
+from dtk.record.ring import LONGEST_TEXT, Ring
 from dtk.record.signatures import Call, Kind
 
-HISTORY = 512  # Hashes kept per group: ranks further apart are compared once the slower one has caught up.
+HISTORY = 512  # Chosen: hashes kept per group; ranks further apart are compared when the slower one catches up.
 MASK = (1 << 64) - 1  # Hashes have 64 bits.
 _MULTIPLIER = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, odd: Fibonacci hashing (Knuth, vol. 3, 6.4).
 _CACHE = 8192  # Chosen: far more than a step issues; beyond it the cache is cleared.
-SAMPLED = 512  # Distinct lines of samples that are kept: the space for strings is for the calls.
+SAMPLED = 512  # Chosen: distinct lines of samples that are kept: the space for strings is for the calls.
 
 
 @dataclass(slots=True, eq=False)
@@ -240,4 +240,4 @@ def reduce_name(op: Any) -> str:
 def _short(value: Any) -> str:
     """Format as JSON; empty if it exceeds the maximum length of a text."""
     text = json.dumps(value, separators=(",", ":"))
-    return text if len(text) <= 400 else ""
+    return text if len(text) <= LONGEST_TEXT else ""

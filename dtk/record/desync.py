@@ -17,8 +17,9 @@ from diagnostics.evidence.ring.format import RingDump, RingRecord, format_ranks,
 from dtk.record import verdict_text as text
 from dtk.record.verdict_text import Place
 
-LOOKED_BACK = 32  # Calls before a difference in which ranks may have diverged without one.
-LOOKED_AHEAD = 8  # Calls after it, which show what was omitted or added.
+_SHOWN = 4  # Maximum number of groups of ranks that a sentence names.
+LOOKED_BACK = 32  # Chosen: calls before a difference in which ranks may have diverged without one.
+LOOKED_AHEAD = 8  # Chosen: calls after it, which show what was omitted or added.
 
 History = tuple[int, tuple[int, ...]]
 """Number of calls of one rank on one group, and the rolling hash after each of the last ones."""
@@ -89,7 +90,7 @@ def desync(called: list[Called], position: int, attempt: int, time_s: float) -> 
     culprits = list(parting.culprits) if parting is not None and not parting.tie else []
     parted = parting.position if parting is not None else position
     first = histories[culprits[0] if culprits else called[0].rank].get(parted, called[0].calls[-1])
-    firsts = [(ranks, histories[ranks[0]].get(parted)) for ranks in vote.sides[:4]]
+    firsts = [(ranks, histories[ranks[0]].get(parted)) for ranks in vote.sides[:_SHOWN]]
     reason = text.desync(first.key.label, parted, position, [(ranks, call) for ranks, call in firsts if call])
     victims = [rank for rank in vote.present if rank not in culprits] if culprits else []
     at = (called[0].group, parted, first.step, first.region or None)
@@ -110,7 +111,7 @@ def stall(
     departed = {rank: how for rank, how in left.items() if rank in awaited}
     culprits = sorted([*silent, *departed, *(place.rank for place in outside if inside)])
     first = next((p for p in places if p.rank in culprits), places[0] if places else None)
-    reason = text.stall(stood_s, silent, departed, [*_alike(outside)[:4], *_alike(inside)[:4]])
+    reason = text.stall(stood_s, silent, departed, [*_alike(outside)[:_SHOWN], *_alike(inside)[:_SHOWN]])
     victims = sorted(place.rank for place in inside) if culprits else []
     step, region = (first.step, first.region) if first else (None, None)
     return Verdict("stall", reason, culprits, victims, "", None, step, region, attempt, time_s)

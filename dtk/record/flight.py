@@ -23,10 +23,10 @@ from diagnostics.contract.files import replacing
 from diagnostics.evidence import flight_entries
 from diagnostics.evidence.calls import Call
 from dtk.config.schema import RecordConfig
-from dtk.record.guard import guarded, run_all
+from dtk.record.guard import STOP_S, guarded, run_all
 
 ENTRIES_PER_GROUP = 64  # Chosen: several steps of most jobs, in a file that is rewritten every few seconds.
-FIRST_S = 0.2  # A job that dies immediately leaves a snapshot too.
+FIRST_S = 0.2  # Chosen: a job that dies immediately leaves a snapshot too.
 _TORCH = f"{os.sep}torch{os.sep}"
 SHARE = 0.0015  # Share of one core for refreshing the entries, which holds the GIL for 10 to 20 ms per 2000 entries.
 MAX_EVERY_S = 60.0  # Chosen: a snapshot older than a minute explains little.
@@ -183,7 +183,7 @@ class BlackBox:
     def close(self) -> None:
         """Write the last box and stop, without waiting for a stalled disk."""
         self._stop.set()
-        self._thread.join(1.0)
+        self._thread.join(STOP_S)
 
     def entries_every_s(self) -> float:
         """Return the seconds between refreshes of the entries during training."""

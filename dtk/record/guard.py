@@ -6,7 +6,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
-REPORT_WAIT_S = 0.2  # Timeout for reports at the end: stderr may be on the very disk that stalls.
+REPORT_WAIT_S = 0.2  # Chosen: timeout for reports at the end, as stderr may be on the very disk that stalls.
+STOP_S = 1.0  # Chosen: timeout for a thread of recording to end, after which a stalled disk or driver is left alone.
+_WAITING = 1024  # Chosen: operations that may wait for a slow disk; each holds a record of some hundred bytes.
 
 _reported: set[str] = set()
 _lines: queue.SimpleQueue[str | threading.Event] = queue.SimpleQueue()
@@ -75,7 +77,7 @@ def bounded(topic: str, operation: Callable[[], None], timeout_s: float) -> bool
 class Writer:
     """Runs operations in order on one background thread; drops and counts new ones when the queue is full."""
 
-    def __init__(self, name: str, capacity: int = 1024) -> None:
+    def __init__(self, name: str, capacity: int = _WAITING) -> None:
         self.name = name
         self.capacity = capacity
         self.dropped = 0

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from dtk.config.placement import Placement
     from dtk.config.schema import Config
 
-GIT_TIMEOUT_S = 5.0  # Timeout for all git commands together: git answers in milliseconds, except on a busy machine.
+GIT_TIMEOUT_S = 5.0  # Chosen: timeout for all git commands; git answers in milliseconds, except on a busy machine.
 NEW_FILES, NEW_BYTES = 1000, 16 << 20
 """Limits on the untracked files whose contents are hashed: their number and total bytes."""
 PACKAGES = ("torch", "numpy", "hydra-core", "omegaconf", "wandb", "nvidia-ml-py", "nvtx", "safetensors", "triton")
 PREFIXES = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "OMP_", "SLURM_", "PYTORCH_", "TORCHELASTIC_", "DTK_")
 PAGES = ("dtk-report.html", "dtk-comparison.html", "dtk-bench-comm.html", "dtk-preflight.html")
 """Names of pages that dtk writes to the working folder."""
-_MOST_CHILDREN = 1000  # Limit of inspected subfolders of a folder.
+_MOST_CHILDREN = 1000  # Chosen: limit of inspected subfolders of a folder.
 CPU_INFO = Path("/proc/cpuinfo")
 INTERFACES, RDMA = Path("/sys/class/net"), Path("/sys/class/infiniband")
 FILE_VARIABLES = ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_CONF_FILE")

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from diagnostics.contract.formatting import ranks_spoken
 from diagnostics.evidence.metrics import word
 from dtk.config.schema import RecordConfig
 from dtk.parallel.context import Context
@@ -139,7 +140,7 @@ class Numerics:
                 )
         if rank == 0:
             wrong = sorted(other for _, minority, _ in verdicts for other in minority)
-            what = f"the parameters of ranks {wrong[:16]} differ from their replicas' after step {step}"
+            what = f"the parameters of {ranks_spoken(wrong)} differ from their replicas' after step {step}"
             report("replicas", what)
             self._recorder.alert("replicas differ", f"{self._recorder.paths.root.name}: {what}")
 

@@ -8,7 +8,7 @@ import torch.autograd.profiler as autograd_profiler
 from dtk.parallel.regions import Region
 from dtk.record.jsonl import JsonLines
 
-MAX_NAMES = 4096  # Region names whose NVTX attributes are cached; those of communication regions include sizes.
+MAX_NAMES = 4096  # Chosen: region names whose NVTX attributes are cached; those of communication regions include sizes.
 
 
 class Nvtx:

@@ -41,7 +41,7 @@ from dtk.record.watch_environment import FOLDER
 from dtk.record.watched_rank import watch_store
 
 T = TypeVar("T")
-WARMUP_STEPS = 2  # First logged windows, in which devices and caches warm up: excluded from the median step time.
+WARMUP_STEPS = 2  # Chosen: logged windows at the start, as caches warm up, that the median step time excludes.
 _times = 0  # Number of attachments of this process: each has its own keys in the store.
 
 

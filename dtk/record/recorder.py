@@ -26,10 +26,10 @@ from dtk.record.telemetry import Telemetry, cuda_uuids
 from dtk.record.trackers import CLOSE_S, Tracker, TrackerConfig
 from dtk.record.watch import Watch
 
-FAILED_S = 3.0  # Time limit of a failing rank's dumps; its error.json is written before.
+FAILED_S = 3.0  # Chosen: time limit of a failing rank's dumps; its error.json is written before.
 FLUSH_S = 5.0  # Chosen: a few MiB remain to be written, and a disk that takes longer hangs.
 TRACE_S = 30.0  # Chosen: a trace of several hundred MB is compressed in this time.
-HASTY_S = 1.0  # Replaces the two limits above and the tracker's after a failure: the parent waits for this rank.
+HASTY_S = 1.0  # Chosen: replaces both and the tracker's limit after a failure, as the parent waits for this rank.
 
 
 @dataclass(frozen=True, slots=True)

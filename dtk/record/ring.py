@@ -23,7 +23,7 @@ from diagnostics.evidence.ring.format import (
 from dtk.record.heartbeat import mapped
 
 GROUPS = 128  # Chosen: more than a mesh of all dimensions has on one rank.
-SLOTS = 2048  # Number of calls kept: about as many as the flight recorder keeps.
+SLOTS = 2048  # Chosen: number of calls kept: about as many as the flight recorder keeps.
 TABLE_BYTES = 256 << 10
 """Space for the strings of call sites, regions, groups and sizes; when it is full, further strings read as empty."""
 LONGEST_TEXT = 400  # Chosen: paths and lists of ranks are shorter; longer ones are truncated.

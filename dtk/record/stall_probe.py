@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from diagnostics.contract.artifacts import RunPaths, write_json
 from dtk.record.guard import bounded, guarded
 
-STANDS_S = 5.0  # A rank that moved or worked less than this before the request does not hang.
+STANDS_S = 5.0  # Chosen: a rank that moved or worked less than this before the request does not hang.
 DUMP_S = 2.0  # Chosen: a working disk answers in some 10 ms.
 
 

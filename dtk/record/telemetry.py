@@ -17,7 +17,7 @@ import torch
 from diagnostics.contract.artifacts import SCHEMA_VERSION, RunPaths, read_heartbeat
 from diagnostics.contract.files import kernel_text
 from dtk.record.activity import scheduled_s
-from dtk.record.guard import guarded
+from dtk.record.guard import STOP_S, guarded
 from dtk.record.jsonl import JsonLines
 from dtk.record.nvml import Device, find_device, open_nvml
 
@@ -55,7 +55,7 @@ class Telemetry:
     def close(self) -> None:
         """Stop after the current sample, without waiting for a driver that hangs."""
         self._stop.set()
-        self._thread.join(1.0)
+        self._thread.join(STOP_S)
 
     def _run(self) -> None:
         with guarded("telemetry"):

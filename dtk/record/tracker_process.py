@@ -27,9 +27,9 @@ from dtk.data.network import bounded
 from dtk.record.metrics import BOOKKEEPING
 from dtk.record.own_tracker import OwnTracker
 
-PROBE_S = 2.0  # Time limit for a server to answer before the run is tracked offline.
+PROBE_S = 2.0  # Chosen: time limit for a server to answer before the run is tracked offline.
 INIT_S = 20.0  # Chosen: wandb waits 90 s by default, longer than a run should wait for a tracker.
-FINISH_S = 60.0  # Time limit of the tracker after the end of the run, including a diagnosis.
+FINISH_S = 60.0  # Chosen: time limit of the tracker after the end of the run, including a diagnosis.
 UPLOAD_S = 3600.0  # The same if a checkpoint is uploaded.
 POLL_S = 1.0  # Chosen: dashboards refresh no faster.
 HPARAM_METRICS = ("loss", "validation_loss", "tokens_per_s", "step_time_s", "peak_memory_bytes", "mfu")

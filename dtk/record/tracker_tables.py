@@ -13,7 +13,8 @@ from dtk.record.guard import bounded
 
 Table = tuple[tuple[str, ...], list[list[Any]]]
 DIAGNOSIS_S = 20.0  # Timeout of a diagnosis, as for the launcher's.
-SETTLE_S = 15.0  # Timeout for the launcher to write the final status, which takes a second or two.
+SETTLE_S = 15.0  # Chosen: timeout for the launcher to write the final status, which takes a second or two.
+POLL_S = 0.2  # Chosen: far below the time that the launcher takes.
 TIMELINE_ROWS = 2000  # Chosen: more points than a chart shows.
 
 
@@ -28,7 +29,7 @@ def ended(paths: RunPaths, wait_s: float) -> Status | None:
                 return status
         if time.monotonic() >= ends_s:
             return status
-        time.sleep(0.2)
+        time.sleep(POLL_S)
 
 
 def tables(paths: RunPaths) -> dict[str, Table]:

@@ -21,8 +21,8 @@ from dtk.extras import install
 from dtk.record.guard import Writer, report
 from dtk.record.tracker_process import base_url, has_key, kill_with_children
 
-CLOSE_S = 5.0  # Timeout for a tracker at the end of a run.
-KILL_S = 1.0  # A killed process exits immediately unless a driver blocks it.
+CLOSE_S = 5.0  # Chosen: timeout for a tracker at the end of a run.
+KILL_S = 1.0  # Chosen: a killed process exits immediately unless a driver blocks it.
 
 TrackerConfig = NoTracker | WandbTracker | TensorboardTracker | CustomTracker
 

@@ -37,13 +37,15 @@ from dtk.record.stall_probe import StallAnswer
 from dtk.record.verdict_text import Place
 
 EVERY_S = 0.5  # Chosen: small compared to the timeouts of a watch.
-LOOKS = 5  # Samples of the main thread between two ticks: they take some 10 us each.
-RANKS_PER_S = 1000  # Limit of reports that the judge reads per second: each takes some 10 us with the GIL held.
-RECENT = 32  # Hashes published while a group progresses; a stalled group publishes all it has, once.
-MOST_PAUSES = 100  # The last ones are kept.
+LOOKS = 5  # Chosen: samples of the main thread between two ticks: they take some 10 us each.
+RANKS_PER_S = 1000  # Chosen: reports that the judge reads per second; each takes some 10 us with the GIL held.
+RECENT = 32  # Chosen: hashes published while a group progresses; a stalled group publishes all it has, once.
+MOST_PAUSES = 100  # Chosen: the number of last pauses that are kept.
 DUMP_S = 3.0  # Chosen: a working disk answers in some 10 ms.
-ANSWER_S = 4.0  # Timeout of the judge for each rank's answer, including its dumps.
-SILENT_S = 3.0  # A rank whose thread has not reported for this long is not waited for.
+ANSWER_S = DUMP_S + 1.0  # Chosen: timeout of the judge for each rank's answer, which follows its dumps.
+TURN_S = 2.0  # Chosen: what each rank waits longer than the one before it to judge in place of rank 0.
+POLL_S = 0.05  # Chosen: far below the timeouts for which the watch waits.
+SILENT_S = 3.0  # Chosen: a rank whose thread has not reported for this long is not waited for.
 _STDLIB = (sysconfig.get_paths()["stdlib"], "<frozen")
 
 
@@ -182,7 +184,7 @@ class Watch:
         alive = beat != self._beat or self._computes(0, self._beat_age_s)
         self._beat_age_s = 0.0 if alive else self._beat_age_s + elapsed_s
         self._beat = beat
-        return self._beat_age_s > self._limit_s(stepping=True) + 2 * (self.rank - 1)
+        return self._beat_age_s > self._limit_s(stepping=True) + TURN_S * (self.rank - 1)
 
     def _computes(self, rank: int, silent_s: float) -> bool:
         """Whether a silent rank's main thread uses a core: native code that holds the GIL silences the watch.
@@ -276,5 +278,5 @@ class Watch:
     def _await(self, ready: Callable[[], bool], timeout_s: float) -> bool:
         ends_s = time.monotonic() + timeout_s
         while not (done := ready()) and time.monotonic() < ends_s:
-            time.sleep(0.05)
+            time.sleep(POLL_S)
         return done

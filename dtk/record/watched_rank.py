@@ -26,7 +26,7 @@ from dtk.record.watch import Watch
 from dtk.record.watch_environment import watched_run
 
 _ADDRESS = "dtk/watch/address"
-FAILED_S = 3.0  # Time limit of a failing rank's dumps.
+FAILED_S = 3.0  # Chosen: time limit of a failing rank's dumps.
 
 _times = 0  # Number of attachments of this process: each has its own prefix in the store.
 
