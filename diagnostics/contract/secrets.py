@@ -14,6 +14,7 @@ _BEFORE_KEY = re.compile(
     r"session|shared|signing|ssh|storage|subscription"
 )
 _PASSWORD = re.compile(r"(?:password|passwd|passphrase|apikey)$", re.IGNORECASE)
+_JOINED = re.compile(r"[_.-]|^[a-z]+[A-Z]")  # `refreshToken`, which is no word; `InvalidToken` is an exception.
 _BEFORE_PASS = re.compile(
     r"admin|db|database|docker|elastic|ftp|git|grafana|http|kafka|key|ldap|login|mail|mongo|mqtt|mysql|pg|postgres|proxy|"
     r"rabbitmq|redis|registry|root|smtp|ssh|sudo|user|vpn|wifi"
@@ -30,17 +31,19 @@ _HARMLESS_END = re.compile(r"dir|file|folder|id|length|names?|path|type")  # `to
 _FORMS = re.compile(
     r"""(?<![\w-])(?:
       sk-[\w-]{16,} | hf_\w{16,} | gh[pousr]_\w{20,} | github_pat_\w{20,} | glpat-[\w-]{16,} | xox[abeoprs]-[\w-]{10,}
-    | (?:AKIA|ASIA)[A-Z0-9]{16} | AIza[\w-]{30,} | eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{5,}
+    | (?:AKIA|ASIA)[A-Z0-9]{16} | AIza[\w-]{30,} | eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{5,} | wandb_v\d_\w{20,}
+    | nvapi-[\w-]{20,} | npm_\w{20,} | pypi-AgE[\w-]{20,} | [rs]k_(?:live|test)_\w{16,}
     )""",
     re.VERBOSE,
-)  # OpenAI and Anthropic, Hugging Face, GitHub, GitLab, Slack, AWS, Google, JSON web tokens.
+)  # OpenAI and Anthropic, Hugging Face, GitHub, GitLab, Slack, AWS, Google, JSON web tokens, W&B, NVIDIA, npm, PyPI...
 _PEM = re.compile(r"(-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----).*", re.DOTALL)
 _URL = re.compile(r"(?<=://)(?:([^\s/:@\"'<>]*+):[^\s/\"'<>]+@|[^\s/:@\"'<>]{20,}+@)")
 _HEADER = re.compile(
     r"""\b( (?:bearer|basic|authorization["']?\s{0,4}[:=]\s{0,4}["']?[a-z]{1,20})\s{1,4}(?=[\w.~+/=-]{12})
-    | cookie["']?:\s{0,4} | (?<=[?&])(?:[\w-]{0,20}-)?sig(?:nature)?= )[^\s"'<>&;]+""",
+    | (?<=[?&])(?:[\w-]{0,20}-)?sig(?:nature)?= )[^\s"'<>&;]+""",
     re.IGNORECASE | re.VERBOSE,
 )  # The last ones are parameters of pre-signed storage URLs.
+_COOKIE = re.compile(r"""\b(cookie["']?:\s{0,4}["']?)[^"'\n]+""", re.IGNORECASE)  # All its pairs, behind blanks.
 _RANDOM = re.compile(r"""["']?(?=[\w.~+/=%-]{0,40}\d)(?=[\w.~+/=%-]{0,40}[A-Za-z])[\w.~+/=%-]{20}""")
 _LOGIN = re.compile(
     r"""(?<![\w-])((?:-[sSkLfi]{0,6}u|--(?:proxy-)?user)(?:=|["']?,?\s{1,4})(["'])?([\w.@+-]{1,64}):)
@@ -100,12 +103,12 @@ def masked_text(text: str) -> str:
         text = _URL.sub(lambda match: f"{match[1]}:{MASK}@" if match[1] is not None else f"{MASK}@", text)
     if "PRIVATE KEY" in text:
         text = _PEM.sub(rf"\1 {MASK}", text)
-    text = _HEADER.sub(rf"\1{MASK}", text)
+    text = _COOKIE.sub(rf"\1{MASK}", _HEADER.sub(rf"\1{MASK}", text))
     text = _LOGIN.sub(rf"\1{MASK}", text)
     pieces, at = [], 0
     for match in _NAME.finditer(text):
         name, between = match[1] or match[3], match[2] or match[4]
-        prose = ":" in between and not {"_", "-", "."} & {*name} and not _PASSWORD.search(name)  # `unexpected token: }`
+        prose = ":" in between and not _JOINED.search(name) and not _PASSWORD.search(name)  # `unexpected token: }`
         prose = prose and (between[0] == ":" or name.lower().endswith("token"))  # `"secret": "..."` is data.
         prose = prose and not _RANDOM.match(text, match.end())
         if match.start() < at or prose or not is_secret(name, text[match.end() : match.end() + 60]):
