@@ -143,11 +143,7 @@ def _written(file: BinaryIO, block_bytes: int) -> Iterator[bytes]:
 
 
 def lines_of(path: Path, limits: Limits) -> Iterator[bytes]:
-    """Yield the lines of a file without line ends; overlong lines are cut, which makes them invalid records.
-
-    Raises:
-        OSError, ValueError: as for `blocks`.
-    """
+    """Yield lines without line ends, overlong ones cut, which makes them invalid; OSError, ValueError as `blocks`."""
     rest = b""
     for block in blocks(path, limits, text=True):
         *complete, rest = (rest + block).split(b"\n")

@@ -24,11 +24,7 @@ def text_of(path: Path) -> str:
 
 
 def loads(data: bytes, limits: Limits, *, several: bool = False) -> Any:
-    """Load plain values, of `several` documents as a list.
-
-    Raises:
-        ValueError: it is damaged, nested too deeply, describes too much, or has a key twice.
-    """
+    """Load plain values, a list of `several` documents; ValueError if damaged, too deep, too large or ambiguous."""
     import yaml  # Here, as it costs a diagnosis without a run folder a tenth of its start.
 
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -15,11 +15,7 @@ PARTS: dict[str, str] = read_options(__file__)["parts"]  # Fault -> title printe
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run and diagnose the three faults, open the HTML reports if there is a screen; return 0 if all were diagnosed.
-
-    Raises:
-        DtkError: a fault could not be run at all.
-    """
+    """Run, diagnose and show three faults; return 0 if all were diagnosed; DtkError if one could not be run."""
     runs_folder, pages, diagnosed = arguments.runs_folder, [], True
     for number, (fault, title) in enumerate(PARTS.items(), 1):
         print(f"\n[{number}/{len(PARTS)}] {title}", flush=True)

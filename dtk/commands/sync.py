@@ -21,11 +21,7 @@ VALUES = {"run_help": RUN_HELP}
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Upload the records through the tracker's process; return 0 if it accepted everything.
-
-    Raises:
-        DtkError: the run or tracker does not exist, or the run cannot be read.
-    """
+    """Upload the records; return 0 if the tracker accepted everything; DtkError if run or tracker cannot be used."""
     from dtk.sweep.folder import opened
 
     if (sweep := opened(arguments.run, RUNS)) is not None:

@@ -29,11 +29,7 @@ class Options(Struct, frozen=True):
 
 
 def compare(folders: Sequence[Path], options: Options | None = None) -> Comparison:
-    """Compare runs; the first is the baseline.
-
-    Raises:
-        DiagnosticsError: fewer than two runs, one that cannot be read, or runs of different tasks.
-    """
+    """Compare runs with the first; DiagnosticsError if it is alone, one cannot be read, or their tasks differ."""
     options, limits = options or Options(), Limits()
     different = list({folder.resolve(): folder for folder in folders}.values())
     if len(different) < 2:

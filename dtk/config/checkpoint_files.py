@@ -28,11 +28,7 @@ def describe_files(folder: Path) -> dict[str, dict[str, int]]:
 
 
 def refuse_damaged(folder: Path) -> None:
-    """Compare the files of a complete checkpoint with their records.
-
-    Raises:
-        DtkError: they differ; names the file and how to continue without this checkpoint.
-    """
+    """Compare a checkpoint's files with their records; DtkError if they differ, with how to continue without it."""
     try:
         files = read_json(folder / CHECKPOINT_INFO).get("files", {})
         # An untrusted record may name files elsewhere, or request every block of a sparse file of terabytes.

@@ -17,11 +17,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 
 
 def check(config: Config, world_size: int, device: str, cuda_devices: int = 0, *, numbers: bool = True) -> None:
-    """Refuse what cannot run or would not mean what it says; `numbers` = False: all of them are known to be in range.
-
-    Raises:
-        DtkError: for the first violated rule.
-    """
+    """Refuse, by DtkError, what cannot run or would mislead; without `numbers`, they are known to be in range."""
     if numbers:
         check_limits(config)
     check_ranks(config, world_size, device, cuda_devices)

@@ -64,11 +64,7 @@ def compose(overrides: list[str], config_dir: Path | None = None, *, traced: boo
 
 
 def expand(overrides: list[str], config_dir: Path | None = None) -> list[list[str]]:
-    """Return the overrides of every point of a sweep (`-m`), which is a single point if no override is a list.
-
-    Raises:
-        DtkError: see `expand_sweep`.
-    """
+    """Return the overrides of every point of a sweep (`-m`), at least one; DtkError as in `expand_sweep`."""
     return expand_sweep(overrides, groups(search_path(config_dir)))
 
 

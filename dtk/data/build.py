@@ -17,11 +17,7 @@ from dtk.errors import DtkError
 
 
 def build_dataset(config: schema.DataConfig, allow_targets: list[str] | None = None) -> Dataset:
-    """Build the dataset of this configuration; tokenised text is cached.
-
-    Raises:
-        DtkError: the path, content, sizes, tokenizer or optional packages are invalid.
-    """
+    """Build the configured dataset; tokenised text is cached; DtkError if the data or a package cannot be used."""
     if config.sequence_length < 1 or not 0 <= config.validation_fraction < 1:
         what = f"data.sequence_length={config.sequence_length} data.validation_fraction={config.validation_fraction}"
         raise DtkError(what, "a sample has at least one token, and a fraction is at least 0 and below 1")

@@ -23,11 +23,7 @@ _END_S = (2.0, 15.0, 5.0)
 
 
 def run_short(arguments: Sequence[str], home: Path) -> Path:
-    """Run `dtk run` once to its end and return its run folder below `home`, in which its output stays.
-
-    Raises:
-        DtkError: the run could not start; contains its error line.
-    """
+    """Run `dtk run` to its end and return its folder below `home`; DtkError with its error if it could not start."""
     before = _folders(home)
     code, errors = _run([*arguments, override("runs_folder", home.absolute())])
     folders = sorted(_folders(home) - before)

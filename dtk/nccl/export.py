@@ -17,11 +17,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.,:/-]+")
 
 
 def export(preset: Preset, form: str, config_values: Mapping[str, str], run: Path | None) -> str:
-    """Render the preset as text in one of `FORMS`; `run` is the folder that replaces `{run}`.
-
-    Raises:
-        DtkError: a key that the preset needs is not given.
-    """
+    """Render the preset in one of `FORMS`, with `run` in place of `{run}`; DtkError if a key that it needs is null."""
     variables: dict[str, str] = {}
     for setting in preset.settings:
         if f"{{{RUN}}}" in setting.value and run is None:

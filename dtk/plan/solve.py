@@ -142,11 +142,7 @@ def parse_world_sizes(text: str) -> tuple[int, ...]:
 
 
 def scaling(job: Composed, sizes: Sequence[int], target: Machine) -> tuple[Point, ...]:
-    """Return one point per number of ranks; an impossible number has a `problem`.
-
-    Raises:
-        DtkError: the strategy is one process, or none of the numbers is possible.
-    """
+    """Return a point per number of ranks; DtkError if all have a `problem`, or the strategy is one process."""
     if job.config.strategy.traits.one_process:
         name = job.config.strategy.name
         raise DtkError(f"strategy={name} is one process: it does not scale", fix="use strategy=ddp or strategy=fsdp")

@@ -70,11 +70,7 @@ def size_of(path: Path) -> Size:
 
 
 def remove(path: Path) -> None:
-    """Delete a run folder, its status and manifest last.
-
-    Raises:
-        OSError: something in it cannot be removed; other files may already have been removed.
-    """
+    """Delete a run folder, its status and manifest last; OSError if something in it cannot be removed."""
     if path.is_symlink() or not path.is_dir():
         raise NotADirectoryError(f"{path} is not a folder")
     with os.scandir(path) as entries:

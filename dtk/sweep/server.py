@@ -35,11 +35,7 @@ def check_server(job: Job) -> None:
 
 
 def hand_over(job: Job, count: int | None) -> int:
-    """Create the sweep at the server and run its agent until it ends; return 0, or 1 for any failure.
-
-    Raises:
-        DtkError: the server refused the sweep, or cannot be reached.
-    """
+    """Run a new sweep at the server to its end; return 0, or 1 for any failure; DtkError if the server refuses it."""
     sweep = _create(job)
     options = ["--forward-signals", *(["--count", str(count)] if count is not None else [])]
     process = subprocess.Popen([sys.executable, "-m", "wandb", "agent", *options, sweep], env=_environment())

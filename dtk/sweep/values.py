@@ -8,11 +8,7 @@ from dtk.errors import DtkError
 
 
 def spelled(key: str, value: Any) -> str:
-    """Return a parameter and its value as `KEY=VALUE`.
-
-    Raises:
-        DtkError: null, a dictionary, or a text that Hydra's grammar parses differently.
-    """
+    """Return a parameter as `KEY=VALUE`; DtkError for null, a dictionary, or a text that Hydra reads differently."""
     value = plain(value)
     refuse_endless(key, value)
     if value is None or (isinstance(value, list) and None in value):

@@ -154,11 +154,7 @@ class Best(Callback):
         self.best = math.inf
 
     def improved(self, figures: Mapping[str, float]) -> bool:
-        """Return whether the metric improved. It is reduced over all ranks, so all ranks return the same.
-
-        Raises:
-            DtkError: the evaluation has no such metric.
-        """
+        """Return whether the metric, reduced over all ranks, improved; DtkError if the evaluation lacks it."""
         if self.metric not in figures:
             name = type(self).__name__
             raise DtkError(f"{name}: no evaluation has {self.metric}", fix=f"they have {', '.join(figures)}")

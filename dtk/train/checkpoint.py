@@ -220,11 +220,7 @@ class Checkpoints:
         dist.barrier(group=self.group)
 
     def load(self, folder: Path, model: nn.Module, optimizer: Optimizer) -> LoopState:
-        """Load a checkpoint into the model and optimizer in place; each rank reads its own part.
-
-        Raises:
-            DtkError: the checkpoint is of another model or damaged.
-        """
+        """Load this rank's part of a checkpoint in place; DtkError if it is of another model or damaged."""
         reader = Reader(folder)
         try:
             entries = reader.read_metadata().state_dict_metadata

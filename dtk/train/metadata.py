@@ -42,12 +42,7 @@ class Reader(FileSystemReader):
     """A reader of untrusted checkpoints."""
 
     def read_metadata(self, *arguments: Any, **keywords: Any) -> Metadata:
-        """Read the index.
-
-        Raises:
-            OSError: it is absent or cannot be read.
-            ValueError: it is too large or damaged, or refers to a class that no index has.
-        """
+        """Read the index; OSError if unreadable, ValueError if it is too large, damaged or has a foreign class."""
         path = Path(self.path) / ".metadata"
         try:
             index = _Unpickler(io.BytesIO(read_record(path, MAX_BYTES, follow=False))).load()

@@ -160,12 +160,7 @@ def is_worth_reading(path: Path, limits: Limits) -> bool:
 
 
 def read_marks(path: Path, limits: Limits) -> TraceMarks:
-    """Read a trace in one pass; of a damaged file, the part before the damage.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it is not a trace.
-    """
+    """Read a trace in one pass, up to a damage if any; OSError if it cannot be read, ValueError if it is no trace."""
     marks = TraceMarks()
     scan = Scan(path, limits, HostEvent)
     calls: dict[str, list[TraceCall]] = {"linked": [], "op": []}

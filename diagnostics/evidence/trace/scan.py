@@ -82,12 +82,7 @@ class Scan(Generic[T]):
         return values.integer(self.info.get("world_size"), 0)
 
     def batches(self) -> Iterator[list[T]]:
-        """Yield the decoded events in the order of the file, one block at a time.
-
-        Raises:
-            OSError: the file cannot be read.
-            ValueError: it is not a trace.
-        """
+        """Yield decoded events in file order, block by block; OSError if unreadable, ValueError if it is no trace."""
         stream = _Stream(self.path, self.limits)
         rest = self._read_header(stream)
         ended = False

@@ -26,11 +26,7 @@ UNMOUNTED = "/tmp/dtk-runs"  # Run folders of a SkyPilot job without a bucket, o
 def hand_over(
     point: Resumed, placement: Placement, dry_run: bool, opened: Callable[[RunPaths], None] | None = None
 ) -> int:
-    """Submit a run, or print what would be submitted.
-
-    Raises:
-        DtkError: the job is invalid or the cluster rejects it; no run folder is left behind.
-    """
+    """Submit a run, or print it; DtkError, without a run folder, if it is invalid or the cluster rejects it."""
     from dtk.plan.stored import planned
     from dtk.record.run_folder import name_run
 

@@ -108,11 +108,7 @@ def _custom_layout(config: Config) -> Layout:
 
 
 def micro_batch_seconds(config: Config, model: Layout, hardware: Hardware) -> Seconds:
-    """Return forward and backward of one block and of the head; matrix products take twice as long in backward.
-
-    Raises:
-        DtkError: the hardware lacks figures of the precision.
-    """
+    """Return the times of a block and of the head; DtkError if the hardware has no figure for the precision."""
     precision, samples = config.precision, config.train.micro_batch_size
     rate = hardware.matmul_rate(precision.matmul_dtype)
     tokens = samples * config.data.sequence_length // config.parallel.cp
