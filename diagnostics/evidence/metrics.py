@@ -13,6 +13,9 @@ FIGURES = ("loss", "grad_norm", "validation_loss")
 _PIPELINE = ("pipeline_bubble", "pipeline_bubble_ideal", "pipeline_busiest", "pipeline_imbalance")
 LAYOUT = ("step_time_s", *_PIPELINE, "expert_rank_load")
 """Figures whose last `KEPT` values are kept, to evaluate a layout."""
+WARMUP_STEPS = 2
+"""Chosen: steps at the start of an attempt, logged windows of a loop, that no median counts: allocators, caches,
+connections and compilers warm up."""
 KEPT = 200
 RANK_LOADS = "expert_load_per_rank"
 _KEPT_LOADS = 16  # Records whose loads of all ranks are kept.

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.metrics import WARMUP_STEPS
 from dtk.compare import parity, steps, traces
 from dtk.compare.figures import batch_text, figures
 from dtk.compare.group import compares, grows_with_ranks, scaling, variants
@@ -22,7 +23,7 @@ from dtk.compare.why import verdicts
 class Options(Struct, frozen=True):
     """The user's options."""
 
-    warmup_steps: int = steps.WARMUP_STEPS
+    warmup_steps: int = WARMUP_STEPS
     loss_tolerance: float | None = None
     """Relative tolerance of losses; None derives it from the dtype."""
     progress: Callable[[str], None] | None = None

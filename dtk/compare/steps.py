@@ -4,9 +4,6 @@ from statistics import median, quantiles
 
 from dtk.compare.model import RunRecord, Window
 
-WARMUP_STEPS = 2
-"""Steps that do not count at the beginning of every attempt: allocators, caches, connections and compilers warm up."""
-
 _QUARTERS = 4  # Quartiles of fewer windows would be those windows themselves.
 
 

@@ -25,6 +25,7 @@ from torch.distributed import distributed_c10d as c10d
 from diagnostics.contract.artifacts import Failure, RunPaths, Verdict, read_status, write_json
 from diagnostics.contract.invocation import command, typed
 from diagnostics.contract.origins import Origins
+from diagnostics.evidence.metrics import WARMUP_STEPS
 from dtk.config.schema import RecordConfig, TrainConfig, WatchConfig
 from dtk.config.strict import kind_of, section_from_plain
 from dtk.errors import DtkError
@@ -41,7 +42,6 @@ from dtk.record.watch_environment import FOLDER
 from dtk.record.watched_rank import watch_store
 
 T = TypeVar("T")
-WARMUP_STEPS = 2  # Chosen: logged windows at the start, as caches warm up, that the median step time excludes.
 _times = 0  # Number of attachments of this process: each has its own keys in the store.
 
 

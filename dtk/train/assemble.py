@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from diagnostics.contract.artifacts import RunPaths
+from diagnostics.evidence.metrics import WARMUP_STEPS
 from dtk.config.instantiate import instantiate
 from dtk.config.schema import Config
 from dtk.data.build import build_dataset
@@ -87,8 +88,8 @@ def begun(loop: Loop) -> dict[str, Any]:
 
 
 def summarise(loop: Loop, dataset: Dataset) -> dict[str, Any]:
-    """Return the content of summary.json; every rank must call it. Speed is the median without the first two steps."""
-    speeds = list(loop.speeds)[2:] or list(loop.speeds)
+    """Return the content of summary.json; every rank must call it. Speed is the median without the warm-up."""
+    speeds = list(loop.speeds)[WARMUP_STEPS:] or list(loop.speeds)
     figures: dict[str, Any] = {
         **{key: value for key, value in loop.last.items() if key not in ("lr", "grad_norm", "samples_hash")},
         "peak_memory_bytes_per_rank": list_over_ranks(loop.context, peak_memory_bytes(loop.context.device)),

@@ -13,9 +13,10 @@ import torch
 import yaml
 
 from diagnostics.contract.artifacts import RunPaths, read_status
+from diagnostics.evidence.metrics import WARMUP_STEPS
 from dtk.errors import DtkError
 from dtk.parallel.regions import current, observe
-from dtk.record.own_loop import WARMUP_STEPS, Recording, attach
+from dtk.record.own_loop import Recording, attach
 
 Attach = Callable[..., Recording]
 
