@@ -76,7 +76,8 @@ def tracks(chart: Tracks) -> Markup:
         return el("figure", keys, *rows, class_="bars tracks", aria_label=chart.label)
     names = {"in": "Zoom in", "out": "Zoom out", "all": "Show all"}
     buttons = [el("button", name, type="button", hidden=True, data_zoom=to) for to, name in names.items()]
-    ticks = [el("span", f"{chart.width * n / _LINES:.3g} {chart.unit}") for n in range(_LINES + 1)]
+    marks = (chart.width * n / _LINES for n in range(_LINES + 1))
+    ticks = [el("span", f"{mark:{'.3g' if mark < 100 else ',.0f'}} {chart.unit}") for mark in marks]
     axis = el("div", el("span"), el("div", *ticks, class_="ticks", aria_live="polite"), el("span"), class_="row")
     zooms: dict[str, str | float] = {"data_width": chart.width, "data_unit": chart.unit, "tabindex": 0, "role": "group"}
     tools = el("div", *buttons, class_="legend")

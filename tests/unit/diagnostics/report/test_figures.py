@@ -58,6 +58,11 @@ def test_traces_tell_overlap_exposed_and_idle_time_and_the_peak_is_set_against_t
     }
 
 
+def test_long_steps_are_in_seconds() -> None:
+    spent = measures(6000.0, 2000.0, 1200.0, 300.0)["overlap"] | {"account": ACCOUNT}
+    assert "1.2 s" in shown(overlap=spent)
+
+
 @pytest.mark.parametrize("found", [(), ("overlap.small_buckets",)])
 def test_they_stand_at_the_head_of_a_page_whether_anything_was_found_or_not(found: tuple[str, ...]) -> None:
     page = render(document(report(*(finding(cause) for cause in found), measures={"run": RUN})))

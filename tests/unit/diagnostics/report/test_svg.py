@@ -157,6 +157,12 @@ def test_bars_without_length_or_below_zero_are_empty() -> None:
     assert svg.bars(Bars("label", ())).startswith("<figure")
 
 
+@pytest.mark.parametrize(("width", "last"), [(1600.0, "1,600 ms"), (20.0, "20 ms"), (0.5, "0.5 ms")])
+def test_the_scale_of_a_timeline_is_written_in_plain_numbers(width: float, last: str) -> None:
+    drawn = str(svg.tracks(Tracks("t", (("rank 0", (), ""),), width, unit="ms")))
+    assert f">{last}<" in drawn and "e+" not in drawn
+
+
 def test_tracks_share_one_scale_and_thin_stretches_stand_above() -> None:
     parts = (Stretch(0, 5, "k0", "forward", thin=True), Stretch(5, 30, "k5", "<all_reduce>"))
     drawn = svg.tracks(Tracks("t", (("rank 0", parts, "10 ms"), ("rank 1", (), "")), 20))
