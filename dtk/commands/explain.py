@@ -87,6 +87,13 @@ def _keys() -> Iterator[Rows]:
     kinds: dict[tuple[str, ...], list[str]] = {}
     for key in keys():
         kinds.setdefault((key.name, key.about, key.type, key.default), []).append(key.kind)
+    sections: dict[str, list[str]] = {}
+    for name, about, *_ in kinds:
+        if "." in name:
+            sections.setdefault(name.partition(".")[0], []).append(f"{name}: {about}" if about else name)
+    for section, listed in sections.items():
+        unique = dict.fromkeys(listed)
+        yield [(section, f"{counted(len(unique), 'key')} of this section"), *(("key", one) for one in unique)]
     for (name, about, typed, default), only in kinds.items():
         yield [(name, about), ("type", typed), ("default", default), ("only with", ", ".join(filter(None, only)))]
 

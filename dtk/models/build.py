@@ -16,7 +16,7 @@ from dtk.models.encoder import Encoder
 from dtk.models.gpt import GPT
 from dtk.models.llama import Llama
 from dtk.models.moe import MoE
-from dtk.parallel.blocks import blocks_of, choose_blocks
+from dtk.parallel.blocks import blocks_of, choose_blocks, describe_blocks
 
 ModelConfig = GPTConfig | LlamaConfig | EncoderConfig | CustomModelConfig
 
@@ -65,11 +65,21 @@ def check_custom(config: Config) -> None:
     needs = config.train.compile or config.train.activation_checkpoint_every or config.model.wrap
     if not needs and getattr(config.strategy, "blocks_per_unit", 1) < 2:
         return
+    if (model := _on_meta(config)) is not None:
+        check_blocks(config, model)
+
+
+def blocks_found(config: Config) -> str:
+    """Describe the blocks of a custom model before a rank builds it; empty if it cannot be built on the meta device."""
+    model = _on_meta(config) if isinstance(config.model, CustomModelConfig) else None
+    return "" if model is None else describe_blocks(model)
+
+
+def _on_meta(config: Config) -> nn.Module | None:
     try:
         with torch.device("meta"):
-            model = build_model(config.model, config.allow_targets)
+            return build_model(config.model, config.allow_targets)
     except DtkError:
         raise
     except Exception:
-        return
-    check_blocks(config, model)
+        return None

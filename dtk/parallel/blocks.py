@@ -62,15 +62,15 @@ def choose_blocks(model: nn.Module, wrap: Sequence[str]) -> None:
 
 
 def describe_blocks(model: nn.Module) -> str:
-    """Describe the blocks of a model: `12 x MyBlock (layers.0 to layers.11)`; empty if it has none."""
+    """Describe the blocks of a model: `blocks: 12 x MyBlock (layers.0 to layers.11)`."""
     blocks = named_blocks(model)
     if not blocks:
-        return ""
+        return "blocks: none found, so the model is one unit; model.wrap=[CLASS] names them"
     # `fully_shard` creates a class derived from FSDPModule and the original class.
     bases = [type(module).__mro__ for _, module in blocks]
     classes = dict.fromkeys((mro[2] if mro[1].__name__ == "FSDPModule" else mro[0]).__name__ for mro in bases)
     names = blocks[0][0] if len(blocks) == 1 else f"{blocks[0][0]} to {blocks[-1][0]}"
-    return f"{len(blocks)} x {' or '.join(classes)} ({names})"
+    return f"blocks: {len(blocks)} x {' or '.join(classes)} ({names})"
 
 
 def _outermost(named: Iterator[tuple[str, nn.Module]]) -> Iterator[tuple[str, nn.Module]]:

@@ -123,8 +123,7 @@ def _describe(loop: Loop) -> None:
         f"and {counted(dataset.validation_size, 'held-out sample')}{synthetic}"
     )
     if isinstance(loop.config.model, CustomModelConfig):
-        blocks = describe_blocks(loop.parts.model)
-        say(f"blocks: {blocks or 'none found, so the model is one unit; model.wrap=[CLASS] names them'}")
+        say(describe_blocks(loop.parts.model))
     for note in loop.parts.strategy.notes:
         say(f"strategy.config: {note}")
     speed = loop.measures

@@ -40,7 +40,7 @@ class FSDPConfig(StrategyConfig):
         simplicity=6,
     )
     row = TableRow(
-        summary="parameters, gradients and optimizer state sharded: PyTorch's fully_shard per block, the same as zero3",
+        summary="parameters, gradients and optimizer state sharded: PyTorch's fully_shard, the same as zero3",
         kept=("P/N", "P/N", "K/N"),
         collectives="2 A all_gathers (the root unit: A) and one reduce_scatter per unit",
         sent="2 A P (N-1)/N + P (N-1)/N",

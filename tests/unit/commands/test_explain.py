@@ -53,6 +53,13 @@ def test_an_unknown_name_is_one_line_with_what_is_near(
     )
 
 
+def test_a_section_lists_its_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    text = " ".join(said(capsys, "train").split())
+    assert "keys of this section" in text and "train.clip_norm: Largest global gradient norm" in text
+    text = " ".join(said(capsys, "optimizer").split())
+    assert "of the configuration group" in text and "optimizer.lr: Learning rate" in text
+
+
 def test_no_cause_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, "hang.conditional_collective").count("hang.conditional_collective") == 1
 

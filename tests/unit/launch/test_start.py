@@ -20,6 +20,20 @@ def test_a_dry_run_says_what_would_start_and_makes_no_folder(tmp_path, capsys):
     assert not opened and not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(("layers", "told"), [(3, "3 x OwnBlock (steps.0 to steps.2)"), (1, "none found")])
+def test_a_dry_run_says_which_blocks_an_own_model_has(layers, told, tmp_path, capsys):
+    own = [
+        "model=custom",
+        "model._target_=tests.dist.own_models.Own",
+        "allow_targets=[tests.*]",
+        "model.vocab_size=256",
+    ]
+    own += [f"+model.arguments.layers={layers}", "data.vocab_size=256", "launcher.nproc=2", f"runs_folder={tmp_path}"]
+    words = [word for word in SMALL if not word.startswith("model")]
+    assert run_point(*place_point(compose_point([*words, *own], None)), dry_run=True) == 0
+    assert f"blocks: {told}" in capsys.readouterr().out
+
+
 def test_a_job_for_a_cluster_is_handed_over(tmp_path, capsys):
     cluster = ["launcher=slurm", "launcher.nodes=2", "launcher.nproc=1", f"runs_folder={tmp_path}"]
     assert run_point(*prepared(*cluster), dry_run=True) == 0

@@ -48,7 +48,7 @@ def test_the_largest_list_of_one_class_is_found(kind):
     heads = nn.ModuleList(nn.Linear(4, 1) for _ in range(20))
     found = model(table=nn.Embedding(8, 4), encoder=model(layer=kind(blocks(3, width=8))), heads=heads)
     assert names(found) == ["encoder.layer.0", "encoder.layer.1", "encoder.layer.2"]
-    assert describe_blocks(found) == "3 x Block (encoder.layer.0 to encoder.layer.2)"
+    assert describe_blocks(found) == "blocks: 3 x Block (encoder.layer.0 to encoder.layer.2)"
 
 
 def test_experts_inside_blocks_are_no_blocks():
@@ -71,7 +71,7 @@ def test_stages_of_one_class_are_all_blocks():
     ],
 )
 def test_a_model_without_blocks(found):
-    assert blocks_of(found) == [] and describe_blocks(found) == ""
+    assert blocks_of(found) == [] and "none found, so the model is one unit" in describe_blocks(found)
 
 
 def test_one_module_used_again_and_again_is_one_block_at_most():
