@@ -16,7 +16,7 @@ from dtk.plan.formulas.holding import TRAININGS
 from dtk.plan.job import planned_job, ranks_of
 from dtk.plan.report.model import Check, PlanReport
 from dtk.plan.search import search
-from dtk.plan.solve import USUAL, check_solvable, max_batch, max_model, parse_world_sizes, scaling
+from dtk.plan.solve import DEFAULT_WORLD_SIZES, check_solvable, max_batch, max_model, parse_world_sizes, scaling
 
 _HARDWARE = "hardware="
 _SLOW = 4  # Ratio of matrix rates above which the slower dtype is probably a default: fp32 to bf16 is 15, tf32 2.
@@ -66,7 +66,7 @@ def make(request: Request) -> PlanReport:
     with Busy("comparing"):
         comparison = compare(job, target, request.config_dir) if request.compare else None
         if not sizes and request.html and not job.config.strategy.traits.one_process:
-            sizes = tuple(sorted({*USUAL, ranks}))
+            sizes = tuple(sorted({*DEFAULT_WORLD_SIZES, ranks}))
         points = scaling(job, sizes, target) if sizes else ()
         models = max_model(job, target) if request.max_model else ()
         batch = max_batch(job, target) if request.max_batch else None

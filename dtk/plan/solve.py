@@ -118,7 +118,7 @@ def _excess(config: Config, target: Machine) -> int:
     return needed.excess_bytes(hardware.memory_bytes, min(target.local_size, ranks), hardware.host_memory_bytes)
 
 
-USUAL = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)  # Default world sizes of the page's plots.
+DEFAULT_WORLD_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)  # Of a page's plots.
 
 
 @dataclass(frozen=True, slots=True)

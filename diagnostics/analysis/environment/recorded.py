@@ -63,7 +63,7 @@ def recorded(evidence: Evidence) -> Recorded:
         if fact.kind == "nccl_env"
     }
     sources: dict[tuple[int, str], Source] = {}
-    common = _recorded(evidence, sources)
+    common = _variables_of_run(evidence, sources)
     whole = evidence.run is not None and isinstance(evidence.run.manifest.get("environment"), dict)
     own: dict[int, dict[str, str]] = {}
     for rank, variables in sorted(evidence.environment.items()):
@@ -88,7 +88,7 @@ def recorded(evidence: Evidence) -> Recorded:
     )
 
 
-def _recorded(evidence: Evidence, sources: dict[tuple[int, str], Source]) -> dict[str, str]:
+def _variables_of_run(evidence: Evidence, sources: dict[tuple[int, str], Source]) -> dict[str, str]:
     """Return the variables of a dtk run: `nccl.variables`, overridden by the user's own environment."""
     if evidence.run is None:
         return {}

@@ -25,22 +25,22 @@ _TEXTS = Texts(__file__)
 class Setting(Struct, frozen=True):
     """An environment variable that a lint is about, as it was recorded."""
 
-    of: RankLint
+    rank_lint: RankLint
     value: str
     in_configuration: bool
     """Whether `nccl.variables` of a dtk run sets it, so that the fix belongs there."""
 
     def __str__(self) -> str:
-        ranks, text = self.of.ranks, lint_text(self.of.lint)
+        ranks, text = self.rank_lint.ranks, lint_text(self.rank_lint.lint)
         where = f" (on {ranks_spoken(ranks)})" if ranks else ""
         fix = "" if text.fix_in_message else f"; {text.fix}"
-        return f"{self.of.lint.variable}{'=' + self.value if self.value else ''}{where}: {text.message}{fix}"
+        return f"{self.rank_lint.lint.variable}{'=' + self.value if self.value else ''}{where}: {text.message}{fix}"
 
     def remedy(self) -> Remedy:
         """Return the remedy: an override if the configuration sets the variable, otherwise a shell command."""
-        change, text = self.of.lint.change, lint_text(self.of.lint)
+        change, text = self.rank_lint.lint.change, lint_text(self.rank_lint.lint)
         if change is None:
-            return Remedy("environment", f"{self.of.lint.variable}: {text.fix}", text.message)
+            return Remedy("environment", f"{self.rank_lint.lint.variable}: {text.fix}", text.message)
         value = self.value if change.value is None else change.value
         if self.in_configuration:
             parts = [f"~nccl.variables.{change.unset}"] if change.unset else []

@@ -113,14 +113,14 @@ class Unit:
     forward_s: float
     backward_s: float
     gather_bytes: float
-    again_bytes: float
+    regather_bytes: float
     """Bytes of the all_gather for backward."""
     reduce_bytes: float
     shard_bytes: float
     """Bytes of the reduced gradient shard of a rank."""
     group: str = "dp_shard"
     """Ranks that gather and reduce it."""
-    again_group: str = "dp_shard"
+    regather_group: str = "dp_shard"
     """Ranks that gather for backward."""
     averaged_over: str = ""
     """Ranks that average the reduced shards."""
@@ -150,8 +150,8 @@ def fsdp_micro_batch(walk: Walk, model: Sharded, last: bool, gathers: bool = Tru
     def gather(unit: Unit) -> float:
         return walk.communicate("all_gather", unit.group, unit.gather_bytes)
 
-    def gather_again(unit: Unit) -> float:
-        return walk.communicate("all_gather", unit.again_group, unit.again_bytes)
+    def regather(unit: Unit) -> float:
+        return walk.communicate("all_gather", unit.regather_group, unit.regather_bytes)
 
     def reduce(unit: Unit) -> None:
         """Reduce a unit; FSDP2 keeps one input buffer, so compute waits for the previous reduction."""
@@ -176,10 +176,10 @@ def fsdp_micro_batch(walk: Walk, model: Sharded, last: bool, gathers: bool = Tru
     walk.compute(model.root.forward_s)
     turn = model.units[::-1]
     # The root's backward requests the last unit, so that its gather overlaps the output projection.
-    backward_s = [gather_again(turn[0])] if model.reshard and turn else []
+    backward_s = [regather(turn[0])] if model.reshard and turn else []
     walk.compute(model.root.backward_s)
     for i, unit in enumerate(turn):
-        walk.compute(unit.backward_s, after_s=ready_s(turn, i, backward_s, gather_again) if model.reshard else 0.0)
+        walk.compute(unit.backward_s, after_s=ready_s(turn, i, backward_s, regather) if model.reshard else 0.0)
         if last:
             reduce(unit)
     if last:

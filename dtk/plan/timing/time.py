@@ -109,7 +109,7 @@ class _Part:
     blocks: range
     layout: Layout
     seconds: Seconds  # Parts of the embeddings and the head that the stage has.
-    again: tuple[bool, ...]  # Whether each block is recomputed.
+    recomputed: tuple[bool, ...]  # Whether each block is recomputed.
 
     @property
     def forward_s(self) -> float:
@@ -119,12 +119,12 @@ class _Part:
     @property
     def backward_s(self) -> float:
         """Seconds of a micro-batch's backward."""
-        times = self.seconds
-        return len(self.blocks) * times.block_backward + sum(self.again) * times.block_again + times.head_backward
+        times, recomputed = self.seconds, sum(self.recomputed)
+        return len(self.blocks) * times.block_backward + recomputed * times.block_recompute + times.head_backward
 
     def block_backward(self, i: int) -> float:
         """Return the seconds of the i-th block's backward, including recomputation."""
-        return self.seconds.block_backward + self.again[i] * self.seconds.block_again
+        return self.seconds.block_backward + self.recomputed[i] * self.seconds.block_recompute
 
 
 class _Job:
@@ -158,12 +158,12 @@ class _Job:
             return seconds
         # Modules before the first block or after the last one communicate even without blocks.
         ends_s = sum(self.waits_s(range(end, end), 0) for end in (blocks.start, blocks.stop))
-        block_s, again_s = ((self.waits_s(blocks, every) - ends_s) / len(blocks) for every in (0, 1))
+        block_s, recomputed_s = ((self.waits_s(blocks, every) - ends_s) / len(blocks) for every in (0, 1))
         return dataclasses.replace(
             seconds,
             block_forward=seconds.block_forward + block_s / 2,
             block_backward=seconds.block_backward + block_s / 2,
-            block_again=seconds.block_again + again_s - block_s,
+            block_recompute=seconds.block_recompute + recomputed_s - block_s,
             head_forward=seconds.head_forward + ends_s / 2,
             head_backward=seconds.head_backward + ends_s / 2,
         )
@@ -200,7 +200,7 @@ class _Job:
 
     def walk(self, part: _Part, rounds: int) -> tuple[Walk, float]:
         """Walk a step of one stage, cached for equal stages; also return the seconds of its update."""
-        kind = id(part.layout), part.again, self._clips(part), rounds  # Equal stages share a layout.
+        kind = id(part.layout), part.recomputed, self._clips(part), rounds  # Equal stages share a layout.
         if kind not in self.walked:
             walk = Walk(self.price, self.hardware.backend == "gloo")
             units = self.config.strategy.traits.gradients_in == "units"
@@ -286,13 +286,13 @@ def _sharded(config: Config, mesh: Mesh, part: _Part) -> Sharded:
     def unit(times_s: tuple[float, float], shapes: Sequence[Shape], experts: bool = False) -> Unit:
         shards = mesh.expert_shard if experts else mesh.dp_shard
         gathered = wire_bytes(shapes, shards, compute, strategy.quantized_weights)
-        again = wire_bytes(shapes, shards, compute, strategy.quantized_weights and not secondary)
+        regathered = wire_bytes(shapes, shards, compute, strategy.quantized_weights and not secondary)
         reduced = wire_bytes(shapes, shards, reduce, strategy.quantized_gradients)
         groups = "dp_shard", SECONDARY if secondary else "dp_shard", "dp_replicate" if replicated else ""
         if experts:
             groups = "expert_shard", "expert_shard", "expert_replicate"
         kept = padded_elements(shapes, shards) / shards * reduce
-        return Unit(*times_s, gathered, again, reduced, kept, *groups)
+        return Unit(*times_s, gathered, regathered, reduced, kept, *groups)
 
     size, layers = strategy.blocks_per_unit, len(model.blocks)
     root = [*model.before, *model.after, *(shape for block in model.blocks for shape in block if not size)]

@@ -51,8 +51,7 @@ class Seconds:
     block_forward: float
     block_backward: float
     """Backward of a block, without recomputation."""
-    block_again: float
-    """Recomputation of a block."""
+    block_recompute: float
     head_forward: float
     head_backward: float
     """Backward of the output projection and loss."""
@@ -117,11 +116,11 @@ def micro_batch_seconds(config: Config, model: Layout, hardware: Hardware) -> Se
     block = tokens * (model.block_flops / 3 / rate / parts + moved)
     head = tokens * model.rest_flops / 3 / rate / parts
     encodes = isinstance(config.model, EncoderConfig)
-    answered = samples * config.model.classes if encodes else tokens * config.model.vocab_size
-    logits = answered / hardware.memory_rate / parts
-    cast = (item + 4) * logits if item != 4 else 0.0
+    logits = samples * config.model.classes if encodes else tokens * config.model.vocab_size
+    logits_byte_s = logits / hardware.memory_rate / parts  # One byte of each logit read or written.
+    cast = (item + 4) * logits_byte_s if item != 4 else 0.0
     # log_softmax reads and writes; its backward reads two and writes one, after the loss wrote zero gradients.
-    return Seconds(block, 2 * block, block, head + 8 * logits + cast, 2 * head + 16 * logits + cast)
+    return Seconds(block, 2 * block, block, head + 8 * logits_byte_s + cast, 2 * head + 16 * logits_byte_s + cast)
 
 
 def attention_seconds(config: Config, hardware: Hardware) -> float:

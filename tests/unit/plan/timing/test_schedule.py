@@ -63,7 +63,7 @@ def test_ddp_reduces_in_the_last_micro_batch_only() -> None:
 
 def model(reshard: bool = True, depth: int = 1, replicated: bool = False, units: int = 2) -> Sharded:
     over = "dp_replicate" if replicated else ""
-    unit = Unit(5, 10, gather_bytes=4, again_bytes=4, reduce_bytes=6, shard_bytes=3, averaged_over=over)
+    unit = Unit(5, 10, gather_bytes=4, regather_bytes=4, reduce_bytes=6, shard_bytes=3, averaged_over=over)
     return Sharded((unit,) * units, Unit(1, 2, 1, 1, 2, 1, averaged_over=over), reshard, depth)
 
 

@@ -56,7 +56,7 @@ def test_a_block_is_bound_by_flops_and_by_what_it_streams() -> None:
     streamed_s = tokens * 20 * TINY.width * 4 / H100.memory_rate
     assert seconds.block_forward == pytest.approx(products_s + streamed_s)
     assert seconds.block_backward == 2 * seconds.block_forward
-    assert seconds.block_again == seconds.block_forward
+    assert seconds.block_recompute == seconds.block_forward
 
 
 def test_under_autocast_the_stream_is_float32_and_norms_are_cast() -> None:
