@@ -38,7 +38,7 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """For example `fsdp + checkpointing + offload`."""
+        """Name such as `fsdp + checkpointing + offload`."""
         extras = [word for word, on in (("checkpointing", self.checkpointing), ("offload", self.offload)) if on]
         return " + ".join([self.strategy, *extras])
 

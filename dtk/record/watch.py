@@ -170,7 +170,7 @@ class Watch:
         return json.dumps({**about, "leaving": self._leaving, "sound": self.log.sound, "groups": groups})
 
     def _judge_every(self) -> int:
-        """Ticks between judgements: every second one at 1,000 ranks."""
+        """Return the ticks from one judgement to the next: 1 below 500 ranks, 3 at 1,000."""
         return 1 + self.world_size // int(RANKS_PER_S * EVERY_S)
 
     def _is_judge(self, store: Store, elapsed_s: float) -> bool:

@@ -139,10 +139,10 @@ class _Job:
         self.parts = []
         self.walked: dict[tuple[object, ...], tuple[Walk, float]] = {}
         seconds, every = micro_batch_seconds(config, self.layout, hardware), config.train.activation_checkpoint_every
-        dense = getattr(config.model, "dense_layers", 0)
         alike: dict[tuple[bool, bool, int, int], tuple[Layout, Seconds]] = {}  # There may be hundreds of stages.
         for blocks in config.stage_blocks(len(self.layout.blocks)):
-            kind = blocks.start == 0, blocks.stop == len(self.layout.blocks), len(blocks), max(0, dense - blocks.start)
+            dense = max(0, self.layout.dense - blocks.start)
+            kind = blocks.start == 0, blocks.stop == len(self.layout.blocks), len(blocks), dense
             if kind not in alike:
                 before, after = self.layout.before if kind[0] else (), self.layout.after if kind[1] else ()
                 inside = self.layout.blocks[blocks.start : blocks.stop]
@@ -241,7 +241,8 @@ class _Job:
         walk.repeat(middle, lambda each: fsdp_micro_batch(each, sharded, last=False, gathers=not once))
         fsdp_micro_batch(walk, sharded, last=True, gathers=not once or rounds == 1)
         parts: list[tuple[Sequence[Shape], int]] = [(part.layout.shapes, self.mesh.dp_shard)]
-        parts += [(part.layout.experts, self.mesh.expert_shard)] * sum(i >= part.layout.dense for i in part.blocks)
+        if experts := part.layout.experts:
+            parts += [(experts, self.mesh.expert_shard)] * sum(i >= part.layout.dense for i in part.blocks)
         return self._update(walk, part, sum(padded_elements(shapes, n) // n for shapes, n in parts))
 
     def _update(self, walk: Walk, part: _Part, gradients: int) -> float:
@@ -299,8 +300,8 @@ def _sharded(config: Config, mesh: Mesh, part: _Part) -> Sharded:
     units = []
     for first in range(0, layers, step := size or max(1, layers)):
         numbers = range(first, min(first + step, layers))
-        # Experts compute with their block.
-        units += [unit((0.0, 0.0), model.experts, True)] * sum(part.blocks[i] >= model.dense for i in numbers)
+        if model.experts:  # They compute with their block.
+            units += [unit((0.0, 0.0), model.experts, True)] * sum(part.blocks[i] >= model.dense for i in numbers)
         if size:
             times_s = len(numbers) * part.seconds.block_forward, sum(map(part.block_backward, numbers))
             units.append(unit(times_s, [shape for i in numbers for shape in model.blocks[i]]))

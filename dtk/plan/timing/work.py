@@ -30,8 +30,8 @@ class Layout:
     """Training FLOPs per token outside of blocks: the output projection."""
     experts: tuple[Shape, ...] = ()
     """Shapes of a block's experts on one rank of `ep`, which are in none of `blocks`."""
-    dense: int = 1 << 30
-    """Number of leading blocks that have no experts on any rank of `ep`."""
+    dense: int = 0
+    """Number of leading blocks that have no experts."""
 
     @property
     def shapes(self) -> list[Shape]:
@@ -76,7 +76,7 @@ def layout(config: Config) -> Layout:
     kinds = shape.before, shape.dense_block, shape.block, shape.after, shape.experts
     before, dense_block, block, after, experts = (tuple(size for _, size in part) for part in kinds)
     blocks = (dense_block,) * shape.dense + (block,) * (shape.layers - shape.dense)
-    return Layout(before, blocks, after, block_flops, rest_flops, experts, shape.dense if experts else 1 << 30)
+    return Layout(before, blocks, after, block_flops, rest_flops, experts, shape.dense)
 
 
 def _custom_layout(config: Config) -> Layout:
