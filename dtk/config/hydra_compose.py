@@ -26,7 +26,7 @@ from diagnostics.evidence.budget import OverBudgetError, budget
 from diagnostics.evidence.limits import Limits
 from dtk.errors import DtkError, refused
 
-_LIMITS = Limits(seconds=20)  # Composing takes 0.3 s; references to references may stand for any number of values.
+_LIMITS = Limits(seconds=20)  # Composing takes 0.3 s; defaults lists and references may stand for any number of values.
 _LOCK = RLock()  # Hydra's state is global, so one thread composes at a time.
 
 
@@ -153,8 +153,9 @@ def _ready(folders: Sequence[Path]) -> Iterator[None]:
 def _translate(error: BaseException) -> DtkError:
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, OverBudgetError):
-            return DtkError("the configuration cannot be composed", "its references (${...}) stand for too much")
+        if isinstance(cause, OverBudgetError | RecursionError):
+            why = "its defaults lists or references (${...}) lead in a circle, or stand for too much"
+            return DtkError("the configuration cannot be composed", why)
         cause = cause.__cause__ or cause.__context__
     # Hydra's message continues with its search path, and suggests + for unknown keys, which dtk does not allow.
     lines = []
