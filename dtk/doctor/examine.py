@@ -15,8 +15,8 @@ SLACK_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """The result of a check."""
+class Completed:
+    """A completed check."""
 
     name: str
     topic: str
@@ -24,14 +24,14 @@ class Made:
     seconds: float
 
 
-def examine(checks: Sequence[Check], scope: Scope, begin: Callable[[Check], None]) -> list[Made]:
+def examine(checks: Sequence[Check], scope: Scope, begin: Callable[[Check], None]) -> list[Completed]:
     """Run all checks in this order; `begin` is called before each."""
     made = []
     for check in checks:
         begin(check)
         began_s = time.monotonic()
         limit_s = 2 * scope.timeout_s + SLACK_S if check.slow else min(QUICK_LIMIT_S, scope.timeout_s)
-        made.append(Made(check.name, check.topic, _limited(check, scope, limit_s), time.monotonic() - began_s))
+        made.append(Completed(check.name, check.topic, _limited(check, scope, limit_s), time.monotonic() - began_s))
     return made
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from diagnostics.contract.formatting import first_of
-from dtk.doctor.examine import Made
+from dtk.doctor.examine import Completed
 from dtk.doctor.model import Result, found, judged, not_applicable
 from dtk.doctor.registry import BETWEEN
 from dtk.doctor.report import Node
@@ -29,10 +29,10 @@ PER_NODE = ("NCCL_HOSTID", "NCCL_DEBUG_FILE", "NCCL_TOPO_DUMP_FILE", "NCCL_GRAPH
 """Variables that may differ between nodes."""
 
 
-def alone(names: Collection[str]) -> list[Made]:
+def alone(names: Collection[str]) -> list[Completed]:
     """Return the results of the chosen checks when there is only one node."""
     reason = "one node: nothing to compare it with (several: torchrun ... -m dtk doctor)"
-    return [Made(name, "nodes", not_applicable(reason), 0.0) for name in BETWEEN if name in names]
+    return [Completed(name, "nodes", not_applicable(reason), 0.0) for name in BETWEEN if name in names]
 
 
 Store = Any  # A store of torch.distributed, of which `set`, `get` and `check` are used; torch is not imported here.
@@ -62,7 +62,7 @@ def agreement(nodes: Sequence[Node], of_node: Mapping[int, Mapping[str, str]]) -
     """Check that versions, limits and variables are the same on all nodes."""
     values: dict[int, dict[str, str]] = {}
     for node in nodes:
-        common = {name: value for made in node.made for name, value in made.result.common.items()}
+        common = {name: value for check in node.checks for name, value in check.result.common.items()}
         values[node.number] = {**common, **of_node.get(node.number, {})}
     names = sorted({name for own in values.values() for name in own})
     findings = []

@@ -16,7 +16,7 @@ from diagnostics.contract.formatting import first_of
 from dtk.doctor import node_checks
 from dtk.doctor.children import ChildOutput
 from dtk.doctor.collectives import judge, try_ranks
-from dtk.doctor.examine import Made, examine
+from dtk.doctor.examine import Completed, examine
 from dtk.doctor.model import Check, Result, found, judged
 from dtk.doctor.node_checks import SHORTEST_PAUSE_S, arrived
 from dtk.doctor.rank_identity import Place
@@ -59,13 +59,13 @@ def run(
     collectives = any(check.topic == "collectives" for check in checks)
     between = _between(store, place, roster, answering, names, scope, collectives)
     if place.rank == 0 and "agreement" in names and len(nodes) > 1:
-        between.insert(0, Made("agreement", "nodes", node_checks.agreement(nodes, variables), 0.0))
+        between.insert(0, Completed("agreement", "nodes", node_checks.agreement(nodes, variables), 0.0))
     report = None
     if place.rank == 0:
         between += [] if scope.nodes > 1 else node_checks.alone(names)
         result = judged([found("no_report")])
         silent = [(int(number), host) for number, host in roster["nodes"].items() if int(number) not in answering]
-        nodes += [Node(number, host, (Made("answer", "nodes", result, 0.0),)) for number, host in silent]
+        nodes += [Node(number, host, (Completed("answer", "nodes", result, 0.0),)) for number, host in silent]
         report = Report(tuple(nodes), tuple(between), time.monotonic() - began)
     return report, lambda code: _leave(store, place, code, everything_s)
 
@@ -148,18 +148,18 @@ def _between(
     names: frozenset[str],
     scope: Scope,
     collectives: bool,
-) -> list[Made]:
+) -> list[Completed]:
     """Run this rank's part of the checks between nodes; on rank 0, return the results."""
-    results: list[Made] = []
+    results: list[Completed] = []
 
     def make(name: str, result: Callable[[], Result]) -> None:
         began = time.monotonic()
-        results.append(Made(name, "nodes", result(), time.monotonic() - began))
+        results.append(Completed(name, "nodes", result(), time.monotonic() - began))
 
     several = len(roster["nodes"]) > 1
     if here.rank == 0 and roster["missing"]:
         absent = found("ranks_absent", ranks=first_of(roster["missing"]))
-        results.append(Made("ranks", "nodes", judged([absent]), 0.0))
+        results.append(Completed("ranks", "nodes", judged([absent]), 0.0))
     leads = here.local_rank == 0 and several and here.node in answering
     if "clock" in names and leads:
         if here.rank:
@@ -183,7 +183,7 @@ def _between(
         if here.rank == 0:
             hosts = [place["host"] if place else "missing" for place in roster["ranks"]]
             result = judge(outputs, backend, hosts)
-            results.append(Made(f"collectives_{backend}", "nodes", result, time.monotonic() - began))
+            results.append(Completed(f"collectives_{backend}", "nodes", result, time.monotonic() - began))
     return results
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from diagnostics.contract.formatting import counted
 from diagnostics.report import document as doc
-from dtk.doctor.examine import Made
+from dtk.doctor.examine import Completed
 from dtk.doctor.model import Result, Status, worst
 
 SCHEMA = "dtk.doctor/1"
@@ -21,16 +21,16 @@ FULL_TABLES = 8  # Chosen: with more nodes, a node without problems takes one li
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One machine and the checks made on it."""
+    """One machine and its completed checks."""
 
     number: int
     host: str
-    made: tuple[Made, ...]
+    checks: tuple[Completed, ...]
 
     @property
     def status(self) -> Status:
         """Return the most severe status of the node's checks."""
-        return worst(made.result.status for made in self.made)
+        return worst(check.result.status for check in self.checks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +38,17 @@ class Report:
     """All machines and the checks between them."""
 
     nodes: tuple[Node, ...]
-    between: tuple[Made, ...]
+    between: tuple[Completed, ...]
     seconds: float
 
     def status(self) -> Status:
         """Return the most severe status of all checks."""
-        return worst(made.result.status for made in self.all())
+        return worst(check.result.status for check in self.checks())
 
-    def all(self) -> Iterable[Made]:
+    def checks(self) -> Iterable[Completed]:
         """Yield every check of every node, then those between nodes."""
         for node in self.nodes:
-            yield from node.made
+            yield from node.checks
         yield from self.between
 
     def exit_code(self) -> int:
@@ -64,21 +64,21 @@ def as_json(report: Report) -> dict[str, Any]:
         "exit_code": report.exit_code(),
         "seconds": round(report.seconds, 3),
         "nodes": [
-            {"node": n.number, "host": n.host, "status": n.status, "checks": list(map(as_plain, n.made))}
+            {"node": n.number, "host": n.host, "status": n.status, "checks": list(map(as_plain, n.checks))}
             for n in report.nodes
         ],
-        "between": [as_plain(made) for made in report.between],
+        "between": [as_plain(check) for check in report.between],
     }
 
 
-def as_plain(made: Made) -> dict[str, Any]:
+def as_plain(check: Completed) -> dict[str, Any]:
     """Convert a completed check to plain values for JSON."""
-    return {"name": made.name, "topic": made.topic, **asdict(made.result), "seconds": round(made.seconds, 3)}
+    return {"name": check.name, "topic": check.topic, **asdict(check.result), "seconds": round(check.seconds, 3)}
 
 
-def from_plain(plain: dict[str, Any]) -> Made:
+def from_plain(plain: dict[str, Any]) -> Completed:
     """Convert plain values, as another node sent them, back to a completed check; the inverse of `as_plain`."""
-    return Made(plain["name"], plain["topic"], msgspec.convert(plain, Result), plain["seconds"])
+    return Completed(plain["name"], plain["topic"], msgspec.convert(plain, Result), plain["seconds"])
 
 
 def document(report: Report, *, verbose: bool = False) -> doc.Document:
@@ -91,13 +91,13 @@ def document(report: Report, *, verbose: bool = False) -> doc.Document:
     for node in report.nodes:
         title = doc.Span(f"node {node.number}: {node.host}" if several else node.host, "code")
         if node.status not in ("warning", "failure") and len(report.nodes) > FULL_TABLES and not verbose:
-            text = f"{title.text}: all {len(node.made)} checks are ok or do not apply"
+            text = f"{title.text}: all {len(node.checks)} checks are ok or do not apply"
             blocks.append(doc.Paragraph(doc.Span(text, "strong")))
         else:
-            blocks.append(doc.Section(title, (_table(node.made, verbose),)))
+            blocks.append(doc.Section(title, (_table(node.checks, verbose),)))
     if report.between:
         blocks.append(doc.Section("between the nodes", (_table(report.between, verbose),)))
-    counts = Counter(made.result.status for made in report.all())
+    counts = Counter(check.result.status for check in report.checks())
     bad: tuple[Status, ...] = ("failure", "warning")
     parts = [counted(counts[status], status) for status in bad if counts[status]]
     parts += [f"{counts['ok']} ok", f"{counts['not_applicable']} not applicable"]
@@ -107,10 +107,10 @@ def document(report: Report, *, verbose: bool = False) -> doc.Document:
     return doc.Document("Doctor", "", (*blocks, doc.Section("", (total,))))
 
 
-def _table(made: Sequence[Made], verbose: bool) -> doc.Table:
+def _table(checks: Sequence[Completed], verbose: bool) -> doc.Table:
     rows: list[tuple[doc.Text | doc.Cell, ...]] = []
-    inapplicable: dict[str, list[Made]] = {}
-    for check in made:
+    inapplicable: dict[str, list[Completed]] = {}
+    for check in checks:
         result = check.result
         if result.status == "not_applicable" and not verbose:
             inapplicable.setdefault(result.summary, []).append(check)
@@ -123,11 +123,11 @@ def _table(made: Sequence[Made], verbose: bool) -> doc.Table:
             below += [doc.Span(f"       {remedy.command}", "code")] if remedy.command else []
         mark = doc.Span(MARKS[result.status], STYLES[result.status])
         rows.append((mark, check.name, doc.Cell(result.summary, "", tuple(below))))
-    for reason, checks in inapplicable.items():  # Checks that do not apply for the same reason share a row.
-        names = [check.name for check in checks]
-        text = reason if len(checks) == 1 else f"{reason} ({', '.join(names)})"
-        name = names[0] if len(checks) == 1 else counted(len(checks), "check")
-        remedies = dict.fromkeys(remedy for check in checks for remedy in check.result.remedies)
+    for reason, alike in inapplicable.items():  # Checks that do not apply for the same reason share a row.
+        names = [check.name for check in alike]
+        text = reason if len(alike) == 1 else f"{reason} ({', '.join(names)})"
+        name = names[0] if len(alike) == 1 else counted(len(alike), "check")
+        remedies = dict.fromkeys(remedy for check in alike for remedy in check.result.remedies)
         fixes = tuple(doc.Span(f"  {remedy.what}: {remedy.command}", "soft") for remedy in remedies)
         rows.append((doc.Span(MARKS["not_applicable"], "soft"), doc.Span(name, "soft"), doc.Cell(text, "soft", fixes)))
     return doc.Table(("", "", ""), tuple(rows), 3)

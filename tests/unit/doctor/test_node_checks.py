@@ -8,7 +8,7 @@ import time
 import pytest
 
 from dtk.doctor import node_checks
-from dtk.doctor.examine import Made
+from dtk.doctor.examine import Completed
 from dtk.doctor.model import Result
 from dtk.doctor.report import Node
 
@@ -31,7 +31,7 @@ def answer(monkeypatch):
 
 
 def node(number, **common):
-    return Node(number, f"host{number}", (Made("c", "t", Result("ok", "", common=common), 0.0),))
+    return Node(number, f"host{number}", (Completed("c", "t", Result("ok", "", common=common), 0.0),))
 
 
 def test_nodes_that_differ_are_told_apart():

@@ -5,13 +5,13 @@ import json
 import pytest
 
 from diagnostics.report.terminal import render
-from dtk.doctor.examine import Made
+from dtk.doctor.examine import Completed
 from dtk.doctor.model import Remedy, Result
 from dtk.doctor.report import FULL_TABLES, Node, Report, as_json, as_plain, document, from_plain
 
 
 def made(name, status="ok", summary="fine", topic="t", **more):
-    return Made(name, topic, Result(status, summary, **more), 0.25)
+    return Completed(name, topic, Result(status, summary, **more), 0.25)
 
 
 def one(*checks, between=()):
