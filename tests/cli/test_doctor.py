@@ -147,7 +147,7 @@ def run(*arguments, **more):
 @pytest.mark.timeout(60)
 def test_help_and_the_rest_work_without_torch(tmp_path):
     """An environment with what the base install brings, and nothing else."""
-    for module in ("rich", "pygments", "markdown_it", "mdurl", "msgspec", "yaml"):
+    for module in ("rich", "pygments", "markdown_it", "mdurl", "msgspec", "yaml", "packaging"):
         (tmp_path / module).symlink_to(Path(find_spec(module).origin).parent)
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
 
