@@ -121,14 +121,14 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
     if unsure or (report.outcome == "undecided" and report.waiting is None and not report.suspicions):
         most_likely = next(iter((*report.root_causes, *suspicions)), None) or overview.first_open(report)
         own = text_of(most_likely).missing if most_likely is not None else ""
-        if most_likely in suspicions and not own:  # What is advised against a cause is also what shows it.
+        if most_likely in suspicions and not own:  # Whether its remedy helps shows the cause.
             own = next((remedy.change for remedy in text_of(most_likely).remedies), "")
         account = None if report.root_causes else account_of(report.measures)
         own = account_asks(account) if account is not None and account.unaccounted else own
         own = own or ("" if report.root_causes else log_asks(report))
         if own:
             rows.append(doc.Field("needed", own, "soft"))
-        # What other causes lack does not make a confirmed one surer, unless it is a hang: the calls of all ranks.
+        # Evidence for other causes does not confirm the root cause, except in a hang: the calls of all ranks.
         asks = not (brief and (own or (report.root_causes and report.outcome != "hung")))
         for what, causes in overview.missing(related)[: 1 if brief else None] if asks else ():
             named = f" (for {', '.join(causes[:3])}{' ...' if len(causes) > 3 else ''})"
@@ -219,7 +219,7 @@ def _cause(report: Report, root: Finding, number: int, files: str) -> doc.Sectio
 
 
 def _card(root: Finding, ranks: tuple[int, ...], where: Where) -> doc.Card:
-    name = ranks_text(ranks) or ("all ranks" if root.ranks else "source line")  # Without ranks: of unidentified ones.
+    name = ranks_text(ranks) or ("all ranks" if root.ranks else "source line")  # Unidentified ranks were at this line.
     marked = bool(ranks) and set(ranks) <= set(root.ranks)
     some = set(root.ranks) != {place.rank for place in root.where}
     does: tuple[doc.Text, ...] = (str(where.does),) if where.does else ()

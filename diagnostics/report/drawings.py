@@ -137,7 +137,7 @@ def _step(timeline: measures.StepTimeline, culprits: Collection[int]) -> doc.Onl
             for name, start, end, _ in track.regions
         ]
         for name, start, end, waiting in track.calls:
-            since = start + min(max(waiting, 0.0), end - start)  # Late ranks are waited for first.
+            since = start + min(max(waiting, 0.0), end - start)  # A call first waits for late ranks.
             hint = f"{name}: {end - start:.2f} ms" + (f", {waiting:.2f} ms of it for late ranks" if waiting else "")
             stretches += [doc.Stretch(start, since, "k8", hint)] if since > start else []
             stretches.append(doc.Stretch(since, end, "k5", hint))
@@ -269,7 +269,7 @@ def _areas(who: str, stack: MemoryStack) -> doc.Plot:
         curves.append(doc.Curve(hint, points, colour, lower=lower, faint=name in stack.unused))
     totals = tuple((row[0], stack.in_tensors(row)) for row in stack.rows)
     marks: list[doc.Mark] = []
-    for time, step in stack.steps:  # Those that stand far enough from each other for their names.
+    for time, step in stack.steps:  # Only steps that are far enough apart for their names.
         far = not marks or time - (marks[-1].x or 0.0) >= (end - start) / _STEPS
         if start <= time <= end and far:
             marks.append(doc.Mark(f"step {step}", x=time, tone="step", hint=f"step {step} begins"))

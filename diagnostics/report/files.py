@@ -18,7 +18,7 @@ def write_beside_run(report: Report, run_folder: Path) -> tuple[str, str]:
         (path of the page or empty, one line on why nothing was written or empty).
     """
     folder = run_folder / "report"
-    if folder.is_symlink():  # Somebody else's folder may lead the report over files of the reader.
+    if folder.is_symlink():  # Of a run by somebody else, it may lead to files of the reader.
         return "", f"the report was not written into the run folder: {folder} is a link"
     built = document(report, files="..")
     forms = {"json": jsonform.dumps(report), "md": markdown.render(built), "html": html.render(built)}

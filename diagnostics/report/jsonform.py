@@ -12,7 +12,7 @@ from diagnostics.contract.formatting import Phrase
 from diagnostics.contract.secrets import masked
 from diagnostics.report.model import SCHEMA, Report
 
-DEPTH = 32  # Maximum nesting of measures; deeper values become null.
+DEPTH = 32  # Chosen: maximum nesting of measures; deeper values become null.
 
 
 def as_json(report: Report) -> dict[str, Any]:

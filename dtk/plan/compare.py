@@ -23,7 +23,7 @@ STRATEGIES = tuple(name for name, section in CONFIG_TYPES.items() if section.tra
 LEAST_MEMORY = preferred("units")  # The strategy that shards the most.
 FASTER = 1.05  # Chosen: minimum speed-up over the simplest at which a faster variant is recommended.
 TIGHT = 0.05  # Chosen: fraction of device memory below which the remainder counts as little.
-_MORE_RANKS = 1 << 16  # More than any cluster has devices.
+_MORE_RANKS = 1 << 16  # Chosen: more than any cluster has devices.
 _NAMED = 3  # Limit of variants that a sentence lists.
 _CHECKPOINTING = "train.activation_checkpoint_every"
 

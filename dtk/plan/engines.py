@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from dtk.plan.timing.hardware import Hardware
 
 Choice = Literal["auto", "closed_form", "simulated", "both"]
-NODE = 8  # Chosen, as most nodes have: ranks per node without hardware and without a configured number.
+NODE = 8  # Chosen, as most nodes have 8 devices: ranks per node without hardware and a configured number.
 TOLERATED = 0.05  # Chosen: relative difference above which the figures of both engines are shown.
 
 

@@ -99,7 +99,7 @@ def _layouts(job: Composed, ranks: int, local_size: int) -> Iterator[tuple[Typed
     degrees = divisors(getattr(job.config.model, "experts", 1))
     fixed = dict(text.lstrip("+~").partition("=")[::2] for text in job.overrides)
     names = [name for name, kind in CONFIG_TYPES.items() if kind.traits.compared and not kind.traits.one_process]
-    if (chosen := fixed.pop("strategy", "")) in CONFIG_TYPES:  # The strategy is not a preset.
+    if (chosen := fixed.pop("strategy", "")) in CONFIG_TYPES:  # A strategy itself, not a preset of the user.
         names = [chosen]
     sections = {name: CONFIG_TYPES[name](name=name) for name in names} | {job.config.strategy.name: job.config.strategy}
     batch = job.config.train.global_batch_size

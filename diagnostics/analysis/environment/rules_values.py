@@ -14,7 +14,7 @@ CLOSE = 0.8
 """Chosen: minimum similarity (difflib's ratio of names without NCCL_, 0 to 1) at which one counts as misspelled."""
 JUDGED = ("TORCH_", "GLOO_", "PYTORCH_")
 """Prefixes with more names than any catalogue holds: such names are reported only if they resemble a known one."""
-CLOSE_JUDGED = 0.9  # Chosen: one wrong letter in ten: most unknown names with these prefixes are right, so be strict.
+CLOSE_JUDGED = 0.9  # Chosen: one wrong letter in ten, as most unknown names with these prefixes are right.
 
 
 def check_name(name: str, where: Situation) -> Iterator[Lint]:

@@ -125,7 +125,7 @@ class _Rank:
         for number, blocks in stages.items():
             part = stage_part(config, blocks)
             walk = stretch(len(blocks), unit, every, ahead)
-            if whole or part.dense:  # First blocks, which may differ from the others.
+            if whole or part.dense:  # Leading dense blocks differ from the others.
                 walk = Stretch(len(blocks), 1)
             self.walks[number] = walk
             self.holdings[number] = settled_holding(config, part, mesh, ledger, walk.walked)

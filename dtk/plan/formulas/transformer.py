@@ -8,7 +8,7 @@ from dtk.plan.formulas.tape import Value, drop
 
 INDEX_BYTES = 8  # Bytes of an int64.
 MAX_EXPERT_GROUPS = 8
-"""Experts that are walked one by one; more are walked in this many equal groups, which overstates workspaces."""
+"""Chosen: experts walked one by one; more are walked in this many equal groups, which overstates workspaces."""
 
 
 class Model(Layers):

@@ -73,7 +73,7 @@ def _about(report: PlanReport, heading: str) -> doc.Fields:
     steps = BatchPlan(plan.global_batch_size, plan.micro_batch_size, ranks).accumulation_steps
     batch = f"{counted(plan.global_batch_size, 'sample')} = {counted(ranks, 'rank')} x {plan.micro_batch_size} x "
     batch += f"{steps} accumulated"
-    batch += f", {plan.sequence_length:,} tokens each" if plan.sequence_length > 1 else ""  # Samples that are no text.
+    batch += f", {plan.sequence_length:,} tokens each" if plan.sequence_length > 1 else ""  # Else samples are not text.
     compute = _DTYPES.get(report.compute_dtype, report.compute_dtype)
     if plan.time is not None and plan.time.peak_flops is not None:
         compute += f", {flops_text(plan.time.peak_flops)} peak a device"
