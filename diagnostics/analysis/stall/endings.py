@@ -100,7 +100,7 @@ def _first(job: JobState, kind: Kind, endings: list[Ending]) -> FirstEndings:
     last = last_seen(job, ranks[0]) if ranks and not any(own_line(end.frames) for end in endings[:4]) else None
     world = job.world()
     model: Literal["", "rank 0", "tie"] = ""
-    if all(end.detail == "model_differs" for end in endings) and len(ranks) >= world - 1 and 0 not in ranks:
+    if all(end.detail == "model_differs" for end in endings) and len(ranks) >= max(1, world - 1) and 0 not in ranks:
         model = "rank 0" if world > 2 else "tie"
         ranks, victims = ((0,), tuple(range(1, world))) if world > 2 else ((0, 1), ())
     return FirstEndings(kind, tuple(endings), ranks, victims, last, gave_up, model)

@@ -145,3 +145,10 @@ def test_the_same_text_in_training_is_that_of_a_lost_peer(tmp_path: Path) -> Non
     step = '[rank1]:   File "/x/torch/distributed/distributed_c10d.py", line 9, in all_reduce\n'
     text = f"[rank1]: Traceback (most recent call last):\n{step}[rank1]: RuntimeError: Connection refused\n"
     assert not said(tmp_path, text).root_causes
+
+
+@pytest.mark.parametrize(("raising", "blamed"), [(2, (2,)), (1, (0, 1))])
+def test_ddp_says_which_rank_found_other_parameters(tmp_path: Path, raising: int, blamed: tuple[int, ...]) -> None:
+    text = DDP.format(rank=raising).replace(f"[rank{raising}]: ", "")
+    (root,) = said(tmp_path, text).root_causes
+    assert (root.cause, root.ranks) == ("hang.rank_raised", blamed)

@@ -649,6 +649,39 @@ def test_in_cpp_a_process_ends_of_an_exception_that_python_has_shown(tmp_path: P
     assert not scan(tmp_path / "x.log", ends).errors
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (":0:rocdevice.cpp :2984: 15973 us: [pid:40 tid:0x7f] Callback: Queue 0x7ef0 aborting with error : {}",
+         "HSA_STATUS_ERROR_ILLEGAL_INSTRUCTION: The agent attempted to execute an illegal shader instruction. code: 0x2a"),
+        ("node7 [stderr] :0:rocdevice.cpp :2673: 63 us: 5999 : [tid:0x7f] Device::callbackQueue aborting with error : {}",
+         "HSA_STATUS_ERROR_EXCEPTION: An HSAIL operation resulted in a hardware exception. code: 0x1016"),
+        ("worker-3: {}",
+         "Memory access fault by GPU node-2 (Agent handle: 0x55d0) on address 0x7f34. Reason: Unknown."),
+    ],
+)  # fmt: skip
+def test_the_last_words_of_rocms_runtime(tmp_path: Path, line: str, message: str) -> None:
+    (error,) = scan(tmp_path / "x.log", f"step 3 loss 2.1\n{line.format(message)}\n").errors
+    assert (error.type, error.message) == ("RuntimeError", message)
+
+
+@pytest.mark.parametrize(
+    ("line", "figure", "value"),
+    [
+        ("(Worker pid=12) WARN: grad_norm is not finite: nan", "grad_norm", "nan"),
+        ("skipped: critic_loss is not finite: inf", "critic_loss", "inf"),
+        ("WARNING: non-finite loss, ending training tensor([nan, 0.25], device='cuda:0')", "loss", "nan"),
+    ],
+)
+def test_a_trainer_says_that_a_figure_is_not_finite(tmp_path: Path, line: str, figure: str, value: str) -> None:
+    (fact,) = [fact for fact in scan(tmp_path / "x.log", f"{line}\n").facts if fact.kind == "non_finite_loss"]
+    assert (fact.fields["figure"], fact.fields["value"]) == (figure, value)
+
+
+def test_a_gradient_norm_of_inf_is_what_loss_scaling_skips(tmp_path: Path) -> None:
+    assert not scan(tmp_path / "x.log", "WARN: grad_norm is not finite: inf\n").facts
+
+
 def test_a_traceback_inside_json_is_read_line_by_line(tmp_path: Path) -> None:
     trace = "Traceback (most recent call last):\n  File \"train.py\", line 5, in step\n    f()\nKeyError: 'x'\n"
     record = f'      "py_callstack": {json.dumps(trace)[:-1]}'
