@@ -32,6 +32,21 @@ INIT_S = 20.0  # Chosen: wandb waits 90 s by default, longer than a run should w
 FINISH_S = 60.0  # Chosen: time limit of the tracker after the end of the run, including a diagnosis.
 UPLOAD_S = 3600.0  # The same if a checkpoint is uploaded.
 POLL_S = 1.0  # Chosen: dashboards refresh no faster.
+# Sections of dtk's configuration that are no hyperparameters: TensorBoard shows the first few, in alphabetical order.
+MACHINERY = (
+    "allow_targets",
+    "callbacks",
+    "checkpoint",
+    "launcher",
+    "nccl",
+    "preflight",
+    "record",
+    "resume",
+    "runs_folder",
+    "tags",
+    "tracker",
+    "watch",
+)
 HPARAM_METRICS = ("loss", "validation_loss", "tokens_per_s", "step_time_s", "peak_memory_bytes", "mfu")
 
 
@@ -120,7 +135,9 @@ class Tensorboard(OwnTracker):
         from torch.utils.tensorboard import summary
 
         self._writer.add_text("config", f"```\n{json.dumps(config, indent=2)}\n```")
-        plain = {key: value if isinstance(value, int | float) else str(value) for key, value in flat(config).items()}
+        skipped = MACHINERY if "launcher" in config else ()
+        wanted = {key: value for key, value in flat(config).items() if key.partition(".")[0] not in skipped}
+        plain = {key: value if type(value) in (int, float) else str(value) for key, value in wanted.items()}
         experiment, session, self._ended = summary.hparams(  # type: ignore[no-untyped-call]
             plain, dict.fromkeys(HPARAM_METRICS, 0.0)
         )

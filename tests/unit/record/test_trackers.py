@@ -264,6 +264,8 @@ def test_tensorboard_shows_hyperparameters_and_only_what_people_plot(paths, make
     assert events.Tags()["scalars"] == ["loss"] and events.Scalars("loss")[0].wall_time == 5.0
     data = {tag: events.SummaryMetadata(tag).plugin_data.content for tag in events.PluginTagToContent("hparams")}
     started = HParamsPluginData.FromString(data["_hparams_/session_start_info"]).session_start_info.hparams
+    assert not [name for name in started if name.startswith(("checkpoint", "launcher", "record", "watch", "callbacks"))]
+    assert started["train.compile"].string_value == "False"
     assert started["strategy.name"].string_value and started["train.global_batch_size"].number_value > 0
     assert "_hparams_/session_end_info" in data
 
