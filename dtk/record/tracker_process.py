@@ -34,19 +34,9 @@ UPLOAD_S = 3600.0  # The same if a checkpoint is uploaded.
 POLL_S = 1.0  # Chosen: dashboards refresh no faster.
 # Sections of dtk's configuration that are no hyperparameters: TensorBoard shows the first few, in alphabetical order.
 MACHINERY = (
-    "allow_targets",
-    "callbacks",
-    "checkpoint",
-    "launcher",
-    "nccl",
-    "preflight",
-    "record",
-    "resume",
-    "runs_folder",
-    "tags",
-    "tracker",
-    "watch",
-)
+    "allow_targets", "callbacks", "checkpoint", "launcher", "nccl", "preflight", "record", "resume", "runs_folder",
+    "tags", "tracker", "watch",
+)  # fmt: skip
 HPARAM_METRICS = ("loss", "validation_loss", "tokens_per_s", "step_time_s", "peak_memory_bytes", "mfu")
 
 
