@@ -46,6 +46,10 @@ def candidates(typed: list[str]) -> Iterator[str]:
     else:
         if command in WITH_OVERRIDES:
             yield from _overrides(last.partition("="))
+        if command == "explain":
+            from dtk.commands.explain import everything
+
+            yield from (rows[0][0] for rows in everything())
         if command in WITH_RUNS:
             yield "last"
             with suppress(OSError):  # The shell evaluates completions: exclude everything that it would expand or run.

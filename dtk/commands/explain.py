@@ -21,11 +21,16 @@ _LABEL = 14  # Columns of the labels.
 
 def run(arguments: argparse.Namespace) -> int:
     """Print what each name means; DtkError if there is no such name."""
-    everything = [*_causes(), *_options(), *_keys()]
-    matches = [rows for name in arguments.names for rows in _matching(name, everything)]
+    known = everything()
+    matches = [rows for name in arguments.names for rows in _matching(name, known)]
     width = max(40, min(110, shutil.get_terminal_size().columns))
     put("\n".join(_text(rows, width) for rows in matches))
     return 0
+
+
+def everything() -> list[Rows]:
+    """Return what can be explained; the name is the first label of the first row."""
+    return [*_causes(), *_options(), *_keys()]
 
 
 def _matching(name: str, everything: list[Rows]) -> list[Rows]:

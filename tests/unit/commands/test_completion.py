@@ -38,6 +38,29 @@ def test_groups_their_options_keys_and_values(completed):
     assert completed("dtk ls strat") == []
 
 
+def test_what_can_be_explained(completed):
+    assert completed("dtk explain hang.cond") == ["hang.conditional_collective"]
+    assert {"train", "train.clip_norm"} <= set(completed("dtk explain tra"))
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="there is no fish here")
+def test_fish_completes_values_without_file_names(tmp_path):
+    (tmp_path / "dtk").write_text(f'#!/bin/sh\nexec {sys.executable} -m dtk "$@"\n')
+    (tmp_path / "dtk").chmod(0o755)
+    (tmp_path / "a.py").touch()
+    asked = [
+        f"complete -C '{line}'; echo --" for line in ("dtk run precision=", "dtk run data.path=", "dtk diagnose a")
+    ]
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", f"dtk completion fish | source; {'; '.join(asked)}"], capture_output=True,
+        text=True, timeout=60, env={"PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHONPATH": str(Path(__file__).parents[3])},
+        cwd=tmp_path,
+    )  # fmt: skip
+    values, files, logs = done.stdout.split("--\n")[:3]
+    assert values.split() == ["precision=bf16", "precision=fp16", "precision=fp32", "precision=tf32"], done.stderr
+    assert "data.path=a.py" in files.split() and logs.split() == ["a.py"]
+
+
 def test_runs(completed):
     for name in ("20260101-a", "2026$(touch x)", "2026;x", "2026 b", "2026*", "2026\x1b[31m"):
         Path("runs", name).mkdir(parents=True)
