@@ -14,8 +14,8 @@ from diagnostics.analysis.wait_graph import graph
 from diagnostics.analysis.wait_graph.graph import Operation, WaitGraph
 from diagnostics.contract.findings import Cost
 from diagnostics.evidence.calls import Call
-from diagnostics.evidence.endings import Ending
-from diagnostics.evidence.model import Evidence, Stacks
+from diagnostics.evidence.endings import Ending, kind_of_exception
+from diagnostics.evidence.model import Evidence, RankError, Stacks
 from diagnostics.evidence.rank_endings import add_unnamed, after_timeout, peer_vanished, rank_endings, settle_exit_codes
 from diagnostics.evidence.readers import watch
 
@@ -210,6 +210,17 @@ def _waited_before(job: JobState, rank: int, end: Ending) -> bool:
     began_s = min((call.created_s for call in pending if call.created_s), default=None)
     if began_s is None or not (end.only_exit_code or job.waits.blockers(rank)):
         return False
+    alone = any({*ranks} == {rank} for ranks in job.waits.absent.values())
+    untimed = alone and bool(end.type) and end.time_s is None
+    if untimed and any(_timed_out_later(error, end) for error in job.evidence.errors):
+        return False  # It caught this exception and left calls out; its own wait came later and ended by its timeout.
     record = job.survey.ranks[rank]
     ended_s = job.survey.clocks.true_s(rank, end.time_s) if end.time_s else record.time_s
     return end.only_exit_code and record.stuck_dump if ended_s is None else ended_s - began_s >= STALL_S
+
+
+def _timed_out_later(error: RankError, end: Ending) -> bool:
+    """Return whether an error file, which has what ended the process, or a later line has the timeout of a rank."""
+    later = not error.line or (error.file == end.record.file and error.line > (end.record.line or 0))
+    timed_out = kind_of_exception(error.type, error.message, error.frames) == "timed_out"
+    return error.rank == end.rank and later and timed_out

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.analysis import job_state
 from diagnostics.analysis.stall.blameless import deviating_rank, stuck_ranks
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence.model import Frame, RankError
@@ -53,6 +54,28 @@ def test_an_exception_after_the_stall_explains_nothing_and_is_not_ruled_out(
     assert next(one for one in detect(found) if one.cause == "hang.rank_raised").status != "ruled_out"
     if after_s > 10:
         assert confirmed(found) == [blamed]
+
+
+@pytest.mark.parametrize(("file", "line"), [("error.json", 0), ("log", 30), ("log", 2)])
+@pytest.mark.parametrize("deviates", [2, 1])
+def test_an_exception_that_was_caught_before_the_wait_that_timed_out_came_first(
+    tmp_path: Path, file: str, line: int, deviates: int
+) -> None:
+    """A rank skips a batch with its collective, and waits in its next one until that times out; rank 2 had caught an
+    exception, which explains nothing where another rank deviates.
+    """
+    last = {rank: Op(line=30, group="1") if rank == deviates else STEP[0] for rank in range(4)}
+    write(tmp_path, Job({rank: [*STEP, op] for rank, op in last.items()}, groups={"1": [0, 1, 2, 3]}))
+    frames = (Frame("/job/data.py", 4, "load"),)
+    text = "[gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 15000ms for recv operation to complete"
+    errors = [
+        RankError(2, "log", 10, "ValueError", "bad sample", frames),
+        RankError(2, file, line, "RuntimeError", text, time_s=START_S + 60 if line == 0 else None),
+    ]
+    job = job_state.build(evidence(tmp_path, world_size=4, errors=errors))
+    job.survey.ranks[2].time_s = START_S + 60  # As a ring has it, which is written until the process ends.
+    assert job.endings[2].type == "ValueError"
+    assert job_state._waited_before(job, 2, job.endings[2]) == (line == 2 or deviates != 2)
 
 
 def test_where_all_known_ends_are_of_victims_no_end_is_ruled_out(tmp_path: Path) -> None:
