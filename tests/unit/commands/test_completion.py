@@ -49,14 +49,14 @@ def test_fish_completes_values_without_file_names(tmp_path):
     (tmp_path / "dtk").chmod(0o755)
     (tmp_path / "a.py").touch()
     asked = [
-        f"complete -C '{line}'; echo --" for line in ("dtk run precision=", "dtk run data.path=", "dtk diagnose a")
+        f"complete -C '{line}'; echo @@" for line in ("dtk run precision=", "dtk run data.path=", "dtk diagnose a")
     ]
     done = subprocess.run(
         ["fish", "--no-config", "-c", f"dtk completion fish | source; {'; '.join(asked)}"], capture_output=True,
         text=True, timeout=60, env={"PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHONPATH": str(Path(__file__).parents[3])},
         cwd=tmp_path,
     )  # fmt: skip
-    values, files, logs = done.stdout.split("--\n")[:3]
+    values, files, logs = done.stdout.split("@@\n")[:3]
     assert values.split() == ["precision=bf16", "precision=fp16", "precision=fp32", "precision=tf32"], done.stderr
     assert "data.path=a.py" in files.split() and logs.split() == ["a.py"]
 
