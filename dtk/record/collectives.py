@@ -83,6 +83,8 @@ class CollectiveLog:
         region = current()
         while region is not None and region.op is not None:
             region = region.parent
+        # Loops of others open no regions: whether autograd runs on this thread tells their reductions of gradients.
+        name = region.name if region is not None else "backward" if torch._C._current_graph_task_id() >= 0 else ""
         ring, root = self.ring, NO_PEER
         with self.lock:
             group = self._group(process_group)
@@ -101,7 +103,7 @@ class CollectiveLog:
                 group.history.append(group.hash)
                 group.count = seq = group.count + 1
             at = (group.index, seq, STARTED, self.step)
-            texts = (site, 0 if region is None else ring.text(region.name), *named)
+            texts = (site, ring.text(name) if name else 0, *named)
             sizes = (*shaped, ring.text(_short(call.splits) if call.splits else ""))
             numbers = (root, call.tag, numel, call.amount, signature)
             number = ring.begin(at, texts, sizes, numbers, kind.p2p, call.asynchronous)

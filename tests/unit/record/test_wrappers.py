@@ -61,3 +61,13 @@ def test_torchs_own_error_reaches_the_user_and_the_call_is_kept(log):
     with pytest.raises((RuntimeError, ValueError, TypeError)):
         dist.broadcast(torch.ones(1), src=5)
     assert [op for op, _ in calls(log)] == ["broadcast"]
+
+
+def test_a_reduction_of_gradients_is_in_backward_without_any_region(log):
+    """A loop of somebody else opens no regions, and what autograd calls is still told from the rest of the step."""
+    weight = torch.ones(2, requires_grad=True)
+    weight.register_post_accumulate_grad_hook(lambda weight: dist.all_reduce(weight.grad))
+    (2 * weight).sum().backward()
+    dist.all_reduce(torch.ones(1))
+    records = RingFile(log.ring.path, log.ring.path.name, 0, Limits()).read().records
+    assert [(record.region, record.numel) for record in records] == [("backward", 2), ("", 1)]
