@@ -72,14 +72,14 @@ def pipelines(config: Config, world_size: int) -> list[tuple[int, int]]:
     parallel, count = config.parallel, config.batch_plan(world_size).accumulation_steps
     ranks, own = parallel.pp, [(parallel.pp, count)]
     split = SCHEDULES[parallel.schedule].splits and parallel.stages_per_rank > 1
-    if ranks == 1 or count < ranks or split:
+    if ranks == 1 or count < ranks:
         return own
     few = 2 * _ENDS + (config.train.activation_checkpoint_every > 1)
     if few >= ranks or getattr(config.model, "dense_layers", 0) > _stages(config)[_ENDS - 1].stop:
         few = ranks
     if parallel.stages_per_rank == 1:
         made = [(few, few + 2), (few, few + 3), (few + 1, few + 3)]
-    elif count % ranks:  # Rounds of other sizes than the number of ranks.
+    elif count % ranks or split:  # Rounds of other sizes than the number of ranks, or stages in a V.
         few, size = ranks, parallel.pipeline(count).round
         made = [(few, 3 * size), (few, 4 * size)]
     else:

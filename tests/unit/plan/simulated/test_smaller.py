@@ -110,7 +110,19 @@ def test_pipelines_that_are_not_worth_it_or_not_linear() -> None:
             "parallel.stages_per_rank=2",
             "train.global_batch_size=64",
         ]
-        assert pipelines(job(2, "model=llama_tiny", "parallel.pp=2", *several), 2) == [(2, 64)]
+        assert pipelines(job(2, "model=llama_tiny", "parallel.pp=2", *several), 2) == [(2, 6), (2, 8)]
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("schedule", ["zbv", "zero_bubble"])
+def test_few_micro_batches_stand_for_many_where_backwards_are_split_over_two_stages(schedule, monkeypatch):
+    several = [f"parallel.schedule={schedule}", "parallel.stages_per_rank=2", "train.global_batch_size=16"]
+    config = job(2, "model=llama_tiny", "strategy=ddp", "parallel.pp=2", *several)
+    few = simulate(config, 2)
+    monkeypatch.setattr("dtk.plan.simulated.engine.samples", lambda config, ranks: [Sample(config, ranks)])
+    whole = simulate(config, 2)
+    assert (few.memory, {*few.traffic}) == (whole.memory, {*whole.traffic})
 
 
 @pytest.mark.parametrize(
