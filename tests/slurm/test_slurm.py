@@ -4,7 +4,7 @@ import json
 import re
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -53,10 +53,20 @@ def log(run_folder: Path) -> str:
     return "".join(path.read_text() for path in sorted((run_folder / "logs").glob("slurm-*.log")))
 
 
-def begin_now(slurm: dict[str, str], job: str) -> None:
-    """Slurm lets a requeued job wait for two minutes."""
-    wait_until(lambda: "PENDING" in ask(slurm, "squeue", "--noheader", f"--jobs={job}", "--format=%T"))
-    ask(slurm, "scontrol", "update", f"JobId={job}", "StartTime=now")
+def begin_now(slurm: dict[str, str], job: str, begun: Callable[[], bool]) -> None:
+    """Slurm lets a requeued job wait for two minutes, and may set that time once more while the job completes.
+
+    A job that starts in the second in which its former credential was revoked is killed, which nobody's job does.
+    """
+    time.sleep(2)
+
+    def has_begun() -> bool:
+        if "PENDING" in ask(slurm, "squeue", "--noheader", f"--jobs={job}", "--format=%T"):
+            update = ["scontrol", "update", f"JobId={job}", "StartTime=now"]  # Refused if it has begun meanwhile.
+            subprocess.run(update, env={"PATH": "/usr/bin:/bin", **slurm}, capture_output=True, check=False)
+        return begun()
+
+    wait_until(has_begun)
 
 
 def steps(run_folder: Path) -> list[int]:
@@ -71,15 +81,13 @@ def test_a_job_runs_what_was_frozen_and_goes_on_after_a_requeue(slurm, tmp_path)
     wait_until(lambda: status(folder)["state"] == "preempted")
     stopped = status(folder)["step"]
     assert (folder / "checkpoints" / f"step_{stopped:08d}" / "checkpoint.json").is_file()
-    begin_now(slurm, job)
-    wait_until(lambda: f"resumed from step_{stopped:08d}" in log(folder))
+    begin_now(slurm, job, lambda: f"resumed from step_{stopped:08d}" in log(folder))
     # What the script itself does at the time limit: tell the ranks, wait, ask for another turn.
     ask(slurm, "scancel", "--batch", "--signal=USR1", job)
     wait_until(lambda: "dtk: stopped with a checkpoint; requeued" in log(folder))
     again = status(folder)["step"]
     assert again >= stopped
-    begin_now(slurm, job)
-    wait_until(lambda: "(attempt 2)" in log(folder))
+    begin_now(slurm, job, lambda: "(attempt 2)" in log(folder))
     ask(slurm, "scancel", job)
     wait_until(lambda: not ask(slurm, "squeue", "--noheader", f"--name={folder.name}"))
     assert status(folder)["state"] == "preempted", "a cancelled job is not requeued"
