@@ -244,7 +244,6 @@ def _failure(evidence: Evidence, failures: Sequence[LogFact]) -> str:
 def standing(evidence: Evidence) -> Standing | None:
     """Return the state of a job that stands still; None if nothing shows that a rank waits, was lost or failed."""
     kinds = frozenset(fact.kind for fact in evidence.facts)
-    signals = {error.signal for error in evidence.errors}
     aborted = {error.rank for error in evidence.errors if error.signal == "SIGABRT" and error.rank is not None}
     raised = (of_error(one, NOBODY if one.rank is None else one.rank) for one in evidence.errors if one.type)
     victims = [end for end in raised if end.kind in ("lost_peer", "timed_out")]
@@ -258,18 +257,12 @@ def standing(evidence: Evidence) -> Standing | None:
         return None
     failures = [fact for fact in evidence.facts if fact.kind in _FAILED]
     groups = read_all(evidence)
-    later = enqueued_behind(groups)
-    waits = _named([wait for group in groups for wait in _waits(evidence, group, later)])
     possibly_late = _possibly_late(victims)
-    # Of several such ranks some waited too: their peer that timed out first closed its connections.
-    certainly_late = possibly_late if len(possibly_late) == 1 else ()
-    unplaced = _without_position(evidence, [end for end in victims if end.rank not in certainly_late])
-    waits += unplaced if any(wait.site for wait in unplaced) else seen_waits or unplaced
+    waits = _all_waits(evidence, groups, [end for end in victims if (end.rank,) != possibly_late], seen_waits)
     connects = [fact for fact in evidence.facts if fact.kind == "nccl_connect"]
     stuck = {fact.rank: fact.fields.get("stuck_s") for fact in evidence.facts if fact.kind == "monitor_stuck"}
     late = [set(fact.fields["ranks"]) for fact in evidence.facts if fact.kind in ("monitored_barrier", "missing_ranks")]
     listed = {rank for fact in evidence.facts if fact.kind == "torchrun_list" for rank in fact.fields["ranks"]}
-    unlisted = sorted({*range(min(listed, default=0), max(listed, default=0) + 1), *evidence.launched} - listed)
     placed = {rank for wait in waits if wait.site for rank in wait.ranks}
     roots = {fact.fields["root"] for fact in evidence.facts if fact.kind == "nccl_id_timeout"}
     side = [fact for fact in evidence.facts if fact.kind == "side_error"]
@@ -277,9 +270,9 @@ def standing(evidence: Evidence) -> Standing | None:
     return Standing(
         waits=tuple(sorted(waits, key=lambda wait: (bool(wait.behind), -len(wait.ranks), wait.seq or 0))),
         outside=outside,
-        unlisted=tuple(unlisted) if 2 * len(unlisted) < len(listed) and not signals & _SENT else (),
+        unlisted=_unlisted(evidence, listed),
         others=tuple(one for group in groups for one in _others(group)),
-        silent=_silent(evidence, groups, waits),
+        silent=() if evidence.is_cut else _silent(evidence, groups, waits),
         aborted=tuple(sorted(aborted)) if not waits else (),
         failed_silently=tuple(sorted(silent)) if not waits else (),
         kinds=kinds,
@@ -305,6 +298,13 @@ def standing(evidence: Evidence) -> Standing | None:
         work=next((fact for fact in evidence.facts if fact.kind in ("host_work", "host_progress")), None),
         results=frozenset(str(fact.fields["result"]) for fact in failures if fact.kind == "nccl_result"),
     )
+
+
+def _unlisted(evidence: Evidence, listed: set[int]) -> tuple[int, ...]:
+    """Return few ranks of a node that torchrun does not list, unless it or the kernel ended any of them."""
+    rest = sorted({*range(min(listed, default=0), max(listed, default=0) + 1), *evidence.launched} - listed)
+    is_sent = any(error.signal in _SENT for error in evidence.errors)
+    return tuple(rest) if 2 * len(rest) < len(listed) and not is_sent else ()
 
 
 def _possibly_late(victims: Sequence[Ending]) -> tuple[int, ...]:
@@ -391,6 +391,20 @@ def _one_side(fact: LogFact) -> str:
     if "call_a" in fact.fields:
         return f"rank {fact.fields['rank_a']} called {shortened(str(fact.fields['call_a']), 60)}"
     return str(fact.fields.get("sizes") or f"around rank {fact.fields.get('rank')}, as NCCL says")
+
+
+def _all_waits(
+    evidence: Evidence, groups: Sequence[GroupLog], victims: list[Ending], seen: list[Waiting]
+) -> list[Waiting]:
+    """Return the calls in which ranks wait, from lines of watchdogs, and from exceptions or else what was `seen`.
+
+    A single rank that may have come too late is no victim. Of several such ranks some waited too: their peer that timed
+    out first closed its connections.
+    """
+    later = enqueued_behind(groups)
+    placed = _named([wait for group in groups for wait in _waits(evidence, group, later)])
+    unplaced = _without_position(evidence, victims)
+    return placed + (unplaced if any(wait.site for wait in unplaced) else seen or unplaced)
 
 
 def _waits(evidence: Evidence, group: GroupLog, later: set[tuple[str, int]]) -> list[Waiting]:

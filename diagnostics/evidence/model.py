@@ -208,6 +208,11 @@ class Evidence(Struct):
     doubt: str = ""
     """Why the dumps may be from several jobs, so that ranks cannot be compared; empty if there is no sign of it."""
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether lines of known kinds were not kept, so that a missing one says nothing of its rank."""
+        return any(problem.about == "not_kept" for problem in self.problems)
+
     def handles(self, kind: type[H]) -> list[H]:
         """Return the handles of one class."""
         return self.files.setdefault(kind.kind, [])

@@ -47,9 +47,11 @@ def check_parts(config: Config, world_size: int) -> dict[str, Any]:
         from dtk.models.build import check_custom
 
         check_custom(config)
-    from dtk.tasks.build import build_task
+    # Only these can be refused, and the tasks' modules take half a second to import.
+    if config.task._target_ is not None or isinstance(config.model, CustomModelConfig):
+        from dtk.tasks.build import build_task
 
-    build_task(config)
+        build_task(config)
     dataset = _dataset(config)
     check_dataset(config, dataset)
     return dataset.describe()

@@ -11,6 +11,7 @@ from diagnostics.contract.artifacts import RunPaths
 from dtk.config.compose import Composed
 from dtk.config.placement import Placement, is_remote
 from dtk.config.resume import Resumed
+from dtk.config.schema import CustomModelConfig
 from dtk.errors import INTERRUPTED
 from dtk.launch.prepare import make_folder
 
@@ -49,12 +50,13 @@ def _run_here(point: Resumed, placement: Placement, opened: Callable[[RunPaths],
     config = point.composed.config
     data = check_parts(config, placement.nproc)
     if dry_run:
-        from dtk.models.build import blocks_found
-
         would_be = point.paths or RunPaths(Path(config.runs_folder) / name_run(config, placement.nproc))
         banner(Console(), config, would_be, placement, point.attempt, placement.nproc)
-        if blocks := blocks_found(config):
-            print(blocks)
+        if isinstance(config.model, CustomModelConfig):
+            from dtk.models.build import blocks_found
+
+            if blocks := blocks_found(config):
+                print(blocks)
         print("dry run: nothing was started" + ("" if point.paths else ", and there is no such folder"))
         return 0
     paths = make_folder(point, data, placement, placement.nproc, "local")

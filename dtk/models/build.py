@@ -71,8 +71,7 @@ def check_custom(config: Config) -> None:
 
 def blocks_found(config: Config) -> str:
     """Describe the blocks of a custom model before a rank builds it; empty if it cannot be built on the meta device."""
-    model = _on_meta(config) if isinstance(config.model, CustomModelConfig) else None
-    return "" if model is None else describe_blocks(model)
+    return "" if (model := _on_meta(config)) is None else describe_blocks(model)
 
 
 def _on_meta(config: Config) -> nn.Module | None:

@@ -69,9 +69,8 @@ def lightning_callback(**arguments: Any) -> Any:
     """
     lightning = import_module("pytorch_lightning" if "pytorch_lightning" in sys.modules else "lightning.pytorch")
     loop = _Loop(arguments)
-    recorded_at: dict[
-        str, str
-    ] = {}  # Metric -> where its value first appeared; `callback_metrics` keeps it from there on.
+    # Metric -> where its value first appeared; `callback_metrics` keeps it from there on.
+    recorded_at: dict[str, str] = {}
 
     def log(trainer: Any, where: str, **figures: Any) -> None:
         metrics = trainer.callback_metrics.items()

@@ -210,10 +210,8 @@ def attach(
 
         def ended(verdict: Verdict) -> None:
             run_folder.close(paths, "hung", 1, reason=verdict.reason, step=verdict.step, failure=verdict.failure())
-            said = (
-                f"dtk: the live watch ends this job: {verdict.reason}\nnext: {command('diagnose', typed(paths.root))}"
-            )
-            print(said, file=sys.stderr, flush=True)
+            then = command("diagnose", typed(paths.root))
+            print(f"dtk: the live watch ends this job: {verdict.reason}\nnext: {then}", file=sys.stderr, flush=True)
 
         with guarded("watch"):
             store, hosted = watch_store(c10d._get_default_store(), prefix, rank)

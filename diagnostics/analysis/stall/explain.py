@@ -254,11 +254,11 @@ def _of_same_role(job: JobState, divergences: list[Divergence]) -> Divergence | 
     """Return how ranks deviate from others of their role, in all groups together, if single groups show less."""
     if not job.stands_still() or not (divergences or job.waits.calls):
         return None
+    if divergences and not all(case.tie for case in divergences):
+        return _as_rounds(job, divergences[0]) if len(divergences) == 1 else None
     roots, cycles = job.waits.roots(), job.waits.cycles()
     if not divergences and not cycles and roots and not any(rank in job.waits.of_rank for rank in roots):
         return None  # They are late or missing, which no comparison of calls shows.
-    if divergences and not all(case.tie for case in divergences):
-        return _as_rounds(job, divergences[0]) if len(divergences) == 1 else None
     recorders = sorted({key.recorder for key in job.survey.groups}, key=lambda name: (name == SNAPSHOTS, name))
     tied = {rank for divergence in divergences for rank in divergence.vote.present}
     among = [*tied, *(rank for cycle in cycles for rank in cycle.ranks), *roots, *sorted(job.survey.ranks)]

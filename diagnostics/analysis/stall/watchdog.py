@@ -3,7 +3,7 @@ position in calls that do not match are proof; positions that differ are not. Du
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from operator import attrgetter
 
 from msgspec import Struct
@@ -126,9 +126,8 @@ def watchdog_case(job: JobState) -> WatchdogCase | None:
     for group in clear:
         if group.name != UNNAMED and (gap := _gap(job, group, groups)):
             return gap
-    for group in sorted(clear, key=lambda group: -len(group.waits)):
-        if missed := _missed(job, group, clear, behind):
-            return missed
+    if not job.evidence.is_cut and (missed := _missed(clear, behind, job.world())):
+        return missed
     for group in complete:
         if drift := _drift(group):
             return drift
@@ -180,40 +179,44 @@ def _vote(group: GroupLog, groups: Iterable[GroupLog]) -> Vote | None:
     return vote if len(vote.sides) > 1 and certain else None
 
 
-def _missed(
-    job: JobState, group: GroupLog, groups: list[GroupLog], behind: set[tuple[str, int]]
-) -> WatchdogMissed | None:
+def _missed(groups: list[GroupLog], behind: set[tuple[str, int]], world: int) -> WatchdogMissed | None:
     """Return the ranks that left out a call: no rank completes it without them, and they are in a later one."""
-    waits, first = group.waits, group.waits[min(group.waits)]
-    is_one_call = len({(wait.seq, wait.name) for wait in waits.values()}) == 1 and first.name in TOGETHER
-    absent = (
-        _absent(job, group, groups) if is_one_call and not any((group.name, rank) in behind for rank in waits) else ()
-    )
-    for other in groups if absent else ():
-        calls = {other.waits[rank].seq for rank in absent if rank in other.waits and (other.name, rank) not in behind}
-        met = {rank for rank in waits if rank in other.waits and other.waits[rank].seq in calls}
-        if (
-            len(calls) == 1
-            and set(absent) <= other.waits.keys()
-            and met
-            and all((other.name, rank) in behind for rank in met)
-        ):
-            return WatchdogMissed(group, first, absent, other.waits[absent[0]], other)
+    of_rank: defaultdict[int, list[GroupLog]] = defaultdict(list)
+    for group in groups:
+        for rank in group.waits:
+            of_rank[rank].append(group)
+    for group, absent in sorted(_absent(groups, world), key=lambda found: -len(found[0].waits)):
+        waits, first = group.waits, group.waits[min(group.waits)]
+        is_one_call = len({(wait.seq, wait.name) for wait in waits.values()}) == 1 and first.name in TOGETHER
+        if not is_one_call or any((group.name, rank) in behind for rank in waits):
+            continue
+        for other in of_rank[absent[0]]:
+            other_call = other.waits[absent[0]]
+            alike = (rank in other.waits and other.waits[rank].seq == other_call.seq for rank in absent)
+            met = [rank for rank in waits if rank in other.waits and other.waits[rank].seq == other_call.seq]
+            is_first = not any((other.name, rank) in behind for rank in absent)
+            if all(alike) and is_first and met and all((other.name, rank) in behind for rank in met):
+                return WatchdogMissed(group, first, absent, other_call, other)
     return None
 
 
-def _absent(job: JobState, group: GroupLog, groups: list[GroupLog]) -> tuple[int, ...]:
-    """Return the ranks of a group that do not wait in it; none if they cannot be told.
+def _absent(groups: list[GroupLog], world: int) -> Iterator[tuple[GroupLog, tuple[int, ...]]]:
+    """Yield each group with its ranks that do not wait in it, if they can be told.
 
     The groups of one description are taken as those of a dimension of the mesh: equally large, each rank in one.
     """
-    alike = [other for other in groups if other.desc == group.desc] if group.desc else [group]
-    known = [{*other.waits, *other.counters} for other in alike]
-    sizes = {members_of(wait.fact) or 0 for other in alike for wait in other.waits.values()}
-    size = job.world() if group.default else max(sizes) or max(map(len, known))
-    others = set(range(job.world())).difference(*known)
-    whole = size == len(group.waits) + len(others)
-    return tuple(sorted(others)) if whole and not group.counters.keys() - group.waits.keys() else ()
+    dimensions: defaultdict[tuple[str, str], list[GroupLog]] = defaultdict(list)
+    for group in groups:
+        dimensions[group.desc, "" if group.desc else group.name].append(group)
+    for alike in dimensions.values():
+        known = {rank for group in alike for rank in (*group.waits, *group.counters)}
+        sizes = (members_of(wait.fact) or 0 for group in alike for wait in group.waits.values())
+        size = max(sizes) or max(len({*group.waits, *group.counters}) for group in alike)
+        count = world - sum(rank < world for rank in known)
+        for group in alike:
+            whole = len(group.waits) + count == (world if group.default else size)
+            if count > 0 and whole and group.counters.keys() <= group.waits.keys():
+                yield group, tuple(rank for rank in range(world) if rank not in known)
 
 
 def _drift(group: GroupLog) -> WatchdogDrift | None:

@@ -91,12 +91,17 @@ class GroupLog(Struct, frozen=True):
     has_guid: bool = False
     """Whether its name is one of the whole job (since torch 2.5): numbers alone count the groups of one rank."""
     label: str = ""
-    """The description, with the name where several groups share it, as those of one dimension of a mesh do."""
+    """The title, with the name where several groups share it, as those of one dimension of a mesh do."""
 
     @property
     def default(self) -> bool:
         """Whether it is the default group."""
         return self.desc == "default_pg" or (self.name == "0" and not self.desc)
+
+    @property
+    def title(self) -> str:
+        """The description, or the name of a group without one."""
+        return self.desc or self.name
 
     @property
     def key(self) -> GroupKey:
@@ -126,21 +131,22 @@ def read_all(evidence: Evidence) -> list[GroupLog]:
     timeouts = [fact for fact in evidence.facts if fact.kind == "watchdog_timeout" and fact.rank is not None]
     timeouts.sort(key=lambda fact: (not _name(fact), fact.rank, fact.file, fact.line))
     calls: set[tuple[object, ...]] = set()
-    stacks = [fact for fact in evidence.facts if fact.kind == "collective_stack"]
+    stacks: defaultdict[tuple[int | None, str], list[LogFact]] = defaultdict(list)
+    for fact in evidence.facts:
+        if fact.kind == "collective_stack":
+            stacks[fact.rank, fact.file].append(fact)
     for fact in timeouts:
-        _take(groups, works, calls, fact, stacks)
+        _take(groups, works, calls, fact, stacks[fact.rank, fact.file])
     report, default_group = _reported(evidence), groups.get("0", GroupLog(""))
     if len(report.waits | report.counters) > len(default_group.waits | default_group.counters):
         groups = {name: group for name, group in groups.items() if name != UNNAMED} | {"0": report}
-    alike = Counter(group.desc or group.name for group in groups.values())
+    alike = Counter(group.title for group in groups.values())
+    labels = {
+        name: f"{group.title} {name[:8]}" if alike[group.title] > 1 else group.title for name, group in groups.items()
+    }
     checked = [
-        replace(
-            group,
-            mixed=group.mixed or not _is_one_hang(group),
-            label=f"{text} {group.name[:8]}" if alike[text] > 1 else text,
-        )
-        for group in groups.values()
-        for text in [group.desc or group.name]
+        replace(group, mixed=group.mixed or not _is_one_hang(group), label=labels[name])
+        for name, group in groups.items()
     ]
     return sorted(checked, key=lambda group: (not group.default, group.name))
 
@@ -220,7 +226,7 @@ def _take(
     numel, group_rank = fields.get("numel_in"), fields.get("group_rank", fields.get("pg_rank"))
     numel, group_rank = (value if isinstance(value, int) else None for value in (numel, group_rank))
     # The user's line is in the first stack that torch printed after this rank's timeout.
-    behind = [other for other in stacks if (other.rank, other.file) == (rank, fact.file) and other.line > fact.line]
+    behind = [other for other in stacks if other.line > fact.line]
     at = min(behind, key=lambda other: other.line).fields if behind else {}
     site = Frame(str(at["file"]), int(at["line"]), str(at["function"])) if at else None
     wait = Wait(rank, seq, str(fields.get("op")), numel, group_rank, fact, site)

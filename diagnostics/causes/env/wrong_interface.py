@@ -3,6 +3,7 @@
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from math import inf
 
 from diagnostics.analysis.environment.addresses import interface_inside, network_inside
 from diagnostics.analysis.environment.job import JobEnvironment
@@ -73,7 +74,7 @@ def _from_logs(job: JobEnvironment) -> Finding | None:
     refused = [fact for fact in failed if _REFUSED.search(str(fact.fields.get("why")))]
     again = any("abort" in str(fact.fields.get("why")) for fact in refused)
     first = {fact.file: fact.line for fact in reversed(refused)}
-    met = any(fact.line < first.get(fact.file, 1 << 60) for kind in _CONNECTED for fact in by_kind[kind])
+    met = any(fact.line < first.get(fact.file, inf) for kind in _CONNECTED for fact in by_kind[kind])
     if refused and (again or tries >= _TRIES) and not job.errors and not met:
         return finding("refused", refused[0].fields["peer"], refused, 0.6)
     return None

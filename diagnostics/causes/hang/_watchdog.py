@@ -156,7 +156,7 @@ def named(group: GroupLog) -> str:
     """Return `group default_pg`."""
     if group.name == UNNAMED:
         return str(_TEXTS.phrase("default_group"))
-    return f"group {group.desc or group.name}"
+    return f"group {group.title}"
 
 
 def called(wait: Wait) -> str:

@@ -9,6 +9,7 @@ import pytest
 from diagnostics.analysis.stall.watchdog_lines import read
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.readers import log as log_reader
 from tests.unit.diagnostics.hang.dumps import Shown, detect
 
 STATUS = {
@@ -178,6 +179,19 @@ def test_a_rank_that_is_in_a_later_call_of_another_group_left_one_out(tmp_path: 
 )
 def test_no_call_is_left_out_if_the_order_or_the_members_are_unknown(tmp_path: Path, logs: dict[int, str]) -> None:
     assert "hang.conditional_collective" not in [one.cause for one in found(tmp_path, logs)]
+
+
+def test_a_line_that_was_not_kept_was_not_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = gathers((0, 2, 3), "09:59:58")
+    console = "".join((waiting[0], waiting[2], waiting[3], hung(1), "step 42 loss 1.0\n"))
+    (tmp_path / "console.log").write_text(console)
+    evidence = gather(tmp_path, Limits())
+    assert [one.cause for one in detect(evidence) if one.status == "confirmed"] == ["hang.conditional_collective"]
+    with (tmp_path / "console.log").open("a") as log:
+        log.write(in_group(1, "1(mesh_dp)", 1, seq=77, op="_ALLGATHER_BASE"))
+    monkeypatch.setattr(log_reader, "PER_KIND", len(evidence.facts))
+    cut = gather(tmp_path, Limits())
+    assert cut.is_cut and not [one.cause for one in detect(cut) if one.status == "confirmed"]
 
 
 def test_each_timeout_has_its_own_stack(tmp_path: Path) -> None:
