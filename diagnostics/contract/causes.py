@@ -89,6 +89,9 @@ class Cause(Struct, Generic[F], frozen=True, kw_only=True):
     """Whether its confirmed finding determines the outcome even if it is not a root cause: how the run ended."""
     noted: bool = False
     """Whether its undecided findings become notes in a report without a root cause."""
+    weighed: bool = False
+    """Whether `suspicions.yaml` weighs what its unsure finding rests on (sizes, and the calls of the peers), so that a
+    report with such suspicions and calls omits the finding."""
     tells_end: bool = False
     """Whether its undecided findings with evidence describe how the job ended, and replace a cause."""
     source: str = ""

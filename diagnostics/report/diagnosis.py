@@ -110,10 +110,11 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
     if report.root_causes and not brief:
         rows.append(doc.Field("rest", _counts(report), "soft"))
     suspicions = [decided.finding for decided in report.findings if overview.is_suspicion(decided.finding)]
-    shown = {cause.id for cause in built_in() if cause.names_outcome and cause.outcome == report.outcome}
-    shown |= {suspicion.cause for suspicion in report.suspicions}
-    is_weighed = report.suspicions and report.waiting is not None and report.waiting.peer_calls
-    shown |= {"hang.signature_mismatch"} if is_weighed else set()  # By the same two sizes, and the calls of the peers.
+    weighed = report.suspicions and report.waiting is not None and report.waiting.peer_calls
+    shown = {suspicion.cause for suspicion in report.suspicions}
+    for cause in built_in():
+        if (cause.names_outcome and cause.outcome == report.outcome) or (cause.weighed and weighed):
+            shown.add(cause.id)
     suspicions = [suspicion for suspicion in suspicions if suspicion.cause not in shown]
     for suspicion in suspicions[:_BRIEF]:
         rows.append(doc.Field("maybe", f"{_named(report, suspicion)}: {text_of(suspicion).summary}", "warn"))

@@ -71,7 +71,7 @@ def _examine(arguments: argparse.Namespace) -> int:
         if report is None:
             return leave(0)
         _print(report, arguments)
-        return leave(report.exit_code())
+        return leave(report.exit_code)
     import socket
 
     from dtk.doctor.node_checks import alone
@@ -81,7 +81,7 @@ def _examine(arguments: argparse.Namespace) -> int:
         made = examine(checks, scope, lambda check: busy.now(f"checking {check.name}")) + alone(between)
     report = Report((Node(0, socket.gethostname(), tuple(made)),), (), time.monotonic() - began)
     _print(report, arguments)
-    return report.exit_code()
+    return report.exit_code
 
 
 def _print(report: "Report", arguments: argparse.Namespace) -> None:

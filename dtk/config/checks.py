@@ -80,7 +80,7 @@ def _engine(config: Config) -> None:
         (not runs, f"strategy={section.name}", wraps, "strategy=ddp or strategy=fsdp, or engine=native"),
         (config.parallel.cut, " ".join(config.parallel.cut), "it wraps whole models", "engine=native"),
         (scaled, f"precision={config.precision.name}", "both would scale the loss", "precision=bf16"),
-        (changed, changed, "Accelerate has no such setting", "engine=native"),
+        (changed, changed, f"{config.engine} has no such setting", "engine=native"),
     ):
         if holds:
             raise _clash(f"engine={config.engine}", typed, why, instead)

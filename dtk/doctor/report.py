@@ -1,7 +1,7 @@
 """The result of the doctor as document and as JSON for programs, and its exit code."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -41,27 +41,28 @@ class Report:
     between: tuple[Completed, ...]
     seconds: float
 
+    @property
     def status(self) -> Status:
         """Return the most severe status of all checks."""
-        return worst(check.result.status for check in self.checks())
+        return worst(check.result.status for check in self.checks)
 
-    def checks(self) -> Iterable[Completed]:
-        """Yield every check of every node, then those between nodes."""
-        for node in self.nodes:
-            yield from node.checks
-        yield from self.between
+    @property
+    def checks(self) -> Sequence[Completed]:
+        """Return every check of every node, then those between nodes."""
+        return [check for node in self.nodes for check in node.checks] + [*self.between]
 
+    @property
     def exit_code(self) -> int:
         """Return 1 if any check failed, else 0."""
-        return UNFIT if self.status() == "failure" else FIT
+        return UNFIT if self.status == "failure" else FIT
 
 
 def as_json(report: Report) -> dict[str, Any]:
     """Return the report as JSON values."""
     return {
         "schema": SCHEMA,
-        "status": report.status(),
-        "exit_code": report.exit_code(),
+        "status": report.status,
+        "exit_code": report.exit_code,
         "seconds": round(report.seconds, 3),
         "nodes": [
             {"node": n.number, "host": n.host, "status": n.status, "checks": list(map(as_plain, n.checks))}
@@ -97,13 +98,13 @@ def document(report: Report, *, verbose: bool = False) -> doc.Document:
             blocks.append(doc.Section(title, (_table(node.checks, verbose),)))
     if report.between:
         blocks.append(doc.Section("between the nodes", (_table(report.between, verbose),)))
-    counts = Counter(check.result.status for check in report.checks())
+    counts = Counter(check.result.status for check in report.checks)
     bad: tuple[Status, ...] = ("failure", "warning")
     parts = [counted(counts[status], status) for status in bad if counts[status]]
     parts += [f"{counts['ok']} ok", f"{counts['not_applicable']} not applicable"]
     where = f" on {counted(len(report.nodes), 'node')}" if several else ""
     text = f"{', '.join(parts)}{where} ({report.seconds:.1f} s)"
-    total = doc.Paragraph(doc.Span(text, STYLES[report.status()]))
+    total = doc.Paragraph(doc.Span(text, STYLES[report.status]))
     return doc.Document("Doctor", "", (*blocks, doc.Section("", (total,))))
 
 

@@ -6,13 +6,15 @@ from types import FrameType
 
 import torch
 
+from dtk.strategies.engines import LIBRARIES
+
 _TORCH = str(Path(torch.__file__).parent)
 _DTK = Path(__file__).parents[1]
 _STDLIB = sysconfig.get_paths()["stdlib"]
 _CACHE = 8192  # Chosen: far more lines than call collectives; beyond it the cache is cleared.
 PLUMBING = (_TORCH, *(str(_DTK / part) for part in ("record", "strategies", "parallel")))
 """Frames of these files are never the user's call site."""
-_ENGINES = ("torch.", "deepspeed.", "accelerate.")
+_ENGINES = ("torch.", *(f"{library}." for library in LIBRARIES))
 """Modules whose calls the user made: DeepSpeed issues all collectives in one line of each operation."""
 
 

@@ -18,7 +18,9 @@ MAPPABLE = {"ext2", "ext3", "ext4", "xfs", "tmpfs", "overlay"}
 """Local file systems that rewrite a block in place. Where a rewrite allocates a new block (btrfs, zfs), a full disk
 would kill the process with SIGBUS at its next beat; a remote file system may stall it."""
 PUBLISH_EVERY_S = 0.5  # Chosen: the watch polls at this rate.
-LABEL_BYTES = 200  # Chosen: what a region's name may take of the heartbeat, beside 64 of the host and the figures.
+LABEL_BYTES = (
+    200  # Chosen: longest name of a region; the host has at most 64 (HOST_NAME_MAX of Linux), figures 200.
+)
 _LABELS = 4096  # Chosen: far more names than a job has; beyond it the cache is cleared.
 _BEAT = b'{"beat": %d, "step": %b, "region": %b, "time_s": %.6f%b%d}'
 
@@ -38,7 +40,7 @@ class HeartbeatFile:
 
     def start(self) -> None:
         """Create the file; OSError if the folder is full or read-only."""
-        about = {"pid": os.getpid(), "host": socket.gethostname()[:64], "attempt": self.attempt}
+        about = {"pid": os.getpid(), "host": socket.gethostname(), "attempt": self.attempt}
         self._tail = f', {json.dumps(about)[1:-1]}, "beat_end": '.encode()
         self._memory = mapped(
             self.path, HEARTBEAT_BYTES, lambda file: os.pwrite(file, bytes(self._memory), 0), "heartbeat", self._stop

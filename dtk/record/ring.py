@@ -56,9 +56,8 @@ class Ring:
         self.path.unlink(missing_ok=True)
         size_bytes = layout.file_bytes(GROUPS, SLOTS, TABLE_BYTES)
         self._memory = mapped(self.path, size_bytes, self._publish, "ring", self._stop)
-        host = socket.gethostname().encode()[:64]
         about = (layout.VERSION, self.rank, self.world_size, self.attempt, os.getpid(), GROUPS, SLOTS, TABLE_BYTES)
-        HEADER.pack_into(self._memory, 0, layout.MAGIC, *about, time.time(), host)
+        HEADER.pack_into(self._memory, 0, layout.MAGIC, *about, time.time(), socket.gethostname().encode())
         TABLE_HEAD.pack_into(self._memory, self._table_at, self._used)
         if isinstance(self._memory, bytearray):
             self.path.write_bytes(self._memory)

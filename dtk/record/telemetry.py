@@ -116,7 +116,7 @@ class Host:
         for rank, path in self._heartbeats.items():
             if rank not in self._processes and (beat := read_heartbeat(path)) is not None:
                 with suppress(psutil.Error):
-                    if beat.host == socket.gethostname()[:64]:
+                    if beat.host == socket.gethostname():
                         self._processes[rank] = psutil.Process(beat.pid)
         resident: dict[str, int] = {}
         waiting, used = [], 0.0

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dtk.strategies.engines.deepspeed import DeepSpeed
-from dtk.strategies.engines.deepspeed_config import DeepSpeedConfig
+from dtk.strategies.engines.deepspeed.config import DeepSpeedConfig
+from dtk.strategies.engines.deepspeed.engine import DeepSpeed
 from dtk.strategies.traits import TableRow
 
 

@@ -8,7 +8,7 @@ from dtk.plan.formulas.holding import MASTER_BYTES, ROOT
 from dtk.plan.formulas.replication import Replicated
 from dtk.plan.formulas.tape import Buffer
 from dtk.strategies.declared import ITEM_BYTES, reduced_item_bytes
-from dtk.strategies.engines.stage3 import Held, gathered, held, persistent
+from dtk.strategies.engines.deepspeed.stage3 import Held, gathered, held, persistent
 
 
 @dataclass(slots=True)

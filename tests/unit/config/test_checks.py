@@ -290,7 +290,7 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
         (
             ["model=gpt2_tiny", "strategy=fsdp", "strategy.prefetch_depth=2", "engine=accelerate"],
             2,
-            "engine=accelerate is incompatible with strategy.prefetch_depth=2: Accelerate has no such setting - "
+            "engine=accelerate is incompatible with strategy.prefetch_depth=2: accelerate has no such setting - "
             "use engine=native",
         ),
         (
@@ -299,7 +299,7 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
                 "train.micro_batch_size=2",
             ],
             4,
-            "engine=accelerate is incompatible with strategy.reshard_after_forward=2: Accelerate has no such setting - "
+            "engine=accelerate is incompatible with strategy.reshard_after_forward=2: accelerate has no such setting - "
             "use engine=native",
         ),
         (

@@ -34,12 +34,12 @@ def shown(report, verbose=False):
 )
 def test_the_worst_check_decides(statuses, status, code):
     report = one(*(made(f"c{n}", s) for n, s in enumerate(statuses)))
-    assert (report.status(), report.exit_code()) == (status, code)
+    assert (report.status, report.exit_code) == (status, code)
 
 
 def test_what_lies_between_the_nodes_counts_too():
     report = one(made("a"), between=(made("clock", "failure", "2 s apart", "nodes"),))
-    assert report.exit_code() == 1
+    assert report.exit_code == 1
     assert "Between the nodes" in shown(report) and "FAILURE" in shown(report)
 
 

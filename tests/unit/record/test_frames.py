@@ -8,6 +8,8 @@ import torch
 
 from dtk.record import frames
 from dtk.record.frames import Frames, place
+from dtk.strategies.engines import LIBRARIES
+from dtk.strategies.registry import CONFIG_TYPES
 
 TORCH, DTK = Path(torch.__file__).parent, Path(frames.__file__).parents[1]
 
@@ -40,7 +42,8 @@ def test_code_that_the_compiler_generated_is_torchs():
 def test_a_collective_of_an_engine_is_at_the_users_line_if_there_is_one():
     package = "/venv/lib/python3.11/site-packages"
     lines, own = Frames(), stack("/home/me/train.py")
-    for file, module in (("deepspeed/comm/torch.py", "deepspeed.comm.torch"), ("accelerate/x.py", "accelerate.x")):
+    assert {kind.traits.library for kind in CONFIG_TYPES.values()} <= {"", *LIBRARIES}
+    for file, module in ((f"{library}/comm/torch.py", f"{library}.comm.torch") for library in LIBRARIES):
         inner = stack(f"{package}/{file}", module=module)
         assert lines.users(inner).f_code.co_filename == __file__
         lines._plumbing.update(dict.fromkeys(_files(inner.f_back), True))

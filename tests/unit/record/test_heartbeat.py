@@ -90,13 +90,16 @@ def test_regions_nest_and_unwind(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["forward", "é" * 100, '"' * 160, "x" * 500, "\U0001f525" * 40])
-def test_a_name_of_any_letters_leaves_a_heartbeat_that_can_be_read(tmp_path, name):
-    beat = HeartbeatFile(tmp_path / "beat", 0)
+def test_a_name_of_any_letters_leaves_a_heartbeat_that_can_be_read(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(heartbeat.socket, "gethostname", lambda: "h" * 64)
+    beat = HeartbeatFile(tmp_path / "beat", 1000)
     beat.start()
+    beat._beat = 10**12
     observe([beat])
+    beat.begin_step(10**9)
     with region(name):
         shown = read_heartbeat(tmp_path / "beat")
-    assert shown is not None and shown.region and name.startswith(shown.region)
+    assert shown is not None and shown.region and name.startswith(shown.region) and shown.host == "h" * 64
     beat.close("end")
 
 

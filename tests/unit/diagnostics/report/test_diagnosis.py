@@ -3,10 +3,11 @@
 import pytest
 from msgspec.structs import replace
 
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Stated, Where
+from diagnostics.analysis.standing import Standing, Waiting
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Stated, Suspicion, Where
 from diagnostics.report import document as doc
 from diagnostics.report.diagnosis import document
-from diagnostics.report.model import Coverage, Report
+from diagnostics.report.model import Coverage, Decided, Report
 from tests.unit.diagnostics.report.samples import finding, full, mismatch, report
 
 
@@ -67,6 +68,19 @@ def test_an_unsure_answer_asks_for_what_would_decide_it() -> None:
     sure = report(finding("hang.host_stall", ranks=(1,), confidence=0.95, missing="a stack"))
     unsure = report(finding("hang.host_stall", ranks=(1,), confidence=0.6, missing="a stack"))
     assert "needed" not in dict(fields(sure)) and dict(fields(unsure))["needed"] == "a stack"
+
+
+@pytest.mark.parametrize(("cause", "weighed"), [("hang.signature_mismatch", True), ("hang.device_stall", False)])
+def test_a_suspicion_that_the_others_weigh_is_not_listed_beside_them(cause: str, weighed: bool) -> None:
+    unsure = Decided(replace(finding(cause), confidence=0.35))
+    made = replace(report(), findings=(unsure,), outcome="undecided")
+    call = Waiting((1, 2), "all_gather")
+    stands = Standing((call,), (), (), (), frozenset(), peer_calls=(call,))
+    likely = (Suspicion("hang.rank_raised", 0.4),)
+    assert [label for label, _ in fields(made)].count("maybe") == 1
+    assert [cause in text for label, text in fields(replace(made, waiting=stands, suspicions=likely))].count(True) == (
+        not weighed
+    )
 
 
 def test_a_second_cause_stands_beside_the_first() -> None:

@@ -15,7 +15,7 @@ from dtk.errors import DtkError, refused
 from dtk.parallel.mesh import Mesh
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.declared import ITEM_BYTES, Collective, ModelShapes, reduced_item_bytes
-from dtk.strategies.engines.stage3 import gathered, persistent
+from dtk.strategies.engines.deepspeed.stage3 import gathered, persistent
 from dtk.strategies.traits import StrategyConfig, Traits
 
 AUTO = "auto"  # Value of a key in the file that the caller fills in.

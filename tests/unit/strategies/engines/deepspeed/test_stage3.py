@@ -7,7 +7,7 @@ import pytest
 
 from dtk.config.compose import compose
 from dtk.plan.formulas.shape import model_shape
-from dtk.strategies.engines.stage3 import gathered, held, persistent
+from dtk.strategies.engines.deepspeed.stage3 import gathered, held, persistent
 
 ALL = 2**62
 
