@@ -23,6 +23,8 @@ class LintText(Struct, frozen=True):
     """The setting to use instead, or the decision to make."""
     fix_in_message: bool
     """Whether the message already includes the fix."""
+    unread: bool
+    """Whether nothing reads the variable."""
 
 
 CAUSES = frozenset(row["cause"] for row in _ROWS.values())  # All causes that a lint may support.
@@ -43,7 +45,8 @@ def lint_text(lint: Lint) -> LintText:
     if change is not None and not fix:
         fix = f"{change.name}={change.value}" if change.name else f"unset {change.unset}"
     message = row["message"].format_map(texts)
-    return LintText(row["cause"], message, fix.format_map(texts) if "fix" in row else fix, "fix_in_message" in row)
+    fix = fix.format_map(texts) if "fix" in row else fix
+    return LintText(row["cause"], message, fix, "fix_in_message" in row, "unread" in row)
 
 
 def _shown(value: Value) -> str | int:

@@ -113,7 +113,7 @@ def present(scope: Scope) -> Result:
         if (mig := gpu.read("GetMigMode")) is not None and mig[0]:
             findings.append(found("mig", gpu=gpu.index))
     findings += _hidden(gpus)
-    driver = str(nvml.nvmlSystemGetDriverVersion())
+    driver = nvml.nvmlSystemGetDriverVersion()
     kind = f"{len(gpus)} x {names[0]}" if len(names) == 1 else ", ".join(gpu.name for gpu in gpus)
     return judged(
         findings,

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -62,16 +61,12 @@ class Finding:
 
 
 def found(key: str, /, *, bad: bool = False, **values: Any) -> Finding:
-    """Return a finding of `findings.yaml` with its remedy, if any; `bad` makes it a failure unless stated there."""
-    texts = {part: text.format(**values) for part, text in _findings()[key].items()}
+    """Return a finding of `findings.yaml` with its remedy, if any; of a text for `either` severity, `bad` decides."""
+    row = read_table(Path(__file__).with_name("findings.yaml"))[key]
+    texts = {part: text.format(**values) for part, text in row.items()}
     status: Status = "failure" if bad or "failure" in texts else "warning"
     remedy = Remedy(texts["fix"], texts.get("command", "")) if "fix" in texts else None
     return Finding(status, texts.get("either") or texts[status], remedy)
-
-
-@cache
-def _findings() -> dict[str, dict[str, str]]:
-    return dict(read_table(Path(__file__).with_name("findings.yaml")))
 
 
 def not_applicable(reason: str, **more: Any) -> Result:

@@ -6,7 +6,7 @@ from dtk.orphan import run_child, tell
 
 
 def facts() -> dict[str, Any]:
-    """Return versions, back-ends and CUDA devices as reported by torch; a failed part is null with the reason."""
+    """Return versions, back-ends and CUDA devices as reported by torch; a key in `_error` says why a part failed."""
     import torch
     import torch.distributed as dist
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from diagnostics.analysis.environment.catalogue import Version, catalogue, leading_version, version_text
 from diagnostics.analysis.environment.lint import lint
-from diagnostics.analysis.environment.situation import Severity
+from diagnostics.analysis.environment.situation import Severity, lint_of
 from diagnostics.causes.lint_texts import lint_text
 from diagnostics.contract.formatting import counted
 from dtk.errors import DtkError
@@ -20,7 +20,6 @@ from dtk.record.manifest import missing_files, network
 SCHEMA = "dtk.nccl-lint/1"
 CLEAN, FOUND = 0, 1  # Exit codes: notes only; warnings or errors.
 _ORDER: dict[Severity, int] = {"error": 0, "warning": 1, "note": 2}  # Sort order: the most severe first.
-FILE_CAUSE, UNKNOWN_CAUSE = "env.invalid_value", "env.unknown_variable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +75,16 @@ def lint_given(given: Given, machine: Machine | None, nodes: int | None, nccl_ve
     if nodes is not None and not any(hit.variable == "NCCL_IB_DISABLE" for hit in lints):
         # Harmless with these nodes, but not a default, so it is reported for every job.
         lints += [hit for hit in lint(given.variables, version, None, {}) if hit.variable == "NCCL_IB_DISABLE"]
-    items = []
-    for hit in lints:
-        name, text = hit.variable, lint_text(hit)
-        value, place = given.variables.get(name, ""), given.places.get(name, "")
-        items.append(Item(hit.severity, name, value, place, text.message, text.fix, text.cause, text.fix_in_message))
-    fix = "write NAME=value, without spaces, quotes or export, comments on lines of their own"
-    items += [Item("error", "", "", place, what, fix, FILE_CAUSE) for place, what in given.oddities]
+    found = [(hit, given.variables.get(hit.variable, ""), given.places.get(hit.variable, "")) for hit in lints]
+    found += [(lint_of("error", "", "file_line", text=what), "", place) for place, what in given.oddities]
     for name, place, value in given.shadowed:
-        message = f"it has no effect here: {given.places[name]} sets {given.variables[name]!r}, and the first counts"
-        items.append(Item("note", name, value, place, message, "remove one of them", "env.contradiction"))
+        hit = lint_of("note", name, "shadowed", text=given.variables[name], first=given.places[name])
+        found.append((hit, value, place))
+    items = []
+    for hit, value, place in found:
+        text = lint_text(hit)
+        about = (text.message, text.fix, text.cause, text.fix_in_message)
+        items.append(Item(hit.severity, hit.variable, value, place, *about))
     ordered = tuple(sorted(items, key=lambda item: (_ORDER[item.severity], item.variable, item.place, item.message)))
     facts = [counted(nodes, "node") if nodes else "number of nodes unknown"]
     if machine is None:
@@ -101,7 +100,7 @@ def doubts(variables: dict[str, str]) -> list[str]:
     installed = installed_nccl()
     lints = lint(variables, parse_version(installed) if installed else None, None, {})
     texts = [(hit, lint_text(hit)) for hit in lints]
-    sure = [(hit, text) for hit, text in texts if hit.severity == "error" or text.cause == UNKNOWN_CAUSE]
+    sure = [(hit, text) for hit, text in texts if hit.severity == "error" or text.unread]
     return [f"{hit.variable}={variables.get(hit.variable, '')}: {text.message}" for hit, text in sure[:3]]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from diagnostics.analysis.environment.addresses import interface_inside
 from diagnostics.contract.files import kernel_entries, kernel_text
-from dtk.record.nvml import nvlinks, open_nvml, text_of
+from dtk.record.nvml import nvlinks, open_nvml
 
 SYS, ROOT = Path("/sys"), Path("/")
 _VENDORS = {"Amazon EC2": "aws", "Google": "gcp", "Microsoft Corporation": "azure"}  # Vendor name in DMI -> cloud.
@@ -117,9 +117,9 @@ def _gpus() -> tuple[tuple[Gpu, ...], str, str, bool | None]:
     if nvml is None:
         return (), reason, "", None
     try:
-        driver = text_of(nvml.nvmlSystemGetDriverVersion())
+        driver = nvml.nvmlSystemGetDriverVersion()
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-        gpus = tuple(Gpu(text_of(nvml.nvmlDeviceGetName(handle)), _nvlinks(nvml, handle)) for handle in handles)
+        gpus = tuple(Gpu(nvml.nvmlDeviceGetName(handle), _nvlinks(nvml, handle)) for handle in handles)
         p2p = None
         if len(handles) > 1:
             with suppress(nvml.NVMLError):

@@ -111,7 +111,7 @@ class CollectiveLog:
         return token
 
     def end(self, token: Token, state: int, p2p: bool) -> None:
-        """Record that the call returned."""
+        """Record that the call returned, or that it raised, in `state`."""
         group, number, seq = token
         with self.lock:
             self.open.pop(threading.get_ident(), None)
@@ -129,7 +129,7 @@ class CollectiveLog:
         return self._expected.pop(output.data_ptr(), None)
 
     def awaited(self, token: Token | None, wait: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call `wait`, which returns when this call has completed; meanwhile its state is `waited for`."""
+        """Call `wait`, which returns when this call has completed; meanwhile its state is STARTED."""
         if token is None:
             return wait(*args, **kwargs)
         with self.lock:

@@ -23,7 +23,7 @@ def failure_record(error: BaseException, rank: int, attempt: int) -> dict[str, o
 
 
 def write_failure(error: BaseException, path: Path, rank: int, attempt: int) -> int:
-    """Write error.json, print the traceback to the rank's own log, and return exit code 2 for a DtkError, else 1."""
+    """Write error.json; return exit code 2 for a DtkError, else print the traceback on stderr and return 1."""
     try:
         write_json(path, failure_record(error, rank, attempt))
     except OSError as problem:

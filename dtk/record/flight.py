@@ -50,7 +50,7 @@ def environment(record: RecordConfig, paths: RunPaths) -> dict[str, str]:
 
 
 def dump(path: Path) -> None:
-    """Write this rank's ring with Python stacks: NCCL's, or the host's without NCCL.
+    """Write this rank's ring with Python stacks: NCCL's, or the host's without NCCL; nothing if no call is recorded.
 
     If both hold collectives, the host's is written next to it as `rank_00000.host.pickle`.
 
@@ -181,7 +181,7 @@ class BlackBox:
         self._thread.start()
 
     def close(self) -> None:
-        """Write the last box and stop, without waiting for a stalled disk."""
+        """Let the thread write the last box, for at most STOP_S seconds."""
         self._stop.set()
         self._thread.join(STOP_S)
 

@@ -18,9 +18,7 @@ MAPPABLE = {"ext2", "ext3", "ext4", "xfs", "tmpfs", "overlay"}
 """Local file systems that rewrite a block in place. Where a rewrite allocates a new block (btrfs, zfs), a full disk
 would kill the process with SIGBUS at its next beat; a remote file system may stall it."""
 PUBLISH_EVERY_S = 0.5  # Chosen: the watch polls at this rate.
-LABEL_BYTES = (
-    200  # Chosen: longest name of a region; the host has at most 64 (HOST_NAME_MAX of Linux), figures 200.
-)
+LABEL_BYTES = 200  # Chosen: longest name of a region; the host has at most 64 (HOST_NAME_MAX of Linux), figures 200.
 _LABELS = 4096  # Chosen: far more names than a job has; beyond it the cache is cleared.
 _BEAT = b'{"beat": %d, "step": %b, "region": %b, "time_s": %.6f%b%d}'
 

@@ -51,9 +51,9 @@ class Judge:
             peer.histories = {key: (count, unpack(text)) for key, (count, text) in peer.report["groups"].items()}
 
     def find(self, limit_s: float, first_limit_s: float) -> dict[str, Any] | None:
-        """Return the reason to end the run, if there is one.
+        """Return the reason to end the run, if there is one: a desync, or a stall of all ranks that have not left.
 
-        For `limit_s`, or `first_limit_s` before the first step, no active or expected rank may be without progress.
+        They stall if none of them progresses for `limit_s`, or for `first_limit_s` until the first step is over.
         """
         staying = [peer for peer in self.peers if not peer.report.get("leaving")]
         if (desync := self._find_desync()) is not None or not staying:

@@ -23,7 +23,7 @@ from diagnostics.contract.files import kernel_entries, kernel_text
 from diagnostics.contract.secrets import is_secret, masked
 from diagnostics.runs.find import made_by_dtk
 from diagnostics.runs.processes import process_start
-from dtk.record.nvml import all_devices, open_nvml, text_of
+from dtk.record.nvml import all_devices, open_nvml
 from dtk.record.run_folder import now
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def surroundings(run_id: str, world_size: int, nproc: int, runs_folder: Path) ->
 
 
 def git_state(folder: Path, *runs_folders: Path) -> dict[str, Any] | None:
-    """Return the commit, whether files differ from it, and the hash of the difference; None outside a repository.
+    """Return the commit, whether files differ from it, and the hash of the difference; None without git or a commit.
 
     The difference consists of changes to tracked files and of untracked, not ignored files, except those that dtk
     itself writes: each run would be a code change for the next. Those in `runs_folders` are ignored; other run folders
@@ -202,7 +202,7 @@ def _gpus() -> dict[str, Any]:
         return {"gpus": None, "gpu_reason": reason}
     driver = None
     with suppress(nvml.NVMLError):
-        driver = text_of(nvml.nvmlSystemGetDriverVersion())
+        driver = nvml.nvmlSystemGetDriverVersion()
     try:
         gpus: list[dict[str, Any]] = []
         for device in all_devices(nvml):

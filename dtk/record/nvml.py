@@ -33,11 +33,6 @@ def open_nvml() -> tuple[Any, str]:
     return pynvml, ""
 
 
-def text_of(value: Any) -> str:
-    """Decode a string of NVML, which some releases return as bytes."""
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
 def ask(nvml: Any, call: str, *arguments: Any) -> Any:
     """Return the result of `nvmlDevice<call>`, None if it is not supported; pynvml.NVMLError if the device is lost."""
     try:
@@ -140,5 +135,4 @@ def _probe(nvml: Any, handle: Any, index: int) -> Device:
             signals.append(signal)
         except nvml.NVMLError as error:
             unsupported[signal] = str(error)
-    uuid, name = text_of(nvml.nvmlDeviceGetUUID(handle)), text_of(nvml.nvmlDeviceGetName(handle))
-    return Device(index, uuid, name, handle, signals, unsupported)
+    return Device(index, nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle), handle, signals, unsupported)

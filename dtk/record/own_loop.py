@@ -177,7 +177,8 @@ def attach(
         tracker: keys of dtk's section `tracker`, such as `{"name": "wandb", "project": "mine"}`.
 
     Raises:
-        DtkError: the process is already recorded, has no process group yet, or an argument is invalid.
+        DtkError: the process is already recorded, an argument is invalid, the folder cannot be written, or WORLD_SIZE
+            announces other ranks and there is no process group yet.
     """
     global _times
     if FOLDER in os.environ or observed():

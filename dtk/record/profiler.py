@@ -17,7 +17,7 @@ TOPIC = "profiler"
 
 @dataclass(eq=False)
 class ProfilerWindow:
-    """Profiles `steps` steps after the first `start` ones of this process, and exports in the background.
+    """Profiles `steps` steps of this process, from its `start`-th on, and exports in the background.
 
     Work between a step and the next, such as an evaluation, belongs to its `ProfilerStep`.
     """

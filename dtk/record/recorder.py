@@ -178,7 +178,7 @@ class Recorder:
                 self._writer.submit("parity", partial(write_json, self.paths.parity, record))
 
     def failed(self, error: BaseException) -> None:
-        """Dump the evidence on a failure: flight recorder, stacks, on CUDA the allocator. At most FAILED_S seconds."""
+        """Leave the watch, then dump flight recorder, stacks and, on CUDA, the allocator, in at most FAILED_S."""
         if not self._on:
             return
         self._exit_code = 1
@@ -192,7 +192,7 @@ class Recorder:
         bounded("failure dumps", partial(run_all, dumps), FAILED_S)
 
     def close(self) -> None:
-        """Flush and stop everything, each part within its limit; after a failure within HASTY_S each."""
+        """Flush and stop everything, each part within its limit, which after a failure is HASTY_S for what is slow."""
         if not self._on:
             return
         hasty = bool(self._exit_code)

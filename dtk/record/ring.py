@@ -67,7 +67,7 @@ class Ring:
         self._stop.set()
 
     def text(self, value: str) -> int:
-        """Return the index of an interned string; 0 if there is no space left."""
+        """Return the index of an interned string; 0 if it is empty or huge, or if there is no space left."""
         index = self._texts.get(value)
         if index is not None:
             return index

@@ -92,7 +92,7 @@ class Host:
         psutil.cpu_times_percent()
 
     def sample(self) -> dict[str, Any]:
-        """Return percentages since the last sample, and counters since the machine started."""
+        """Return percentages since the last sample, and counters since the machine, process or cgroup started."""
         memory, network = psutil.virtual_memory(), psutil.net_io_counters()
         busy, (resident, waiting, own) = psutil.cpu_percent(), self._ranks()
         sample: dict[str, Any] = {"cpu_percent": busy, "rank_rss_bytes": resident, "ranks_in_disk_wait": waiting}

@@ -166,7 +166,7 @@ def say(text: str) -> None:
 
 
 def scalars(record: dict[str, Any]) -> dict[str, float]:
-    """Return the numeric values of a record."""
+    """Return the numbers of a record except its step."""
     return {name: value for name, value in record.items() if isinstance(value, int | float) and name != "step"}
 
 
@@ -260,9 +260,9 @@ def conclude(tracker: OwnTracker, paths: RunPaths, exit_code: int, uploads: bool
         tracker.artifact("checkpoint", "model", files)
 
 
-def end_after(rank: int, limit_s: float) -> None:
-    """Kill this process and its children once the rank has been gone for this long, whatever a server does."""
-    while os.getppid() == rank:
+def end_after(parent: int, limit_s: float) -> None:
+    """Kill this process and its children once the process `parent` has been gone for this long."""
+    while os.getppid() == parent:
         time.sleep(POLL_S)
     time.sleep(limit_s)
     say(f"tracker: not finished {limit_s:g} s after the run; terminated")

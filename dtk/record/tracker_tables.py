@@ -19,7 +19,7 @@ TIMELINE_ROWS = 2000  # Chosen: more points than a chart shows.
 
 
 def ended(paths: RunPaths, wait_s: float) -> Status | None:
-    """Return the status of a run, once it is over, another attempt began, or `wait_s` have passed."""
+    """Return the status of a run once it is over, another attempt began or `wait_s` have passed; None if unreadable."""
     ends_s, attempt, status = time.monotonic() + wait_s, None, None
     while True:
         with suppress(OSError, ValueError):

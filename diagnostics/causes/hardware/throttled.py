@@ -24,12 +24,9 @@ def _words(worst: DeviceHealth, devices: Sequence[DeviceHealth]) -> tuple[Phrase
     return clause, _TEXTS.phrase("measured", reason=reason, share=share, samples=max(1, worst.samples))
 
 
-def _is_measured(device: DeviceHealth) -> bool:
-    return device.samples >= _LEAST or (device.is_one_look and bool(device.samples or device.slowed))
-
-
-def _severity(device: DeviceHealth) -> float:
-    return share if device.slowed and (share := device.slowed[0][1]) >= _SHARE else 0.0
-
-
-CAUSE = device_cause(__file__, _is_measured, _severity, _words)
+CAUSE = device_cause(
+    __file__,
+    lambda device: device.samples >= _LEAST or (device.is_one_look and bool(device.samples or device.slowed)),
+    lambda device: share if device.slowed and (share := device.slowed[0][1]) >= _SHARE else 0.0,
+    _words,
+)

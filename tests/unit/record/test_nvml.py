@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dtk.record.nvml import EVENT_REASONS, SIGNALS, all_devices, event_reasons, find_device, nvlinks, text_of
+from dtk.record.nvml import EVENT_REASONS, SIGNALS, all_devices, event_reasons, find_device, nvlinks
 
 
 class FakeNvml:
@@ -39,7 +39,7 @@ class FakeNvml:
             "nvmlDeviceGetCurrPcieLinkWidth": 8,
             "nvmlDeviceGetMaxPcieLinkWidth": 16,
             "nvmlDeviceGetCount": 2,
-            "nvmlDeviceGetUUID": b"GPU-7",
+            "nvmlDeviceGetUUID": "GPU-7",
             "nvmlDeviceGetName": "H200",
         }
         if not name.startswith("nvml"):
@@ -82,8 +82,7 @@ def test_a_device_is_found_by_its_uuid_with_or_without_prefix(uuid, asked):
     assert nvml.asked == [asked]
 
 
-def test_texts_and_bits():
-    assert text_of(b"H200") == text_of("H200") == "H200"
+def test_bits_of_reasons():
     assert len(set(EVENT_REASONS)) == len(EVENT_REASONS)
     assert event_reasons(0) == [] and event_reasons(0x1 | 0x20) == ["idle", "software_thermal"]
     assert event_reasons(0x100 | 0x10000) == ["display_clocks"], "a bit that is not known has no name"

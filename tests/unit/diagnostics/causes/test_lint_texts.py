@@ -10,19 +10,20 @@ from diagnostics.analysis.environment.situation import Change, assign, lint_of
 from diagnostics.causes import lint_texts
 from diagnostics.causes.lint_texts import CAUSES, lint_text
 from diagnostics.causes.registry import built_in
+from dtk.nccl import lint as nccl_lint
 
 
 def rules_in_source() -> set[str]:
     """Every text in the linter's modules that could be the name of a rule, and is a row."""
-    folder = Path(environment.__file__).parent
-    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in folder.glob("*.py")]
+    paths = [*Path(environment.__file__).parent.glob("*.py"), Path(nccl_lint.__file__)]
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in paths]
     return {node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant) and node.value}
 
 
 def called_rules() -> set[str]:
     """The third argument of each `lint_of`, where it is a literal."""
-    folder, rules = Path(environment.__file__).parent, set()
-    for path in folder.glob("*.py"):
+    rules = set()
+    for path in [*Path(environment.__file__).parent.glob("*.py"), Path(nccl_lint.__file__)]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "lint_of":
                 rules |= {leaf.value for leaf in ast.walk(node.args[2]) if isinstance(leaf, ast.Constant)} - {"\r"}
