@@ -25,6 +25,9 @@ _PAUSES = 5  # A convention: the number of longest gaps that the report lists.
 _PAUSE_SHARE = 0.7
 """When so many gaps hold that share of a step's time without launches, they are pauses: of 12 real traces with much
 such time, 6 had 73 to 100% of it in five gaps, and none of those was limited by its launches."""
+_BREAK = 8.0
+"""Ratio of a gap to the next shorter one from which the longer ones are pauses, whatever else the step idles for: in 8
+real traces limited by their launches, it is at most 4.5 among the longest gaps of a step."""
 PAUSE_NS = 1_000_000  # Minimum length of a pause without a known name: launches take 5 to 100 us.
 
 
@@ -55,32 +58,40 @@ def find_gaps(trace: Trace, work: Work, covers: Covers, begin: int, end: int) ->
     if not trace.on_device:
         return [host.gap(start, until, until, -1) or Gap(start, until, "host") for start, until in stretches]
     waits = _Waits(trace)
-    launches = sorted(zip(trace.device.start, trace.launch, trace.launcher, trace.returned))
+    launches = sorted(zip(trace.device.start, trace.launch, trace.launcher, trace.returned, trace.device.name))
     starts = [row[0] for row in launches]
+    first_use = {row[4]: row[0] for row in reversed(launches)}
     result = []
     for start, until in stretches:
         n = bisect_right(starts, until - 1)
-        launch, thread, returned = launches[n][1:] if n < len(launches) else (-1, -1, -1)
+        launch, thread, returned, name = launches[n][1:] if n < len(launches) else (-1, -1, -1, -1)
         if min(returned, until) - max(launch, start) >= max(PAUSE_NS, _MOST * (until - start)):
-            # No launch alone takes so long while the device idles: its kernel is loaded first.
-            result.append(Gap(start, until, "pause", "a kernel launch", "kernel_loading"))
+            # No launch alone takes so long while the device idles: its kernel is loaded first, unless it ran before.
+            is_new = first_use[name] == starts[n]
+            result.append(Gap(start, until, "pause", "a kernel launch", "kernel_loading" if is_new else ""))
         elif returned <= start and launch < until - _LAUNCH_NS:
             waiting = "the next kernel was launched already" if launch >= 0 else ""
             result.append(Gap(start, until, "wait", waiting))
         elif (gap := host.gap(start, until, launch, thread)) is not None:
             result.append(gap)
         else:
-            wait = waits.that_ended(start, launch)
-            result.append(Gap(start, until, "sync" if wait else "host", wait))
+            # Without the wait, the host would be ahead by as long as it took; the rest of the stretch is its own work.
+            wait, waited = waits.that_ended(start, launch)
+            border = min(until, start + waited)
+            result += [Gap(start, border, "sync", wait)] if wait else []
+            result += [Gap(border, until, "host")] if border < until else []
     return result
 
 
 def mark_pauses(gaps: list[Gap], trace: Trace) -> None:
-    """Reclassify late launches as pauses if a few gaps hold nearly all of the time, and name the host work in them."""
-    late = [gap for gap in gaps if gap.reason == "host"]
-    longest = sorted(late, key=lambda gap: (-gap.length, gap.start))[:_PAUSES]
-    longest = [gap for gap in longest if gap.length >= PAUSE_NS]
-    if not longest or sum(gap.length for gap in longest) < _PAUSE_SHARE * sum(gap.length for gap in late):
+    """Reclassify a few gaps as pauses if they hold nearly all of the time of late launches or are far longer than all
+    others, and name the host work in them."""
+    late = sorted((gap for gap in gaps if gap.reason == "host"), key=lambda gap: (-gap.length, gap.start))
+    longest = [gap for gap in late[:_PAUSES] if gap.length >= PAUSE_NS]
+    if sum(gap.length for gap in longest) < _PAUSE_SHARE * sum(gap.length for gap in late):
+        breaks = (n for n, (gap, after) in enumerate(zip(longest, late[1:]), 1) if gap.length >= _BREAK * after.length)
+        longest = longest[: max(breaks, default=0)]
+    if not longest:
         return
     least = min(gap.length for gap in longest) // 2
     innermost: dict[int, int] = {}
@@ -146,8 +157,8 @@ class _Waits:
         self._ops = sorted(row for row in rows if row[2] in wanted)
         self._op_starts = [op[0] for op in self._ops]
 
-    def that_ended(self, start: int, launch: int) -> str:
-        """Return the wait that blocked the host from before the device went idle until after; empty without one."""
+    def that_ended(self, start: int, launch: int) -> tuple[str, int]:
+        """Return the wait that blocked the host from before the device went idle until after, and its ns; or "", 0."""
         syncs = self._trace.syncs
         n = bisect_right(self._ends, start - _NEAR_NS)
         while n < len(self._ends) and self._ends[n] <= launch:
@@ -156,6 +167,6 @@ class _Waits:
             if began <= start and syncs.end[i] - began >= DEVICE_NS:
                 at = bisect_right(self._op_starts, began)
                 around = (op for op in self._ops[max(0, at - 8) : at] if op[1] >= began and op[3] == syncs.lane[i])
-                return self._trace.names[next((op[2] for op in around), syncs.name[i])]
+                return self._trace.names[next((op[2] for op in around), syncs.name[i])], syncs.end[i] - began
             n += 1
-        return ""
+        return "", 0

@@ -288,7 +288,8 @@ def _profiles(evidence: Evidence, problems: list[Problem]) -> list[RankProfile]:
         problems += [Problem("nsys", export.file, "no_ranks_of_devices") for export in evidence.handles(NsysFile)]
     files: list[TraceFile | NsysFile] = [*evidence.handles(TraceFile)] or [*evidence.handles(NsysFile)]
     profiles: list[RankProfile] = []
-    for file, result in zip(files, spread(read_one, files, _workers(files))):
+    size_bytes = sum(disk_bytes(f.path) * (_GZIP_RATIO if f.path.suffix == ".gz" else 1) for f in files)
+    for file, result in zip(files, spread(read_one, files, usable_cores() if size_bytes >= _LARGE_BYTES else 1)):
         kind = "nsys" if isinstance(file, NsysFile) else "trace"
         if isinstance(result, str):
             problems.append(Problem(kind, file.file, result, unread=True))
@@ -296,12 +297,6 @@ def _profiles(evidence: Evidence, problems: list[Problem]) -> list[RankProfile]:
         profiles += result
         problems += [Problem(kind, file.file, what) for profile in result for what in profile.problems]
     return profiles
-
-
-def _workers(files: list[TraceFile | NsysFile]) -> int:
-    """Return the number of worker processes: the number of cores if there is much to read."""
-    total_bytes = sum(disk_bytes(f.path) * (_GZIP_RATIO if f.path.suffix == ".gz" else 1) for f in files)
-    return usable_cores() if total_bytes >= _LARGE_BYTES else 1
 
 
 def read_one(file: TraceFile | NsysFile) -> list[RankProfile] | str:

@@ -136,7 +136,7 @@ def no_collectives(view: Overview) -> Finding | None:
 
 def no_backward(view: Overview) -> Finding | None:
     """Return a finding for a trace that does not show when backward runs; otherwise None."""
-    return None if view.reductions else no_collectives(view) or phases_unknown()
+    return None if view.reductions else no_collectives(view) or TEXTS.undecided("no_phases")
 
 
 def no_units(view: Overview) -> Finding | None:
@@ -145,7 +145,7 @@ def no_units(view: Overview) -> Finding | None:
     if not units.sharded:
         return TEXTS.ruled_out("unsharded")
     if not units.phases:
-        return phases_unknown()
+        return TEXTS.undecided("no_phases")
     if not any(batch.gathers for batches in units.of_rank.values() for batch in batches):
         return TEXTS.ruled_out("no_gathers")
     return None
@@ -154,11 +154,6 @@ def no_units(view: Overview) -> Finding | None:
 def on_cpu(why: str) -> Guard:
     """Return a guard for causes that do not exist on CPU; `why` is the row with the reason."""
     return lambda view: None if view.on_device else TEXTS.ruled_out(why)
-
-
-def phases_unknown() -> Finding:
-    """Return undecided: the purpose of collectives is not known."""
-    return TEXTS.undecided("no_phases")
 
 
 def unsplit(view: Overview) -> Phrase:

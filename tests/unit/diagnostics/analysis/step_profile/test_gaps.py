@@ -66,6 +66,27 @@ def test_a_wait_for_the_device_that_ended_in_the_stretch(tmp_path: Path) -> None
     assert [(gap.reason, gap.detail) for gap in found if gap.length > 5 * DEVICE_NS][:1] == [("sync", "aten::item")]
 
 
+def test_a_wait_costs_at_most_as_long_as_it_took(tmp_path: Path) -> None:
+    """The host reads a value that is ready almost at once, and then works for 12 ms by itself."""
+    sim = Simulator(ranks=1)
+    sim.kernel(30.0)
+    sim.drain("aten::item")
+    sim.host(12_000.0)
+    sim.kernel(100.0)
+    found, _ = gaps(tmp_path, sim)
+    by_reason = {reason: sum(gap.length for gap in found if gap.reason == reason) for reason in ("sync", "host")}
+    assert 0 < by_reason["sync"] < 40_000 and by_reason["host"] > 11_900_000
+
+
+def test_only_the_first_launch_of_a_kernel_loads_it(tmp_path: Path) -> None:
+    sim = Simulator(ranks=1)
+    for launch_us in (5000.0, 8.0, 5000.0):
+        sim.launch_us = launch_us
+        sim.kernel(20.0)
+    found, _ = gaps(tmp_path, sim)
+    assert [gap.work for gap in found if gap.reason == "pause"] == [""]
+
+
 def test_work_without_stretches_in_between_has_no_gap(tmp_path: Path) -> None:
     sim = Simulator(ranks=1)
     for _ in range(5):
@@ -82,9 +103,16 @@ def test_a_few_long_stretches_are_pauses_and_many_short_ones_are_late_launches()
     many = [Gap(at * PAUSE_NS, at * PAUSE_NS + PAUSE_NS // 20, "host") for at in range(200)]
     mark_pauses(many, trace)
     assert {gap.reason for gap in many} == {"host"}
-    few = [*many, Gap(900 * PAUSE_NS, 901 * PAUSE_NS, "host")]
-    mark_pauses(few, trace)
-    assert {gap.reason for gap in few} == {"host"}, "the long one holds a small share"
+    near = [Gap(at * PAUSE_NS, at * PAUSE_NS + PAUSE_NS // 4, "host") for at in range(200)]
+    mark_pauses(few := [*near, Gap(900 * PAUSE_NS, 901 * PAUSE_NS, "host")], trace)
+    assert {gap.reason for gap in few} == {"host"}, "the long one holds a small share and is not far longer"
+
+
+def test_a_stretch_far_longer_than_all_others_is_a_pause_although_the_others_hold_more_time() -> None:
+    launches = [Gap(at * PAUSE_NS, at * PAUSE_NS + PAUSE_NS // 3, "host") for at in range(60)]
+    stop = Gap(900 * PAUSE_NS, 910 * PAUSE_NS, "host")
+    mark_pauses([*launches, stop], Trace("t"))
+    assert stop.reason == "pause" and {gap.reason for gap in launches} == {"host"}
 
 
 def test_other_reasons_stay_as_they_are() -> None:

@@ -1,4 +1,5 @@
 import json
+from itertools import count
 from pathlib import Path
 from typing import Any, get_args
 
@@ -126,11 +127,11 @@ def test_of_a_real_trace_whose_loader_has_no_workers_the_loader_is_the_cause(det
 
 def test_a_launch_that_takes_milliseconds_loads_its_kernel(tmp_path: Path, detect: Any) -> None:
     """ROCm and CUDA load a kernel when it is launched first; the call of the launch then takes that long."""
-    sim = Simulator()
+    sim, shapes = Simulator(), count()
 
     def load() -> None:
         sim.launch_us = 100_000.0
-        sim.kernel(20.0)
+        sim.kernel(20.0, f"kernel_of_shape_{next(shapes)}")
         sim.launch_us = 8.0
         for clock in sim.clocks:  # the host continues when the call returns
             clock.host -= 0.4 * 100_000.0
