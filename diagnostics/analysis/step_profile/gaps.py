@@ -84,7 +84,7 @@ def find_gaps(trace: Trace, work: Work, covers: Covers, begin: int, end: int) ->
 
 
 def mark_pauses(gaps: list[Gap], trace: Trace) -> None:
-    """Reclassify a few late launches with nearly all of the time, or far longer than all others, as pauses; name them."""
+    """Reclassify a few late launches with most of the time, or far longer than all others, as pauses; name them."""
     late = sorted((gap for gap in gaps if gap.reason == "host"), key=lambda gap: (-gap.length, gap.start))
     longest = [gap for gap in late[:_PAUSES] if gap.length >= PAUSE_NS]
     if sum(gap.length for gap in longest) < _PAUSE_SHARE * sum(gap.length for gap in late):
