@@ -95,7 +95,8 @@ def log_asks(report: Report) -> str:
 
 def account_asks(account: Account) -> str:
     """Return what to record to explain the step time that has no reason."""
-    others = "ask_ranks" if account.traced < account.world_size else "ask_shapes"
+    waits = 2 * (account.waiting or 0.0) > account.exposed  # Known on CPU only.
+    others = "ask_ranks" if account.traced < account.world_size else "ask_cores" if waits else "ask_shapes"
     of_calls = account.exposed >= max(account.copies, account.idle)
     return _TEXTS["ask_device" if account.no_device_events else others if of_calls else "ask_stack"]
 

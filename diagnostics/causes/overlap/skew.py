@@ -4,7 +4,6 @@ from collections import Counter, defaultdict
 from statistics import median
 from typing import Any
 
-from diagnostics.analysis.step_profile.account import WAITING_ON_CPU
 from diagnostics.analysis.step_profile.overview import MS, Overview
 from diagnostics.analysis.step_profile.skew import Late
 from diagnostics.causes.declared import Texts
@@ -14,6 +13,8 @@ from diagnostics.contract.findings import Finding
 _MOST = 0.6  # Minimum share of the lateness, and of the steps, that the blamed ranks cause together.
 _STANDS_OUT = 2.0  # Multiple of an even share of the lateness, from which a rank is not late by chance.
 _WANDERING = 0.05  # Minimum share of the step for lateness that moves from rank to rank.
+_STOPS_ON_CPU = 0.3
+"""Minimum share of each step on CPU: ranks that share cores are late by chance, up to 16% of a step at a load of 9."""
 _COMPARABLE = 0.5  # Share of the largest lateness of a rank, from which another rank is blamed as well.
 _TEXTS = Texts(__file__)
 
@@ -52,8 +53,8 @@ def decide(view: Overview) -> Finding:
         # On CPU it must be a stop rather than slow work, as ranks share cores.
         of_culprits = [(late, ns) for late, ns in of_culprits if late.reason in ("data", "host", "pause", "sync")]
         least = min(sum(ns for late, ns in of_culprits if late.step == step) for step in range(steps)) / MS
-        if not culprits or least < WAITING_ON_CPU * view.step_ms:
-            return _TEXTS.ruled_out("chance", ms=waiting, share=WAITING_ON_CPU, **figures)
+        if not culprits or least < _STOPS_ON_CPU * view.step_ms:
+            return _TEXTS.ruled_out("chance", ms=waiting, share=_STOPS_ON_CPU, **figures)
     elif not culprits:
         if total < _WANDERING * view.step_ms:
             return _TEXTS.ruled_out("each_time", ms=total, **figures)

@@ -44,6 +44,9 @@ def test_what_is_asked_for_follows_from_where_the_time_is_open() -> None:
     assert "with_stack=True" in account_asks(replace(ON_DEVICE, traced=1, exposed=0.1, idle=0.6))
     assert "with_stack=True" in account_asks(replace(ON_DEVICE, idle=0.5))
     assert "record_shapes=True" in account_asks(replace(ON_DEVICE, exposed=0.8))
+    on_cpu = replace(ON_DEVICE, on_device=False, exposed=0.6)
+    assert "a core for each rank" in account_asks(replace(on_cpu, waiting=0.4))
+    assert "record_shapes=True" in account_asks(replace(on_cpu, waiting=0.1)), "it is transfer"
 
 
 def test_a_log_without_trouble_asks_for_what_fits_each_kind_of_trouble(tmp_path: Path) -> None:
