@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from urllib.parse import quote
 
 from diagnostics.causes.registry import built_in
-from diagnostics.contract.findings import EvidenceItem, Finding, Where, text_of
+from diagnostics.contract.findings import CERTAIN, EvidenceItem, Finding, Where, text_of
 from diagnostics.contract.formatting import ranks_text, sentence
 from diagnostics.evidence.model import shortened
 from diagnostics.report import document as doc
@@ -21,7 +21,6 @@ SIDES_SHOWN = 8  # Maximum number of source locations of a cause on a page.
 CUT_SETS_SHOWN = 64  # Maximum number of cut sets in the table.
 _BRIEF = 4  # Maximum number of items per list (evidence, locations, suspicions, problems) on the first screen.
 _LONG = 240  # Maximum characters of one piece of evidence on the first screen.
-_HIGH = 0.9  # Chosen: confidence from which the first screen does not suggest recording more.
 _TONES: dict[str, doc.Tone] = {"healthy": "good", "undecided": "warn", "at_risk": "warn", "slow": "warn"}
 _STATUSES: dict[str, doc.Tone] = {"confirmed": "bad", "undecided": "warn", "ruled_out": "soft"}
 _DRAWN: dict[str, Callable[[Report], doc.Block | None]] = {
@@ -118,7 +117,7 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
     suspicions = [suspicion for suspicion in suspicions if suspicion.cause not in shown]
     for suspicion in suspicions[:_BRIEF]:
         rows.append(doc.Field("maybe", f"{_named(report, suspicion)}: {text_of(suspicion).summary}", "warn"))
-    unsure = report.root_causes and report.root_causes[0].confidence < _HIGH
+    unsure = report.root_causes and report.root_causes[0].confidence < CERTAIN
     if unsure or (report.outcome == "undecided" and report.waiting is None and not report.suspicions):
         most_likely = next(iter((*report.root_causes, *suspicions)), None) or overview.first_open(report)
         own = text_of(most_likely).missing if most_likely is not None else ""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from diagnostics.contract.causes import Relation
-from diagnostics.contract.findings import SURE, Finding, Outcome
+from diagnostics.contract.findings import CERTAIN, SURE, Finding, Outcome
 from diagnostics.tree.model import Leaf, Rule, Tree, leaves
 
 SHARE = 0.5
@@ -19,7 +19,6 @@ traces and dumps: any share from 0.1 to 0.9 leads to the same root causes, 0.05 
 MINOR = 0.1
 """Share of a step below which a slow cause comes after a risk that is certain and measured, such as a leak: that one
 ends the job. A convention."""
-CERTAIN = 0.9  # Confidence from which a risk is certain.
 _ORDER: dict[Outcome, int] = {"crashed": 0, "hung": 0, "oom": 0, "diverged": 1, "slow": 2, "at_risk": 5}
 
 

@@ -103,7 +103,7 @@ def as_json(report: BenchReport) -> dict[str, Any]:
     results = []
     for result in report.results:
         rates = {"algbw_gb_per_s": result.algbw(), "busbw_gb_per_s": result.busbw(report.world_size)}
-        results.append({**msgspec.to_builtins(result), **{name: rate.as_json() for name, rate in rates.items()}})
+        results.append({**msgspec.to_builtins(result), **msgspec.to_builtins(rates)})
     return {
         "schema": SCHEMA,
         **msgspec.to_builtins(report),

@@ -66,8 +66,8 @@ def _figure(figure: Figure) -> dict[str, Any]:
             {
                 "variant": cell.variant,
                 "batch": cell.batch,
-                **(_UNKNOWN if cell.estimate is None else cell.estimate.as_json()),
-                "ratio": None if cell.ratio is None else cell.ratio.as_json(),
+                **(_UNKNOWN if cell.estimate is None else asdict(cell.estimate)),
+                "ratio": None if cell.ratio is None else asdict(cell.ratio),
                 "spread_of_steps": None if cell.spread is None else list(cell.spread),
             }
             for cell in figure.cells

@@ -42,10 +42,6 @@ class Estimate(Struct, frozen=True):
         low, high = (None if bound is None else of(bound) for bound in (self.high, self.low))
         return Estimate(of(self.median), low, high, self.count)
 
-    def as_json(self) -> dict[str, float | int | None]:
-        """Return plain values."""
-        return {"median": self.median, "low": self.low, "high": self.high, "count": self.count}
-
 
 def estimate(values: Sequence[float]) -> Estimate:
     """Return the median and its interval.

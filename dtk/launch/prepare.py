@@ -2,9 +2,9 @@
 later phase are local to it, so that `--cfg` and a rejected job respond immediately.
 """
 
-import dataclasses
 import os
 import shutil
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,13 +69,13 @@ def settle_point(point: Resumed, placement: Placement, world_size: int) -> Resum
     from dtk.record.manifest import network
 
     refuse_masked(point.composed.plain)
-    point = dataclasses.replace(point, composed=fill_degrees(point.composed, world_size))
+    point = replace(point, composed=fill_degrees(point.composed, world_size))
     place = (world_size, placement.device, placement.cuda_devices)
     check_ranks(point.composed.config, *place)
     composed = settle_epochs(settle(point.composed, world_size))
     if point.paths is not None and composed.config.train.epochs is not None:
         check_continuable(point.paths, composed.config.train.steps)
-    point = dataclasses.replace(point, composed=without_reasons(composed))
+    point = replace(point, composed=without_reasons(composed))
     config = point.composed.config
     check(config, *place)
     interfaces = None if is_remote(config.launcher) else network()["interfaces"]
@@ -125,7 +125,7 @@ def manifest_of(
     if point.paths is not None:
         refuse_other_data(paths, data or {})
     composed = point.composed
-    about = manifest(composed.config, composed.plain, paths.root.name, world_size, placement, launcher, nccl.as_json())
+    about = manifest(composed.config, composed.plain, paths.root.name, world_size, placement, launcher, asdict(nccl))
     about["earlier_argv"] = [] if point.paths is None else earlier_argv(paths)
     if data is not None:
         about["data"] = data

@@ -5,9 +5,8 @@ any communicator exists, in the parent or in ranks that torchrun or Slurm starte
 import ipaddress
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dtk.config.schema import NCCLConfig
 from dtk.errors import DtkError
@@ -58,10 +57,6 @@ class Rendered:
     """Variables to set, except those that the user has set."""
     kept: tuple[OwnVariable, ...]
     """Variables set by the user that take precedence and differ from the preset."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the entry for the manifest."""
-        return {"preset": self.preset, "variables": self.variables, "kept": [asdict(own) for own in self.kept]}
 
 
 def render(config: NCCLConfig, environment: Mapping[str, str], run: Path | None = None) -> Rendered:

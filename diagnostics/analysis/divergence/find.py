@@ -12,15 +12,13 @@ from diagnostics.analysis.divergence.explanation import Explanation, Kind, expla
 from diagnostics.analysis.divergence.identity import agree, shared_path
 from diagnostics.analysis.histories.align import Survey
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
+from diagnostics.contract.findings import POSSIBLE, PROBABLE, SUSPECTED
 from diagnostics.evidence.calls import Call, GroupKey
 
 SAME_MOMENT_S = 0.05
 """Maximum difference between the times that two recorders note for one call. Measured on 1,311 calls that both gloo's
 recorder and dtk's ring hold, on a busy machine: half within 0.08 ms, 90% within 0.15 ms, 99% within 3.6 ms."""
 MAX_GROUPS = 64  # Maximum number of groups whose histories are read again; the earliest divergence is what counts.
-_TIE_CONFIDENCE = 0.8  # Over `SURE`, as the calls certainly differ; lower, as it is open which side deviates.
-_LINES_CONFIDENCE = 0.7  # Over `SURE`, as the lines show what differs; lower, as the groups of the calls are not known.
-UNCLEAR_CONFIDENCE = 0.45  # Of each of two kinds that explain the same calls: a suspicion, not a root cause.
 CallsOf = Callable[[int, GroupKey], list[Call]]  # One rank's calls in one group, oldest first.
 
 
@@ -111,8 +109,9 @@ class Divergence(Struct, frozen=True):
     def confidence(self) -> float:
         """Probability that the kind and the culprits are right."""
         if self.explanation.alternatives:
-            return UNCLEAR_CONFIDENCE
-        limits = [_TIE_CONFIDENCE] * self.tie + [_LINES_CONFIDENCE] * (not self.groups_known)
+            return SUSPECTED  # Two kinds explain the same calls.
+        # The calls differ; open is which side is wrong, or the group: a line of a log may not name it.
+        limits = [PROBABLE] * self.tie + [POSSIBLE] * (not self.groups_known)
         return min(self.explanation.confidence, *limits, 1.0)
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 
 from diagnostics.causes.declared import Texts, declared
-from diagnostics.contract.findings import EvidenceItem, Finding, Text, Where, formatted
+from diagnostics.contract.findings import SEEN, EvidenceItem, Finding, Text, Where, formatted
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.model import Evidence, shortened
 
@@ -78,7 +78,7 @@ def decide(evidence: Evidence) -> Finding:
             prefix=_prefix(missing, unexpected),
             sizes=sizes,
         ),
-        confidence=0.95,
+        confidence=SEEN,
         ranks=tuple(sorted(rank for rank in ranks if rank is not None)),
         where=(Where(errors[0].rank, own.file, own.line, own.function, _TEXTS.phrase("does")),) if own else (),
         evidence=tuple(items),

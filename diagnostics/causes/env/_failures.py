@@ -10,14 +10,13 @@ from diagnostics.analysis.environment.job import JobEnvironment, job_environment
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.causes import Cause
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, formatted
+from diagnostics.contract.findings import LEVEL, STATED, EvidenceItem, Finding, Remedy, Text, formatted
 from diagnostics.contract.formatting import bytes_text, filled
 
 _TEXTS = Texts(__file__)
 _STDERR = _TEXTS.phrase("stderr")
 
 _SHOWN = 8  # Maximum number of lines that a finding cites.
-_CONFIDENCE = 0.97  # Confidence in messages that are unambiguous.
 _ANY_KIND = ("nccl_warn", "dist_backend_error")  # Kinds of log lines that may quote any of these messages.
 _Case = dict[str, str]
 
@@ -67,7 +66,7 @@ def failure_cause(file: str) -> Cause[JobEnvironment]:
         ranks = tuple(sorted(stated or {line.rank for line in matches if line.rank is not None}))
         items = tuple(line.item for line in matches[:_SHOWN])
         facts = formatted(_text, first=matches[0], count=len(matches))
-        sure = max(float(line.case.get("confidence", _CONFIDENCE)) for line in matches)
+        sure = max(LEVEL.get(line.case.get("confidence", ""), STATED) for line in matches)
         return Finding(status="confirmed", facts=facts, confidence=sure, ranks=ranks, evidence=items)
 
     return declared(file, job_environment, decide)

@@ -13,11 +13,11 @@ from diagnostics.analysis.environment.situation import Severity
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.lint_texts import lint_text
 from diagnostics.contract.causes import Cause
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text
+from diagnostics.contract.findings import POSSIBLE, SEEN, SUSPECTED, EvidenceItem, Finding, Remedy, Text
 from diagnostics.contract.formatting import ranks_spoken
 
-CONFIDENCE: dict[Severity, float] = {"error": 0.95, "warning": 0.7, "note": 0.4}
-"""Confidence by severity. A note is never a root cause, which requires at least 0.5."""
+CONFIDENCE: dict[Severity, float] = {"error": SEEN, "warning": POSSIBLE, "note": SUSPECTED}
+"""Confidence by severity; a note is never a root cause."""
 _NAMED = 3  # Maximum number of variables that a summary names; the rest are only counted.
 _TEXTS = Texts(__file__)
 

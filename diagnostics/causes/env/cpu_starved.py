@@ -2,7 +2,7 @@
 
 from diagnostics.analysis.node_health import NodeHealth, node_health
 from diagnostics.causes.declared import Texts, declared
-from diagnostics.contract.findings import EvidenceItem, Finding
+from diagnostics.contract.findings import LIKELY, EvidenceItem, Finding
 from diagnostics.contract.formatting import Phrase
 
 _TEXTS = Texts(__file__)
@@ -39,7 +39,7 @@ def decide(nodes: tuple[NodeHealth, ...]) -> Finding:
                 [starved[0][1], "ranks" if any(node.ranks for node, _ in starved) else "job"],
                 what=_shows(*starved[0]),
             ),
-            confidence=0.85,
+            confidence=LIKELY,
             ranks=tuple(sorted({rank for node, _ in starved for rank in node.ranks})),
             evidence=tuple(EvidenceItem("telemetry", node.file, _shows(node, why)) for node, why in starved[:_SHOWN]),
         )

@@ -2,7 +2,7 @@
 
 from diagnostics.analysis.environment.job import JobEnvironment, job_environment
 from diagnostics.causes.declared import Texts, declared
-from diagnostics.contract.findings import EvidenceItem, Finding
+from diagnostics.contract.findings import CERTAIN, OPEN, EvidenceItem, Finding
 
 _TEXTS = Texts(__file__)
 _SHOWN = 8  # Maximum number of crashes that a finding cites.
@@ -24,7 +24,7 @@ def decide(job: JobEnvironment) -> Finding:
     return Finding(
         status="confirmed",
         facts=_TEXTS.facts(count=len(crashed), where=_TEXTS.phrase("in_ddp" if in_ddp else "detail")),
-        confidence=0.9 if in_ddp else 0.6,
+        confidence=CERTAIN if in_ddp else OPEN,
         ranks=tuple(sorted({error.rank for error in crashed if error.rank is not None})),
         evidence=tuple(EvidenceItem("error", error.file, "SIGSEGV", error.line or None) for error in crashed[:_SHOWN]),
     )

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from diagnostics.analysis.environment.job import JobEnvironment, job_environment
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import EvidenceItem, Finding
+from diagnostics.contract.findings import LEVEL, EvidenceItem, Finding
 from diagnostics.evidence.endings import is_victim, kind_of_exception, signal_name
 from diagnostics.evidence.model import LogFact, RankError
 
@@ -19,6 +19,10 @@ def _reason(fact: LogFact) -> str:
     number = fact.fields.get("number")
     signal = signal_name(number) if isinstance(number, int) else fact.fields.get("signal")
     return str(signal or fact.fields.get("why"))
+
+
+def _sure(reason: str) -> float:
+    return LEVEL.get(_REASONS[reason].get("confidence"), 0.0)
 
 
 def _open(reason: str, item: EvidenceItem) -> Finding:
@@ -34,17 +38,17 @@ def decide(job: JobEnvironment) -> Finding:
         return _open("LOST", EvidenceItem("status", "status.json", _TEXTS.phrase("lost")))
     if not stops:
         return _TEXTS.ruled_out() if job.has_messages else _TEXTS.undecided()
-    stop = max(stops, key=lambda fact: _REASONS[_reason(fact)]["confidence"])
+    stop = max(stops, key=lambda fact: _sure(_reason(fact)))
     first = {fact.file: fact.line for fact in reversed(stops)}
     own = (e for e in job.errors if e.type and not is_victim(kind_of_exception(e.type, e.message, e.frames)))
     failed: list[LogFact | RankError] = [*(fact for fact in job.log if fact.kind in _AFTER_TROUBLE), *own]
     reason, item = _reason(stop), stop.quoted()
     if any(trouble.line < first.get(trouble.file, inf) for trouble in failed):
         return replace(_TEXTS.undecided("after_failure", reason=reason), evidence=(item,))
-    if not (confidence := _REASONS[reason]["confidence"]):
+    if not _sure(reason):
         return _open(reason, item)
     facts = _TEXTS.facts(reason=reason, **_REASONS[reason])
-    return Finding(status="confirmed", facts=facts, confidence=confidence, evidence=(item,))
+    return Finding(status="confirmed", facts=facts, confidence=_sure(reason), evidence=(item,))
 
 
 CAUSE = declared(__file__, job_environment, decide)

@@ -13,7 +13,7 @@ from diagnostics.analysis.environment.catalogue import Version, leading_version,
 from diagnostics.analysis.environment.recorded import recorded
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.files import read_table
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, formatted
+from diagnostics.contract.findings import LIKELY, EvidenceItem, Finding, Remedy, Text, formatted
 from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.model import Evidence
 
@@ -141,7 +141,7 @@ def decide(case: Seen) -> Finding:
     if case.confirmed:
         facts = formatted(_words, bugs=tuple(bug for bug, _ in case.confirmed), versions=case.versions)
         items = tuple(item for _, item in case.confirmed)
-        return Finding(status="confirmed", facts=facts, confidence=0.85, evidence=items)
+        return Finding(status="confirmed", facts=facts, confidence=LIKELY, evidence=items)
     if case.possible:
         facts = formatted(_words, bugs=case.possible, versions=case.versions)
         return Finding(status="undecided", facts=facts, confidence=0.0)

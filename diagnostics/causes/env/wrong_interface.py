@@ -10,7 +10,7 @@ from diagnostics.analysis.environment.job import JobEnvironment
 from diagnostics.analysis.environment.recorded import Recorded, interfaces
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.env._lint import lint_cause, set_everywhere
-from diagnostics.contract.findings import Finding
+from diagnostics.contract.findings import CERTAIN, LIKELY, OPEN, PLAUSIBLE, PROBABLE, STATED, Finding
 from diagnostics.evidence.model import LogFact
 
 _SHOWN = 8  # Maximum number of lines that a finding cites.
@@ -47,36 +47,36 @@ def _from_logs(job: JobEnvironment) -> Finding | None:
         by_kind[fact.kind].append(fact)
     if missing := by_kind["interface_missing"]:
         name = missing[0].fields.get("name")
-        return finding("missing" if name else "none", name, missing, 0.97)
+        return finding("missing" if name else "none", name, missing, STATED)
     chosen = [fact for fact in by_kind["nccl_bootstrap"] if interface_inside(str(fact.fields.get("interface")))]
     if chosen and (nnodes or 0) > 1:
-        return finding("local", chosen[0].fields["interface"], chosen, 0.9)
+        return finding("local", chosen[0].fields["interface"], chosen, CERTAIN)
     loops = [(fact, _LOOPBACK.search(str(fact.fields.get("why")))) for fact in by_kind["mesh_failed"]]
     if loop := [fact for fact, ends in loops if ends and (nnodes or int(ends["ranks"]) / _ON_A_NODE) > 1]:
-        return finding("loopback", "", loop, 0.75)
+        return finding("loopback", "", loop, PLAUSIBLE)
     failed = by_kind["nccl_connect"]
     announced = by_kind["nccl_bootstrap"]
     if link := [fact for fact in failed if network_inside("link", fact.fields.get("peer"))]:
         own = [fact for fact in announced if network_inside("link", fact.fields.get("address"))]
-        return finding("link_local", link[0].fields["peer"], [*own, *link], 0.85)
+        return finding("link_local", link[0].fields["peer"], [*own, *link], LIKELY)
     listed = [(fact, interfaces(str(fact.fields.get("interfaces")))) for fact in by_kind["nccl_socket"]]
     sockets = [fact for fact, names in listed if names and all(map(interface_inside, names))]
     tries = sum(fact.fields.get("count", 1) for fact in by_kind["nccl_retry"])
     if (chosen or sockets) and (failed or tries >= _TRIES):
-        return finding("unreachable", "", [*chosen, *sockets, *failed[:1], *by_kind["nccl_retry"][:1]], 0.8)
+        return finding("unreachable", "", [*chosen, *sockets, *failed[:1], *by_kind["nccl_retry"][:1]], PROBABLE)
     outside = [fact for fact in announced if not network_inside("node", fact.fields.get("address"))]
     if outside and (inside := [fact for fact in failed if network_inside("node", fact.fields.get("peer"))]):
-        return finding("inside", inside[0].fields["peer"], [*outside[:1], *inside], 0.75)
+        return finding("inside", inside[0].fields["peer"], [*outside[:1], *inside], PLAUSIBLE)
     no_route = [fact for fact in failed if _NO_ROUTE.search(str(fact.fields.get("why")))]
     if no_route and not by_kind.keys() & {"watchdog_timeout", "watchdog_status"}:  # The job had not started to train.
         peer = no_route[0].fields["peer"]
-        return finding("inside_peer" if network_inside("node", peer) else "no_route", peer, no_route, 0.75)
+        return finding("inside_peer" if network_inside("node", peer) else "no_route", peer, no_route, PLAUSIBLE)
     refused = [fact for fact in failed if _REFUSED.search(str(fact.fields.get("why")))]
     again = any("abort" in str(fact.fields.get("why")) for fact in refused)
     first = {fact.file: fact.line for fact in reversed(refused)}
     met = any(fact.line < first.get(fact.file, inf) for kind in _CONNECTED for fact in by_kind[kind])
     if refused and (again or tries >= _TRIES) and not job.errors and not met:
-        return finding("refused", refused[0].fields["peer"], refused, 0.6)
+        return finding("refused", refused[0].fields["peer"], refused, OPEN)
     return None
 
 

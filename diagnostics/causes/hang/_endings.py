@@ -17,9 +17,6 @@ from diagnostics.contract.formatting import UNNAMED, Phrase, file_name
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.endings import Ending, Kind, first_is_unknown
 
-CONFIDENCE = 0.95
-"""Confidence if a traceback, signal or exit code shows the ending; an earlier failure is rarely excluded."""
-UNNAMED_CONFIDENCE = 0.8  # Confidence if no file names the rank.
 TEXTS = Texts(__file__)
 LAUNCHER_LOG, ERROR_FILES = TEXTS.phrase("launcher_log"), TEXTS.phrase("error_files")
 Change = tuple[str, str]

@@ -3,7 +3,7 @@
 from diagnostics.analysis.pairwise import Case, Pairs, pairs
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
-from diagnostics.contract.findings import EvidenceItem, Finding, Group, Where
+from diagnostics.contract.findings import STATED, EvidenceItem, Finding, Group, Where
 from diagnostics.contract.formatting import file_name
 
 _SHOWN = 4
@@ -24,7 +24,7 @@ def decide(calls: Pairs) -> Finding:
     return Finding(
         status="confirmed",
         facts=_TEXTS.facts(row, case=case, first=first, call=call, at=at),
-        confidence=0.97,
+        confidence=STATED,
         ranks=case.culprits,
         victims=case.victims,
         group=Group(call.group.name, call.group.ranks, call.group.desc),

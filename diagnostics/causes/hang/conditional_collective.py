@@ -9,15 +9,11 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _divergence, _parts, _watchdog
 from diagnostics.causes.hang._divergence import Disagreement, Reading
 from diagnostics.causes.hang._endings import more_calls
-from diagnostics.contract.findings import Finding, FormattedFacts, Remedy
+from diagnostics.contract.findings import LIKELY, PROBABLE, SEEN, Finding, FormattedFacts, Remedy
 
 _TEXTS = Texts(__file__)
-_MISSED_CONFIDENCE, _MISSED_BY_MOST_CONFIDENCE = 0.85, 0.8
-"""A call missed according to a cycle of waits: by fewer ranks than make it, or by as many or more."""
 _AHEAD_CONFIDENCE, _AHEAD_UNRECORDED_CONFIDENCE = 0.55, 0.65
 """Uncertain: the few may be right, and the others late. Higher if gloo may not record what the others wait in."""
-_MORE_CONFIDENCE, _MORE_BY_CHANCE_CONFIDENCE, _MORE_AGREEING_CONFIDENCE = 0.8, 0.85, 0.95
-"""Calls in addition to those of ranks that ended; more certain if all later calls agree without them."""
 
 
 def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:
@@ -58,8 +54,7 @@ def decide(stall: Stall) -> list[Finding]:
     calls += [_ahead(stall, stall.ahead)] if stall.ahead is not None else []
     findings += [_parts.assuming(stall.job, finding) for finding in calls]
     if isinstance(more := stall.departure, MoreCalls) and more.kind == "added":
-        confidence = _MORE_BY_CHANCE_CONFIDENCE if more.by_chance else _MORE_CONFIDENCE
-        confidence = _MORE_AGREEING_CONFIDENCE if more.agreeing else confidence
+        confidence = SEEN if more.agreeing else LIKELY if more.by_chance else PROBABLE  # All later calls agree without.
         findings.append(more_calls(stall, more, _more(more), confidence))
     return _divergence.decided(stall, READING, findings, silent=True)
 
@@ -80,7 +75,7 @@ def _missed(stall: Stall, case: MissedCall) -> Finding:
             case=case,
             fix=_divergence.fix_call(expected),
         ),
-        _MISSED_CONFIDENCE if few else _MISSED_BY_MOST_CONFIDENCE,
+        LIKELY if few else PROBABLE,
         at=expected,
         seen={case.ranks[0]: _parts.says("waits_in", what=pending.text), case.peers[0]: waits},
         ranks=case.culprits,

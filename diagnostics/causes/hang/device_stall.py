@@ -4,11 +4,10 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.findings import Finding
+from diagnostics.contract.findings import CERTAIN, Finding
 from diagnostics.contract.formatting import Phrase
 
 _TEXTS = Texts(__file__)
-_CONFIDENCE = 0.9  # NCCL counts a collective as completed shortly after its completion.
 
 
 def decide(stall: Stall) -> Finding:
@@ -27,8 +26,8 @@ def decide(stall: Stall) -> Finding:
     where = _parts.where(case.ranks[0], case.call, _TEXTS.phrase("does", call=case.call.text))
     rows = ["begun" if case.begun else "usual", *["others_wait"] * bool(case.waiting)]
     facts, victims = _TEXTS.facts(rows, case=case, counts=counts), case.waiting
-    return _parts.confirmed(
-        job, facts, _CONFIDENCE, at=case.operation, seen=details, ranks=case.ranks, victims=victims, where=where
+    return _parts.confirmed(  # NCCL counts a collective as completed shortly after its completion.
+        job, facts, CERTAIN, at=case.operation, seen=details, ranks=case.ranks, victims=victims, where=where
     )
 
 

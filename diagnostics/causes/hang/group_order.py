@@ -5,11 +5,10 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.findings import Finding, Where
+from diagnostics.contract.findings import CERTAIN, Finding, Where
 from diagnostics.contract.formatting import Phrase
 
 _TEXTS = Texts(__file__)
-_CONFIDENCE = 0.9  # The cycle is proven, but which order is wrong is decided by a vote.
 
 
 def decide(stall: Stall) -> list[Finding]:
@@ -37,7 +36,8 @@ def _finding(stall: Stall, case: GroupOrder) -> Finding:
         places=" and ".join(dict.fromkeys(f"{place.file}:{place.line}" for place in where)) or "both calls",
     )
     ranks, places, first = case.culprits, tuple(where), min(cycle.operations)
-    return _parts.confirmed(job, facts, _CONFIDENCE, at=first, seen=details, ranks=ranks, victims=victims, where=places)
+    # The cycle is proven, but which order is wrong is decided by a vote.
+    return _parts.confirmed(job, facts, CERTAIN, at=first, seen=details, ranks=ranks, victims=victims, where=places)
 
 
 CAUSE = declared(__file__, explain, decide)

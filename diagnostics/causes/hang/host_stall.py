@@ -11,14 +11,11 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts, _watchdog
 from diagnostics.causes.hang._stacks import described, doing, fix
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.findings import Cost, EvidenceItem, Finding, FormattedFacts
+from diagnostics.contract.findings import OPEN, PLAUSIBLE, SEEN, Cost, EvidenceItem, Finding, FormattedFacts
 from diagnostics.evidence.model import RunEvidence
 from diagnostics.evidence.stacks.activity import Standing, phrase
 
 _TEXTS = Texts(__file__)
-_SEEN_CONFIDENCE = 0.95  # A stack shows what the host does.
-_UNSEEN_CONFIDENCE = 0.6  # Without a stack the rank may as well have exited, or be in a call that gloo does not record.
-_ONE_STACK_CONFIDENCE = 0.75  # A single stack, in a job that hangs according to other evidence.
 _MISSING = _TEXTS.phrase("stacks")
 
 
@@ -76,7 +73,7 @@ def _finding(stall: Stall, case: HostStall) -> Finding:
     return Finding(
         status="confirmed",
         facts=_late_host(case),
-        confidence=_SEEN_CONFIDENCE if case.has_stack else _UNSEEN_CONFIDENCE,
+        confidence=SEEN if case.has_stack else OPEN,  # It may have exited, or be in a call that gloo does not record.
         ranks=case.ranks,
         victims=tuple(sorted(job.waits.reaching(case.ranks) - set(case.ranks))),
         group=_parts.group(job.survey, case.operation.key),
@@ -101,7 +98,7 @@ def _suspended(run: RunEvidence) -> Finding:
     return Finding(
         status="confirmed",
         facts=_TEXTS.facts("suspended", ranks=ranks, silent_s=silent_s, doing=at.words, fix=fix(at)),
-        confidence=_SEEN_CONFIDENCE,
+        confidence=SEEN,
         ranks=ranks,
         victims=tuple(sorted(set(run.heartbeats) - set(ranks))),
         step=run.heartbeats[ranks[0]].step,
@@ -113,7 +110,7 @@ def _outside(case: HostOutside) -> Finding:
     waiting = min(case.holders or case.inside)
     place, ranks = case.inside[waiting], case.holders or case.ranks
     unsure = case.working or not place.site
-    seen = _SEEN_CONFIDENCE if case.blocked_s >= STALL_S else _ONE_STACK_CONFIDENCE
+    seen = SEEN if case.blocked_s >= STALL_S else PLAUSIBLE  # A single stack, in a job that hangs by other evidence.
     places = [
         _parts.where(rank, at.frame, _parts.says("is_there", what=at.words))
         for rank, at in list(case.standings.items())[:4]
@@ -127,7 +124,7 @@ def _outside(case: HostOutside) -> Finding:
     return Finding(
         status="confirmed",
         facts=_host_outside(case),
-        confidence=_UNSEEN_CONFIDENCE if unsure else seen,
+        confidence=OPEN if unsure else seen,
         ranks=ranks,
         victims=tuple(rank for rank in (*case.inside, *case.ranks) if rank not in ranks),
         where=(

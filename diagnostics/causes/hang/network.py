@@ -4,11 +4,9 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.findings import Finding
+from diagnostics.contract.findings import CERTAIN, PLAUSIBLE, SUSPECTED, Finding
 
 _TEXTS = Texts(__file__)
-_CONFIDENCE, _REPORTED_CONFIDENCE = 0.75, 0.9  # All ranks agree; more certain if the transport reported errors as well.
-_ENQUEUED_CONFIDENCE = 0.45  # A suspicion: a device that is stuck in earlier work looks the same.
 
 
 def decide(stall: Stall) -> list[Finding]:
@@ -21,7 +19,8 @@ def decide(stall: Stall) -> list[Finding]:
                 ranks=len(case.ranks),
                 call=case.call.cited(),
             ),
-            _REPORTED_CONFIDENCE if case.transport else _CONFIDENCE if case.certain else _ENQUEUED_CONFIDENCE,
+            # A device that is stuck in earlier work looks like a transport that reports nothing.
+            CERTAIN if case.transport else PLAUSIBLE if case.certain else SUSPECTED,
             at=case.operation,
             seen=dict.fromkeys(case.ranks[:2], _parts.says("waits_in", what=case.call.text)),
             evidence=_parts.lines(case.transport[:3]),

@@ -8,15 +8,11 @@ from diagnostics.analysis.stall.from_observations import UnrecordedTransfer
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import UNRECORDED, left_open, unconfirmed
-from diagnostics.contract.findings import EvidenceItem, Facts, Finding
+from diagnostics.contract.findings import CERTAIN, LIKELY, PROBABLE, SEEN, SUSPECTED, EvidenceItem, Facts, Finding
 from diagnostics.contract.formatting import Phrase, file_name
 from diagnostics.evidence.calls import Call
 
 _TEXTS = Texts(__file__)
-_CYCLE_CONFIDENCE, _ONE_SIDED_CONFIDENCE = 0.95, 0.8
-"""A cycle of sends and receives is proof; if a peer is in another call, that call may be the wrong one."""
-_ALL_CONFIDENCE, _BESIDE_CONFIDENCE, _SOME_CONFIDENCE = 0.9, 0.85, 0.45
-"""From stacks: all ranks wait in a send or receive; some do, others in a collective; or the world size is unknown."""
 _SHOWN = 8  # Maximum number of ranks of a cycle that a sentence names.
 
 
@@ -83,7 +79,7 @@ def finding(stall: Stall, case: PointToPoint, facts: Facts) -> Finding:
     return _parts.confirmed(
         job,
         facts,
-        _ONE_SIDED_CONFIDENCE if in_collectives or case.scheduled else _CYCLE_CONFIDENCE,
+        PROBABLE if in_collectives or case.scheduled else SEEN,  # A cycle is proof; another call may be the wrong one.
         seen={rank: _parts.says("waits_in", what=call.text) for rank, call in case.calls},
         ranks=culprits,
         victims=tuple(sorted((job.waits.reaching(cycle.ranks) | set(cycle.ranks)) - set(culprits))),
@@ -97,7 +93,7 @@ def finding(stall: Stall, case: PointToPoint, facts: Facts) -> Finding:
 
 
 def _unrecorded(stall: Stall, case: UnrecordedTransfer) -> Finding:
-    confidence = _BESIDE_CONFIDENCE if case.waiting else _ALL_CONFIDENCE
+    confidence = LIKELY if case.waiting else CERTAIN  # By stacks: some ranks wait in a collective instead, or none.
     waits, ranks = _parts.says("waits_in", what=case.direction), list(case.ranks.items())
     first = next((rank.site for rank in case.ranks.values() if rank.site is not None), None)
     return _parts.confirmed(
@@ -110,7 +106,7 @@ def _unrecorded(stall: Stall, case: UnrecordedTransfer) -> Finding:
             other="sends" if case.direction == "recv" else "receives",
             count=len(case.ranks) + len(case.waiting),
         ),
-        confidence if case.world_known else _SOME_CONFIDENCE,
+        confidence if case.world_known else SUSPECTED,
         evidence=[
             EvidenceItem(seen.kind, seen.file, _parts.says("of_rank", rank=rank, what=waits))
             for rank, seen in ranks[:6]

@@ -10,7 +10,7 @@ from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang.all_to_all_splits import places, seen
 from diagnostics.causes.hang.p2p_cycle import figures, finding
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import EvidenceItem, Finding
+from diagnostics.contract.findings import SEEN, EvidenceItem, Finding
 from diagnostics.evidence.calls import own_line
 
 _TEXTS = Texts(__file__)
@@ -43,7 +43,7 @@ def decide(stall: Stall) -> Finding:
     return Finding(
         status="confirmed",
         facts=_TEXTS.facts(row, first=first, sender=sender, receiver=receiver),
-        confidence=0.95,
+        confidence=SEEN,
         ranks=case.culprits,
         victims=case.victims,
         group=layout.groups("pp", case.group),

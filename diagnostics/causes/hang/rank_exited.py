@@ -9,7 +9,7 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _endings
 from diagnostics.causes.hang._endings import EXIT_CODE, Ended
-from diagnostics.contract.findings import Finding, Text
+from diagnostics.contract.findings import PROBABLE, SEEN, Finding, Text
 
 _TEXTS = Texts(__file__)
 _EITHER = 0.6
@@ -35,7 +35,7 @@ def decide(stall: Stall) -> Finding:
     if case.first.in_order and is_half and case.gave_up is not None and case.last is None:
         finding = _endings.confirmed(stall, case, _text, _EITHER)
         return replace(finding, ranks=())
-    confidence = _endings.CONFIDENCE if case.culprits else _endings.UNNAMED_CONFIDENCE
+    confidence = SEEN if case.culprits else PROBABLE
     return _endings.confirmed(stall, case, _text, confidence)
 
 

@@ -7,12 +7,11 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _endings, _parts
 from diagnostics.causes.hang._endings import HOST_MEMORY, Ended, changes_beside
-from diagnostics.contract.findings import Finding, Text, formatted
+from diagnostics.contract.findings import POSSIBLE, PROBABLE, SEEN, Finding, Text, formatted
 from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.endings import is_fault
 
 _TEXTS = Texts(__file__)
-_ABORT_CONFIDENCE = 0.7  # An abort in C++ code may be caused by a peer.
 CHANGES = {"cgroup": HOST_MEMORY, "host_memory": HOST_MEMORY} | changes_beside(__file__)
 
 
@@ -33,16 +32,15 @@ def decide(stall: Stall) -> Finding:
     """Decide from the endings of the ranks, or else from evidence that a rank without a dump aborted."""
     case, missing, job = _endings.first_to_end(stall, "killed"), stall.missing, stall.job
     if case is not None:
-        confidence = _endings.CONFIDENCE if case.culprits else _endings.UNNAMED_CONFIDENCE
+        confidence = SEEN if case.culprits else PROBABLE
         return _endings.confirmed(stall, case, _text, confidence)
     if missing is None or missing.abort is None:
         return _endings.unconfirmed(stall, "killed", _endings.LAUNCHER_LOG, vanished=True, silent=True)
     waits = dict.fromkeys(missing.waiting[:2], _TEXTS.phrase("waits"))
     facts = formatted(_aborted_text, missing=missing, what=missing.abort.summary, world=job.world())
     victims, evidence = tuple(rank for rank in missing.waiting if rank not in missing.ranks), [missing.abort.evidence]
-    return _parts.confirmed(
-        job, facts, _ABORT_CONFIDENCE, evidence=evidence, seen=waits, ranks=missing.ranks, victims=victims
-    )
+    # A peer may cause an abort in C++ code.
+    return _parts.confirmed(job, facts, POSSIBLE, evidence=evidence, seen=waits, ranks=missing.ranks, victims=victims)
 
 
 CAUSE = declared(__file__, explain, decide)

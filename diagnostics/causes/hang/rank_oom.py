@@ -4,12 +4,9 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _endings
 from diagnostics.causes.hang._endings import HOST_MEMORY, Ended, changes_beside
-from diagnostics.contract.findings import Finding, Text
+from diagnostics.contract.findings import PROBABLE, SEEN, SUSPECTED, Finding, Text
 
 _TEXTS = Texts(__file__)
-_UNNAMED_DEVICE_CONFIDENCE = 0.45
-"""A device's memory ran out in a process without a rank: that one rank differed from its peers is not shown, so it is a
-suspicion beside those about what takes the memory."""
 CHANGES = {"cgroup": HOST_MEMORY, "host_memory": HOST_MEMORY} | changes_beside(__file__)
 
 
@@ -25,10 +22,11 @@ def decide(stall: Stall) -> Finding:
     case = _endings.first_to_end(stall, "oom")
     if case is None:
         return _endings.unconfirmed(stall, "oom", _endings.ERROR_FILES)
-    confidence = _endings.CONFIDENCE
+    confidence = SEEN
     if not case.culprits:
         on_device = case.first.signal is None and not case.first.detail
-        confidence = _UNNAMED_DEVICE_CONFIDENCE if on_device else _endings.UNNAMED_CONFIDENCE
+        # That one rank differs from its peers is then not shown: a suspicion beside those about what takes the memory.
+        confidence = SUSPECTED if on_device else PROBABLE
     return _endings.confirmed(stall, case, _text, confidence)
 
 

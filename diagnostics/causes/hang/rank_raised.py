@@ -8,14 +8,10 @@ from diagnostics.causes.hang import _endings
 from diagnostics.causes.hang._endings import EXIT_CODE, Change, Ended, changes_beside
 from diagnostics.causes.hang._unconfirmed import left_open
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import Finding, Text
+from diagnostics.contract.findings import CERTAIN, POSSIBLE, PROBABLE, SEEN, Finding, Text
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.endings import Ending
 
-_CODE_1_CONFIDENCE = 0.7
-"""An exit code of 1 without a traceback usually, but not always, means an exception of this rank."""
-_MODEL_CONFIDENCE = 0.9
-"""DDP compares all ranks with rank 0, so that rank 0 is the different one is inferred from the others."""
 _WORKER = "/dtk/rank/worker.py"  # Part of every traceback of a dtk rank; the other files in its package are dtk's own.
 TABLE, _TEXTS = table_beside(__file__), Texts(__file__)
 CHANGES = changes_beside(__file__)  # Detail of the ending (`evidence.endings.Detail`, or `_raised_in_dtk`) -> fix.
@@ -64,13 +60,13 @@ def decide(stall: Stall) -> Finding:
     broken = [fact for fact in job.evidence.facts if fact.kind == "non_finite_loss"]
     if case.first.only_exit_code and broken:
         return left_open(_TEXTS.phrase("stopped", who=case.culprits, text=broken[0].text), _endings.ERROR_FILES)
-    confidence = _endings.CONFIDENCE
+    confidence = SEEN
     if case.model:
-        confidence = _MODEL_CONFIDENCE
+        confidence = CERTAIN  # DDP compares all ranks with rank 0: that it is the different one is inferred.
     elif not case.culprits:
-        confidence = _endings.UNNAMED_CONFIDENCE
+        confidence = PROBABLE
     elif case.first.only_exit_code:
-        confidence = _CODE_1_CONFIDENCE
+        confidence = POSSIBLE  # An exit code of 1 without a traceback usually means an exception.
     return _endings.confirmed(stall, case, _text, confidence)
 
 

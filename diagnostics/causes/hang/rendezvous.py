@@ -9,7 +9,7 @@ from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._stacks import doing as described
 from diagnostics.causes.hang._stacks import fix
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.findings import Cost, EvidenceItem, Finding
+from diagnostics.contract.findings import CERTAIN, Cost, EvidenceItem, Finding
 from diagnostics.contract.formatting import counted
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.model import Stacks, Thread, shortened
@@ -55,7 +55,7 @@ def _nobody(case: Startup) -> Finding:
     return Finding(
         status="confirmed",
         facts=_TEXTS.facts("nobody", ranks=case.missing, still_s=still_s, does=described(first), fix=fix(first)),
-        confidence=0.9,
+        confidence=CERTAIN,
         victims=case.missing,
         where=tuple(
             place
@@ -90,7 +90,7 @@ def _finding(case: Startup) -> Finding:
     return Finding(
         status="confirmed",
         facts=facts,
-        confidence=0.9,
+        confidence=CERTAIN,
         ranks=case.stuck,
         victims=case.waiting,
         where=tuple(

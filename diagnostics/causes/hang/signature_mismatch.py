@@ -6,7 +6,7 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts, _watchdog
 from diagnostics.causes.hang._divergence import DETAIL, Disagreement, Reading, decided
-from diagnostics.contract.findings import Finding, Remedy
+from diagnostics.contract.findings import OPEN, POSSIBLE, Finding, Remedy
 from diagnostics.contract.formatting import counted
 from diagnostics.evidence.model import shortened
 
@@ -15,7 +15,7 @@ _MISSING = _TEXTS.phrase("arguments")
 _SIZES_CONFIDENCE = 0.35
 """Gloo printed two sizes that do not match; they may belong to different calls. Of 10 jobs whose ranks disagreed, gloo
 ended 5 this way, and in one of these the ranks passed different sizes to the same call."""
-_ROOT_CONFIDENCE, _ROOT_TIE_CONFIDENCE = 0.7, 0.6
+_ROOT_CONFIDENCE, _ROOT_TIE_CONFIDENCE = POSSIBLE, OPEN
 """Dumps do not record the root: a broadcast that completed on only some ranks may also indicate a link fault."""
 
 

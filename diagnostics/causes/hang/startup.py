@@ -5,10 +5,9 @@ from diagnostics.analysis.standing import standing
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.findings import Cost, Finding, Group
+from diagnostics.contract.findings import PLAUSIBLE, Cost, Finding, Group
 
 _TEXTS = Texts(__file__)
-_CONFIDENCE = 0.75  # A size or a dtype that differs between ranks looks the same, because the messages do not print it.
 
 
 def decide(stall: Stall) -> Finding:
@@ -21,7 +20,7 @@ def decide(stall: Stall) -> Finding:
     return Finding(
         status="confirmed",
         facts=_TEXTS.facts(who=wait.ranks, count=len(wait.ranks), wait=wait),
-        confidence=_CONFIDENCE,
+        confidence=PLAUSIBLE,  # Sizes or dtypes that differ look the same: the messages do not print them.
         victims=wait.ranks,
         group=Group(wait.group, wait.ranks),
         position=wait.seq,

@@ -4,11 +4,10 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import left_open, unconfirmed
-from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Where
+from diagnostics.contract.findings import LIKELY, SEEN, SUSPECTED, Cost, EvidenceItem, Finding, Where
 from diagnostics.contract.formatting import ranks_spoken
 
 _TEXTS = Texts(__file__)
-_CONFIDENCE, _CHANCE_CONFIDENCE, _SUSPENDED_CONFIDENCE = 0.85, 0.4, 0.95
 _BY_CHANCE = 0.5
 """Share of the lost time that the late rank waited for a CPU core, from which on other programs made it late."""
 _MISSING = _TEXTS.phrase("stacks")
@@ -32,7 +31,7 @@ def decide(stall: Stall) -> Finding:
     return _parts.confirmed(
         job,
         _TEXTS.facts(rows, case=case, reached=reached, when=when, others=ranks_spoken(others)),
-        _SUSPENDED_CONFIDENCE if case.suspended else _CHANCE_CONFIDENCE if by_chance else _CONFIDENCE,
+        SEEN if case.suspended else SUSPECTED if by_chance else LIKELY,
         seen={} if case.suspended else {case.rank: _TEXTS.phrase("late", when=when)},
         ranks=(case.rank,),
         victims=others,

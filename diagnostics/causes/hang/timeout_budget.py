@@ -8,7 +8,7 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import Finding
+from diagnostics.contract.findings import LIKELY, Finding
 from diagnostics.contract.formatting import ranks_spoken
 
 _TEXTS, _LOADS = Texts(__file__), table_beside(__file__)["loads"]
@@ -56,7 +56,7 @@ def decide(stall: Stall) -> Finding:
     return Finding(
         status="confirmed",
         facts=text,
-        confidence=0.85,
+        confidence=LIKELY,
         ranks=ranks,
         victims=victims,
         evidence=_parts.lines((work, *timeouts[:2])),

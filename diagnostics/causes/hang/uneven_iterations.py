@@ -8,12 +8,10 @@ from diagnostics.causes.hang import _divergence, _parts
 from diagnostics.causes.hang._divergence import Disagreement, Reading
 from diagnostics.causes.hang._endings import LAUNCHER_LOG, more_calls
 from diagnostics.causes.hang._unconfirmed import ending_unknown
-from diagnostics.contract.findings import Finding, Remedy
+from diagnostics.contract.findings import CERTAIN, LIKELY, POSSIBLE, Finding, Remedy
 
 _TEXTS = Texts(__file__)
-_MORE_CONFIDENCE = 0.7  # Calls in addition to those of ranks that ended, from lines that those ranks had called before.
-_STEP_CONFIDENCE = 0.9  # Steps from events and heartbeats, which may lag behind by one.
-_ROUND_CONFIDENCE, _ROUND_UNPLACED_CONFIDENCE = 0.85, 0.7
+_ROUND_CONFIDENCE, _ROUND_UNPLACED_CONFIDENCE = LIKELY, POSSIBLE
 """A round of two or more calls with known lines is a loop; a single call may repeat for other reasons."""
 
 
@@ -57,7 +55,7 @@ def _ended(stall: Stall) -> list[Finding]:
     if isinstance(left, MoreCalls):
         figures["extra"] = left.extra[0]
         facts = _TEXTS.facts("another_round", **figures)
-        return [more_calls(stall, left, facts, _MORE_CONFIDENCE)] if left.kind == "another round" else []
+        return [more_calls(stall, left, facts, POSSIBLE)] if left.kind == "another round" else []
     if isinstance(left, RoundUnknown):
         facts = _TEXTS.facts("no_dump" if left.no_dump else "no_rounds", **figures)
         return [Finding(status="undecided", facts=facts, confidence=0.0, victims=exited.victims)]
@@ -68,7 +66,7 @@ def _ended(stall: Stall) -> list[Finding]:
             _parts.confirmed(
                 job,
                 _TEXTS.facts("earlier_step", **figures),
-                _STEP_CONFIDENCE,
+                CERTAIN,  # Heartbeats may lag behind by a step.
                 evidence=evidence,
                 seen={left.peer: _parts.says("in_step", step=left.peer_step)},
                 ranks=ranks,

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from diagnostics.analysis.node_health import DeviceHealth, NodeHealth, node_health
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.causes import Cause
-from diagnostics.contract.findings import EvidenceItem, Finding, Text, formatted
+from diagnostics.contract.findings import CERTAIN, PLAUSIBLE, EvidenceItem, Finding, Text, formatted
 from diagnostics.contract.formatting import Phrase
 
 _SHARED = Texts(__file__)
@@ -42,7 +42,7 @@ def device_cause(
         return Finding(
             status="confirmed",
             facts=formatted(text, bad=bad, devices=devices),
-            confidence=0.75 if any(device.is_one_look for device in bad) else 0.9,
+            confidence=PLAUSIBLE if any(device.is_one_look for device in bad) else CERTAIN,
             ranks=tuple(sorted({device.rank for device in bad if device.rank is not None})),
             evidence=tuple(
                 EvidenceItem("telemetry", one.file, _SHARED.phrase("seen", name=one.name, measured=measured))

@@ -5,10 +5,9 @@ from msgspec.structs import replace
 from diagnostics.analysis.gpu_faults import HARMLESS, WORST, Event, gpu_faults
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import EvidenceItem, Finding, Text, formatted
+from diagnostics.contract.findings import CERTAIN, EvidenceItem, Finding, Text, formatted
 
 _SHOWN = 8  # Maximum number of lines that a finding cites.
-_CONFIDENCE = 0.93  # An event in the kernel log may be older than the job.
 _TEXTS = Texts(__file__)
 MEANINGS: dict[int, str] = table_beside(__file__)["meanings"]
 """Xid -> what the device reported; 0 is the entry for all other Xids."""
@@ -44,7 +43,7 @@ def decide(faults: tuple[Event, ...]) -> Finding:
     return Finding(
         status="confirmed" if failed else "undecided",
         facts=formatted(_words, events=events),
-        confidence=_CONFIDENCE if failed else 0.0,
+        confidence=CERTAIN if failed else 0.0,  # An event in the kernel log may be older than the job.
         ranks=tuple(sorted({event.rank for event in failed if event.rank is not None})),
         evidence=tuple(EvidenceItem("log", event.file, event.text, event.line) for event in events[:_SHOWN]),
     )

@@ -6,7 +6,7 @@ from diagnostics.analysis.memory.job import JobMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.findings import EvidenceItem, Finding
+from diagnostics.contract.findings import LIKELY, EvidenceItem, Finding
 from diagnostics.contract.formatting import Bytes, region_text
 
 _TEXTS = Texts(__file__)
@@ -61,7 +61,7 @@ def decide(job: JobMemory) -> Finding:
             half_batch=half_batch,
             **figures,
         ),
-        confidence=0.85,
+        confidence=LIKELY,
         ranks=(rank.rank for rank, _ in peaks),
         step=step,
         cost_bytes=work,

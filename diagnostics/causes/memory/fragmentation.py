@@ -8,7 +8,7 @@ from diagnostics.analysis.memory.job import JobMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.findings import EvidenceItem, Finding
+from diagnostics.contract.findings import POSSIBLE, EvidenceItem, Finding
 from diagnostics.contract.formatting import UNNAMED
 
 _TEXTS = Texts(__file__)
@@ -102,7 +102,7 @@ def decide(job: JobMemory) -> Finding:
             facts=worst,
             variable=_TEXTS.phrase("variable" if name else "variables", name=name, names=_VARIABLES),
         ),
-        confidence=0.7,
+        confidence=POSSIBLE,
         ranks=ranks,
         cost_bytes=worst.unused_bytes,
         evidence=(worst.item,),

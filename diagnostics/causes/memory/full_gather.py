@@ -7,7 +7,7 @@ from diagnostics.analysis.memory.model_size import FROM_UNITS
 from diagnostics.causes._own_model import blocks_unknown
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.findings import EvidenceItem, Finding
+from diagnostics.contract.findings import CERTAIN, STATED, EvidenceItem, Finding
 from diagnostics.contract.formatting import Bytes
 
 _TEXTS = Texts(__file__)
@@ -57,7 +57,7 @@ def decide(job: JobMemory) -> Finding:
                 on_more_ranks=shared.on_more_ranks(job.predicted(fixed_bytes=saved)),
                 saves=shared.of_peak(saved, peak),
             ),
-            confidence=0.9 if by_units else 0.97,
+            confidence=CERTAIN if by_units else STATED,
             ranks=ranks,
             step=call.step,
             where=shared.call_site(call, ranks),

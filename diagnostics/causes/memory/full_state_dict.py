@@ -8,7 +8,7 @@ from diagnostics.analysis.memory.job import JobMemory, RankMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.findings import EvidenceItem, Finding
+from diagnostics.contract.findings import CERTAIN, LIKELY, EvidenceItem, Finding
 from diagnostics.contract.formatting import UNNAMED, Bytes, counted, sentence
 from diagnostics.evidence.memory.levels import AT, PARAMETERS, SAVED
 
@@ -30,7 +30,7 @@ def decide(job: JobMemory) -> Finding:
         return shared.confirmed(
             job,
             _TEXTS.facts(who=who, function=saving[0].saving, messages=counted(len(saving[:4]), "message")),
-            confidence=0.85,
+            confidence=LIKELY,
             ranks=ranks,
             cost_bytes=max(record.requested_bytes or 0 for record in saving),
             evidence=tuple(record.item for record in saving[:4]),
@@ -66,7 +66,7 @@ def decide(job: JobMemory) -> Finding:
                 share=shared.share(alive, job.peak()),
                 on_more_ranks=shared.on_more_ranks(job.predicted(fixed_bytes=alive)),
             ),
-            confidence=0.9,
+            confidence=CERTAIN,
             ranks=ranks,
             step=call.step,
             where=shared.call_site(call, ranks),
@@ -101,7 +101,7 @@ def _at_peak(job: JobMemory) -> Finding | None:
     return shared.confirmed(
         job,
         _TEXTS.facts("held", who=sentence(shared.rank_names(ranks)), **figures),
-        confidence=0.85,
+        confidence=LIKELY,
         ranks=ranks,
         where=shared.where(device.saved_site, False, rank.rank, _TEXTS.phrase("does")),
         cost_bytes=saved,

@@ -4,7 +4,7 @@ import re
 
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
-from diagnostics.contract.findings import Finding, Where
+from diagnostics.contract.findings import CERTAIN, SEEN, Finding, Where
 from diagnostics.contract.formatting import UNNAMED
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.endings import Ending
@@ -51,7 +51,7 @@ def decide(stall: Stall) -> Finding:
             what=str(guilty[0].summary).rstrip("."),
             limit=f" of {limits[0].fields['limit']}" if limits else "",
         ),
-        confidence=0.9 if workers or UNNAMED in ends else 0.95,
+        confidence=CERTAIN if workers or UNNAMED in ends else SEEN,
         ranks=ranks,
         victims=tuple(rank for rank in case.victims if rank not in ranks) if case else (),
         step=next((end.step for end in guilty if end.step is not None), None),

@@ -12,7 +12,7 @@ from diagnostics.analysis.memory.measures import read
 from diagnostics.analysis.memory.over_time import NOWHERE
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.findings import EvidenceItem, Finding
+from diagnostics.contract.findings import CERTAIN, PLAUSIBLE, SEEN, EvidenceItem, Finding
 from diagnostics.contract.formatting import Bytes, region_text
 from diagnostics.evidence.memory.rise import Rise
 from diagnostics.evidence.model import Frame
@@ -196,7 +196,7 @@ def _by_allocations(job: JobMemory, rank: RankMemory) -> Leftover | None:
     shown = "" if region in NOWHERE else region
     row, figures = "seen" if shown else "seen_outside", {"first": min(kept), "last": max(kept), "size": steady[region]}
     detail = _TEXTS.phrase(row, region=region_text(shown), **figures)
-    confidence = 0.95 if rising or len(kept) > CERTAIN_STEPS else 0.9 if len(kept) == CERTAIN_STEPS else 0.75
+    confidence = SEEN if rising or len(kept) > CERTAIN_STEPS else CERTAIN if len(kept) == CERTAIN_STEPS else PLAUSIBLE
     sites = curve.kept_sites.get(region, Counter())
     site = max(sites, key=lambda frame: (sites[frame], frame.file, frame.line), default=None)
     item = EvidenceItem("trace", rank.trace_file, detail)

@@ -5,7 +5,7 @@ from diagnostics.analysis.memory.measures import read
 from diagnostics.analysis.memory.out_of_memory import RanOut
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.findings import EvidenceItem, Finding
+from diagnostics.contract.findings import LIKELY, SEEN, EvidenceItem, Finding
 from diagnostics.contract.formatting import Bytes
 
 _TEXTS = Texts(__file__)
@@ -35,7 +35,7 @@ def decide(job: JobMemory) -> Finding:
                 size=Bytes(record.total_bytes or 0),
                 more=Bytes(record.requested_bytes or 0),
             ),
-            confidence=0.85,
+            confidence=LIKELY,
             ranks=[] if record.rank is None else [record.rank],
             cost_bytes=record.requested_bytes or 0,
             evidence=(record.item,),
@@ -62,7 +62,7 @@ def decide(job: JobMemory) -> Finding:
     return shared.confirmed(
         job,
         _TEXTS.facts(rows, states=states, capacity=capacity.size_bytes, **figures),
-        confidence=0.95,
+        confidence=SEEN,
         ranks=range(job.size.world_size or 0),
         cost_bytes=max(0, states.total - capacity.size_bytes) or states.total,
         evidence=(EvidenceItem("config", capacity.source, detail),),

@@ -7,7 +7,7 @@ from diagnostics.analysis.memory.job import JobMemory, RankMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.findings import EvidenceItem, Finding
+from diagnostics.contract.findings import PLAUSIBLE, SEEN, EvidenceItem, Finding
 from diagnostics.contract.formatting import Bytes
 
 _TEXTS = Texts(__file__)
@@ -126,7 +126,7 @@ def _kept(
             on_more_ranks=shared.on_more_ranks(job.predicted(fixed_bytes=saved)),
             saves=shared.of_peak(saved, peak),
         ),
-        confidence=0.95 if job.is_dtk or job.out_of_memory else 0.75,
+        confidence=SEEN if job.is_dtk or job.out_of_memory else PLAUSIBLE,
         ranks=ranks,
         cost_bytes=saved,
         evidence=(item, *shared.peak_items(job)),

@@ -4,7 +4,7 @@ from diagnostics.analysis.memory.job import JobMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.findings import Finding
+from diagnostics.contract.findings import CERTAIN, PROBABLE, Finding
 from diagnostics.contract.formatting import Bytes
 
 _TEXTS = Texts(__file__)
@@ -39,7 +39,7 @@ def decide(job: JobMemory) -> Finding:
                 total=Bytes(total),
                 requested=Bytes(requested),
             ),
-            confidence=0.8 if holder == "unknown" else 0.9,
+            confidence=PROBABLE if holder == "unknown" else CERTAIN,
             ranks=() if record.rank is None else (record.rank,),
             cost_bytes=outside,
             evidence=(record.item,),

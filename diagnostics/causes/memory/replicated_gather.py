@@ -9,7 +9,7 @@ from diagnostics.analysis.memory.job import JobMemory, RankMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.findings import EvidenceItem, Finding
+from diagnostics.contract.findings import PROBABLE, SEEN, EvidenceItem, Finding
 from diagnostics.contract.formatting import Bytes
 from diagnostics.evidence.model import Frame
 
@@ -55,7 +55,7 @@ def decide(job: JobMemory) -> Finding:
                 on_more_ranks=shared.on_more_ranks(job.predicted(linear_bytes=cost), ": "),
                 saves=shared.of_peak(cost, peak),
             ),
-            confidence=0.95 if call.site is not None else 0.8,
+            confidence=SEEN if call.site is not None else PROBABLE,
             ranks=ranks,
             step=call.step,
             where=shared.call_site(call, ranks),

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import Finding, Text, formatted
+from diagnostics.contract.findings import LIKELY, OPEN, Finding, Text, formatted
 from diagnostics.evidence.model import Evidence, LogFact
 
 _TEXTS = Texts(__file__)
@@ -71,9 +71,6 @@ def _address(fact: LogFact) -> str:
 
 
 _SHOWN = 6  # Maximum number of lines that a finding cites, and of pairs that it names.
-_CONFIDENCE = 0.85
-"""A peer whose process died also stops acknowledging; if a log shows that the process died, that is the cause."""
-_REFUSED_CONFIDENCE = 0.6  # A driver or NCCL may also pass settings that no device accepts.
 
 
 def _words(finding: Finding, faults: LinkFaults) -> Text:
@@ -109,7 +106,8 @@ def decide(faults: LinkFaults) -> Finding:
     return Finding(
         status="confirmed",
         facts=formatted(_words, faults=faults),
-        confidence=_CONFIDENCE if certain else _REFUSED_CONFIDENCE,
+        # A peer that died stops acknowledging too, and a driver or NCCL may pass settings that no device accepts.
+        confidence=LIKELY if certain else OPEN,
         victims=tuple(sorted({fact.rank for fact in lines if fact.rank is not None})),
         evidence=tuple(fact.quoted() for fact in (*lines, *faults.down)[:_SHOWN]),
     )

@@ -6,7 +6,7 @@ from diagnostics.analysis.printed_pairs import Course, courses, frozen_beside
 from diagnostics.analysis.printed_steps import WINDOW, PrintedSteps, printed_steps
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.numeric._printed import not_to_the_end
-from diagnostics.contract.findings import EvidenceItem, Finding
+from diagnostics.contract.findings import PROBABLE, EvidenceItem, Finding
 from diagnostics.contract.formatting import Phrase
 
 _TEXTS = Texts(__file__)
@@ -33,7 +33,7 @@ def decide(job: PrintedSteps) -> Finding:
         return not_to_the_end("frozen_update", job)
     item = EvidenceItem("log", case[0].file, case[1], case[0].rows[-1][3])
     facts = _TEXTS.facts(shows=case[1])
-    return Finding(status="confirmed", facts=facts, confidence=0.8, evidence=(item,))
+    return Finding(status="confirmed", facts=facts, confidence=PROBABLE, evidence=(item,))
 
 
 CAUSE = declared(__file__, printed_steps, decide)

@@ -13,7 +13,21 @@ from diagnostics.analysis.metrics_series import Figures, read
 from diagnostics.analysis.printed_steps import non_finite_to_the_end, printed_steps
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.artifacts import RunPaths
-from diagnostics.contract.findings import Cost, EvidenceItem, Facts, Finding, Text, Where, formatted
+from diagnostics.contract.findings import (
+    CERTAIN,
+    LIKELY,
+    PROBABLE,
+    SEEN,
+    STATED,
+    SUSPECTED,
+    Cost,
+    EvidenceItem,
+    Facts,
+    Finding,
+    Text,
+    Where,
+    formatted,
+)
 from diagnostics.evidence.metrics import Metrics
 from diagnostics.evidence.model import Evidence, LogFact, RankError, RunEvidence
 
@@ -107,14 +121,14 @@ def decide(figures: Figures) -> Finding:
         since = "" if first.step_before is None else _TEXTS.phrase("since", step=first.step_before)
         settings, cost = _settings(run, metrics), _cost(first.step, metrics)
         facts = _facts("recorded", settings, first.step, bad=first, since=since)
-        return _confirmed(facts, confidence=0.9, step=first.step, cost=cost, evidence=(item,))
+        return _confirmed(facts, CERTAIN, step=first.step, cost=cost, evidence=(item,))
     if checked := [error for error in evidence.errors if _CHECKED.search(f"{error.type} {error.message}")]:
         owns = sorted({int(own["rank"]) for error in checked if (own := _OWN.search(error.message))})
         ranks = tuple(owns) if len(owns) != evidence.world_size else ()
         victims = tuple(sorted({error.rank for error in checked if error.rank is not None} - {*ranks}))
         message, items = checked[0].message[:160], _items(checked)
         facts = _facts("checked", Settings(), message=message, errors=len(checked))
-        return _confirmed(facts, confidence=0.8, step=checked[0].step, evidence=items, victims=victims, ranks=ranks)
+        return _confirmed(facts, PROBABLE, step=checked[0].step, evidence=items, victims=victims, ranks=ranks)
     if metrics is None and (finding := _by_log(evidence)):
         return finding
     if metrics is not None and metrics.records:
@@ -158,7 +172,7 @@ def _by_losses(figures: Figures, run: RunEvidence, first: list[_Event]) -> Findi
             recovered=passing,
             settings=settings,
         ),
-        confidence=0.4 if passing else 0.8 if silent else 0.97,
+        confidence=SUSPECTED if passing else PROBABLE if silent else STATED,
         ranks=ranks if alone else (),
         victims=tuple(rank for rank in sorted(run.events) if rank not in ranks) if alone else (),
         step=step,
@@ -181,7 +195,7 @@ def _by_gradient(figures: Figures, run: RunEvidence, first: list[_Event]) -> Fin
     facts = _facts("gradient" if ranks else "reduced_gradient", settings, step, value=value, where=where)
     items = _event_items(figures, run, first)
     cost = _cost(step, figures.metrics)
-    return _confirmed(facts, confidence=0.95, step=step, evidence=items, ranks=ranks, cost=cost)
+    return _confirmed(facts, SEEN, step=step, evidence=items, ranks=ranks, cost=cost)
 
 
 def _by_anomaly(raised: list[RankError]) -> Finding:
@@ -194,7 +208,7 @@ def _by_anomaly(raised: list[RankError]) -> Finding:
     does = _TEXTS.phrase("backward", function=function)
     where = tuple(Where(error.rank, at.file, at.line, at.function, does) for at in own[:1])
     facts = _TEXTS.facts("anomaly", function=function, errors=len(raised))
-    return _confirmed(facts, confidence=0.95, step=error.step, evidence=_items(raised), ranks=ranks, where=where)
+    return _confirmed(facts, SEEN, step=error.step, evidence=_items(raised), ranks=ranks, where=where)
 
 
 def _by_log(evidence: Evidence) -> Finding | None:
@@ -208,7 +222,7 @@ def _by_log(evidence: Evidence) -> Finding | None:
         place = _TEXTS.phrase("in_log", at=f"{log.file}:{case.line}")
         item = EvidenceItem("log", log.file, _TEXTS.phrase("onwards"), case.line)
         facts = _facts("printed", Settings(), figure=case.figure, value="non-finite", place=place, lines=case.count)
-        return _confirmed(facts, confidence=0.85 if case.lasting else 0.4, evidence=(item,))
+        return _confirmed(facts, LIKELY if case.lasting else SUSPECTED, evidence=(item,))
     steps = {id(fact): fact.fields.get("step", fact.fields.get("bar")) for fact in printed}
     first = min(printed, key=lambda fact: (steps[id(fact)] is None, steps[id(fact)] or 0, fact.file, fact.line))
     lines = sum(fact.fields.get("count", 1) for fact in printed)
@@ -223,7 +237,7 @@ def _by_log(evidence: Evidence) -> Finding | None:
     at_first = [fact for fact in printed if steps[id(fact)] == step and "local" in str(fact.fields["figure"])]
     ranks = own or tuple(sorted({fact.rank for fact in at_first if fact.rank is not None}))
     whole = len(ranks) == evidence.world_size
-    return _confirmed(facts, confidence=0.85, step=step, evidence=items, ranks=() if whole else ranks)
+    return _confirmed(facts, LIKELY, step=step, evidence=items, ranks=() if whole else ranks)
 
 
 def _first_alone(printed: Sequence[LogFact]) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -3,7 +3,7 @@
 from diagnostics.analysis.printed_pairs import multiples
 from diagnostics.analysis.printed_steps import PrintedSteps, printed_steps
 from diagnostics.causes.declared import Texts, declared
-from diagnostics.contract.findings import EvidenceItem, Finding
+from diagnostics.contract.findings import LIKELY, EvidenceItem, Finding
 
 _TEXTS = Texts(__file__)
 
@@ -17,7 +17,7 @@ def decide(job: PrintedSteps) -> Finding:
     items = tuple(EvidenceItem("log", run.file, f"{figure} {run.rows[0][1]:g}", run.rows[0][3]) for run in (one, other))
     name = "loss" if figure == "loss" else "gradient norm"
     facts = _TEXTS.facts(name=name, factor=factor, one=one.file, other=other.file)
-    return Finding(status="confirmed", facts=facts, confidence=0.85, evidence=items)
+    return Finding(status="confirmed", facts=facts, confidence=LIKELY, evidence=items)
 
 
 CAUSE = declared(__file__, printed_steps, decide)

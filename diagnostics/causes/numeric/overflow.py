@@ -7,7 +7,7 @@ from diagnostics.analysis.printed_steps import SCALE_ENDS, PrintedSteps, printed
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.numeric._printed import not_to_the_end
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import EvidenceItem, Finding
+from diagnostics.contract.findings import CERTAIN, PLAUSIBLE, SEEN, EvidenceItem, Finding
 from diagnostics.evidence.model import shortened
 
 _TEXTS, _GAVE_UP = Texts(__file__), re.compile(table_beside(__file__)["gave_up"])
@@ -35,7 +35,7 @@ def decide(job: PrintedSteps) -> Finding:
             scale=case.scale if case else 0.0,
             error=shortened(error.message, 160).rstrip(".") if error else "",
         ),
-        confidence=0.95 if error is not None else 0.75 if case and case.scale > SCALE_ENDS else 0.9,
+        confidence=SEEN if error is not None else PLAUSIBLE if case and case.scale > SCALE_ENDS else CERTAIN,
         victims=tuple(sorted({error.rank for error in gave_up if error.rank is not None})),
         evidence=tuple(items),
     )

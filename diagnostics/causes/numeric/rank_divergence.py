@@ -11,7 +11,7 @@ from msgspec import Struct, convert
 from diagnostics.analysis.metrics_series import Figures, read
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.artifacts import RunPaths
-from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Group, Text, formatted
+from diagnostics.contract.findings import STATED, Cost, EvidenceItem, Finding, Group, Text, formatted
 from diagnostics.contract.strategy_traits import strategy_traits
 from diagnostics.evidence.model import Evidence, RunEvidence
 from diagnostics.evidence.values import Rank
@@ -121,7 +121,7 @@ def _drifted(
             affected=named.parameters_affected or 0,
             seen=named.parameters_seen or 0,
         ),
-        confidence=0.97,
+        confidence=STATED,
         ranks=minority,
         group=Group("replicas", group, str(_TEXTS.phrase("group"))),
         step=step,

@@ -6,12 +6,11 @@ from typing import Any
 from diagnostics.analysis.printed_steps import Jump, PrintedSteps, climb, jump, printed_steps
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.numeric._printed import not_to_the_end
-from diagnostics.contract.findings import EvidenceItem, Finding
+from diagnostics.contract.findings import CERTAIN, PLAUSIBLE, SUSPECTED, EvidenceItem, Finding
 
 _TEXTS = Texts(__file__)
 _GRADIENT = 3.0
 """Minimum ratio of the gradient norms after and before a jump that is caused by training rather than by the data."""
-_UNSURE = 0.4  # Reported, but not as a root cause.
 
 
 def _figures(case: Jump) -> dict[str, Any]:
@@ -36,7 +35,7 @@ def decide(job: PrintedSteps) -> Finding:
         status="confirmed",
         facts=_TEXTS.facts("usual" if case.at_once else "climb", **_figures(case)),
         # If the loss never fell, training may not be meant to minimize it (RL).
-        confidence=(0.9 if by_gradient else 0.75) if case.fell or job.known_task else _UNSURE,
+        confidence=(CERTAIN if by_gradient else PLAUSIBLE) if case.fell or job.known_task else SUSPECTED,
         step=None if math.isnan(case.step) or case.step < 1 else int(case.step),
         evidence=(EvidenceItem("log", case.file, _TEXTS.phrase("seen", case=case), case.line),),
     )

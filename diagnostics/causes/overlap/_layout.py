@@ -9,7 +9,7 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.overlap._shared import TEXTS
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.causes import Cause
-from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Group, Text, formatted
+from diagnostics.contract.findings import CERTAIN, Cost, EvidenceItem, Finding, Group, Text, formatted
 from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.metrics import Metrics
 from diagnostics.evidence.model import RunEvidence
@@ -42,7 +42,7 @@ def slow(
     ranks: tuple[int, ...],
     group: Group,
     detail: Phrase | str,
-    confidence: float = 0.9,
+    confidence: float = CERTAIN,
     **facts: Any,
 ) -> Finding:
     """Return a confirmed finding that costs a share of the step; `words` is called with `facts` and `cost`."""

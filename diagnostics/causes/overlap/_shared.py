@@ -9,14 +9,14 @@ from diagnostics.analysis.step_profile.overview import SHARE, Overview, overview
 from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.causes import Cause
-from diagnostics.contract.findings import Cost, EvidenceItem, Finding, Where
+from diagnostics.contract.findings import CERTAIN, POSSIBLE, SUSPECTED, Cost, EvidenceItem, Finding, Where
 from diagnostics.contract.formatting import Phrase
 
 TEXTS = Texts(__file__)
 _SMALL_BYTES = 1024
 """Collectives up to this size (norms, losses, sizes) are always waited for, as the next line needs the result."""
-_CUT_CONFIDENCE = 0.45  # Maximum confidence of findings from a truncated trace, so that they remain suspicions.
-_UNSPLIT_CONFIDENCE = 0.7  # Maximum confidence if the cost may include waiting for late ranks.
+_CUT_CONFIDENCE = SUSPECTED  # Maximum confidence of findings from a truncated trace, so that they remain suspicions.
+_UNSPLIT_CONFIDENCE = POSSIBLE  # Maximum confidence if the cost may include waiting for late ranks.
 Guard = Callable[[Overview], Finding | None]
 """Returns a finding if the cause does not apply or the evidence cannot decide it; otherwise None."""
 
@@ -87,7 +87,7 @@ def judged(
     *details: Phrase,
     ranks: tuple[int, ...] | None = None,
     victims: tuple[int, ...] = (),
-    confidence: float = 0.9,
+    confidence: float = CERTAIN,
     where: tuple[Where, ...] = (),
     of_transfer: bool = True,
 ) -> Finding:

@@ -4,7 +4,7 @@ from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
-from diagnostics.contract.findings import Finding
+from diagnostics.contract.findings import PROBABLE, Finding
 
 _TEXTS = Texts(__file__)
 
@@ -25,7 +25,8 @@ def decide(view: Overview) -> Finding:
     ops = ", ".join(sorted({call.message.op for call in view.calls if chosen(call)}))
     exposed = shared.exposed_ms(view, chosen) if count >= 1 else 0.0
     shown = _TEXTS.phrase("shown", count=round(count), unit=view.unit, exposed=exposed)
-    return shared.judged(view, shared.costly(view, exposed, _TEXTS, count=round(count), ops=ops), shown, confidence=0.8)
+    facts = shared.costly(view, exposed, _TEXTS, count=round(count), ops=ops)
+    return shared.judged(view, facts, shown, confidence=PROBABLE)
 
 
 CAUSE = shared.step_cause(__file__, decide, unless=(shared.no_collectives, shared.on_cpu("cpu_marks")))

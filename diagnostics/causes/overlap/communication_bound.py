@@ -8,7 +8,7 @@ from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.analysis.step_profile.reductions import MANY, TINY_BYTES
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
-from diagnostics.contract.findings import Finding
+from diagnostics.contract.findings import PROBABLE, Finding
 from diagnostics.contract.strategy_traits import strategy_traits
 
 _HEALTHY = max(SHARE, 0.05)  # Share of the step below which exposed transfer is healthy, whatever the ratio.
@@ -67,7 +67,7 @@ def decide(view: Overview) -> Finding:
         beyond=max(0.0, transfer - compute),
         override="strategy.communication_hook=bf16" if in_buckets else f"train.global_batch_size={batch}",
     )
-    return shared.judged(view, facts, schedule, confidence=0.8)
+    return shared.judged(view, facts, schedule, confidence=PROBABLE)
 
 
 def _transfer_ms(view: Overview, chosen: Callable[[CallProfile], bool]) -> float:

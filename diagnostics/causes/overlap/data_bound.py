@@ -4,7 +4,7 @@ from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap._idle import CPU_SHARE, idle, judged_idle
 from diagnostics.causes.overlap._shared import step_cause
-from diagnostics.contract.findings import Cost, EvidenceItem, Finding
+from diagnostics.contract.findings import CERTAIN, LIKELY, Cost, EvidenceItem, Finding
 from diagnostics.evidence.logs.steps import LEAST
 
 _PRINTED_SHARE = 0.25
@@ -18,7 +18,7 @@ def decide(view: Overview) -> Finding:
     waits = idle(view, "data")
     if view.worth(waits.ms) and not view.on_device and waits.ms < CPU_SHARE * view.step_ms:
         return _TEXTS.ruled_out("little", ms=waits.ms, step_ms=view.step_ms, least=CPU_SHARE)
-    return judged_idle(view, waits, 0.9, _TEXTS)
+    return judged_idle(view, waits, CERTAIN, _TEXTS)
 
 
 def printed(view: Overview) -> Finding | None:
@@ -34,7 +34,7 @@ def printed(view: Overview) -> Finding | None:
         return Finding(
             status="confirmed",
             facts=_TEXTS.facts("printed", **figures, most_s=waited_s),
-            confidence=0.85,
+            confidence=LIKELY,
             cost=Cost(round(data_s / steps * 1000, 3), "ms per step"),
             evidence=(EvidenceItem("log", file, _TEXTS.phrase("slowest", waited_s=waited_s), line),),
         )

@@ -4,7 +4,7 @@ from diagnostics.analysis.layout import layout
 from diagnostics.analysis.metrics_series import Figures
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap._layout import layout_cause, slow
-from diagnostics.contract.findings import Finding, Group
+from diagnostics.contract.findings import LIKELY, Finding, Group
 from diagnostics.evidence.metrics import Metrics
 from diagnostics.evidence.model import RunEvidence
 
@@ -31,7 +31,7 @@ def decide(figures: Figures, run: RunEvidence, metrics: Metrics) -> Finding:
     cut = any(run.get(f"parallel.{name}", 1) != 1 for name in ("tp", "cp"))  # dtk refuses a capacity with them.
     said, raised = (row,) if cut else (row, "capacity"), max(0.01, 10 * run.number("model.balance_loss", 0.0))
     detail, facts = f"expert_rank_load {load:.2f}", {"said": said, "load": load, "raised": raised}
-    return slow(figures, _TEXTS, share, busiest or world, group, detail, 0.85, **facts)
+    return slow(figures, _TEXTS, share, busiest or world, group, detail, LIKELY, **facts)
 
 
 def _share(run: RunEvidence) -> float:

@@ -4,7 +4,7 @@ from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.causes.overlap._idle import idle, judged_idle
-from diagnostics.contract.findings import Finding
+from diagnostics.contract.findings import LIKELY, Finding
 
 _HOST_SHARE = 0.15
 """Share of the step below which launch waits do not mean that the host is the limit (healthy eager jobs reach 10%)."""
@@ -23,7 +23,7 @@ def decide(view: Overview) -> Finding:
     return judged_idle(
         view,
         late,
-        0.85,
+        LIKELY,
         _TEXTS,
         "compiled" if declared or first.compiled else "eager",
         kernels=kernels,

@@ -4,7 +4,7 @@ from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap._idle import CPU_SHARE, idle, judged_idle
 from diagnostics.causes.overlap._shared import step_cause
-from diagnostics.contract.findings import Finding
+from diagnostics.contract.findings import LIKELY, Finding
 
 _TEXTS = Texts(__file__)
 
@@ -16,7 +16,7 @@ def decide(view: Overview) -> Finding:
         return _TEXTS.ruled_out("on_cpu", share=CPU_SHARE)
     row = pauses.work if pauses.work in _TEXTS else "within" if pauses.within else "unknown"
     kind = f" ({pauses.work})" if pauses.work else ""
-    return judged_idle(view, pauses, 0.85, _TEXTS, row, kind=kind)
+    return judged_idle(view, pauses, LIKELY, _TEXTS, row, kind=kind)
 
 
 CAUSE = step_cause(__file__, decide)

@@ -6,7 +6,7 @@ from typing import Any
 from diagnostics.analysis.metrics_series import Figures
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap._layout import at_place, layout_cause, slow
-from diagnostics.contract.findings import Finding
+from diagnostics.contract.findings import POSSIBLE, Finding
 from diagnostics.evidence.metrics import Metrics
 from diagnostics.evidence.model import RunEvidence
 
@@ -35,7 +35,7 @@ def decide(figures: Figures, run: RunEvidence, metrics: Metrics) -> Finding:
         shown = {**facts, "said": "usual", "change": _more(run, pp), "enough": ENOUGH}
         return slow(figures, _TEXTS, share, ranks, first, f"bubble {bubble:.0%}", **shown)
     if beyond > _BEYOND and run.get("launcher.device") == "cuda":
-        return slow(figures, _TEXTS, beyond, ranks, first, f"bubble {bubble:.0%}", 0.7, said="messages", **facts)
+        return slow(figures, _TEXTS, beyond, ranks, first, f"bubble {bubble:.0%}", POSSIBLE, said="messages", **facts)
     return _TEXTS.ruled_out(bubble=bubble, ideal=ideal)
 
 

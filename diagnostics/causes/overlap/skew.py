@@ -8,7 +8,7 @@ from diagnostics.analysis.step_profile.overview import MS, Overview
 from diagnostics.analysis.step_profile.skew import Late
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
-from diagnostics.contract.findings import Finding
+from diagnostics.contract.findings import POSSIBLE, Finding
 
 _MOST = 0.6  # Minimum share of the lateness, and of the steps, that the blamed ranks cause together.
 _STANDS_OUT = 2.0  # Multiple of an even share of the lateness, from which a rank is not late by chance.
@@ -61,7 +61,7 @@ def decide(view: Overview) -> Finding:
         rank, ns = max(_shares(priced).items(), key=lambda item: (item[1], -item[0]))
         shown = _TEXTS.phrase("shown_most", rank=rank, share=ns / sum(ns for _, ns in priced))
         facts = shared.costly(view, total, _TEXTS, "wandering", **figures)
-        return shared.judged(view, facts, shown, ranks=(), victims=view.ranks, confidence=0.7, of_transfer=False)
+        return shared.judged(view, facts, shown, ranks=(), victims=view.ranks, confidence=POSSIBLE, of_transfer=False)
     own = sum(ns for _, ns in of_culprits) / MS / steps
     if view.on_device and (len({late.step for late, _ in of_culprits}) < _MOST * steps or not view.worth(own)):
         return _TEXTS.ruled_out("not_always", ms=own, **figures)

@@ -4,14 +4,14 @@ from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap._idle import idle, judged_idle
 from diagnostics.causes.overlap._shared import on_cpu, step_cause
-from diagnostics.contract.findings import Finding
+from diagnostics.contract.findings import CERTAIN, Finding
 
 _TEXTS = Texts(__file__)
 
 
 def decide(view: Overview) -> Finding:
     """Decide from the idle time that starts while the host waits for the device."""
-    return judged_idle(view, idle(view, "sync"), 0.9, _TEXTS)
+    return judged_idle(view, idle(view, "sync"), CERTAIN, _TEXTS)
 
 
 CAUSE = step_cause(__file__, decide, unless=(on_cpu("cpu_host"),))

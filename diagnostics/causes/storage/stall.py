@@ -5,7 +5,7 @@ from msgspec import Struct
 from diagnostics.analysis.node_health import node_health
 from diagnostics.analysis.observations import observations
 from diagnostics.causes.declared import Texts, declared
-from diagnostics.contract.findings import EvidenceItem, Finding, Text, formatted
+from diagnostics.contract.findings import LIKELY, SEEN, EvidenceItem, Finding, Text, formatted
 from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.model import Evidence, LogFact
 from diagnostics.evidence.stacks.activity import doing
@@ -68,7 +68,7 @@ def decide(case: Waits) -> Finding:
     return Finding(
         status="confirmed",
         facts=formatted(_words, case=case),
-        confidence=0.95 if case.lines and case.ranks else 0.85,
+        confidence=SEEN if case.lines and case.ranks else LIKELY,
         ranks=tuple(case.ranks),
         evidence=tuple(items[:8]),
     )

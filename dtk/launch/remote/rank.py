@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,7 +117,7 @@ def _here(
     data = check_parts(config, world_size)
     refuse_other_data(paths, data)
     nccl = render(config.nccl, os.environ, paths.root)
-    about = manifest(config, plain, paths.root.name, world_size, placement, config.launcher.name, nccl.as_json())
+    about = manifest(config, plain, paths.root.name, world_size, placement, config.launcher.name, asdict(nccl))
     about["data"] = data
     return cluster.as_found(placement, config.launcher, launcher, world_size), about
 

@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 
 from dtk.config.compose import compose
 from dtk.config.placement import Placement
@@ -19,7 +20,7 @@ def test_manifest_says_what_ran_where(monkeypatch):
     nccl = Rendered("infiniband", {"NCCL_IB_TIMEOUT": "22"}, (kept,))
     composed = compose(["strategy=ddp", "parallel.tp=2"])
     placement = Placement(nproc=2, device="cuda", backend="nccl", threads=1, cuda_devices=2, reasons=())
-    about = manifest(composed.config, composed.plain, "r1", 4, placement, "local", nccl.as_json())
+    about = manifest(composed.config, composed.plain, "r1", 4, placement, "local", asdict(nccl))
     about = json.loads(json.dumps(about)) | {"pid": about["pid"]}
     assert about["environment"]["NCCL_IB_TIMEOUT"] == "22"
     assert about["nccl"]["kept"] == [{"name": "NCCL_DEBUG", "value": "INFO", "preset": "WARN", "source": "environment"}]

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diagnostics.analysis.divergence.find import UNCLEAR_CONFIDENCE, Vote, between, count_votes, find
+from diagnostics.analysis.divergence.find import Vote, between, count_votes, find
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
+from diagnostics.contract.findings import SUSPECTED
 from diagnostics.evidence.calls import Call, GroupKey
 from tests.unit.diagnostics.analysis.calls import DEFAULT, START_S, call, history, survey
 
@@ -139,4 +140,4 @@ def test_rank_0_alone_leaves_both_kinds_open() -> None:
     vote = count_votes(DEFAULT, 8, {"a": [1, 2], "b": [0]}, range(3))
     case = between(vote, lambda rank, _: calls[rank])
     assert case is not None and case.culprits == (0,)
-    assert case.explanation.alternatives and case.confidence == UNCLEAR_CONFIDENCE
+    assert case.explanation.alternatives and case.confidence == SUSPECTED

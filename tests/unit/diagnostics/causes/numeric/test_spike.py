@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.contract.findings import text_of
+from diagnostics.contract.findings import SUSPECTED, text_of
 from diagnostics.diagnose import diagnose
 from tests.unit.diagnostics.causes.numeric.trainers import TRAINERS, causes, falling, log
 
@@ -56,16 +56,16 @@ def test_a_run_that_ends_far_worse_than_it_began_has_diverged(tmp_path: Path) ->
 def test_a_loss_that_never_fell_is_only_a_suspicion_as_it_may_be_one_that_grows(tmp_path: Path) -> None:
     assert causes(tmp_path, log("hf", [*CLIMB[12:]], [1.0] * len(CLIMB[12:]))) == []
     (suspicion,) = [item.finding for item in diagnose(tmp_path).findings if item.finding.cause == "numeric.spike"]
-    assert suspicion.status == "confirmed" and suspicion.confidence == 0.4
+    assert suspicion.status == "confirmed" and suspicion.confidence == SUSPECTED
 
 
 @pytest.mark.parametrize(
     ("launcher", "task", "confidence"),
     [
         ("local", {"name": "language_modeling", "_target_": None}, 0.75),
-        ("local", {"name": "auto", "_target_": "my_package.Reward"}, 0.4),  # Any loss, also one that is to grow.
-        ("own", {"name": "language_modeling", "_target_": None}, 0.4),  # A loop that recording was attached to.
-        ("local", None, 0.4),  # The configuration is lost.
+        ("local", {"name": "auto", "_target_": "my_package.Reward"}, SUSPECTED),  # Any loss, also one that is to grow.
+        ("own", {"name": "language_modeling", "_target_": None}, SUSPECTED),  # A loop that recording was attached to.
+        ("local", None, SUSPECTED),  # The configuration is lost.
     ],
 )
 def test_a_climb_of_a_run_is_certain_only_with_a_task_of_dtk(

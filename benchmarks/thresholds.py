@@ -1,0 +1,136 @@
+"""Which thresholds decide a verdict: each is set to other values, and the answers are compared with those of today.
+
+python benchmarks/thresholds.py [NAME ...] [--dumps FOLDER] [--logs FOLDER] [--layouts NUMBER] [--seed S]
+
+The cases: simulated NCCL jobs with a planted fault (`hang_layouts.py`), sets of flight-recorder dumps, folders of logs.
+A row says for each value how many answers (confirmed causes, their ranks, and whether they may be root causes) differ,
+how many of these were right and are wrong now, and the other way round. NAME chooses among the thresholds.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.hang_accuracy import TRUTH, dtk
+from benchmarks.hang_layouts import FAULTS, case
+from diagnostics.contract.findings import SURE, Finding
+from diagnostics.diagnose import diagnose
+
+THRESHOLDS: dict[str, tuple[float, ...]] = {
+    "analysis.stall.straggler.LATE_S": (0.05, 0.1, 0.5, 1.0, 2.0),
+    "analysis.stall.straggler.TIMES": (1, 2, 5, 10),
+    "analysis.stall.straggler.ONCE_S": (2.0, 5.0, 20.0, 60.0),
+    "analysis.stall.straggler.SHARE_OF_TIME": (0.02, 0.1, 0.5, 0.8),
+    "analysis.stall.straggler.SHARE_OF_LATE": (0.5, 0.65, 0.9, 0.99),
+    "analysis.stall.straggler.NEVER_BACK": (1, 2, 5, 10),
+    "analysis.divergence.evidence_terms.UNCLEAR": (0.0, 0.25, 1.0, 1.5),
+    "analysis.divergence.evidence_terms.UNCLEAR_WITHOUT_CALLERS": (0.5, 1.0, 2.0, 3.0),
+    "analysis.divergence.explanation._ROUNDS_OF_ONE_CALL": (1, 3, 5),
+    "analysis.divergence.sequences.LONGEST": (64, 256, 1024),
+    "analysis.divergence.sequences.MOST_CALLS": (7, 31, 127),
+    "analysis.divergence.whole_programs.LONGEST": (100, 400, 1600),
+    "analysis.divergence.whole_programs.MOST_PROGRAMS": (3, 5, 17),
+    "analysis.histories.align.LEAST_S": (0.1, 0.25, 1.0, 2.0),
+    "analysis.stall.departure._ROUNDS": (1, 3, 4),
+    "analysis.stall.watchdog_lines._SLACK_S": (10, 30, 120, 600),
+    "analysis.standing.SCALAR": (1, 4, 64, 256),
+    "analysis.standing._NEAR": (0.9, 0.95, 0.999),
+    "analysis.job_state.STALL_S": (2.0, 5.0, 20.0, 60.0),
+    "causes.hang.rank_exited._EITHER": (0.5, 0.8, 0.95),
+    "causes.hang.timeout_budget._SHARE": (0.5, 0.7, 0.9, 0.95),
+    "causes.suspicions._CLOSE": (0.02, 0.05, 0.2, 0.5),
+}
+"""Threshold below `diagnostics` -> other values to try."""
+Answer = tuple[tuple[str, tuple[int, ...], bool], ...]
+Ask = Callable[[], list[Finding]]
+
+
+def layouts(number: int, seed: int, folder: Path) -> Iterator[tuple[str, Ask, Callable[[Answer], bool]]]:
+    """Yield simulated jobs, and whether an answer about one is right: names nobody else, and an accepted cause."""
+    for each in range(seed, seed + number):
+        place = folder / str(each)
+        fault, _, ranks, hangs = case(each, place)
+        accepted = {f"hang.{cause}" for cause in FAULTS[fault]} if hangs else set()
+
+        def right(answer: Answer, accepted: set[str] = accepted, ranks: frozenset[int] = frozenset(ranks)) -> bool:
+            sure = [(cause, set(named)) for cause, named, is_sure in answer if is_sure]
+            return bool(sure) == bool(accepted) and all(c in accepted and named == ranks for c, named in sure)
+
+        yield f"layout {each}", lambda place=place: dtk(place), right
+
+
+def dumps(folder: Path) -> Iterator[tuple[str, Ask, Callable[[Answer], bool]]]:
+    """Yield the sets of dumps of `hang_accuracy.py`."""
+    for name, (causes, ranks) in TRUTH.items():
+
+        def right(answer: Answer, causes: set[str] = causes, ranks: set[int] = ranks) -> bool:
+            return bool(answer) == bool(causes) and all(
+                cause.removeprefix("hang.") in causes and set(named) == ranks for cause, named, _ in answer
+            )
+
+        yield name, lambda name=name: dtk(folder / name), right
+
+
+def logs(folder: Path) -> Iterator[tuple[str, Ask, Callable[[Answer], bool]]]:
+    """Yield folders of logs; a different answer about one counts as neither right nor wrong."""
+    for place in sorted(path for path in folder.iterdir() if path.is_dir()):
+        yield place.name, lambda place=place: list(diagnose(place).root_causes), lambda _: True
+
+
+def answer(ask: Ask) -> Answer:
+    """Return causes and ranks of the confirmed findings, and which of them may be root causes."""
+    return tuple(sorted((each.cause, each.ranks, each.confidence >= SURE) for each in ask()))
+
+
+@contextmanager
+def changed(name: str, value: float) -> Iterator[None]:
+    """Give a threshold another value, also in the modules that have imported it."""
+    module, _, constant = f"diagnostics.{name}".rpartition(".")
+    before = getattr(import_module(module), constant)
+    holders = [each for each in [*sys.modules.values()] if getattr(each, "__dict__", {}).get(constant) is before]
+    own = [each for each in holders if each.__name__.startswith("diagnostics.")]
+    for each in own:
+        setattr(each, constant, value)
+    try:
+        yield
+    finally:
+        for each in own:
+            setattr(each, constant, before)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only thresholds whose name contains it")
+    parser.add_argument("--dumps", type=Path)
+    parser.add_argument("--logs", type=Path)
+    parser.add_argument("--layouts", type=int, default=60, metavar="NUMBER")
+    parser.add_argument("--seed", type=int, default=2000)
+    options = parser.parse_args()
+    chosen = [name for name in THRESHOLDS if not options.names or any(part in name for part in options.names)]
+    with tempfile.TemporaryDirectory() as name:
+        cases = [*layouts(options.layouts, options.seed, Path(name))]
+        cases += [*dumps(options.dumps)] if options.dumps else []
+        cases += [*logs(options.logs)] if options.logs else []
+        today = {label: answer(ask) for label, ask, _ in cases}
+        print(f"{len(cases)} cases\n\n| threshold | value | other answers | now wrong | now right |\n|{'---|' * 5}")
+        for threshold in chosen:
+            for value in THRESHOLDS[threshold]:
+                with changed(threshold, value):
+                    others = [
+                        (right, today[label], now)
+                        for label, ask, right in cases
+                        if (now := answer(ask)) != today[label]
+                    ]
+                worse = sum(right(was) and not right(now) for right, was, now in others)
+                better = sum(right(now) and not right(was) for right, was, now in others)
+                print(f"| {threshold} | {value:g} | {len(others)} | {worse} | {better} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
