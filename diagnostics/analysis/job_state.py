@@ -15,7 +15,7 @@ from diagnostics.analysis.wait_graph.graph import Operation, WaitGraph
 from diagnostics.contract.findings import Cost
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.endings import Ending, kind_of_exception
-from diagnostics.evidence.model import Evidence, RankError, Stacks
+from diagnostics.evidence.model import Evidence, RankError, Stacks, Thread
 from diagnostics.evidence.rank_endings import add_unnamed, after_timeout, peer_vanished, rank_endings, settle_exit_codes
 from diagnostics.evidence.readers import watch
 
@@ -125,8 +125,12 @@ class JobState(Struct):
         return any(record.p2p or any(line.issued for line in record.lines.values()) for record in records)
 
     def latest_stacks(self) -> dict[int, Stacks]:
-        """Return the last stack dump of each rank that left one."""
-        return {stacks.rank: stacks for stacks in self.evidence.stacks if stacks.rank is not None}
+        """Return the last stack of each rank: of its dump, else of the line at which an interrupt (Ctrl-C) ended it."""
+        ends = (end for end in self.endings.values() if end.kind == "stopped" and end.frames)
+        stacks = {
+            end.rank: Stacks(end.rank, end.file, (Thread("", end.frames, main=True),), end.time_s) for end in ends
+        }
+        return stacks | {stacks.rank: stacks for stacks in self.evidence.stacks if stacks.rank is not None}
 
     def step_of(self, rank: int) -> int | None:
         """Return the last step of a rank found in any record; None if there is none."""
@@ -162,7 +166,12 @@ class JobState(Struct):
         """
         ended, keys = {fact.rank for fact in self.evidence.facts if fact.kind == "gloo_mismatch"}, []
         for key, table in self.survey.groups.items():
-            if ended & table.lines.keys() or any(len(table.issued_at(at)) > 1 for at in table.deviations):
+            # An aborting process leaves no dump, and its message no rank if several aborted.
+            if (
+                None in ended
+                or ended & {*self.survey.members(key)}
+                or any(len(table.issued_at(at)) > 1 for at in table.deviations)
+            ):
                 keys.append(key)
         members = {rank for key in keys for rank in self.survey.members(key)} | self.diverging
         return members | self.waits.reaching(members)

@@ -8,6 +8,7 @@ Log lines hold no histories, so this module does not decide which rank deviates:
 import re
 import time
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any
 
 from msgspec import Struct
@@ -246,13 +247,20 @@ def standing(evidence: Evidence) -> Standing | None:
     kinds = frozenset(fact.kind for fact in evidence.facts)
     aborted = {error.rank for error in evidence.errors if error.signal == "SIGABRT" and error.rank is not None}
     raised = (of_error(one, NOBODY if one.rank is None else one.rank) for one in evidence.errors if one.type)
-    victims = [end for end in raised if end.kind in ("lost_peer", "timed_out")]
-    lost = [end for end in victims if end.kind == "lost_peer"]
+    gave_up = [end for end in raised if end.kind in ("lost_peer", "timed_out")]
+    stops, held_s = (
+        {fact.file: fact.line for fact in evidence.facts[::-1] if fact.kind == "job_stopped"},
+        _held_s(evidence),
+    )
+    ended = [end for end in gave_up if end.line > stops.get(end.file, inf)]
+    # Who was stopped loses its peers: that names no cause, and a wait only if it was longer than one of any step.
+    victims = [end for end in gave_up if held_s or end not in ended]
+    lost = [end for end in victims if end.kind == "lost_peer" and end not in ended]
     dead_workers = [fact for fact in evidence.facts if fact.kind == "worker_died"]
     bare = [one for one in evidence.errors if one.exit_code == 1 and not one.type]
     silent = {one.rank for one in bare if one.rank is not None}
     warned = [] if kinds & {"cuda_oom", "cpu_oom"} else [fact for fact in evidence.facts if fact.kind == "nccl_warn"]
-    seen_waits, outside = _observed(evidence, victims)
+    seen_waits, outside = _observed(evidence, victims, held_s)
     if not kinds & (_OPENS | _FAILED) and not (aborted or victims or bare or warned or seen_waits or outside):
         return None
     failures = [fact for fact in evidence.facts if fact.kind in _FAILED]
@@ -272,7 +280,7 @@ def standing(evidence: Evidence) -> Standing | None:
         outside=outside,
         unlisted=_unlisted(evidence, listed),
         others=tuple(one for group in groups for one in _others(group)),
-        silent=() if evidence.is_cut else _silent(evidence, groups, waits),
+        silent=() if evidence.is_cut or held_s else _silent(evidence, groups, waits),
         aborted=tuple(sorted(aborted)) if not waits else (),
         failed_silently=tuple(sorted(silent)) if not waits else (),
         kinds=kinds,
@@ -360,8 +368,15 @@ def _silent(evidence: Evidence, groups: Sequence[GroupLog], waits: Sequence[Wait
     return tuple(rank for rank in range(world) if rank not in spoke)
 
 
+def _held_s(evidence: Evidence) -> float:
+    """Return the time (s) for which ranks went on waiting after a launcher's signal to end; 0 if they ended by it."""
+    kinds = ("torchrun_signal", "stop_ignored")
+    first, last = ([at for fact in evidence.facts if fact.kind == kind and (at := stamp_s(fact))] for kind in kinds)
+    return max(last) - min(first) if first and last else 0.0
+
+
 def _observed(
-    evidence: Evidence, victims: list[Ending]
+    evidence: Evidence, victims: list[Ending], held_s: float
 ) -> tuple[list[Waiting], tuple[tuple[tuple[int, ...], str], ...]]:
     """Return the calls in which observations, single stacks or exceptions show ranks, and what the other ranks do."""
     dumps = {one.rank: one for one in evidence.stacks if one.rank is not None}
@@ -373,7 +388,7 @@ def _observed(
     frames = [(rank, main.frames) for rank, main in mains.items() if main is not None]
     for rank, path in [*frames, *((end.rank, end.frames) for end in victims if end.rank != NOBODY)]:
         sites |= {rank: place} if (place := collective_of(path)) is not None else {}
-    if len({*sites.values()}) < 2 and not observed:
+    if len({*sites.values()}) < 2 and not (observed or held_s):
         return [], ()
     is_still = not inside and all(observed[rank].stopped or observed[rank].idle_s >= STALL_S for rank in standings)
     does: dict[str, list[int]] = {}
@@ -381,7 +396,7 @@ def _observed(
         at = standing.frame
         does.setdefault(f"{standing.words}{f' at {file_name(at.file)}:{at.line}' if at else ''}", []).append(rank)
     waits = [
-        Waiting(ranks, op, waited_s=min(blocked_s.get(rank, 0.0) for rank in ranks) or None, site=site)
+        Waiting(ranks, op, waited_s=min(blocked_s.get(rank, held_s) for rank in ranks) or None, site=site)
         for (op, site), ranks in _by_call(sites).items()
     ]
     return waits, tuple((tuple(ranks), words) for words, ranks in does.items()) if waits or is_still else ()

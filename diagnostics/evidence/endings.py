@@ -160,8 +160,10 @@ def kind_of_exception(type_: str, message: str, frames: tuple[Frame, ...] = ()) 
     torch.distributed, or if the class exists nowhere else, as HTTP clients also lose connections.
     """
     name = _TEXT["repeated_class"].sub(r"\1", type_.rpartition(".")[2])
-    text = message.partition(_THEN)[0]
-    if _TEXT["out_of_memory_type"].search(name) or _TEXT["out_of_memory"].search(text):
+    text, no_size = message.partition(_THEN)[0], bool(_TEXT["no_size"].search(message))
+    if (no_size or _TEXT["no_object"].search(name)) and in_object_call(frames):
+        return "mismatch"
+    if not no_size and (_TEXT["out_of_memory_type"].search(name) or _TEXT["out_of_memory"].search(text)):
         return "oom"
     if _TEXT["unreduced"].search(text):
         return "unreduced"
@@ -184,6 +186,11 @@ def kind_of_exception(type_: str, message: str, frames: tuple[Frame, ...] = ()) 
     return "timed_out" if _TEXT["timed_out"].search(named_text) and not _TEXT["closed"].search(text) else "lost_peer"
 
 
+def in_object_call(frames: tuple[Frame, ...]) -> bool:
+    """Return whether an exception was raised where torch makes an object of what its peers sent."""
+    return bool(frames) and bool(_TEXT["object_call"].search(f"{frames[0].file} {frames[0].function}"))
+
+
 def is_victim(kind: str) -> bool:
     """Return whether a rank with this ending (a `Kind`) was stopped by another rank or the launcher."""
     return kind in _VICTIM
@@ -191,6 +198,8 @@ def is_victim(kind: str) -> bool:
 
 def allocator_of(type_: str, message: str) -> Literal["", "cuda", "cpu"]:
     """Return the torch allocator that ran out of memory, on the device or the host; empty for any other error."""
+    if _TEXT["no_size"].search(message):
+        return ""
     raised = type_.rpartition(".")[2] == "OutOfMemoryError" and "low on memory" not in message  # Ray's: host.
     if raised or _TEXT["device_memory"].search(message):
         return "cuda"
@@ -275,7 +284,7 @@ def of_error(error: RankError, rank: int) -> Ending:
     signal, code, line = error.signal, error.exit_code, ""
     if error.type:
         kind = kind_of_exception(error.type, error.message, error.frames)
-        line = _telling_line(error) if kind == "oom" else _first_line(error)
+        line = _telling_line(error) if kind == "oom" or _TEXT["no_size"].search(error.message) else _first_line(error)
     elif signal is not None or (code or 0) < 0:
         signal = signal or signal_of(code or 0) or f"signal {-(code or 0)}"
         kind = kind_of_signal(signal)

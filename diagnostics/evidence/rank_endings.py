@@ -1,5 +1,6 @@
 """How each rank of a job ended: from its error records, log lines, Slurm, torchrun's list and dtk's own records."""
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 
@@ -15,6 +16,7 @@ from diagnostics.evidence.readers.ring import RingFile
 _TIMEOUT_FACTS = {"gloo_timeout", "watchdog_timeout", "monitored_barrier", "store_timeout"}
 _MISMATCH_FACTS = {"gloo_mismatch", "collective_mismatch_text"}
 _CLOSED_FACTS = {"gloo_closed", "gloo_reset", "nccl_peer_closed"}
+_LOOPBACK = re.compile(r"\[?(?:127\.|::1\b|::ffff:127\.)")
 _FAILED_FACTS = _CLOSED_FACTS | {"dist_backend_error"}
 
 
@@ -141,7 +143,10 @@ def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list
     raised = [error for error in unassigned if error.type]
     failed = [rank for rank, end in endings.items() if end.kind == "failed"]
     # A single exception and a single exit code of 1, with which Python ends, belong to one process.
-    candidates = candidates if len(candidates) == 1 or len(raised) > 1 or len(failed) > 1 else failed
+    present, candidates = (
+        candidates,
+        candidates if len(candidates) == 1 or len(raised) > 1 or len(failed) > 1 else failed,
+    )
     rank = candidates[0] if len(candidates) == 1 else UNNAMED
     # An exception says more than the exit code that follows from it, and the kernel more than a launcher's SIGKILL.
     exit_codes = [] if memory_kills(evidence) else unassigned
@@ -155,6 +160,7 @@ def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list
     if not own and all(end.kind == "failed" for end in endings.values()):
         # The exit code may be that of the rank that lost its peer, so it shows no rank's own error.
         own = [ending for ending in unnamed or _of_libraries(evidence) if ending.victim][:1]
+    own = own or _exited_unlisted(evidence, endings, present)
     return {**endings, own[0].rank: own[0]} if len(own) == 1 else endings
 
 
@@ -231,14 +237,10 @@ def _add_unlisted(evidence: Evidence, candidates: defaultdict[int, list[Ending]]
 
     It lists one node's processes, older versions not all of them; so all that it stopped must be in its list.
     """
-    lists = [fact for fact in evidence.facts if fact.kind == "torchrun_list"]
-    stopped = [fact for fact in evidence.facts if fact.kind in ("torchrun_signal", "torchrun_failed")]
     best = [min(endings, key=lambda end: ends.ORDER[end.kind]) for endings in candidates.values()]
-    if len(lists) != 1 or not stopped or any(end.by_itself or end.kind == "failed" for end in best):
+    if (listed_all := _whole_list(evidence)) is None or any(end.by_itself or end.kind == "failed" for end in best):
         return
-    ranks, pids = lists[0].fields["ranks"], lists[0].fields["pids"]
-    if not ranks or len(ranks) != len(pids) or not {fact.fields.get("pid") for fact in stopped} <= set(pids):
-        return
+    ranks = listed_all.fields["ranks"]
     launched: Collection[int] = evidence.launched
     if not launched:  # Ranks whose rings were written on the host of the listed ones: the same launcher started them.
         hosts = {file.rank: file.host() for file in evidence.handles(RingFile) if file.rank is not None}
@@ -246,4 +248,29 @@ def _add_unlisted(evidence: Evidence, candidates: defaultdict[int, list[Ending]]
         beside = [rank for rank, host in hosts.items() if host in listed and len(listed) == 1]
         launched = {*range(min(ranks), max(ranks) + 1), *beside}
     for rank in sorted(set(launched) - set(ranks) - set(candidates)):
-        candidates[rank] = [ends.of_line(lists[0], rank, "exited", quoted="", exit_code=0, unlisted=True)]
+        candidates[rank] = [ends.of_line(listed_all, rank, "exited", quoted="", exit_code=0, unlisted=True)]
+
+
+def _whole_list(evidence: Evidence) -> LogFact | None:
+    """Return torchrun's only list, if it holds all processes of its node that failed or were stopped."""
+    lists = [fact for fact in evidence.facts if fact.kind == "torchrun_list"]
+    ended = {fact.fields.get("pid") for fact in evidence.facts if fact.kind in ("torchrun_signal", "torchrun_failed")}
+    whole = (one for one in lists if 0 < len(one.fields["ranks"]) == len(one.fields["pids"]) and len(lists) == 1)
+    return next((one for one in whole if ended and ended <= {*one.fields["pids"]}), None)
+
+
+def _exited_unlisted(evidence: Evidence, endings: Mapping[int, Ending], present: Collection[int]) -> list[Ending]:
+    """Return the end, with exit code 0, of a peer that the ranks in torchrun's list lost and that is none of them.
+
+    The addresses of the lost connections must be those of its node, as another node's processes are in no such list.
+    A rank that was stopped may have closed its connections before, so the peer must then be known to be another one.
+    """
+    peers = [str(fact.fields.get("peer")) for fact in evidence.facts if fact.kind in _CLOSED_FACTS]
+    whole = _whole_list(evidence) if peers and all(map(_LOOPBACK.match, peers)) else None
+    if whole is None or not peer_vanished(evidence, endings) or endings.keys() != {*whole.fields["ranks"]}:
+        return []
+    kinds, others = {end.kind for end in endings.values()}, {*present} - endings.keys()
+    if kinds - {"lost_peer", "stopped"} or not (others or kinds == {"lost_peer"}):
+        return []
+    rank = others.pop() if len(others) == 1 else UNNAMED
+    return [ends.of_line(whole, rank, "exited", quoted="", exit_code=0, unlisted=True)]

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from diagnostics.causes.registry import by_id
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding, FormattedFacts, Outcome, text_of
-from diagnostics.contract.formatting import ranks_spoken
+from diagnostics.contract.formatting import file_name, ranks_spoken
+from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.endings import is_victim, kind_of_exception
 from diagnostics.evidence.model import Evidence, LogFact, RankError, shortened
 from diagnostics.report.without_cause import account_text, recorded_failure
@@ -56,7 +57,9 @@ def _trouble(evidence: Evidence, covered: frozenset[str]) -> Iterator[str]:
     errors = [error for error in evidence.errors if error.rank is not None][:_RANKS]
     places = {_at(error) for error in errors}
     for error in errors:
-        yield f"{_at(error)}: rank {error.rank}: {shortened(f'{error.type} {error.message}'.strip(), 200)}"
+        own = own_line(error.frames)
+        at = f" ({file_name(own.file)}:{own.line})" if own else ""
+        yield f"{_at(error)}: rank {error.rank}: {shortened(f'{error.type} {error.message}'.strip(), 200)}{at}"
     lines: dict[str, LogFact] = {}
     for fact in evidence.facts:
         if fact.kind in TROUBLE - covered and f"{fact.file}:{fact.line}" not in places:

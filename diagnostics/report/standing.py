@@ -105,7 +105,8 @@ def needed(report: Report, standing: Standing | None) -> str:
         return str(next(ask for words, ask in _TABLE["asks"] if re.search(words, failed)))
     is_bare = standing is not None and not (standing.waits or standing.kinds & TRANSPORT)
     is_gloo = standing is not None and standing.uses_gloo
-    return str(_TABLE["needed"]["stderr" if is_bare else "gloo" if is_gloo else "logs"])
+    is_stopped = standing is not None and "stop_ignored" in standing.kinds
+    return str(_TABLE["needed"]["stopped" if is_stopped else "stderr" if is_bare else "gloo" if is_gloo else "logs"])
 
 
 def _who(wait: Waiting) -> str:

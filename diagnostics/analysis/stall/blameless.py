@@ -11,8 +11,9 @@ from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.analysis.job_state import STALL_S, JobState
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.contract.files import patterns_beside
+from diagnostics.contract.formatting import UNNAMED
 from diagnostics.evidence.calls import ROOTED, Call
-from diagnostics.evidence.endings import is_victim, kind_of_exception
+from diagnostics.evidence.endings import Ending, in_object_call, is_victim, kind_of_exception
 from diagnostics.evidence.model import Evidence, Frame, LogFact
 from diagnostics.evidence.readers.start import KIND
 
@@ -233,18 +234,22 @@ class SizesDiffer(Struct, frozen=True):
     facts: tuple[LogFact, ...]
     divergence: Divergence | None
     """The calls that met; None if no ring shows them."""
+    objects: tuple[Ending, ...] = ()
+    """Ranks that got something else than an object in a collective of objects."""
 
     @property
     def victims(self) -> tuple[int, ...]:
         """The ranks that printed the error: those that met the wrong size, not those that passed it."""
-        return tuple(sorted({fact.rank for fact in self.facts if fact.rank is not None}))
+        ranks = {fact.rank for fact in self.facts} | {end.rank for end in self.objects}
+        return tuple(sorted(rank for rank in ranks if rank not in (None, UNNAMED)))
 
 
 def sizes_differ(job: JobState) -> SizesDiffer | None:
     """Find the calls that met where a process ended because of different sizes; None if no log reports this."""
     facts = [fact for fact in job.evidence.facts if fact.kind == "gloo_mismatch"]
+    objects = tuple(end for end in job.endings.values() if end.kind == "mismatch" and in_object_call(end.frames))
     if not facts:
-        return None
+        return SizesDiffer((), None, objects) if objects else None
     divergences = list(_divergences(job, {fact.rank for fact in facts}))
     return SizesDiffer(tuple(facts), divergences[0] if len(divergences) == 1 else None)
 

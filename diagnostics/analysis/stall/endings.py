@@ -94,7 +94,7 @@ def _matters(job: JobState, endings: list[Ending]) -> bool:
 def _first(job: JobState, kind: Kind, endings: list[Ending]) -> FirstEndings:
     ranks = tuple(end.rank for end in endings if end.rank != UNNAMED)
     lost = {rank for rank, end in job.endings.items() if not end.by_itself} | job.reported_victims()
-    victims = tuple(sorted((job.waits.reaching(ranks) | lost) - set(ranks))) if ranks else ()
+    victims = tuple(sorted((job.waits.reaching(ranks) | lost) - set(ranks))) if ranks or endings[0].unlisted else ()
     ends = (job.endings[rank] for rank in victims if endings[0].in_order and rank in job.endings)
     gave_up = next((end for end in ends if own_line(end.frames)), None)
     last = last_seen(job, ranks[0]) if ranks and not any(own_line(end.frames) for end in endings[:4]) else None

@@ -166,10 +166,11 @@ def lagging(job: JobState) -> list[int]:
 
 
 def _not_late(job: JobState) -> set[int]:
-    """Return ranks that ended, that vanished (connections broke), or whose calls differ from their peers'."""
+    """Return ranks that ended, that vanished or lost a peer that did, or whose calls differ from their peers'."""
     ended = {rank for rank, end in job.endings.items() if end.exited_early}
-    vanished = set(job.waits.roots()) - job.endings.keys() if job.peer_vanished() else set[int]()
-    return ended | vanished | job.differing()
+    if job.peer_vanished():  # Nobody waited in vain, and the dumps are older than the end.
+        ended |= set(job.waits.roots()) - {rank for rank, end in job.endings.items() if end.kind != "lost_peer"}
+    return ended | job.differing()
 
 
 def _roots(job: JobState) -> list[int]:

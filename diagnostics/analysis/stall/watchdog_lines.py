@@ -22,7 +22,7 @@ _EVEN = {"ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER
 """OpType whose NumelIn is the same on all ranks: not gather and scatter (the root's differs), not all_to_all."""
 _GATHERS = {"ALLGATHER", "_ALLGATHER_BASE"}
 _SCATTERS = {"REDUCE_SCATTER", "_REDUCE_SCATTER_BASE"}
-_STAMP = re.compile(r"^\[[A-Z](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d(?:\.\d{1,9})?)")
+_STAMP = re.compile(r"^\[?[A-Z](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d(?:\.\d{1,9})?)")
 _CLOCK_STEP_S = 0.002  # Times of two calls closer than this have no order, as torch prints whole milliseconds.
 _SLACK_S = 60  # Delay of watchdogs and logs: lines further apart than the timeout and this are not taken as one hang.
 UNNAMED = ""  # Name of the group for lines that do not name one.

@@ -7,7 +7,9 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts, _watchdog
 from diagnostics.causes.hang._divergence import DETAIL, Disagreement, Reading, decided
 from diagnostics.contract.findings import OPEN, POSSIBLE, Finding, Remedy
-from diagnostics.contract.formatting import counted
+from diagnostics.contract.formatting import UNNAMED, counted, file_name
+from diagnostics.evidence.calls import own_line
+from diagnostics.evidence.endings import Ending
 from diagnostics.evidence.model import shortened
 
 _TEXTS = Texts(__file__)
@@ -15,6 +17,7 @@ _MISSING = _TEXTS.phrase("arguments")
 _SIZES_CONFIDENCE = 0.35
 """Gloo printed two sizes that do not match; they may belong to different calls. Of 10 jobs whose ranks disagreed, gloo
 ended 5 this way, and in one of these the ranks passed different sizes to the same call."""
+_OBJECT_CONFIDENCE = OPEN  # What met the size of an object may also be another collective, or that of an earlier call.
 _ROOT_CONFIDENCE, _ROOT_TIE_CONFIDENCE = POSSIBLE, OPEN
 """Dumps do not record the root: a broadcast that completed on only some ranks may also indicate a link fault."""
 
@@ -44,7 +47,9 @@ READING = Reading(_TEXTS, ("other_arguments",), _remedies, _summary)
 def decide(stall: Stall) -> list[Finding]:
     """Decide from the first call in which the ranks differ, printed sizes, watchdogs, and contradicting roots."""
     case, findings = stall.sizes, list[Finding]()
-    if case is not None and case.divergence is None:
+    if case is not None and case.objects:
+        findings.append(_no_object(stall, case.objects))
+    elif case is not None and case.divergence is None:
         count, text = counted(len(case.facts), "message"), shortened(case.facts[0].text.strip(), 200)
         facts = _TEXTS.facts(printed=text, count=count, missing=DETAIL if stall.job.survey.ranks else _parts.RECORD)
         printed = _parts.lines(case.facts[:4])
@@ -53,6 +58,16 @@ def decide(stall: Stall) -> list[Finding]:
     findings += _watchdog.findings(stall, "arguments")
     findings += [_root_differs(stall, root) for root in stall.roots_differ]
     return decided(stall, READING, findings, _MISSING, otherwise=_otherwise)
+
+
+def _no_object(stall: Stall, ends: tuple[Ending, ...]) -> Finding:
+    first, own = ends[0], own_line(ends[0].frames)
+    at, missing = own and f"{file_name(own.file)}:{own.line}", DETAIL if stall.job.survey.ranks else _parts.RECORD
+    facts = _TEXTS.facts("object", end=first, rank=(first.rank,), op=first.frames[0].function, at=at, missing=missing)
+    ranks = tuple(sorted(end.rank for end in ends if end.rank != UNNAMED))
+    evidence = [end.evidence for end in ends[:4]]
+    places = _parts.where(first.rank if ranks else None, own)
+    return _parts.confirmed(stall.job, facts, _OBJECT_CONFIDENCE, evidence=evidence, victims=ranks, where=places)
 
 
 def _otherwise(stall: Stall, waits: bool) -> Finding | None:

@@ -160,6 +160,7 @@ class Assembler(Struct):
             self.message_open = False
             then = f"{raised.type}: {raised.message}" if raised.message else raised.type
             self.first.message = f"{self.first.message} (then {then})".strip()[:MAX_MESSAGE]
+            self.first.frames = _completed(self.first.frames, raised.frames)
         self.chained = self.handled = self.nested = False
 
     def _after(self, text: str) -> None:
@@ -189,7 +190,15 @@ class Assembler(Struct):
 def _is_consequence(later: Raised, earlier: Raised) -> bool:
     """Whether an exception that was raised while another was handled is no news beside it."""
     after, before = (kind_of_exception(raised.type, raised.message, raised.frames) for raised in (later, earlier))
-    return before == "oom" or (is_victim(after) and not is_victim(before))
+    # A signal that came while the rank waited in C++ is raised by the first bytecode after that wait has failed.
+    return before == "oom" or (is_victim(after) and not is_victim(before)) or after == "stopped"
+
+
+def _completed(frames: tuple[Frame, ...], later: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """Return the frames of an exception with its callers: Python prints only those up to where it was handled."""
+    handler = next(((frame.file, frame.function) for frame in frames[-1:]), None)
+    at = next((n for n, frame in enumerate(later, 1) if (frame.file, frame.function) == handler), len(later))
+    return (*frames, *later[at:])[:MAX_FRAMES]
 
 
 def parse(text: str) -> Raised | None:

@@ -1,4 +1,5 @@
 """What log lines alone say of a job that stands still."""
+# ruff: noqa: E501  # texts as they are printed
 
 from pathlib import Path
 
@@ -340,6 +341,45 @@ def test_close_positions_of_a_group_without_a_name_are_of_one_group(tmp_path: Pa
 
     assert of(5321, 5321, 5323) == [5321, 5323]
     assert of(42, 42, 50) == [], "two groups may be at these positions"
+
+
+INTERRUPTED = """\
+W1129 18:33:47.095000 1464 torch/distributed/elastic/agent/server/api.py:753] Received 2 death signal, shutting down workers
+W1129 18:33:47.095000 1464 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 1856 closing signal SIGINT
+"""
+IGNORED = """\
+W1129 18:34:17.096000 1464 torch/distributed/elastic/multiprocessing/api.py:1047] Unable to shutdown process 1856 via 2, forcefully exiting via 9
+"""
+WAITED = """\
+[rank{0}]: Traceback (most recent call last):
+[rank{0}]:   File "/env/torch/distributed/c10d_logger.py", line 83, in wrapper
+[rank{0}]:     return func(*args, **kwargs)
+[rank{0}]:            ^^^^^^^^^^^^^^^^^^^^^
+[rank{0}]:   File "/env/torch/distributed/distributed_c10d.py", line 5356, in barrier
+[rank{0}]:     work.wait()
+[rank{0}]: RuntimeError: [third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:50412. \
+This is typically caused by a remote worker crashing.
+
+[rank{0}]: During handling of the above exception, another exception occurred:
+
+[rank{0}]: Traceback (most recent call last):
+[rank{0}]:   File "/job/train.py", line 36, in train
+[rank{0}]:     dist.barrier()
+[rank{0}]:   File "/env/torch/distributed/c10d_logger.py", line 85, in wrapper
+[rank{0}]:     msg_dict = _get_msg_dict(func.__name__, *args, **kwargs)
+[rank{0}]:   File "/env/torch/distributed/c10d_logger.py", line 53, in _get_msg_dict
+[rank{0}]:     def _get_msg_dict(func_name, *args, **kwargs) -> dict[str, Any]:
+[rank{0}]: KeyboardInterrupt
+"""
+
+
+def test_ranks_that_no_interrupt_could_end_waited_where_they_lost_their_peers(tmp_path: Path) -> None:
+    found = read(tmp_path, INTERRUPTED + IGNORED + WAITED.format(1) + WAITED.format(2))
+    assert [(wait.ranks, wait.op, wait.site) for wait in found.waits] == [((1, 2), "barrier", "train.py:36")]
+    assert round(found.waits[0].waited_s or 0) == 30
+    assert not found.lost and found.silent == (), "torchrun killed rank 0 first, so that it could not say anything"
+    assert standing(gather_text(tmp_path, INTERRUPTED + WAITED.format(1))) is None, "a wait of any step"
+    assert read(tmp_path, WAITED.format(1)).lost.startswith("Connection closed")
 
 
 def test_the_names_in_report_json_are_kept() -> None:

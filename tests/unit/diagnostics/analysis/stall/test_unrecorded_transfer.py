@@ -3,6 +3,7 @@
 import pickle
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -208,6 +209,27 @@ def test_a_rank_that_torchrun_neither_saw_fail_nor_had_to_stop_had_ended(tmp_pat
     raised = RankError(2, "2/stderr.log", 1, "ValueError", "bad batch", (Frame("/job/a.py", 7, "load"),))
     assert confirmed(evidence(tmp_path, errors=[*errors, raised], facts=facts)) == [("rank_raised", (2,))]
     assert not confirmed(evidence(tmp_path, errors=[code(0), ended_by_the_launcher(2)], facts=facts))
+
+
+def test_who_is_in_no_list_of_torchrun_ended_where_all_in_it_lost_a_peer_of_this_node(tmp_path: Path) -> None:
+    def told(ranks: list[int], peer: str = "[127.0.0.1]:45728", stopped_rank: int = -1, **more: Any) -> Any:
+        errors = [
+            ended_by_the_launcher(rank)
+            if rank == stopped_rank
+            else RankError(
+                rank, "out.log", 1, "RuntimeError", f"[gloo/transport/tcp/pair.cc:5] Connection closed by peer {peer}"
+            )
+            for rank in ranks
+        ]
+        closed = LogFact("gloo_closed", ranks[0], "out.log", 2, "Connection closed by peer", {"peer": peer})
+        failed = [stopped(100 + rank, "torchrun_failed") for rank in ranks]
+        facts = [closed, *failed, listed(ranks, [100 + rank for rank in ranks])]
+        return confirmed(evidence(tmp_path, errors=errors, facts=facts, **more))
+
+    assert told([0]) == [("rank_exited", ())], "its peer is in no list"
+    assert told([0, 1, 2], world_size=4) == [("rank_exited", (3,))]
+    assert told([0], peer="[10.0.0.7]:45728") == [], "a rank of another node is in the list of that one"
+    assert told([0, 1], stopped_rank=1) == [], "it may have closed its connections before it was stopped"
 
 
 def test_receives_that_time_out_in_logs_alone_are_a_suspicion(tmp_path: Path) -> None:

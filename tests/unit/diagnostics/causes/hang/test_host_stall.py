@@ -41,6 +41,29 @@ def test_without_a_stack_it_is_less_sure_and_says_so(tmp_path: Path) -> None:
     assert "look at what rank 2 did after" in text.remedies[0].change
 
 
+def test_where_an_interrupt_ended_the_late_rank_is_where_it_was(tmp_path: Path) -> None:
+    files = {name: content for name, content in late_host().items() if "stacks" not in name}
+    log = (
+        "W1129 18:39:22.077000 11 torch/distributed/elastic/agent/server/api.py:753] Received 2 death signal\n"
+        '[rank2]: Traceback (most recent call last):\n[rank2]:   File "/job/train.py", line 26, in main\n'
+        '[rank2]:   File "/usr/lib/python3.11/multiprocessing/process.py", line 149, in join\n'
+        '[rank2]:   File "/usr/lib/python3.11/multiprocessing/popen_fork.py", line 27, in poll\n'
+        "[rank2]: KeyboardInterrupt\n"
+    )
+    found = of(reported(tmp_path, {**files, "job.log": log}))
+    assert (found.ranks, found.confidence) == ((2,), 0.95)
+    assert (found.where[0].file, found.where[0].line) == ("/job/train.py", 26)
+    assert "its host is waiting for a process to end" in text_of(found).summary
+
+
+def test_a_dump_that_is_older_than_the_end_of_its_rank_shows_no_late_rank(tmp_path: Path) -> None:
+    files = {name: content for name, content in late_host().items() if "stacks" not in name}
+    lost = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:18314: Connection reset by peer"
+    trace = '[rank2]: Traceback (most recent call last):\n[rank2]:   File "/job/train.py", line 8, in save\n'
+    log = f"{trace}[rank2]: {lost}\n"
+    assert of(reported(tmp_path, {**files, "job.log": log})).status != "confirmed"
+
+
 def test_a_rank_without_a_dump_may_have_it(tmp_path: Path) -> None:
     found = finding(tmp_path, job(*[STEP * 3] * 3, STEP * 2), CAUSE, without=(3,))
     assert found.status == "undecided" and found.missing

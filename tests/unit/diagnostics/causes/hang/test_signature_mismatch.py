@@ -45,3 +45,43 @@ def test_gloos_own_text_alone_blames_nobody(tmp_path: Path) -> None:
     suspected = {suspicion.cause: suspicion for suspicion in report.suspicions}
     assert {CAUSE, "hang.conditional_collective", "hang.uneven_iterations"} == {*suspected}
     assert suspected[CAUSE].ranks == () and suspected[CAUSE].decide.startswith("dtk watch -- ")
+
+
+OBJECTS = """\
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "/job/train.py", line 8, in share
+[rank1]:     dist.broadcast_object_list(objects, src=0)
+[rank1]:   File "/env/torch/distributed/distributed_c10d.py", line 4039, in broadcast_object_list
+[rank1]:     object_tensor = torch.empty(
+[rank1]: {}
+[rank0]: Traceback (most recent call last):
+[rank0]:   File "/job/train.py", line 8, in share
+[rank0]:     dist.broadcast_object_list(objects, src=0)
+[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:23201
+"""
+ALLOCATION = "RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: "
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (f"{ALLOCATION}you tried to allocate 762245855986058190 bytes. Error code 12", CAUSE),
+        ("RuntimeError: Trying to create tensor with negative dimension -7384: [-7384]", CAUSE),
+        (f"{ALLOCATION}you tried to allocate 52428800000 bytes. Error code 12", "memory.host"),
+        ("TypeError: bad object", "hang.rank_raised"),
+    ],
+)
+def test_a_size_of_objects_that_no_memory_holds_is_none(tmp_path: Path, error: str, cause: str) -> None:
+    """A list of another length: the receiver takes what follows the sizes for sizes."""
+    (tmp_path / "job.log").write_text(OBJECTS.format(error))
+    (root,) = diagnose(tmp_path).root_causes
+    assert (root.cause, root.ranks or root.victims) == (cause, (1,))
+
+
+def test_a_size_that_the_users_own_code_computed_wrongly_is_its_error(tmp_path: Path) -> None:
+    error = f"{ALLOCATION}you tried to allocate 762245855986058190 bytes."
+    (tmp_path / "job.log").write_text(
+        f'[rank1]: Traceback (most recent call last):\n[rank1]:   File "/job/a.py", line 8, in f\n[rank1]: {error}\n'
+    )
+    (root,) = diagnose(tmp_path).root_causes
+    assert (root.cause, root.ranks) == ("hang.rank_raised", (1,))

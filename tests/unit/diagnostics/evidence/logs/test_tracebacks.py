@@ -49,6 +49,18 @@ def test_the_first_of_a_chain_is_kept_where_the_others_wrap_it():
     assert raised.message == "'x' (then ValueError: bad batch)"
 
 
+def test_the_callers_of_an_exception_that_a_library_handled_are_those_of_what_it_raised_then():
+    inner = f'{HEAD}  File "lib.py", line 5, in call\n  File "lib.py", line 9, in send\nOSError: no route\n'
+    outer = f'{HEAD}  File "train.py", line 2, in step\n  File "lib.py", line 7, in call\nValueError: not sent\n'
+    assert [frame.line for frame in parse(inner + CAUSE + outer).frames] == [9, 5, 2]
+    assert [frame.line for frame in parse(inner + CAUSE + trace("ValueError: elsewhere")).frames] == [9, 5]
+
+
+def test_a_signal_that_came_during_a_wait_is_no_news_beside_the_end_of_that_wait():
+    lost = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:5"
+    assert parse(trace(lost) + HANDLING + trace("KeyboardInterrupt")).type == "RuntimeError"
+
+
 def test_the_last_is_kept_where_it_was_raised_while_others_were_handled():
     raised = parse(trace("KeyError: 'x'") + HANDLING + trace("ValueError: bad batch"))
     assert (raised.type, raised.message) == ("ValueError", "bad batch")
