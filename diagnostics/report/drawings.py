@@ -20,17 +20,10 @@ _LEVELS = 6  # Colours of the heat map.
 _SAME = 0.02  # Chosen: if the shares of all ranks differ by less, all cells have the colour of the lowest.
 UNATTRIBUTED = "not attributed"
 _KIND_COLOURS = {
-    "parameters": 0,
-    "gradients": 1,
-    "optimizer states": 2,
-    "communication buffers": 5,
-    "activations": 4,
-    "temporaries": 6,
-    "kept from earlier steps": 8,
+    "parameters": 0, "gradients": 1, "optimizer states": 2, UNATTRIBUTED: 3, "activations": 4,
+    "communication buffers": 5, "temporaries": 6, "reserved, in no tensor": 7, "kept from earlier steps": 8,
     "checkpoint copies": 9,
-    UNATTRIBUTED: 3,
-    "reserved, in no tensor": 7,
-}
+}  # fmt: skip
 _NAMED_SHARE = 0.005  # Chosen: smaller parts of a peak would be shown as 0% or 1%.
 _MOMENTS = 9  # Number of moments of memory over time that are listed as figures.
 _TICKS = 5  # Number of ticks on a time axis.

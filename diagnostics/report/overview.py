@@ -2,24 +2,16 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import get_args
 
 from diagnostics.causes.families import FAMILIES, family, traits
 from diagnostics.causes.registry import by_id
-from diagnostics.contract.findings import SURE, Finding, Status, text_of
+from diagnostics.contract.findings import SURE, Finding, Outcome, Status, text_of
 from diagnostics.contract.formatting import counted, joined
 from diagnostics.report import standing
 from diagnostics.report.model import Decided, Report
 
-OUTCOMES = {
-    "healthy": "HEALTHY",
-    "hung": "HUNG",
-    "oom": "OUT OF MEMORY",
-    "slow": "SLOW",
-    "crashed": "CRASHED",
-    "diverged": "DIVERGED",
-    "at_risk": "AT RISK",
-    "undecided": "UNDECIDED",
-}
+OUTCOMES = {name: name.replace("_", " ").upper() for name in get_args(Outcome)} | {"oom": "OUT OF MEMORY"}
 
 
 def headline(report: Report, *, figures: bool = True) -> str:

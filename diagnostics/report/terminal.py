@@ -24,17 +24,9 @@ def render(document: doc.Document, *, columns: int | None, colour: bool) -> str:
     """Return the document as text without trailing spaces; without `columns`, sentences are not wrapped."""
     out = io.StringIO()
     console = Console(
-        file=out,
-        width=columns or PIPE_COLUMNS,
-        force_terminal=colour,
-        no_color=not colour,
-        color_system="standard" if colour else None,
-        markup=False,
-        highlight=False,
-        emoji=False,
-        safe_box=True,
-        legacy_windows=False,
-    )
+        file=out, width=columns or PIPE_COLUMNS, force_terminal=colour, no_color=not colour, safe_box=True,
+        color_system="standard" if colour else None, markup=False, highlight=False, emoji=False, legacy_windows=False,
+    )  # fmt: skip
     writer = _Writer(console, wrap=columns is not None)
     if document.prelude:
         writer.blocks(document.prelude)

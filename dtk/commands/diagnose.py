@@ -22,20 +22,11 @@ HEALTHY, FOUND = 0, 1  # Exit codes.
 PAGE = Path("dtk-report.html")
 _LIMITS = Limits()
 VALUES = {
-    "page": PAGE,
-    "forms": FORMATS,
-    "whole_mib": _LIMITS.whole_bytes >> 20,
-    "stream_gib": _LIMITS.stream_bytes >> 30,
-    "ratio": _LIMITS.ratio,
-    "depth": _LIMITS.depth,
-    "most_depth": MOST_DEPTH,
-    "event_mib": _LIMITS.event_bytes >> 20,
-    "line_kib": _LIMITS.line_bytes >> 10,
-    "files": f"{_LIMITS.files:,}",
-    "spans": f"{_LIMITS.spans:,}",
-    "seconds": _LIMITS.seconds,
-    "memory_gib": _LIMITS.memory_bytes >> 30,
-}
+    "page": PAGE, "forms": FORMATS, "depth": _LIMITS.depth, "most_depth": MOST_DEPTH, "ratio": _LIMITS.ratio,
+    "whole_mib": _LIMITS.whole_bytes >> 20, "stream_gib": _LIMITS.stream_bytes >> 30,
+    "event_mib": _LIMITS.event_bytes >> 20, "line_kib": _LIMITS.line_bytes >> 10, "files": f"{_LIMITS.files:,}",
+    "spans": f"{_LIMITS.spans:,}", "seconds": _LIMITS.seconds, "memory_gib": _LIMITS.memory_bytes >> 30,
+}  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -6,14 +6,7 @@ from diagnostics.contract.formatting import bytes_text, seconds_text
 from diagnostics.report import document as doc
 from diagnostics.report.measures import Breakdown
 from diagnostics.runs.records import as_mapping
-from dtk.compare.formatting import (
-    interval_text,
-    number_text,
-    range_text,
-    ratio_text,
-    times_text,
-    value_text,
-)
+from dtk.compare.formatting import interval_text, number_text, range_text, ratio_text, times_text, value_text
 from dtk.compare.model import Cell as Measured
 from dtk.compare.model import Comparison, Doubt, Figure, Scaled, Status, Variant
 

@@ -20,13 +20,7 @@ class Parser(argparse.ArgumentParser):
     `text` names the file with description and epilog (`help_text.read_text`), which is read when help is asked for.
     """
 
-    def __init__(
-        self,
-        *,
-        text: str = "",
-        values: Mapping[str, object] | None = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, *, text: str = "", values: Mapping[str, object] | None = None, **options: Any) -> None:
         super().__init__(formatter_class=HelpFormatter, **options)
         self.text = text
         self.values = values or {}

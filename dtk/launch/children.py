@@ -64,15 +64,9 @@ class Children:
         for rank, environment in self.environments.items():
             self._logs[rank] = tempfile.TemporaryFile("w+", errors="replace")
             self._processes[rank] = subprocess.Popen(
-                [sys.executable, *self.arguments],
-                env=importable(environment),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=self._logs[rank],
-                text=True,
-                errors="replace",
-                start_new_session=True,
-            )
+                [sys.executable, *self.arguments], env=importable(environment), text=True, errors="replace",
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._logs[rank], start_new_session=True,
+            )  # fmt: skip
             threading.Thread(target=self._read, args=(rank, self._processes[rank]), daemon=True).start()
         return self
 

@@ -49,14 +49,10 @@ def _run(arguments: Sequence[str]) -> tuple[int, str]:
     """Return exit code and standard error; the run never outlives this call."""
     process = subprocess.Popen(
         [sys.executable, "-m", "dtk.run", *arguments],
-        env=importable(os.environ),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
+        env=importable(os.environ), text=True, errors="replace",
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         preexec_fn=partial(killed_with, os.getpid()),  # Measurements of an orphan would not be read.
-    )
+    )  # fmt: skip
     try:
         _, errors = process.communicate()
     except BaseException:

@@ -84,20 +84,13 @@ Place = Literal["within", "round", "after", "backward", "ended"]
 """Where: within the loop or in straight code; a whole round of the loop; in a call after the loop; in the backward
 pass, whose reductions autograd issues; `ended`: the minority ended normally afterwards."""
 KINDS: dict[tuple[Deviation, Place], Kind] = {
-    ("change", "within"): "other_arguments",
-    ("substitute", "within"): "other_operation",
-    ("swap", "within"): "other_operation",
-    ("drop", "within"): "left_out",
-    ("insert", "within"): "added",
-    ("drop", "round"): "fewer_iterations",
-    ("insert", "round"): "more_iterations",
-    ("insert", "after"): "fewer_iterations",
-    ("drop", "after"): "more_iterations",
-    ("drop", "backward"): "gradients_not_ready",
-    ("change", "ended"): "fewer_iterations",
-    ("substitute", "ended"): "fewer_iterations",
-    ("insert", "ended"): "fewer_iterations",
-}
+    ("change", "within"): "other_arguments", ("drop", "within"): "left_out", ("insert", "within"): "added",
+    ("substitute", "within"): "other_operation", ("swap", "within"): "other_operation",
+    ("drop", "round"): "fewer_iterations", ("insert", "round"): "more_iterations",
+    ("insert", "after"): "fewer_iterations", ("drop", "after"): "more_iterations",
+    ("drop", "backward"): "gradients_not_ready", ("change", "ended"): "fewer_iterations",
+    ("substitute", "ended"): "fewer_iterations", ("insert", "ended"): "fewer_iterations",
+}  # fmt: skip
 """The table of kinds. A minority that inserts a call after the loop has left it while its peers continue; one that
 lacks a call after the loop is still in it."""
 _ROUNDS_OF_ONE_CALL = 2

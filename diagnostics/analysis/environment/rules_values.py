@@ -192,17 +192,10 @@ def _allocator(variable: Variable, text: str, where: Situation) -> Iterator[Lint
 
 
 _CHECKS: dict[str, Callable[[Variable, str, Situation], Iterator[Lint]]] = {
-    "int": _integer,
-    "level": _level,
-    "list": _list,
-    "tuning": _tuning,
-    "interface": _interfaces,
-    "hca": _interfaces,
-    "address": _address,
-    "torch_int": _torch_int,
-    "gloo_interface": _interfaces,
-    "allocator": _allocator,
-}
+    **dict.fromkeys(("interface", "hca", "gloo_interface"), _interfaces),
+    "int": _integer, "torch_int": _torch_int, "level": _level, "list": _list, "tuning": _tuning,
+    "address": _address, "allocator": _allocator,
+}  # fmt: skip
 _SIMPLE: dict[str, tuple[Callable[[str, Variable], bool], Severity, str]] = {
     "word": (lambda text, of: text.upper() in of.values, "warning", "word"),
     "strict_word": (lambda text, of: text.upper() in of.values, "error", "torch_word"),

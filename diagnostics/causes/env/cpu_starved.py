@@ -36,8 +36,7 @@ def decide(nodes: tuple[NodeHealth, ...]) -> Finding:
         return Finding(
             status="confirmed",
             facts=_TEXTS.facts(
-                [starved[0][1], "ranks" if any(node.ranks for node, _ in starved) else "job"],
-                what=_shows(*starved[0]),
+                [starved[0][1], "ranks" if any(node.ranks for node, _ in starved) else "job"], what=_shows(*starved[0])
             ),
             confidence=LIKELY,
             ranks=tuple(sorted({rank for node, _ in starved for rank in node.ranks})),

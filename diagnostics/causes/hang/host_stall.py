@@ -84,8 +84,7 @@ def _finding(stall: Stall, case: HostStall) -> Finding:
         evidence=(
             *((stack,) if case.stack_file else ()),
             *_parts.dumps(
-                job.survey,
-                {**dict.fromkeys(case.ranks, _parts.says("nothing_pending")), case.waiting[0]: waits},
+                job.survey, {**dict.fromkeys(case.ranks, _parts.says("nothing_pending")), case.waiting[0]: waits}
             ),
         ),
     )

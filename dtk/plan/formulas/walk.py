@@ -62,18 +62,11 @@ class Step:
         self.model = Model(
             dataclasses.replace(holding.shape, layers=self.blocks.walked),
             Tape(holding.ledger),
-            config.train.micro_batch_size,
-            config.data.sequence_length // config.parallel.cp,
-            stream_item_bytes(config),
-            ITEM_BYTES[config.precision.compute_dtype],
-            holding.on_cuda,
-            config.parallel.tp,
-            config.parallel.sequence_parallel and config.parallel.tp > 1,
-            config.parallel.loss_parallel,
-            config.parallel.cp,
-            config.parallel.context,
-            holding,
-        )
+            config.train.micro_batch_size, config.data.sequence_length // config.parallel.cp,
+            stream_item_bytes(config), ITEM_BYTES[config.precision.compute_dtype], holding.on_cuda,
+            config.parallel.tp, config.parallel.sequence_parallel and config.parallel.tp > 1,
+            config.parallel.loss_parallel, config.parallel.cp, config.parallel.context, holding,
+        )  # fmt: skip
 
     def forward(self, received: Buffer | None = None) -> Value:
         """Run one micro-batch and return the loss, or the residual stream that a stage sends.

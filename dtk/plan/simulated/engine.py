@@ -14,14 +14,7 @@ from dtk.errors import DtkError
 from dtk.models.build import build_model
 from dtk.plan.formulas.closed_form import lines
 from dtk.plan.prediction import Category, Memory, Prediction
-from dtk.plan.simulated.smaller import (
-    Sample,
-    edge_blocks,
-    extended,
-    ranks_of_job,
-    samples,
-    simulated_places,
-)
+from dtk.plan.simulated.smaller import Sample, edge_blocks, extended, ranks_of_job, samples, simulated_places
 from dtk.simulate.step import MICRO_BATCHES, OWN_GRADIENTS, Call, Observed, simulate_step
 
 _HOST = ("parameters", OWN_GRADIENTS, "optimizer states", "temporaries")
