@@ -30,7 +30,8 @@ class Pretrained(nn.Module):
         settings: values of config.json to override: `{num_labels: 4, attention_dropout: 0.1}`.
 
     Raises:
-        DtkError: transformers is not installed, or the folder needs custom code.
+        DtkError: transformers is not installed, the folder needs custom code, or `causal_lm` is asked of a model that
+            attends to the tokens on both sides.
     """
 
     def __new__(  # noqa: D102
@@ -58,6 +59,9 @@ class Pretrained(nn.Module):
             why = " ".join(str(error).split())[:300]
             what = f"model.path={path} cannot be used"
             raise DtkError(what, why, "name a folder that save_pretrained wrote") from error
+        if fitting == "causal_lm" and (switch := _switch_to_causal(model, transformers.MODEL_FOR_MASKED_LM_MAPPING)):
+            what = f"model.path={path}: {type(model).__name__} predicts the next token while it attends to it"
+            raise DtkError(what, "its attention is not causal", f"set +model.arguments.settings.{switch}=true")
         if fitting == "sequence_classification" and config.pad_token_id is not None:
             model.register_forward_pre_hook(_attend_to_text, with_kwargs=True)
         return model.train()
@@ -67,6 +71,17 @@ def fitting_head(named: str, head: str) -> str | None:
     """Return the key of `HEADS` that `head` names, or that of the class `named` in config.json with `head=auto`."""
     matches = (key for key, (_, ends) in HEADS.items() if key == head or (head == "auto" and named.endswith(ends)))
     return next(matches, None)
+
+
+def _switch_to_causal(model: Any, masked: Any) -> str | None:
+    """Return the key of config.json that makes the attention of a causal language model causal, if it is not."""
+    usual = type(model.config)()
+    switch = next((key for key in ("is_decoder", "causal") if hasattr(usual, key)), None)
+    if switch is None or getattr(model.config, switch):
+        return None
+    causal = {module.is_causal for module in model.modules() if hasattr(module, "is_causal")}
+    attends_to_both_sides = True not in causal if causal else type(model.config) in masked
+    return switch if attends_to_both_sides else None
 
 
 def sees_the_next_token(model: Any) -> bool:

@@ -62,6 +62,39 @@ def test_folders_that_cannot_be_used_are_one_line(folders: Path, tmp_path: Path)
         Pretrained(str(tmp_path), head="masked_lm")
 
 
+FAMILIES = ("bert", "roberta", "electra", "xlm", "bert-generation", "bart", "llama", "qwen3", "gpt2", "gpt_neox", "opt")
+NAMES = {
+    "d_model": 32,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "emb_dim": 32,
+    "n_layers": 2,
+    "n_heads": 4,
+    "bos_token_id": 1,
+    "num_key_value_heads": 4,
+    "head_dim": 8,
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_causal_model_does_not_see_the_token_that_it_predicts(family: str, tmp_path: Path) -> None:
+    about = transformers.AutoConfig.for_model(family, **SIZES, **NAMES, pad_token_id=0, eos_token_id=2)
+    about.save_pretrained(tmp_path)
+    settings = {}
+    if family in ("bert", "roberta", "electra", "xlm", "bert-generation"):
+        with pytest.raises(DtkError, match="predicts the next token while it attends to it") as refused:
+            Pretrained(str(tmp_path), weights=False, head="causal_lm")
+        with torch.device("meta"), pytest.raises(DtkError, match="its attention is not causal"):
+            Pretrained(str(tmp_path), weights=False, head="causal_lm")
+        switch = str(refused.value).partition("settings.")[2].partition("=")[0]
+        settings = {switch: True}
+    torch.manual_seed(0)
+    model = Pretrained(str(tmp_path), weights=False, head="causal_lm", settings=settings).eval()
+    text = torch.tensor([[5, 6, 7, 8]])
+    other = torch.tensor([[5, 6, 7, 90]])
+    torch.testing.assert_close(model(text).logits[:, :3], model(other).logits[:, :3])
+
+
 def test_on_the_meta_device_no_weights_are_read(folders: Path) -> None:
     with torch.device("meta"):
         model = Pretrained(str(folders / "llama"))
