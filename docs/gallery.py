@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 
 FAULTS = {
@@ -23,6 +24,16 @@ HEAD = """\
 What `dtk diagnose` prints on faults that really happened: each was run with two or four ranks on a CPU by
 `python docs/gallery.py`, which wrote this page. `dtk run --help fault` lists all faults.
 """
+WIDTH = 96  # Characters that fit the page; the columns of the ranks side by side are left as they are.
+
+
+def folded(line: str) -> str:
+    """Wrap a long line as a terminal shows it: the label once, and what it says in a column of its own."""
+    label, text = line[:8], line[8:]
+    if len(line) <= WIDTH or not label.endswith(" ") or "  " in text:
+        return line
+    wrap = textwrap.TextWrapper(WIDTH, label, " " * 8, break_long_words=False, break_on_hyphens=False)
+    return wrap.fill(text)
 
 
 def render() -> str:
@@ -40,6 +51,7 @@ def render() -> str:
                 rf"{re.escape(ROOT)}(\S+ in \S+(?: {{2,}})?)", lambda m: m[1] + GAP * m[1].endswith("  "), report
             )
             report = report.replace(ROOT, "").replace(sys.executable + " -m dtk", "dtk")
+            report = "\n".join(map(folded, report.splitlines()))
             text += f"\n## {title}\n`dtk run fault={fault}`\n```\n{report.rstrip()}\n```\n"
             print(f"{fault}: {report.partition(chr(10))[0]}", flush=True)
     return text

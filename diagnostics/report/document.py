@@ -20,7 +20,6 @@ Tone = Literal["", "good", "bad", "warn", "soft", "strong", "code"]
 COLOURS = 10  # Number of distinct colours in charts.
 _ROUND = (1.0, 2.0, 2.5, 5.0, 10.0)
 """Digits of the distance between round values; each is at most twice the one before, so that two of them fit."""
-_QUARTERS = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 """The same for an axis that is divided into four parts: closer together, so that little of it remains empty."""
 _LEAST = 1e-300  # Values closer than this are equal.
 
@@ -388,12 +387,6 @@ def axis(
         return Axis(text, low / room, high * room, log, tuple(ticks), base)
     margin = ((high - low) or abs(high) or 1.0) * (room - 1.0)
     return Axis(text, low - margin, high + margin, log, tuple(ticks), base)
-
-
-def round_above(width: float) -> float:
-    """Return the smallest width above 0, at least `width`, whose quarters are round values."""
-    power = 10.0 ** floor(log10(max(width, _LEAST) / 4))
-    return 4 * power * next(digit for digit in _QUARTERS if 4 * digit * power >= width * (1 - 1e-9))
 
 
 def round_values(low: float, high: float, most: int, base: float = 10.0) -> list[float]:

@@ -138,12 +138,8 @@ def _step(timeline: measures.StepTimeline, culprits: Collection[int]) -> doc.Onl
         rows.append((f"rank {rank}{'*' if rank in culprits else ''}", tuple(stretches), f"{track.length_ms:.1f} ms"))
     names = ("forward", "backward", "after backward", "collective", "waiting for late ranks", "idle")
     of = "a step" if timeline.step is None else f"step {timeline.step}"
-    note = (
-        "Each rank from the start of its own step; the longest stretches of each kind (dtk trace RUN has all). "
-        "Empty: compute. To zoom, click the timeline and turn the wheel, or press + and -; to move, drag it or press "
-        "the arrow keys; 0 shows all."
-    )
-    width = doc.round_above(max(track.length_ms for track in timeline.ranks.values()))
+    note = "Each rank from the start of its own step; the longest stretches (dtk trace RUN has all). Empty: compute."
+    width = max(track.length_ms for track in timeline.ranks.values()) or 1.0
     drawing = doc.Tracks(f"Timeline of {of}", tuple(rows), width, doc.Legend(names, (0, 1, 4, 5, 8, 3)), "ms")
     return doc.on_page(doc.Section(f"Timeline of {of}", (doc.remark(note), drawing), 3))
 

@@ -70,7 +70,8 @@ def _inline(text: doc.Text) -> Markup:
     parts: list[str] = []
     for span in doc.spans(text):
         if span.tone == "code":
-            element = el("code", span.text) if span.text else Markup("")
+            broken = Markup(join(span.text).replace("/", "/<wbr>"))  # A path breaks between its folders.
+            element = el("code", broken) if span.text else Markup("")
             parts.append(el("a", element, href=span.href) if element and span.href else element)
         elif span.href:
             parts.append(el("a", span.text, href=span.href, class_=span.tone or None))
@@ -103,19 +104,12 @@ def _block(block: doc.Block) -> Markup:
         case doc.Table():
             return _table(block)
         case doc.Cards():
-            return el(
-                "div",
-                *(
-                    el(
-                        "div",
-                        el("strong", card.title),
-                        *(el("div", _inline(line)) for line in card.lines),
-                        class_="side marked" if card.marked else "side",
-                    )
-                    for card in block.cards
-                ),
-                class_="sides",
-            )
+            sides = []
+            for card in block.cards:
+                lines = [el("div", _inline(line)) for line in card.lines]
+                kind = "side marked" if card.marked else "side"
+                sides.append(el("div", el("strong", card.title), *lines, class_=kind))
+            return el("div", *sides, class_="sides")
         case doc.Tree():
             return el("div", _node(block.root), class_="tree")
         case doc.Bars():

@@ -21,13 +21,16 @@
     paint();
   });
   paint();
-  all("button[hidden], input[hidden]").forEach((control) => { control.hidden = false; });
+  all("button[hidden], input[hidden], .tools [hidden]").forEach((control) => { control.hidden = false; });
 
   all("th.focus").forEach((column) => {
     const box = column.closest(".scroll");
     if (!box) return;
     const names = column.parentElement.cells[0].offsetWidth, room = box.clientWidth - names;  // The names of ranks stay in view.
-    box.scrollLeft = column.offsetLeft - names - Math.max(0, (room - column.offsetWidth) / 2);
+    const most = Math.min(column.offsetLeft - names - (room - column.offsetWidth) / 2, box.scrollWidth - box.clientWidth);
+    const whole = (start) => start <= most && column.offsetLeft + column.offsetWidth - names - start <= room;
+    const starts = [...column.parentElement.cells].map((cell) => cell.offsetLeft - names);  // No column is cut on the left.
+    box.scrollLeft = starts.filter(whole).at(-1) ?? column.offsetLeft - names;
   });
 
   const branches = all(".tree details");

@@ -9,6 +9,7 @@ from diagnostics.report.document import COLOURS, Axis, Bars, Curve, Mark, Plot, 
 from diagnostics.report.markup import Markup, el, join
 
 _BAR = 17  # Height of a bar in pixels.
+_TALL, _FEW = 34, 8  # Height of a bar of a timeline of at most so many ranks.
 _THIN = 7  # Height of a thin stretch including the gap to what is below it, which has the height of a bar.
 _TOP, _BOTTOM = 18.0, 28.0  # Space above the highest and below the lowest value of a plot, in pixels.
 _SIDE = 1.0  # Percentage of the width at each side of a plot, so that the outermost points are fully visible.
@@ -59,18 +60,18 @@ def bars(chart: Bars) -> Markup:
 def tracks(chart: Tracks) -> Markup:
     """Return a row per track, its thin stretches above the others."""
     above = _THIN if any(stretch.thin for _, stretches, _ in chart.rows for stretch in stretches) else 0
-    rows = []
+    bar, rows = _TALL if above and len(chart.rows) <= _FEW else _BAR, []
     for name, stretches, end in chart.rows:
         parts = []
         for stretch in stretches:
             start, stop = (100 * min(max(at / chart.width, 0.0), 1.0) for at in (stretch.start, stretch.end))
-            y, height = (0, _THIN - 2) if stretch.thin else (above, _BAR)
+            y, height = (0, _THIN - 2) if stretch.thin else (above, bar)
             across = {"x": _percent(start), "width": _percent(stop - start)}
             hint = el("title", stretch.hint)
             parts.append(el("rect", hint, y=y, height=height, class_=stretch.colour, **across))
         # Positions are percentages of this inner drawing, which the page's script widens to zoom.
         inner = el("svg", *parts, class_="scale")
-        rows.append(_row(name, [inner], end, _BAR + above))
+        rows.append(_row(name, [inner], end, bar + above))
     keys = legend(chart.legend.names, chart.legend.colours) if chart.legend is not None else None
     if not chart.unit:
         return el("figure", keys, *rows, class_="bars tracks", aria_label=chart.label)
@@ -80,7 +81,8 @@ def tracks(chart: Tracks) -> Markup:
     ticks = [el("span", f"{mark:{'.3g' if mark < 100 else ',.0f'}} {chart.unit}") for mark in marks]
     axis = el("div", el("span"), el("div", *ticks, class_="ticks", aria_live="polite"), el("span"), class_="row")
     zooms: dict[str, str | float] = {"data_width": chart.width, "data_unit": chart.unit, "tabindex": 0, "role": "group"}
-    tools = el("div", *buttons, class_="legend")
+    keys_of_zoom = "or click the timeline, then turn the wheel, drag, or press + - 0 and the arrow keys"
+    tools = el("div", *buttons, el("span", keys_of_zoom, hidden=True), class_="legend tools")
     return el("figure", keys, tools, *rows, axis, class_="bars tracks zoom", aria_label=chart.label, **zooms)
 
 
@@ -98,20 +100,15 @@ def plot(chart: Plot) -> Markup:
     for curve in chart.curves:
         stretched += _lines(curve, place)
     below = [_mark(mark, place) for mark in chart.marks if mark.tone != "peak"]
-    area = el(
-        "svg",
-        *stretched,
-        viewBox=f"0 0 {100 * _SCALE:.0f} {chart.height:.0f}",
-        preserveAspectRatio="none",
-        width="100%",
-        height=f"{chart.height:.0f}",
-    )
+    height = f"{chart.height:.0f}"
+    shape = {"viewBox": f"0 0 {100 * _SCALE:.0f} {height}", "width": "100%", "height": height}
+    area = el("svg", *stretched, preserveAspectRatio="none", **shape)
     parts += [area, *below, *(dot for curve in chart.curves for dot in _dots(curve, place))]
     parts += [_mark(mark, place) for mark in chart.marks if mark.tone == "peak"]
     parts += [el("text", text, x=-_GUTTER, y=f"{y + 4:.1f}", text_anchor="end") for text, y in levels]
     parts += _ticks(chart.x, place)
     kind = "plot wide" if any(len(text) > _LONG for text, _ in levels) else "plot"
-    drawing = el("svg", *parts, class_=kind, height=f"{chart.height:.0f}", role="img", aria_label=chart.label)
+    drawing = el("svg", *parts, class_=kind, height=height, role="img", aria_label=chart.label)
     keys = []
     for curve in chart.curves:
         key = el("i", class_=_colour(curve))

@@ -123,7 +123,8 @@ class Merge:
             about = {"call": f"{record.file}:{record.line}", "group": record.group.desc, "position": record.seq}
             about |= {"dtype": record.dtype, "shapes": record.input_sizes, "step": record.step, "state": record.state}
             yield {**place, "ph": "X", "name": record.op, "dur": length_us, "args": about}
-            stuck = record.state == "started" and rank in self.culprits
+            named = any(place[0] == rank and place[2] is not None for place in self.guilty)
+            stuck = record.state == "started" and rank in self.culprits and not named
             if stuck or (rank, record.group.name, record.seq) in self.guilty:
                 yield {**place, "ph": "i", "s": "p", "name": f"AT FAULT: {self.culprits[rank]}"}
             _, earliest, _, latest = self.flows.get((record.group.key, record.seq), (0.0, rank, 0.0, rank))
@@ -164,8 +165,13 @@ class Merge:
         pids: dict[Any, int] = {}
         for batch in scan.batches():
             for event in batch:
-                pid = pids.setdefault(event.get("pid"), len(pids) + 1)
-                event["pid"] = rank * PIDS + min(pid, PIDS - 1)
+                own = event.get("pid")
+                if own not in pids:
+                    pids[own] = rank * PIDS + min(len(pids) + 1, PIDS - 1)
+                    if isinstance(own, str):  # Named by its id alone.
+                        title = {"name": f"rank {rank} profiler: {own}"}
+                        yield {"ph": "M", "pid": pids[own], "name": "process_name", "args": title}
+                event["pid"] = pids[own]
                 if "ts" in event:
                     event["ts"] = self._us(rank, scan.header.get("baseTimeNanoseconds", 0) / 1e9) + float(event["ts"])
                 if "id" in event:

@@ -178,7 +178,7 @@ def test_print_shows_the_whole_tree_on_white(visit: Any, tmp_path: Path) -> None
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")
     assert page.locator(".tree details:not([open])").count() == 0
-    assert not page.locator("#theme").is_visible()
+    assert not page.locator("#theme").is_visible() and not page.locator(".tools").is_visible()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(20, 23, 26)"
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     assert page.locator(".tree details:not([open])").count() > 0
@@ -190,6 +190,23 @@ def test_the_collective_that_differs_stands_beside_the_names_of_the_ranks_on_a_p
     edges = "cell => [cell.getBoundingClientRect().left, cell.parentElement.cells[0].getBoundingClientRect().right]"
     left, names_end = page.locator("th.focus").first.evaluate(edges)
     assert names_end - 1 <= left < 360
+
+
+@pytest.mark.parametrize("width", [500, 620, 740])
+def test_no_column_is_cut_beside_the_names_of_the_ranks(visit: Any, width: int) -> None:
+    def calls(other: str) -> list[dict[str, Any]]:
+        return [{"position": n, "op": other if n == 10 else "all_reduce", "state": "completed"} for n in range(20)]
+
+    timeline = {"ranks": {"0": calls("broadcast"), "1": calls("all_reduce"), "2": calls("all_reduce")}}
+    root = finding("hang.collective_mismatch", ranks=(0,), position=10)
+    made = render(report(root, measures={"hang": {"timeline": timeline}}))
+    edges = "cells => cells.map((cell) => [cell.getBoundingClientRect().left, cell.getBoundingClientRect().right])"
+    names, *places = (
+        visit(made, viewport={"width": width, "height": 740}).locator("tr:has(> th.focus) > *").evaluate_all(edges)
+    )
+    assert names[0] > places[0][0], "it is scrolled"
+    assert not [left for left, right in places if left < names[1] - 3 and right > names[1] + 3]
+    assert names[1] - 3 <= places[10][0] and places[10][1] <= width
 
 
 def test_a_phone_does_not_scroll_sideways(visit: Any) -> None:

@@ -82,6 +82,7 @@ def run(tmp_path: Path) -> RunPaths:
             {"ph": "M", "name": "process_name", "pid": 77, "ts": 0, "args": {"name": "python"}},
             {"ph": "X", "name": "aten::mm", "pid": 77, "tid": 3, "ts": 2e6, "dur": 10},
             {"ph": "s", "id": 4, "name": "ac2g", "cat": "ac2g", "pid": 77, "tid": 3, "ts": 2e6},
+            {"ph": "X", "name": "PyTorch Profiler (0)", "pid": "Spans", "tid": "PyTorch Profiler", "ts": 1, "dur": 3e6},
         ]
         with gzip.open(paths.trace(rank), "wt") as file:
             json.dump({"schemaVersion": 1, "baseTimeNanoseconds": int(STARTED_S * 1e9), "traceEvents": events}, file)
@@ -112,7 +113,7 @@ def test_regions_memory_telemetry_and_the_profiler_stand_on_tracks_of_their_rank
         assert next(event["id"] for event in own if event["name"] == "ac2g") == (rank + 1 << 32) + 4
         assert [event["args"] for event in own if event["name"] == "memory"] == [{"rss_bytes": 1 << 20}]
         names = [event["args"]["name"] for event in own if event["name"] == "process_name"]
-        assert sorted(names) == [f"rank {rank}", f"rank {rank} profiler: python"]
+        assert sorted(names) == [f"rank {rank}", f"rank {rank} profiler: Spans", f"rank {rank} profiler: python"]
     counters = {event["name"]: event["args"] for event in events if event["ph"] == "C" and event["pid"] == 0}
     assert counters == {"memory": {"rss_bytes": 1 << 20}, "GPU 0": {"power_watts": 300.0}, "host": {"cpu_percent": 7.0}}
 
@@ -207,3 +208,20 @@ def test_the_command(run, monkeypatch, capsys):
             Merge(run.root).write(run.root / "x.json")
         assert list(run.root.glob("*x.json*")) == before
     assert before[0].read_text() == "of somebody"
+
+
+def test_of_a_rank_to_blame_the_call_that_differs_is_marked_and_not_the_one_it_waits_in(run):
+    ring(run.ring(0), 0, [STARTED_S + 1 + i for i in range(4)], stuck=True)
+    ring(run.ring(1), 1, [STARTED_S + 1 + i for i in range(4)], stuck=True)
+    merge = Merge(run.root)
+    merge.culprits = {1: "hang.conditional_collective"}
+    for positions, expected in (((2,), [2]), ((None,), [4]), ((), [4])):
+        merge.guilty = {
+            (1, dump.records[0].group.name, position) for _, dump in merge._rings() for position in positions
+        }
+        made = [event for rank, dump in merge._rings() for event in merge._calls(rank, dump)]
+        calls = {
+            event["ts"]: event["args"]["position"] for event in made if event["ph"] == "X" and event["pid"] == PIDS
+        }
+        marks = [event for event in made if event["name"].startswith("AT FAULT")]
+        assert [calls[mark["ts"]] for mark in marks] == expected and {mark["pid"] for mark in marks} == {PIDS}

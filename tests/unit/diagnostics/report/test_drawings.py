@@ -105,13 +105,13 @@ def test_the_timeline_of_a_step_splits_a_collective_into_waiting_and_transfer() 
         "calls": [["all_reduce", 5, 9, 3]],
         "idle": [["data", 0, 1, 0]],
     }
-    timeline = {"step": 7, "ranks": {"0": track, "1": {**track, "length_ms": 20}}}
+    timeline = {"step": 7, "ranks": {"0": track, "1": {**track, "length_ms": 18.3}}}
     ranks = {"0": {"compute_ms": 1.0}, "1": {"compute_ms": 1.0}}
     drawn = drawings.overlap(report(measures={"overlap": {"ranks": ranks, "timeline": timeline}}))
     assert drawn is not None
     (chart,) = tracks(drawn)
     (name, stretches, end), _ = chart.rows
-    assert (chart.label, chart.width, name, end) == ("Timeline of step 7", 20.0, "rank 0", "10.0 ms")
+    assert (chart.label, chart.width, name, end) == ("Timeline of step 7", 18.3, "rank 0", "10.0 ms")
     assert [(part.start, part.end, part.thin) for part in stretches] == [
         (0, 4, True), (5, 8, False), (8, 9, False), (0, 1, False),
     ]  # fmt: skip

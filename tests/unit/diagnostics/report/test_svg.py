@@ -168,3 +168,10 @@ def test_tracks_share_one_scale_and_thin_stretches_stand_above() -> None:
     drawn = svg.tracks(Tracks("t", (("rank 0", parts, "10 ms"), ("rank 1", (), "")), 20))
     assert numbers(drawn, "x") == [0, 25] and numbers(drawn, "width") == [25, 75], "cut at the end of the scale"
     assert numbers(drawn, "y") == [0, 7] and "&lt;all_reduce&gt;" in drawn and drawn.count('class="row"') == 2
+
+
+@pytest.mark.parametrize(("ranks", "height"), [(2, 41), (9, 24)])
+def test_a_timeline_of_few_ranks_is_taller(ranks: int, height: int) -> None:
+    row = ("rank", (Stretch(0, 5, "k0", "forward", thin=True), Stretch(5, 9, "k5", "all_reduce")), "9 ms")
+    drawn = svg.tracks(Tracks("t", (row,) * ranks, 9.0, unit="ms"))
+    assert drawn.count(f'<svg class="bar" height="{height}"') == ranks
