@@ -10,7 +10,7 @@ how many of these were right and are wrong now, and the other way round. NAME ch
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -47,7 +47,7 @@ THRESHOLDS: dict[str, tuple[float, ...]] = {
 }
 """Threshold below `diagnostics` -> other values to try."""
 Answer = tuple[tuple[str, tuple[int, ...], bool], ...]
-Ask = Callable[[], list[Finding]]
+Ask = Callable[[], Answer]
 
 
 def layouts(number: int, seed: int, folder: Path) -> Iterator[tuple[str, Ask, Callable[[Answer], bool]]]:
@@ -61,7 +61,11 @@ def layouts(number: int, seed: int, folder: Path) -> Iterator[tuple[str, Ask, Ca
             sure = [(cause, set(named)) for cause, named, is_sure in answer if is_sure]
             return bool(sure) == bool(accepted) and all(c in accepted and named == ranks for c, named in sure)
 
-        yield f"layout {each}", lambda place=place: dtk(place), right
+        yield f"layout {each}", lambda place=place: of_findings(dtk(place)), right
+        place = folder / f"{each}.logs"
+        if hangs and case(each, place, as_log=True):
+            # Both ranks of a pair, or another kind of call that does not match, may be meant: see `hang_layouts.grade`.
+            yield f"log of layout {each}", lambda place=place: of_report(place), lambda _: True
 
 
 def dumps(folder: Path) -> Iterator[tuple[str, Ask, Callable[[Answer], bool]]]:
@@ -73,18 +77,24 @@ def dumps(folder: Path) -> Iterator[tuple[str, Ask, Callable[[Answer], bool]]]:
                 cause.removeprefix("hang.") in causes and set(named) == ranks for cause, named, _ in answer
             )
 
-        yield name, lambda name=name: dtk(folder / name), right
+        yield name, lambda name=name: of_findings(dtk(folder / name)), right
 
 
 def logs(folder: Path) -> Iterator[tuple[str, Ask, Callable[[Answer], bool]]]:
     """Yield folders of logs; a different answer about one counts as neither right nor wrong."""
     for place in sorted(path for path in folder.iterdir() if path.is_dir()):
-        yield place.name, lambda place=place: list(diagnose(place).root_causes), lambda _: True
+        yield place.name, lambda place=place: of_report(place), lambda _: True
 
 
-def answer(ask: Ask) -> Answer:
-    """Return causes and ranks of the confirmed findings, and which of them may be root causes."""
-    return tuple(sorted((each.cause, each.ranks, each.confidence >= SURE) for each in ask()))
+def of_findings(found: Iterable[Finding]) -> Answer:
+    """Return causes and ranks of confirmed findings, and whether they may be root causes."""
+    return tuple(sorted((each.cause, each.ranks, each.confidence >= SURE) for each in found))
+
+
+def of_report(folder: Path) -> Answer:
+    """Return the root causes of a diagnosis, and what it suspects."""
+    report = diagnose(folder)
+    return of_findings(report.root_causes) + tuple((each.cause, each.ranks, False) for each in report.suspicions)
 
 
 @contextmanager
@@ -117,15 +127,13 @@ def main() -> None:
         cases = [*layouts(options.layouts, options.seed, Path(name))]
         cases += [*dumps(options.dumps)] if options.dumps else []
         cases += [*logs(options.logs)] if options.logs else []
-        today = {label: answer(ask) for label, ask, _ in cases}
+        today = {label: ask() for label, ask, _ in cases}
         print(f"{len(cases)} cases\n\n| threshold | value | other answers | now wrong | now right |\n|{'---|' * 5}")
         for threshold in chosen:
             for value in THRESHOLDS[threshold]:
                 with changed(threshold, value):
                     others = [
-                        (right, today[label], now)
-                        for label, ask, right in cases
-                        if (now := answer(ask)) != today[label]
+                        (right, today[label], now) for label, ask, right in cases if (now := ask()) != today[label]
                     ]
                 worse = sum(right(was) and not right(now) for right, was, now in others)
                 better = sum(right(now) and not right(was) for right, was, now in others)

@@ -84,6 +84,13 @@ def test_what_nobody_reads_is_a_warning_and_for_a_newer_nccl_a_note():
     assert "launcher.timeout_s" in only({"NCCL_TIMEOUT": "600"}).fix
 
 
+def test_a_name_that_a_newer_nccl_may_read_is_a_slip_only_if_hardly_a_letter_differs():
+    resembles, typed = {"NCCL_NET_USE_CUDA_MEMCPY": "1"}, {"NCCL_IB_TIMEOUTS": "22"}
+    assert only(resembles, nccl_version=(2, 27, 3)).fix == "rename it to NCCL_P2P_USE_CUDA_MEMCPY"
+    assert only(resembles, nccl_version=(3, 1)).severity == "note"
+    assert only(typed, nccl_version=(3, 1)).fix == "rename it to NCCL_IB_TIMEOUT"
+
+
 def test_nearest_needs_a_likeness():
     assert not meant_by("NCCL_QQQQ", catalogue().nccl, 0.8)
 
