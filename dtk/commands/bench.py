@@ -91,15 +91,9 @@ def _measure(arguments: argparse.Namespace, chosen: "Chosen", team: "Team") -> i
     device = chosen.placement.device
     least, most = size_of(arguments.min_size), size_of(arguments.max_size or MOST[device])
     spec = taken(
-        Spec,
-        arguments,
-        operations=_operations(arguments.op),
-        sizes_bytes=tuple(sizes(least, most, arguments.factor)),
-        device=device,
-        backend=chosen.placement.backend,
-        passes=0,
-        verify=not arguments.no_verify,
-    )
+        Spec, arguments, operations=_operations(arguments.op), device=device, backend=chosen.placement.backend,
+        sizes_bytes=tuple(sizes(least, most, arguments.factor)), passes=0, verify=not arguments.no_verify,
+    )  # fmt: skip
     repeats = arguments.repeats or (5 if arguments.ab else 7)
     with Progress() as progress:
         report = measure(team, spec, chosen.sides, repeats, progress.say)

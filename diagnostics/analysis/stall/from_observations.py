@@ -18,6 +18,7 @@ from diagnostics.evidence.stacks import dumps as stacks
 from diagnostics.evidence.stacks.activity import Standing
 
 _UNNAMED: dict[str, str] = {"device": "the wait for its device", "collective": "a call of torch.distributed"}
+_TRANSFERS = {"send", "recv", "batch_isend_irecv"}
 _COMMUNICATES = re.compile(r"\b(?:c10d|gloo)::|\bnccl[A-Z]")  # In the names of C++ functions.
 
 
@@ -83,6 +84,10 @@ def _communicates(thread: Thread) -> tuple[str, Frame] | None:
     if (collective := collective_of(thread.frames, whole=True)) or site is None or inner is None:
         return collective
     native = thread.frames[: thread.frames.index(inner)]
+    if not is_library(inner.file) and any(
+        blocking_calls.native(frame.function) == blocking_calls.STORE for frame in native
+    ):
+        return None  # A key that another rank sets is no call that all ranks make.
     if any(_COMMUNICATES.search(frame.function) for frame in native):
         return inner.function.rpartition(".")[2] if is_library(inner.file) else "wait", site
     return None
@@ -104,12 +109,12 @@ def _does(dump: Stacks | None, observed: Observation) -> Standing:
 
 
 class UnrecordedTransfer(Struct, frozen=True):
-    """Ranks that all send, or all receive, while no rank is left to post the counterpart."""
+    """Ranks that wait in sends or receives, while no rank is left to post the counterpart."""
 
     direction: str
-    """Direction of the transfers: `send` or `recv`."""
+    """Direction of the transfers: `send` or `recv`; empty if the ranks wait in both."""
     ranks: dict[int, InCollective]
-    """Location of each of these ranks; the operation is the direction."""
+    """Location of each of these ranks."""
     waiting: tuple[int, ...]
     """The other ranks, which wait for these."""
     world_known: bool
@@ -117,11 +122,15 @@ class UnrecordedTransfer(Struct, frozen=True):
 
 
 def unrecorded_transfer(job: JobState) -> UnrecordedTransfer | None:
-    """Find ranks that all wait in a send or all in a receive, while the rest waits for them or is empty."""
+    """Find ranks that all wait in a send or all in a receive, while the rest waits for them or is empty.
+
+    If all ranks wait in messages, of either direction, none is left that could post what another one waits for.
+    """
     places, world = communicating(job), job.world()
-    inside = {rank: place for rank, place in places.items() if place.op.removeprefix("i") in ("recv", "send")}
+    inside = {rank: place for rank, place in places.items() if place.op.removeprefix("i") in _TRANSFERS}
     directions = {place.op.removeprefix("i") for place in inside.values()}
-    if world < 2 or len(directions) != 1:
+    both = len(inside) == world and bool(job.evidence.world_size or job.survey.world())
+    if world < 2 or (len(directions & {"send", "recv"}) != 1 and not both):
         return None
     rest = tuple(rank for rank in range(world) if rank not in inside)
     left = any(rank in job.endings and job.endings[rank].exited_early for rank in rest)
@@ -130,4 +139,9 @@ def unrecorded_transfer(job: JobState) -> UnrecordedTransfer | None:
     together = len(set(calls)) == 1 and None not in calls
     if left or not (together or set(rest) <= job.waits.reaching(inside)):
         return None
-    return UnrecordedTransfer(directions.pop(), inside, rest, bool(job.evidence.world_size or job.survey.world()))
+    return UnrecordedTransfer(
+        directions.pop() if len(directions) == 1 else "",
+        inside,
+        rest,
+        bool(job.evidence.world_size or job.survey.world()),
+    )

@@ -24,6 +24,8 @@ from diagnostics.evidence.stacks.activity import Standing
 _C10D = "distributed_c10d.py"
 _WITHIN = {"_engine_run_backward": "backward", "_distributed_broadcast_coalesced": "broadcast of DDP's buffers"}
 _WITHIN |= {"wait_tensor": "a functional collective"}  # A call of DTensor; the stack does not show which.
+_MESSAGES = {"_wait_batch_p2p": "batch_isend_irecv"}  # A stage of a pipeline: its sends and receives are in one wait.
+_WITHIN |= _MESSAGES
 """Functions of torch that communicate in C++ and raised the error by which a rank gave up."""
 _KEY = GroupKey("stacks", "0", DEFAULT_GROUP)
 _UNKNOWN = 0  # Position of a call for which no recorder counted the preceding ones.
@@ -105,7 +107,7 @@ def communicating(job: JobState, ahead: Collection[int] = ()) -> dict[int, InCol
             inside[rank] = InCollective(*collective, end.record.kind, end.record.file, end.record.line, users, time_s)
     for rank, dump in job.latest_stacks().items():
         frames = thread.frames if rank not in inside and (thread := stacks.main_thread(dump)) is not None else ()
-        if (collective := collective_of(frames, _WITHIN if rank in ahead else {})) is not None:
+        if (collective := collective_of(frames, _WITHIN if rank in ahead else _MESSAGES)) is not None:
             users = tuple(filter(stacks.is_users, frames))
             inside[rank] = InCollective(*collective, "stacks", dump.file, None, users, taken_s(job, dump))
     return dict(sorted(inside.items()))

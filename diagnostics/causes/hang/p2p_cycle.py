@@ -9,7 +9,7 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import UNRECORDED, left_open, unconfirmed
 from diagnostics.contract.findings import CERTAIN, LIKELY, PROBABLE, SEEN, SUSPECTED, EvidenceItem, Facts, Finding
-from diagnostics.contract.formatting import Phrase, file_name
+from diagnostics.contract.formatting import Phrase, file_name, joined
 from diagnostics.evidence.calls import Call
 
 _TEXTS = Texts(__file__)
@@ -93,27 +93,31 @@ def finding(stall: Stall, case: PointToPoint, facts: Facts) -> Finding:
 
 
 def _unrecorded(stall: Stall, case: UnrecordedTransfer) -> Finding:
-    confidence = LIKELY if case.waiting else CERTAIN  # By stacks: some ranks wait in a collective instead, or none.
-    waits, ranks = _parts.says("waits_in", what=case.direction), list(case.ranks.items())
-    first = next((rank.site for rank in case.ranks.values() if rank.site is not None), None)
+    # By stacks: some ranks wait in a collective instead, or in both halves, whose ends the stacks do not show.
+    confidence = LIKELY if case.waiting or not case.direction else CERTAIN
+    ranks = list(case.ranks.items())
+    waits = {rank: _parts.says("waits_in", what=seen.op) for rank, seen in ranks}
+    sites = [rank.site for rank in case.ranks.values() if rank.site is not None]
+    first, row = next(iter(sites), None), "all" if case.world_known else "all_logged"
     return _parts.confirmed(
         stall.job,
         _TEXTS.facts(
-            "beside" if case.waiting else "all" if case.world_known else "all_logged",
+            "beside" if case.waiting else row if case.direction in ("send", "recv") else "both",
             case=case,
             place=f" ({file_name(first.file)}:{first.line})" if first else "",
+            places=joined(dict.fromkeys(f"{file_name(site.file)}:{site.line}" for site in sites)),
             at=f"{first.file}:{first.line}" if first else "these calls",
             other="sends" if case.direction == "recv" else "receives",
             count=len(case.ranks) + len(case.waiting),
         ),
         confidence if case.world_known else SUSPECTED,
         evidence=[
-            EvidenceItem(seen.kind, seen.file, _parts.says("of_rank", rank=rank, what=waits))
+            EvidenceItem(seen.kind, seen.file, _parts.says("of_rank", rank=rank, what=waits[rank]))
             for rank, seen in ranks[:6]
         ],
         ranks=tuple(case.ranks),
         victims=case.waiting,
-        where=tuple(place for rank, seen in ranks[:4] for place in _parts.where(rank, seen.site, waits)),
+        where=tuple(place for rank, seen in ranks[:4] for place in _parts.where(rank, seen.site, waits[rank])),
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import Phrase
 
-Kind = Literal["collective", "lock", "file I/O", "process", "network", "sleep", "device", "input"]
+Kind = Literal["collective", "lock", "file I/O", "process", "network", "sleep", "device", "input", "store"]
 Blocks = tuple[Kind, Phrase]  # Kind of resource a call may block on and its wording: `("lock", "waiting for a lock")`.
 
 _TABLE: dict[str, Any] = table_beside(__file__)
@@ -17,7 +17,7 @@ def _by_name(names: dict[str, list[str]]) -> dict[str, Blocks]:
     return {name: _BLOCKS[blocks] for blocks, group in names.items() for name in group}
 
 
-LOCK, READ, WORK = _BLOCKS["lock"], _BLOCKS["read"], _BLOCKS["work"]
+LOCK, READ, STORE, WORK = (_BLOCKS[name] for name in ("lock", "read", "store", "work"))
 CALLS = _by_name(_TABLE["calls"])
 METHODS = {kind: _by_name(names) for kind, names in _TABLE["methods"].items()}
 """Kind of object -> method in C, or `""` for entering or iterating it."""

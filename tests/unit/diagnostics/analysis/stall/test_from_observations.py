@@ -56,6 +56,36 @@ def waiting(*numbers: int, **more: Any) -> list[tuple[list[Stacks], list[LogFact
     return [rank(number, WAIT, **more) for number in numbers]
 
 
+def test_a_wait_for_a_key_of_the_store_is_no_collective() -> None:
+    """`store.wait(["ckpt_ready_9"])` on rank 1, where rank 0 set `ckpt-ready-9` and went on to backward."""
+    native = ("poll", "c10d::detail::SocketImpl::waitForInput", "c10d::TCPStore::doWait", "c10d::PrefixStore::wait")
+    key = (*(Frame("libtorch_cpu.so", 0, name) for name in native), Frame("/job/train.py", 17, "train"))
+    said = found(*waiting(0), rank(1, key))
+    assert list(said) == ["host_stall"] and said["host_stall"].ranks == (1,)
+    assert "its host is waiting for a key of the store (train.py:17 in train)" in said["host_stall"].summary
+
+
+def message(op: str, line: int) -> tuple[Frame, ...]:
+    schedule = Frame("/env/torch/distributed/pipelining/schedules.py", 683, "_wait_batch_p2p")
+    return (
+        (schedule, Frame("/job/train.py", line, "train"))
+        if not op
+        else inside(op, (Frame("/job/train.py", line, "train"),))
+    )
+
+
+@pytest.mark.parametrize("ops", [("send", "send", "recv", "recv"), ("", "", "", ""), ("recv", "recv", "recv", "recv")])
+def test_messages_that_all_ranks_wait_in_are_no_calls_to_compare(ops: tuple[str, ...]) -> None:
+    """A peer that is named wrongly, or stages with other numbers of micro-batches: nobody is left to post a half."""
+    said = found(*(rank(number, message(op, 11 + 3 * (number < 2))) for number, op in enumerate(ops)))
+    assert list(said) == ["p2p_cycle"] and said["p2p_cycle"].ranks == (0, 1, 2, 3)
+
+
+def test_messages_beside_a_rank_that_works_wait_for_that_one() -> None:
+    said = found(rank(0, message("send", 14)), rank(1, message("recv", 11)), rank(2, OWN, cpu=0.9, switches=4))
+    assert list(said) == ["host_stall"] and said["host_stall"].ranks == (2,)
+
+
 @pytest.mark.parametrize(
     ("one", "words", "confidence"),
     [

@@ -59,5 +59,14 @@ def test_what_is_made_has_methods_and_what_blocks_is_not_quick():
 def test_words_name_no_call():
     blocks = {*CALLS.values(), *(each for methods in METHODS.values() for each in methods.values())}
     assert all(str(words)[0].islower() and "(" not in str(words) for _, words in blocks)
-    assert {kind for kind, _ in blocks} <= {"lock", "file I/O", "process", "network", "sleep", "device", "input"}
+    assert {kind for kind, _ in blocks} <= {
+        "lock",
+        "file I/O",
+        "process",
+        "network",
+        "sleep",
+        "device",
+        "input",
+        "store",
+    }
     assert blocking_calls.QUICK_METHODS
