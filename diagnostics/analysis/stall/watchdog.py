@@ -123,8 +123,9 @@ def watchdog_case(job: JobState) -> WatchdogCase | None:
     for group in complete:
         if (vote := _vote(group, clear)) is not None:
             return WatchdogMismatch(group, vote)
+    busy = {rank for group in groups for rank in group.waits}
     for group in clear:
-        if group.name != UNNAMED and (gap := _gap(job, group, groups)):
+        if group.name != UNNAMED and (gap := _gap(job, group, busy)):
             return gap
     if not job.evidence.is_cut and (missed := _missed(clear, behind, job.world())):
         return missed
@@ -212,11 +213,11 @@ def _absent(groups: list[GroupLog], world: int) -> Iterator[tuple[GroupLog, tupl
         known = {rank for group in alike for rank in (*group.waits, *group.counters)}
         sizes = (members_of(wait.fact) or 0 for group in alike for wait in group.waits.values())
         size = max(sizes) or max(len({*group.waits, *group.counters}) for group in alike)
-        count = world - sum(rank < world for rank in known)
+        absent = tuple(rank for rank in range(world) if rank not in known)
         for group in alike:
-            whole = len(group.waits) + count == (world if group.default else size)
-            if count > 0 and whole and group.counters.keys() <= group.waits.keys():
-                yield group, tuple(rank for rank in range(world) if rank not in known)
+            whole = len(group.waits) + len(absent) == (world if group.default else size)
+            if absent and whole and group.counters.keys() <= group.waits.keys():
+                yield group, absent
 
 
 def _drift(group: GroupLog) -> WatchdogDrift | None:
@@ -253,8 +254,11 @@ def _sites(job: JobState, groups: list[GroupLog]) -> WatchdogSites | None:
     return WatchdogSites(ops.pop(), sites, culprits)
 
 
-def _gap(job: JobState, group: GroupLog, groups: list[GroupLog]) -> WatchdogGap | None:
-    """Return the ranks that wait in a call that the others never made, though all their calls completed."""
+def _gap(job: JobState, group: GroupLog, busy: set[int]) -> WatchdogGap | None:
+    """Return the ranks that wait in a call that the others never made, though all their calls completed.
+
+    `busy` are the ranks that wait in any group.
+    """
     waits = list(group.waits.values())
     seqs = {wait.seq for wait in waits}
     first = min(waits, key=lambda wait: wait.rank)
@@ -263,7 +267,6 @@ def _gap(job: JobState, group: GroupLog, groups: list[GroupLog]) -> WatchdogGap 
     seq = seqs.pop()
     # The others could not have completed it below that position either: such a counter counts something else.
     behind = {rank: counters for rank, counters in group.counters.items() if rank not in group.waits}
-    busy = {rank for other in groups if other is not group for rank in other.waits}
     ended = {rank for rank, end in job.endings.items() if end.by_itself}
     if not behind or ended or busy & set(behind) or any(wait.name != first.name for wait in waits):
         return None

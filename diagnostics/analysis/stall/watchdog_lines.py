@@ -6,6 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from itertools import pairwise
+from operator import attrgetter
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -118,7 +119,7 @@ def read_all(evidence: Evidence) -> list[GroupLog]:
     """Return all groups that a watchdog names, like `read`; for some only the counters are known."""
     groups: dict[str, GroupLog] = {}
     works: defaultdict[tuple[int, str, int], set[str]] = defaultdict(set)
-    for fact in evidence.facts:
+    for fact in sorted(evidence.facts, key=attrgetter("file", "line")):  # The last line of a rank and group counts.
         if fact.kind == "watchdog_status" and fact.rank is not None and (name := _name(fact)):
             group = _group(groups, name, fact)
             enqueued, completed = fact.fields.get("last_enqueued"), fact.fields.get("last_completed")

@@ -14,6 +14,7 @@ _DIGITS = 18  # Maximum digits of a number in a line; no valid one has more.
 _OOM_GPU = re.compile(r"\bGPU (\d+)")
 _OOM_OTHER = re.compile(rf"Process (\d+) has (?P<size>{SIZE}) memory in use")
 _PARTS_OF_SIZE = re.compile(r"([\d.]+) ?([KMGT]?)(i?)(B|bytes)")
+_NUMBER = re.compile(r"-?\d+", re.ASCII)
 _RANKS = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?")
 _MAX_RANKS = 100_000
 
@@ -75,7 +76,7 @@ def decode(kind: str, match: re.Match[str]) -> dict[str, Any]:
             fields[name] = _ranks(text)
         elif name.endswith("_bytes"):
             fields[name] = int(text) if text.isdecimal() and len(text) < 20 else size_bytes(text)
-        elif name not in ("value", "version", "gpu", "group", "guid") and re.fullmatch(r"-?\d+", text, re.ASCII):
+        elif name not in ("value", "version", "gpu", "group", "guid") and _NUMBER.fullmatch(text):
             fields[name] = int(text[:_DIGITS])  # Stays a number: who reads it compares it with others.
         else:
             fields[name] = text.strip()[:500]

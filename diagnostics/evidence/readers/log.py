@@ -18,6 +18,7 @@ from diagnostics.evidence.logs.lines import Line, LineReader, has_utf16_mark, is
 from diagnostics.evidence.logs.patterns import TABLE, Pattern, decode
 from diagnostics.evidence.logs.steps import Steps
 from diagnostics.evidence.logs.streams import GOES_ON, MAX_ERRORS, STRUCTURE, TEXT, Streams
+from diagnostics.evidence.logs.watchdogs import KINDS, PER_KIND_AND_RANK, Watchdogs
 from diagnostics.evidence.model import LogFact, RankError, shortened
 from diagnostics.evidence.reader import Contents, Reader, Source
 
@@ -55,9 +56,8 @@ class CollectiveStack(Struct):
         return {"function": match[2].strip(), "file": match[3], "line": int(match[4]), "op": self.op}
 
 
-PER_KIND_AND_RANK = 64
 PER_KIND = 20_000
-"""Maximum number of different facts that are kept; others are only counted."""
+"""Maximum number of different facts that are kept of lines of other writers than watchdogs; others are only counted."""
 MATCHED = 4096
 """Characters of a line that patterns see: what they take is at most quadratic in it."""
 
@@ -91,7 +91,8 @@ class _Scan(Struct):
     table: FailureTable = field(default_factory=FailureTable)
     collective: CollectiveStack = field(default_factory=CollectiveStack)
     counts: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
-    per_kind: Counter[tuple[str, int | None]] = field(default_factory=Counter)
+    per_kind: Counter[tuple[str, object]] = field(default_factory=Counter)
+    watchdogs: Watchdogs = field(default_factory=Watchdogs)
     exits: list[RankError] = field(default_factory=list)
     """Failures that launchers report; torchrun does so before its list, which alone has global ranks."""
     of_hydra: list[RankError] = field(default_factory=list)
@@ -222,20 +223,24 @@ class _Scan(Struct):
             self.work = None
         if kind == "store_key_timeout" and 0 < self.steps.first < line.number and not self.restarted:
             fields["trained"] = True  # The store is also used after the start-up.
+        text = _TEXT["gloo_check"].sub("", line.text) if kind == "gloo_mismatch" else line.text
+        fact = LogFact(kind, rank, self.read.file, line.number, shortened(text.strip(), TEXT), fields)
+        if kind in KINDS:
+            self.read.dropped += not self.watchdogs.take(fact, self.read.facts)
+            return
         # What is repeated at each step: the first line of each rank is kept, the others are counted.
         shown = () if kind == "non_finite_loss" else sorted((name, str(value)) for name, value in fields.items())
-        # A stack belongs to the timeout before it, so that equal ones in two places are two.
-        key = (kind, rank, line.number) if kind == "collective_stack" else (kind, rank, *shown)
+        key = (kind, rank, *shown)
         if (same := self.counts.get(key)) is not None:
             same["count"] = same.get("count", 1) + 1
             return
-        if self.per_kind[kind, rank] >= PER_KIND_AND_RANK or len(self.read.facts) >= PER_KIND:
+        who = fields.get("process") if rank is None else rank
+        if self.per_kind[kind, who] >= PER_KIND_AND_RANK or len(self.read.facts) - self.watchdogs.kept >= PER_KIND:
             self.read.dropped += 1
             return
-        self.per_kind[kind, rank] += 1
+        self.per_kind[kind, who] += 1
         self.counts[key] = fields
-        text = _TEXT["gloo_check"].sub("", line.text) if kind == "gloo_mismatch" else line.text
-        self.read.facts.append(LogFact(kind, rank, self.read.file, line.number, shortened(text.strip(), TEXT), fields))
+        self.read.facts.append(fact)
         if kind == "torchrun_failed":
             self._exit(line, fields, rank)
 
@@ -250,11 +255,14 @@ class _Scan(Struct):
                 if before is not None and before[1] != fields.get("pid"):
                     self._restarted(before[0], before[2])
                 self.failed[agent[1]] = line.number, fields.get("pid"), len(self.read.stacks)
-                self.counts.clear()
-                self.per_kind.clear()
+                self._forget()
             rank = -1 - local if isinstance(local, int) else rank
             exits = self.of_hydra if "hydra" in fields else self.exits
             exits.append(RankError(rank, self.read.file, line.number, "", what, signal=signal, exit_code=code))
+
+    def _forget(self) -> None:
+        for known in (self.counts, self.per_kind, self.watchdogs):
+            known.clear()
 
     def _restarted(self, last: int, stacks: int) -> None:
         """Set aside the contents of an attempt that ended in line `last` and left the first `stacks` stacks."""
@@ -268,8 +276,7 @@ class _Scan(Struct):
         read.errors = [error for error in read.errors if error.line > last]
         read.facts = [fact for fact in read.facts if fact.line > last or fact.kind in _OF_THE_JOB]
         self.exits = [error for error in self.exits if error.line > last]
-        self.counts.clear()
-        self.per_kind.clear()
+        self._forget()
         self.restarted = last
         if ended:
             read.earlier.append(ended.errors[:MAX_ERRORS])

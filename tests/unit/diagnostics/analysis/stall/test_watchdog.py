@@ -9,7 +9,7 @@ import pytest
 from diagnostics.analysis.stall.watchdog_lines import read
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.readers import log as log_reader
+from diagnostics.evidence.logs import watchdogs
 from tests.unit.diagnostics.hang.dumps import Shown, detect
 
 STATUS = {
@@ -189,7 +189,7 @@ def test_a_line_that_was_not_kept_was_not_left_out(tmp_path: Path, monkeypatch: 
     assert [one.cause for one in detect(evidence) if one.status == "confirmed"] == ["hang.conditional_collective"]
     with (tmp_path / "console.log").open("a") as log:
         log.write(in_group(1, "1(mesh_dp)", 1, seq=77, op="_ALLGATHER_BASE"))
-    monkeypatch.setattr(log_reader, "PER_KIND", len(evidence.facts))
+    monkeypatch.setattr(watchdogs, "MOST", sum(fact.kind in watchdogs.KINDS for fact in evidence.facts))
     cut = gather(tmp_path, Limits())
     assert cut.is_cut and not [one.cause for one in detect(cut) if one.status == "confirmed"]
 
