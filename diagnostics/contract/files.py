@@ -104,9 +104,10 @@ def table_beside(module: str) -> Any:
     return read_table(Path(module).with_suffix(".yaml"))
 
 
-def patterns_beside(module: str) -> dict[str, re.Pattern[str]]:
-    """Return the regular expressions in the YAML file next to a module, by name; long ones are lists of parts."""
-    return {name: re.compile("".join(parts)) for name, parts in table_beside(module).items()}
+def patterns_beside(module: str, key: str = "") -> dict[str, re.Pattern[str]]:
+    """Return the regular expressions in the YAML file next to a module, or under its `key`; long ones are in parts."""
+    table = table_beside(module)
+    return {name: re.compile("".join(parts)) for name, parts in (table[key] if key else table).items()}
 
 
 def read_table(path: Path) -> Any:

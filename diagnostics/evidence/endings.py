@@ -8,7 +8,7 @@ from typing import Any, Literal
 from msgspec.structs import asdict, replace
 
 from diagnostics.contract.artifacts import ENDED_BY_WATCH
-from diagnostics.contract.files import table_beside
+from diagnostics.contract.files import patterns_beside, table_beside
 from diagnostics.contract.findings import EvidenceItem
 from diagnostics.contract.formatting import UNNAMED, Phrase
 from diagnostics.evidence.model import Frame, LogFact, RankError, shortened
@@ -135,7 +135,7 @@ _C10D_ERRORS = COMMUNICATION_ERRORS - {"RuntimeError"}
 _SOCKET_ERRORS = frozenset(_TABLE["socket_errors"])
 """Python's socket exceptions: a lost peer only if torch.distributed raised them."""
 
-_TEXT = {name: re.compile("".join(parts)) for name, parts in _TABLE["texts"].items()}
+_TEXT = patterns_beside(__file__, "texts")
 """Compiled patterns, documented in the table."""
 _WORDS: dict[str, str] = _TABLE["words"]
 VANISHED = _WORDS["vanished"]

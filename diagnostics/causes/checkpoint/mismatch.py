@@ -1,31 +1,16 @@
 """`checkpoint.mismatch`: a checkpoint does not match the model, optimizer or world size that loads it."""
 
-import re
 from collections.abc import Iterable
 
 from diagnostics.causes.declared import Texts, declared
+from diagnostics.contract.files import patterns_beside
 from diagnostics.contract.findings import SEEN, EvidenceItem, Finding, Text, Where, formatted
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.model import Evidence, shortened
 
 _TEXTS = Texts(__file__)
-_PRINTED = (
-    re.compile(r"Error\(s\) in loading state_dict for (?P<what>\w+)"),
-    re.compile(r"Missing key in checkpoint state_dict: (?P<what>\S+)"),
-    re.compile(r"Size mismatch between saved \S+(?: \S+)*? and current: .* for (?P<what>\S+)"),
-    re.compile(
-        r"loaded state dict (?:contains a parameter group that doesn't match|has a different number of parameter)"
-    ),
-    re.compile(r"checkpoint being loaded used a DP world size of \d+ but the current world size is \d+"),
-    re.compile(r"(?P<what>\w+) value from checkpoint \(.*?\) is not equal to the input argument value"),
-)
-"""Error messages of torch.nn, torch.distributed.checkpoint (two), torch.optim, DeepSpeed and Megatron-LM."""
-_SIZE = re.compile(
-    r"size mismatch for (?P<key>[\w.]+): copying a param with shape torch\.Size\(\[(?P<saved>[\d, ]*)\]\) from "
-    r"checkpoint, the shape in current model is torch\.Size\(\[(?P<own>[\d, ]*)\]\)"
-)
-_KEYS = re.compile(r"(?P<which>Missing|Unexpected) key\(s\) in state_dict: (?P<keys>\"[^\n]*)")
-_NAME = re.compile(r'"([^"\n]{1,300})"')
+_TEXT = patterns_beside(__file__, "patterns")
+"""Compiled patterns, documented in the table."""
 
 
 def _words(
@@ -61,9 +46,9 @@ def decide(evidence: Evidence) -> Finding:
     if not errors and not keys:
         return _TEXTS.undecided()
     message = errors[0].message if errors else ""
-    lists = {match["which"]: _NAME.findall(match["keys"]) for match in _KEYS.finditer(message)}
+    lists = {match["which"]: _TEXT["name"].findall(match["keys"]) for match in _TEXT["keys"].finditer(message)}
     missing, unexpected = lists.get("Missing", []), lists.get("Unexpected", [])
-    sizes = [(match["key"], match["saved"], match["own"]) for match in _SIZE.finditer(message)]
+    sizes = [(match["key"], match["saved"], match["own"]) for match in _TEXT["size"].finditer(message)]
     own = own_line(frame for error in errors for frame in error.frames)
     items = [EvidenceItem("error", at.file, shortened(at.message, 200), at.line or None) for at in errors[:4]]
     items += [fact.quoted() for fact in keys[:4]]
@@ -87,7 +72,8 @@ def decide(evidence: Evidence) -> Finding:
 
 def _loader_text(message: str) -> str:
     """Return the loader's error text in a message; empty if there is none."""
-    return next((match.group() for pattern in _PRINTED if (match := pattern.search(message))), "")
+    match = _TEXT["loader"].search(message)
+    return match.group() if match else ""
 
 
 def _prefix(missing: Iterable[str], unexpected: Iterable[str]) -> str:

@@ -3,7 +3,6 @@
 Only a rank's own loss identifies it: the reduced loss and gradient are NaN on every rank.
 """
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from diagnostics.analysis.metrics_series import Figures, read
 from diagnostics.analysis.printed_steps import non_finite_to_the_end, printed_steps
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.artifacts import RunPaths
+from diagnostics.contract.files import patterns_beside
 from diagnostics.contract.findings import (
     CERTAIN,
     LIKELY,
@@ -34,15 +34,8 @@ from diagnostics.evidence.model import Evidence, LogFact, RankError, RunEvidence
 _TEXTS = Texts(__file__)
 RISING = 1.5  # Ratio of the loss to its minimum from which it counts as having risen before it became non-finite.
 MAX_SHOWN = 8  # Maximum number of events and exceptions shown as evidence.
-_ANOMALY = re.compile(r"Function '(?P<function>\w+)' returned nan values in its (?P<output>\d+)th output")
-_CHECKED = re.compile(
-    r"\b(?:loss|grad\w*)\b.{0,60}\b(?:nan|inf|infinite|not finite|non-?finite)\b|"
-    r"\bfound (?:nan|inf) in .{0,40}\b(?:loss|grad)\b",
-    re.IGNORECASE,
-)
-"""Error messages of scripts, Lightning and Megatron-LM."""
-_OWN = re.compile(r"\bRank (?P<rank>\d{1,7})\b.{0,20}found (?:nan|inf) in local\b", re.IGNORECASE)
-"""Megatron-LM's check before the gradients are reduced, so the error started on this rank."""
+_TEXT = patterns_beside(__file__, "patterns")
+"""Compiled patterns, documented in the table."""
 
 
 class Settings(Struct, frozen=True):
@@ -110,7 +103,7 @@ def decide(figures: Figures) -> Finding:
             return _by_losses(figures, run, losses)
         if norms:
             return _by_gradient(figures, run, norms)
-    if raised := [error for error in evidence.errors if _ANOMALY.search(error.message)]:
+    if raised := [error for error in evidence.errors if _TEXT["anomaly"].search(error.message)]:
         return _by_anomaly(raised)
     scaled = run is not None and run.get("precision.initial_loss_scale") is not None
     bad = [bad for bad in (metrics.bad.values() if metrics else ()) if not (scaled and bad.figure == "grad_norm")]
@@ -122,8 +115,8 @@ def decide(figures: Figures) -> Finding:
         settings, cost = _settings(run, metrics), _cost(first.step, metrics)
         facts = _facts("recorded", settings, first.step, bad=first, since=since)
         return _confirmed(facts, CERTAIN, step=first.step, cost=cost, evidence=(item,))
-    if checked := [error for error in evidence.errors if _CHECKED.search(f"{error.type} {error.message}")]:
-        owns = sorted({int(own["rank"]) for error in checked if (own := _OWN.search(error.message))})
+    if checked := [error for error in evidence.errors if _TEXT["checked"].search(f"{error.type} {error.message}")]:
+        owns = sorted({int(own["rank"]) for error in checked if (own := _TEXT["own"].search(error.message))})
         ranks = tuple(owns) if len(owns) != evidence.world_size else ()
         victims = tuple(sorted({error.rank for error in checked if error.rank is not None} - {*ranks}))
         message, items = checked[0].message[:160], _items(checked)
@@ -201,7 +194,7 @@ def _by_gradient(figures: Figures, run: RunEvidence, first: list[_Event]) -> Fin
 def _by_anomaly(raised: list[RankError]) -> Finding:
     """Blame the ranks on which anomaly detection stopped the backward pass."""
     error = raised[0]
-    match = _ANOMALY.search(error.message)
+    match = _TEXT["anomaly"].search(error.message)
     function = match["function"] if match else "a function"
     ranks = tuple(sorted({error.rank for error in raised if error.rank is not None}))
     own = [frame for frame in error.frames if "/torch/" not in frame.file and "site-packages" not in frame.file]

@@ -2,6 +2,7 @@
 
 import codecs
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -34,8 +35,8 @@ _MESSAGE_KEYS = ("log", "message", "msg", "text")
 """Keys under which container runtimes and log shippers store a line that they wrap in JSON."""
 
 
-def split(number: int, raw: bytes, labelled: bool = False) -> Line:
-    """Split a line into prefixes and text; `labelled`: it begins with a rank and a colon (`srun --label`)."""
+def split(number: int, raw: bytes, label: re.Pattern[str] | None = None) -> Line:
+    """Split a line into prefixes and text; `label` is what `label_of` found in front of the lines."""
     text = raw.decode("utf-8", "replace").rstrip("\r\n")
     if text.startswith("{"):
         with suppress(ValueError, RecursionError):
@@ -47,8 +48,8 @@ def split(number: int, raw: bytes, labelled: bool = False) -> Line:
         text = _TEXT["colour"].sub("", text)
     rank = local_rank = None
     at = 0
-    if labelled and (label := _TEXT["srun_label"].match(text)):
-        rank, at = int(label[1]), label.end()
+    if label is not None and (labelled := label.match(text)):
+        rank, at = int(labelled["rank"]) if labelled["rank"] else None, labelled.end()
     stream_at, before = 0, ""
     while True:
         if match := _TEXT["prefix"].match(text, at):
@@ -63,11 +64,12 @@ def split(number: int, raw: bytes, labelled: bool = False) -> Line:
             return Line(number, text[at:], text[stream_at:at].rstrip(), rank, local_rank, before)
 
 
-def is_labelled(head: bytes) -> bool:
-    """Return whether a log looks like the output of `srun --label`: all of its first lines begin with a rank."""
+def label_of(head: bytes) -> re.Pattern[str] | None:
+    """Return what all first lines of a log begin with: a rank (`srun --label`) or a host (pdsh, DeepSpeed)."""
     text = head.decode("utf-16" if has_utf16_mark(head) else "utf-8", "replace")
     lines = [line for line in text.splitlines()[:-1] if line][:50]
-    return len(lines) >= 3 and all(_TEXT["srun_label"].match(line) for line in lines)
+    labels = (_TEXT["srun_label"], _TEXT["host_label"]) if len(lines) >= 3 else ()
+    return next((label for label in labels if all(map(label.match, lines))), None)
 
 
 def has_utf16_mark(head: bytes) -> bool:

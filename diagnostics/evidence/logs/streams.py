@@ -186,10 +186,13 @@ class Streams(Struct):
             outer = raised.frames[-1] if raised.frames else Frame("", 0, "<module>")
             if raised.aside or (outer.function in _THREADS and outer.file.endswith("threading.py")):
                 self._fact("side_error", rank, stream.number, raised)
-            elif by_launcher(raised.frames) or DRIVER_TYPE.match(raised.type) or LAUNCHER_TYPE.match(raised.type):
+                continue
+            ended = ended_child(raised.message, self.read.file, stream.number)
+            of_launcher = by_launcher(raised.frames) or (ended is not None and raised.type == "RuntimeError")
+            if of_launcher or DRIVER_TYPE.match(raised.type) or LAUNCHER_TYPE.match(raised.type):
                 if not LAUNCHER_TYPE.match(raised.type):
                     self._fact("launcher_error", None, stream.number, raised)
-                if (ended := ended_child(raised.message, self.read.file, stream.number)) is not None:
+                if ended is not None:
                     self._error(ended)
             else:
                 error = RankError(rank, self.read.file, stream.number, raised.type, raised.message, raised.frames)

@@ -14,7 +14,7 @@ from diagnostics.evidence.endings import signal_of
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.logs import tracebacks
 from diagnostics.evidence.logs.launcher import ROW, FailureTable
-from diagnostics.evidence.logs.lines import Line, LineReader, has_utf16_mark, is_labelled, split
+from diagnostics.evidence.logs.lines import Line, LineReader, has_utf16_mark, label_of, split
 from diagnostics.evidence.logs.patterns import TABLE, Pattern, decode
 from diagnostics.evidence.logs.steps import Steps
 from diagnostics.evidence.logs.streams import GOES_ON, MAX_ERRORS, STRUCTURE, TEXT, Streams
@@ -310,7 +310,7 @@ class _Scan(Struct):
 def read(path: Path, file: str, rank: int | None, limits: Limits, head: bytes) -> Contents:
     """Read a log; if it is damaged, keep the part before the damage and store the reason in `problem`."""
     scan = _scan(file, rank)
-    labelled = is_labelled(head)
+    label = label_of(head)
     try:
         reader = LineReader(path, limits, WORDS, scan.wanted, scan.steps.feed)
         for number, raw in reader.lines():
@@ -318,7 +318,7 @@ def read(path: Path, file: str, rank: int | None, limits: Limits, head: bytes) -
                 raw = raw.rstrip(b"\r").rpartition(b"\r")[2]
             # Words may be inside escapes of JSON, and colours inside words.
             found = range(len(WORDS)) if raw[:1] == b"{" or b"\x1b" in raw else reader.found
-            scan.feed(split(number, raw[:MATCHED], labelled), found)
+            scan.feed(split(number, raw[:MATCHED], label), found)
     except (OSError, ValueError) as problem:
         scan.read.problem = str(problem) or type(problem).__name__
     return scan.finish()

@@ -188,6 +188,11 @@ def test_memory_without_a_rank(said: LogFact, kind: str | None) -> None:
         ("Process group watchdog thread terminated with exception: CUDA error: an illegal memory access was", "raised"),
         ("Process group watchdog thread terminated with exception: CUDA error: driver shutting down", None),
         ("caught CUDA error: an illegal memory access was encountered, skipping the batch", None),
+        ("n1:4:5 [1] transport/nvls.cc:246 NCCL WARN Cuda failure 3 'initialization error'", "raised"),
+        (
+            "n1:4:5 [1] transport/p2p.cc:237 NCCL WARN Cuda failure 1 'invalid argument'",
+            None,
+        ),  # Of a peer's memory, say.
     ],
 )
 def test_a_device_error_that_the_watchdog_saw_ends_the_rank(text: str, kind: str | None) -> None:

@@ -61,3 +61,11 @@ def test_a_line_that_the_fault_itself_prints() -> None:
     assert bug_in("h:1:2 [0] transport/nvls.cc:254 NCCL WARN Cuda failure 1 'invalid argument'") is bug
     assert bug_in("h:1:2 [0] transport/nvls.cc:254 NCCL WARN Cuda failure 2 'out of memory'") is None
     assert bug_in("NCCL WARN Cuda failure 1") is None
+
+
+def test_barriers_that_only_their_numbers_tell_apart() -> None:
+    call = "Rank {} is running collective: CollectiveFingerPrint(SequenceNumber={}OpType={})"
+    sides = f"{call.format(1, 1, '{}')}, but {call.format(2, 0, 'BARRIER')}"
+    bug = bug_in(sides.format("BARRIER"))
+    assert bug is not None and bug.source == "pytorch/pytorch#148976"
+    assert bug_in(sides.format("REDUCE")) is None

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.logs.lines import LineReader, has_utf16_mark, is_labelled, split
+from diagnostics.evidence.logs.lines import LineReader, has_utf16_mark, label_of, split
 
 
-def parts(raw, labelled=False):
-    line = split(1, raw.encode(), labelled)
+def parts(raw, head=""):
+    line = split(1, raw.encode(), label_of(head.encode()))
     return line.text, line.stream, line.rank, line.local_rank
 
 
@@ -40,11 +40,19 @@ def test_prefixes(raw, text, rank, local_rank):
 
 
 def test_srun_labels_lines_where_all_of_them_have_one():
-    assert parts("3: [rank7]: x", labelled=True) == ("x", "3: [rank7]:", 7, None)
-    assert parts(" 3: x", labelled=True)[2] == 3
-    assert is_labelled(b"0: a\n1: b\n 2: c\n3: cut o")
-    assert not is_labelled(b"0: a\n1: b\nc\n2: d\n")
-    assert not is_labelled(b"0: a\n1: b\n2: c"), "too few to tell"
+    head = "0: a\n1: b\n 2: c\n3: cut o"
+    assert parts("3: [rank7]: x", head) == ("x", "3: [rank7]:", 7, None)
+    assert parts(" 3: x", head)[2] == 3
+    assert label_of(b"0: a\n1: b\nc\n2: d\n") is None
+    assert label_of(b"0: a\n1: b\n2: c") is None, "too few to tell"
+
+
+def test_pdsh_labels_lines_with_their_host():
+    head = "worker-1: a\n10.0.0.6: b\nnode7:   c\nworker-1: cut o"
+    assert parts("worker-1:   File x", head) == ("  File x", "worker-1:", None, None)
+    assert parts("worker-1: [rank7]: x", head) == ("x", "worker-1: [rank7]:", 7, None)
+    assert label_of(b"ERROR: a\nERROR: b\nINFO: c\nERROR: d\n") is None, "levels of a logger"
+    assert label_of(b"node7: a\nno host\nnode7: c\nnode7: d\n") is None
 
 
 def test_lines_of_one_writer_have_one_stream():
@@ -72,7 +80,7 @@ def test_colours_and_what_was_drawn_over_are_gone():
 def test_no_bytes_are_a_crash(raw):
     line = split(4, raw)
     assert line.number == 4
-    assert is_labelled(raw) in (True, False)
+    label_of(raw)
 
 
 def lines(path, data, words=(b"!",), wanted=lambda: False, **limits):

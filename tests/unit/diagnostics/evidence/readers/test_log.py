@@ -541,6 +541,14 @@ def test_a_driver_that_lost_a_worker_raised_nothing_of_its_own(tmp_path: Path) -
     assert (found.errors, [fact.kind for fact in found.facts]) == ([], ["launcher_error"])
 
 
+def test_a_script_whose_child_failed_raised_nothing_of_its_own(tmp_path: Path) -> None:
+    found = scan(
+        tmp_path / "x.log", "\n".join((*TRACE[:3], "RuntimeError: Step 1 exited with non-zero status 3")) + "\n"
+    )
+    assert [(error.type, error.rank, error.exit_code) for error in found.errors] == [("", None, 3)]
+    assert [fact.kind for fact in found.facts] == ["launcher_error"]
+
+
 @pytest.mark.parametrize(
     ("head", "known"),
     [
