@@ -224,7 +224,7 @@ class Standing(Struct, frozen=True, rename=_IN_REPORT):
         """The waits of one group at different positions, the lowest first; empty if there are none."""
         alike: dict[str, list[Waiting]] = {}
         for wait in sorted(self.waits, key=lambda wait: wait.seq or 0):
-            if wait.seq is not None:
+            if wait.seq is not None and wait.ranks:
                 alike.setdefault(wait.group, []).append(wait)
         collectives = [rest for rest in alike.values() if all(wait.counted for wait in rest)]
         spans = [(rest, rest[0].seq or 0, rest[-1].seq or 0) for rest in collectives]
@@ -478,23 +478,25 @@ def _others(group: GroupLog) -> list[Progress]:
 
 
 def _without_position(evidence: Evidence, victims: list[Ending]) -> list[Waiting]:
-    """Return the waits whose lines give no position: those of NCCL in torch 1.x, and those of gloo."""
-    alike: dict[str, list[LogFact]] = {}
+    """Return the waits whose lines give no position or no rank: those of torch 1.x and of gloo, and single lines."""
+    alike: dict[tuple[str, int | None, int | None], list[LogFact]] = {}
     within = _within(victims)
     timeouts = [fact for fact in evidence.facts if fact.kind == "gloo_timeout"]
     if timeouts and within.keys() >= {NOBODY if fact.rank is None else fact.rank for fact in timeouts}:
         since = (None, None, "", evidence.world_size, None, None, *_since(timeouts[0]))
         return [Waiting(ranks, op, *since, site) for (op, site), ranks in _by_call(within).items()]
-    placed = {fact.rank for fact in evidence.facts if fact.kind == "watchdog_timeout" and "seq" in fact.fields}
-    for fact in evidence.facts:
-        if fact.kind == "watchdog_timeout" and "seq" not in fact.fields and fact.rank not in placed - {None}:
-            alike.setdefault(operation(str(fact.fields.get("op", ""))), []).append(fact)
-        elif fact.kind == "gloo_timeout":
-            alike.setdefault(f"a {fact.fields.get('direction')} of gloo", []).append(fact)
-    unknown = (None, None, "", None, None, None)
+    reported = [fact for fact in evidence.facts if fact.kind == "watchdog_timeout"]
+    placed = {fact.rank: fact.fields["seq"] for fact in reported if fact.rank is not None and "seq" in fact.fields}
+    for fact in reported:
+        seq, numel = fact.fields.get("seq"), fact.fields.get("numel_in")
+        if fact.rank not in placed and (seq is None or (fact.rank is None and seq not in placed.values())):
+            alike.setdefault((operation(str(fact.fields.get("op", ""))), seq, numel), []).append(fact)
+    for fact in timeouts:
+        alike.setdefault((f"a {fact.fields.get('direction')} of gloo", None, None), []).append(fact)
+    ranks = [tuple(sorted({fact.rank for fact in facts if fact.rank is not None})) for facts in alike.values()]
     return [
-        Waiting(tuple(sorted({fact.rank for fact in facts if fact.rank is not None})), op, *unknown, *_since(facts[0]))
-        for op, facts in alike.items()
+        Waiting(who, *call, "", members_of(facts[0]), None, None, *_since(facts[0]))
+        for who, (call, facts) in zip(ranks, alike.items(), strict=True)
     ]
 
 

@@ -29,6 +29,7 @@ _OWN_SIZES = {"all_gather", "all_gather_into_tensor", "all_gather_single", "gath
 """Operations whose tensors often have the number of samples that a rank has."""
 _OF_OBJECTS = re.compile(r"_object(_list)?$")
 _OVERRUN = 3  # Multiple of its timeout that a call waited, which shows that not even the watchdog thread could run.
+_SHORT_S = 10  # Timeout that the set-up of a communicator or a slow step exceeds; the defaults are 600 s and more.
 TABLE = table_beside(__file__)
 _CAUSES, _CLUES, _DECIDE, _FIT = TABLE["causes"], TABLE["clues"], TABLE["decide"], TABLE["fit"]
 
@@ -152,7 +153,9 @@ def _of_ranks(standing: Standing) -> dict[str, object]:
 
 def _of_libraries(standing: Standing) -> dict[str, object]:
     """Return the clues in the reports of watchdogs and transports; see `_of_call`."""
-    over = next((wait for wait in standing.waits if (wait.waited_s or 0) > _OVERRUN * (wait.timeout_s or inf)), None)
+    timed = [(wait, wait.waited_s or 0, wait.timeout_s or inf) for wait in standing.waits]
+    over = next((wait for wait, waited_s, limit_s in timed if waited_s > _OVERRUN * max(limit_s, _SHORT_S)), None)
+    short = next((wait for wait, waited_s, limit_s in timed if limit_s < _SHORT_S and wait is not over), None)
     reported, absent, is_id = standing.kinds & TRANSPORT, standing.absent, "nccl_id_timeout" in standing.kinds
     is_closed = reported == {"nccl_peer_closed"} and not standing.results
     is_remote = "ncclRemoteError" in standing.results
@@ -167,6 +170,7 @@ def _of_libraries(standing: Standing) -> dict[str, object]:
         "ended": work.get("ended"),
         "stuck": standing.stuck_s,
         "overrun": over,
+        "short": short,
         "transport": reported and not is_closed and not standing.refused,
         "refused": standing.refused,
         "system_error": "ncclSystemError" in standing.results and not is_told,

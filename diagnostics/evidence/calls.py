@@ -1,12 +1,11 @@
 """The calls of one rank: collectives and point-to-point calls, in one format for all recorders."""
 
-import re
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 from msgspec import Struct, field
 
-from diagnostics.contract.files import table_beside
+from diagnostics.contract.files import patterns_beside, table_beside
 from diagnostics.contract.formatting import file_name, first_of
 from diagnostics.evidence.model import Evidence, Frame
 
@@ -209,12 +208,7 @@ def describe(
     return Described(wire, text_of(op, sizes, (kind,), " ".join(part for part in parts if part)))
 
 
-_LIBRARY = re.compile(
-    r"(?:^|/)(?:site-packages|dist-packages)/|(?:^|/)lib/python3[.\d]*t?/|(?:^|/)torch/(?:distributed|nn|utils|_|autograd|"
-    r"optim|multiprocessing|func|fx|cuda|onnx|export)|^<|frozen |(?:^|/)(?:pytorch|libtorch)[^/]*\.so|^\?*$"
-)
-_PLUMBING = re.compile(r"(?:^|/)dtk/(?:record|strategies|parallel)/")
-"""dtk's wrappers around torch's calls, which are never user code."""
+_LIBRARY = patterns_beside(__file__, "files")["library"]
 _BACKWARD = frozenset({"backward", "_engine_run_backward"})
 """Functions of torch, and of libraries around it, that run autograd: everything called within is backward."""
 _STACKS: dict[tuple[Frame, ...], tuple[Frame, ...]] = {}
@@ -224,8 +218,7 @@ _MAX_CACHED = 100_000
 
 def is_library(file: str) -> bool:
     """Return whether a file belongs to torch, the standard library or an installed package rather than to the user."""
-    file = file.replace("\\", "/")
-    return bool(_LIBRARY.search(file) or _PLUMBING.search(file))
+    return bool(_LIBRARY.search(file.replace("\\", "/")))
 
 
 def own_line(frames: Iterable[Frame]) -> Frame | None:

@@ -1,13 +1,12 @@
 """The Evidence: the readers' results in one object, shared by the detectors. No verdicts; reads no files."""
 
-import re
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct, field
 
 from diagnostics.contract.artifacts import Heartbeat, Status
-from diagnostics.contract.files import read_table
+from diagnostics.contract.files import patterns_beside, read_table
 from diagnostics.contract.findings import EvidenceItem
 from diagnostics.contract.formatting import ranks_spoken
 from diagnostics.contract.origins import at_key
@@ -230,11 +229,7 @@ def shortened(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 3].rstrip() + "..."
 
 
-_RANK = re.compile(r"(?:^|[^a-z])rank[_\-. =]?(\d{1,7})(?!\d|[a-z](?![a-z]))", re.IGNORECASE)
-_LAST_NUMBER = re.compile(r"(\d{1,7})(?=\D*$)")
-_SUFFIXES = re.compile(
-    r"(\.(json|gz|pickle|pkl|pt|trace|txt|log|sqlite|host|blackbox|snapshot|jsonl))+$", re.IGNORECASE
-)
+_TEXT = patterns_beside(__file__)  # Compiled patterns, documented in the table.
 
 
 def rank_in_name(path: Path) -> int | None:
@@ -243,15 +238,9 @@ def rank_in_name(path: Path) -> int | None:
     `comm_lib_trace_rank_12`, `node-7_tr_3.json` -> 3, `llama_rank_7b_3` -> 3 (7b is a size);
     `worker3_step_12.169412820.pt.trace.json.gz` is for the reader of traces to settle, which knows `distributedInfo`.
     """
-    stem = _SUFFIXES.sub("", path.name)
-    match = _RANK.search(stem) or _LAST_NUMBER.search(stem) or _RANK.search(path.parent.name)
+    stem = _TEXT["suffixes"].sub("", path.name)
+    match = _TEXT["rank"].search(stem) or _TEXT["last_number"].search(stem) or _TEXT["rank"].search(path.parent.name)
     return int(match.group(1)) if match else None
-
-
-_WORKER = re.compile(
-    r"(?:^|[^a-z])(?:worker|process|proc|task|trainer|stderr|stdout)[_\-.=]?(\d{1,6})(?!\d)", re.IGNORECASE
-)
-_ATTEMPT = re.compile(r"attempt_(\d{1,6})")
 
 
 class Owner(NamedTuple):
@@ -268,11 +257,16 @@ class Owner(NamedTuple):
 def owner(relative: Path) -> Owner:
     """Return the rank, attempt and node according to a path relative to the evidence's root."""
     folders = relative.parts[:-1]
-    attempt = next((int(match[1]) for part in folders if (match := _ATTEMPT.fullmatch(part))), None)
-    match = _RANK.search(relative.name) or (_RANK.search(folders[-1]) if folders else None)
+    attempt = next((int(match[1]) for part in folders if (match := _TEXT["attempt"].fullmatch(part))), None)
+    match = _TEXT["rank"].search(relative.name) or (_TEXT["rank"].search(folders[-1]) if folders else None)
     if match:
         return Owner(int(match[1]), attempt=attempt)
-    if len(folders) >= 2 and folders[-1].isdecimal() and len(folders[-1]) < 6 and _ATTEMPT.fullmatch(folders[-2]):
+    if (
+        len(folders) >= 2
+        and folders[-1].isdecimal()
+        and len(folders[-1]) < 6
+        and _TEXT["attempt"].fullmatch(folders[-2])
+    ):
         return Owner(None, int(folders[-1]), attempt, "/".join(folders[:-2]))
-    match = _WORKER.search(relative.name)
+    match = _TEXT["worker"].search(relative.name)
     return Owner(int(match[1]) if match else None, attempt=attempt)

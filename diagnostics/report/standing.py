@@ -131,7 +131,7 @@ def _waits(wait: Waiting) -> str:
         parts.append(f"a group of {wait.members:,} ranks")
     if wait.waited_s:
         since = f" since {wait.since}" if wait.since else ""
-        parts.append(f"for {seconds_text(round(wait.waited_s))}{since}")
+        parts.append(f"for {seconds_text(round(wait.waited_s) if wait.waited_s >= 1 else wait.waited_s)}{since}")
     if wait.enqueued is not None and wait.seq is not None and wait.enqueued > wait.seq:
         parts.append(f"{counted(wait.enqueued - wait.seq, 'call')} enqueued after it")
     if wait.behind:

@@ -1,12 +1,12 @@
 """Collects variables and their places: the environment, nccl.conf, scripts, Dockerfiles, YAML. Does not judge them."""
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from diagnostics.analysis.environment.values import ConfFile, parse_conf
+from diagnostics.contract.files import patterns_beside
 from diagnostics.evidence import safe_yaml
 from diagnostics.evidence.limits import Limits
 from dtk.errors import DtkError, refused
@@ -14,16 +14,7 @@ from dtk.nccl.nccl_conf import MOST_BYTES, read_system, read_user
 from dtk.nccl.render import ENVIRONMENT
 
 PREFIXES = ("NCCL_", "TORCH_", "GLOO_", "PYTORCH_", "CUDA_LAUNCH_BLOCKING")  # Prefixes of collected names.
-_ASSIGNED = re.compile(
-    r"""(?<![\w$])(?P<name>(?:NCCL|TORCH|GLOO|PYTORCH)_[A-Za-z0-9_]+|CUDA_LAUNCH_BLOCKING)="""
-    r"""(?P<value>"[^"]*"|'[^']*'|[^\s;&|,)]*(?:,(?!\w+=)[^\s;&|,)]*)*)"""
-)
-_DOCKER = re.compile(r"^\s*ENV\s+(?P<name>(?:NCCL|TORCH|GLOO|PYTORCH)_\w+)\s+(?P<value>\S.*)$")
-_IMAGE = re.compile(r"\s*ENV\s")
-_NODES = re.compile(r"^#SBATCH[ \t](?:.*?[ \t])??(?:-N[ \t]*=?|--nodes(?:=|[ \t]+))(\d{1,7})\b", re.MULTILINE)
-_SHELL = re.compile(r"^(?:#!|#SBATCH|\s*export\s|\s*ENV\s|\s*(?:srun|mpirun|docker|torchrun)\s)", re.MULTILINE)
-_TEMPLATE = re.compile(r"\{[a-z_]+\??\}")
-_NAME = re.compile(r"[A-Za-z_]\w*")
+_TEXT = patterns_beside(__file__)  # Compiled patterns, documented in the table.
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +67,10 @@ def given_in(path: Path) -> Given:
     if kind in (".yaml", ".yml"):
         with refused(f"cannot read {path}", "", ValueError):
             return _given(path, dict(_walk(safe_yaml.loads(raw, Limits(), several=True))), {})
-    if kind != ".conf" and (kind == ".env" or _SHELL.search(text)):
+    if kind != ".conf" and (kind == ".env" or _TEXT["shell"].search(text)):
         variables, lines = _from_script(text, returns=kind != ".env")
-        nodes = [int(match[1]) for match in _NODES.finditer(text)]  # The last line applies, and the minimum of a range.
+        # The last line applies, and the minimum of a range.
+        nodes = [int(match[1]) for match in _TEXT["nodes"].finditer(text)]
         return replace(_given(path, variables, lines), nodes=(nodes[-1] or None) if nodes else None)
     content = parse_conf(text)
     return replace(_given(path, content.variables, content.lines), oddities=tuple(_oddities(path, content)))
@@ -101,14 +93,14 @@ def _from_script(text: str, returns: bool) -> tuple[dict[str, str], dict[str, in
         line = whole.removesuffix("\r")
         if line.lstrip().startswith("#") and not line.startswith("#SBATCH"):
             continue
-        for match in (*_ASSIGNED.finditer(line), *filter(None, [_DOCKER.match(line)])):
+        for match in (*_TEXT["assigned"].finditer(line), *filter(None, [_TEXT["docker"].match(line)])):
             value = match["value"].strip()
             if value[:1] in ("'", '"') and value[-1:] == value[:1] and len(value) > 1:
                 computed = value[0] == '"' and ("$" in value or "`" in value)
                 value = value[1:-1]
             else:
                 computed = "$" in value or "`" in value
-            if returns and match.end() < len(whole) and match.end() == len(line) and not _IMAGE.match(line):
+            if returns and match.end() < len(whole) and match.end() == len(line) and not _TEXT["image"].match(line):
                 value += "\r"
             variables[match["name"]], lines[match["name"]] = "" if computed else value, number
     return variables, lines
@@ -131,11 +123,11 @@ def _walk(whole: list[Any]) -> Iterator[tuple[str, str]]:
             waiting += reversed(value)
         elif isinstance(value, str) and value.startswith(PREFIXES) and "=" in value:
             key, _, rest = value.partition("=")
-            if _NAME.fullmatch(key):
+            if _TEXT["name"].fullmatch(key):
                 yield key, _text(rest)
 
 
 def _text(value: Any) -> str:
     """Return a YAML value as an environment variable's text; empty if it contains a template."""
     text = "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-    return "" if _TEMPLATE.search(text) or "${" in text or "$(" in text else text
+    return "" if _TEXT["template"].search(text) or "${" in text or "$(" in text else text

@@ -123,7 +123,7 @@ def test_every_clue_of_the_table_can_be_shown() -> None:
     everything = [
         stands(replace(WAIT, numel=1, seq=1, completed=-1, ranks=(1, 2, 3)), silent=(0,), stuck_s=4.0, refused=True),
         stands(replace(WAIT, ranks=(0, 1, 2, 3), waited_s=9000.0, enqueued=5009), kinds=frozenset({"link_down"})),
-        stands(replace(WAIT, op="broadcast"), broken=(3,)),
+        stands(replace(WAIT, op="broadcast", waited_s=0.1, timeout_s=0.05), broken=(3,)),
         stands(replace(WAIT, op="all_gather", ranks=(0, 1)), others=(Progress((2, 3), "default_pg", 4999, 4999),)),
         stands(WAIT, replace(WAIT, ranks=(1,), seq=4000, enqueued=4000)),
         stands(WAIT, replace(WAIT, ranks=(1,), seq=4998, enqueued=5000)),

@@ -234,3 +234,29 @@ def test_a_group_whose_size_a_gather_tells_has_a_rank_that_left_no_line(tmp_path
     others = [wait.format(rank, 39, "BROADCAST", 5164, 5164) for rank in (1, 2)]
     shown = lines(tmp_path, wait.format(0, 41, "_ALLGATHER_BASE", 513, 2052) + "".join(others))
     assert any(line.startswith("silent") and "rank 3 left no log line" in line for line in shown)
+
+
+def test_one_line_without_a_rank_is_a_wait(tmp_path: Path) -> None:
+    line = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600013 milliseconds before timing out.\n"  # noqa: E501
+    shown = lines(tmp_path, line)
+    assert shown[0] == "UNDECIDED: an unidentified rank waits in all_reduce of 1 element; no cause is confirmed"
+    assert shown[1] == "waits   an unidentified rank: all_reduce of 1 element, #5, for 600 s"
+    shown = lines(tmp_path, line + f"[E1] [Rank 3] {line}")
+    assert shown[1] == "waits   rank 3: all_reduce of 1 element, #5, for 600 s", "the same call, and who waits in it"
+    assert not any("unidentified" in text for text in shown)
+
+
+def test_a_wait_that_only_ascends_library_tells(tmp_path: Path) -> None:
+    line = "EI0002: The wait execution of the Notify register times out. Reason: none. base information: [streamID:[1], tag[AllReduce_10.0.0.1%eth0_0].]\n"  # noqa: E501
+    assert lines(tmp_path, line)[0] == "UNDECIDED: an unidentified rank waits in all_reduce; no cause is confirmed"
+
+
+def test_a_timeout_of_a_moment_is_suspected_itself(tmp_path: Path) -> None:
+    line = "[rank3]:[E1] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)={}) ran for {} milliseconds before timing out.\n"  # noqa: E501
+    shown = lines(tmp_path, line.format(1, 90))
+    assert shown[1].endswith("for 90 ms, the first of its group")
+    maybe = [text for text in shown if text.startswith("maybe")]
+    assert "hang.timeout_budget" in maybe[0] and "its timeout is only 1 ms" in maybe[0]
+    assert not any("waited" in text for text in maybe), "no watchdog thread that could not run"
+    usual = [text for text in lines(tmp_path, line.format(600000, 600090)) if text.startswith("maybe")]
+    assert not any("its timeout" in text for text in usual)
