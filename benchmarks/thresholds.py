@@ -1,6 +1,6 @@
 """Which thresholds decide a verdict: each is set to other values, and the answers are compared with those of today.
 
-python benchmarks/thresholds.py [NAME ...] [--dumps FOLDER] [--logs FOLDER] [--layouts NUMBER] [--seed S]
+python benchmarks/thresholds.py [NAME ...] [--dumps FOLDER] [--logs FOLDER] [--layouts NUMBER] [--fault TEXT]
 
 The cases: simulated NCCL jobs with a planted fault (`hang_layouts.py`), sets of flight-recorder dumps, folders of logs.
 A row says for each value how many answers (confirmed causes, their ranks, and whether they may be root causes) differ,
@@ -8,11 +8,13 @@ how many of these were right and are wrong now, and the other way round. NAME ch
 """
 
 import argparse
+import random
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from itertools import count, islice
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -50,9 +52,12 @@ Answer = tuple[tuple[str, tuple[int, ...], bool], ...]
 Ask = Callable[[], Answer]
 
 
-def layouts(number: int, seed: int, folder: Path) -> Iterator[tuple[str, Ask, Callable[[Answer], bool]]]:
+def layouts(
+    number: int, seed: int, fault_text: str, folder: Path
+) -> Iterator[tuple[str, Ask, Callable[[Answer], bool]]]:
     """Yield simulated jobs, and whether an answer about one is right: names nobody else, and an accepted cause."""
-    for each in range(seed, seed + number):
+    seeds = (each for each in count(seed) if fault_text in random.Random(each).choice([*FAULTS]))
+    for each in islice(seeds, number):
         place = folder / str(each)
         fault, _, ranks, hangs = case(each, place)
         accepted = {f"hang.{cause}" for cause in FAULTS[fault]} if hangs else set()
@@ -121,10 +126,11 @@ def main() -> None:
     parser.add_argument("--logs", type=Path)
     parser.add_argument("--layouts", type=int, default=60, metavar="NUMBER")
     parser.add_argument("--seed", type=int, default=2000)
+    parser.add_argument("--fault", default="", metavar="TEXT", help="only simulated jobs whose fault contains it")
     options = parser.parse_args()
     chosen = [name for name in THRESHOLDS if not options.names or any(part in name for part in options.names)]
     with tempfile.TemporaryDirectory() as name:
-        cases = [*layouts(options.layouts, options.seed, Path(name))]
+        cases = [*layouts(options.layouts, options.seed, options.fault, Path(name))]
         cases += [*dumps(options.dumps)] if options.dumps else []
         cases += [*logs(options.logs)] if options.logs else []
         today = {label: ask() for label, ask, _ in cases}

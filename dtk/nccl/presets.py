@@ -19,7 +19,7 @@ GROUP = "nccl"
 DEFAULT = "auto"
 WHOLE = "preset"  # Key of `about` that applies to all variables.
 ABOUT = ("why", "source", "versions", "harms", "remove")  # Keys that describe a variable.
-ABOUT_WHOLE = ("source", "versions", "harms", "remove", "advice")  # Keys that describe a preset.
+ABOUT_WHOLE = ("source", "versions", "harms", "remove", "advice", "tune")  # Keys that describe a preset.
 ELSEWHERE = "read by a plugin or another library, not by NCCL"
 
 

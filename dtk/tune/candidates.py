@@ -7,7 +7,7 @@ from typing import Any
 from diagnostics.contract.formatting import counted
 from dtk.config.schema import Config
 from dtk.errors import DtkError
-from dtk.strategies.registry import CONFIG_TYPES
+from dtk.strategies.registry import CONFIG_TYPES, preferred
 
 BUCKETS_MB = (1.0, 5.0, 25.0, 50.0, 100.0)  # DDP's default of 25 and steps of two to five around it.
 MICRO_BATCH_SIZE = "train.micro_batch_size"
@@ -16,8 +16,6 @@ WRAP = "strategy.blocks_per_unit"
 PRESET = "nccl"
 TUNED = {"micro_batch_size": MICRO_BATCH_SIZE, "bucket": BUCKET, "wrap": WRAP, "nccl": PRESET}
 """Topic -> the key that is tuned."""
-ONE_NODE = ("auto", "nvlink_single_node", "pcie_no_p2p", "low_memory")
-"""Presets that can make a difference within a node; the others are for networks, clouds and debugging."""
 _MOST_DIGITS = 9  # Keeps numbers within 32 bits.
 
 
@@ -59,7 +57,7 @@ def buckets(config: Config, values: Sequence[str]) -> list[Candidate]:
         if not 0 < sizes[-1] < 10**_MOST_DIGITS:
             raise DtkError(f"{text!r} is not a bucket size", "it is in MiB, above 0", "use --values 5,25,100")
     lacks, others = "has no buckets", "reduce gradients in buckets"
-    strategy = _strategy(config, "buckets", lacks, others, "use strategy=ddp, or dtk tune wrap")
+    strategy = _strategy(config, "buckets", lacks, others, "wrap")
     return _with_present(BUCKET, sizes or BUCKETS_MB, strategy.bucket_cap_mb)
 
 
@@ -72,17 +70,18 @@ def units(config: Config, values: Sequence[str]) -> list[Candidate]:
             raise DtkError(f"{text!r} is not a number of blocks", fix="use --values 1,2,4,0; 0 is the whole model")
     blocks = [int(text) for text in values]
     lacks, others = "wraps no units", "gather parameters by units"
-    strategy = _strategy(config, "units", lacks, others, "use strategy=fsdp, or dtk tune bucket")
+    strategy = _strategy(config, "units", lacks, others, "bucket")
     layers = getattr(config.model, "layers", 4)
     doubled = [1 << n for n in range(32) if 1 << n < layers]
     return _with_present(WRAP, blocks or [*doubled, 0], strategy.blocks_per_unit)
 
 
-def _strategy(config: Config, gradients_in: str, lacks: str, others: str, fix: str) -> Any:
+def _strategy(config: Config, gradients_in: str, lacks: str, others: str, topic: str) -> Any:
     """Return the job's strategy, whose gradients must travel in `buckets` or `units`; else say which others' do."""
     if config.strategy.traits.gradients_in != gradients_in:
         *rest, last = (name for name, section in CONFIG_TYPES.items() if section.traits.gradients_in == gradients_in)
         why = f"only {', '.join(rest)} and {last} {others}"
+        fix = f"use strategy={preferred(gradients_in)}, or dtk tune {topic}"
         raise DtkError(f"strategy={config.strategy.name} {lacks}", why, fix)
     return config.strategy
 

@@ -135,7 +135,7 @@ def usable_presets(config: Config, backend: str, config_dir: Path | None) -> lis
     seen = [_felt(render(config.nccl, os.environ).variables, backend)]
     usable = []
     for name, preset in read_presets(config_dir).items():
-        if name not in choices.ONE_NODE and preset.path.is_relative_to(own):
+        if "tune" not in preset.about and preset.path.is_relative_to(own):
             continue
         with suppress(DtkError):
             variables = _felt(_variables(preset.config, config, backend), backend)
