@@ -126,7 +126,8 @@ def _case(paths: RunPaths, attempt: int, rank: int, exit_code: int | None, recor
     ending = endings.of_error(RankError(rank, "", 0, "", "", exit_code=exit_code), rank)
     if ending.signal is not None:
         return _Case(ending, killed_by(ending.signal))
-    last = _last_error(paths.logs(attempt, rank) / "stderr.log")
+    lines = last_lines(paths.logs(attempt, rank) / "stderr.log", _TAIL_BYTES)
+    last = endings.last_exception_line([line.decode("utf-8", "replace") for line in lines])[:300]
     # A dtk rank writes an error.json for every Python exception, so a bare exit code is the process's own end.
     if not last:
         return _Case(replace(ending, kind="exited"), f"exited with code {exit_code}")
@@ -151,10 +152,3 @@ def _elsewhere(paths: RunPaths, world_size: int, failed: set[int]) -> dict[int, 
     """Return the ranks on other hosts that left no error, with their host: how they ended cannot be seen from here."""
     beats = {rank: read_heartbeat(paths.heartbeat(rank)) for rank in range(world_size) if rank not in failed}
     return {rank: beat.host for rank, beat in beats.items() if beat is not None and beat.host != socket.gethostname()}
-
-
-def _last_error(path: Path) -> str:
-    """Return the last line of the log that looks like an exception instead of a warning or a source line."""
-    return endings.last_exception_line([line.decode("utf-8", "replace") for line in last_lines(path, _TAIL_BYTES)])[
-        :300
-    ]

@@ -21,7 +21,7 @@ from dtk.preflight.pool import MOST_LIVE_RANKS, Body, Collected, simulate
 from dtk.preflight.sandbox import simulate_rank
 from dtk.preflight.script import play_script
 from dtk.preflight.verdict import Verdict, judge
-from dtk.preflight.what_if import STEPS, Tried, WhatIf
+from dtk.preflight.what_if import INJECTED_FAILURES, STEPS, Tried, WhatIf
 
 PROCESSES = 8  # Maximum number of ranks simulated at once, one per core of this machine.
 _APART = ("pp", "cp")  # Dimensions with point-to-point calls between neighbours, so that each coordinate is a class.
@@ -104,7 +104,7 @@ def preflight(request: Request, say: Progress | None = None, composed: Composed 
     tried: tuple[Tried, ...] = ()
     if request.what_if and job.config is not None and verdict.ends:
         what_if = WhatIf(job.config, job.plain, records, collected, request.local_size, request.limit_s, job.reads)
-        tried = what_if.try_all()
+        tried = tuple(map(what_if.inject, INJECTED_FAILURES))
     steps = job.config.train.steps if job.config is not None else request.steps
     return Preflight(job, verdict, len(collected.records), steps, time.monotonic() - began_s, tried)
 

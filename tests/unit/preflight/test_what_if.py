@@ -59,5 +59,5 @@ def test_a_branch_of_the_users_own_model_is_not_guessed() -> None:
         config=config, plain={}, records=records(2, 2, 2), collected=Collected(), local_size=8, limit_s=1.0, reads=True
     )
     branch = next(failure for failure in INJECTED_FAILURES if failure.fault == "unused_parameters")
-    found = trial._try(branch)
+    found = trial.inject(branch)
     assert found.skipped and not found.hangs
