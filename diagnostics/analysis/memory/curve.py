@@ -3,6 +3,7 @@
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable
+from itertools import accumulate
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -143,6 +144,14 @@ def build(marks: TraceMarks) -> Curve | None:
             curve.reserved.append((event.ts_us, held))
     curve.at_peak = _alive(curve.allocations, curve.peak_us)
     return curve
+
+
+def together(blocks: list[Allocation]) -> list[Allocation]:
+    """Return those of the blocks that were alive when they had most bytes."""
+    moves = [(block.start_us, block.size_bytes) for block in blocks]
+    moves = sorted(moves + [(block.end_us, -block.size_bytes) for block in blocks if block.end_us is not None])
+    levels = list(accumulate(size_bytes for _, size_bytes in moves))
+    return _alive(blocks, moves[levels.index(max(levels))][0]) if levels else []
 
 
 def _alive(blocks: list[Allocation], at_us: float) -> list[Allocation]:

@@ -88,6 +88,13 @@ class Traffic(Struct):
         """The total size of all sharded units, as they are gathered."""
         return units.whole(self.moves)
 
+    def kept_units(self) -> list[UnitUse]:
+        """Return the units of a trace that backward did not gather again, without the root, if they hold most bytes."""
+        used = [unit for name, unit in self.units.items() if name and unit.backwards and unit.full_bytes]
+        kept = [unit for unit in used if unit.gathers <= unit.forwards]
+        most = 2 * sum(unit.full_bytes for unit in kept) > sum(unit.full_bytes for unit in used)
+        return kept if len(kept) > 1 and most else []
+
     def kept_bytes(self) -> int:
         """Return the bytes of units gathered no more often than reduced, several in a row; 0 if freed or unknown."""
         remaining = units.remaining(self.moves)

@@ -48,17 +48,13 @@ class Account(Struct, frozen=True):
 
     @property
     def unaccounted(self) -> bool:
-        """Whether so much time is unexplained or unseen that the job cannot be called healthy.
-
-        Ranks that were not traced may be the ones that wait, or the ones that delay the others.
-        """
+        """Whether too much is unexplained, or unseen in ranks that may delay the others, to call the job healthy."""
         if self.no_device_events or self.traced < self.world_size or self.seen_ms < LEAST_MS:
             return True
         if self.on_device:
             return max(self.exposed, self.copies, self.idle) > _MOST
         waiting = self.exposed if self.waiting is None else self.waiting
-        computes_little = self.exposed + self.pauses > _LOST_ON_CPU
-        return max(waiting, self.pauses) > _MOST or computes_little
+        return max(waiting, self.pauses) > _MOST or self.exposed + self.pauses > _LOST_ON_CPU
 
 
 def account(profiles: Sequence[RankProfile], world_size: int | None) -> Account | None:

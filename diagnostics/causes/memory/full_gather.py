@@ -1,6 +1,7 @@
-"""`memory.full_gather`: a single call gathers (almost) all parameters on every rank."""
+"""`memory.full_gather`: (almost) all parameters are gathered at once on every rank."""
 
-from diagnostics.analysis.memory.gathers import Gather
+from diagnostics.analysis.memory.curve import together
+from diagnostics.analysis.memory.gathers import Gather, Traffic
 from diagnostics.analysis.memory.job import JobMemory, RankMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.analysis.memory.model_size import FROM_UNITS
@@ -12,6 +13,7 @@ from diagnostics.contract.formatting import Bytes
 
 _TEXTS = Texts(__file__)
 LEAST_UNWEIGHED_BYTES = 1 << 20  # Gathers below this size are not reported if the peak is not known.
+LEAST_PARTS = 2 * shared.UNITS_IN_USE  # With as many or fewer, the whole model is what is in use at a time.
 LARGE_ROOT = 0.3  # Share of all parameters above which a root unit is worth a hint.
 
 
@@ -22,50 +24,26 @@ def _part(call: Gather, whole_bytes: int, is_least: bool = False) -> Finding:
     if LARGE_ROOT < part < shared.ALMOST_ALL and not call.unit and not is_least:
         rows.append("large_root")
     rows.append("of_least" if is_least else "of_whole")
-    gathered, whole = Bytes(call.full_bytes), Bytes(whole_bytes)
-    return _TEXTS.ruled_out(rows, gathered=gathered, part=f"{part:.0%}", whole=whole)
+    return _TEXTS.ruled_out(rows, gathered=Bytes(call.full_bytes), part=f"{part:.0%}", whole=Bytes(whole_bytes))
 
 
 def decide(job: JobMemory) -> Finding:
-    """Compare the largest gather of parameters with the size of the whole model."""
-    whole, peak = job.size.gather_bytes, job.peak()
+    """Compare the largest gather of parameters, and those that live together, with the size of the whole model."""
+    whole = job.size.gather_bytes
     gathers = [(call, rank.rank) for rank in job.ranks.values() for call in _parameter_gathers(job, rank)]
     largest = max((call for call, _ in gathers), key=lambda call: call.full_bytes, default=None)
     if whole and largest is not None and largest.full_bytes >= shared.ALMOST_ALL * whole:
-        if largest.full_bytes < (shared.LEAST_SHARE * peak if peak else LEAST_UNWEIGHED_BYTES):
-            return _part(largest, whole)
         largest_calls = [(call, rank) for call, rank in gathers if call.full_bytes == largest.full_bytes]
         call = next((call for call, _ in largest_calls if call.site is not None), largest)
-        ranks = job.ranks_of((rank for _, rank in largest_calls), call.ranks)
-        saved, by_units = call.full_bytes, job.size.source == FROM_UNITS
-        run, block = job.evidence.run, job.size.block_bytes
+        saved, run, block, own = call.full_bytes, job.evidence.run, job.size.block_bytes, call.kind == "user"
         layers = run.get("model.layers") if run is not None else None
-        if call.kind != "user" and block and isinstance(layers, int):  # Wrapping saves all but the units in use.
+        if not own and block and isinstance(layers, int):  # Wrapping saves all but the units in use.
             saved = max(0, (layers - shared.UNITS_IN_USE) * block)
-        row = "no_blocks" if blocks_unknown(run) else "dtk" if job.is_dtk else "units"
-        row = "user" if call.kind == "user" else row
-        item = EvidenceItem(call.evidence, call.file, _TEXTS.phrase("seen", call=call))
-        return shared.confirmed(
-            job,
-            _TEXTS.facts(
-                row,
-                at=shared.spot(call.site, call.at_head),
-                part=f"{call.full_bytes / whole:.0%}",
-                gathered=Bytes(call.full_bytes),
-                sharded="sharded " if by_units else "",
-                share=shared.share(call.full_bytes, peak),
-                on_more_ranks=shared.on_more_ranks(job.predicted(fixed_bytes=saved)),
-                saves=shared.of_peak(saved, peak),
-            ),
-            confidence=CERTAIN if by_units else STATED,
-            ranks=ranks,
-            step=call.step,
-            where=shared.call_site(call, ranks),
-            cost_bytes=saved,
-            evidence=(item, *shared.peak_items(job)),
-        )
-    if largest is not None and whole:
-        return _part(largest, whole)
+        row = "user" if own else "no_blocks" if blocks_unknown(run) else "dtk" if job.is_dtk else "units"
+        ranks = job.ranks_of((rank for _, rank in largest_calls), call.ranks)
+        return _found(job, row, call, ranks, call.full_bytes, saved) or _part(largest, whole)
+    if whole and largest is not None:
+        return _together(job, whole, largest) or _part(largest, whole)
     if job.size.shards == 1:
         return shared.TEXTS.ruled_out("unsharded", strategy=job.size.strategy)
     if largest is not None and largest.full_bytes < shared.ALMOST_ALL * job.least_bytes():
@@ -77,6 +55,58 @@ def decide(job: JobMemory) -> Finding:
     if any(rank.trace or rank.flight for rank in job.ranks.values()):
         return shared.TEXTS.ruled_out("no_gather")
     return shared.not_recorded(job, "collectives")
+
+
+def _found(
+    job: JobMemory, row: str, call: Gather, ranks: tuple[int, ...], size_bytes: int, saved: int, count: int = 1
+) -> Finding | None:
+    """Confirm that `size_bytes` are gathered in `count` parts, of which `call` is one; None if that is little."""
+    peak, by_units = job.peak(), job.size.source == FROM_UNITS
+    if min(size_bytes, saved or size_bytes) < (shared.LEAST_SHARE * peak if peak else LEAST_UNWEIGHED_BYTES):
+        return None
+    seen = _TEXTS.phrase("seen" if count == 1 else "seen_parts", size=size_bytes, count=count)
+    return shared.confirmed(
+        job,
+        _TEXTS.facts(
+            row,
+            at=shared.spot(call.site, call.at_head),
+            count=count,
+            part=f"{size_bytes / (job.size.gather_bytes or size_bytes):.0%}",
+            gathered=Bytes(size_bytes),
+            sharded="sharded " if by_units else "",
+            share=shared.share(size_bytes, peak),
+            on_more_ranks=shared.on_more_ranks(job.predicted(fixed_bytes=saved)),
+            saves=shared.of_peak(saved, peak),
+        ),
+        confidence=CERTAIN if by_units else STATED,
+        ranks=ranks,
+        step=call.step,
+        where=shared.call_site(call, ranks),
+        cost_bytes=saved,
+        evidence=(EvidenceItem(call.evidence, call.file, seen), *shared.peak_items(job)),
+    )
+
+
+def _together(job: JobMemory, whole_bytes: int, largest: Gather) -> Finding | None:
+    """Return a finding if almost all of the model is gathered in parts that live together: units, or tensors."""
+    least = shared.ALMOST_ALL * whole_bytes
+    for rank in job.ranks.values():
+        trace, blocks = rank.trace or Traffic(), rank.curve.allocations if rank.curve is not None else []
+        units = together([b for b in blocks if b.region.startswith("FSDP::all_gather") and not b.lent])
+        count, size_bytes = len({block.region for block in units}), sum(block.size_bytes for block in units)
+        if size_bytes >= least and count > LEAST_PARTS and not trace.kept_units():
+            saved = max(0, size_bytes - shared.UNITS_IN_USE * largest.full_bytes)
+            return _found(job, "together", largest, job.ranks_of((rank.rank,), largest.ranks), size_bytes, saved, count)
+        for step in {call.step for call in trace.gathers}:
+            own = [call for call in trace.gathers if call.kind == "user" and call.step == step]
+            size_bytes = sum(call.full_bytes for call in own)
+            if len(own) > 1 and least <= size_bytes <= shared.SOME_MORE * whole_bytes:
+                first, last = own[0].start_us or 0.0, own[-1].start_us or 0.0
+                held = together([block for block in blocks if first <= block.start_us <= last])
+                if sum(block.size_bytes for block in held) >= least:
+                    ranks = job.ranks_of((rank.rank,), own[0].ranks)
+                    return _found(job, "one_by_one", own[0], ranks, size_bytes, size_bytes, len(own))
+    return None
 
 
 def _parameter_gathers(job: JobMemory, rank: RankMemory) -> list[Gather]:

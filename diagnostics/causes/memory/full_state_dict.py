@@ -1,10 +1,10 @@
 """`memory.full_state_dict`: a checkpoint gathers the whole model (or more) in the memory of each rank."""
 
 from collections.abc import Sequence
-from itertools import accumulate
 
+from diagnostics.analysis.memory.curve import together
 from diagnostics.analysis.memory.gathers import Gather
-from diagnostics.analysis.memory.job import JobMemory, RankMemory
+from diagnostics.analysis.memory.job import JobMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
@@ -48,7 +48,8 @@ def decide(job: JobMemory) -> Finding:
             continue
         if rank.curve is None:
             return shared.not_recorded(job, "lifetimes")
-        alive, calls = _alive_together(rank), calls[: len(calls) // times]
+        alive = sum(block.size_bytes for block in together([b for b in rank.curve.allocations if b.gathered]))
+        calls = calls[: len(calls) // times]
         if alive < ALIVE * whole:
             return _TEXTS.ruled_out(gathers=len(calls), alive=Bytes(alive), whole=Bytes(whole))
         dumps = [call for rank in job.ranks.values() if rank.flight for call in _of_state_dict(rank.flight.gathers)]
@@ -111,16 +112,6 @@ def _at_peak(job: JobMemory) -> Finding | None:
 
 def _of_state_dict(calls: Sequence[Gather]) -> list[Gather]:
     return [call for call in calls if call.kind == "state_dict"]
-
-
-def _alive_together(rank: RankMemory) -> int:
-    """Return the largest number of bytes of gathered outputs that were alive at the same time."""
-    moves = []
-    for block in rank.curve.allocations if rank.curve is not None else ():
-        if block.gathered:
-            moves += [(block.start_us, block.size_bytes)]
-            moves += [(block.end_us, -block.size_bytes)] if block.end_us is not None else []
-    return max(accumulate(change for _, change in sorted(moves)), default=0)
 
 
 CAUSE = declared(__file__, read, decide)

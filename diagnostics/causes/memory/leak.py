@@ -237,10 +237,7 @@ def _whole_steps(rank: RankMemory) -> int:
 
 
 def _by_timeline(job: JobMemory, rank: RankMemory) -> Leftover | None:
-    """Return a steady rise of memory; None if there is none.
-
-    The allocator's figure is preferred. The memory of the process must rise for longer and by more to count.
-    """
+    """Return a steady rise of memory, or None. That of the process must be longer and larger than the allocator's."""
     series = _series(rank)
     if series is None:
         return None

@@ -46,12 +46,7 @@ def decide(job: JobMemory) -> Finding:
 
 def _by_trace(job: JobMemory, traces: Mapping[int, Traffic]) -> Finding | None:
     """Return a finding if units whose backward needed no gather hold most of the reducible memory; ignores the root."""
-    kept: dict[int, list[UnitUse]] = {}
-    for rank, trace in traces.items():
-        used = [unit for name, unit in trace.units.items() if name and unit.backwards and unit.full_bytes]
-        units = [unit for unit in used if unit.gathers <= unit.forwards]
-        if len(units) > 1 and 2 * _total(units) > _total(used):
-            kept[rank] = units
+    kept = {rank: units for rank, trace in traces.items() if (units := trace.kept_units())}
     if not kept:
         return None
     rank, units = max(kept.items(), key=lambda item: _total(item[1]))

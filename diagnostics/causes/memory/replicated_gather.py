@@ -102,11 +102,7 @@ def _retain(rank: RankMemory, sites: list[Site]) -> None:
 
 
 def _weighs(call: Gather, peak_bytes: int | None, least_bytes: float) -> bool:
-    """Return whether a single output is large and consists of copies.
-
-    A gather into a single tensor may be the input of a parallel layer, so its line must be known as well as the
-    peak; lists of tensors and objects are always copies.
-    """
+    """Return whether an output is large and of copies; one tensor may be a layer's input, so its line must be known."""
     is_copies = call.is_list or call.kind == "object" or (peak_bytes is not None and call.site is not None)
     return is_copies and call.full_bytes >= least_bytes
 

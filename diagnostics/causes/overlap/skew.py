@@ -77,11 +77,7 @@ def decide(view: Overview) -> Finding:
 
 
 def _priced(view: Overview) -> list[tuple[Late, int]]:
-    """Return each late arrival with its cost in ns.
-
-    Per step, the cost is at most the difference of the ranks' largest and smallest exposed time: lateness that compute
-    hides costs nothing.
-    """
+    """Return each late arrival and its cost in ns: per step at most what the ranks' exposed times differ by."""
     exposed: dict[int, list[int]] = defaultdict(list)
     for profile in view.profiles:
         sums: Counter[int] = Counter()

@@ -96,6 +96,26 @@ def streamed_step(model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Te
             value.full_tensor()
 
 
+def unshard_all_step(model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Tensor) -> None:
+    """All blocks are gathered before the first one is used."""
+    for block in model.blocks:
+        block.unshard()
+    plain_step(model, optimizer, tokens)
+
+
+def parameters_one_by_one(held: bool) -> Step:
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Tensor) -> None:
+        whole = []
+        for parameter in model.parameters():
+            mine = parameter.detach().to_local().contiguous()
+            parts = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+            dist.all_gather(parts, mine)
+            whole.append(torch.cat(parts) if held else parts[0].norm())
+        plain_step(model, optimizer, tokens)
+
+    return step
+
+
 def leaking() -> Step:
     history = []
 
@@ -127,6 +147,9 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Step]]] = {
     "state_dict": (sharded, lambda: state_dict_step),
     "streamed": (sharded, lambda: streamed_step),
     "leak": (sharded, leaking),
+    "unshard_all": (sharded, lambda: unshard_all_step),
+    "one_by_one": (sharded, lambda: parameters_one_by_one(held=True)),
+    "one_at_a_time": (sharded, lambda: parameters_one_by_one(held=False)),
 }
 
 

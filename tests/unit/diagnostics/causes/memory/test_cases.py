@@ -41,7 +41,7 @@ def line_of(case: str) -> int:
     return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# case: {case}"))
 
 
-@pytest.mark.parametrize("case", ["healthy", "healthy_replicas", "streamed"])
+@pytest.mark.parametrize("case", ["healthy", "healthy_replicas", "streamed", "one_at_a_time"])
 def test_healthy_jobs_confirm_nothing(jobs, case):
     found = findings(jobs / case)
     assert confirmed(found) == []
@@ -58,6 +58,8 @@ def test_healthy_jobs_confirm_nothing(jobs, case):
         ("gathered_objects", "replicated_gather", True),
         ("state_dict", "full_state_dict", True),
         ("leak", "leak", False),
+        ("unshard_all", "full_gather", False),
+        ("one_by_one", "full_gather", False),
     ],
 )
 def test_one_cause_with_ranks_and_line(jobs, case, cause, line):
@@ -75,6 +77,8 @@ def test_one_cause_with_ranks_and_line(jobs, case, cause, line):
     [
         ("root_only", "full_gather", 4 * PARAMETERS),
         ("whole_parameters", "full_gather", 4 * PARAMETERS),
+        ("unshard_all", "full_gather", 4 * (PARAMETERS - 2 * BLOCK)),
+        ("one_by_one", "full_gather", 4 * PARAMETERS),
         ("no_reshard", "no_reshard", 2 * 4 * BLOCK),  # two of the four blocks are needed at once anyway
         ("gathered_logits", "replicated_gather", 2 * 2 * LOGITS),  # two steps, two ranks
         ("gathered_objects", "replicated_gather", 2 * MIB),
