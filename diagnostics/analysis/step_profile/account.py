@@ -11,7 +11,7 @@ from diagnostics.analysis.step_profile.profile import RankProfile
 _MOST = 0.1
 """Maximum share of the step that a healthy job may spend in exposed communication, copies or idle without a reason; on
 CPU in waiting for late ranks, or without an operation. Ranks that share cores there are late by chance: healthy runs of
-two ranks on two cores wait for 3 to 13% of a step at a load of 19 to 26, so some of them are undecided."""
+two ranks on two cores wait for 3 to 15% of a step at a load of 19 to 26, so 4 of 15 are undecided."""
 _LOST_ON_CPU = 0.5
 """Transfer is work there, but a step of which it and stretches without an operation take more than half is bound by
 them."""

@@ -40,14 +40,13 @@ def decide(view: Overview) -> Finding:
         return _TEXTS.undecided("few", **counts)
     priced = _priced(view)
     steps = max(1, max(len(profile.steps) for profile in view.profiles))
-    waiting = median(
-        view.per_step_ms(lambda profile: sum(call.exposed - call.exposed_transfer for call in profile.calls)).values()
-    )
+    waits = view.per_step_ms(lambda profile: sum(call.exposed - call.exposed_transfer for call in profile.calls))
     total = sum(ns for _, ns in priced) / MS / steps
     if not view.worth(total):
         return shared.judged(view, shared.costly(view, total, _TEXTS, "late", **_late()))
     culprits = _culprits(view, priced)
     of_culprits = [(late, ns) for late, ns in priced if set(late.ranks) & set(culprits)]
+    waiting = median([ms for rank, ms in waits.items() if rank not in culprits] or waits.values())
     figures = {"step_ms": view.step_ms, "waiting_ms": waiting}
     if not view.on_device:
         # On CPU it must be a stop rather than slow work, as ranks share cores.
@@ -66,8 +65,8 @@ def decide(view: Overview) -> Finding:
     if view.on_device and (len({late.step for late, _ in of_culprits}) < _MOST * steps or not view.worth(own)):
         return _TEXTS.ruled_out("not_always", ms=own, **figures)
     weights: Counter[tuple[str, str]] = Counter()
-    for late, _ in of_culprits:
-        weights[late.reason, late.detail] += late.lead
+    for late, ns in of_culprits:
+        weights[late.reason, late.detail] += ns
     (reason, within), _ = max(weights.items(), key=lambda item: (item[1], item[0]))
     first = max((late for late, _ in of_culprits), key=lambda late: late.lead)
     lead = {"lead_ms": first.lead / MS, "op": first.op, "group": first.group or "?"}
@@ -87,7 +86,7 @@ def _priced(view: Overview) -> list[tuple[Late, int]]:
             exposed[step].append(sums[step])
     room = {step: max(values) - min(values) for step, values in exposed.items()}
     result = []
-    for late in sorted(view.skew.late, key=lambda late: (late.step, -late.lead)):
+    for late in sorted(view.skew.late, key=lambda late: late.step):  # Of calls in flight together, the first one pays.
         cost = min(late.lead, room.get(late.step, 0))
         if cost > 0:
             room[late.step] -= cost

@@ -85,6 +85,41 @@ def test_a_gloo_job_is_healthy_when_its_ranks_compute_and_transfer(
     assert (report.outcome, shown in headline(report)) == (outcome, True), headline(report)
 
 
+def test_of_two_calls_in_flight_together_the_first_tells_why_a_rank_is_late(tmp_path: Path) -> None:
+    """As with two buckets of DDP: before the second, longer one, no time is left in which the rank could stop."""
+    for rank in range(2):
+        events: list[dict[str, Any]] = []
+        for step in range(3):
+            begin, wait = 1e6 + step * 120_000, 0 if rank else 80_000
+            work = begin + 80_000 - wait
+            rows = [
+                ("user_annotation", f"ProfilerStep#{step}", 1, begin, 120_000),
+                ("cpu_op", "aten::mm", 1, work, 10_000),
+                ("user_annotation", "gloo:all_reduce", 2, work + 5_000, 5_000 + wait),
+                ("user_annotation", "gloo:all_reduce", 3, work + 6_000, 9_000 + wait),
+                ("cpu_op", "aten::add_", 1, work + 16_000 + wait, 20_000),
+            ]
+            for cat, name, thread, start, length in rows:
+                size = {"Input Dims": [[1 << (18 + thread)]]} if thread > 1 else {}
+                events.append(
+                    {
+                        "ph": "X",
+                        "cat": cat,
+                        "name": name,
+                        "pid": 1,
+                        "tid": thread,
+                        "ts": start,
+                        "dur": length,
+                        "args": size,
+                    }
+                )
+        info = {"backend": "gloo", "rank": rank, "world_size": 2}
+        (tmp_path / f"rank_{rank}.json").write_text(json.dumps({"distributedInfo": info, "traceEvents": events}))
+    (cause,) = diagnose(tmp_path).root_causes
+    assert (cause.cause, cause.ranks) == ("overlap.skew", (1,))
+    assert "the others wait 75.0 ms" in str(cause.evidence[0].detail)
+
+
 def test_a_warning_of_nccl_is_no_good_health(tmp_path: Path) -> None:
     write(ddp(Simulator()), tmp_path)
     assert diagnose(tmp_path).outcome == "healthy"
