@@ -54,11 +54,7 @@ def growth(points: Sequence[tuple[int, int]]) -> Growth | None:
 def slope(points: Sequence[tuple[int, int]]) -> float:
     """Return the median slope over pairs half a series apart, in linear time and robust against outliers."""
     half = max(1, len(points) // 2)
-    slopes = [
-        (points[n + half][1] - points[n][1]) / (points[n + half][0] - points[n][0])
-        for n in range(len(points) - half)
-        if points[n + half][0] > points[n][0]
-    ]
+    slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in zip(points, points[half:]) if b[0] > a[0]]
     return median(slopes) if slopes else 0.0
 
 
@@ -113,18 +109,12 @@ def decide(job: JobMemory) -> Finding:
     windows += [steps for steps in map(_whole_steps, all_ranks) if steps >= CERTAIN_STEPS]
     if any(count >= 2 for count in windows):
         return _TEXTS.ruled_out("freed", later=max(windows) - 1)
-    series = [grown for rank in all_ranks if (grown := _series(rank)) is not None and grown[1].steps >= LONG]
-    if series:
-        grows = Bytes(max(0.0, *(grown.second_half for _, grown in series)))
-        return _TEXTS.ruled_out("flat", grows=grows)
-    growing = {
-        number: rise.grown for number, rise in rises.items() if not rise.are_steps and _is_steady(job, rise.grown)
-    }
-    if growing:
+    if series := [grown for rank in all_ranks if (grown := _series(rank)) is not None and grown[1].steps >= LONG]:
+        return _TEXTS.ruled_out("flat", grows=Bytes(max(0.0, *(grown.second_half for _, grown in series))))
+    if growing := {n: rise.grown for n, rise in rises.items() if not rise.are_steps and _is_steady(job, rise.grown)}:
         most, who = max(growing.values(), key=min), shared.rank_names(growing)
         return _TEXTS.undecided(["stretches", "stacks"], size=Bytes(min(most)), times=len(most), who=who)
-    unmarked = [rank for rank in traced if rank.curve is not None and not rank.curve.steps]
-    if unmarked:
+    if unmarked := [rank for rank in traced if rank.curve is not None and not rank.curve.steps]:
         kept = _between_backwards(job, unmarked)
         size, ranks = Bytes(max(kept.values(), default=0)), shared.rank_names(kept)
         return _TEXTS.undecided(["between_backwards" if kept else "unmarked", "mark"], size=size, who=ranks)
@@ -181,12 +171,8 @@ def _by_allocations(job: JobMemory, rank: RankMemory) -> Leftover | None:
         return None
     kept, least = curve.retained(), _least_bytes(job)
     regions = {region: [kept[step][region] for step in sorted(kept)] for sizes in kept.values() for region in sizes}
-    steady = {
-        region: min(sizes)
-        for region, sizes in regions.items()
-        if min(sizes) >= least and max(sizes) <= ALIKE * min(sizes)
-    }
-    if not steady:
+    alike = {region: min(sizes) for region, sizes in regions.items() if max(sizes) <= ALIKE * min(sizes)}
+    if not (steady := {region: size for region, size in alike.items() if size >= least}):
         return None
     region = max(steady, key=lambda name: steady[name])
     series, per_step = _series(rank), sum(steady.values())
