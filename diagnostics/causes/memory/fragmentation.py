@@ -44,7 +44,10 @@ class Unused(Struct, frozen=True):
 
     @property
     def is_cause(self) -> bool:
-        """Whether the unused memory would do if it were contiguous; a request that it would not fit needs more."""
+        """Whether the request would fit into the unused memory if it were contiguous, or the allocator had to retry.
+
+        A request that would not fit next to the tensors even without fragmentation needs more memory instead.
+        """
         if self.unused_bytes < LEAST_UNUSED * self.reserved_bytes or not self.reserved_bytes:
             return False
         if not self.failed:
