@@ -89,10 +89,14 @@ def positions(standing: Standing) -> Iterator[Field]:
         then = f", enqueued #{rest.enqueued:,}" if rest.completed != rest.enqueued else " and called nothing after it"
         who = sentence(ranks_spoken(rest.ranks))
         yield Field("others", f"{who}: completed #{rest.completed:,} of group {rest.group}{then}")
+    known = waiting.union(*(rest.ranks for rest in standing.others))
+    members = standing.waits[0].members if standing.waits else 0
     if standing.silent and process.KIND not in standing.kinds:
         yield Field("silent", f"{ranks_spoken(standing.silent)} left no log line")
-    elif standing.waits and (missing := (standing.waits[0].members or 0) - len(waiting)) > 0:
-        yield Field("silent", f"{counted(missing, 'other rank')} of the group logged nothing about it")
+    elif members and members > len(waiting):
+        yield Field("silent", f"{counted(members - len(waiting), 'other rank')} of the group logged nothing about it")
+    elif waiting and not members and (missing := max(waiting) + 1 - len(known)) > 0:
+        yield Field("silent", f"at least {counted(missing, 'other rank')} of the job logged nothing about it")
 
 
 def needed(report: Report, standing: Standing | None) -> str:

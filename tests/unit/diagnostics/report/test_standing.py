@@ -260,3 +260,9 @@ def test_a_timeout_of_a_moment_is_suspected_itself(tmp_path: Path) -> None:
     assert not any("waited" in text for text in maybe), "no watchdog thread that could not run"
     usual = [text for text in lines(tmp_path, line.format(600000, 600090)) if text.startswith("maybe")]
     assert not any("its timeout" in text for text in usual)
+
+
+def test_ranks_of_a_job_of_unknown_size_are_missed(tmp_path: Path) -> None:
+    shown = lines(tmp_path, in_group(7, "9", 3, seq=77, numel=999))
+    assert "silent  at least 7 other ranks of the job logged nothing about it" in shown
+    assert not any(text.startswith("silent") for text in lines(tmp_path, hung(0)))
