@@ -53,6 +53,7 @@ def test_pdsh_labels_lines_with_their_host():
     assert parts("worker-1: [rank7]: x", head) == ("x", "worker-1: [rank7]:", 7, None)
     assert label_of(b"ERROR: a\nERROR: b\nINFO: c\nERROR: d\n") is None, "levels of a logger"
     assert label_of(b"node7: a\nno host\nnode7: c\nnode7: d\n") is None
+    assert label_of(b"node7:1:2 [0] NCCL INFO a\n" * 4) is None, "NCCL's own lines"
 
 
 def test_lines_of_one_writer_have_one_stream():
