@@ -30,6 +30,7 @@ def said(folder: Path, *lines: str) -> Report:
          "terminated with exception: CUDA error: uncorrectable ECC error encountered", "Rank 1 used it", "--gpu-reset"),
         ("NVRM: Xid (PCI:0000:3b:00): 45, pid=7, Ch 1 caused by previous Xid 145", "Xid 145", "--gpu-reset"),
         ("[  9.1] NVRM: GPU at 0000:3b:00.0 has fallen off the bus.", "bus on 0000:3b:00.0", "reboot"),
+        ("nvidia-nvswitch3: SXid (PCI:0000:c4:00.0): 20034, Fatal, Link 30", "NVLink error on PCI", "reset"),
         ("       NVRM: fallen off the bus and is not responding to commands.", "has fallen off the bus", "reboot"),
         ("[ 84.3] NVRM: GPU6 _kgspLogRpcTimeout: ** GSP Timeout **", "(GSP) does not answer on GPU6", "reboot"),
         ("NVRM: nvAssertOk: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x62)", "it is reset", "reset"),

@@ -20,6 +20,10 @@ WORKER = HEAD + "RuntimeError: DataLoader worker (pid 77) is killed by signal: K
         (SLURM + "srun: error: node12: task 3: Out Of Memory\n", (3,)),
         (TABLE + KERNEL.format(5001, "python3"), (1,)),
         (WORKER + SLURM, (1,)),
+        ("slurmstepd: error: Exceeded job memory limit at some point.\n", ()),
+        ("slurmstepd: error: Job 77 exceeded memory limit (6912000 > 4096000), being killed\n", ()),
+        ("77           train        gpu        acc          8 OUT_OF_ME+    0:125\n", ()),
+        ("   JobState=OUT_OF_MEMORY Reason=OutOfMemory Dependency=(null)\n", ()),
         ("      Reason:       OOMKilled\n      Exit Code:    137\n", ()),
         ("Warning Evicted pod/w-2 The node was low on resource: memory. Threshold quantity: 100Mi\n", ()),
         ("ray.tune.error.TuneError: ('Trials did not complete', [a])\n" + SLURM, ()),  # Knows of no reason.
@@ -69,6 +73,11 @@ def test_the_line_and_the_ranks_that_lost_it_are_told(tmp_path: Path) -> None:
 def test_other_ends_are_not_the_hosts_memory(tmp_path: Path, text: str, cause: str) -> None:
     (tmp_path / "job.log").write_text(text)
     assert [(root.cause, root.ranks) for root in diagnose(tmp_path).root_causes] == [(cause, (1,))]
+
+
+def test_a_devices_word_for_its_memory_is_not_slurms(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text("cuMemCreate returned OUT_OF_MEMORY 2\nerror OUT_OF_MEMORY: 0\n")
+    assert not diagnose(tmp_path).root_causes
 
 
 @pytest.mark.parametrize(("size", "own"), [(67_108_864, True), (900_000_000_000, False)])
