@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from diagnostics import causes
-from diagnostics.contract.files import table_beside
+from diagnostics.contract.files import read_table, table_beside
+from diagnostics.contract.findings import LEVEL
 
 ROOT = Path(causes.__file__).parent
 MODULES = sorted(path for path in ROOT.glob("*/*.py") if "Texts(__file__)" in path.read_text(encoding="utf-8"))
@@ -67,3 +68,10 @@ def test_what_a_row_shows_is_found() -> None:
         ("q", {"b"}),
         ("open", set()),
     ]
+
+
+def test_a_table_names_levels_of_confidence_that_exist() -> None:
+    tables = [table for path in ROOT.glob("*/*.yaml") if isinstance(table := read_table(path), dict)]
+    rows = [row for table in tables for row in (*table.get("cases", ()), *table.get("reasons", {}).values())]
+    named = {row["confidence"] for row in rows if "confidence" in row}
+    assert named <= LEVEL.keys() and len(named) > 3
