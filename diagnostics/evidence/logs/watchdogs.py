@@ -42,7 +42,6 @@ class Watchdogs(Struct):
                 facts[at] = replace(facts[at], fields=fields | facts[at].fields)
                 self.places[*about, name] = at
                 return True
-            self.places.setdefault(about, len(facts))
         elif kind == "watchdog_abort" and (
             self.per_kind["watchdog_timeout", rank] or self.per_kind["watchdog_status", rank]
         ):
@@ -56,6 +55,7 @@ class Watchdogs(Struct):
             return False
         self.per_kind[kind, rank] += 1
         self.kept += 1
+        self.places.setdefault(about, len(facts))  # Whatever the group.
         self.places[*about, name] = len(facts)
         facts.append(fact)
         return True

@@ -6,6 +6,8 @@ import pytest
 
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.logs import watchdogs
+from diagnostics.evidence.model import LogFact
 from diagnostics.evidence.readers import log
 from tests.unit.diagnostics.hang.dumps import detect
 from tests.work import calls_in
@@ -70,3 +72,13 @@ def test_the_work_is_linear_in_the_ranks(tmp_path: Path) -> None:
         counts.append((read, decided))
     (few_read, few_decided), (read, decided) = counts
     assert read < 4.5 * few_read and decided < 4.5 * few_decided
+
+
+def test_lines_of_any_number_of_ranks_take_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdogs, "MOST", 100)
+    folded, facts = watchdogs.Watchdogs(), list[LogFact]()
+    for rank in range(5000):
+        for seq in range(2):
+            fields = {"seq": seq, "op": "ALLREDUCE", "numel_in": 1}
+            folded.take(LogFact("watchdog_timeout", rank, "x.log", 1, "", fields), facts)
+    assert len(facts) == 100 and len(folded.places) <= 200 and len(folded.per_kind) <= 100
