@@ -228,6 +228,21 @@ def test_a_branch_later_in_the_loop_shows_who_deviates_before_the_loop_repeats(
     assert (one.cause, one.ranks, one.where[0].line) == ("hang.conditional_collective", (1,), 6)
 
 
+def test_rounds_say_nothing_of_a_branch_that_comes_after_varying_numbers_of_them(tmp_path: Path) -> None:
+    """A checkpoint that each rank begins by its own clock: a rank that saves early did not run fewer steps."""
+    first, step, save = (
+        Op("broadcast", 4, line=2, function="main"),
+        Op(line=4, function="main"),
+        Op("all_gather", 2, line=6, function="main"),
+    )
+    past = [first, *[each for count in (19, 21, 17, 20) for each in (*[step] * count, save)]]
+    usual, odd = [*past, *[step] * 20], {1: [*past, *[step] * 18, save]}
+    folder = with_text(tmp_path, DRAWN.format(condition="clock.due()"), job(2, usual, odd, backend="gloo"), 120)
+    found = {one.cause: one for one in detect(folder) if one.status == "confirmed"}
+    assert found["hang.conditional_collective"].ranks == (1,)
+    assert all(one.confidence < SURE for cause, one in found.items() if cause == "hang.uneven_iterations")
+
+
 @pytest.mark.parametrize(("condition", "term"), [("rank == 0", "source one rank"), ("epoch % 2", "source within")])
 def test_the_text_alone_tells_such_a_call_where_no_history_was_recorded(
     tmp_path: Path, condition: str, term: str
