@@ -19,6 +19,7 @@ _PER_ROUND: frozenset[Condition] = frozenset({"unless", "some"})
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _ONE_RANK = patterns_beside(__file__)["one_rank"]
+_TAKES_HANDLER = {"signal", "add_signal_handler"}
 _CLOCK_S = 1.0  # Tolerance for the clock of a shared file system.
 
 
@@ -77,8 +78,8 @@ def callers(function: str, around: Frame, before_s: float | None) -> list[Frame]
 def condition(frame: Frame, before_s: float | None, peer_line: int = 0) -> Condition:
     """Return the condition that decides whether a line is run and not the line `peer_line`.
 
-    It is a branch around the line, or an `if` before it that skips it. One that selects a single rank counts anywhere
-    in the function, any other one only within the innermost loop.
+    It is a branch around the line, an `if` before it that skips it, or a signal that the function handles. One that
+    selects a single rank counts anywhere in the function, any other one only within the innermost loop.
     """
     tree, answers = _tree(frame.file, before_s), set[Condition]()
     block: list[Any] = tree.body if tree is not None else []
@@ -93,7 +94,16 @@ def condition(frame: Frame, before_s: float | None, peer_line: int = 0) -> Condi
             tests.append((test, "some"))
         answers |= {_of_one_rank(test) or otherwise for test, otherwise in tests}
         answers -= answers if isinstance(node, _FUNCTIONS) else _PER_ROUND if isinstance(node, _LOOPS) else set()
+    answers |= {"some"} if tree is not None and _handles_signal(tree, frame.line) else set()
     return next((answer for answer in _MOST_TELLING if answer in answers), "none")
+
+
+def _handles_signal(tree: ast.Module, line: int) -> bool:
+    """Whether a line is in a function that `signal.signal` is given: only ranks that get the signal run it."""
+    function = getattr(_innermost(tree, _FUNCTIONS, [line]), "name", "")
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and len(node.args) == 2)
+    given = {ast.unparse(call.args[1]).rpartition(".")[2] for call in calls if _name(call) in _TAKES_HANDLER}
+    return function in given
 
 
 def loop_variables(file: str, lines: Iterable[int], before_s: float | None) -> tuple[list[str], bool]:

@@ -85,18 +85,11 @@ def find_failure(paths: RunPaths, attempt: int, world_size: int, exit_codes: dic
     step, region = where_it_was(paths, rank)
     logs = [paths.logs(attempt, rank) / name for name in ("stderr.log", "error.json")]
     failure = Failure(
-        rank=rank,
-        reason=first.reason,
-        step=step,
-        region=ending.region or region,
+        rank=rank, reason=first.reason, step=step, region=ending.region or region,
         log=next((str(log.relative_to(paths.root)) for log in logs if log.is_file()), None),
-        exit_code=ending.exit_code,
         victims=sorted(case.ending.rank for case in cases if case.ending.rank != rank),
-        kind=ending.kind,
-        type=first.type,
-        message=first.message,
-        signal=ending.signal,
-    )
+        exit_code=ending.exit_code, kind=ending.kind, type=first.type, message=first.message, signal=ending.signal,
+    )  # fmt: skip
     return failure, "oom" if ending.kind == "oom" else "failed"
 
 

@@ -88,14 +88,10 @@ def run_ranks(
         for restarts in range(max_restarts + 1):
             # The agent keeps no exit codes of an attempt that it restarts itself, so each attempt has an agent.
             spec = WorkerSpec(
-                "default_role",
-                nproc,
-                rendezvous,
-                entrypoint=sys.executable,
+                "default_role", nproc, rendezvous, entrypoint=sys.executable, max_restarts=0,
                 args=("-u", "-m", "dtk.rank", str(paths.root), str(os.getpid()), str(restarts)),
-                max_restarts=0,
                 local_addr=loopback.ADDRESS,
-            )
+            )  # fmt: skip
             attempt = first_attempt + restarts
             result = LocalElasticAgent(spec, RankLogs(paths, attempt), **timeout).run()
             if not result.is_failed():

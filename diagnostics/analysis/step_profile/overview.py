@@ -200,17 +200,12 @@ def overview(evidence: Evidence) -> Overview:
     world_size = evidence.world_size or next((profile.world_size for profile in profiles if profile.world_size), None)
     records: list[RingFile | FlightFile] = [*evidence.handles(RingFile), *evidence.handles(FlightFile)]
     view = Overview(
-        profiles=profiles,
-        skew=find_skew(profiles, world_size),
-        reductions=find_reductions(profiles),
-        units=find_units(profiles),
-        traced=traced,
+        profiles=profiles, traced=traced, world_size=world_size, run=evidence.run,
+        skew=find_skew(profiles, world_size), reductions=find_reductions(profiles), units=find_units(profiles),
         instrument=find_instrument(profiles, evidence.environment),
-        world_size=world_size,
-        run=evidence.run,
         data_times=[(fact.file, fact.fields["steps"].data_times) for fact in evidence.facts if fact.kind == "steps"],
         records=sorted(records, key=lambda file: (file.rank is None, file.rank or 0, file.file)),
-    )
+    )  # fmt: skip
     shortest = sorted(call.transfer for call in view.calls if call.message.size_bytes <= TINY_BYTES)
     if shortest:
         most = 200_000.0 if view.on_device else 2e6

@@ -125,14 +125,10 @@ class Disagreement(Struct, frozen=True):
         shown = TEXTS(
             finding,
             ["differ", *more],
-            counts=" against ".join(str(len(side)) for side in vote.sides),
-            third=third,
-            silent=self.without_dump,
-            printed=shortened(self.payload_text.strip(), 80),
-            culprits=len(divergence.culprits),
-            present=len(vote.present),
-            at=_at(self.divergence),
-        )
+            counts=" against ".join(str(len(side)) for side in vote.sides), third=third, at=_at(self.divergence),
+            silent=self.without_dump, printed=shortened(self.payload_text.strip(), 80),
+            culprits=len(divergence.culprits), present=len(vote.present),
+        )  # fmt: skip
         summary = f"{summary} {shown.summary}" if shown.summary else summary
         return replace(shown, summary=summary, remedies=tuple(dict.fromkeys(self.reading.remedies(self))))
 

@@ -44,15 +44,10 @@ def decide(stall: Stall) -> Finding:
     text = _TEXTS.facts(
         ["usual", "loads" if loads else "prepares", "budget"],
         what=str(fields["what"]).strip() or _TEXTS.phrase("progress_bar"),
-        on=f" on {ranks_spoken(ranks)}" if ranks else "",
-        done=fields["done"],
-        total=fields["total"],
-        waits=victims or _TEXTS.phrase("others"),
-        took=round(took_s),
-        timeout=round(timeout_s),
-        took_s=took_s,
-        timeout_s=timeout_s,
-    )
+        on=f" on {ranks_spoken(ranks)}" if ranks else "", waits=victims or _TEXTS.phrase("others"),
+        done=fields["done"], total=fields["total"],
+        took=round(took_s), timeout=round(timeout_s), took_s=took_s, timeout_s=timeout_s,
+    )  # fmt: skip
     return Finding(
         status="confirmed",
         facts=text,

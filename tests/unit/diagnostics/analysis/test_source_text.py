@@ -181,3 +181,13 @@ def test_a_call_of_which_no_caller_was_recorded(program: str, line: int, functio
 def call(file: str, line: int, function: str) -> Call:
     wire = Described(Wire("all_reduce", (1,), ()), "all_reduce")
     return Call(GroupKey("gloo", "0", ""), 1, wire, False, 2e9, stack=(Frame(file, line, function),))
+
+
+def test_a_function_that_handles_a_signal_runs_only_where_the_signal_comes(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "def save(sig, frame):\n    barrier()\n\ndef other():\n    barrier()\n\nsignal.signal(signal.SIGUSR1, save)\n"
+    )
+    os.utime(path, (1, 1))
+    assert source_text.condition(Frame(str(path), 2, "save"), 1e12) == "some"
+    assert source_text.condition(Frame(str(path), 5, "other"), 1e12) == "none"

@@ -81,6 +81,12 @@ def test_messages_that_all_ranks_wait_in_are_no_calls_to_compare(ops: tuple[str,
     assert list(said) == ["p2p_cycle"] and said["p2p_cycle"].ranks == (0, 1, 2, 3)
 
 
+def test_where_ranks_make_a_group_lines_do_not_tell_who_is_ahead() -> None:
+    """Ranks meet in the store for that, and with another number of groups they pass each other there."""
+    at = Frame("/job/train.py", 21, "train")
+    assert found(*waiting(1, 2), rank(0, inside("new_group", (at,)))) == {}
+
+
 def test_messages_beside_a_rank_that_works_wait_for_that_one() -> None:
     said = found(rank(0, message("send", 14)), rank(1, message("recv", 11)), rank(2, OWN, cpu=0.9, switches=4))
     assert list(said) == ["host_stall"] and said["host_stall"].ranks == (2,)
