@@ -54,7 +54,7 @@ def tables(paths: RunPaths) -> dict[str, Table]:
         ),
         "memory": (
             ("rank", "peak_memory_bytes"),
-            [list(row) for row in enumerate(peaks if isinstance(peaks, list) else ())],
+            [[*row] for row in enumerate(peaks if isinstance(peaks, list) else ())],
         ),
         "memory_timeline": (columns, [[record.get(column) for column in columns] for record in timeline]),
     }

@@ -264,14 +264,11 @@ def _ranks(present: Sequence[RankNow], *, live: bool) -> doc.Section | None:
     def table(of: Sequence[RankNow]) -> doc.Table:
         rows = tuple(
             (
-                f"{rank.rank}",
-                "-" if rank.step is None else f"{rank.step:,}",
-                region_text(rank.region) or "-",
-                doc.Cell(f"{age(rank.quiet_s)} ago", tone=tone(rank)),
-                rank.call or "-",
+                f"{rank.rank}", "-" if rank.step is None else f"{rank.step:,}", region_text(rank.region) or "-",
+                doc.Cell(f"{age(rank.quiet_s)} ago", tone=tone(rank)), rank.call or "-",
             )
             for rank in of
-        )
+        )  # fmt: skip
         return doc.Table(("rank", "step", "region", "heartbeat", "inside"), rows, names=5)
 
     if len(present) <= DENSE_RANKS:

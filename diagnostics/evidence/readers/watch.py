@@ -12,6 +12,7 @@ from diagnostics.contract.artifacts import FINISHED, PAUSED
 from diagnostics.evidence.limits import Limits, small_json
 from diagnostics.evidence.model import Evidence, LogFact, shortened
 from diagnostics.evidence.reader import Contents, Reader, Source
+from diagnostics.evidence.readers import start
 from diagnostics.evidence.values import Rank, Time
 
 VERDICT, ENDED_WELL, LEFT = "watch_verdict", "command_finished", "left_in_order"
@@ -31,9 +32,14 @@ def recognise(head: bytes) -> bool:
 
 
 def ended_well(evidence: Evidence) -> bool:
-    """Return whether the command under `dtk watch` exited with code 0 and no launcher lists a failure."""
+    """Return whether the command under `dtk watch` exited with code 0 and neither a launcher nor a rank failed.
+
+    A script that starts the ranks may exit with 0 whatever becomes of them.
+    """
     kinds = {fact.kind for fact in evidence.facts}
-    return ENDED_WELL in kinds and "torchrun_list" not in kinds
+    failed = any(error.type and Path(error.file).name == "error.json" for error in evidence.errors)
+    never_met = any(fact.kind == start.KIND and fact.fields["state"] == "meets" for fact in evidence.facts)
+    return ENDED_WELL in kinds and "torchrun_list" not in kinds and not (failed or never_met)
 
 
 def _open(source: Source) -> Contents:

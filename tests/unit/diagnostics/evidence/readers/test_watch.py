@@ -9,7 +9,7 @@ import pytest
 from diagnostics.contract.artifacts import FINISHED
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.model import Evidence
+from diagnostics.evidence.model import Evidence, LogFact, RankError
 from diagnostics.evidence.readers.watch import ENDED_WELL, LEFT, VERDICT, ended_well, read, recognise
 from dtk.record.heartbeat import HeartbeatFile
 
@@ -32,6 +32,22 @@ def test_a_verdict_and_a_good_end(tmp_path: Path) -> None:
     assert not ended_well(evidence)
     evidence.facts.append(done)
     assert ended_well(evidence)
+
+
+@pytest.mark.parametrize(
+    "failed",
+    [
+        {"facts": [LogFact("start", 0, "start/rank_00000.json", 0, "", {"state": "meets"})]},
+        {"errors": [RankError(1, "logs/attempt_0/rank_00001/error.json", 0, "ValueError", "bad batch")]},
+    ],
+)
+def test_a_script_that_exits_with_0_though_its_ranks_failed_did_not_end_well(failed: dict[str, Any]) -> None:
+    """As `python train.py & python train.py; wait` does."""
+    well = LogFact(ENDED_WELL, None, "finished.json", 0, "", {})
+    met = LogFact("start", 0, "start/rank_00000.json", 0, "", {"state": "met"})
+    printed = RankError(1, "logs/node/stderr.log", 7, "ConnectionError", "retried")
+    assert ended_well(Evidence(Path(), Limits(), facts=[well, met], errors=[printed]))
+    assert not ended_well(Evidence(Path(), Limits(), **{**failed, "facts": [well, *failed.get("facts", [])]}))
 
 
 def test_other_records_with_a_kind_are_not_the_watchs() -> None:
