@@ -155,15 +155,10 @@ def _call(
     if type(pg_id) is int:
         groups[pg_id] = key
     call = Call(
-        key=key,
-        seq=seq,
-        described=described,
+        key=key, seq=seq, described=described, frames=entry.get("frames"), begun=entry.get("state") == "started",
         done=entry.get("retired") is True or entry.get("state") == "completed",
-        created_s=created_ns / 1e9 if created_ns else None,
-        frames=entry.get("frames"),
-        timeout_s=timeout_ms / 1e3 if timeout_ms else None,
-        begun=entry.get("state") == "started",
-    )
+        created_s=created_ns / 1e9 if created_ns else None, timeout_s=timeout_ms / 1e3 if timeout_ms else None,
+    )  # fmt: skip
     if entry.get("is_p2p") is True:
         _point_to_point(call, entry, members.get(key, ()))
     return call

@@ -184,7 +184,8 @@ def _beats(paths: RunPaths) -> list[artifacts.Heartbeat]:
 def missing_ranks(paths: RunPaths, limit_s: float) -> Verdict | None:
     """Return a verdict if ranks waited for `limit_s` while all missing ranks of this node stood still, else None.
 
-    The same if every rank of the job is missing and stands still, as at a lock that nobody will release.
+    The same if every rank of the job is missing and stands still, as at a lock that nobody will release, or if all came
+    to init_process_group and stand still in it.
     """
     attempt, starts = _starts(paths)
     if not starts:
@@ -193,14 +194,17 @@ def missing_ranks(paths: RunPaths, limit_s: float) -> Verdict | None:
     waiting = {rank: fact for rank, fact in starts.items() if fact.fields["state"] == "meets" and _runs(fact, host)}
     missing = {rank: fact for rank, fact in starts.items() if fact.fields["state"] == "started"}
     own = {rank: fact for rank, fact in missing.items() if fact.fields["host"] == host}
-    nobody = not waiting and len(missing) == max(fact.fields["nranks"] for fact in starts.values())
+    world = max(fact.fields["nranks"] for fact in starts.values())
+    nobody, everybody = not waiting and len(missing) == world, not missing and len(waiting) == world
+    if everybody:
+        own = {rank: fact for rank, fact in waiting.items() if fact.fields["host"] == host}
     if not (waiting or nobody) or not own or any(fact.fields["state"] == "met" for fact in starts.values()):
         return None
     waits = waiting or missing
     waited_s = min(now_s - fact.fields["since_s" if waiting else "worked_s"] for fact in waits.values())
     still = all(
         _runs(fact, host) and now_s - fact.fields["alive_s"] < FRESH_S and now_s - fact.fields["worked_s"] >= limit_s
-        for fact in (own if waiting else missing).values()
+        for fact in (waiting if everybody else own if waiting else missing).values()
     )
     if waited_s < limit_s or not still:
         return None
@@ -208,6 +212,9 @@ def missing_ranks(paths: RunPaths, limit_s: float) -> Verdict | None:
     frame = own_line(first.fields["frames"]) or next(iter(first.fields["frames"]), None)
     place = "an unknown place" if frame is None else f"{Path(frame.file).name}:{frame.line} in {frame.function}"
     late, others = sorted(own if waiting else missing), sorted(waiting)
+    if everybody:
+        stood = f"all {world:,} ranks waited in init_process_group for {waited_s:.0f} s, at {place}"
+        return Verdict("stall", stood, [], others, attempt=attempt, time_s=now_s)
     if nobody:
         stood = f"no rank came to init_process_group: {ranks_spoken(late)} made no progress for {waited_s:.0f} s"
         return Verdict("stall", f"{stood} at {place}", [], late, attempt=attempt, time_s=now_s)

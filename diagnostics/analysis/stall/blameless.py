@@ -16,6 +16,7 @@ from diagnostics.evidence.calls import ROOTED, Call
 from diagnostics.evidence.endings import Ending, in_object_call, is_victim, kind_of_exception
 from diagnostics.evidence.model import Evidence, Frame, LogFact
 from diagnostics.evidence.readers.start import KIND
+from diagnostics.evidence.readers.watch import VERDICT
 
 _STARTUP = {
     "rendezvous_timeout", "store_timeout", "store_key_timeout", "missing_variable", "interface_missing",
@@ -71,7 +72,7 @@ class Startup(Struct, frozen=True):
     starts: dict[int, LogFact]
     waiting: tuple[int, ...]
     missing: tuple[int, ...]
-    """Ranks that did not arrive; those without an entry in `starts` left no record."""
+    """Ranks that did not arrive; those without an entry in `starts` left no record. Empty if all wait."""
     stuck: tuple[int, ...]
     """Missing ranks that make no progress. A rank that computes or reads before it arrives is late, not stuck."""
     waited_s: float
@@ -138,6 +139,8 @@ def startup(job: JobState) -> Startup | StartupFailed | None:
             stuck = stuck if waited_s >= STALL_S else ()
             if waiting or stuck == missing:
                 return Startup(starts, waiting, missing, stuck, waited_s)
+        if len(waiting) == world and any(fact.kind == VERDICT for fact in job.evidence.facts):
+            return Startup(starts, waiting, (), (), max(lasted_s(starts[rank], "since_s") for rank in waiting))
     # Ranks that wait for the id of a communicator have completed the rendezvous: their group exists.
     met = {(fact.file, fact.line) for fact in job.evidence.facts if fact.kind == "nccl_id_timeout"}
     # Others may still come to a barrier of the store, unless more than its group has ranks did, or for a minute nobody.

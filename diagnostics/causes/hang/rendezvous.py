@@ -45,21 +45,22 @@ def decide(stall: Stall) -> Finding:
 
 
 def _nobody(case: Startup) -> Finding:
-    """Return the finding about ranks that all make no progress before they meet, none of which waits for another."""
+    """Return the finding about ranks that all make no progress, before init_process_group or within it."""
+    ranks, row = case.missing or case.waiting, "nobody" if case.missing else "everybody"
     activities = {
         rank: doing(Stacks(rank, fact.file, (Thread("", fact.fields["frames"], main=True),)))
         for rank, fact in case.starts.items()
     }
-    first = activities[case.missing[0]]
+    first = activities[ranks[0]]
     still_s = min(lasted_s(fact, "worked_s") for fact in case.starts.values())
     return Finding(
         status="confirmed",
-        facts=_TEXTS.facts("nobody", ranks=case.missing, still_s=still_s, does=described(first), fix=fix(first)),
+        facts=_TEXTS.facts(row, ranks=ranks, still_s=still_s, does=described(first), fix=fix(first)),
         confidence=CERTAIN,
-        victims=case.missing,
+        victims=ranks,
         where=tuple(
             place
-            for rank in case.missing[:4]
+            for rank in ranks[:4]
             for place in _parts.where(
                 rank, activities[rank].frame, _parts.says("is_there", what=activities[rank].words)
             )
@@ -73,7 +74,7 @@ def _nobody(case: Startup) -> Finding:
 
 
 def _finding(case: Startup) -> Finding:
-    if not case.waiting:
+    if not (case.waiting and case.missing):
         return _nobody(case)
     others = tuple(rank for rank in case.missing if rank not in case.stuck)
     unknown = [rank for rank in others if rank not in case.starts]

@@ -126,3 +126,13 @@ def test_ranks_that_all_stand_still_before_they_meet(paths: RunPaths) -> None:
     assert verdict.reason.startswith("no rank came to init_process_group: ranks 0-3 made no progress for 60 s at")
     paths.start(0, 3).unlink()
     assert missing_ranks(paths, LIMIT_S) is None, "a rank of another node may be at work"
+
+
+def test_a_start_that_all_ranks_reached_and_none_completes_is_ended(paths: RunPaths) -> None:
+    """As after a restart of torchrun in which the ranks read addresses of the attempt before."""
+    write(paths, 2, "meets")
+    verdict = missing_ranks(paths, LIMIT_S)
+    assert verdict is not None and (verdict.culprits, verdict.victims) == ([], [0, 1, 2, 3])
+    assert verdict.reason.startswith("all 4 ranks waited in init_process_group for 60 s")
+    write(paths, 2, "meets", worked_s=time.time())
+    assert missing_ranks(paths, LIMIT_S) is None, "one of them works"

@@ -46,6 +46,14 @@ def test_ranks_that_all_stand_still_wait_for_nobody_and_nobody_is_blamed() -> No
     assert decided(*(start(rank, "started", 50, 40 * (rank > 0)) for rank in range(3))).status == "undecided"
 
 
+def test_a_start_that_all_reached_and_the_watch_ended_blames_nobody() -> None:
+    starts = [start(rank, "meets", 50, 40) for rank in range(3)]
+    finding = decided(*starts, fact("watch_verdict", text="all 3 ranks waited in init_process_group for 50 s"))
+    assert (finding.status, finding.ranks, finding.victims) == ("confirmed", (), (0, 1, 2))
+    assert "for 40 s none came out of it" in text_of(finding).summary
+    assert decided(*starts).status != "confirmed", "they may be about to meet"
+
+
 def test_a_rank_that_left_nothing_is_named() -> None:
     finding = decided(start(0, "meets", 40, 40), start(1, "meets", 40, 40))
     assert finding.status == "undecided" and "rank 2" in text_of(finding).summary
