@@ -38,7 +38,7 @@ def ended_well(evidence: Evidence) -> bool:
     """
     kinds = {fact.kind for fact in evidence.facts}
     failed = any(error.type and Path(error.file).name == "error.json" for error in evidence.errors)
-    never_met = any(fact.kind == start.KIND and fact.fields["state"] == "meets" for fact in evidence.facts)
+    never_met = any(fact.kind == start.KIND and fact.fields.get("state") == "meets" for fact in evidence.facts)
     return ENDED_WELL in kinds and "torchrun_list" not in kinds and not (failed or never_met)
 
 
