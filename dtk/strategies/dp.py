@@ -19,14 +19,9 @@ class DPConfig(StrategyConfig):
     """nn.DataParallel: one process, threads over all CUDA devices. Kept as the historical baseline."""
 
     traits = Traits(
-        one_process=True,
-        least_cuda_devices=2,
-        keeps_gradients=True,
-        in_backward_conflict="replicas have their own backward",
-        simplicity=1,
-        compared=False,
-        needs_less_memory="zero3",
-    )
+        one_process=True, least_cuda_devices=2, keeps_gradients=True, simplicity=1, compared=False,
+        in_backward_conflict="replicas have their own backward", needs_less_memory="zero3",
+    )  # fmt: skip
     row = TableRow(
         summary="nn.DataParallel: threads over all CUDA devices of one process",
         kept=("P", "P on the first device", "K on the first device"),

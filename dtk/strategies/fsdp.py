@@ -31,14 +31,10 @@ class FSDPConfig(StrategyConfig):
     """`fully_shard` per block (PyTorch FSDP2): parameters, gradients and optimizer state sharded."""
 
     traits = Traits(
-        sharded=("parameters", "gradients", "optimizer_state"),
-        gradients_in="units",
-        collectives=("all_gather", "reduce_scatter"),
-        always_grouped=("dp_shard",),
-        offloads=("optimizer", "parameters"),
-        dimensions=("dp_replicate", "dp_shard", "cp", "tp", "pp", "ep"),
-        simplicity=6,
-    )
+        sharded=("parameters", "gradients", "optimizer_state"), gradients_in="units", simplicity=6,
+        collectives=("all_gather", "reduce_scatter"), always_grouped=("dp_shard",),
+        offloads=("optimizer", "parameters"), dimensions=("dp_replicate", "dp_shard", "cp", "tp", "pp", "ep"),
+    )  # fmt: skip
     row = TableRow(
         summary="parameters, gradients and optimizer state sharded: PyTorch's fully_shard, the same as zero3",
         kept=("P/N", "P/N", "K/N"),
