@@ -53,7 +53,8 @@ def without_cause(
         open_time = ", and the time is not accounted for" if account.unaccounted else ""
         return f"no cause is confirmed{open_time}", account_text(account)
     if outcome in ("oom", "undecided") and not trouble and (peak := memory_text(measures)):
-        return "no cause is confirmed", peak
+        told = next((text_of(finding).summary.rstrip(".") for finding in undecided if finding.ranks), "")
+        return "no cause is confirmed", f"{peak}; {told[0].lower()}{told[1:]}" if told else peak
     if failure := recorded_failure(evidence.run):
         return filled(_TEXTS["failed"], {"reason": failure}), ""
     if not trouble and evidence.run is not None and not evidence.run.state:

@@ -6,8 +6,9 @@ from itertools import pairwise
 from statistics import median
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from diagnostics.analysis.memory.job import JobMemory, RankMemory
+from diagnostics.analysis.memory.job import JobMemory, RankMemory, named
 from diagnostics.analysis.memory.measures import read
 from diagnostics.analysis.memory.over_time import NOWHERE
 from diagnostics.causes.declared import Texts, declared
@@ -113,7 +114,8 @@ def decide(job: JobMemory) -> Finding:
         return _TEXTS.ruled_out("flat", grows=Bytes(max(0.0, *(grown.second_half for _, grown in series))))
     if growing := {n: rise.grown for n, rise in rises.items() if not rise.are_steps and _is_steady(job, rise.grown)}:
         most, who = max(growing.values(), key=min), shared.rank_names(growing)
-        return _TEXTS.undecided(["stretches", "stacks"], size=Bytes(min(most)), times=len(most), who=who)
+        told = _TEXTS.undecided(["stretches", "stacks"], size=Bytes(min(most)), times=len(most), who=who)
+        return replace(told, ranks=named(growing))
     if unmarked := [rank for rank in traced if rank.curve is not None and not rank.curve.steps]:
         kept = _between_backwards(job, unmarked)
         size, ranks = Bytes(max(kept.values(), default=0)), shared.rank_names(kept)

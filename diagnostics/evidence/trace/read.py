@@ -34,7 +34,7 @@ def read(path: Path, file: str, rank: int | None, limits: Limits) -> Trace:
         builder.run(Scan(path, limits, Event))
     trace = builder.finish()
     if trace.rank is None:
-        named = _TEXT["worker"].search(path.name)
+        named = _TEXT["worker"].search(path.name) or _TEXT["worker"].search(path.parent.name)
         trace.rank = rank if rank is not None else int(named.group(1)) if named else None
     if not (trace.device or trace.ops or trace.marks):
         raise ValueError(trace.problems[0] if trace.problems else "it holds no events of a profiler")

@@ -154,6 +154,7 @@ def test_a_rise_without_stacks_is_told_but_may_be_the_layers_of_a_forward_pass(t
     assert not report.root_causes and report.outcome == "undecided"
     (leak,) = [one.finding for one in report.findings if one.finding.cause == "memory.leak"]
     assert leak.status == "undecided" and "leaves 64 MiB more behind on rank 1" in text_of(leak).summary
+    assert "leaves 64 MiB more behind on rank 1" in headline(report)
 
 
 @pytest.mark.parametrize(("tensors", "at_once", "is_cause"), [(40, True, True), (40, False, False), (4, True, False)])

@@ -21,6 +21,12 @@ def test_equal_stretches_after_what_is_made_once(kept: int) -> None:
     assert set(rise.grown) == {kept} and len(rise.grown) >= 6
 
 
+def test_a_step_of_equal_layers_makes_no_size_only_once() -> None:
+    layers = list(chain.from_iterable([*STEP * 3, 80, -80, *STEP * 3, -80, 64] for _ in range(8)))
+    rise = by_sizes([5000, 5001, *layers])
+    assert rise is not None and set(rise.grown) == {6 * 40 - 80 + 64}
+
+
 def test_sizes_that_differ_from_step_to_step_show_no_stretches() -> None:
     assert by_sizes([change * step for step in range(1, 9) for change in STEP]) is None
     assert by_sizes(steps(3)) is None, "too few"

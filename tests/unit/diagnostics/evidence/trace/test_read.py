@@ -24,6 +24,7 @@ def launch(ts=2, dur=1, correlation=1):
 def trace(tmp_path):
     def load(*events, name="trace.json", rank=None, limits=None, **header):
         path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps({**header, "traceEvents": list(events)}), encoding="utf-8")
         return read(path, name, rank, limits or Limits())
 
@@ -101,7 +102,14 @@ def test_the_header_says_whose_it_is(trace):
 
 
 @pytest.mark.parametrize(
-    ("name", "rank", "expected"), [("worker3_step.json", None, 3), ("worker3.json", 5, 5), ("t.json", None, None)]
+    ("name", "rank", "expected"),
+    [
+        ("worker3_step.json", None, 3),
+        ("worker3.json", 5, 5),
+        ("t.json", None, None),
+        ("rank_2/trace.json", None, 2),
+        ("rank_2/worker3.json", None, 3),
+    ],
 )
 def test_else_its_name_does(trace, name, rank, expected):
     assert trace(kernel(), name=name, rank=rank).rank == expected
