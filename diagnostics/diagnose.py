@@ -134,7 +134,7 @@ def conclude(
 def _suspected(
     evidence: Evidence, ruled_out: Sequence[str], dry: bool
 ) -> tuple[Standing | None, tuple[Suspicion, ...]]:
-    """Return who waits in what by a log that confirms nothing, and what is likely; of memory alone if that ran dry."""
+    """Return the waiting ranks and the likely causes by a log that confirms none; only of memory if that ran out."""
     if dry or (waiting := standing(evidence)) is None:
         return None, of_memory(ran_out(evidence), printed_steps(evidence).count)
     headline(waiting), [*positions(waiting)]  # If these texts fail, they fail here, inside the guard.
@@ -197,7 +197,7 @@ def _decided(
         raise built
     decided = list(cause.decide(built))
     if not decided or any(finding.cause != cause.id for finding in decided):
-        raise ValueError("it gave no finding of its own")
+        raise ValueError("it returned no finding for it")
     for finding in decided:
         _say(finding)
     return decided
@@ -218,7 +218,7 @@ def run_detector(detector: Detector, evidence: Evidence) -> Detection:
         if not isinstance(detection, Detection):
             raise TypeError("it returned no Detection")
         if not all(isinstance(finding, Finding) and finding.cause for finding in detection.findings):
-            raise TypeError("it returned what is no finding of a cause")
+            raise TypeError("it returned something that is not a finding")
         for finding in detection.findings:
             _say(finding)
         return detection

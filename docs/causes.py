@@ -12,9 +12,9 @@ from diagnostics.tree.model import Gate, Leaf, Node, Tree
 
 HEAD = """# Causes
 
-The ids that reports, tests and users share; they never change. Made from the files in `diagnostics/causes/` by
-`python docs/causes.py`. Below each table is the smallest evidence of each cause, which a test diagnoses. To try
-one, save the lines of a log in a folder and run `dtk diagnose FOLDER`.
+The ids that reports, tests and users share; they never change. Generated from `diagnostics/causes/` by
+`python docs/causes.py`. Below each table is a minimal example of the evidence for each cause, which a test diagnoses.
+To try one, save the lines of a log in a folder and run `dtk diagnose FOLDER`.
 """
 EVIDENCE: dict[ExampleKind, str] = {
     "fault": "A run into which this fault is injected",
@@ -36,7 +36,7 @@ def render() -> str:
 def _section(tree: Tree, causes: dict[str, AnyCause]) -> str:
     leaves = _leaves(tree.top)
     rows = "".join(_row(leaf, branch, causes[leaf.cause]) for leaf, branch in leaves)
-    names = ("id", "the cause in words", "branch", "decided from", "usual remedy", "outcome")
+    names = ("id", "cause", "branch", "decided from", "usual remedy", "outcome")
     examples = "".join(_example(causes[leaf.cause]) for leaf, _ in leaves)
     return f"\n## {tree.top.title}\n| {' | '.join(names)} |\n|{' --- |' * len(names)}\n{rows}{examples}"
 

@@ -10,9 +10,9 @@ from dtk.config.keys import Key, keys
 
 HEAD = """\
 # Configuration
-Every key of a run. `dtk run KEY=VALUE` sets it, `dtk explain KEY` prints it, and `dtk show RUN --why KEY` tells who
-set it in a run. Defaults are those of the schema; the file that a choice takes from `conf/` may set another one.
-Made from the schema by `python docs/configuration.py`.
+Every key of a run. `dtk run KEY=VALUE` sets it, `dtk explain KEY` prints it, and `dtk show RUN --why KEY` shows what
+set it in a run. Defaults are those of the schema; the file that is selected from `conf/` may override them.
+Generated from the schema by `python docs/configuration.py`.
 """
 
 
@@ -23,7 +23,7 @@ def render() -> str:
 
 
 def _section(name: str, members: list[Key]) -> str:
-    names = ("key", "exists with", "type", "default", "what it is")
+    names = ("key", "exists with", "type", "default", "description")
     rows = "".join(
         f"| `{key.name}` | {_code(key.kind)} | {_code(key.type)} | {_code(key.default)} | {_cell(key.about)} |\n"
         for key in members

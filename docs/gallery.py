@@ -21,8 +21,8 @@ ROOT = f"{Path(__file__).parents[1]}/"
 GAP = " " * len(ROOT)
 HEAD = """\
 # Gallery of diagnoses
-What `dtk diagnose` prints on faults that really happened: each was run with two or four ranks on a CPU by
-`python docs/gallery.py`, which wrote this page. `dtk run --help fault` lists all faults.
+The output of `dtk diagnose` for real faults: `python docs/gallery.py` ran each of them with two or four ranks on a CPU
+and generated this page. `dtk run --help fault` lists all faults.
 """
 WIDTH = 96  # Characters that fit the page; the columns of the ranks side by side are left as they are.
 

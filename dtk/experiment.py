@@ -2,9 +2,9 @@
 
     from dtk import experiment
 
-    job = ("strategy=fsdp", "model=gpt2_tiny", "train.steps=20") print(experiment.plan(*job).plan.memory.peak_bytes)
-    result = experiment.run(*job) print(result.state, result.summary["loss"], [row.get("loss") for row in
-    result.metrics()]) print(experiment.diagnose(result.folder).outcome)
+    job = ("strategy=fsdp", "model=gpt2_tiny", "train.steps=20")
+    result = experiment.run(*job)
+    print(result.summary["loss"], experiment.diagnose(result.folder).outcome)
 
 Overrides are those of the commands. Invalid ones raise `DtkError`, whose text contains the fix.
 """

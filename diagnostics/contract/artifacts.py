@@ -74,7 +74,7 @@ class RunPaths:
     start = _Of[[int, int]]("start/attempt_{}/rank_{:05d}.json")
     """Progress of a rank of a watched command towards its process group, by attempt and rank; written by
     `dtk.record.inject`."""
-    question = _At("start/asked", "Made when the ranks of a watched command are to say at once where they are.")
+    question = _At("start/asked", "Created to ask the ranks of a watched command to report where they are.")
     answer = _Of[[int]]("start/answer_{:05d}.json", "How long it has been idle (`idle_s`), whether in a call.")
     flight = _Of[[int]]("flight/rank_{:05d}.pickle", "Flight-recorder dump with stacks, written when it fails.")
     black_box = _Of[[int]]("flight/rank_{:05d}.blackbox.json", "Last collectives, rewritten every few seconds.")

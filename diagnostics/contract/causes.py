@@ -43,7 +43,7 @@ class ExplainedBy(Struct, frozen=True):
 
 
 ExampleKind = Literal["fault", "log", "variables", "calls", "timeline", "files"]
-"""Type of an example's text: the name of a fault in `conf/fault/`, which a run of dtk injects; lines of the job's log;
+"""Type of an example's text: the name of a fault in `conf/fault/`, which a dtk run injects; lines of the job's log;
 environment variables of a job of two nodes with two GPUs each, NVLink and InfiniBand; the collectives of each rank as
 in its flight recorder; one step of a rank as in a profiler trace; files, each below a line `--- path`."""
 

@@ -8,7 +8,7 @@ from typing import Any
 from diagnostics.contract.secrets import masked_text
 
 UNNAMED = -1
-"""An unidentified rank: no file names it. Several are told apart by further negative numbers."""
+"""An unidentified rank: no file names it. Several are distinguished by further negative numbers."""
 RUNS_SHOWN = 12  # Maximum number of rank ranges (`0-7`) in a list.
 _NOISE_S = 1e-12  # Rounding error of sums of times, in seconds.
 COMMUNICATION = re.compile(r"([a-z][a-z_]{2,30}) (\d{1,15}) B (\S{1,60})")

@@ -13,7 +13,7 @@ _TEXT = patterns_beside(__file__)
 def is_secret(name: str, value: object = "") -> bool:
     """Return whether the value of a name (`WANDB_API_KEY`, `model.arguments.dbPassword`) is a secret.
 
-    The begin of the value decides for names that are not always secret: `pass`, `CUDA_PASS`, `sig`.
+    The beginning of the value decides for names that are not always secret: `pass`, `CUDA_PASS`, `sig`.
     """
     if name.lstrip("-+").startswith("launcher.secrets."):  # Names of Kubernetes secrets.
         return False

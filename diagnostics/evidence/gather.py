@@ -117,7 +117,7 @@ def _refuse_nothing(path: Path, evidence: Evidence, counts: Counter[str], logs_r
         evidence.facts.append(LogFact("nothing_known", None, path.name, 0, "", {"logs": logs_read}))
         return
     found = f"no evidence in {path}: found {_contents_text(counts, empty)}"
-    what = f"nothing in {path} is known to be of a training job" if path.is_file() and not empty else found
+    what = f"nothing in {path} is recognizable as part of a training job" if path.is_file() and not empty else found
     raise DiagnosticsError(what, f"looked for {titles()}")
 
 

@@ -107,7 +107,7 @@ def overlap(report: Report) -> doc.Section | None:
     step = measures.step_timeline(report.measures)
     window = measures.overlap_window(report.measures)
     note = "At the end of a bar: wall time of these steps together, and the share of communication that compute hides."
-    note += f" Drawn are the {len(ranks)} ranks that lose most." if len(ranks) < len(shares) else ""
+    note += f" Only the {len(ranks)} ranks that lose most are shown." if len(ranks) < len(shares) else ""
     return doc.Section(
         "Overlap",
         doc.present(
@@ -153,7 +153,7 @@ def _heat(shares: Mapping[int, tuple[float, str]]) -> doc.Only:
         row = {rank - place * _CELLS: shares[rank] for rank in ranks}
         cells = tuple(doc.Stretch(n, n + 1, f"h{round((v - least) * scale)}", hint) for n, (v, hint) in row.items())
         rows.append((str(place * _CELLS), cells, f"{max(v for v, _ in row.values()):.0%}"))
-    note = f"A cell is a rank, its colour the share of its time without compute: green {least:.0%}, red {most:.0%}. "
+    note = f"Each cell is a rank, coloured by its share of time without compute: green {least:.0%}, red {most:.0%}. "
     note += "Beside a row: its first rank, and its highest share."
     drawing = doc.Tracks("Share of time without compute", tuple(rows), _CELLS)
     return doc.on_page(doc.Section("All ranks", (doc.remark(note), drawing), 3))

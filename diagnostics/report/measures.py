@@ -214,7 +214,7 @@ def memory_notes(stack: MemoryStack) -> list[str]:
         notes.append(f"{joined(stack.computed)} are computed from the size of the model, not measured")
     if stack.peak_elsewhere_bytes:
         highest = bytes_text(stack.peak_elsewhere_bytes)
-        notes.append(f"the highest peak of the whole run, {highest}, is outside of what is drawn")
+        notes.append(f"the highest peak of the whole run, {highest}, is outside the plotted range")
     return notes
 
 

@@ -47,7 +47,7 @@ class Run:
         """Return why the run cannot be used, in one line; empty if it can."""
         if self.state == "damaged":
             return f"{self.path} is damaged: {'; '.join(self.problems)}"
-        return f"{self.path} is of a newer dtk: {'; '.join(self.problems)}" if self.state == "newer" else ""
+        return f"{self.path} was written by a newer dtk: {'; '.join(self.problems)}" if self.state == "newer" else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ def calibrate(
     if device not in ("cpu", "cuda"):
         raise DtkError(f"cannot measure the device {device}", fix="use auto, cpu or cuda")
     if ranks < 1:
-        raise DtkError(f"{ranks} ranks cannot measure anything", fix="use 1 or more")
+        raise DtkError(f"{ranks} ranks cannot calibrate anything", fix="use 1 or more")
     ranks = min(ranks, devices) if device == "cuda" else ranks
     say(f"starting {counted(ranks, 'rank')} on {device}")
     hardware = _hardware(device, ranks, _run(device, ranks, seconds, say))

@@ -20,9 +20,9 @@ def run(arguments: argparse.Namespace) -> int:
     folder: Path = arguments.folder
     module = folder.resolve().name.replace("-", "_").replace(".", "_")
     if not module.isidentifier() or not module.isascii():
-        raise DtkError(f'"{folder.name}" is not a valid module name', fix="take letters, digits and _: my_experiment")
+        raise DtkError(f'"{folder.name}" is not a valid module name', fix="use letters, digits and _: my_experiment")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise DtkError(f"{folder} exists", "existing files are never overwritten", "take another folder")
+        raise DtkError(f"{folder} exists", "existing files are never overwritten", "choose another folder")
     with refused(f"{folder} cannot be made"):
         for template in sorted(path for path in TEMPLATES.rglob("*") if path.is_file()):
             inside = template.relative_to(TEMPLATES).as_posix()

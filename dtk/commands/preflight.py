@@ -41,11 +41,11 @@ def _check(arguments: argparse.Namespace) -> None:
         if arguments.wrapped:
             raise DtkError("arguments after -- belong to a script", fix=command("preflight", "--script", "train.py"))
         if arguments.steps == 0:
-            raise DtkError("--steps 0 is for scripts", "a job of dtk would be simulated to its last step")
+            raise DtkError("--steps 0 is for scripts", "a dtk job would be simulated to its last step")
         return
     if arguments.overrides:
-        what = f"{arguments.overrides[0]!r} is for a job of dtk"
-        raise DtkError(what, "a script has a configuration of its own", "put it after --")
+        what = f"{arguments.overrides[0]!r} applies to dtk jobs"
+        raise DtkError(what, "a script has its own configuration", "put it after --")
     if not script.is_file():
         raise DtkError(f"there is no script {script}", fix="name a Python file: --script train.py --world-size 8")
     try:
@@ -53,6 +53,6 @@ def _check(arguments: argparse.Namespace) -> None:
     except (SyntaxError, ValueError) as error:
         raise DtkError(f"{script} is not valid Python", str(error), "name the script that torchrun starts") from error
     if arguments.what_if:
-        raise DtkError("--what-if needs a job of dtk", "what goes wrong is put into its training loop")
+        raise DtkError("--what-if needs a dtk job", "failures are injected into dtk's training loop")
     if arguments.world_size is None:
         raise DtkError("a script does not declare its number of ranks", fix="add --world-size 8")

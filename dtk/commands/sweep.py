@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     from dtk.sweep.summary import say_ending
 
     if started_by(os.environ) is not None:
-        raise DtkError("dtk sweep runs jobs one after another by itself", "torchrun or srun started this process")
+        raise DtkError("dtk sweep starts its jobs itself, one after another", "torchrun or srun started this process")
     job = _job(arguments)
     local.check(job)
     if arguments.wandb:

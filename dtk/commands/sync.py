@@ -94,8 +94,8 @@ def _hand_over(paths: RunPaths, arguments: argparse.Namespace, group: str | None
     code, count = tracker.replay(_records(paths.metrics), figures, code, arguments.timeout_s)
     if code:
         late = f"it was ended after {arguments.timeout_s:g} s" if code < 0 else "its message is above"
-        fix = "metrics.jsonl is as it was: try again, or allow more by --timeout-s"
-        raise DtkError(f"{chosen.name} did not take the run {paths.root.name}", late, fix)
+        fix = "metrics.jsonl is unchanged: try again, or allow more time with --timeout-s"
+        raise DtkError(f"{chosen.name} did not accept the run {paths.root.name}", late, fix)
     logs = [log for log in offline_logs(paths.root) if log not in before]
     upload_later = "".join(f"\nto upload it: wandb sync {log}" for log in logs)
     done = "written to" if logs or chosen.name != "wandb" else "uploaded to"

@@ -33,7 +33,7 @@ def run_topic(topic: str, arguments: argparse.Namespace) -> int:
     text: str | None = getattr(arguments, "values", None)
     values = () if text is None else tuple(part.strip() for part in text.split(","))
     if not all(values):
-        raise DtkError(f"--values {text!r} has an empty place", fix="separate values by single commas")
+        raise DtkError(f"--values {text!r} has an empty entry", fix="separate values by single commas")
     request = taken(Request, arguments, topic=topic, values=values, most=getattr(arguments, "max", None))
     progress = Progress()
     with ended_by_sigterm():

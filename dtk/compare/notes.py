@@ -51,7 +51,7 @@ def notes(
     if without:
         yield f"exposed communication was not recorded for {joined(without)}: record=full records it"
     if any(profiled(run)[1] for variant in compared for run in variant.compared):
-        yield "steps that the profiler recorded are excluded where others are left"
+        yield "steps that the profiler recorded are excluded if others remain"
 
 
 def _disturbed(compared: Sequence[Variant]) -> Iterator[str]:
@@ -78,7 +78,7 @@ def _unlike(compared: Sequence[Variant]) -> Iterator[str]:
             yield f"{what} differ: " + "; ".join(f"{label}: {value or 'unknown'}" for value, label in by_value.items())
     changes = {str(as_mapping(run.manifest.get("git")).get("diff_sha256")) for v in compared for run in v.compared}
     if len(changes) > 1:
-        yield "files that differ from the commit, or that git does not know, changed between the runs"
+        yield "uncommitted or untracked files changed between the runs"
     levels = {str(variant.any.get("record.level")): variant.label for variant in compared}
     if len(levels) > 1:
         texts = ", ".join(f"{label}: record={level}" for level, label in levels.items())
@@ -88,7 +88,7 @@ def _unlike(compared: Sequence[Variant]) -> Iterator[str]:
     if len(sharded) > 1 and low:
         yield (
             f"with {joined(sorted(low))} the sharded strategies cast whole units, the others single operations "
-            "(autocast): norms and softmax are computed in other types"
+            "(autocast): norms and softmax are computed in different types"
         )
 
 

@@ -168,7 +168,7 @@ def _samples(runs: Sequence[tuple[str, RunRecord]], reference: RunRecord) -> Che
         sums = _sums(run)
         steps, wrong, last = _compare_sums(expected, sums)
         if not steps:
-            why = f"{label} and {reference.name} recorded no stretch of steps in common"
+            why = f"{label} and {reference.name} recorded no common range of steps"
             missing.append(why if sums else f"not recorded by {label}")
         elif wrong is not None:
             different.append(f"{label}: different from {reference.name} from step {wrong} on at the latest")

@@ -15,8 +15,8 @@ _STUDENT = {2: 4.303, 3: 3.182, 4: 2.776}
 _MEDIAN = 1.2533
 """Standard error of a median over that of a mean, sqrt(pi / 2), for a normal distribution and many values."""
 METHOD = (
-    "median with 95% interval: from 6 values on the order statistics that hold it (no assumption on the "
-    "distribution), of 3 to 5 Student's t on logarithms, widened by sqrt(pi / 2), of fewer none"
+    "median with 95% interval: from order statistics for 6 or more values (no assumption on the distribution), from "
+    "Student's t on logarithms, widened by sqrt(pi / 2), for 3 to 5; none for fewer"
 )
 
 

@@ -48,7 +48,7 @@ def _speed(ratio: Estimate, first: Variant, overlap: bool) -> str:
         return f"is as fast as {first.label}: {text}{bounds_text(ratio)}"
     slower = ratio.median > 1
     factor = ratio if slower else ratio.falling(lambda value: 1 / value)
-    noise = bounds_text(factor) or " (too few repeats to tell it from noise)"
+    noise = bounds_text(factor) or " (too few repeats to distinguish it from noise)"
     return f"is {times_text(factor.median)} {'slower' if slower else 'faster'} than {first.label}{noise}"
 
 
@@ -103,7 +103,7 @@ def _exposed(variant: Variant, first: Variant, figures: Sequence[Figure]) -> str
         return ""
     communication = sum(part.communication_ms for part in parts)
     if communication <= 0:
-        return "the profiler saw no communication of it"
+        return "the profiler recorded no communication for it"
     share = sum(part.exposed_ms for part in parts) / communication
     beside = "" if first_s is None else f" ({first.label}: {seconds_text(first_s)})"
     waits = [part.waiting_ms for part in parts if part.waiting_ms is not None]

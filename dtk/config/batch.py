@@ -36,7 +36,7 @@ def check_batch(config: Config, world_size: int) -> None:
     if micro := plan.nearest_micro_batch_sizes():
         ways.append(f"train.micro_batch_size={joined(micro, 'or')}")
     total, ranks = plan.global_batch_size, counted(plan.dp_size, "rank")
-    relation = "is less than" if total < plan.dp_size * plan.micro_batch_size else "does not divide into"
+    relation = "is less than" if total < plan.dp_size * plan.micro_batch_size else "cannot be split into"
     what = f"train.global_batch_size={total} {relation} {ranks} x train.micro_batch_size={plan.micro_batch_size}"
     raise DtkError(what, fix=f"use {', or '.join(ways)}" if ways else _fewer_ranks(plan))
 
@@ -55,7 +55,7 @@ def fill_degrees(composed: Composed, world_size: int) -> Composed:
 
 def settle(composed: Composed, world_size: int) -> Composed:
     """Choose the largest micro-batch, up to a limit, that divides the global batch over the ranks; DtkError if a number
-    is out of range, or the global batch does not divide over the ranks.
+    is out of range, or the global batch cannot be split over the ranks.
     """
     train, wanted = composed.config.train, composed.config.parallel.microbatches
     if train.micro_batch_size:
@@ -67,7 +67,7 @@ def settle(composed: Composed, world_size: int) -> Composed:
     if chosen is None:  # A pipeline should have at least as many micro-batches as stages.
         chosen = plan.chosen_micro_batch_size(composed.config.parallel.pp)
     if chosen is None:
-        what = f"train.global_batch_size={plan.global_batch_size} does not divide over {counted(plan.dp_size, 'rank')}"
+        what = f"train.global_batch_size={plan.global_batch_size} cannot be split over {counted(plan.dp_size, 'rank')}"
         nearest = f"use train.global_batch_size={joined(plan.nearest_global_batch_sizes(), 'or')}"
         raise DtkError(what, fix=_fewer_ranks(plan) if composed.config.resume else nearest)
     return composed.with_train(micro_batch_size=chosen)

@@ -40,7 +40,7 @@ def refuse_damaged(folder: Path) -> None:
             if (size := path.stat().st_size) != size_bytes:
                 raise damaged(folder, f"{path.name} has {size:,} bytes instead of {size_bytes:,}")
             if _crc32(path, size, max(written["stride_bytes"], stride_bytes)) != written["crc32"]:
-                raise damaged(folder, f"{path.name} has other content than was written (CRC-32)")
+                raise damaged(folder, f"{path.name} differs from what was written (CRC-32)")
     except OSError as error:
         raise damaged(folder, f"{Path(error.filename or CHECKPOINT_INFO).name}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -50,7 +50,7 @@ def refuse_damaged(folder: Path) -> None:
 def damaged(folder: Path, why: str) -> DtkError:
     """Return the error for a checkpoint that cannot be used, with advice on how to continue without it."""
     earlier = [step for step in complete_checkpoints(RunPaths(folder.parent.parent)) if step.name < folder.name]
-    instead = f"to continue from {earlier[-1].name}" if earlier else "to start again from step 1: there is no other"
+    instead = f"to continue from {earlier[-1].name}" if earlier else "to start again from step 1: it is the only one"
     fix = f"remove it {instead}: rm -r {shlex.quote(str(folder))}"
     return DtkError(f"the checkpoint {folder} is damaged", why, fix)
 

@@ -53,7 +53,7 @@ def check_ranks(config: Config, world_size: int, device: str, cuda_devices: int 
         planned = launcher.world_size
         what = f"launcher.world_size={planned}, but this run has {counted(world_size, 'rank')}"
         start = f"use launcher.nproc={planned}, or torchrun or srun with {counted(planned, 'rank')}"
-        raise DtkError(what, "a run has the ranks that are started", f"{start}, or launcher.world_size=null")
+        raise DtkError(what, "a run uses the ranks that are started", f"{start}, or launcher.world_size=null")
     config.strategy.on(config.mesh(world_size))
 
 
@@ -143,12 +143,12 @@ def _model(config: Config) -> None:
     for whole, parts in (("width", "heads"), ("heads", "kv_heads")):
         number, by = getattr(model, whole), getattr(model, parts, 1)
         if number % by:
-            what = f"model.{whole}={number} does not divide into model.{parts}={by}"
+            what = f"model.{whole}={number} cannot be split into model.{parts}={by}"
             raise DtkError(what, fix=f"use model.{parts}={_nearest_divisor(number, by)}")
     if isinstance(model, LlamaConfig) and model.width // model.heads % 2:
         what = f"model.width={model.width} over model.heads={model.heads} gives heads of odd size"
         fix = f"use model.width={2 * model.heads * max(1, model.width // (2 * model.heads))}"
-        raise DtkError(what, "rotary positions turn pairs of features", fix)
+        raise DtkError(what, "rotary positions rotate pairs of features", fix)
 
 
 def _experts(config: Config) -> None:
@@ -171,7 +171,7 @@ def _experts(config: Config) -> None:
     parallel, compiled = config.parallel, "torch.compile and DataParallel do not follow where tokens go"
     divided = [f"parallel.{name}={getattr(parallel, name)}" for name in ("cp", "tp") if getattr(parallel, name) > 1]
     whole = parallel.tp > 1 and not parallel.sequence_parallel
-    repeats, competes = "ranks of tp would send the same tokens", "what an expert takes would depend on it"
+    repeats, competes = "ranks of tp would send the same tokens", "the tokens that an expert accepts would depend on it"
     for holds, conflict, why, instead in (
         (config.train.compile, "train.compile=true", compiled, "train.compile=false"),
         (config.strategy.traits.least_cuda_devices > 1, f"strategy={config.strategy.name}", compiled, "strategy=ddp"),
@@ -189,7 +189,7 @@ def _tensor_parallel(config: Config) -> None:
         return
     model, chosen = config.model, f"parallel.tp={tp}"
     if model.architecture == "custom":
-        raise DtkError(f"{chosen} cannot shard a model of your own", "its layers declare no plan", "use parallel.tp=1")
+        raise DtkError(f"{chosen} cannot shard your own model", "its layers declare no plan", "use parallel.tp=1")
     parts = [("model.heads", model.heads), ("model.vocab_size", model.vocab_size)]
     of_all = [key for key in ("kv_heads", "ffn_width") if hasattr(model, key)]
     inner = ["expert_width"] if getattr(model, "shared_experts", 0) else []
@@ -229,7 +229,7 @@ def _context_parallel(config: Config) -> None:
         over = f"{chosen} parallel.context={parallel.context}" + (f" parallel.tp={cut}" if cut > 1 else "")
         why, what = f"it is cut into {2 * cp if ring else cp} equal parts", f"data.sequence_length={length}"
         fix = f"use {_multiples('data.sequence_length', length, parts)}"
-        raise DtkError(f"{what} does not divide over {over}", why, fix)
+        raise DtkError(f"{what} cannot be split over {over}", why, fix)
     if getattr(model, "dropout", 0.0) and ring:
         typed, instead = f"{chosen} parallel.context=ring", "parallel.context=ulysses or model.dropout=0"
         raise _clash(typed, f"model.dropout={model.dropout}", "its attention has no dropout", instead)
@@ -237,7 +237,7 @@ def _context_parallel(config: Config) -> None:
         if not ring and number % (cp * parallel.tp):
             over = f"{chosen} parallel.context=ulysses" + (f" parallel.tp={parallel.tp}" if parallel.tp > 1 else "")
             fix = f"use parallel.context=ring, or parallel.cp={math.gcd(number // parallel.tp, cp)}"
-            what = f"model.{key}={number} does not divide over {over}"
+            what = f"model.{key}={number} cannot be split over {over}"
             raise DtkError(what, "each rank attends with its own heads", fix)
 
 
@@ -307,7 +307,7 @@ def _indivisible(key: str, number: int, degree: str, parts: int, only_more: bool
     """
     multiples = f"{key}={-(-number // parts) * parts}" if only_more else _multiples(key, number, parts)
     fix = f"use {degree}={_nearest_divisor(number, parts)}, or {multiples}"
-    return DtkError(f"{key}={number} does not divide into {degree}={parts} equal parts", fix=fix)
+    return DtkError(f"{key}={number} cannot be split into {degree}={parts} equal parts", fix=fix)
 
 
 def _multiples(key: str, number: int, parts: int) -> str:

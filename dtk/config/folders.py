@@ -30,7 +30,7 @@ def conf_folder() -> Path:
     root = source_tree()
     folder = root / "conf" if root else _HERE.parents[1] / "conf"
     if not (folder / "config.yaml").is_file():
-        raise DtkError(f"dtk's own configuration is missing: no {folder}/config.yaml", fix="install dtk again")
+        raise DtkError(f"dtk's own configuration is missing: no {folder}/config.yaml", fix="reinstall dtk")
     return folder
 
 

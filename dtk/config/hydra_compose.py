@@ -154,7 +154,7 @@ def _translate(error: BaseException) -> DtkError:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OverBudgetError | RecursionError):
-            why = "its defaults lists or references (${...}) lead in a circle, or stand for too much"
+            why = "its defaults lists or references (${...}) are circular or expand to too much"
             return DtkError("the configuration cannot be composed", why)
         cause = cause.__cause__ or cause.__context__
     # Hydra's message continues with its search path, and suggests + for unknown keys, which dtk does not allow.

@@ -79,8 +79,8 @@ def find_class(target: str, arguments: dict[str, Any], allow: list[str], kind: t
         module, _, name = home.rpartition(".")
         public = not any(part.startswith("_") for part in home.split("."))
         if public and getattr(sys.modules.get(module), name, None) is named:
-            fix = f"name it by its home: _target_={home} 'allow_targets=[{home.split('.')[0]}.*]'"
-        raise DtkError(f"_target_={target} is not allowed", f"it is {home}, and only imported there", fix)
+            fix = f"use its own import path: _target_={home} 'allow_targets=[{home.split('.')[0]}.*]'"
+        raise DtkError(f"_target_={target} is not allowed", f"it is defined as {home}, and only imported there", fix)
     if not issubclass(named, kind):
         base = f"{kind.__module__}.{kind.__qualname__}"
         raise DtkError(f"_target_={target} is not a {base}", "it does not derive from it", f"derive from {base}")

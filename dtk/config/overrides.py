@@ -87,8 +87,8 @@ def parse(text: str) -> "Override":
     from hydra.errors import HydraException
 
     if not isinstance(text, str):  # Of a script that hands over a list.
-        what, fix = f"an override is a text, and this is a {type(text).__name__}", 'compose("strategy=ddp", *others)'
-        raise DtkError(what, fix=f"give each as an argument of its own: {fix}")
+        what, fix = f"an override is a string, but this is a {type(text).__name__}", 'compose("strategy=ddp", *others)'
+        raise DtkError(what, fix=f"pass each as a separate argument: {fix}")
     try:
         override = OverridesParser.create().parse_override(text)
     except HydraException as error:

@@ -104,7 +104,7 @@ def _refuse_other_experiment(before: dict[str, Any], now: dict[str, Any], new: l
         if changed := [
             key for key in given if f"{key}.".startswith(f"{fixed}.") and at_key(before, key) != at_key(now, key)
         ]:
-            why = "it would be another experiment"
+            why = "it would be a different experiment"
             raise DtkError(f"{max(changed, key=len)} cannot change in a resumed run", why, "start a new run for it")
 
 

@@ -31,7 +31,7 @@ class Stored:
 
 
 def read_stored(paths: RunPaths, option: str) -> Stored:
-    """Return a run's configuration, overrides and origins of keys; DtkError if the folder is not a run of dtk."""
+    """Return a run's configuration, overrides and origins of keys; DtkError if the folder is not a dtk run."""
     from diagnostics.evidence import safe_yaml  # Loads PyYAML, which `dtk run` needs only for a stored run.
 
     if not paths.root.is_dir():

@@ -111,7 +111,7 @@ def refuse_stored_code(stored: Mapping[str, Any], plain: Mapping[str, Any], type
         reached = local and _REACHED.search(name) and value.lstrip("=") not in _KEPT_INSIDE
         if (reached or (path and not inside)) and before.get(name) == value and not keys & {"nccl", key}:
             names = "a path: a library to load, or a file to write"
-            names = "where other machines reach the ranks, which are all on this one" if reached else names
+            names = "an address that other machines can reach, but all ranks are on this one" if reached else names
             fix = f"if this is intended, give it again: '{key}=\"{value}\"'"
             raise DtkError(f"{option}: its {key} names {names}", why, f"{fix}; or nccl=auto" if reached else fix)
 

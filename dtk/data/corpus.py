@@ -62,7 +62,7 @@ class Corpus:
                     continue
                 if not is_text(file.path):
                     if self.strict and (len(self.files) == 1 or file.path.suffix.lower() in TEXT_SUFFIXES):
-                        fix = "convert it (iconv -t UTF-8) or take it out of the folder"
+                        fix = "convert it (iconv -t UTF-8) or remove it from the folder"
                         raise DtkError(f"{file.path} is not UTF-8 text", fix=fix)
                     continue
                 for piece, last in _pieces(file.path):
@@ -105,9 +105,9 @@ def text_corpus(path: str) -> Corpus:
     elif root.is_file():
         files = (_listed(root, root.name),)
     else:
-        raise DtkError(f"no such file or folder: {path}", fix="data.path must name a text file or a folder with some")
+        raise DtkError(f"no such file or folder: {path}", fix="data.path must name a text file or a folder of them")
     if not any(file.size_bytes for file in files):
-        raise DtkError(f"{path} holds no text", fix="data.path must name a text file or a folder with some")
+        raise DtkError(f"{path} holds no text", fix="data.path must name a text file or a folder of them")
     return Corpus(source=str(root), files=files)
 
 

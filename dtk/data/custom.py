@@ -33,7 +33,7 @@ class CustomDataset(Dataset):
         try:
             size = len(samples)  # type: ignore[arg-type]
         except TypeError:
-            why = "samples are dealt out by their number, so that a run can be resumed exactly and evaluated fairly"
+            why = "samples are selected by index, so that a run can be resumed exactly and evaluated fairly"
             fix = "give it __len__ and __getitem__ (torch calls this a map-style dataset)"
             raise DtkError(f"{config._target_} has no length", why, fix) from None
         self.validation_size = held_out(size, config.validation_fraction)

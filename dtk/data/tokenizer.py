@@ -88,7 +88,7 @@ class GPT2Tokenizer:
         names = (hashlib.sha1(url.encode(), usedforsecurity=False).hexdigest() for url in _GPT2_FILES)
         is_cached = folder and all((Path(folder) / name).is_file() for name in names)
         if not is_cached and (reason := unreachable(_GPT2_FILES[0])):
-            raise DtkError("GPT-2's vocabulary is neither cached nor to be downloaded", reason, _GPT2_FIX)
+            raise DtkError("GPT-2's vocabulary is not cached and cannot be downloaded", reason, _GPT2_FIX)
         try:
             return bounded(lambda: tiktoken.get_encoding("gpt2"), _GPT2_DOWNLOAD_S)
         except (OSError, ValueError, AssertionError) as error:

@@ -119,7 +119,7 @@ def _map(path: Path, size: int, config: TokensData) -> np.ndarray:
         # (or three of four), which never occurs in text.
         wide = head.view(wider)
         if int(wide.max()) < config.vocab_size and int(wide.min()) >= 0 and int(head[::parts].max()) > 0:
-            why = f"it holds ids of {8 * wider.itemsize} bits, whose upper halves would be read as ids of their own"
+            why = f"it holds ids of {8 * wider.itemsize} bits, whose upper halves would be read as separate ids"
             raise DtkError(f"{path} does not hold {name} ids", why, f"use data.dtype={wider.name}")
     return ids
 

@@ -56,7 +56,7 @@ def find(scope: Scope) -> tuple[list[Gpu], list[Finding], str]:
             bus = f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}"
             gpus.append(Gpu(nvml, i, nvml.nvmlDeviceGetName(handle), nvml.nvmlDeviceGetUUID(handle), bus, handle))
         except nvml.NVMLError as error:
-            findings.append(found("gpu_lost", what=f"GPU {i} does not answer", error=error))
+            findings.append(found("gpu_lost", what=f"GPU {i} does not respond", error=error))
     return gpus, findings, "" if count else "the driver lists no device"
 
 
@@ -81,13 +81,13 @@ def each(scope: Scope, look: Callable[[Gpu], Seen], fine: str) -> Result:
     """Return one result over all devices; its summary is `fine` if nothing is found."""
     gpus, _, reason = find(scope)
     if not gpus:
-        return not_applicable(f"{NO_GPU} ({reason})" if reason else "no GPU answers")
+        return not_applicable(f"{NO_GPU} ({reason})" if reason else "no GPU responds")
     items: list[Finding | str | None] = []
     for gpu in gpus:
         try:
             items += look(gpu)
         except gpu.nvml.NVMLError as error:
-            items.append(found("gpu_lost", what=f"GPU {gpu.index} stopped answering", error=error))
+            items.append(found("gpu_lost", what=f"GPU {gpu.index} stopped responding", error=error))
     if items.count(None) == len(gpus):
         return not_applicable(f"{gpus[0].name} and this driver do not report it")
     findings = [item for item in items if isinstance(item, Finding)]

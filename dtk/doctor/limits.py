@@ -64,7 +64,7 @@ def judge_memlock(rdma: Path) -> Result:
     limit = "unlimited" if soft == resource.RLIM_INFINITY else size(soft)
     devices = [path.name for path in kernel_entries(rdma)]
     if not devices:
-        return judged([], f"{limit}; no RDMA device here, nothing needs more", common={"memlock": limit})
+        return judged([], f"{limit}; enough, as there is no RDMA device", common={"memlock": limit})
     findings = []
     if soft != resource.RLIM_INFINITY:
         text = f"{limit} of locked memory: RDMA ({first_of(devices)}) registers buffers of all ranks"

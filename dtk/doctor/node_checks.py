@@ -153,7 +153,7 @@ def answer_reach(store: Store, node: int, nodes: Sequence[int], master: tuple[st
         store.set(f"reach/at/{node}", json.dumps({"at": [address, server.getsockname()[1]]}))
         failed: dict[int, str] = {}
         for peer in neighbours(node, nodes):
-            answer = json.loads(arrived(store, f"reach/at/{peer}", ANSWER_S) or '{"error": "it does not answer"}')
+            answer = json.loads(arrived(store, f"reach/at/{peer}", ANSWER_S) or '{"error": "it does not respond"}')
             if "at" not in answer:
                 failed[peer] = str(answer["error"])
                 continue

@@ -90,14 +90,14 @@ def _meet(place: Place, seconds: float) -> PrefixStore:
     address = f"{place.master[0]} port {place.master[1]}"
     fix = "check MASTER_ADDR, MASTER_PORT and the firewall"
     if not place.serve and (why := _closed(place.master, seconds)):
-        raise OwnRankError(f"rank {place.rank} does not reach {address}", why, fix)
+        raise OwnRankError(f"rank {place.rank} cannot reach {address}", why, fix)
     try:
         store = TCPStore(
             *place.master, is_master=place.serve, timeout=timedelta(seconds=seconds), wait_for_workers=False
         )
     except RuntimeError as error:
         why = (str(error) or type(error).__name__).splitlines()[0]
-        raise OwnRankError(f"rank {place.rank} does not reach {address}", why, fix) from error
+        raise OwnRankError(f"rank {place.rank} cannot reach {address}", why, fix) from error
     return PrefixStore(f"doctor/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
@@ -121,7 +121,7 @@ def _value_of_rank_0(store: PrefixStore, key: str, seconds: float) -> str:
     """Return a value that rank 0 stores for the others; raise DtkError if it does not arrive in time."""
     text = arrived(store, key, seconds)
     if text is None:
-        raise DtkError("rank 0 does not answer", f"waited {seconds:.0f} s", "check what its process is doing")
+        raise DtkError("rank 0 does not respond", f"waited {seconds:.0f} s", "check what its process is doing")
     return text
 
 
@@ -197,7 +197,7 @@ def _try(store: PrefixStore, place: Place, backend: str, timeout_s: float) -> li
         return []
     ends_s = time.monotonic() + timeout_s
     texts = [arrived(store, f"output/{backend}/{rank}", ends_s - time.monotonic()) for rank in range(place.world_size)]
-    silent = ChildOutput([], "its node did not answer", late=True)
+    silent = ChildOutput([], "its node did not respond", late=True)
     return [silent if text is None else ChildOutput(*json.loads(text)) for text in texts]
 
 

@@ -10,7 +10,7 @@ from dtk.errors import DtkError
 _MODULES = (versions, cuda_fit, gpus, gpu_state, xid, links, pairs, limits, network, disk, collectives)
 CHECKS: tuple[Check, ...] = tuple(check for module in _MODULES for check in module.CHECKS)
 BETWEEN = {
-    "agreement": "versions, limits and variables are alike",
+    "agreement": "versions, limits and variables are the same",
     "clock": "clock skew",
     "reach": "which nodes reach each other",
 }

@@ -171,7 +171,7 @@ def extras(scope: Scope) -> Result:
 
 CHECKS = (
     Check("python", TOPIC, "the interpreter", python),
-    Check("torch", TOPIC, "torch imports, is recent enough, has torch.distributed, fits NumPy", torch, slow=True),
+    Check("torch", TOPIC, "torch imports, is recent enough, has torch.distributed, works with NumPy", torch, slow=True),
     Check("config", TOPIC, "Hydra, OmegaConf and their parser", config),
     Check("extras", TOPIC, "dtk and its optional parts", extras),
 )

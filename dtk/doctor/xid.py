@@ -36,7 +36,7 @@ def judge_log(log: Path, *, driver_here: bool) -> Result:
     except OSError as error:
         if not driver_here:
             return not_applicable("no NVIDIA driver is loaded")
-        fix = Remedy("look with the rights to do so", "sudo dmesg | grep -i xid")
+        fix = Remedy("check the log as root", "sudo dmesg | grep -i xid")
         return not_applicable(f"{log} cannot be read: {error.strerror or error}", remedies=(fix,))
     if not events and not driver_here:
         return not_applicable("no NVIDIA driver is loaded, and the kernel log has no Xid")

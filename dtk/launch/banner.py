@@ -46,7 +46,7 @@ def banner(
     each = f", {counted(tokens, 'token')} each" if config.data.unit == "token" else ""
     console.line(
         f"  batch     {counted(train.global_batch_size, 'sample')} = {counted(mesh.dp_size, 'rank')} x "
-        f"{train.micro_batch_size} x {accumulation} accumulated{each}; "
+        f"{accumulation:,} micro-batch{'es' if accumulation != 1 else ''} of {train.micro_batch_size}{each}; "
         f"{counted(train.steps, 'step')}{only_warmup}"
     )
     parallel = config.parallel
@@ -70,7 +70,7 @@ def banner(
         console.line(f"  compile   each block {when}, for minutes if it is large")
     if config.strategy.offload != "none":
         states = "parameters and optimizer states" if config.strategy.offloads_parameters else "optimizer states"
-        nothing = ", where they are on CPU anyway: nothing is saved; strategy.offload_to=nvme moves them to a file"
+        nothing = ", where they already are: nothing is saved; strategy.offload_to=nvme moves them to a file"
         on_host = f"host memory{nothing if placement.device == 'cpu' else ''}"
         folder = config.strategy.offload_folder
         console.line(f"  offload   {states} in {on_host if folder is None else f'a file in {folder}'}")

@@ -30,7 +30,7 @@ def _decide(arguments: argparse.Namespace, launcher: str) -> cluster.Shared:
     point = compose_point(arguments.overrides, arguments.config_dir, arguments.rerun, trust=arguments.trust)
     section, strategy = point.composed.config.launcher, point.composed.config.strategy
     if is_remote(section):
-        raise DtkError(f"launcher={section.name} submits a job", f"and this is a rank of {launcher} already", "drop it")
+        raise DtkError(f"launcher={section.name} submits a job", f"but this is already a rank of {launcher}", "drop it")
     placement = place(section, strategy, cuda_devices(section.device), local_size)
     point = settle_point(point, placement, world_size)
     config = point.composed.config

@@ -141,7 +141,7 @@ def _ended(command: Command, paths: RunPaths) -> int:
         had_ranks = paths.heartbeat(0).parent.is_dir()
         _show(text := explanation(paths, sys.stderr.isatty(), always=had_ranks))
         if not had_ranks and not text:
-            say(f"the command failed with exit code {code} before any process group was made")
+            say(f"the command failed with exit code {code} before any process group was created")
         elif had_ranks:
             say(f"the command failed with exit code {code}; for what was recorded: {_more(paths)}")
     # The exit code here tells nothing about ranks on other nodes.
@@ -216,7 +216,7 @@ def missing_ranks(paths: RunPaths, limit_s: float) -> Verdict | None:
         stood = f"all {world:,} ranks waited in init_process_group for {waited_s:.0f} s, at {place}"
         return Verdict("stall", stood, [], others, attempt=attempt, time_s=now_s)
     if nobody:
-        stood = f"no rank came to init_process_group: {ranks_spoken(late)} made no progress for {waited_s:.0f} s"
+        stood = f"no rank reached init_process_group: {ranks_spoken(late)} made no progress for {waited_s:.0f} s"
         return Verdict("stall", f"{stood} at {place}", [], late, attempt=attempt, time_s=now_s)
     waited = f"{ranks_spoken(others)} waited in init_process_group for {waited_s:.0f} s for {ranks_spoken(late)}"
     return Verdict("stall", f"{waited}, which made no progress at {place}", late, others, attempt=attempt, time_s=now_s)

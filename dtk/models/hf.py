@@ -153,7 +153,7 @@ def _check_settings(config: GPTConfig, folder: Path) -> None:
         value = getattr(config, name)
         if (size := settings.get(hf_key)) != value:
             why = f"{hf_key}={size} there, model.{name}={value} here"
-            raise DtkError(f"{folder} holds a GPT-2 of another size", why, f"set model.{name}={size}")
+            raise DtkError(f"{folder} holds a GPT-2 of a different size", why, f"set model.{name}={size}")
     for key, value in _FIXED.items():
         accepted = (value, 4 * config.width) if key == "n_inner" else (value,)
         if settings.get(key, value) not in accepted:
@@ -174,7 +174,7 @@ def _opened(model: GPT, folder: str | Path) -> Iterator[tuple[Any, dict[str, str
     try:
         weights = safe_open(path, framework="pt")
     except (SafetensorError, OSError) as error:
-        raise DtkError(f"{path} is not a safetensors file", str(error), "copy it again: it may be cut off") from error
+        raise DtkError(f"{path} is not a safetensors file", str(error), "copy it again: it may be truncated") from error
     with weights as file:
         yield file, _names_in(file, model, folder)
 
@@ -191,5 +191,5 @@ def _names_in(file: Any, model: GPT, folder: str | Path) -> dict[str, str]:
         here, there = list(_turned(name, parameter.shape)), list(file.get_slice(names[name]).get_shape())
         if here != there:
             why = f"{names[name]} is {there} there, {here} here"
-            raise DtkError(f"{folder}/model.safetensors holds other shapes", why, "set the model's sizes to match")
+            raise DtkError(f"{folder}/model.safetensors holds different shapes", why, "set the model's sizes to match")
     return names

@@ -47,7 +47,7 @@ class Pretrained(nn.Module):
             config = transformers.AutoConfig.from_pretrained(path, **local, **{"use_cache": False, **(settings or {})})
             named = str((config.architectures or [""])[0])
             if (fitting := fitting_head(named, head)) is None:
-                what = f"model.path={path}: dtk does not know what {named or 'its config.json'} is for"
+                what = f"model.path={path}: dtk does not know the task of {named or 'its config.json'}"
                 raise DtkError(what, fix=f"set model.arguments.head={'|'.join(HEADS)}")
             kind: Any = getattr(transformers, HEADS[fitting][0])
             for_shapes = torch.get_default_device().type == "meta" or detect_fake_mode() is not None

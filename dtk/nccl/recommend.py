@@ -46,10 +46,10 @@ def _one_node(machine: Machine) -> Advice:
         return Advice("one node", "nvlink_single_node", (gpus, reason))
     driver = tuple(int(part) for part in machine.driver.split(".") if part.isdigit())
     if len(machine.gpus) > 1 and () < driver < FIXED_DRIVER and all("RTX 40" in gpu.name for gpu in machine.gpus):
-        reason = f"several RTX 40 cards with driver {machine.driver}, older than 550.40.07, hang at direct copies"
+        reason = f"several RTX 40 cards with driver {machine.driver}, older than 550.40.07, hang in peer-to-peer copies"
         return Advice("one node", "pcie_no_p2p", (gpus, reason))
-    why = {True: "NVML says that all pairs can copy directly", False: "NVML says that some pair cannot copy directly"}
-    reasons = [gpus, "no NVLink on all of them: NCCL copies over PCIe, or through host memory where it must"]
+    why = {True: "NVML reports P2P access between all pairs", False: "NVML reports a pair without P2P access"}
+    reasons = [gpus, "not all of them have NVLink: NCCL copies over PCIe, or through host memory if necessary"]
     reasons += [why[machine.p2p]] if machine.p2p is not None else []
     reasons += ["if the first collective hangs: nccl=pcie_no_p2p"] if len(machine.gpus) > 1 else []
     return Advice("one node", "auto", tuple(reasons))

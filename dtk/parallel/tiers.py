@@ -47,7 +47,7 @@ class Swap:
             os.posix_fallocate(self.file.fileno(), 0, size)  # Later a full disk would raise a signal, not an error.
             self.map = mmap.mmap(self.file.fileno(), size)
         except OSError as error:
-            what = f"strategy.offload_folder={folder} cannot take states{f' of {bytes_text(needed)}' if needed else ''}"
+            what = f"strategy.offload_folder={folder} cannot hold states{f' of {bytes_text(needed)}' if needed else ''}"
             raise DtkError(what, (error.strerror or str(error)).lower(), "name a folder on another disk") from error
         self.folder = folder
         self.begin = torch.frombuffer(self.map, dtype=torch.uint8).data_ptr()
@@ -89,13 +89,13 @@ class Swap:
         try:
             while view.nbytes:  # One call transfers at most 2 GiB.
                 if not (moved := call(self.file.fileno(), [view], start)):
-                    raise OSError("the file has become shorter")
+                    raise OSError("the file was truncated")
                 view, start = view[moved:], start + moved
         except OSError as error:  # The space is taken, but some file systems find another place for each write.
             raise self._lost((error.strerror or str(error)).lower()) from error
 
     def _lost(self, why: str) -> DtkError:
-        what = f"strategy.offload_folder={self.folder} no longer takes or gives the states"
+        what = f"strategy.offload_folder={self.folder} can no longer be read or written"
         return DtkError(what, why, "resume from the newest checkpoint with a folder on another disk")
 
 

@@ -175,9 +175,9 @@ def _nothing_fits(
     peak, device = least.memory.peak_bytes, least.device_memory_bytes or 0
     if peak > device:
         more = f"{bytes_text(peak - device)} more than the {bytes_text(device)} of the device"
-        yield f"Nothing fits. The least is {name} with {bytes_text(peak)}, {more}."
+        yield f"Nothing fits. The smallest is {name} with {bytes_text(peak)}, {more}."
     else:
-        yield f"Nothing fits. Nearest is {name}, but not on the host of a node: {_host(name, least)}."
+        yield f"Nothing fits. {name} fits the device, but not the host memory of a node: {_host(name, least)}."
     if (micro := job.config.train.micro_batch_size) > 1:
         yield f"train.micro_batch_size={micro} can be smaller: --max-batch finds the largest that fits."
     # The smallest number of ranks, by doubling, on which the most sharded variant fits.

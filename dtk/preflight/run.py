@@ -95,7 +95,7 @@ def preflight(request: Request, say: Progress | None = None, composed: Composed 
             request = dataclasses.replace(request, local_size=local_size)
         settled = " ".join(sorted({*composed.overrides} - {*request.overrides}))
         if settled and not composed.config.resume:
-            note = f"The default batch does not divide over these ranks: simulated, and to be run, with {settled}."
+            note = f"The default batch cannot be split over these ranks: simulated, and to be run, with {settled}."
     began_s = time.monotonic()
     job = _script_job(request) if composed is None else _job(composed, request)
     job = dataclasses.replace(job, note=" ".join(filter(None, (note, job.note))))
@@ -158,6 +158,6 @@ def simulate_all(job: Job, request: Request, say: Progress | None) -> tuple[Coll
     if not by_class:
         return collected, dict(sorted(collected.records.items()))
     if not replaceable(collected.records.values(), apart=bool(job.degrees)):
-        what = "ranks of one class do not stand for each other here"
-        raise DtkError(what, "they send to each other by number, or make groups of their own", "use --ranks all")
+        what = "ranks of one class are not equivalent here"
+        raise DtkError(what, "they send to each other by number, or create their own groups", "use --ranks all")
     return collected, spread(collected.records, stands_for)

@@ -27,7 +27,7 @@ from dtk.preflight.match import Misfit, Outcome, Standing, match
 NOTE = "This is a preflight: every rank was simulated on this machine, nothing was launched. The job would {} here."
 MADE_UP = (
     "Results of some collectives were placeholder values (tensors above 256 MiB, receives from any rank, ranks by "
-    "classes or more than 64): if the code decides by them, this is undecided. Try fewer ranks or a smaller model."
+    "classes or more than 64): if the code branches on them, this is undecided. Use fewer ranks or a smaller model."
 )
 MOST_PLACES = 4  # Maximum number of places that the answer names.
 

@@ -117,7 +117,7 @@ def _describe(loop: Loop) -> None:
     """Print what the parent cannot know before a rank has built the model."""
     dataset = loop.dataset
     about = dataset.describe()
-    synthetic = "  SYNTHETIC DATA: the loss means nothing" if about.get("synthetic") else ""
+    synthetic = "  SYNTHETIC DATA: the loss is meaningless" if about.get("synthetic") else ""
     say(
         f"model {loop.parts.parameter_count:,} parameters; data {about['source']}: {dataset.train_size:,} training "
         f"and {counted(dataset.validation_size, 'held-out sample')}{synthetic}"

@@ -93,7 +93,7 @@ class Writer:
         """Queue one operation; returns immediately, whatever the disk does."""
         if self._queue.qsize() >= self.capacity:
             self.dropped += 1
-            report(f"{self.name}: writing stalls", f"{self.capacity} records wait, new ones are dropped")
+            report(f"{self.name}: writing stalls", f"{self.capacity} records are waiting, new ones are dropped")
             return
         self._queue.put((topic, operation))
 

@@ -1,8 +1,9 @@
-"""`dtk.record.attach`: records a custom training loop as a run of dtk.
+"""`dtk.record.attach`: records a custom training loop as a dtk run.
 
     with dtk.record.attach(name="resnet") as run:
         for batch in run.steps(loader):
-            with run.region("forward"): ... run.log(loss=loss)
+            with run.region("forward"): ...
+            run.log(loss=loss)
 
 Call it on every rank, after `init_process_group`. The folder is a run folder: `dtk ls`, `show`, `diagnose`, `compare`.
 """
@@ -182,13 +183,13 @@ def attach(
     """
     global _times
     if FOLDER in os.environ or observed():
-        what = "dtk watch" if FOLDER in os.environ else "a run of dtk, or another attach,"
-        fix = "attach once; dtk watch -- and attach exclude another"
-        raise DtkError(f"{what} records this process already", fix=fix)
+        what = "dtk watch" if FOLDER in os.environ else "a dtk run, or another attach,"
+        fix = "attach once; dtk watch -- and attach are mutually exclusive"
+        raise DtkError(f"{what} already records this process", fix=fix)
     joined = dist.is_available() and dist.is_initialized()
     if not joined and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        why = f"WORLD_SIZE={os.environ['WORLD_SIZE']}, and the process group has not been made"
-        raise DtkError("dtk.record.attach came too early", why, "call it after init_process_group")
+        why = f"WORLD_SIZE={os.environ['WORLD_SIZE']}, but the process group has not been initialized"
+        raise DtkError("dtk.record.attach was called too early", why, "call it after init_process_group")
     mirror = dict(tracker or {"name": "none"})
     settings = OwnLoop(
         section_from_plain(RecordConfig, {"level": level}, "record"),
@@ -227,7 +228,7 @@ def _run_folder(folder: Path, name: str, settings: OwnLoop, rank: int, world_siz
     if rank:
         path = store.get(key).decode()
         if not path:
-            raise DtkError("rank 0 could not make the run folder", "its message says why")
+            raise DtkError("rank 0 could not create the run folder", "its message says why")
         return RunPaths(Path(path))
     made = ""
     try:

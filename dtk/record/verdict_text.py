@@ -34,7 +34,7 @@ def desync(group: str, parted: int, position: int, sides: Sequence[tuple[Sequenc
     too long ago.
     """
     if not sides:
-        return f"ranks called different collectives at position {position}, too long ago to be recorded still"
+        return f"ranks called different collectives at position {position}, too long ago to be still recorded"
     what = "the same collective from different lines" if parted < position else "different collectives"
     then = f" (their calls differ from position {position} on)" if parted < position else ""
     calls = "; ".join(f"{ranks_spoken(ranks)} called {call.text} at {site_of(call)}" for ranks, call in sides)

@@ -32,7 +32,7 @@ def refusal(run: Run, *, force: bool) -> str:
         return f"{path} is a symbolic link, and links are not followed"
     if not made_by_dtk(path):
         evidence = " as far as its status.json and manifest.json tell" if looks_like_run(path) else ""
-        return f"{path} is not a run folder that dtk made{evidence}"
+        return f"{path} is not a run folder that dtk created{evidence}"
     if Path.cwd().resolve().is_relative_to(path.resolve()):
         return f"{path} is where you are"
     if path.is_mount():

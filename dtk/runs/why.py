@@ -36,7 +36,7 @@ def _read(run: Path) -> Origins:
     try:
         return read_origins(RunPaths(run).origins)
     except FileNotFoundError as error:
-        what = f"{run} has no record of who set its keys"
+        what = f"{run} has no record of what set its keys"
         raise DtkError(what, "dtk run keeps one", f"{command('show', run)} says what was typed") from error
     except NewerSchemaError as error:
         raise DtkError(f"{run} was written by a newer dtk", clean(error), "upgrade dtk") from error

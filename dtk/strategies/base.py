@@ -48,11 +48,11 @@ class Strategy(ABC):
         mesh = context.mesh
         divided = config.mesh(mesh.dp_size)
         if (mesh.dp_replicate, mesh.dp_shard) != (divided.dp_replicate, divided.dp_shard):
-            raise ValueError(f"the ranks joined as {mesh}, but strategy={config.name} divides them otherwise")
+            raise ValueError(f"the ranks joined as {mesh}, but strategy={config.name} divides them differently")
         for dimension in ("pp", "cp", "tp", "ep"):
             if mesh.size(dimension) > 1 and dimension not in config.traits.dimensions:
                 what = f"strategy={config.name} does not implement the mesh dimension {dimension}"
-                raise DtkError(what, f"it would train wrong numbers with {dimension}={mesh.size(dimension)}")
+                raise DtkError(what, f"it would train incorrectly with {dimension}={mesh.size(dimension)}")
         self.mesh: Mesh = config.states_mesh(mesh)
         """Mesh over which model states are distributed; ranks along cp count as data-parallel ranks in it."""
 

@@ -95,7 +95,7 @@ class DDPConfig(StrategyConfig):
     def check(self) -> None:
         """Reject a static graph combined with a search for unused parameters."""
         if self.static_graph and self.find_unused_parameters:
-            what = "strategy.static_graph=true and strategy.find_unused_parameters=true exclude each other"
+            what = "strategy.static_graph=true and strategy.find_unused_parameters=true are mutually exclusive"
             raise DtkError(what, "a static graph needs no search", "drop one of them")
 
     def on(self, mesh: Mesh) -> StrategyConfig:

@@ -18,7 +18,7 @@ class DeepSpeedZero1Config(DeepSpeedConfig):
         kept=("P", "P", "K/N"),
         collectives="all_reduce of gradients in buckets, all_gather of updated parameters",
         sent="2 P (N-1)/N + P (N-1)/N",
-        use_when="an existing DeepSpeed job is to be compared or diagnosed",
+        use_when="you want to compare or diagnose an existing DeepSpeed job",
     )
     stage = 1
 

@@ -26,7 +26,7 @@ class DeepSpeedZero3Config(DeepSpeedConfig):
         collectives="A (from about 10^9 parameters on 2 A) all_gathers of large parameters, one of small ones, "
         "A reduce_scatters of gradients in buckets",
         sent="A P (N-1)/N (2 A: those that are freed after forward) + A P (N-1)/N",
-        use_when="an existing DeepSpeed job is to be compared or diagnosed",
+        use_when="you want to compare or diagnose an existing DeepSpeed job",
     )
     stage = 3
 

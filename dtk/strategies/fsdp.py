@@ -70,7 +70,7 @@ class FSDPConfig(StrategyConfig):
             return self
         key = "strategy.reshard_after_forward"
         ranks = counted(mesh.dp_shard, "rank") if alone else f"{mesh}" if mesh.ep == 1 else f"parallel.ep={mesh.ep}"
-        why = "it divides the ranks of dp_shard, alone, into several parts of several"
+        why = "it must divide dp_shard into at least two groups of two or more ranks, with no other mesh dimension"
         raise DtkError(f"{key}={size} is incompatible with {ranks}", why, f"use {key}={fits[0] if fits else 'true'}")
 
     def declare(

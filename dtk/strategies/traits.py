@@ -139,7 +139,7 @@ class StrategyConfig:
         return ""
 
     def check_job(self, job: Any, world_size: int) -> None:
-        """Reject with a DtkError what the strategy cannot do of a whole configuration, resolved for `world_size`."""
+        """Reject a configuration, resolved for `world_size`, that the strategy does not support; DtkError."""
 
     def reductions(self, shapes: Sequence[Shape], ranks: int) -> list[Reduction]:
         """Return the bucket reductions that run during backward, in order; empty without buckets."""

@@ -35,7 +35,7 @@ class Zero1Config(DDPConfig):
         kept=("P", "P", "about K/N (whole parameters, so uneven)"),
         collectives="all_reduce of each gradient bucket; N broadcasts of updated parameters",
         sent="2 P (N-1)/N + P (N-1)/N",
-        use_when="DDP almost fits and the optimizer state is what is too much",
+        use_when="DDP almost fits, and only the optimizer state is too large",
     )
 
     plain = (*COMPOUND["dp"], "cp")

@@ -18,7 +18,7 @@ class Zero2Config(FSDPConfig):
         kept=("P/N (P from forward to backward)", "P/N", "K/N"),
         collectives="A all_gathers and one reduce_scatter per unit",
         sent="A P (N-1)/N + P (N-1)/N",
-        use_when="the parameters fit on each device, gradients and state do not",
+        use_when="the parameters fit on each device, but gradients and optimizer state do not",
     )
 
     name: Literal["zero2"] = "zero2"  # type: ignore[assignment]

@@ -131,7 +131,7 @@ def _space(key: str, space: Any) -> dict[str, Any]:
     for word in _NUMBERS:
         if isinstance(space.get(word), str):
             what = f"parameters: {key}: {word}: {space[word]} is a text"
-            raise DtkError(what, "YAML wants a point in such numbers", "write 1.0e-3")
+            raise DtkError(what, "YAML needs a decimal point in such numbers", "write 1.0e-3")
         refuse_endless(f"{key}: {word}", space.get(word))
     for value in values(space):
         spelled(key, value)

@@ -119,7 +119,7 @@ def load(file: SweepFile) -> Search:
     if find_spec("sweeps") is None:
         if file.method == "grid" and not file.stops_early and listed_points(file) is not None:
             return Search(file, None)
-        why = "its extra has nothing for Python 3.13 and newer" if sys.version_info >= _NO_NUMPY_1 else ""
+        why = "its extra does not support Python 3.13 and newer" if sys.version_info >= _NO_NUMPY_1 else ""
         fix = "docs/sweeps.md says how to install it there" if why else f"install it: {install('sweeps')}"
         raise DtkError("this sweep needs the search of the package sweeps; a grid of lists does not", why, fix)
     with warnings.catch_warnings():

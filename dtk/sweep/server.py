@@ -57,7 +57,7 @@ def _create(job: Job) -> str:
         return f"{content.get('entity') or wandb.Api().default_entity}/{project}/{identity}"
     except Exception as error:  # Its own, those of the server and of the network alike.
         why = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
-        raise DtkError(f"{base_url()} did not take the sweep", why) from error
+        raise DtkError(f"{base_url()} did not accept the sweep", why) from error
 
 
 def _environment() -> dict[str, str]:

@@ -39,7 +39,7 @@ def save(sweep: Sweep, project: str, entity: str | None, axis: str) -> str:
         return str(report.save().url)
     except Exception as error:  # The library raises its own, those of the server and of the network alike.
         why = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        raise DtkError("W&B did not take the report", why, "try again; the runs are there") from error
+        raise DtkError("W&B did not accept the report", why, "try again; the runs are there") from error
 
 
 def _varied(sweep: Sweep) -> list[str]:

@@ -23,7 +23,7 @@ def build_task(config: Config, vocabulary: Vocabulary | None = None) -> Task:
     if task._target_ is not None:
         custom: Task = instantiate(task._target_, task.arguments, config.allow_targets, Task)
         if config.parallel.pp > 1 and type(custom).forward is not Task.forward:
-            what = f"task._target_={task._target_} has a forward of its own, and parallel.pp={config.parallel.pp}"
+            what = f"task._target_={task._target_} overrides forward, and parallel.pp={config.parallel.pp}"
             raise DtkError(what, "stages of the model are called one by one", "use parallel.pp=1, or leave forward out")
         if config.parallel.pp > 1 and custom.collected():
             what = f"task._target_={task._target_} has metrics by collected, and parallel.pp={config.parallel.pp}"
@@ -46,5 +46,5 @@ def build_task(config: Config, vocabulary: Vocabulary | None = None) -> Task:
     if sees_the_next_token(config.model):
         what = f"model.path={config.model.path} predicts masked tokens, and task=language_modeling the next token"
         fix = "use model.arguments.head=sequence_classification with data=classification, or a task of your own"
-        raise DtkError(what, "it attends to the token that it is to predict", fix)
+        raise DtkError(what, "it attends to the token that it should predict", fix)
     return LanguageModeling(vocabulary)

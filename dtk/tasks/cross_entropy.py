@@ -76,7 +76,7 @@ class LanguageModeling(Task):
         """
         logits, vocabulary = logits_of(output), self.vocabulary
         if logits.shape[:-1] != targets.shape:
-            why = "logits have the shape of the targets and one more dimension, that of the vocabulary or the classes"
+            why = "logits have the shape of the targets and one more dimension for the vocabulary or the classes"
             fix = "change what the model's forward returns, or choose data of its task (data=classification, data=text)"
             raise DtkError(f"the model's logits are {list(logits.shape)}, the targets {list(targets.shape)}", why, fix)
         if vocabulary is not None and not vocabulary.parallel:

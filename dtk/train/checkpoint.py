@@ -192,7 +192,7 @@ class Checkpoints:
         agreed = torch.tensor(alike)
         dist.all_reduce(agreed, dist.ReduceOp.MIN, group=self.group)
         if not agreed and self.context.rank == 0:
-            report("resume", "the errors of compression are of another layout and start at zero")
+            report("resume", "the compression errors belong to a different layout and start at zero")
         return own if agreed else {}
 
     def _take(self, name: str, parameter: nn.Parameter, entries: Mapping[str, Any], folder: Path) -> None:

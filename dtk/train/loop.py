@@ -243,7 +243,7 @@ class Loop:
         }
         if self.context.rank == 0 and (overflows := record.get("float16_overflows")):
             which = f"{counted(round(overflows), 'averaged gradient')} up to step {self.state.step}"
-            why = "as float16 ends at 65,504; strategy.communication_hook=bf16 has the range of float32"
+            why = "as float16 overflows above 65,504; strategy.communication_hook=bf16 has the range of float32"
             report("strategy.communication_hook=fp16", f"{which} became infinite, {why}")
         self.last, self.window_samples = record, 0
         self.speeds.append((record["step_time_s"], record["mfu"]))

@@ -69,10 +69,10 @@ def check_optimizer(config: Config, world_size: int) -> None:
     if section.elementwise or cls in ELEMENTWISE or not (cut or mesh.tp > 1):
         return
     raise DtkError(
-        f"optimizer._target_={section._target_} is incompatible with parameters that are cut over ranks",
+        f"optimizer._target_={section._target_} is incompatible with parameters that are sharded over ranks",
         f"{'strategy=' + config.strategy.name if cut else f'parallel.tp={mesh.tp}'} gives each rank a part of every "
-        "parameter, and only an optimizer that updates each element by itself does the same with parts",
-        "use strategy=ddp or strategy=zero1, which keep parameters whole; optimizer.elementwise=true if it does so",
+        "parameter, and only an elementwise optimizer gives the same result on parts",
+        "use strategy=ddp or zero1, which keep parameters whole; optimizer.elementwise=true if it is elementwise",
     )
 
 

@@ -35,12 +35,12 @@ class Candidate:
 
 
 def micro_batch_sizes(config: Config, world_size: int, most: int | None) -> list[int]:
-    """Return the divisors of a rank's part of the global batch; DtkError if it does not divide over the ranks."""
+    """Return the divisors of a rank's part of the global batch; DtkError if it cannot be split over the ranks."""
     plan = config.batch_plan(world_size)
     sizes = plan.micro_batch_sizes()
     if not sizes:
         ranks = counted(plan.dp_size, "rank")
-        raise DtkError(f"train.global_batch_size={plan.global_batch_size} does not divide over {ranks}")
+        raise DtkError(f"train.global_batch_size={plan.global_batch_size} cannot be split over {ranks}")
     return [size for size in sizes if most is None or size <= most]
 
 

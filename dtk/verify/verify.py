@@ -36,10 +36,10 @@ def verify(report: Report, say: Callable[[str], None], *, trust: bool = False) -
     """Run with the first remedy that is an override, and compare.
 
     Raises:
-        DtkError: not a run of dtk, no remedy that is an override, or the short run could not start.
+        DtkError: not a dtk run, no remedy that is an override, or the short run could not start.
     """
     if report.run_folder is None:
-        raise DtkError("--verify-fix reruns the job, and this is not a run of dtk", fix="make the change by hand")
+        raise DtkError("--verify-fix reruns the job, and this is not a dtk run", fix="make the change by hand")
     remedies = ((finding, remedy) for finding in report.root_causes for remedy in text_of(finding).remedies)
     finding, remedy = next(
         ((finding, remedy) for finding, remedy in remedies if remedy.kind == "override"), (None, None)

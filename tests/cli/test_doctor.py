@@ -309,5 +309,5 @@ def test_ranks_that_do_not_meet():
     (out, _), (_, lost) = [process.communicate(timeout=120) for process in processes]
     assert [process.returncode for process in processes] == [1, 2]
     assert "ranks that never joined: 1" in out
-    assert lost.startswith(f"dtk: rank 1 does not reach 127.0.0.1 port {ports[1]}: Connection refused - check")
+    assert lost.startswith(f"dtk: rank 1 cannot reach 127.0.0.1 port {ports[1]}: Connection refused - check")
     assert lost.count("\n") == 1

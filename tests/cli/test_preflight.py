@@ -63,7 +63,7 @@ def test_the_page_of_a_job_that_ends_says_what_was_proven(tmp_path: Path) -> Non
     assert process.returncode == 0, process.stderr
     assert process.stdout.startswith("would finish: ") and "page.html" in process.stdout
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert page.startswith("<!doctype html>") and "What was proven" in page and "every rank ends by itself" in page
+    assert page.startswith("<!doctype html>") and "What was proven" in page and "every rank completes" in page
 
 
 @pytest.mark.parametrize("closed", ["stdout", "stderr"])
@@ -113,14 +113,14 @@ def test_a_run_that_would_hang_is_not_launched(tmp_path: Path) -> None:
 WRONG = {
     "no script": (["--script", "nowhere.py", "--world-size", "2"], "there is no script nowhere.py"),
     "no ranks": (["--script", str(SCRIPT)], "add --world-size 8"),
-    "both": (["--script", str(SCRIPT), "--world-size", "2", "strategy=ddp"], "is for a job of dtk"),
+    "both": (["--script", str(SCRIPT), "--world-size", "2", "strategy=ddp"], "applies to dtk jobs"),
     "steps": (["--steps", "-1"], "--steps"),
     "no time": (["--rank-timeout-s", "0"], "--rank-timeout-s"),
     "time that is no number": (["--rank-timeout-s", "nan"], "--rank-timeout-s"),
     "zero steps": (["--steps", "0"], "--steps 0 is for scripts"),
     "arguments without a script": (["--", "x"], "belong to a script"),
     "a mesh that does not fit": (["strategy=hsdp", "strategy.dp_shard=3", "launcher.world_size=8"], "dp_shard"),
-    "what if of a script": (["--script", str(SCRIPT), "--world-size", "2", "--what-if"], "needs a job of dtk"),
+    "what if of a script": (["--script", str(SCRIPT), "--world-size", "2", "--what-if"], "needs a dtk job"),
 }
 
 

@@ -117,7 +117,7 @@ def test_a_run_of_a_newer_dtk_is_a_line_in_the_list_and_one_line_alone(runs: Pat
     for words in (["show", "e-newer"], ["rerun", "e-newer"], ["rm", "--yes", "e-newer"]):
         assert main(words) == 2
         err = capsys.readouterr().err
-        assert "runs/e-newer is of a newer dtk: status.json: it was written by a newer dtk (schema 99)" in err
+        assert "runs/e-newer was written by a newer dtk: status.json: it was written by a newer dtk (schema 99)" in err
         assert err.count("\n") == 1
     assert (runs / "e-newer" / "status.json").read_bytes() == before
 

@@ -257,7 +257,7 @@ def test_why_as_json(project: Path, capsys: Any) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (None, "runs/one has no record of who set its keys: dtk run keeps one"),
+        (None, "runs/one has no record of what set its keys: dtk run keeps one"),
         ("{", "runs/one: origins.json is damaged"),
         ("[" * 100_000, "runs/one: origins.json is damaged"),
         ('{"schema_version": 1, "choices": {}, "keys": {"a": 3}}', "runs/one: origins.json is damaged"),

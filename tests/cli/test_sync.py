@@ -110,4 +110,4 @@ def test_a_tracker_that_takes_nothing_is_ended(run, capsys, monkeypatch):
     (run.root.parent / "tensorboard.py").write_text("import time\ntime.sleep(600)\n")
     monkeypatch.setattr("dtk.record.trackers.sys.path", [str(run.root.parent), *sys.path])
     assert main(["sync", "last", "--tracker", "tensorboard", "--timeout-s", "3"]) == 2
-    assert "tensorboard did not take the run" in (error := capsys.readouterr().err) and "ended after 3 s" in error
+    assert "tensorboard did not accept the run" in (error := capsys.readouterr().err) and "ended after 3 s" in error

@@ -54,9 +54,9 @@ def test_memory_that_runs_out_ends_the_search(tmp_path: Path) -> None:
         (["bucket", "strategy=fsdp"], "strategy=fsdp has no buckets"),
         (["wrap", "strategy=ddp"], "strategy=ddp wraps no units"),
         (["micro_batch_size", "train.micro_batch_size=2"], "it is what is searched"),
-        (["micro_batch_size", "train.global_batch_size=7", "launcher.nproc=2"], "does not divide over 2 ranks"),
+        (["micro_batch_size", "train.global_batch_size=7", "launcher.nproc=2"], "cannot be split over 2 ranks"),
         (["micro_batch_size", "resume=runs/x"], "a probe trains from the start"),
-        (["bucket", "strategy=ddp", "--values", "1,,2"], "has an empty place"),
+        (["bucket", "strategy=ddp", "--values", "1,,2"], "has an empty entry"),
         (["bucket", "strategy=ddp", "--values", "many"], "'many' is not a bucket size"),
         (["bucket", "strategy=dpp"], "did you mean"),
         (["nccl", "strategy=ddp", "--values", "auto,low_memory"], "low_memory"),
@@ -118,7 +118,7 @@ def test_candidates_take_turns(topic: str, strategy: str, value: str, tmp_path: 
     made = json.loads(done.stdout)
     assert [one["ended"] for one in made["candidates"]] == ["finished", "finished"]
     assert made["candidates"][0]["present"] and made["candidates"][1]["gain"]["count"] == 2
-    assert made["candidates"][1]["told"] == "too few repeats to tell" and made["take"] is None
+    assert made["candidates"][1]["told"] == "too few repeats for an interval" and made["take"] is None
 
 
 @pytest.mark.extended

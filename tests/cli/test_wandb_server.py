@@ -90,7 +90,7 @@ def test_a_server_that_refuses_is_one_line(tmp_path, monkeypatch, capsys):
     out, error = capsys.readouterr()
     assert "checked 2 points" in out
     lines = [line for line in error.splitlines() if not line.startswith("wandb: ")]  # What its library says of a login.
-    assert len(lines) == 1 and f"{server.url} did not take the sweep" in lines[0]
+    assert len(lines) == 1 and f"{server.url} did not accept the sweep" in lines[0]
 
 
 @pytest.mark.extended

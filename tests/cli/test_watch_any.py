@@ -288,7 +288,7 @@ def test_other_commands_pass_through(tmp_path):
     process = watch(tmp_path, sys.executable, "-c", plain, X="y")
     out, error = process.communicate("input", timeout=200)
     assert (process.returncode, out) == (7, "input y []\n")
-    assert "before any process group was made" in error
+    assert "before any process group was created" in error
     assert finished(watch(tmp_path, "sh", "-c", "kill -9 $$"))[0] == 128 + 9
 
 

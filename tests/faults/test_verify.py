@@ -47,7 +47,7 @@ def test_what_cannot_be_verified_is_one_line(fault_folder, tmp_path):
     (tmp_path / "stderr.log").write_text("".join(f"[rank1]: {line}\n" for line in trace))
     done = dtk("diagnose", str(tmp_path), "--verify-fix")
     assert done.returncode == 2
-    assert done.stderr.startswith("dtk: --verify-fix reruns the job, and this is not a run of dtk")
+    assert done.stderr.startswith("dtk: --verify-fix reruns the job, and this is not a dtk run")
     assert done.stderr.count("\n") == 1
 
 

@@ -34,7 +34,7 @@ def test_compose_returns_types_and_says_what_to_type_instead() -> None:
     assert made.plain["train"]["steps"] == 7
     with pytest.raises(DtkError, match="did you mean"):
         experiment.compose("train.stepz=7")
-    with pytest.raises(DtkError, match="an override is a text, and this is a list"):
+    with pytest.raises(DtkError, match="an override is a string, but this is a list"):
         experiment.compose(["train.steps=7"])  # type: ignore[arg-type]
 
 

@@ -55,7 +55,7 @@ class Disagreement(Struct, frozen=True):
     without_dump: tuple[int, ...] = ()
     """Members of the group that left no dump."""
     ddp: bool = False
-    """Whether it is a run of dtk under DDP."""
+    """Whether it is a dtk run under DDP."""
     payload_text: str = ""
     """What gloo printed when it ended a process whose message did not fit; empty in all other cases."""
 

@@ -63,7 +63,7 @@ def refuse_mixed(evidence: Evidence, handles: Iterable[Any], standing: Iterable[
     first: dict[int, Moment] = {}
     for moment in sorted(traces, key=attrgetter("at_s", "file")):
         if moment.rank is not None and (earlier := first.setdefault(moment.rank, moment)).pid != moment.pid:
-            why = f"are both of rank {moment.rank}, of processes {earlier.pid} and {moment.pid}"
+            why = f"both belong to rank {moment.rank}, of processes {earlier.pid} and {moment.pid}"
             _refuse(evidence, earlier, moment, why)
     _windows(evidence, [*traces, *nsys])
     everything = sorted([*traces, *nsys, *flight], key=attrgetter("at_s", "file"))
@@ -103,7 +103,7 @@ def _refuse(evidence: Evidence, first: Moment, second: Moment, why: str = "") ->
     files = " and ".join((first.file, second.file))
     raise DiagnosticsError(
         f"{evidence.root} holds files of different jobs: {files} ({kinds}) {why}",
-        "put each job into a folder of its own",
+        "put each job into its own folder",
     )
 
 
@@ -159,10 +159,10 @@ def refuse_mixed_times(evidence: Evidence, traces: list[Any]) -> None:
     if len(jobs) > 1:
         parts = " and ".join(f"{job[0].file}{f' and {len(job) - 1} more' if len(job) > 1 else ''}" for job in jobs[:4])
         what = f"{evidence.root} holds files of {len(jobs)} jobs: {parts} issued the same collective over an hour apart"
-        raise DiagnosticsError(what, "put each job into a folder of its own")
+        raise DiagnosticsError(what, "put each job into its own folder")
     if why := moments.overtaken():
         what = f"{evidence.root} holds dumps of different jobs or moments: {why}"
-        raise DiagnosticsError(what, "put each job into a folder of its own")
+        raise DiagnosticsError(what, "put each job into its own folder")
     refuse_mixed(evidence, traces, [(dump.handle.file, dump.last_s) for dump in moments.standing])
     evidence.doubt = moments.doubt()
 
@@ -178,8 +178,8 @@ def _choose(group: list[Any], evidence: Evidence, reader: Reader) -> list[Any]:
         if why := reader.contradiction(best, other):
             files = " and ".join(sorted((best.file, other.file)))
             raise DiagnosticsError(
-                f"{evidence.root} holds files of 2 jobs: {files} are both of rank {best.rank}, and {why}",
-                "put each job into a folder of its own",
+                f"{evidence.root} holds files of 2 jobs: {files} both belong to rank {best.rank}, and {why}",
+                "put each job into its own folder",
             )
     if others:
         names = sorted(handle.file for handle in others)[:3]

@@ -55,7 +55,7 @@ def settle(evidence: Evidence, claims: Claims) -> None:
         if len(claims.by_rank) > 1 and evidence.run is None:
             raise DiagnosticsError(
                 f"{evidence.root} holds files of {len(claims.sizes)} jobs: {' and '.join(parts)}",
-                "put each job into a folder of its own",
+                "put each job into its own folder",
             )
         evidence.problems.append(Problem("file", ".", "jobs_mixed", figures={"sizes": " and ".join(parts)}))
     evidence.world_size = stated or (next(iter(claims.sizes)) if len(claims.sizes) == 1 else None)

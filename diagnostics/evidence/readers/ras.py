@@ -44,7 +44,7 @@ def read(source: Source) -> Contents:
     data, file = whole(source.path, source.limits), source.file
     entries = _of_json(data) if data.lstrip()[:1] == b"{" else _of_text(data.decode("utf-8", "replace"))
     facts = [LogFact(kind, None, file, line, text) for kind, line, text in entries]
-    return Contents(file, facts=facts or [LogFact(AGREES, None, file, 0, "RAS tells of no difference between ranks")])
+    return Contents(file, facts=facts or [LogFact(AGREES, None, file, 0, "RAS reports no difference between ranks")])
 
 
 def _of_json(data: bytes) -> Iterator[tuple[str, int, str]]:

@@ -86,7 +86,7 @@ class ParallelConfig:
         rest = [name for name in MODEL_PARALLEL if getattr(self, name) == -1]
         if len(rest) > 1:
             typed = " and ".join(f"parallel.{name}" for name in rest)
-            raise DtkError(f"{typed} are -1", "one degree can be the rest of the ranks", "give the others a number")
+            raise DtkError(f"{typed} are -1", "only one degree can be the remainder", "give the others a number")
         if rest:
             names = ("dp_replicate", "dp_shard")
             fixed = [max(1, getattr(self, name), getattr(strategy, name, 1)) for name in names]
@@ -108,7 +108,7 @@ class ParallelConfig:
         fitting = [c for c in product(divisors(world_size), repeat=len(chosen)) if world_size % prod(c) == 0]
         near = min(fitting, key=lambda c: sum(abs(log(n / degrees[name])) for n, name in zip(c, chosen, strict=True)))
         typed = " x ".join(f"parallel.{name}={degrees[name]}" for name in chosen)
-        why = "the degrees multiply to a divisor of the number of ranks"
+        why = "the product of the degrees must divide the number of ranks"
         nearest = " ".join(f"parallel.{name}={n}" for n, name in zip(near, chosen, strict=True))
         fix = f"use {nearest}, or {counted(prod(degrees.values()), 'rank')}"
         return DtkError(f"{typed} does not fit {counted(world_size, 'rank')}", why, fix)

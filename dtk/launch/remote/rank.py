@@ -27,7 +27,7 @@ def main(argv: list[str] | None = None) -> int:
     gc.disable()
     parser = argparse.ArgumentParser(prog="python -m dtk.launch.remote.rank", description=__doc__)
     parser.add_argument("run", type=Path, metavar="RUN_FOLDER")
-    frozen = "what the run folder is made of, if it is not there yet"
+    frozen = "the frozen run, from which the run folder is created if it does not exist yet"
     parser.add_argument("--frozen", type=Path, metavar="FOLDER", help=frozen)
     arguments = parser.parse_args(argv)
 

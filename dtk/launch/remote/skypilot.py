@@ -73,7 +73,7 @@ def _check(launcher: SkypilotLauncher) -> None:
     if launcher.accelerator and not launcher.gpus_per_node:
         raise DtkError(f"launcher.accelerator={launcher.accelerator}, but launcher.gpus_per_node=0", fix="give both")
     if launcher.region and not launcher.cloud:
-        raise DtkError(f"launcher.region={launcher.region} is of no cloud", fix="use launcher.cloud=aws with it")
+        raise DtkError(f"launcher.region={launcher.region} needs a cloud", fix="use launcher.cloud=aws with it")
     if launcher.bucket is None and (launcher.use_spot or launcher.nodes > 1):
         typed = f"launcher.nodes={launcher.nodes}" if launcher.nodes > 1 else "launcher.use_spot=true"
         why = "the run folder is written by all nodes, and must outlive a machine that is taken away"

@@ -31,7 +31,7 @@ def check_program(launcher: str) -> str:
     program = PROGRAMS[launcher]
     path = shutil.which(program)
     if path is None:
-        fix = f"submit where it is, or add --dry-run to print the job for {program}"
+        fix = f"submit on a machine that has it, or add --dry-run to print the job for {program}"
         raise DtkError(f"launcher={launcher} needs {program}", "it is not on this machine's PATH", fix)
     return path
 

@@ -44,13 +44,13 @@ def _assumptions(config: Config) -> Iterator[str]:
         fullest = "the fullest of the ranks at both ends of the pipeline and their neighbours"
         yield f"parallel.schedule={parallel.schedule}: the memory is that of {fullest}"
     if config.model.architecture == "moe":
-        yield "experts get equal numbers of tokens: a rank whose experts get more holds more; blocks last their mean"
+        yield "experts are assumed to get equal numbers of tokens; ranks that get more need more memory and time"
     if config.train.compile:
-        yield "train.compile=true: counted as without, what compiled blocks keep is not known"
+        yield "train.compile=true: counted as eager, because what compiled blocks keep is not known"
     if strategy.traits.least_cuda_devices > 1:
         yield f"strategy={strategy.name}: counted as one device with the whole micro-batch"
     if strategy.traits.library:
-        kept = "states are exact but for padding; a bucket of gradients is as large as they are at most"
+        kept = "states are exact except for padding; a gradient bucket is at most as large as all gradients"
         yield f"strategy={strategy.name}: {kept}"
     if strategy.offloads_parameters:
         yield "strategy.offload=parameters: shards, gradients and optimizer state are off the device, not in the peak"

@@ -128,7 +128,7 @@ def model_shape(config: KnownConfig | CustomModelConfig, ep: int = 1) -> ModelSh
     is custom, so no formula covers its activations.
     """
     if isinstance(config, CustomModelConfig):
-        why = "no formula knows what a model of your own keeps for backward"
+        why = "no formula covers what your own model keeps for backward"
         fix = "use the simulated engine, which runs the model itself under fake tensors"
         raise DtkError(f"the closed form does not know model={config.name}", why, fix)
     before: list[tuple[str, Shape]] = [("token_embedding.weight", (config.vocab_size, config.width))]

@@ -35,7 +35,7 @@ def simulate(config: Config, world_size: int, local_size: int = 8) -> Prediction
         why = "nn.DataParallel copies between the CUDA devices of one process"
         raise DtkError(what, why, "use strategy=ddp, or the closed form")
     if config.train.micro_batch_size < 1:
-        raise DtkError("train.micro_batch_size=0 is not settled", fix="give it a number")
+        raise DtkError("train.micro_batch_size=0 is not resolved", fix="give it a number")
     job, made = Sample(config, world_size), samples(config, world_size)
     whole, pipeline = whole_dimension(config, world_size), config.mesh(world_size).group("pp", 0)
     parts, sent = {}, []

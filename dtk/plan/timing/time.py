@@ -365,23 +365,23 @@ def _time(walk: Walk, updating_s: float, bubble_s: float, job: _Job) -> Time:
 def _assumptions(config: Config, hardware: Hardware) -> Iterator[str]:
     strategy = config.strategy
     if hardware.backend == "gloo":
-        yield "What the host does between operations is not in the time: on the CPU small models take longer."
+        yield "Host work between operations is not included: on the CPU small models take longer."
     else:
         yield "Launching kernels, loading data and logging are assumed to be hidden behind the device's work."
     if assumed := sorted(key for key, source in hardware.sources.items() if source.startswith("assumption")):
         yield f"Figures of hardware={hardware.name} that no data sheet gives: {', '.join(assumed)}."
     if strategy.offload != "none":
         where = "host" if strategy.offload_to == "host" else "file"
-        yield f"Not in the time: copies between device and {where}, updates on the host (offload={strategy.offload})."
+        yield f"Not included: copies between device and {where}, updates on the host (offload={strategy.offload})."
     if getattr(strategy, "quantized_weights", False) or getattr(strategy, "quantized_gradients", False):
-        yield "The arithmetic of quantising is not in the time."
+        yield "The arithmetic of quantization is not included in the time."
     if (hook := getattr(strategy, "communication_hook", "none")) in ("int8", "topk", "powersgd"):
-        yield f"The arithmetic of communication_hook={hook} is not in the time."
+        yield f"The arithmetic of communication_hook={hook} is not included in the time."
     if strategy.traits.least_cuda_devices > 1:
         yield f"strategy={strategy.name} is timed as one device: its copies inside the process are not modelled."
     if strategy.traits.gradients_in is None and strategy.traits.collectives:
-        yield f"What strategy={strategy.name} communicates is not in the time: its schedule is not known."
+        yield f"What strategy={strategy.name} communicates is not included in the time: its schedule is not known."
     if config.model.architecture == "custom":
-        yield "Of a model of your own only FLOPs are counted, not what its other kernels move."
+        yield "For your own model only FLOPs are counted, not the memory traffic of its other kernels."
     if config.train.compile:
         yield "torch.compile is not modelled: kernels are counted one by one."

@@ -244,7 +244,7 @@ def wrap(c10d: "Any") -> None:
             except OSError:  # The disk is full.
                 start.stopped = True
         try:
-            if not attached and "dtk.record.recorder" not in sys.modules:  # A run of dtk watches itself.
+            if not attached and "dtk.record.recorder" not in sys.modules:  # A dtk run watches itself.
                 attached.append(load().attach())
         except Exception as problem:
             sys.stderr.write("dtk watch: a rank is not watched: %s: %s\n" % (type(problem).__name__, problem))

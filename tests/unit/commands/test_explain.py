@@ -69,5 +69,5 @@ def test_keys_have_their_text_of_the_class_that_defines_them() -> None:
     assert found["seed", ""].default == "1234"
     assert found["train.clip_norm", ""].type == "float or null"
     assert found["train.compile", ""].default == "false"
-    assert found["checkpoint.every", ""].about == "Steps between checkpoints; 0 = none on the way."
+    assert found["checkpoint.every", ""].about == "Steps between checkpoints; 0 = none during training."
     assert len({name for name, _ in found}) > 150

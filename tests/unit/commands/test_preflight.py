@@ -15,9 +15,9 @@ from dtk.preflight import report, run
     [
         (["--", "x"], "arguments after -- belong to a script"),
         (["--steps", "0"], "--steps 0 is for scripts"),
-        (["strategy=ddp", "--script", "SCRIPT"], "'strategy=ddp' is for a job of dtk"),
+        (["strategy=ddp", "--script", "SCRIPT"], "'strategy=ddp' applies to dtk jobs"),
         (["--script", "absent.py"], "there is no script absent.py"),
-        (["--script", "SCRIPT", "--what-if"], "--what-if needs a job of dtk"),
+        (["--script", "SCRIPT", "--what-if"], "--what-if needs a dtk job"),
         (["--script", "SCRIPT"], "a script does not declare its number of ranks"),
     ],
 )

@@ -49,7 +49,7 @@ def test_the_tracker_that_was_named_takes_it(
     assert main(words) == (2 if code else 0)
     captured = capsys.readouterr()
     assert taken == [("wandb", "mine", "offline", run), ({"loss": 1.5}, 0)]
-    assert captured.out.startswith("one: 2 records uploaded to wandb") if not code else "did not take" in captured.err
+    assert captured.out.startswith("one: 2 records uploaded to wandb") if not code else "did not accept" in captured.err
 
 
 def test_a_run_without_a_tracker_names_the_option(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

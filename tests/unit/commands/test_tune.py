@@ -33,7 +33,7 @@ def test_the_exit_code_says_whether_the_question_was_answered(
 
 def test_an_empty_value_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", "wrap", "--values", "1,,2"]) == 2
-    assert "--values '1,,2' has an empty place" in capsys.readouterr().err
+    assert "--values '1,,2' has an empty entry" in capsys.readouterr().err
 
 
 def test_each_topic_has_the_options_that_it_understands(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,7 @@ def test_a_value_is_found_by_its_dotted_key(tmp_path: Path) -> None:
     record = run(tmp_path, "a")
     assert record.get("train.global_batch_size") == 8 and record.batch == (8, 128)
     assert record.get("train.nothing", 3) == 3
-    assert record.get("seed.below") is None, "a value is no section"
+    assert record.get("seed.below") is None, "a value is not a section"
     assert record.name == "a"
 
 

@@ -57,7 +57,7 @@ def test_micro_batches_of_a_pipeline_decide_their_size() -> None:
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        (with_batch(10, 4), "train.global_batch_size=10 does not divide into 2 ranks x train.micro_batch_size=4"),
+        (with_batch(10, 4), "train.global_batch_size=10 cannot be split into 2 ranks x train.micro_batch_size=4"),
         (with_batch(4, 4), "train.global_batch_size=4 is less than 2 ranks x train.micro_batch_size=4"),
         (
             with_batch(8, 2, microbatches=3),

@@ -42,7 +42,7 @@ def test_every_changed_byte_is_found_where_all_are_read(files: dict[str, bytes],
         changed = bytearray(files[name])
         changed[at] ^= data.draw(st.integers(1, 255))
         (place / name).write_bytes(changed)
-        with pytest.raises(DtkError, match=f"{name} has other content than was written"):
+        with pytest.raises(DtkError, match=f"{name} differs from what was written"):
             refuse_damaged(place)
 
 

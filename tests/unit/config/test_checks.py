@@ -26,13 +26,13 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
         (
             ["train.global_batch_size=10", "train.micro_batch_size=4"],
             2,
-            "train.global_batch_size=10 does not divide into 2 ranks x train.micro_batch_size=4 - "
+            "train.global_batch_size=10 cannot be split into 2 ranks x train.micro_batch_size=4 - "
             "use train.global_batch_size=8 or 16, or train.micro_batch_size=1 or 5",
         ),
         (
             ["train.global_batch_size=9"],
             2,
-            "train.global_batch_size=9 does not divide over 2 ranks - use train.global_batch_size=8 or 10",
+            "train.global_batch_size=9 cannot be split over 2 ranks - use train.global_batch_size=8 or 10",
         ),
         (
             ["train.micro_batch_size=16"],
@@ -127,22 +127,22 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
             "parallel.stages_per_rank=2 needs a pipeline: parallel.pp=1 - "
             "use parallel.pp=2, or parallel.stages_per_rank=1",
         ),
-        (["model.heads=7"], 2, "model.width=768 does not divide into model.heads=7 - use model.heads=6"),
+        (["model.heads=7"], 2, "model.width=768 cannot be split into model.heads=7 - use model.heads=6"),
         (
             ["model=llama_tiny", "model.kv_heads=3"],
             2,
-            "model.heads=8 does not divide into model.kv_heads=3 - use model.kv_heads=2",
+            "model.heads=8 cannot be split into model.kv_heads=3 - use model.kv_heads=2",
         ),
         (
             ["model=llama_tiny", "model.heads=128"],
             2,
-            "model.width=128 over model.heads=128 gives heads of odd size: rotary positions turn pairs of features - "
+            "model.width=128 over model.heads=128 gives heads of odd size: rotary positions rotate pairs of features - "
             "use model.width=256",
         ),
         (
             ["parallel.tp=3"],
             8,
-            "parallel.tp=3 does not fit 8 ranks: the degrees multiply to a divisor of the number of ranks - "
+            "parallel.tp=3 does not fit 8 ranks: the product of the degrees must divide the number of ranks - "
             "use parallel.tp=4, or 3 ranks",
         ),
         (
@@ -164,7 +164,7 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
         (
             ["model=moe_tiny", "model.experts=5", "parallel.ep=2"],
             2,
-            "model.experts=5 does not divide into parallel.ep=2 equal parts - "
+            "model.experts=5 cannot be split into parallel.ep=2 equal parts - "
             "use parallel.ep=1, or model.experts=4 or model.experts=6",
         ),
         (
@@ -188,7 +188,7 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
         (
             ["model=moe_tiny", "strategy=ring", "model.capacity_factor=1.0"],
             2,
-            "model=moe_tiny is incompatible with parallel.cp=2: what an expert takes would depend on it - "
+            "model=moe_tiny is incompatible with parallel.cp=2: the tokens that an expert accepts would depend on it - "
             "use model.capacity_factor=null",
         ),
         (
@@ -213,7 +213,7 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
         (
             ["strategy=ring", "model=gpt2_tiny", "data.sequence_length=30"],
             2,
-            "data.sequence_length=30 does not divide over parallel.cp=2 parallel.context=ring: it is cut into 4 "
+            "data.sequence_length=30 cannot be split over parallel.cp=2 parallel.context=ring: it is cut into 4 "
             "equal parts - use data.sequence_length=28 or data.sequence_length=32",
         ),
         (
@@ -225,19 +225,19 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
                 "train.micro_batch_size=1",
             ],
             4,
-            "data.sequence_length=34 does not divide over parallel.cp=2 parallel.context=ulysses parallel.tp=2: it is "
-            "cut into 2 equal parts - use data.sequence_length=32 or data.sequence_length=36",
+            "data.sequence_length=34 cannot be split over parallel.cp=2 parallel.context=ulysses parallel.tp=2: "
+            "it is cut into 2 equal parts - use data.sequence_length=32 or data.sequence_length=36",
         ),
         (
             ["strategy=ulysses", "model=llama_tiny", "parallel.cp=8", "train.micro_batch_size=1"],
             8,
-            "model.kv_heads=4 does not divide over parallel.cp=8 parallel.context=ulysses: each rank attends with "
+            "model.kv_heads=4 cannot be split over parallel.cp=8 parallel.context=ulysses: each rank attends with "
             "its own heads - use parallel.context=ring, or parallel.cp=4",
         ),
         (
             ["strategy=ulysses", "model=gpt2_tiny", "parallel.cp=4", "parallel.tp=2", "train.micro_batch_size=1"],
             8,
-            "model.heads=4 does not divide over parallel.cp=4 parallel.context=ulysses parallel.tp=2: each rank "
+            "model.heads=4 cannot be split over parallel.cp=4 parallel.context=ulysses parallel.tp=2: each rank "
             "attends with its own heads - use parallel.context=ring, or parallel.cp=2",
         ),
         (
@@ -319,18 +319,18 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
         (
             ["parallel.tp=2"],
             2,
-            "model.vocab_size=50257 does not divide into parallel.tp=2 equal parts - "
+            "model.vocab_size=50257 cannot be split into parallel.tp=2 equal parts - "
             "use parallel.tp=1, or model.vocab_size=50258",
         ),
         (
             ["model=llama_tiny", "parallel.tp=8", "train.micro_batch_size=1"],
             8,
-            "model.kv_heads=4 does not divide into parallel.tp=8 equal parts - use parallel.tp=4, or model.kv_heads=8",
+            "model.kv_heads=4 cannot be split into parallel.tp=8 equal parts - use parallel.tp=4, or model.kv_heads=8",
         ),
         (
             ["model=gpt2_tiny", "data.sequence_length=31", "parallel.tp=2"],
             2,
-            "data.sequence_length=31 does not divide into parallel.tp=2 equal parts - "
+            "data.sequence_length=31 cannot be split into parallel.tp=2 equal parts - "
             "use parallel.tp=1, or data.sequence_length=30 or data.sequence_length=32",
         ),
         (
@@ -404,7 +404,7 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
         (
             ["strategy=ddp", "strategy.static_graph=true", "strategy.find_unused_parameters=true"],
             2,
-            "strategy.static_graph=true and strategy.find_unused_parameters=true exclude each other: "
+            "strategy.static_graph=true and strategy.find_unused_parameters=true are mutually exclusive: "
             "a static graph needs no search - drop one of them",
         ),
         (
@@ -457,14 +457,16 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
         (
             ["strategy=fsdp", "strategy.reshard_after_forward=3"],
             4,
-            "strategy.reshard_after_forward=3 is incompatible with 4 ranks: it divides the ranks of dp_shard, alone, "
-            "into several parts of several - use strategy.reshard_after_forward=2",
+            "strategy.reshard_after_forward=3 is incompatible with 4 ranks: it must divide dp_shard "
+            "into at least two groups of two or more ranks, with no other mesh dimension "
+            "- use strategy.reshard_after_forward=2",
         ),
         (
             ["strategy=fsdp", "strategy.reshard_after_forward=2", "parallel.tp=2", "model=gpt2_tiny"],
             4,
-            "strategy.reshard_after_forward=2 is incompatible with dp_shard 2 x tp 2: it divides the ranks of "
-            "dp_shard, alone, into several parts of several - use strategy.reshard_after_forward=true",
+            "strategy.reshard_after_forward=2 is incompatible with dp_shard 2 x tp 2: it must divide dp_shard "
+            "into at least two groups of two or more ranks, with no other mesh dimension "
+            "- use strategy.reshard_after_forward=true",
         ),
         (
             ["strategy=fsdp", "strategy.reshard_after_forward=1"],

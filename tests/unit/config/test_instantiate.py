@@ -53,8 +53,8 @@ def test_what_is_named_exactly_may_come_from_elsewhere() -> None:
         (
             "their_package.Fraction",
             ["their_package.*"],
-            "_target_=their_package.Fraction is not allowed: it is fractions.Fraction, and only imported there - "
-            "name it by its home: _target_=fractions.Fraction 'allow_targets=[fractions.*]'",
+            "_target_=their_package.Fraction is not allowed: it is defined as fractions.Fraction, and only imported "
+            "there - use its own import path: _target_=fractions.Fraction 'allow_targets=[fractions.*]'",
         ),
         (
             "their_package.subprocess.Popen",

@@ -83,7 +83,7 @@ def test_what_is_certainly_not_there(target: str, expected: str) -> None:
 def test_what_is_imported_already_is_checked_to_the_end() -> None:
     with pytest.raises(DtkError) as caught:
         check_target("dtk.config.strict.DtkError", {"what": "x"}, ["dtk.config.*"])
-    assert str(caught.value).endswith("name it by its home: _target_=dtk.errors.DtkError 'allow_targets=[dtk.*]'")
+    assert str(caught.value).endswith("use its own import path: _target_=dtk.errors.DtkError 'allow_targets=[dtk.*]'")
     check_target("dtk.errors.DtkError", {"what": "x"}, ["dtk.*"])
     check_target("dtk.config.strict.DtkError", {"what": "x"}, ["dtk.config.strict.DtkError"])
     with pytest.raises(DtkError, match='has no argument "whta"'):

@@ -75,7 +75,7 @@ def empty(path: Path) -> None:
     ("name", "damage", "why"),
     [
         (DATA, cut, f"{DATA} has 5,242,879 bytes instead of 5,242,880"),
-        (DATA, zero, f"{DATA} has other content than was written"),
+        (DATA, zero, f"{DATA} differs from what was written"),
         (DATA, Path.unlink, f"{DATA} is missing"),
         (".metadata", empty, ".metadata has 0 bytes instead of 5"),
         ("checkpoint.json", empty, "checkpoint.json is not what dtk wrote"),
@@ -92,7 +92,7 @@ def test_a_damaged_checkpoint_is_named_with_the_way_out(
     shutil.rmtree(Path(shlex.split(line[line.index("rm -r ") :])[2]))
     assert resumed(run).paths == run
     damage(run.checkpoint(4) / name)
-    assert "to start again from step 1: there is no other" in refusal(run)
+    assert "to start again from step 1: it is the only one" in refusal(run)
 
 
 def test_the_newest_checkpoint_stands_for_its_run(run: RunPaths) -> None:
@@ -140,7 +140,7 @@ def test_of_a_large_checkpoint_a_sample_is_read(run: RunPaths, monkeypatch: pyte
     resumed(run)
     content = (folder / DATA).read_bytes()
     (folder / DATA).write_bytes(content[: len(content) // 2] + bytes(len(content) - len(content) // 2))
-    assert "has other content" in refusal(run)
+    assert "differs from what was written" in refusal(run)
 
 
 def test_the_kind_of_optimizer_stays(run: RunPaths) -> None:

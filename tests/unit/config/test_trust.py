@@ -108,7 +108,7 @@ def test_a_folder_does_not_open_the_ranks_of_one_machine_to_others(
     folder: RunPaths, nccl: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     poison(folder, nccl=nccl)
-    with pytest.raises(DtkError, match=rf"its nccl\.variables\.{name} names where other machines reach the ranks"):
+    with pytest.raises(DtkError, match=rf"its nccl\.variables\.{name} names an address that other machines can reach"):
         rerun(folder.root, [], None)
     assert rerun(folder.root, ["nccl=auto"], None).composed.config.nccl.name == "auto"
     value = nccl["variables"][name]

@@ -105,6 +105,6 @@ def test_gpt2_without_cache_and_network_fails(
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
     tokenizer = build_tokenizer("gpt2")
     assert tokenizer.vocab_size == 50257
-    with pytest.raises(DtkError, match=f"neither cached nor to be downloaded.*({reason})") as caught:
+    with pytest.raises(DtkError, match=f"not cached and cannot be downloaded.*({reason})") as caught:
         tokenizer.encode(b"text")
     assert "\n" not in str(caught.value) and "TIKTOKEN_CACHE_DIR" in str(caught.value)

@@ -18,7 +18,7 @@ BAD = [
     ("throttling", {"0.throttle": 0x80}, "failure", "GPU 0 is throttled: hardware_power_brake", "-i 0"),
     ("throttling", {"0.throttle": 0x20}, "warning", "GPU 0 is throttled: software_thermal", "PERFORMANCE,TEMPERATURE"),
     ("throttling", {"throttle": "!13", "0.throttle_old": 0x40}, "failure", "hardware_thermal", "-i 0"),
-    ("throttling", {"0.throttle": "!15"}, "failure", "GPU 0 stopped answering: GPU is lost", "reboot"),
+    ("throttling", {"0.throttle": "!15"}, "failure", "GPU 0 stopped responding: GPU is lost", "reboot"),
     ("ecc", {"1.ecc_uncorrected": 3}, "failure", "GPU 1: 3 uncorrected ECC errors since its last", "--gpu-reset -i 1"),
     ("ecc", {"1.ecc_uncorrected_ever": 2}, "warning", "GPU 1: 2 uncorrected ECC errors in its lifetime", "-d ECC -i 1"),
     ("ecc", {"0.ecc_corrected": 5000}, "warning", "GPU 0: 5,000 corrected ECC errors", "-d ECC -i 0"),

@@ -10,7 +10,7 @@ ALL = {check.name: check.run for check in (*module.CHECKS, *gpu_state.CHECKS, *l
 CHECKS = {check.name: check.run for check in module.CHECKS}
 BAD = [
     ("devices", {"1.name": "Other GPU"}, "warning", "different kinds: Other GPU, Stub GPU", "VISIBLE_DEVICES=GPU-"),
-    ("devices", {"1.handle": "!15"}, "failure", "GPU 1 does not answer: GPU is lost", "reboot"),
+    ("devices", {"1.handle": "!15"}, "failure", "GPU 1 does not respond: GPU is lost", "reboot"),
     ("devices", {"devices": "!999"}, "failure", "NVML cannot count the devices", "reboot"),
     ("devices", {"0.compute_mode": 2}, "failure", "GPU 0 is in compute mode Prohibited", "nvidia-smi -i 0 -c DEFAULT"),
     ("devices", {"1.mig": 1}, "warning", "GPU 1 is split by MIG", "nvidia-smi -i 1 -mig 0"),

@@ -69,7 +69,7 @@ def test_a_clock_that_is_wrong(answer, monkeypatch, ahead_s, status):
 
 def test_a_node_that_does_not_tell_its_time(answer):
     result = node_checks.clock(Store(), [1])
-    assert (result.status, result.summary) == ("failure", "node 1 does not answer")
+    assert (result.status, result.summary) == ("failure", "node 1 does not respond")
 
 
 def test_nodes_reach_each_other(answer):

@@ -10,7 +10,7 @@ BAD = [
     ("p2p", {"0.p2p.1": 1}, "failure", "no peer access for 1 of 1 pairs (0-1): the chipset", "topo -p2p"),
     ("p2p", {"0.p2p_write": 4, "p2p_nvlink": 5}, "warning", "disabled in the driver", "NCCL_P2P_DISABLE=1"),
     ("p2p", {"devices": 3, "0.p2p_nvlink.2": 5}, "warning", "some pairs have no NVLink: 0-2", "nvidia-smi topo -m"),
-    ("p2p", {"0.p2p.1": "!15"}, "failure", "the driver does not answer: GPU is lost", "topo"),
+    ("p2p", {"0.p2p.1": "!15"}, "failure", "the driver does not respond: GPU is lost", "topo"),
 ]  # fmt: skip
 NOT_BAD = [
     ("p2p", {"p2p_nvlink": 5}),  # all by PCIe

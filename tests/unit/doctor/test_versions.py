@@ -136,7 +136,7 @@ def test_extras_that_are_half_installed_or_old(monkeypatch, site, scope):
     result = versions.extras(scope)
     assert result.status == "warning"
     told = "\n".join((result.summary, *result.details))
-    assert "extra hf is half installed: datasets, tiktoken, tokenizers missing" in told
+    assert "extra hf is only partly installed: datasets, tiktoken, tokenizers missing" in told
     assert "psutil 5.1 is older than 5.9" in told
     assert "pynvml 8.0.4 installs another module pynvml" in told
     assert f"{sys.executable} -m pip uninstall -y pynvml" in [remedy.command for remedy in result.remedies]

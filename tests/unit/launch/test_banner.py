@@ -34,10 +34,10 @@ def last_words(capsys, paths, state, exit_code):
 
 
 def test_one_is_singular(capsys, paths):
-    assert "1 sample = 1 rank x 1 x 1 accumulated" in opening(
+    assert "1 sample = 1 rank x 1 micro-batch of 1" in opening(
         capsys, paths, "strategy=single", "train.global_batch_size=1", ranks=1
     )
-    assert "8 samples = 2 ranks x 4 x 1 accumulated" in opening(capsys, paths)
+    assert "8 samples = 2 ranks x 1 micro-batch of 4" in opening(capsys, paths)
     Console().failure(Failure(rank=1, reason="x", victims=[0]), "failed", paths)
     assert "then   rank 0 ended as a consequence" in capsys.readouterr().out
     Console().failure(Failure(rank=1, reason="x", victims=[0, 2]), "failed", paths)

@@ -60,7 +60,7 @@ def test_a_manifest_names_the_data_the_attempts_and_the_run_that_it_repeats(tmp_
 @pytest.mark.parametrize(
     ("typed", "message"),
     [
-        (["train.global_batch_size=9", "launcher.nproc=2"], "does not divide over 2 ranks"),
+        (["train.global_batch_size=9", "launcher.nproc=2"], "cannot be split over 2 ranks"),
         (
             ["model=custom", "model._target_=no_such.Model", "allow_targets=[no_such.*]", "launcher.nproc=1"],
             "cannot be imported",

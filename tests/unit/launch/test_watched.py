@@ -40,7 +40,7 @@ def test_the_end_of_a_command_that_ends_well_is_recorded(folder: Path, capfd: py
 def test_a_command_that_fails_keeps_its_exit_code(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder.mkdir()
     assert watch("exit 7", folder) == 7
-    assert "the command failed with exit code 7 before any process group was made" in capfd.readouterr().err
+    assert "the command failed with exit code 7 before any process group was created" in capfd.readouterr().err
     assert not RunPaths(folder).finished.exists()
 
 

@@ -123,7 +123,7 @@ def test_ranks_that_all_stand_still_before_they_meet(paths: RunPaths) -> None:
     write(paths, 3, "started", frames=frames, host="another-node", pid=1)
     verdict = missing_ranks(paths, LIMIT_S)
     assert verdict is not None and (verdict.culprits, verdict.victims) == ([], [0, 1, 2, 3])
-    assert verdict.reason.startswith("no rank came to init_process_group: ranks 0-3 made no progress for 60 s at")
+    assert verdict.reason.startswith("no rank reached init_process_group: ranks 0-3 made no progress for 60 s at")
     paths.start(0, 3).unlink()
     assert missing_ranks(paths, LIMIT_S) is None, "a rank of another node may be at work"
 

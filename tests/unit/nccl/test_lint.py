@@ -120,13 +120,13 @@ def test_this_machine_can_be_looked_at():
 @pytest.mark.parametrize(
     ("name", "value", "severity", "message"),
     [
-        ("NCCL_DEBUG", "WARN ", "error", "a blank is part of the value 'WARN '"),
-        ("NCCL_DEBUG", "WARN\r", "error", "a carriage return (Windows line ends) is part of the value"),
+        ("NCCL_DEBUG", "WARN ", "error", "the value 'WARN ' contains a blank"),
+        ("NCCL_DEBUG", "WARN\r", "error", "contains a carriage return (Windows line ends)"),
         ("NCCL_NET", "Socket\r", "error", "a carriage return"),
         ("NCCL_P2P_LEVEL", "NVL\r", "error", "a carriage return"),
         ("NCCL_SOCKET_IFNAME", "eth0\r", "error", "does not select what it appears to"),
         ("NCCL_DEBUG_SUBSYS", "INIT, NET", "warning", "' NET' is unknown and ignored"),
-        ("NCCL_IB_SL", "3\r", "note", "read correctly in spite of it"),
+        ("NCCL_IB_SL", "3\r", "note", "still read correctly"),
         ("NCCL_ALGO", "allreduce:ring;foo:tree", "error", "foo before a colon is not a function"),
         ("NCCL_PROTO", "foo:LL;bar:LL", "error", "foo, bar before a colon are not a function"),
         ("NCCL_IB_TC", "256", "warning", "256 is not allowed"),

@@ -145,7 +145,7 @@ def test_pages_that_a_disk_does_not_give_are_an_error_and_no_signal(tmp_path: Pa
         swap.advise(home, purpose)
     os.ftruncate(swap.file.fileno(), 0)
     for purpose in (FOR_READING, FOR_WRITING):
-        with pytest.raises(DtkError, match=rf"offload_folder={tmp_path} no longer takes or gives the states"):
+        with pytest.raises(DtkError, match=rf"offload_folder={tmp_path} can no longer be read or written"):
             swap.advise(home, purpose)
 
 
@@ -164,20 +164,20 @@ def test_a_folder_that_cannot_take_them_is_one_line(tmp_path: Path) -> None:
     for folder, why in ((tmp_path / "none", "no such file or directory"), (tmp_path / "file", "not a directory")):
         with pytest.raises(DtkError, match=why):
             Swap(str(folder), [1])
-    with pytest.raises(DtkError, match="cannot take states: no such file"):  # The check before the ranks start.
+    with pytest.raises(DtkError, match="cannot hold states: no such file"):  # The check before the ranks start.
         Swap(str(tmp_path / "none"), [])
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
     try:
         with pytest.raises(
-            DtkError, match=rf"strategy.offload_folder={tmp_path} cannot take states of 2 MiB: file too"
+            DtkError, match=rf"strategy.offload_folder={tmp_path} cannot hold states of 2 MiB: file too"
         ):
             Swap(str(tmp_path), [1 << 20, 1 << 20])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@pytest.mark.parametrize(("device", "why"), [("/dev/full", "no space left on device"), ("/dev/null", "become shorter")])
+@pytest.mark.parametrize(("device", "why"), [("/dev/full", "no space left on device"), ("/dev/null", "truncated")])
 def test_a_disk_that_fails_during_a_step_is_one_line(device: str, why: str, tmp_path: Path) -> None:
     """The error of a thread that pages reaches the update."""
     tier, paged, own = tiered(BUILDS["adamw"], tmp_path)
@@ -187,6 +187,6 @@ def test_a_disk_that_fails_during_a_step_is_one_line(device: str, why: str, tmp_
     assert tier.swap is not None
     with Path(device).open("r+b", buffering=0) as other:
         os.dup2(other.fileno(), tier.swap.file.fileno())
-    with pytest.raises(DtkError, match=rf"offload_folder={tmp_path} no longer takes or gives the states: .*{why}"):
+    with pytest.raises(DtkError, match=rf"offload_folder={tmp_path} can no longer be read or written: .*{why}"):
         step(paged, own, 2)
         tier.settle()

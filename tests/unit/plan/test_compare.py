@@ -53,7 +53,7 @@ def test_where_nothing_fits_it_says_what_would() -> None:
     found = compared(least - 1)
     told = " ".join(found.reasons)
     assert found.recommended is None
-    assert "Nothing fits. The least is fsdp + checkpointing + offload" in told
+    assert "Nothing fits. The smallest is fsdp + checkpointing + offload" in told
     assert "More ranks do not help" in told or "launcher.world_size=" in told
     assert "More ranks do not help" in " ".join(compared(1 << 16).reasons)
 
@@ -110,7 +110,7 @@ def test_offloading_beyond_the_host_does_not_fit() -> None:
     hardware = dataclasses.replace(load_hardware("h100_sxm"), memory_bytes=needs(least), host_memory_bytes=there)
     found = compare(planned_job(JOB), Machine(8, hardware))
     assert found.recommended is None
-    assert "Nearest is fsdp + checkpointing + offload, but not on the host" in found.reasons[0]
+    assert "fsdp + checkpointing + offload fits the device, but not the host memory" in found.reasons[0]
 
 
 def test_a_strategy_that_cannot_run_the_job_says_why() -> None:

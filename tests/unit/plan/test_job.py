@@ -46,7 +46,7 @@ def test_the_default_batch_grows_with_the_ranks_and_says_so() -> None:
     ("overrides", "told"),
     [
         (["launcher.world_size=6", "strategy=hsdp", "strategy.dp_replicate=4"], "3 x 2, 2 x 3, 1 x 6"),
-        (["launcher.world_size=64", "train.global_batch_size=100"], "does not divide over 64 ranks"),
+        (["launcher.world_size=64", "train.global_batch_size=100"], "cannot be split over 64 ranks"),
         (["launcher.world_size=64", "strategy=single"], "use launcher.world_size=1, or strategy=ddp"),
         (["launcher.world_size=0"], "launcher.world_size=0 is out of range: it must be 1 to 1000000"),
         (["launcher.nproc=-3"], "launcher.nproc=-3 is out of range"),
@@ -71,7 +71,7 @@ def test_nothing_of_this_machine_is_asked() -> None:
 def test_a_job_can_be_settled_again_for_other_ranks() -> None:
     job = planned_job([*TINY, "strategy=fsdp", "launcher.world_size=4", "train.global_batch_size=16"])
     assert ranks_of(settled_job(job, 2).config) == 2
-    with pytest.raises(DtkError, match="does not divide"):
+    with pytest.raises(DtkError, match="cannot be split"):
         settled_job(job, 3)
 
 

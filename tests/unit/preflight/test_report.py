@@ -34,7 +34,7 @@ def shown(made: Preflight, **values: Any) -> str:
 
 def test_a_job_that_ends_says_what_that_is_based_on() -> None:
     assert answer(found()) == (
-        "would finish: every rank ends by itself (2 ranks, all simulated; 2 steps, 8 calls and waits; 1.2 s)"
+        "would finish: every rank completes (2 ranks, all simulated; 2 steps, 8 calls and waits; 1.2 s)"
     )
     assert "to its own end" in answer(found(steps=0))
     page = html.render(document(found(note="The model's widths are reduced.")))

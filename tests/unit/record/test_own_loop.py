@@ -143,5 +143,5 @@ def test_a_watched_process_and_a_folder_that_is_closed_are_refused(monkeypatch: 
     with pytest.raises(DtkError, match="cannot write to the runs folder"):
         attach("/proc/none")
     monkeypatch.setenv("DTK_WATCH_FOLDER", "x")
-    with pytest.raises(DtkError, match="dtk watch records this process already"):
+    with pytest.raises(DtkError, match="dtk watch already records this process"):
         attach()

@@ -26,7 +26,7 @@ def test_different_calls_at_one_position_and_ranks_that_parted_before() -> None:
     earlier = verdict_text.desync("dp", 3, 5, sides)
     assert "the same collective from different lines at position 3" in earlier
     assert "(their calls differ from position 5 on)" in earlier
-    assert verdict_text.desync("", 5, 5, []).endswith("too long ago to be recorded still")
+    assert verdict_text.desync("", 5, 5, []).endswith("too long ago to be still recorded")
 
 
 def test_where_ranks_stand_of_which_none_moves() -> None:

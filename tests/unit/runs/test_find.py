@@ -40,7 +40,7 @@ def test_a_run_that_can_be_read(folder: Path) -> None:
     ("status", "what", "fix"),
     [
         ("{", "is damaged: ", "reads what is left of it"),
-        ('{"schema_version": 99, "state": "finished"}', "is of a newer dtk: ", "upgrade dtk"),
+        ('{"schema_version": 99, "state": "finished"}', "was written by a newer dtk: ", "upgrade dtk"),
     ],
 )
 def test_a_run_that_cannot_be_read_is_one_line(status: str, what: str, fix: str, folder: Path) -> None:

@@ -47,7 +47,7 @@ def test_what_dtk_did_not_make_stays_also_by_force(tmp_path: Path) -> None:
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "status.json").write_text('{"state": "done"}', encoding="utf-8")
-    assert "is not a run folder that dtk made as far as its status.json" in why(foreign, force=True)
+    assert "is not a run folder that dtk created as far as its status.json" in why(foreign, force=True)
     link = tmp_path / "link"
     link.symlink_to(make(tmp_path / "run"))
     assert why(link, force=True) == f"{link} is a symbolic link, and links are not followed"

@@ -86,7 +86,7 @@ def test_a_key_that_is_not_there(key: str, fix: str, run: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "has no record of who set its keys: dtk run keeps one"),
+        (None, "has no record of what set its keys: dtk run keeps one"),
         ('{"schema_version": 99}', "was written by a newer dtk"),
         ("{", "origins.json is damaged"),
         ('{"schema_version": 1, "choices": {}, "keys": {"a": {"value": 1, "set_by": []}}}', "origins.json is damaged"),

@@ -32,7 +32,7 @@ def test_a_mesh_that_a_strategy_does_not_implement_is_refused() -> None:
 
 
 def test_ranks_that_joined_otherwise_are_refused() -> None:
-    assert "divides them otherwise" in refused(HSDPConfig(dp_replicate=2), Mesh(dp_shard=2))[0]
+    assert "divides them differently" in refused(HSDPConfig(dp_replicate=2), Mesh(dp_shard=2))[0]
 
 
 def test_a_single_rank_has_the_norm_of_its_gradients() -> None:

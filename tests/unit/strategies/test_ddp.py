@@ -57,7 +57,7 @@ def test_a_search_for_unused_parameters_costs_a_bitmap() -> None:
     searching = DDPConfig(find_unused_parameters=True)
     plain, more = ddp_collectives(DDPConfig(), [MATRIX, VECTOR], 2), ddp_collectives(searching, [MATRIX, VECTOR], 2)
     assert more == [*plain, Collective("all_reduce", "dp", 1, 8)]
-    with pytest.raises(DtkError, match="exclude each other"):
+    with pytest.raises(DtkError, match="are mutually exclusive"):
         DDPConfig(static_graph=True, find_unused_parameters=True).check()
     searching.check()
 

@@ -59,7 +59,7 @@ class OwnForward(Regression):
 def test_stages_are_not_called_by_a_forward_of_ones_own() -> None:
     own = f"task._target_={__name__}.OwnForward"
     assert build_task(compose([own, *ALLOW]).config).metric_names == ("mean_absolute_error",)
-    with pytest.raises(DtkError, match=r"has a forward of its own, and parallel\.pp=2"):
+    with pytest.raises(DtkError, match=r"overrides forward, and parallel\.pp=2"):
         build_task(compose([own, *ALLOW, "parallel.pp=2"]).config)
 
 

@@ -31,7 +31,7 @@ def test_micro_batches_divide_the_share_of_a_rank() -> None:
     assert micro_batch_sizes(made, 2, 7) == [1, 2, 3, 4, 6]
     for size in micro_batch_sizes(made, 4, None):
         assert 48 % (4 * size) == 0
-    with pytest.raises(DtkError, match="does not divide over 5 ranks"):
+    with pytest.raises(DtkError, match="cannot be split over 5 ranks"):
         micro_batch_sizes(made, 5, None)
 
 

@@ -82,7 +82,7 @@ def test_a_run_without_records_has_no_figures(tmp_path: Path) -> None:
 
 def test_what_cannot_be_verified_is_one_line(tmp_path: Path) -> None:
     messages = {
-        "not a run of dtk": replace(report(finding("overlap.skew")), run_folder=None),
+        "not a dtk run": replace(report(finding("overlap.skew")), run_folder=None),
         "there is nothing to verify": replace(
             report(finding("overlap.skew")), run_folder=str(tmp_path), root_causes=()
         ),

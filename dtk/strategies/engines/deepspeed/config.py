@@ -94,12 +94,12 @@ class DeepSpeedConfig(StrategyConfig):
                 elif not _same(value, setting.value):
                     what = f"{path}={_text(value)} in strategy.config={self.config} contradicts {setting.typed}"
                     why = f"which makes it {_text(setting.value)}"
-                    raise DtkError(what, why, "make both alike: change the file or the override")
+                    raise DtkError(what, why, "make both agree: change the file or the override")
             elif path in table["refused"] and (value is True or value not in (AUTO, False, 1)):
                 what = f"{path}={_text(value)} in strategy.config={self.config} is not run"
                 raise DtkError(what, table["refused"]["why"], f"remove it, or use {table['refused'][path]}")
             elif value is not None and any(key.startswith(f"{path}.") for key in (*dtk_settings, *table["kept"])):
-                what = f"{path}={_text(value)} in strategy.config={self.config} is no section"
+                what = f"{path}={_text(value)} in strategy.config={self.config} is not a section"
                 name = path.rpartition(".")[2]
                 raise DtkError(what, "DeepSpeed has keys below it", f'write "{name}": {{"KEY": VALUE}}')
             elif value == {} or path not in table["kept"]:
@@ -108,7 +108,7 @@ class DeepSpeedConfig(StrategyConfig):
             elif value in table["never"].get(path, ()):
                 _put(made, path, inf)
             elif value != AUTO and not _of_kind(value, default := table["kept"][path]):
-                what = f"{path}={_text(value)} in strategy.config={self.config} is no value of this key"
+                what = f"{path}={_text(value)} in strategy.config={self.config} is not a valid value of this key"
                 raise DtkError(what, f"DeepSpeed's default is {_text(default)}", "write one of this kind")
             elif value != AUTO:
                 _put(made, path, value)
@@ -170,7 +170,7 @@ class DeepSpeedConfig(StrategyConfig):
             value = default if value == AUTO else value
             if not _of_kind(value, default):
                 what = f"zero_optimization.{key}={_text(value)} in strategy.config={self.config}"
-                raise DtkError(f"{what} is no number of elements", fix='write a number, or "auto"')
+                raise DtkError(f"{what} is not a number of elements", fix='write a number, or "auto"')
             numbers[key] = int(value)
         return numbers
 

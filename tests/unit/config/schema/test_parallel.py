@@ -41,11 +41,11 @@ def test_the_strategy_divides_the_ranks_that_are_left() -> None:
     [
         (ParallelConfig(dp_shard=2), 8, "parallel.dp_shard=2 does not fit 8 ranks: strategy=fsdp makes it 8 - use"),
         (ParallelConfig(dp_replicate=2), 8, "parallel.dp_replicate=2 does not fit 8 ranks: strategy=fsdp makes it 1"),
-        (ParallelConfig(tp=3), 8, "parallel.tp=3 does not fit 8 ranks: the degrees multiply to a divisor"),
+        (ParallelConfig(tp=3), 8, "parallel.tp=3 does not fit 8 ranks: the product of the degrees must divide"),
         (ParallelConfig(tp=2, pp=3), 8, "parallel.pp=3 x parallel.tp=2 does not fit 8 ranks"),
         (ParallelConfig(tp=0), 2, "parallel.tp=0 is out of range: it must be 1 or more"),
         (ParallelConfig(pp=-2), 2, "parallel.pp=-2 is out of range: it must be 1 or more, or -1 for the ranks"),
-        (ParallelConfig(pp=-1, tp=-1), 4, "parallel.pp and parallel.tp are -1: one degree can be the rest"),
+        (ParallelConfig(pp=-1, tp=-1), 4, "parallel.pp and parallel.tp are -1: only one degree can be the remainder"),
         (ParallelConfig(pp=-1, tp=3), 4, "parallel.tp=3 does not fit 4 ranks"),
         (ParallelConfig(ep=-2), 2, "parallel.ep=-2 is out of range"),
         (ParallelConfig(ep=3), 4, "parallel.ep=3 does not fit 4 ranks: ep=3 does not divide dp_shard x cp x tp = 4 -"),

@@ -112,7 +112,7 @@ def test_a_lost_dump_of_a_bystander_does_not_hide_what_the_others_show(
     (found,) = left_of(name, without)
     assert (found.cause, found.ranks) == (f"hang.{cause}", ranks)
     if name.startswith("gloo"):
-        assert found.confidence <= 0.65 and f"Rank {without} left no dump: this holds if" in found.summary
+        assert found.confidence <= 0.65 and f"Rank {without} left no dump; the conclusion assumes that" in found.summary
 
 
 @pytest.mark.parametrize(("name", "without"), [("gloo/order2pg", 0), ("gloo/order2pg", 1), ("gloo/sub", 1)])

@@ -476,7 +476,7 @@ def test_a_text_that_is_not_of_a_job_is_said_in_one_line(tmp_path: Path, name: s
     file = put(tmp_path, name, f"# A library for training\n\nRun `torchrun train.py` and read the log.\n{more}")
     with pytest.raises(DiagnosticsError) as error:
         gather(file, LIMITS)
-    assert str(error.value).startswith(f"nothing in {file} is known to be of a training job")
+    assert str(error.value).startswith(f"nothing in {file} is recognizable as part of a training job")
     log = put(tmp_path, "train.log", f"starts\n{more}")
     assert [fact.kind for fact in gather(log, LIMITS).facts] == (["non_finite_loss"] if more else ["nothing_known"])
     issue = put(tmp_path, "issue.md", TWO_RANKS)

@@ -72,8 +72,8 @@ def test_a_folder_in_the_place_of_a_file_is_told(tmp_path):
     make(tmp_path, "train.log/a.txt", "rank_0/b.txt", "rank_1", "plain/c.txt")
     _, problems, _ = walked(tmp_path)
     assert problems == [
-        ("rank_0", "a folder in the place of a file"),
-        ("train.log", "a folder in the place of a file"),
+        ("rank_0", "a folder in place of a file"),
+        ("train.log", "a folder in place of a file"),
     ]
 
 
@@ -81,7 +81,7 @@ def test_there_is_an_end_to_the_files(tmp_path):
     make(tmp_path, *(f"{n}.log" for n in range(5)))
     found, problems, _ = walked(tmp_path, files=3)
     assert found == ["0.log", "1.log", "2.log"]
-    assert problems == [(".", "over 3 files; the rest was not looked at; raise it with --limit-scale")]
+    assert problems == [(".", "over 3 files; the rest was not read; raise it with --limit-scale")]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may list every folder")

@@ -100,7 +100,7 @@ def test_a_stack_tells_what_is_in_tensors_and_notes_what_is_computed() -> None:
     assert stack.unused == {"b"} and stack.in_tensors([0.0, 1.0, 2.0]) == 1.0
     assert memory_notes(stack) == [
         "a and b are computed from the size of the model, not measured",
-        "the highest peak of the whole run, 2 KiB, is outside of what is drawn",
+        "the highest peak of the whole run, 2 KiB, is outside the plotted range",
     ]
     assert stack.time_text(1200.0) == "event 1,200"
     assert MemoryStack(["a"], [[0.0, 1.0]] * 2, Peak(0.0, 1.0)).time_text(0.0183) == "18.3 ms"

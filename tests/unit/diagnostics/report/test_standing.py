@@ -134,7 +134,7 @@ def test_ranks_that_gave_up_at_different_lines_are_told_with_them(tmp_path: Path
     waits = "ranks 1-3 wait in all_reduce at train.py:12, rank 0 waits in barrier at train.py:30"
     assert shown[0] == f"UNDECIDED: {waits}; no cause is confirmed"
     maybe = [line for line in shown if line.startswith("maybe")]
-    assert all(", rank 0: rank 0 waits in another call than the others" in line for line in maybe) and maybe
+    assert all(", rank 0: rank 0 waits in a different call than the others" in line for line in maybe) and maybe
     assert not any(line.startswith("silent") for line in shown)
 
 
@@ -158,7 +158,7 @@ def test_ranks_whose_watchdog_stood_still_are_named(tmp_path: Path) -> None:
     stuck += (
         "ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in monitoring collectives.\n"
     )
-    assert "in a call of CUDA on ranks 0 and 2; " in lines(tmp_path, stuck.format(0, 0) + stuck.format(2, 2))[0]
+    assert "in a CUDA call on ranks 0 and 2; " in lines(tmp_path, stuck.format(0, 0) + stuck.format(2, 2))[0]
 
 
 def test_what_the_headline_says_of_a_failure_is_not_noted_again(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_where_the_ranks_of_a_running_job_stand(tmp_path: Path) -> None:
     assert shown[0] == f"UNDECIDED: {both}; no cause is confirmed"
     assert "waits   rank 0: barrier at train.py:30, for 16 s" in shown
     maybe = [line for line in shown if line.startswith("maybe")]
-    assert maybe and all("rank 0: rank 0 waits in another call than the others" in line for line in maybe)
+    assert maybe and all("rank 0: rank 0 waits in a different call than the others" in line for line in maybe)
 
 
 def test_ranks_that_move_do_not_wait(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_the_explanation_of_what_a_rank_does_is_told_once(tmp_path: Path) -> Non
         data = content.encode() if isinstance(content, str) else content
         (tmp_path / name).write_bytes(data.replace(b"/usr/lib/python3.11/queue.py", b"/job/mine.py"))
     text = render(diagnose(tmp_path), columns=None, colour=False)
-    stack = "rank 2: in user code or a C call of it (mine.py:171 in get)"
+    stack = "rank 2: in user code or a C call from it (mine.py:171 in get)"
     assert text.count(aside) == 1 and f"seen    stacks/rank_00002.txt: {stack}" in text
     assert text.count("is in user code") == 3
 

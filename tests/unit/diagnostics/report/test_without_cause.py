@@ -82,4 +82,4 @@ def test_a_log_that_ends_with_torchrun_ending_its_processes_says_so(tmp_path: Pa
     end = "W0814 06:34:52.848 316 torch/distributed/elastic/api.py:908] Sending process 382 closing signal SIGTERM\n"
     (tmp_path / "job.log").write_text(init + end)
     report = diagnose(tmp_path)
-    assert report.outcome == "undecided" and report.statement.startswith("torchrun was ending its other processes")
+    assert report.outcome == "undecided" and report.statement.startswith("torchrun was stopping its other processes")

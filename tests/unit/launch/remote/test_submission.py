@@ -47,7 +47,7 @@ def test_impossible_jobs_are_one_line(overrides, told):
         (["launcher=skypilot", "launcher.gpus_per_node=8"], "launcher.accelerator"),
         (["launcher=skypilot", "launcher.nodes=2"], "launcher.bucket"),
         (["launcher=skypilot", "launcher.use_spot=true"], "launcher.bucket"),
-        ([*SKYPILOT, "launcher.cloud=null"], "of no cloud"),
+        ([*SKYPILOT, "launcher.cloud=null"], "needs a cloud"),
     ],
 )
 def test_what_a_cluster_would_refuse_is_one_line(overrides, told):

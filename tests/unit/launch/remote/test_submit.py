@@ -49,7 +49,7 @@ def test_the_program_must_be_here(launcher: str, name: str, programs: Path) -> N
     with pytest.raises(DtkError) as caught:
         submit.check_program(launcher)
     assert caught.value.what == f"launcher={launcher} needs {name}"
-    assert caught.value.fix == f"submit where it is, or add --dry-run to print the job for {name}"
+    assert caught.value.fix == f"submit on a machine that has it, or add --dry-run to print the job for {name}"
     path = stand_in(programs, name, "exit 0")
     assert submit.check_program(launcher) == path
 

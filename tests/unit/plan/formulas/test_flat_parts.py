@@ -21,7 +21,7 @@ def test_bytes_per_parameter(stage: int, precision: str, parameters: float, stat
     assert at_peak["parameters"] == pytest.approx(parameters * made.parameters, rel=1e-3)
     assert at_peak["optimizer states"] == pytest.approx(states * made.parameters, rel=1e-3)
     assert ("gathered parameters" in at_peak) == (stage == 3)
-    assert any("exact but for padding" in note for note in made.notes)
+    assert any("exact except for padding" in note for note in made.notes)
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])

@@ -151,8 +151,8 @@ def test_without_text_of_that_time_both_are_offered(tmp_path: Path, text: str, a
         ("hang.uneven_iterations", (1,)),
     ]
     for one in found:
-        assert one.confidence < 0.5 and "the calls do not show which" in one.summary
-        assert sorted(remedy.change.split()[0] for remedy in one.remedies) == ["let", "make"]
+        assert one.confidence < 0.5 and "the recorded calls do not show which" in one.summary
+        assert sorted(remedy.change.split()[0] for remedy in one.remedies) == ["make", "make"]
 
 
 def test_a_function_that_calls_the_one_with_the_loop_is_behind_it(tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_a_last_call_whose_line_fitted_others_by_chance_is_told_by_that(tmp_path
     found = after_the_end(tmp_path, step * 9, odd, 2)
     one = found["conditional_collective"]
     assert (one.ranks, one.position, one.where[0].line) == ((1,), 19, 33)
-    assert "2 earlier calls from there matched other calls of rank 0 by chance" in one.summary
+    assert "2 earlier calls from that line matched other calls of rank 0 by chance" in one.summary
 
 
 def test_a_rank_that_ended_first_is_not_excused(tmp_path: Path) -> None:

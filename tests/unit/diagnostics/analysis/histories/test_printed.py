@@ -161,7 +161,7 @@ def test_a_call_of_one_rank_that_meets_the_loops_next_is_a_conditional_one(tmp_p
 def test_a_size_of_another_call_of_the_loop_is_that_call(tmp_path: Path) -> None:
     (one,) = cut(tmp_path, {0: LOOP[0], 1: LOOP[1], 2: LOOP[0]}, 1, 44, 172)
     assert (one.cause, one.ranks) == ("hang.conditional_collective", (1,))
-    assert "Rank 1 left out all_reduce [64]" in one.summary
+    assert "Rank 1 skipped all_reduce [64]" in one.summary
 
 
 def test_sizes_of_no_recorded_call_name_nobody(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def test_a_killed_worker_of_the_data_loader_has_a_remedy_of_its_own(tmp_path: Pa
         first="queue", one="OSError: x", two="RuntimeError: DataLoader worker (pid 4) is killed by signal: Killed."
     )
     (found,) = confirmed(tmp_path, out=text)
-    assert "worker of the data loader at /w/train.py:12" in found.remedies[0].change
+    assert "data loader worker at /w/train.py:12" in found.remedies[0].change
     assert "SIGKILL" in found.remedies[0].why
 
 
@@ -276,7 +276,7 @@ def test_folders_in_the_place_of_dumps_are_told(tmp_path: Path) -> None:
     (tmp_path / "tr_2").mkdir()
     (tmp_path / "more").mkdir()
     problems = {problem.file: problem.what for problem in gather(tmp_path, Limits()).problems}
-    assert problems == {"tr_2": "a folder in the place of a file"}
+    assert problems == {"tr_2": "a folder in place of a file"}
 
 
 OWN = '  File "/w/mine.py", line 9, in forward\n    return self.head(x)\n'

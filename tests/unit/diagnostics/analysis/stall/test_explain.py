@@ -75,7 +75,7 @@ def test_a_skipped_call_is_found_by_content_though_every_later_one_differs(tmp_p
     write(tmp_path, job(4, usual, {2: [*STEP, *tail]}))
     found = next(one for one in detect(evidence(tmp_path)) if one.status == "confirmed")
     assert (found.cause, found.ranks) == ("hang.conditional_collective", (2,))
-    assert "left out all_reduce [8] float32 (#3, train.py:35)" in found.summary
+    assert "skipped all_reduce [8] float32 (#3, train.py:35)" in found.summary
 
 
 def test_an_extra_call_in_a_loop(tmp_path: Path) -> None:
@@ -449,9 +449,9 @@ def test_a_receive_without_a_sender_names_both_sides(tmp_path: Path) -> None:
     (found,) = [one for one in detect(evidence(tmp_path, world_size=2)) if one.status == "confirmed"]
     assert (found.cause, found.ranks) == ("hang.p2p_cycle", (0,))
     assert [(place.rank, place.line) for place in found.where] == [(0, 70), (1, 30)]
-    assert "rank 1" in found.summary and "in a circle" not in found.summary
+    assert "rank 1" in found.summary and "in a cycle" not in found.summary
     change = found.remedies[-1].change
-    assert change.startswith("let rank 1 send to rank 0 before barrier") and "batch_isend_irecv" not in change
+    assert change.startswith("make rank 1 send to rank 0 before barrier") and "batch_isend_irecv" not in change
 
 
 def test_a_stall_without_a_recorded_call_says_where_to_look(tmp_path: Path) -> None:
@@ -480,7 +480,10 @@ def test_a_dataset_without_workers_stalls_in_the_data_loader(tmp_path: Path) -> 
     fetch = "/venv/lib/python3.11/site-packages/torch/utils/data/_utils/fetch.py"
     frames = (Frame("/job/data.py", 7, "__getitem__"), Frame(fetch, 54, "fetch"), Frame("/job/train.py", 9, "main"))
     write(tmp_path, job(4, [*STEP, A], {2: STEP}))
-    for kept, words in ((frames, "in the data loader"), (frames[::2], "a C call of it, which leaves no frame: a lock")):
+    for kept, words in (
+        (frames, "in the data loader"),
+        (frames[::2], "a C call from it, which leaves no frame: a lock"),
+    ):
         found = detect(evidence(tmp_path, stacks=[Stacks(2, "stacks/rank_2.txt", (Thread("MainThread", kept, True),))]))
         stall = next(one for one in found if one.cause == "hang.host_stall")
         assert words in stall.summary and (stall.where[0].file, stall.where[0].line) == ("/job/data.py", 7)

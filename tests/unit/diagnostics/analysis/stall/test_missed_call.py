@@ -40,7 +40,7 @@ def test_the_rank_that_went_on_without_a_call_of_the_world_is_alone_to_blame(
     assert (found.cause, found.ranks) == ("hang.conditional_collective", (culprit,))
     assert found.victims == tuple(rank for rank in range(4) if rank != culprit)
     assert [(place.rank in found.ranks, place.line) for place in found.where] == [(True, 4), (False, 5)]
-    assert found.position == at + 1 and "left out all_reduce [9] float32" in found.summary
+    assert found.position == at + 1 and "skipped all_reduce [9] float32" in found.summary
 
 
 def test_a_ring_that_wrapped_shows_it_as_well(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_an_extra_call_of_the_same_shape_is_found_by_its_line(
 def test_completed_calls_of_gloo_do_not_exclude_a_circle_of_receives(tmp_path: Path) -> None:
     write(tmp_path / "gloo", Job(same(3, [A] * 5), backend="gloo"))
     found = by_cause(tmp_path / "gloo")["p2p_cycle"]
-    assert found.status == "undecided" and "gloo records no send or recv" in found.summary
+    assert found.status == "undecided" and "send and recv are not recorded on gloo" in found.summary
     write(tmp_path / "nccl", Job(same(3, [A] * 5)))
     assert by_cause(tmp_path / "nccl")["p2p_cycle"].status == "ruled_out"
 
@@ -146,7 +146,7 @@ def test_a_rank_that_is_late_stuck_or_gone_is_called_so(tmp_path: Path) -> None:
     write(tmp_path, Job({**same(4, [A, B, A]), 2: [A, B]}, backend="gloo"))
     found = by_cause(tmp_path)["host_stall"]
     assert (found.ranks, found.confidence) == ((2,), 0.6)
-    assert "late, stuck or gone: the dumps cannot tell" in found.summary
+    assert "late, stuck or gone; the dumps do not show which" in found.summary
 
 
 def test_without_stacks_the_remedy_names_both_calls(tmp_path: Path) -> None:

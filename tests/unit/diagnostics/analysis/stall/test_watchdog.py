@@ -163,7 +163,7 @@ def test_a_rank_that_is_in_a_later_call_of_another_group_left_one_out(tmp_path: 
     (one,) = found(tmp_path, {1: hung(1), **gathers((0, 2, 3), "09:59:58")})
     assert (one.cause, one.ranks, one.victims) == ("hang.conditional_collective", (1,), (0, 2, 3))
     assert one.group is not None and (one.group.name, one.position, one.confidence) == ("1", 77, 0.72)
-    assert "which the others enqueued behind it" in one.summary
+    assert "which the others enqueued after it" in one.summary
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_groups_of_one_name_are_told_apart(tmp_path: Path, places: tuple[int, ..
     """`split_group` gives several groups the same GUID."""
     logs = {rank: in_group(rank, "7", place, numel=8 if rank == 1 else 16) for rank, place in enumerate(places)}
     assert not found(tmp_path, logs)
-    assert "cannot be of one process group" in told(tmp_path)
+    assert "cannot belong to one process group" in told(tmp_path)
 
 
 def test_a_majority_in_a_sub_group(tmp_path: Path) -> None:

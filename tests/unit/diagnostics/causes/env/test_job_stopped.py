@@ -39,7 +39,7 @@ def of(folder: Path, text: str) -> Report:
         (SLURM.format("DUE TO PREEMPTION ") + RAISED, "preempted"),
         (SLURM.format("DUE TO NODE FAILURE "), "node failed"),
         ("step 4100 loss 2.211\nsalloc: error: Node failure on worker-1\n", "node failed"),
-        (SLURM.format("DUE TO JOB REQUEUE "), "back into its queue"),
+        (SLURM.format("DUE TO JOB REQUEUE "), "requeued the job"),
         ("Reason: Evicted\nMessage: The node was low on resource: ephemeral-storage. Threshold 10%\n", "evicted"),
         ("Message: Pod was terminated in response to imminent node shutdown.\n", "shut down"),
         (STEPS + "=>> PBS: job killed: walltime 86431 exceeded limit 86400\n", "time limit"),

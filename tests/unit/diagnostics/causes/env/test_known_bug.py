@@ -38,7 +38,7 @@ def test_a_version_alone_is_named_and_confirms_nothing(tmp_path: Path, version: 
 
 def test_a_fault_that_shows_otherwise_is_not_named(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text("NCCL version 2.29.2+cuda12.9\nCUDA error: invalid argument\n")
-    assert not any("known fault" in note for note in diagnose(tmp_path).notes)
+    assert not any("known bug" in note for note in diagnose(tmp_path).notes)
 
 
 @pytest.mark.parametrize(("name", "known"), [("nccl- ", True), ("nccl-\u040c ", True), ("nccl-glnlGK ", False)])

@@ -25,7 +25,7 @@ def test_a_call_that_one_rank_leaves_out(tmp_path: Path) -> None:
     found = finding(tmp_path, job(*programs), CAUSE)
     assert (found.status, found.ranks) == ("confirmed", (3,))
     assert found.summary.startswith(
-        "Rank 3 left out all_reduce [1] float32 (#5, train.py:50) that ranks 0-2 wait in; it is already in "
+        "Rank 3 skipped all_reduce [1] float32 (#5, train.py:50) that ranks 0-2 wait in; it is already in "
     )
     assert found.remedies[0].change.startswith(
         "call all_reduce [1] float32 at /job/train.py:50 on all ranks of its group"
@@ -36,7 +36,7 @@ def test_a_call_that_one_rank_leaves_out(tmp_path: Path) -> None:
 def test_a_mismatch_of_operations_leaves_no_call_out(tmp_path: Path) -> None:
     calls = [[*STEP, Op("broadcast", line=21) if rank == 1 else Op(line=22), *STEP] for rank in range(4)]
     found = finding(tmp_path, job(*calls), CAUSE)
-    assert found.status == "ruled_out" and found.summary.startswith("No call was left out or added: ")
+    assert found.status == "ruled_out" and found.summary.startswith("No call was skipped or added: ")
 
 
 def test_of_a_dump_that_cannot_be_read_it_stays_open(tmp_path: Path) -> None:

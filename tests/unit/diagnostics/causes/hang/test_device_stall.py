@@ -13,7 +13,7 @@ def test_the_device_that_completes_nothing_is_blamed(tmp_path: Path) -> None:
     found = finding(tmp_path, job(*[PROGRAM] * 4, frozen=(2,)), CAUSE)
     assert (found.status, found.ranks) == ("confirmed", (2,))
     assert found.summary.startswith(
-        "The device of rank 2 does not complete what the others complete: rank 2 is stuck at "
+        "The device of rank 2 does not complete work that the others complete: rank 2 is stuck at "
     )
     assert "completed 1 of 8 enqueued, its peers completed 8" in found.measured
     assert "Xid and ECC errors on the device of rank 2" in found.remedies[0].change

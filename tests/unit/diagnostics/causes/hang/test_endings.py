@@ -61,7 +61,7 @@ def test_every_text_can_be_made(kind: Kind, where: tuple[Where, ...], detail: De
 def test_an_exception_is_fixed_at_its_line() -> None:
     expected = "fix the error at /job/train.py:12; code that catches it to skip a batch must skip it on all ranks"
     assert fix(RAISED).change == expected
-    assert "the line that its traceback shows" in fix(RAISED, ()).change
+    assert "the line in its traceback" in fix(RAISED, ()).change
     assert text(RAISED, step=4).summary.startswith("Rank 1 raised ValueError: bad batch (train.py:12) in step 4. ")
 
 
@@ -89,9 +89,9 @@ def test_memory_that_ran_out_has_an_override_in_a_run_of_dtk() -> None:
     [
         (
             replace(RAISED, kind="exited", text="exit code 3", type="", exit_code=3),
-            "find what ends this process with exit code 3",
+            "find out what ends this process with exit code 3",
         ),
-        (replace(RAISED, text="exit code 1", type="", exit_code=1), "find what ends this process with exit code 1"),
+        (replace(RAISED, text="exit code 1", type="", exit_code=1), "find out what ends this process with exit code 1"),
         (
             replace(RAISED, kind="killed", text="SIGSEGV", type="", signal="SIGSEGV"),
             "debug the native code called from /job/train.py:12",
@@ -112,8 +112,8 @@ def test_a_rank_that_left_in_order_is_told_which_call_it_lacks() -> None:
     end = replace(RAISED, kind="exited", text="exit code 0", type="", exit_code=0)
     made = text(end, (Where(0, "/job/train.py", 30, "finish"),))
     assert "while others still waited. Rank 0 waited for it at train.py:30." in made.summary
-    assert made.remedies[0].change.startswith("let all ranks decide together when to stop")
-    assert "rank 0 calls one more at /job/train.py:30" in made.remedies[0].change
+    assert made.remedies[0].change.startswith("make all ranks decide together when to stop")
+    assert "rank 0 makes one extra call at /job/train.py:30" in made.remedies[0].change
 
 
 @pytest.mark.parametrize(
@@ -135,11 +135,11 @@ def test_braces_in_evidence_are_text() -> None:
     ("message", "words"),
     [
         ("[Errno 98] Address already in use", "end the process that holds the port"),
-        ("[Errno 28] No space left on device: '/x'", "make room"),
-        ("[enforce fail at inline_container.cc:445] . PytorchStreamWriter failed writing file data/1", "make room"),
+        ("[Errno 28] No space left on device: '/x'", "free space"),
+        ("[enforce fail at inline_container.cc:445] . PytorchStreamWriter failed writing file data/1", "free space"),
         ("PytorchStreamReader failed reading zip archive: failed finding central directory", "compare the size"),
         ("Error while deserializing header: HeaderTooLarge", "compare the size"),
-        ("Expected to mark a variable ready only once", "checkpoint with use_reentrant=False"),
+        ("Expected to mark a variable ready only once", "use activation checkpointing with use_reentrant=False"),
         ("Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized", "start nvidia-fabric"),
         ("The NVIDIA driver on your system is too old (found version 11040)", "compare nvidia-smi"),
         ("/lib/libtorch_cuda.so: undefined symbol: ncclCommRegister", "let torch find its own NCCL"),
@@ -156,7 +156,10 @@ def test_braces_in_evidence_are_text() -> None:
             "Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor) should be the same",
             "move the model",
         ),
-        ("aten.cat.default got mixed torch.Tensor and DTensor, need to convert all", "give this operation DTensors"),
+        (
+            "aten.cat.default got mixed torch.Tensor and DTensor, need to convert all",
+            "pass only DTensors to this operation",
+        ),
         ("Cannot copy out of meta tensor; no data!", "materialize the module"),
         (
             "one of the variables needed for gradient computation has been modified by an inplace operation",
@@ -167,7 +170,7 @@ def test_braces_in_evidence_are_text() -> None:
         ("Attempting to unscale FP16 gradients.", "keep the parameters in float32"),
         ("401 Client Error: Unauthorized for url: https://huggingface.co/api/models/x", "accept the terms"),
         ("[Errno 5] Input/output error: '/mnt/data/shard-7.tar'", "read that file by hand"),
-        ("PytorchStreamWriter failed writing file data/3: file write failed: Input/output error", "make room"),
+        ("PytorchStreamWriter failed writing file data/3: file write failed: Input/output error", "free space"),
         # Words alike that mean something else.
         ("the port of the mixer is not in use", "fix the error at"),
         ("size mismatch for head.weight", "fix the error at"),

@@ -38,7 +38,7 @@ def test_without_a_stack_it_is_less_sure_and_says_so(tmp_path: Path) -> None:
     text = text_of(found)
     assert (found.status, found.ranks, found.confidence) == ("confirmed", (2,), 0.6)
     assert "no traceback or stack was left. It is late, stuck or gone" in text.summary
-    assert "look at what rank 2 did after" in text.remedies[0].change
+    assert "check what rank 2 did after" in text.remedies[0].change
 
 
 def test_where_an_interrupt_ended_the_late_rank_is_where_it_was(tmp_path: Path) -> None:

@@ -54,8 +54,8 @@ def test_without_an_assumption_nothing_changes() -> None:
 
 @pytest.mark.parametrize(
     ("assumed", "words"),
-    [((3,), "Rank 3 left no dump: this holds if it is not in that group."),
-     ((2, 3), "Ranks 2 and 3 left no dump: this holds if they are not in that group.")],
+    [((3,), "Rank 3 left no dump; the conclusion assumes that it is not in that group."),
+     ((2, 3), "Ranks 2 and 3 left no dump; the conclusion assumes that they are not in that group.")],
 )  # fmt: skip
 def test_the_ranks_that_left_no_dump_are_named(assumed: tuple[int, ...], words: str) -> None:
     found = assuming(assumed_job(*assumed), FOUND)

@@ -20,7 +20,7 @@ def test_an_exit_code_without_a_traceback(tmp_path: Path) -> None:
     found, report = of(tmp_path, "srun: error: node1: task 1: Exited with exit code 3\n")
     assert (found.status, found.ranks, report.outcome) == ("confirmed", (1,), "crashed")
     assert text_of(found).summary == "Rank 1 ended with exit code 3 without a traceback."
-    assert "find what ends this process with exit code 3" in text_of(found).remedies[0].change
+    assert "find out what ends this process with exit code 3" in text_of(found).remedies[0].change
 
 
 def test_a_traceback_says_more_than_the_exit_code_that_follows_from_it(tmp_path: Path) -> None:

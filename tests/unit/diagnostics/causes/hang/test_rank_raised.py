@@ -36,12 +36,12 @@ def test_the_rank_with_an_error_of_its_own_is_named_and_its_peers_are_victims(tm
 @pytest.mark.parametrize(
     ("error", "change"),
     [
-        ("OSError: [Errno 28] No space left on device", "make room where the file is written"),
+        ("OSError: [Errno 28] No space left on device", "free space where the file is written"),
         ("ModuleNotFoundError: No module named 'flash_attn'", "install the package in the environment of every node"),
         ("RuntimeError: CUDA error: device-side assert triggered", "look for an index out of range"),
         ("RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED", "run it once with CUDA_LAUNCH_BLOCKING=1"),
         ("RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED", "leave memory free on the device"),
-        ("ValueError: host not found: Name or service not known", "give a name that every node resolves"),
+        ("ValueError: host not found: Name or service not known", "use a name that every node can resolve"),
     ],
 )
 def test_a_known_error_has_a_remedy_of_its_own(tmp_path: Path, error: str, change: str) -> None:
@@ -99,7 +99,7 @@ def test_a_worker_of_the_data_loader_that_left_the_queue_empty(tmp_path: Path) -
     )
     text = text_of(of(tmp_path, log)[0])
     assert "raised RuntimeError: DataLoader worker" in text.summary and "Empty" not in text.summary
-    assert "dmesg names it if memory ran out" in text.remedies[0].change
+    assert "dmesg names it if host memory ran out" in text.remedies[0].change
 
 
 @pytest.mark.parametrize(

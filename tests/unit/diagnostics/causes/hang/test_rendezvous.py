@@ -81,7 +81,7 @@ def waits_in_store(lines: int, joined: int = 2, at: int = 5) -> LogFact:
 def test_a_rank_that_waits_in_the_barrier_of_the_store() -> None:
     finding = decided(waits_in_store(3))
     assert (finding.status, finding.victims) == ("undecided", (0,))
-    assert text_of(finding).summary.startswith("Rank 0 waits for the other ranks while a group is made: 2 of 3")
+    assert text_of(finding).summary.startswith("Rank 0 waits for the other ranks while a group is created: 2 of 3")
     assert decided(waits_in_store(6)).status == "confirmed"  # For a minute.
 
 

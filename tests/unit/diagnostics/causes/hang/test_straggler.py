@@ -46,7 +46,7 @@ def test_who_waited_for_a_core_for_most_of_that_time_is_late_by_chance(
     write(tmp_path, job(STEP * 5, slow, STEP * 5))
     (found,) = (one for one in detect(gather(tmp_path, Limits())) if one.cause == CAUSE)
     assert (found.status, found.ranks, found.confidence) == ("confirmed", (1,), confidence)
-    assert ("waited for a core" in found.summary) == (confidence < 0.5)
+    assert ("waited for a CPU core" in found.summary) == (confidence < 0.5)
 
 
 def test_ranks_that_come_together_are_none(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ def test_one_rank_runs_the_loop_otherwise(tmp_path: Path, steps: int, times: str
         or "left the loop" in found.summary
         or "continues with" in found.summary
     )
-    assert found.remedies[0].change.startswith("let all ranks agree on the number of steps")
-    assert found.remedies[0].why == "each rank must run the loop equally often"
+    assert found.remedies[0].change.startswith("make all ranks run the same number of steps")
+    assert found.remedies[0].why == "every rank must run the loop the same number of times"
 
 
 def test_equal_steps_rule_it_out(tmp_path: Path) -> None:

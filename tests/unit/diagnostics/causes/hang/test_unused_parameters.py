@@ -35,7 +35,7 @@ def test_ddps_own_message_names_the_ranks(tmp_path: Path, ranks: tuple[int, ...]
     (root,) = report.root_causes
     assert (root.cause, root.ranks, report.outcome) == (CAUSE, ranks, "crashed")
     assert "without a gradient for some parameters" in text_of(root).summary
-    assert [remedy.kind for remedy in text_of(root).remedies] == ["code"], "overrides are for runs of dtk"
+    assert [remedy.kind for remedy in text_of(root).remedies] == ["code"], "overrides are for dtk runs"
 
 
 def test_only_ranks_that_the_log_shows_are_called_victims(tmp_path: Path) -> None:

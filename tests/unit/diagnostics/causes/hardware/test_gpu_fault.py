@@ -71,9 +71,7 @@ def test_an_event_that_programs_cause_blames_no_device(tmp_path: Path, code: int
     report = said(tmp_path, f"NVRM: Xid (PCI:0000:01:00): {code}, pid=1")
     assert not report.root_causes and report.outcome == "undecided"
     (found,) = (one.finding for one in report.findings if one.finding.cause == "hardware.gpu_fault")
-    assert (
-        "mostly the fault of a program" in text_of(found).summary and "CUDA_LAUNCH_BLOCKING" in text_of(found).missing
-    )
+    assert "usually caused by a program" in text_of(found).summary and "CUDA_LAUNCH_BLOCKING" in text_of(found).missing
 
 
 def test_an_illegal_access_is_the_ranks_own(tmp_path: Path) -> None:

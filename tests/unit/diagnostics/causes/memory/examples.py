@@ -43,7 +43,7 @@ def full_state_dict() -> dict[str, str]:
 
 
 def states_too_large() -> dict[str, str]:
-    """Return a run of dtk with GPT-2 under DDP on two devices of 2 GB."""
+    """Return a dtk run with GPT-2 under DDP on two devices of 2 GB."""
     model = {"architecture": "gpt", "layers": 12, "width": 768, "vocab_size": 50257, "context_length": 1024}
     config = {"model": model, "strategy": {"name": "ddp"}, "optimizer": {"name": "adamw"}}
     return {

@@ -42,5 +42,5 @@ def test_logits_are_named_with_a_remedy_of_their_own(tmp_path):
     job.size = replace(job.size, logits_bytes=20 * GIB)
     full = with_peak(job, 20 * GIB, GIB)
     text = text_of(decide(full))
-    assert "20 GiB of them logits" in text.summary
+    assert "including 20 GiB of logits" in text.summary
     assert "loss in chunks" in text.remedies[-1].change

@@ -96,7 +96,7 @@ def test_costs_are_the_bytes_that_the_code_wastes(jobs, case, cause, expected_by
 def test_copies_of_all_ranks_grow_with_the_ranks_and_gathered_parameters_do_not(jobs):
     def predicted(case: str, cause: str) -> tuple[float, float]:
         text = text_of(findings(jobs / case)[cause]).summary
-        found = re.search(r"on 64 ranks a rank would need ([\d.]+) MiB, without it ([\d.]+) MiB", text)
+        found = re.search(r"on 64 ranks, each rank would need ([\d.]+) MiB; without it, ([\d.]+) MiB", text)
         assert found, text
         return float(found[1]), float(found[2])
 

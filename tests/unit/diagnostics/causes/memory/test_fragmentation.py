@@ -39,7 +39,7 @@ def test_a_request_that_cannot_fit_is_no_fragmentation(tmp_path, version, reques
     found = findings(job_of(tmp_path, text))
     assert confirmed(found) == []
     assert found["fragmentation"].status == "ruled_out"
-    assert "does not fit even if nothing were lost" in text_of(found["fragmentation"]).summary
+    assert "would not fit even without fragmentation" in text_of(found["fragmentation"]).summary
 
 
 def test_a_request_of_unknown_size_is_no_fragmentation(tmp_path):

@@ -57,4 +57,4 @@ def test_without_the_size_of_the_model_it_stays_open():
     unsharded = decide(job(ModelSize(2, "ddp", shards=1)))
     assert (unsharded.status, text_of(unsharded).measured) == ("ruled_out", "strategy ddp shards no parameters")
     nothing = decide(job(ModelSize(2, "")))
-    assert (nothing.status, text_of(nothing).measured) == ("ruled_out", "no gather in what was recorded")
+    assert (nothing.status, text_of(nothing).measured) == ("ruled_out", "no gather recorded")

@@ -47,7 +47,7 @@ def test_the_last_block_alone_may_be_kept():
     [
         (ModelSize(2, "zero2", shards=2, traits=traits_of("zero2")), "by definition"),
         (ModelSize(2, "ddp", shards=1), "Strategy ddp shards no parameters."),
-        (ModelSize(2, ""), "No sharded unit in what was recorded."),
+        (ModelSize(2, ""), "The records show no sharded unit."),
     ],
 )
 def test_what_keeps_nothing_is_ruled_out(size, said):

@@ -25,7 +25,7 @@ def test_what_counts_as_copies(more, status):
 
 def test_small_outputs_are_none():
     found = decide(job(sharded(), call("user", 4, is_list=True)))
-    assert (found.status, text_of(found).summary) == ("ruled_out", "No gather of the code is large.")
+    assert (found.status, text_of(found).summary) == ("ruled_out", "No gather that the code issues is large.")
     assert decide(job(ModelSize(2, ""), call("user", 63, is_list=True))).status == "ruled_out"
     assert decide(job(ModelSize(2, ""), call("user", 64, is_list=True))).status == "confirmed"
 

@@ -14,7 +14,7 @@ RECORDED = sorted(row.removesuffix("_of_dtk") for row in ROWS if row.endswith("_
 
 
 class Job:
-    """Whether it is a run of dtk is all that is asked of it."""
+    """Whether it is a dtk run is all that is asked of it."""
 
     def __init__(self, is_dtk: bool) -> None:
         self.is_dtk = is_dtk
@@ -47,7 +47,7 @@ def test_what_is_absent_rules_a_cause_out() -> None:
             Frame("/job/t.py", 50, "log_norms"),
             True,
             " in log_norms (t.py:50)",
-            "gathers (the line is the function's first)",
+            "gathers (the line is the first of the function)",
         ),
         (Frame("C:\\job\\t.py", 1, "<module>"), True, " in t.py", "gathers (a line of the script around it)"),
     ],
@@ -70,4 +70,4 @@ def test_shares_of_a_peak() -> None:
 def test_what_more_ranks_would_need() -> None:
     assert shared.on_more_ranks(None) == ""
     text = str(shared.on_more_ranks(Prediction(120 << 20, 40 << 20)))
-    assert text == f"; on {PREDICTED_RANKS} ranks a rank would need 120 MiB, without it 40 MiB"
+    assert text == f"; on {PREDICTED_RANKS} ranks, each rank would need 120 MiB; without it, 40 MiB"

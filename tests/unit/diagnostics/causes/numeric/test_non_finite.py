@@ -63,7 +63,7 @@ def test_a_gradient_that_broke_before_the_loss_names_the_parameter(tmp_path):
     found = decide(run(tmp_path, events))
     assert (found.status, found.ranks, found.step) == ("confirmed", (), 5)
     assert "blocks.1.mlp.up.weight (1 of 40 parameters)" in text_of(found).summary
-    assert "do not show which rank began" in text_of(found).summary
+    assert "do not show on which rank it began" in text_of(found).summary
 
 
 def test_a_norm_that_overflows_by_itself(tmp_path):

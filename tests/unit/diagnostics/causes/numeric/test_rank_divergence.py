@@ -42,7 +42,7 @@ def test_two_replicas_are_a_tie(tmp_path):
     found = decide(run(tmp_path, events))
     assert found.ranks == (0, 1)
     assert "it is a tie" in text_of(found).summary
-    assert "not later than step 100" in text_of(found).summary
+    assert "no later than step 100" in text_of(found).summary
 
 
 def test_several_groups_are_one_finding(tmp_path):

@@ -61,7 +61,7 @@ def test_many_tiny_collectives_are_not_bound_by_their_bytes(tmp_path: Path, dete
 
     write(by_step(sim, step), tmp_path)
     verdict, why = decided(detect, tmp_path)
-    assert verdict == "ruled_out" and "bytes hardly count" in why
+    assert verdict == "ruled_out" and "size hardly matters" in why
 
 
 def test_sends_and_receives_hold_waiting_that_nobody_can_split(tmp_path: Path, detect: Any) -> None:

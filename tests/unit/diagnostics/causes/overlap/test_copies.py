@@ -17,10 +17,10 @@ MIB = 1 << 20
     ("kind", "words", "remedy"),
     [
         ("HtoD (Pageable -> Device)", "from the host to the device (pageable memory", "pin_memory=True"),
-        ("HtoD (Pinned -> Device)", "from the host to the device (pinned memory", "a stream of its own"),
+        ("HtoD (Pinned -> Device)", "from the host to the device (pinned memory", "a separate stream"),
         ("DtoH (Device -> Pageable)", "from the device to the host (pageable memory", "into a pinned tensor"),
         ("DtoH (Device -> Pinned)", "from the device to the host (pinned memory", "keep the values on the device"),
-        ("HtoD (Host -> Device)", "from the host to the device (3 transfers", "a stream of its own"),
+        ("HtoD (Host -> Device)", "from the host to the device (3 transfers", "a separate stream"),
     ],
 )
 def test_direction_memory_size_and_rate_are_named(

@@ -26,9 +26,9 @@ STAGES = (("pp", 2), ("dp_shard", 2), ("tp", 2))
     [
         ([1, 1, 1, 1, 1.1, 0.9, 0.2, 1.8], (7,), (6,), "ep group 1 of stage 1", "The experts of rank 7 get 1.80 times"),
         ([2, 0] * 4, (0, 2, 4, 6), (1, 3, 5, 7), "4 ep groups", "get 2.00 times"),
-        ([1.1, 0.9] * 4, tuple(range(8)), (), "4 ep groups", "another one in each block"),
-        ([2, 0], tuple(range(8)), (), "4 ep groups", "Which rank it is, the records do not say"),
-        ([2, 0, 2, 0, 2, 0, "2", 0], tuple(range(8)), (), "4 ep groups", "Which rank it is"),
+        ([1.1, 0.9] * 4, tuple(range(8)), (), "4 ep groups", "a different one in each block"),
+        ([2, 0], tuple(range(8)), (), "4 ep groups", "The records do not show which rank it is"),
+        ([2, 0, 2, 0, 2, 0, "2", 0], tuple(range(8)), (), "4 ep groups", "which rank it is"),
     ],
 )
 def test_the_rank_is_named_where_the_loads_of_all_are_known(tmp_path, loads, ranks, victims, group, said):

@@ -84,7 +84,7 @@ def test_a_trace_that_ends_in_the_middle_gives_a_suspicion_only(judged: Judge) -
     view = View()
     view.profiles[1].is_cut = True
     finding = judged(view, 41.0)
-    assert finding.confidence < SURE and "not read to its end" in str(finding.evidence[-1].detail)
+    assert finding.confidence < SURE and "only read in part" in str(finding.evidence[-1].detail)
 
 
 def test_a_cost_below_the_share_rules_out_and_says_so(judged: Judge) -> None:
@@ -152,7 +152,7 @@ def test_an_instrument_spoils_every_cause_but_its_own() -> None:
 def test_a_guard_answers_before_the_cause() -> None:
     on_cpu = shared.on_cpu("cpu_streams")
     finding = on_cpu(View(on_device=False))  # type: ignore[arg-type]
-    assert finding is not None and text_of(finding).summary == "the work runs on CPU: there are no streams"
+    assert finding is not None and text_of(finding).summary == "the model runs on the CPU: there are no streams"
     assert on_cpu(View(on_device=True)) is None  # type: ignore[arg-type]
     assert shared.no_collectives(View(calls=[1])) is None  # type: ignore[arg-type]
     none = shared.no_collectives(View(calls=[]))  # type: ignore[arg-type]

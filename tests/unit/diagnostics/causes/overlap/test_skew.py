@@ -15,7 +15,7 @@ def test_one_rank_alone_makes_no_claim_about_others(tmp_path: Path, detect: Any)
         detection = detect(paths[rank])
         found = {one.cause: one for one in detection.findings}
         assert found["overlap.skew"].status == "undecided"
-        assert "one rank alone" in text_of(found["overlap.skew"]).summary
+        assert "only one rank" in text_of(found["overlap.skew"]).summary
         assert text_of(found["overlap.skew"]).missing
         assert not [
             one for one in detection.findings if one.status == "confirmed" and one.ranks and one.ranks != (rank,)

@@ -75,7 +75,7 @@ def test_a_wait_that_ended_or_was_short_is_none(tmp_path: Path) -> None:
 def test_what_kernels_write(tmp_path: Path, line: str, server: str) -> None:
     (tmp_path / "dmesg.txt").write_text(f"[ 1.0] Linux version 6.1\n{line}")
     (root,) = diagnose(tmp_path).root_causes
-    assert root.cause == ID and f"The kernel reports that {server} does not answer" in text_of(root).summary
+    assert root.cause == ID and f"The kernel reports that {server} does not respond" in text_of(root).summary
 
 
 def test_it_is_why_a_rank_stands_in_file_io(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_the_choice_does_not_depend_on_the_order_in_which_files_are_found(tmp_pa
 
 def test_files_that_contradict_each_other_are_of_two_jobs(tmp_path: Path) -> None:
     handles = written(tmp_path, {"a_0": (0, b"x"), "b_0": (0, b"xy")})
-    with pytest.raises(DiagnosticsError, match=r"files of 2 jobs: a_0 and b_0 are both of rank 0, and one says 2"):
+    with pytest.raises(DiagnosticsError, match=r"files of 2 jobs: a_0 and b_0 both belong to rank 0, and one says 2"):
         one_per_rank(reader(contradicts=True), handles, Evidence(tmp_path, Limits()))
     copies = written(tmp_path, {"c_1": (1, b"x"), "d_1": (1, b"x")})
     assert len(one_per_rank(reader(contradicts=True), copies, Evidence(tmp_path, Limits()))) == 1, "copies cannot"
@@ -77,7 +77,7 @@ def trace(root: Path, name: str, at_s: float, rank: int, pid: int) -> Dump:
     [
         (60.0, 1, ""),
         (WINDOWS_S + 60, 1, ""),
-        (60.0, 2, "are both of rank 0, of processes 1 and 2"),
+        (60.0, 2, "both belong to rank 0, of processes 1 and 2"),
         (JOB_S + 60, 1, "were recorded 90 days apart"),
     ],
 )

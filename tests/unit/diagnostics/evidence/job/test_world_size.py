@@ -89,7 +89,7 @@ def test_ranks_that_such_a_job_cannot_have():
     }
     evidence = settled(claims=claims((4, "a")), files=files)
     assert [(one.file, one.what) for one in evidence.problems] == [
-        ("rank_4", "rank 4 in a job of 4 ranks: of another job, or the name misleads")
+        ("rank_4", "rank 4 in a job of 4 ranks: from another job, or the name is misleading")
     ]
 
 

@@ -26,7 +26,7 @@ LIB = "/usr/lib/python3.11"
         ("collective", "torch.distributed", (f"{TORCH}/distributed/pipelining/schedules.py:683 _wait_batch_p2p",)),
         ("data loader", "data loader", (f"{LIB}/queue.py:171 get", f"{TORCH}/utils/data/dataloader.py:1251 _try_get_data")),
         ("data loader", "data loader", (f"{LIB}/multiprocessing/connection.py:930 wait", f"{TORCH}/utils/data/dataloader.py:1251 _try_get_data")),
-        ("process", "data of another process", (f"{LIB}/multiprocessing/connection.py:930 wait",)),
+        ("process", "data from another process", (f"{LIB}/multiprocessing/connection.py:930 wait",)),
         ("process", "a process to end", (f"{LIB}/subprocess.py:2046 _try_wait", f"{LIB}/subprocess.py:550 run")),
         ("compile", "compiling", (f"{LIB}/subprocess.py:10 wait", f"{TORCH}/_inductor/codecache.py:10 load")),
         ("lock", "a lock or a queue", (f"{LIB}/threading.py:331 wait",)),
@@ -61,7 +61,7 @@ NATIVE = {
     "sleeping": "clock_nanosleep (libc.so.6)|time_sleep (libpython3.11.so.1.0)",
     "leaves no frame": "gemm_kernel (libtorch_cpu.so)|0x7fa4b2c4524a (libc.so.6)",
     "waiting for a queue": "lock_PyThread_acquire_lock (libpython3.11.so.1.0)|Condition.wait (threading.py:327)|Queue.get (queue.py:171)",
-    "data of another process": "read (libc.so.6)|os_read (libpython3.11.so.1.0)|Connection._recv (multiprocessing/connection.py:395)|Queue.get (multiprocessing/queues.py:103)",
+    "data from another process": "read (libc.so.6)|os_read (libpython3.11.so.1.0)|Connection._recv (multiprocessing/connection.py:395)|Queue.get (multiprocessing/queues.py:103)",
     "lock file": "clock_nanosleep (libc.so.6)|time_sleep (libpython3.11.so.1.0)|BaseFileLock.acquire (filelock/_api.py:344)",
 }
 

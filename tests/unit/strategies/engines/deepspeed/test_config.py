@@ -88,17 +88,17 @@ def test_a_file_that_agrees_is_taken(config: Config, tmp_path: Path) -> None:
         ({"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}, ('device="cpu"', "strategy.offload=none")),
         ({"zero_optimisation": {"stage": 2}}, ("no key zero_optimisation.stage",)),
         ({"zero_optimization": {"stage": 2, "bucket": 3}}, ("no key zero_optimization.bucket",)),
-        ({"zero_optimization": 2}, ("zero_optimization=2", "is no section", '"zero_optimization": {')),
-        ({"zero_optimization": [1]}, ("zero_optimization=[1]", "is no section")),
+        ({"zero_optimization": 2}, ("zero_optimization=2", "is not a section", '"zero_optimization": {')),
+        ({"zero_optimization": [1]}, ("zero_optimization=[1]", "is not a section")),
         *(({"steps_per_print": wrong}, ("steps_per_print=", "default is 10")) for wrong in (-inf, nan, "often", 2.5)),
         ({"steps_per_print": {"every": 2}}, ("no key steps_per_print.every",)),
         ({"bogus": {}}, ("no section bogus",)),
         ({"steps_per_print": {}}, ("no section steps_per_print",)),
         ({"zero_optimization": {"bogus": {}}}, ("no section zero_optimization.bogus",)),
-        ({"zero_optimization": {"offload_optimizer": "cpu"}}, ('offload_optimizer="cpu"', "is no section")),
+        ({"zero_optimization": {"offload_optimizer": "cpu"}}, ('offload_optimizer="cpu"', "is not a section")),
         ({"train_batch_size": {}}, ("train_batch_size={}", "train.global_batch_size=8")),
         *(
-            ({"zero_optimization": {"reduce_bucket_size": wrong}}, ("reduce_bucket_size=", "no number of elements"))
+            ({"zero_optimization": {"reduce_bucket_size": wrong}}, ("reduce_bucket_size=", "not a number of elements"))
             for wrong in ("many", None, -1, True, [1], 1e400)
         ),
         ({"zero_optimization": {"overlap_comm": "yes please"}}, ('overlap_comm="yes please"', "default is false")),
