@@ -55,7 +55,7 @@ class CustomDataset(Dataset):
             return super().stream(ids)
         numbers = (self._permuted(of_batch) for of_batch in ids)
         loader = DataLoader(self._samples, batch_sampler=numbers, num_workers=workers, collate_fn=self._or_error)  # type: ignore[arg-type]
-        return map(_batch_or_raise, loader)
+        return _received(loader)
 
     def about(self) -> dict[str, Any]:
         """Return the description of `Dataset`; sha256 covers the length and a few samples."""
@@ -89,7 +89,14 @@ class CustomDataset(Dataset):
         return Batch(batch[0], batch[1])
 
 
-def _batch_or_raise(made: Batch | DtkError) -> Batch:
-    if isinstance(made, DtkError):
-        raise made
-    return made
+def _received(loader: Iterable[Batch | DtkError]) -> Iterator[Batch]:
+    try:
+        for made in loader:
+            if isinstance(made, DtkError):
+                raise made
+            yield made
+    except (OSError, EOFError) as error:
+        if str(error).startswith("Caught "):  # By torch, in a worker: the dataset's own.
+            raise
+        what = f"DataLoader worker exited unexpectedly while it sent a batch ({type(error).__name__})"
+        raise RuntimeError(what) from None

@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,6 +61,8 @@ def work(
         context = join(store, job.device, job.backend, config.launcher.timeout_s, mesh)
         code = _train(config, job, context, recorder, stop)
     except BaseException as error:
+        # The handler of torch's data loader raises here, too, when another of its processes dies meanwhile.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         code = write_failure(error, paths.error(job.attempt, job.rank), job.rank, job.attempt)
         recorder.failed(error)
         recorder.close()

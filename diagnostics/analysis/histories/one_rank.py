@@ -139,9 +139,16 @@ def digest(rank: int, files: Sequence[CallFile], attempt: int | None) -> Digest:
         return result
     record = result.record = RankRecord(rank)
     numbers: dict[tuple[Wire, ...], int] = {}
-    for dump in choose(dumps, attempt):
+    chosen = choose(dumps, attempt)
+    latest_s = max((dump.last_s() for dump in chosen), default=0.0)
+    for dump in chosen:
         _about(result, record, dump)
         _calls(result, record, dump, numbers)
+        if dump.black_box and dump.time_s is not None and latest_s > dump.time_s:
+            # Another recorder saw the rank go on after this snapshot: what was pending then is not where it ended.
+            for key in record.lines.keys() & {call.key for call in dump.calls}:
+                record.lines[key].pending = None
+            record.p2p = [call for call in record.p2p if call.key.recorder != dump.recorder]
     record.p2p.sort(key=lambda call: (call.created_s or 0.0, call.seq))
     result.signatures = list(numbers)
     return result

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 from dtk.config.schema import CustomData
 from dtk.data.build import build_dataset
-from dtk.data.custom import CustomDataset
+from dtk.data.custom import CustomDataset, _received
 from dtk.errors import DtkError
 
 
@@ -92,6 +92,27 @@ def test_a_worker_that_dies_ends_the_stream_with_its_pid() -> None:
     data = CustomDataset(config(workers=1), Numbers(make=killed))
     with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid"):
         list(data.stream(iter([np.arange(3)])))
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionResetError(104, "Connection reset by peer"), EOFError(), FileNotFoundError()]
+)
+def test_a_worker_that_dies_while_it_sends_is_named_and_an_error_of_the_dataset_is_kept(error: Exception) -> None:
+    def sends(error: Exception) -> Any:
+        yield 1
+        raise error
+
+    received = _received(sends(error))
+    assert next(received) == 1
+    with pytest.raises(RuntimeError, match="DataLoader worker exited unexpectedly while it sent a batch"):
+        next(received)
+    data = CustomDataset(config(workers=1), Numbers(make=unreachable))
+    with pytest.raises(ConnectionError, match="the store of images does not answer"):
+        list(data.stream(iter([np.arange(3)])))
+
+
+def unreachable(number: int) -> Any:
+    raise ConnectionError("the store of images does not answer")
 
 
 def test_what_has_no_length_is_one_line() -> None:

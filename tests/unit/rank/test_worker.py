@@ -1,5 +1,7 @@
 """What a rank says when it begins, and how it closes a run that ended in order."""
 
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -59,10 +61,19 @@ def test_a_rank_that_cannot_meet_the_others_leaves_what_went_wrong(tmp_path: Pat
 
         get = add = check = compare_set = set_timeout = timeout = set
 
-    failures = []
+    def worker_dies_meanwhile() -> None:
+        subprocess.run(["true"], check=True)  # SIGCHLD, at which torch's data loader raises.
+        failures.append("told")
+
+    def raising(*about: object) -> None:
+        raise AssertionError("DataLoader worker is killed by signal")
+
+    failures: list[str] = []
+    usual = signal.signal(signal.SIGCHLD, raising)
     monkeypatch.setattr(worker.StopRequest, "install", lambda self, own_launcher: None)
     job = Job(tmp_path, 0, 0, 0, 1, "cpu", "gloo", 0, own_launcher=False)
     settings = config(record=schema.RecordConfig(level="off"), watch=schema.WatchConfig(enabled=False))
-    code = worker.work(settings, job, Refusing(), on_failure=lambda: failures.append("told"))  # type: ignore[arg-type]
+    code = worker.work(settings, job, Refusing(), on_failure=worker_dies_meanwhile)  # type: ignore[arg-type]
+    signal.signal(signal.SIGCHLD, usual)
     assert (code, failures) == (1, ["told"])
     assert RunPaths(tmp_path).error(0, 0).is_file()

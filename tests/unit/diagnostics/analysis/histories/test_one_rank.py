@@ -98,6 +98,18 @@ def test_a_periodic_snapshot_is_no_sign_of_a_hang() -> None:
     assert record is not None and (record.step, record.region) == (7, "data")
 
 
+@pytest.mark.parametrize(("later_s", "waits"), [(None, True), (11.0, True), (14.0, False)])
+def test_what_was_pending_in_a_snapshot_ends_when_another_recorder_saw_the_rank_go_on(
+    later_s: float | None, waits: bool
+) -> None:
+    pending, receive = (call(1, key=GLOO, done=False, at_s=10.0, **more) for more in ({}, {"p2p": "recv", "peer": 1}))
+    snapshot = dump(pending, receive, recorder="gloo", black_box=True, time_s=12.0)
+    ring = dump(call(5, key=GroupKey(SNAPSHOTS, "0", ""), at_s=later_s), recorder=SNAPSHOTS)
+    record = digested(snapshot, *([ring] if later_s else [])).record
+    assert record is not None and [one.key for one in record.pending()] == [GLOO, GLOO] * waits
+    assert record.lines[GLOO].issued == 1, "its calls are known all the same"
+
+
 def test_pending_sends_and_receives_are_kept_up_to_a_limit() -> None:
     sends = [call(seq, op="send", p2p="send", peer=1, done=seq < 3) for seq in range(1, 4 + MAX_P2P)]
     found = digested(dump(*sends, counters={DEFAULT: (99, 2)}))
