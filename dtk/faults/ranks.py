@@ -64,11 +64,11 @@ class Killed(FaultyLoop, name="sigkill"):
 
 
 class OutOfMemory(FaultyLoop, name="out_of_memory"):
-    """One rank allocates more memory than available."""
+    """One rank allocates more memory than any host has, and less than a process can address."""
 
     def _accumulate(self, batches: list[Batch], factor: float) -> Tensor:
         if self.strikes(self.step_number):
-            torch.empty(1 << 50, dtype=torch.uint8, device=self.context.device)  # fault: out_of_memory
+            torch.empty(1 << 46, dtype=torch.uint8, device=self.context.device)  # fault: out_of_memory
         return super()._accumulate(batches, factor)
 
 
