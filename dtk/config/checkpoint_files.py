@@ -14,9 +14,7 @@ _BLOCK_BYTES = 1 << 20  # Bytes per read; larger blocks are not faster.
 
 
 def describe_files(folder: Path) -> dict[str, dict[str, int]]:
-    """Return size, checksum and stride of the checked blocks for every file except checkpoint.json; OSError if a file
-    cannot be read.
-    """
+    """Return size, checksum and block stride of each file but checkpoint.json; OSError if one cannot be read."""
     files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != CHECKPOINT_INFO)
     sizes = {path: path.stat().st_size for path in files}
     share = max(1.0, sum(sizes.values()) / BUDGET_BYTES)

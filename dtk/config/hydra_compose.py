@@ -111,9 +111,7 @@ def swept(overrides: Sequence[str], folders: Sequence[Path], main: str) -> dict[
 
 
 def merged(overrides: Sequence[str], folders: Sequence[Path], main: str) -> Merged:
-    """Return the files and values that `compose_plain` merges, as Hydra's `--info defaults` does; DtkError if as
-    `compose_plain`.
-    """
+    """Return the files and values that `compose_plain` merges, as Hydra's `--info defaults` does; DtkError as there."""
     with _ready(folders):
         loader = GlobalHydra.instance().config_loader()
         defaults = loader.compute_defaults_list(main, list(overrides), RunMode.RUN)

@@ -77,8 +77,6 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def dump_allocator(path: Path) -> None:
-    """Write the CUDA allocator's segments and history for `pytorch.org/memory_viz` and the detectors; OSError if the
-    folder is full or read-only.
-    """
+    """Write the CUDA allocator's segments and history for `pytorch.org/memory_viz`; OSError if it cannot be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.cuda.memory._dump_snapshot(str(path))  # type: ignore[no-untyped-call]

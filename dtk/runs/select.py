@@ -38,9 +38,7 @@ def selects(arguments: argparse.Namespace) -> bool:
 
 
 def check_selection(arguments: argparse.Namespace) -> None:
-    """Reject `--failed` combined with `--state`, as the combination is ambiguous and runs may be removed; DtkError if
-    both are given.
-    """
+    """Reject `--failed` with `--state` (DtkError): which of them counts is ambiguous, and runs may be removed."""
     if arguments.failed and arguments.state:
         both = ",".join(dict.fromkeys((*arguments.state, *FAILED)))
         what, why = "--failed and --state both name states", f"--failed is --state {','.join(FAILED)}"

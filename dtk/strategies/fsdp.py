@@ -61,9 +61,7 @@ class FSDPConfig(StrategyConfig):
         return replace(StrategyConfig.mesh(self, world_size), dp_secondary=secondary)
 
     def on(self, mesh: Mesh) -> StrategyConfig:
-        """Return itself; DtkError if `reshard_after_forward` is a number that does not divide the ranks, or there are
-        other dimensions.
-        """
+        """Return itself; DtkError for other dimensions, or a `reshard_after_forward` that does not divide the ranks."""
         size, alone = mesh.dp_secondary, mesh.dp_shard == mesh.world_size and mesh.ep == 1
         fits = divisors(mesh.dp_shard)[1:-1] if alone else []
         if size == 1 or size in fits:

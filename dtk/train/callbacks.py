@@ -214,11 +214,7 @@ class Callbacks:
     """Import path, object, and whether the run continues when it raises."""
 
     def each(self, call: Callable[[Callback, Training], None]) -> None:
-        """Call a method of every callback.
-
-        Raises:
-            Exception: a callback raised it, and its configuration does not let the run continue.
-        """
+        """Call a method of every callback; raise what one raises unless its configuration lets the run continue."""
         for target, callback, keep_going in self.members:
             assert self.training is not None
             try:

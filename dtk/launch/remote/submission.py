@@ -67,9 +67,7 @@ def freeze(
     about: dict[str, Any],
     plan: dict[str, Any] | None = None,
 ) -> Submission:
-    """Freeze the files that the ranks will read; DtkError if the configuration contains a secret, which the job's files
-    would expose.
-    """
+    """Freeze the files that the ranks will read; DtkError if they would expose a secret of the configuration."""
     refuse_secrets(composed.plain)
     launcher: RemoteLauncher = composed.config.launcher
     about_run = {key: about[key] for key in (*KEPT, "data", "earlier_argv", "rerun_of") if key in about}

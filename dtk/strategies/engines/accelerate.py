@@ -37,9 +37,7 @@ class AccelerateDDP(Accelerated, DDP):
     """DistributedDataParallel as `Accelerator.prepare_model` sets it up."""
 
     def wrap(self, model: nn.Module, fill: Fill) -> nn.Module:
-        """Materialise a full replica and let Accelerate wrap it; DtkError if Accelerate did not wrap it in
-        DistributedDataParallel.
-        """
+        """Let Accelerate wrap a full replica; DtkError if it did not wrap it in DistributedDataParallel."""
         load("accelerate")
         from accelerate import Accelerator
         from accelerate.utils import DistributedDataParallelKwargs
