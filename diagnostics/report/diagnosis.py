@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 from diagnostics.causes.registry import built_in
 from diagnostics.contract.findings import CERTAIN, EvidenceItem, Finding, Where, text_of
-from diagnostics.contract.formatting import ranks_text, sentence
+from diagnostics.contract.formatting import counted, ranks_text, sentence
 from diagnostics.evidence.model import shortened
 from diagnostics.report import document as doc
 from diagnostics.report import drawings, overview, standing, wording
@@ -291,8 +291,10 @@ def _every_cause(report: Report) -> doc.Section:
     related, others = overview.undecided(report)
     confirmed = [entry for entry in report.findings if entry.finding.status == "confirmed"]
     pruned = [entry for entry in report.findings if entry.finding.status == "ruled_out"]
-    first, *folded = (_causes(report, causes) for causes in ((*confirmed, *related), pruned, others))
-    titles = (f"{len(pruned)} causes that are ruled out", overview.others_text(others))
+    shown, less = ([*confirmed, *related], []) if not report.root_causes else (confirmed, related)
+    first, *folded = (_causes(report, causes) for causes in (shown, less, pruned, others))
+    kind = f"{counted(len(less), 'cause')} of the same kind could not be decided"
+    titles = (kind, f"{len(pruned)} causes that are ruled out", overview.others_text(others))
     return doc.Section(
         "Every cause, and why",
         doc.present(first, [doc.Fold(title, (table,)) for title, table in zip(titles, folded, strict=True) if table]),

@@ -127,6 +127,14 @@ def test_the_page_has_every_cause_with_its_status() -> None:
     assert not sections(made, "terminal").get("Every cause, and why")
 
 
+def test_undecided_causes_are_folded_where_a_root_cause_is_known() -> None:
+    section = sections(report(mismatch(), finding("hang.network", status="undecided")))["Every cause, and why"]
+    (table,) = (block for block in section.blocks if isinstance(block, doc.Table))
+    assert {doc.plain(doc.cell_of(row[0]).text) for row in table.rows} == {"confirmed"}
+    titles = [block.title for block in section.blocks if isinstance(block, doc.Fold)]
+    assert "1 cause of the same kind could not be decided" in titles
+
+
 def test_branches_that_lack_the_same_are_folded_with_one_reason() -> None:
     open_causes = [
         Finding(cause=cause, status="undecided", facts=Stated("No trace.", missing="a trace"), confidence=0.0)
