@@ -33,8 +33,8 @@ from diagnostics.contract.formatting import UNNAMED as NOBODY
 from diagnostics.contract.formatting import file_name
 from diagnostics.evidence.calls import ROOTED, operation
 from diagnostics.evidence.endings import Ending, of_error
-from diagnostics.evidence.model import Evidence, Frame, LogFact, shortened
-from diagnostics.evidence.stacks.dumps import main_thread
+from diagnostics.evidence.model import Evidence, Frame, LogFact, Stacks, shortened
+from diagnostics.evidence.stacks.dumps import main_thread, target
 
 TRANSPORT = frozenset({"nccl_ib_error", "nccl_ib_async", "nccl_peer_closed", "nccl_connect", "link_down"})
 _KINDS = {name: frozenset(kinds) for name, kinds in table_beside(__file__)["kinds"].items()}
@@ -183,6 +183,8 @@ class Standing(Struct, frozen=True, rename=_IN_REPORT):
     """Few ranks of a node that torchrun does not list, while it lists the others with exit codes of their own."""
     outside: tuple[tuple[tuple[int, ...], str], ...] = ()
     """Ranks that were observed outside of communication, and what they do."""
+    threaded: tuple[int, ...] = ()
+    """Ranks with a collective in a thread that the program started, beside others that communicate or wait."""
 
     @property
     def shown_kinds(self) -> frozenset[str]:
@@ -279,6 +281,7 @@ def standing(evidence: Evidence) -> Standing | None:
         waits=tuple(sorted(waits, key=lambda wait: (bool(wait.behind), -len(wait.ranks), wait.seq or 0))),
         outside=outside,
         unlisted=_unlisted(evidence, listed),
+        threaded=tuple(sorted({one.rank for one in evidence.stacks if one.rank is not None and _is_threaded(one)})),
         others=tuple(one for group in groups for one in _others(group)),
         silent=() if evidence.is_cut or held_s else _silent(evidence, groups, waits),
         aborted=tuple(sorted(aborted)) if not waits else (),
@@ -313,6 +316,14 @@ def _unlisted(evidence: Evidence, listed: set[int]) -> tuple[int, ...]:
     rest = sorted({*range(min(listed, default=0), max(listed, default=0) + 1), *evidence.launched} - listed)
     is_sent = any(error.signal in _SENT for error in evidence.errors)
     return tuple(rest) if 2 * len(rest) < len(listed) and not is_sent else ()
+
+
+def _is_threaded(dump: Stacks) -> bool:
+    """Return whether two threads communicate, or one does and another thread that the program started runs its code."""
+    code = [at and (at.file, at.function) for at in map(target, dump.threads)]
+    own = [number for number, one in enumerate(dump.threads) if one.main or code[number]]
+    inside = [number for number in own if collective_of(dump.threads[number].frames, whole=True)]
+    return len(inside) > 1 or any(code[number] and code.count(code[number]) > 1 for number in inside)
 
 
 def _possibly_late(victims: Sequence[Ending]) -> tuple[int, ...]:

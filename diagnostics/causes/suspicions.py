@@ -144,6 +144,7 @@ def _of_ranks(standing: Standing) -> dict[str, object]:
         "at_other_calls": at_other_calls,
         "without_report": () if at_other_calls else without_report,
         "side_thread": standing.broken,
+        "threaded": standing.threaded,
         "unnamed_thread": (without_report or standing.silent) and standing.side_error,
         "positions_differ": standing.by_position and not is_fewer and (low, high),
         "positions_apart": standing.by_position and not is_fewer and max(0, completed - (low.seq or 0)),

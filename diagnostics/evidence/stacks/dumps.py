@@ -90,11 +90,21 @@ def with_main(threads: list[Thread]) -> tuple[Thread, ...]:
     own = [
         index
         for index, thread in enumerate(threads)
-        if (python := [frame for frame in thread.frames if not is_native(frame)])
-        and not _TEXT["thread_start"].search(python[-1].file.replace("\\", "/"))
+        if (python := [frame for frame in thread.frames if not is_native(frame)]) and not _is_thread_start(python[-1])
     ]
     main = (named or own or [len(threads) - 1])[-1]
     return tuple(Thread(thread.name, thread.frames, index == main) for index, thread in enumerate(threads))
+
+
+def target(thread: Thread) -> Frame | None:
+    """Return the user's outermost frame of a thread that the program started, or None for any other thread."""
+    python = [frame for frame in thread.frames if not is_native(frame)]
+    started = bool(python) and not thread.main and _is_thread_start(python[-1])
+    return next(filter(is_users, reversed(python)), None) if started else None
+
+
+def _is_thread_start(frame: Frame) -> bool:
+    return _TEXT["thread_start"].search(frame.file.replace("\\", "/")) is not None
 
 
 def main_thread(stacks: Stacks) -> Thread | None:

@@ -8,7 +8,9 @@ import pytest
 from diagnostics.analysis.standing import Standing, standing
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.model import Evidence
+from diagnostics.evidence.model import Evidence, Frame, Stacks, Thread
+from tests.unit.diagnostics.analysis.stall.test_from_observations import rank as observed
+from tests.unit.diagnostics.analysis.stall.test_stack_evidence import inside
 from tests.unit.diagnostics.analysis.stall.test_watchdog import hung, in_group, signal, timeout
 
 
@@ -380,6 +382,25 @@ def test_ranks_that_no_interrupt_could_end_waited_where_they_lost_their_peers(tm
     assert not found.lost and found.silent == (), "torchrun killed rank 0 first, so that it could not say anything"
     assert standing(gather_text(tmp_path, INTERRUPTED + WAITED.format(1))) is None, "a wait of any step"
     assert read(tmp_path, WAITED.format(1)).lost.startswith("Connection closed")
+
+
+def test_several_threads_that_communicate() -> None:
+    start, reduce = Frame("/lib/python3.11/threading.py", 982, "run"), Frame("/job/train.py", 45, "reduce")
+    call = Thread("Thread-1", (*inside("all_reduce", (reduce,)), start))
+    waits, logs = (Thread("Thread-2", (Frame("/job/train.py", 44, name), start)) for name in ("reduce", "write_logs"))
+    joins = Thread("MainThread", (Frame("/job/train.py", 60, "main"),), main=True)
+    communicates = Thread("MainThread", inside("barrier", joins.frames), main=True)
+
+    def threaded(*threads: Thread) -> tuple[int, ...]:
+        ranks = [observed(number, inside("all_reduce", (reduce,))) for number in range(2)]
+        stacks = [Stacks(one.rank, one.file, threads, one.time_s) for dumps, _ in ranks for one in dumps]
+        facts = [fact for _, facts in ranks for fact in facts]
+        found = standing(Evidence(Path("nowhere"), Limits(), world_size=2, stacks=stacks, facts=facts))
+        assert found is not None
+        return found.threaded
+
+    assert threaded(waits, call, joins) == threaded(logs, call, communicates) == (0, 1)
+    assert threaded(logs, waits, communicates) == threaded(logs, call, joins) == ()
 
 
 def test_the_names_in_report_json_are_kept() -> None:

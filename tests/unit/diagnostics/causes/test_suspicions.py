@@ -51,6 +51,7 @@ def stands(*waits: Waiting, **more: object) -> Standing:
         (stands(differ="around rank 39, as NCCL says"), "hang.collective_mismatch", 0.3),
         (stands(absent=(4, 5)), "hang.timeout_budget", 0.2),
         (stands(unlisted=(2,)), "hang.rank_exited", 0.3),
+        (stands(replace(WAIT, seq=None), threaded=(0, 1)), "hang.group_order", 0.3),
         (
             stands(PLACED, replace(PLACED, op="barrier", ranks=(3,), site="train.py:30")),
             "hang.conditional_collective",
@@ -147,6 +148,7 @@ def test_every_clue_of_the_table_can_be_shown() -> None:
         stands(sizes="136 vs 120", peer_calls=(replace(PLACED, op="all_gather"),)),
         stands(sizes="8 vs 4"),
         stands(unlisted=(2,)),
+        stands(threaded=(0, 1)),
     ]
     assert {name for standing in everything for name in clues(standing)} == set(TABLE["clues"])
 
