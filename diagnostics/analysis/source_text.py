@@ -160,6 +160,9 @@ def _one_rank(test: ast.expr, *, holds: bool) -> bool:
         return any(results) if isinstance(test.op, ast.And) is holds else all(results)
     text = ast.unparse(test)
     if isinstance(test, ast.Compare):
+        right = test.comparators[-1]
+        if getattr(right, "elts", ())[1:] or isinstance(getattr(right, "op", None), ast.BitOr):
+            return False  # `rank in (0, 1)`, `case 0 | 1`
         return holds is not isinstance(test.ops[0], ast.NotEq | ast.NotIn) and bool(_ONE_RANK.search(text))
     # A rank as a number is true on all ranks but rank 0.
     named = bool(_ONE_RANK.search(text))
