@@ -9,6 +9,7 @@ from msgspec import Struct
 from diagnostics.evidence.model import Evidence, Frame
 from diagnostics.evidence.readers.process import KIND, Moment
 from diagnostics.evidence.stacks.dumps import is_native, main_thread
+from diagnostics.evidence.values import integer
 
 IDLE = 0.05  # Fraction of a core below which a thread counts as idle: polling ten times a second uses 0.001.
 BUSY = 0.5  # Fraction of a core above which a thread computes; below it, the kernel says what the thread waits for.
@@ -33,6 +34,11 @@ class Observation(Struct, frozen=True):
     """Number of process groups that it has created; None = not known."""
     lock_holder: int | None = None
     """The rank that holds the file lock for which it waits."""
+
+    @property
+    def root(self) -> int | None:
+        """The rank that it names as the root of its call, or as its peer; None if it names none."""
+        return next((root for name in ("src", "dst") if (root := integer(self.call.get(name), 0)) is not None), None)
 
     @property
     def exited(self) -> bool:

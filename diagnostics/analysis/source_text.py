@@ -161,7 +161,8 @@ def _one_rank(test: ast.expr, *, holds: bool) -> bool:
     text = ast.unparse(test)
     if isinstance(test, ast.Compare):
         right = test.comparators[-1]
-        if getattr(right, "elts", ())[1:] or isinstance(getattr(right, "op", None), ast.BitOr):
+        ranks = [one for one in getattr(right, "elts", ()) if not isinstance(one, ast.UnaryOp)]  # -1 is no rank.
+        if ranks[1:] or isinstance(getattr(right, "op", None), ast.BitOr):
             return False  # `rank in (0, 1)`, `case 0 | 1`
         return holds is not isinstance(test.ops[0], ast.NotEq | ast.NotIn) and bool(_ONE_RANK.search(text))
     # A rank as a number is true on all ranks but rank 0.

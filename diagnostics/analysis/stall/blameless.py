@@ -1,6 +1,7 @@
 """Collectives that every member issued but that do not complete, and a start-up that never completed."""
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
@@ -39,8 +40,8 @@ class RootDiffers(Struct, frozen=True):
     """The call of each rank that hangs in it."""
     complete: tuple[int, ...]
     members: tuple[int, ...]
-    deviating: int | None
-    """The rank that passed another root, if gloo's broadcast tree identifies it."""
+    deviating: tuple[int, ...]
+    """Ranks that named another root, if the roots or gloo's broadcast tree tell which; empty = unknown."""
 
     @property
     def waiting(self) -> tuple[int, ...]:
@@ -94,7 +95,8 @@ def roots_differ(job: JobState) -> list[RootDiffers]:
             continue
         if operation.key.recorder == "gloo" and wire.root is None:
             members = job.survey.members(operation.key)
-            deviating = deviating_rank(members, tuple(waiting)) if wire.op == "broadcast" else None
+            named = deviating_rank(members, tuple(waiting)) if wire.op == "broadcast" else None
+            deviating = () if named is None else (named,)
             cases.append(RootDiffers(operation, calls, complete, members, deviating))
             taken |= {*waiting, *complete} | job.waits.reaching(waiting)
     return cases
@@ -189,6 +191,24 @@ def lasted_s(fact: LogFact, since: str) -> float:
 
 
 _MOST_RANKS = 64  # All pairs of rank and root are tried, which is quadratic in the size.
+
+
+def other_roots(roots: Mapping[int, int], world: int) -> tuple[int, ...]:
+    """Return the ranks that named another root than the others, from the roots that the waiting ranks named.
+
+    It is that of fewer ranks, if all wait. Ranks that do not wait named a root with which exactly these ranks wait in
+    gloo's tree; of several such roots it is rank 0, by far the most common. Without an answer, the result is empty.
+    """
+    counts = Counter(roots.values()).most_common()
+    if len(roots) == world:
+        right = [counts[0][0]] if 2 * counts[0][1] > world else []
+    elif world > _MOST_RANKS:
+        right = []
+    else:
+        named = ([roots.get(rank, root) for rank in range(world)] for root, _ in counts)
+        right = [root for (root, _), each in zip(counts, named, strict=True) if stuck_ranks(each) == {*roots}]
+        right = [0] if 0 in right else right
+    return tuple(rank for rank, root in roots.items() if root != right[0]) if len(right) == 1 else ()
 
 
 def deviating_rank(members: tuple[int, ...], waiting: tuple[int, ...]) -> int | None:

@@ -165,7 +165,7 @@ class Stall(Struct):
         yield self.watchdog.culprits if isinstance(self.watchdog, WatchdogDecided) else ()
         yield tuple(self.transfer.ranks) if self.transfer else ()
         yield self.stacks.ranks if self.stacks else ()
-        yield from ((case.deviating,) if case.deviating is not None else case.waiting for case in self.roots_differ)
+        yield from (case.deviating or case.waiting for case in self.roots_differ)
         yield self.ddp_unused.ranks if self.ddp_unused else ()
         yield from (ended.culprits for ended in self.endings)
         yield self.missing.ranks if self.missing and self.missing.abort else ()
@@ -180,7 +180,7 @@ class Stall(Struct):
         for divergence in self.divergences:
             if divergence.position and (point := point_of(self.job, divergence.key, divergence.position)):
                 yield point
-        operations = [case.operation for case in self.roots_differ]
+        operations = [case.operation for case in self.roots_differ if case.operation.seq]
         if isinstance(self.departure, MoreCalls):
             yield self.departure.extra[0].key, self.departure.extra[0].seq
         for wait in self.circular:
@@ -237,6 +237,10 @@ def explain(evidence: Evidence, divergence: Divergence | None = None) -> Stall:
         seen = from_observations(job, observed) if observed else by_stacks(job)
         if isinstance(seen, Divergence):
             stall.divergences = (seen,)
+        elif isinstance(seen, blameless.Startup):
+            stall.startup = seen
+        elif isinstance(seen, blameless.RootDiffers):
+            stall.roots_differ = (seen,)
         else:
             stall.stacks = seen
     return stall

@@ -6,13 +6,23 @@ from itertools import filterfalse
 from msgspec import Struct
 from msgspec.structs import replace
 
+from diagnostics.analysis import source_text
 from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.divergence.single_calls import by_lines, is_for_one_rank
 from diagnostics.analysis.job_state import STALL_S, JobState
 from diagnostics.analysis.observations import Observation
-from diagnostics.analysis.stall.stack_evidence import HostOutside, InCollective, collective_of, communicating, compared
-from diagnostics.evidence.calls import ROOTED, is_library
-from diagnostics.evidence.model import Frame, Stacks, Thread
+from diagnostics.analysis.stall.blameless import RootDiffers, Startup, other_roots
+from diagnostics.analysis.stall.stack_evidence import (
+    KEY,
+    HostOutside,
+    InCollective,
+    collective_of,
+    communicating,
+    compared,
+)
+from diagnostics.analysis.wait_graph.graph import Operation
+from diagnostics.evidence.calls import ROOTED, Call, Described, Wire, is_library
+from diagnostics.evidence.model import Frame, LogFact, Stacks, Thread
 from diagnostics.evidence.stacks import activity, blocking_calls
 from diagnostics.evidence.stacks import dumps as stacks
 from diagnostics.evidence.stacks.activity import Standing
@@ -22,7 +32,9 @@ _TRANSFERS = {"send", "recv", "batch_isend_irecv"}
 _COMMUNICATES = re.compile(r"\b(?:c10d|gloo)::|\bnccl[A-Z]")  # In the names of C++ functions.
 
 
-def from_observations(job: JobState, observed: dict[int, Observation]) -> HostOutside | Divergence | None:
+def from_observations(
+    job: JobState, observed: dict[int, Observation]
+) -> HostOutside | Divergence | Startup | RootDiffers | None:
     """Explain why the ranks are stalled; None while they make progress or if a rank has exited."""
     dumps = job.latest_stacks()
     inside, standings = places(observed, dumps)
@@ -33,6 +45,10 @@ def from_observations(job: JobState, observed: dict[int, Observation]) -> HostOu
     if not outside:  # Calls of sub-groups cannot be compared because their members are unknown.
         # DDP reduces in C++, so a stack does not show its group: the others wait in theirs for who is in backward.
         groups = {observed[rank].call.get("group") for rank, place in inside.items() if place.op != "backward"}
+        if blocked_s >= STALL_S and {place.op for place in inside.values()} == {"init_process_group"}:
+            return _not_met(inside, blocked_s) if len(inside) == job.world() else None
+        if blocked_s >= STALL_S and groups == {"default"} and (roots := _roots_differ(job, observed, inside)):
+            return roots
         divergence = compared(inside, job.world()) if blocked_s >= STALL_S else None
         if divergence is None or not divergence.culprits or ("other" in groups and not is_for_one_rank(divergence)):
             return None
@@ -52,6 +68,49 @@ def from_observations(job: JobState, observed: dict[int, Observation]) -> HostOu
         return None
     files = {rank: dumps[rank].file if rank in dumps else observed[rank].file for rank in outside}
     return HostOutside(standings, files, inside, blocked_s, not idle, named)
+
+
+def _not_met(inside: dict[int, InCollective], blocked_s: float) -> Startup:
+    """Return the start-up in which all ranks of the job wait."""
+    times = {"since_s": 0.0, "worked_s": 0.0, "alive_s": blocked_s}
+    starts = {
+        rank: LogFact("start", rank, place.file, 0, f"rank {rank} is in {place.op}", {"frames": place.stack, **times})
+        for rank, place in inside.items()
+    }
+    return Startup(starts, tuple(inside), (), (), blocked_s)
+
+
+def _roots_differ(
+    job: JobState, observed: dict[int, Observation], inside: dict[int, InCollective]
+) -> RootDiffers | None:
+    """Return the rooted call in which ranks wait for different roots, while no rank is outside; None without one.
+
+    A loop may take each rank as the root in turn, so its variables must be known and equal on these ranks.
+    """
+    calls = {(place.op, place.site): place for place in inside.values() if place.op in ROOTED and place.site}
+    if len(inside) < job.world() or len(calls) != 1:
+        return None
+    ((call, place),) = calls.items()
+    ranks = [rank for rank, one in inside.items() if (one.op, one.site) == call]
+    roots = {rank: root for rank in ranks if (root := observed[rank].root) is not None}
+    same_round = all(_same_round(at, place, [observed[rank] for rank in ranks]) for at in place.stack)
+    if len(roots) < len(ranks) or len({*roots.values()}) < 2 or not same_round:
+        return None
+    made = {
+        rank: Call(KEY, 0, Described(Wire(place.op, (), (), root), place.op), False, place.time_s, stack=place.stack)
+        for rank, root in roots.items()
+    }
+    complete = tuple(rank for rank in range(job.world()) if rank not in ranks)
+    return RootDiffers(Operation(KEY, 0), made, complete, tuple(range(job.world())), other_roots(roots, job.world()))
+
+
+def _same_round(at: Frame, place: InCollective, ranks: list[Observation]) -> bool:
+    """Return whether these ranks are in the same round of the loops around a line."""
+    if source_text.place(at.file, [at.line], at.line, place.time_s) == "no loop":
+        return True
+    names, _ = source_text.loop_variables(at.file, [at.line], place.time_s)
+    rounds = [[one.counters.get((at.file, at.function), {}).get(name) for name in names] for one in ranks]
+    return any(value is not None for value in rounds[0]) and all(values == rounds[0] for values in rounds)
 
 
 def places(

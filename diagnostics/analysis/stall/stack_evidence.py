@@ -27,7 +27,7 @@ _WITHIN |= {"wait_tensor": "a functional collective"}  # A call of DTensor; the 
 _MESSAGES = {"_wait_batch_p2p": "batch_isend_irecv"}  # A stage of a pipeline: its sends and receives are in one wait.
 _WITHIN |= _MESSAGES
 """Functions of torch that communicate in C++ and raised the error by which a rank gave up."""
-_KEY = GroupKey("stacks", "0", DEFAULT_GROUP)
+KEY = GroupKey("stacks", "0", DEFAULT_GROUP)
 _UNKNOWN = 0  # Position of a call for which no recorder counted the preceding ones.
 
 
@@ -125,7 +125,7 @@ def compared(inside: Mapping[int, InCollective], world: int) -> Divergence | Non
     def call(rank: int, number: int = 0) -> Call:
         place = inside[rank]
         described = Described(Wire(operation(place.op), (number,), ()), place.op)
-        return Call(_KEY, _UNKNOWN, described, False, place.time_s, stack=place.stack)
+        return Call(KEY, _UNKNOWN, described, False, place.time_s, stack=place.stack)
 
     # The stages of a pipeline are in branches of one step; compared with ranks elsewhere they are one side.
     joined: list[list[int]] = []
@@ -134,7 +134,7 @@ def compared(inside: Mapping[int, InCollective], world: int) -> Divergence | Non
         joined = [[*side, *ranks] if side is same else side for side in joined] if same else [*joined, ranks]
     sides = joined if len(joined) > 1 else lines
     numbers = {rank: number for number, ranks in enumerate(sides) for rank in ranks}
-    votes = count_votes(_KEY, _UNKNOWN, {number: sorted(ranks) for number, ranks in enumerate(sides)}, range(world))
+    votes = count_votes(KEY, _UNKNOWN, {number: sorted(ranks) for number, ranks in enumerate(sides)}, range(world))
     return between(votes, lambda rank, _: [call(rank, numbers[rank])])
 
 

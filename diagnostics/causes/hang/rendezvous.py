@@ -9,13 +9,14 @@ from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._stacks import doing as described
 from diagnostics.causes.hang._stacks import fix
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.findings import CERTAIN, Cost, EvidenceItem, Finding
+from diagnostics.contract.findings import CERTAIN, LIKELY, Cost, EvidenceItem, Finding
 from diagnostics.contract.formatting import counted
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.model import Stacks, Thread, shortened
 from diagnostics.evidence.stacks.activity import doing
 
 _TEXTS = Texts(__file__)
+_SLOW_S = 60.0  # Chosen: as long, a slow server of names or addresses may hold up all ranks, but hardly longer.
 
 
 def _why(case: Startup, ranks: tuple[int, ...]) -> str:
@@ -56,7 +57,7 @@ def _nobody(case: Startup) -> Finding:
     return Finding(
         status="confirmed",
         facts=_TEXTS.facts(row, ranks=ranks, still_s=still_s, does=described(first), fix=fix(first)),
-        confidence=CERTAIN,
+        confidence=CERTAIN if still_s >= _SLOW_S else LIKELY,
         victims=ranks,
         where=tuple(
             place

@@ -6,7 +6,7 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts, _watchdog
 from diagnostics.causes.hang._divergence import DETAIL, Disagreement, Reading, decided
-from diagnostics.contract.findings import OPEN, POSSIBLE, Finding, Remedy
+from diagnostics.contract.findings import LIKELY, OPEN, POSSIBLE, Finding, Remedy
 from diagnostics.contract.formatting import UNNAMED, counted, file_name
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.endings import Ending
@@ -18,6 +18,7 @@ _SIZES_CONFIDENCE = 0.35
 """Gloo printed two sizes that do not match; they may belong to different calls. Of 10 jobs whose ranks disagreed, gloo
 ended 5 this way, and in one of these the ranks passed different sizes to the same call."""
 _OBJECT_CONFIDENCE = OPEN  # What met the size of an object may also be another collective, or that of an earlier call.
+_SHOWN = 4  # Maximum number of ranks whose roots are shown.
 _ROOT_CONFIDENCE, _ROOT_TIE_CONFIDENCE = POSSIBLE, OPEN
 """Dumps do not record the root: a broadcast that completed on only some ranks may also indicate a link fault."""
 
@@ -77,22 +78,31 @@ def _otherwise(stall: Stall, waits: bool) -> Finding | None:
 
 
 def _root_differs(stall: Stall, case: RootDiffers) -> Finding:
-    call = case.calls[case.waiting[0]]
-    ranks = (case.deviating,) if case.deviating is not None else case.waiting
+    call, ranks = case.calls[case.waiting[0]], case.deviating or case.waiting
     both = (*ranks[:1], *[rank for rank in case.waiting if rank not in ranks][:1])
     stuck = dict.fromkeys(case.waiting[:2], _TEXTS.phrase("incomplete", seq=case.operation.seq))
+    done = dict.fromkeys(case.complete[:1], _parts.says("completed", seq=case.operation.seq))
+    roots = {rank: made.wire.root for rank, made in case.calls.items() if made.wire.root is not None}
+    told = "root_known" if case.complete else "named_known"
+    rows = ("named" if roots else "root", told if case.deviating else "root_unknown")
+    confidence = _ROOT_CONFIDENCE if case.deviating else _ROOT_TIE_CONFIDENCE
+    # The roots were read from the ranks, but not how many calls they had made before.
+    confidence = LIKELY if case.deviating and not case.complete else confidence
+    named = [_TEXTS.phrase("names", rank=rank, root=root) for rank, root in sorted(roots.items())[:_SHOWN]]
     return _parts.confirmed(
         stall.job,
         _TEXTS.facts(
-            ("root", "root_unknown" if case.deviating is None else "root_known"),
+            rows,
             case=case,
             call=call,
+            common=0 if roots else case.members[0],
+            named=named,
             side="source" if call.wire.op in {"broadcast", "scatter"} else "destination",
             at=f" at {call.place}" if call.site else "",
         ),
-        _ROOT_CONFIDENCE if case.deviating is not None else _ROOT_TIE_CONFIDENCE,
-        at=case.operation,
-        seen={**stuck, case.complete[0]: _parts.says("completed", seq=case.operation.seq)},
+        confidence,
+        at=case.operation if case.operation.seq else None,
+        seen={**stuck, **done},
         ranks=ranks,
         victims=tuple(rank for rank in case.members if rank not in ranks),
         where=tuple(place for rank in both for place in _parts.where(rank, case.calls[rank])),

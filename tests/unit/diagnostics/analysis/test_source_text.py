@@ -126,8 +126,12 @@ def test_a_condition_on_one_rank(tmp_path: Path, test: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "test", ["world_size == 1", "step == 0", "lora_rank == 8", "rank in members", "rank < last", "step or rank == 0"]
-)
+    "test",
+    [
+        "world_size == 1", "step == 0", "lora_rank == 8", "rank in members", "rank < last", "step or rank == 0",
+        "rank in (0, 1)", "rank not in [0, 1]", "rank in {2, 3} and ready",
+    ],
+)  # fmt: skip
 def test_a_condition_on_anything_else(tmp_path: Path, test: str) -> None:
     path = tmp_path / "job.py"
     path.write_text(f"def f():\n    if {test}:\n        g()\n")
@@ -142,10 +146,10 @@ def test_the_cases_of_a_match_are_branches(tmp_path: Path) -> None:
     path.write_text(
         "def f():\n    match job:\n        case 'a':\n            for _ in range(3):\n                g()\n"
         "                if rank == 0:\n                    h()\n        case _ if step:\n            h()\n"
-        "    match rank:\n        case 0:\n            h()\n"
+        "    match rank:\n        case 0:\n            h()\n        case 1 | 2:\n            h()\n"
     )
-    conditions = {line: source_text.condition(Frame(str(path), line, "f"), 1e12) for line in (5, 7, 9, 12)}
-    assert conditions == {5: "none", 7: "one rank", 9: "some", 12: "one rank"}
+    conditions = {line: source_text.condition(Frame(str(path), line, "f"), 1e12) for line in (5, 7, 9, 12, 14)}
+    assert conditions == {5: "none", 7: "one rank", 9: "some", 12: "one rank", 14: "some"}
     assert source_text.exclusive(str(path), 5, 9, 1e12) and not source_text.exclusive(str(path), 5, 7, 1e12)
 
 

@@ -43,7 +43,7 @@ def test_a_broadcast_that_some_completed_shows_ranks_with_different_roots() -> N
     ranks = {0: broadcast(True), 1: broadcast(False), 2: broadcast(True), 3: broadcast(False)}
     (case,) = roots_differ(job(ranks, 4))
     assert (case.waiting, case.complete, case.members) == ((1, 3), (0, 2), (0, 1, 2, 3))
-    assert case.deviating == 3, "gloo's tree: rank 3 with another root leaves 1 and 3 stuck"
+    assert case.deviating == (3,), "gloo's tree: rank 3 with another root leaves 1 and 3 stuck"
     differ = {rank: [call(1, key=GLOO, size=rank), *calls] for rank, calls in ranks.items()}
     assert roots_differ(job(differ, 4)) == []
 

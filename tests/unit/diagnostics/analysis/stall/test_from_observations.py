@@ -277,3 +277,39 @@ def test_what_is_said_without_a_cause() -> None:
     said = processes_text(Evidence(Path("nowhere"), Limits(), facts=facts))
     assert said == "rank 0 no longer has a process; rank 2 made progress between the observations"
     assert processes_text(Evidence(Path("nowhere"), Limits())) == ""
+
+
+INIT = (Frame(C10D, 2169, "_new_process_group_helper"), Frame(C10D, 1899, "init_process_group"), *LOOP)
+
+
+def test_ranks_that_all_wait_in_init_process_group_do_not_find_each_other() -> None:
+    said = found(*(rank(number, INIT, groups=0) for number in range(3)))
+    assert set(said) == {"rendezvous"} and said["rendezvous"].ranks == ()
+    assert said["rendezvous"].confidence == 0.85 and "wait for a rank that was not started" in said["rendezvous"].summary
+    # One that moves may be about to meet them, and ranks of other hosts may be on their way.
+    assert not found(rank(0, INIT), rank(1, INIT, switches=9), rank(2, INIT))
+    assert not found(rank(0, INIT), rank(2, INIT))
+
+
+def test_ranks_in_one_call_that_name_different_roots(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("for step in range(9):\n    broadcast()\nbarrier()\n")
+
+    def at(number: int, root: int | None, step: int | None = 3) -> tuple[list[Stacks], list[LogFact]]:
+        name, line = ("broadcast", 2) if root is not None else ("barrier", 3)
+        frames = inside(name, (Frame(str(script), line, "<module>"),))
+        call = {"op": name, "group": "default"} | ({} if root is None else {"src": str(root)})
+        counters = {} if step is None else {(str(script), "<module>"): {"step": step}}
+        return rank(number, frames, call=call, counters=counters)
+
+    said = found(at(0, 0), at(1, 0), at(2, 1))["signature_mismatch"]
+    assert (said.ranks, said.confidence) == ((2,), 0.85) and "rank 2 names rank 1" in said.summary
+    # Ranks 1 and 3 went on: in gloo's tree they could if any of the others differs.
+    said = found(at(0, 0), at(1, None), at(2, 1), at(3, None))["signature_mismatch"]
+    assert (said.ranks, said.confidence) == ((2,), 0.7)
+    said = found(at(0, 0), at(1, 1))["signature_mismatch"]
+    assert said.ranks == (0, 1) and "tie" in said.summary
+    # A loop that takes each rank as the root in turn, and one whose round is unknown.
+    assert "signature_mismatch" not in found(at(0, 0, 3), at(1, 0, 3), at(2, 1, 4))
+    assert "signature_mismatch" not in found(at(0, 0, None), at(1, 0, None), at(2, 1, None))
+    assert "signature_mismatch" not in found(at(0, 0), at(1, 0), at(2, 0))
