@@ -58,7 +58,6 @@ class Layout(Struct, frozen=True):
         return prod([*self.degrees.values()][[*self.degrees].index(dimension) + 1 :])
 
     def _expert_group(self, rank: int) -> int:
-        """Return the number of a rank's `ep` group within its stage."""
         stride = self._stride("pp")
         return (rank // (stride * self.degrees["pp"]) * stride + rank % stride) // self.ep
 

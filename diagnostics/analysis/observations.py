@@ -79,6 +79,5 @@ def observations(evidence: Evidence) -> dict[int, Observation]:
 
 
 def _trailing(windows: list[tuple[Moment, Moment]], held: list[bool]) -> float:
-    """Return the total duration in seconds of the trailing consecutive windows in which the condition held."""
     rows = takewhile(lambda row: row[1], zip(reversed(windows), reversed(held), strict=True))
     return sum(end.time_s - start.time_s for (start, end), _ in rows)

@@ -134,7 +134,6 @@ class Pairs(Struct, frozen=True):
             yield Misfit(a, b, len(sent), len(expected), (sent[-1] if sent else last, expected[-1]))
 
     def _reduces(self, rank: int) -> bool:
-        """Return whether a rank's last call reduces gradients over data-parallel ranks of its stage."""
         assert self.layout is not None
         last = self.records[rank][-1]
         places = [self.layout.place(member) for member in last.group.ranks]

@@ -198,7 +198,6 @@ def climb(log: Printed) -> Jump | None:
 
 
 def _norms(series: Series, *sides: Sequence[int]) -> tuple[float, float] | None:
-    """Return the median gradient norm of each side, or None if one of them has none."""
     norms = [[series.norm[n] for n in side if math.isfinite(series.norm[n])] for side in sides]
     return (statistics.median(norms[0]), statistics.median(norms[1])) if all(norms) else None
 

@@ -349,7 +349,6 @@ def _met_sizes(evidence: Evidence, lost: Sequence[Ending]) -> dict[str, Any]:
 
 
 def _of_model(end: Ending) -> bool:
-    """Whether the model fixes the size of the call in which a rank ended."""
     return any(frame.function == "_engine_run_backward" or _OF_MODEL.search(frame.file) for frame in end.frames)
 
 

@@ -96,6 +96,5 @@ class Texts:
 
 
 def _names(entries: Iterable[str]) -> Iterator[str]:
-    """Yield ids and patterns, with each group replaced by its members."""
     for entry in entries:
         yield from _names(_GROUPS[entry]) if entry in _GROUPS else (entry,)

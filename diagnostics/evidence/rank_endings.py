@@ -191,7 +191,6 @@ def _of_devices(evidence: Evidence, rank: int, failed: bool) -> Iterator[Ending]
 
 
 def _of_libraries(evidence: Evidence) -> Iterator[Ending]:
-    """Yield the endings that single lines of NCCL and gloo describe."""
     for fact in _unhandled(evidence):
         if fact.kind in _FAILED_FACTS:
             rank = UNNAMED if fact.rank is None else fact.rank

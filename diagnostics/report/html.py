@@ -62,7 +62,6 @@ def _file(name: str) -> Markup:
 
 
 def _hash(text: str) -> str:
-    """Return the hash that allows inline content in a content security policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 

@@ -170,7 +170,6 @@ def _ticks(axis: Axis, place: _Places) -> list[Markup]:
 
 
 def _anchor(x: float) -> str:
-    """Return the anchor of a text below a plot that keeps all of it inside."""
     return "start" if x < _EDGE else "end" if x > 100 - _EDGE else "middle"
 
 

@@ -38,7 +38,6 @@ def render(document: doc.Document, *, columns: int | None, colour: bool) -> str:
 
 
 def _styled(text: doc.Text, tone: str = "") -> Rich:
-    """Convert a text of a document for the terminal. All texts pass through here."""
     made = Rich(style=_STYLES.get(tone, ""))
     for span in doc.spans(text):
         made.append(clean(span.text), style=_STYLES.get(span.tone, ""))

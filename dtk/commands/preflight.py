@@ -34,7 +34,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Raise DtkError for options that cannot be combined."""
     require_training("dtk preflight needs")
     script: Path | None = arguments.script
     if script is None:

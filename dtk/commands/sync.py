@@ -83,7 +83,6 @@ def _tracker(paths: RunPaths, arguments: argparse.Namespace, group: str | None =
 
 
 def _hand_over(paths: RunPaths, arguments: argparse.Namespace, group: str | None = None) -> Any:
-    """Upload one run, and return the section `tracker` that was used."""
     from dtk.record.trackers import Tracker, offline_logs
 
     chosen, config = _tracker(paths, arguments, group)

@@ -191,7 +191,6 @@ def _scaling(points: Sequence[Scaled]) -> doc.Section:
 
 
 def _overview(comparison: Comparison) -> list[tuple[str, ...]]:
-    """Return one row per variant: medians, and the ratio of the speed."""
     rows = [("variant", "runs", *(figure.short for figure in comparison.figures), "speed ratio, by pairs")]
     for variant in comparison.variants:
         cells = {f.key: next((c for c in f.cells if c.variant == variant.label), None) for f in comparison.figures}

@@ -62,7 +62,6 @@ def _shown(path: Path, folders: Sequence[Path]) -> str:
 
 
 def _leaves(node: Any, prefix: str) -> list[tuple[str, int, str]]:
-    """Return dotted key, line and source text of every leaf of a YAML file."""
     if isinstance(node, yaml.MappingNode) and (node.value or not prefix):
         return [leaf for key, value in node.value for leaf in _leaves(value, f"{prefix}.{key.value}".lstrip("."))]
     if node is None:

@@ -102,7 +102,6 @@ def _convert(value: Any, hint: Any, path: str, plain: dict[str, Any]) -> Any:
 
 
 def _members(hint: Any) -> tuple[Any, ...]:
-    """Return the alternatives of a union, or the type itself if it is not a union."""
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 

@@ -96,6 +96,5 @@ def _feistel(values: np.ndarray, bits: int, keys: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=16)
 def _round_keys(key: str) -> np.ndarray:
-    """Return one 64-bit key per round, uint64 [rounds]."""
     digest = hashlib.blake2b(key.encode(), digest_size=8 * _ROUNDS).digest()
     return np.frombuffer(digest, dtype="<u8").astype(np.uint64)

@@ -69,7 +69,6 @@ def settle_epochs(composed: Composed) -> Composed:
 
 
 def _dataset(config: Config) -> "Dataset":
-    """Build the dataset, or return the one whose samples were just counted, once."""
     from dtk.data.build import build_dataset
 
     if _counted and _counted[0][:2] == (config.data, config.allow_targets):

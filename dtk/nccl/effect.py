@@ -109,7 +109,6 @@ def _all(facts: Iterable[LogFact], field: str) -> list[str]:
 
 
 def _listed(facts: list[LogFact], field: str) -> list[str]:
-    """Return the distinct names in NCCL's lists of network interfaces and devices."""
     return list(dict.fromkeys(name for fact in facts for name in interfaces(str(fact.fields.get(field, "")))))
 
 

@@ -82,7 +82,6 @@ def _several_nodes(machine: Machine) -> Advice:
 
 
 def _interface(machine: Machine) -> tuple[str, ...]:
-    """Return an override for the interface between nodes, listing those of this machine."""
     up = [interface.name for interface in machine.interfaces if interface.up]
     names = up or [interface.name for interface in machine.interfaces]
     listed = f" (this machine has: {first_of(names)})" if names else ""

@@ -39,7 +39,6 @@ def shown(preset: Preset) -> str:
 
 
 def _usage(preset: Preset) -> str:
-    """Return the command in the second line of the file."""
     lines = preset.path.read_text(encoding="utf-8", errors="replace").splitlines()
     return lines[1].removeprefix("# Use:").strip() if len(lines) > 1 else f"python -m dtk.run nccl={preset.name}"
 

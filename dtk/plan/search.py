@@ -140,7 +140,6 @@ def _with(config: Config, strategy: Any, typed: Typed) -> Config:
 
 
 def _overrides(typed: Typed) -> tuple[str, ...]:
-    """Return the overrides to type, without those that equal the defaults."""
     plain = {"parallel.tp": 1, "parallel.pp": 1, "parallel.ep": 1, "train.activation_checkpoint_every": 0}
     return tuple(f"{key}={value}" for key, value in typed.items() if plain.get(key) != value)
 

@@ -60,7 +60,6 @@ class RecordingGroup(IssuingGroup):
     _allgather_base = all_gather_single_coalesced = allgather_into_tensor_coalesced = all_gather_single
 
     def _cut(self, tensor: Tensor) -> list[Tensor]:
-        """Return views of the tensor as equal parts, one per member."""
         flat = tensor.data.view(-1)
         return list(flat.view(self.size(), -1)) if flat.numel() else [flat] * self.size()
 
@@ -155,7 +154,6 @@ def _nbytes(tensors: Iterable[Tensor]) -> int:
 
 
 def _by_member(lists: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-    """Transpose lists with one part per member for each tensor into the parts of each member in turn."""
     return [part for parts in zip(*lists, strict=False) for part in parts]
 
 

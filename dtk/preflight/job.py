@@ -176,7 +176,6 @@ class _Checkpoints(Checkpoints):
     _written = False
 
     def _agree(self, entries: int) -> None:
-        """Gather the plans on the first rank and scatter them back, then gather the results."""
         plans: list[Any] | None = [None] * self.context.world_size if self.context.rank == 0 else None
         dist.gather_object(entries, plans, dst=0, group=self.group)
         mine: list[Any] = [None]
@@ -185,7 +184,6 @@ class _Checkpoints(Checkpoints):
 
 
 def _fill(model: nn.Module, config: Config) -> None:
-    """Fill the parameters with arbitrary values, as no decision depends on them."""
     with torch.no_grad():
         for parameter in model.parameters():
             getattr(parameter, "_local_tensor", parameter).fill_(0.01)

@@ -151,7 +151,6 @@ def _rings(paths: RunPaths, attempt: int, ranks: Iterable[int]) -> Iterator[Ring
 
 
 def _alike(places: list[Place]) -> list[list[Place]]:
-    """Group ranks that are at the same place, the largest group first."""
     sets: dict[tuple[str, str, str], list[Place]] = {}
     for place in sorted(places, key=lambda p: p.rank):
         sets.setdefault((place.group, place.call, place.site), []).append(place)

@@ -40,7 +40,6 @@ def _reduce_scatter(tensors: Tensor | Sequence[Tensor], op: str, size: int, grou
 
 
 def _as(name: str, extract: Callable[..., Call]) -> Kind:
-    """Return the kind of the torch.distributed function that is the same on the wire."""
     return replace(KINDS[name], extract=extract)
 
 
@@ -130,7 +129,6 @@ def _one(kind: Kind, *args: Any, **kwargs: Any) -> Calls:
 
 
 def _batch(names: list[str], peers: list[int], tags: list[int], tensors: list[Tensor], group: Any) -> Calls:
-    """Yield the sends and receives that one operator issues as a batch."""
     for name, peer, tag, tensor in zip(names, peers, tags, tensors, strict=True):
         yield OPERATORS[f"_c10d_functional::{name}"], (tensor, peer, tag, group), {}
 
@@ -158,7 +156,6 @@ def _begin(log: CollectiveLog, kind: Kind, frame: FrameType, *args: Any, **kwarg
 
 
 def _end(log: CollectiveLog, kind: Kind, token: Token, outputs: Any) -> None:
-    """Record that the call returned with its outputs or, if there are none, that it raised."""
     log.end(token, RAISED if outputs is None else ISSUED, kind.p2p)
     if outputs is not None:
         log.expect(token, (outputs,) if isinstance(outputs, Tensor) else outputs)

@@ -243,13 +243,11 @@ def without_runs(root: Path, new: Iterable[bytes], tracked: Iterable[bytes], sta
 
 
 def _above(name: bytes) -> list[bytes]:
-    """Return the folders that contain a file, the outermost first."""
     parts = name.split(b"/")[:-1]
     return [b"/".join(parts[: n + 1]) for n in range(len(parts))]
 
 
 def _one_run(path: Path) -> bool:
-    """Return whether the path is a run folder or the record of a sweep."""
     return made_by_dtk(path) or ((path / "sweep.json").is_file() and (path / "points").is_dir())
 
 

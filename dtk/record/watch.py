@@ -126,7 +126,6 @@ class Watch:
                 return  # The store has closed: the run is being terminated.
 
     def _paused(self, lasted_s: float) -> None:
-        """Record that this process was suspended until now."""
         self._pauses.append((time.time() - lasted_s, lasted_s))
         path = self.paths.pauses(self.attempt, self.rank)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -199,7 +198,6 @@ class Watch:
         return now[1] - before[1] > BUSY * (now[0] - before[0])
 
     def _pid(self, rank: int) -> int | None:
-        """Return the process id of a rank, or None if it is not on this host."""
         beat = read_heartbeat(self.paths.heartbeat(rank))
         is_current = beat is not None and (beat.attempt, beat.host) == (self.attempt, socket.gethostname())
         return beat.pid if beat is not None and is_current else None

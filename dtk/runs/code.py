@@ -121,6 +121,5 @@ def warn_of_other_inputs(run: Path, plain: dict[str, Any], data: dict[str, Any],
 
 
 def _warn(text: str) -> None:
-    """Print one line on rank 0 only."""
     if os.environ.get("RANK", "0") == "0":
         print(f"dtk: warning: {clean(text)}", file=sys.stderr)

@@ -113,7 +113,6 @@ class Merge:
                     self.flows[key] = early_s, earliest, late_s, latest
 
     def _calls(self, rank: int, ring: RingDump) -> Iterator[Event]:
-        """Yield a rank's calls, and the flows between the ranks of a collective."""
         self.ranks.add(rank)
         for record in ring.records:
             start = self._us(rank, record.time_s)
@@ -190,7 +189,6 @@ class Merge:
         return (float(time_s) - self.shifts_s.get(rank, 0.0) - self.origin_s) * 1e6
 
     def _files(self, name: str) -> list[tuple[int, Path]]:
-        """Return the regular files of a folder of records with their rank or node."""
         files = []
         with suppress(OSError):
             for path in (self.folder / name).iterdir():

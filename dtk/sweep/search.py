@@ -136,5 +136,4 @@ def load(file: SweepFile) -> Search:
 
 
 def _values(run: Any) -> dict[str, Any]:
-    """Return parameter -> value of a proposal, in plain types."""
     return {str(key): plain(entry["value"]) for key, entry in run.config.items()}

@@ -144,7 +144,6 @@ class Checkpoints:
                     wait([written], LOOK_S)
 
     def _written_bytes(self) -> int:
-        """Return the bytes of the checkpoint in flight that are written so far."""
         with suppress(OSError):  # The folder was just renamed, or removed after a failure.
             return sum(path.stat().st_size for path in self.partial.iterdir())
         return 0
@@ -174,7 +173,6 @@ class Checkpoints:
 
     @property
     def _private(self) -> str:
-        """Prefix of the entries that only this rank writes and reads."""
         return f"rank_{self.context.rank:05d}."
 
     def _rank_state(self) -> dict[str, Tensor]:
@@ -196,7 +194,6 @@ class Checkpoints:
         return own if agreed else {}
 
     def _take(self, name: str, parameter: nn.Parameter, entries: Mapping[str, Any], folder: Path) -> None:
-        """Read a whole parameter and its optimizer state for a strategy that stores it in its own format."""
         key, of_state = f"model.{name}", f"optimizer.{name}."
         keys = [key, *(each for each in entries if each.startswith(of_state) and "." not in each[len(of_state) :])]
         values = {each: torch.empty(entries[each].size, dtype=entries[each].properties.dtype) for each in keys}

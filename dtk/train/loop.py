@@ -126,7 +126,6 @@ class Loop:
 
     @property
     def _compiles(self) -> bool:
-        """Whether this rank reports what torch.compile delays."""
         return self.config.train.compile and self.context.rank == 0
 
     def _batches(self, step: int) -> list[Batch]:
@@ -190,7 +189,6 @@ class Loop:
         return norm
 
     def _watch(self, norm: Tensor | None) -> None:
-        """Record that a norm was not finite."""
         step = self.state.step + 1
         if norm is not None:
             self.numerics.gradient(step, norm, self.parts.model, wait=step % self.config.train.log_every == 0)

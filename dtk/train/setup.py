@@ -184,7 +184,6 @@ def _pipelined(
 
 
 def _fill(model: nn.Module, config: Config) -> None:
-    """Initialize the parameters one at a time, from the seed or from pretrained weights."""
     if isinstance(model, GPT) and model.config.pretrained:
         load_gpt2(model, model.config.pretrained)
     else:

@@ -102,7 +102,6 @@ def presets(present: str, usable: Sequence[str], values: Sequence[str]) -> list[
 
 
 def _with_present(key: str, values: Sequence[float | str], present: float | str) -> list[Candidate]:
-    """Return the candidates with the present value first, as the others are compared with it."""
     others = [value for value in dict.fromkeys(values) if value != present]
     texts = {value: value if isinstance(value, str) else f"{value:g}" for value in (present, *others)}
     return [Candidate(key, text, value == present) for value, text in texts.items()]

@@ -156,7 +156,6 @@ def _variables(preset: NCCLConfig, config: Config, backend: str) -> dict[str, st
 
 
 def _felt(variables: dict[str, str], backend: str) -> dict[str, str]:
-    """Return the variables that can affect speed with this backend."""
     if backend == "nccl":
         return {name: value for name, value in variables.items() if name != "NCCL_DEBUG"}
     return {name: value for name, value in variables.items() if not name.startswith("NCCL_")}

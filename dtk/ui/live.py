@@ -121,7 +121,6 @@ def tags(runs: Iterable[Run]) -> dict[str, set[str]]:
 
 @lru_cache(maxsize=20_000)
 def _tags(manifest: str, changed_ns: int) -> tuple[str, ...]:
-    """Return the tags in a manifest, which is read again only when it has changed."""
     words = mapping(manifest, []).get("tags")
     return tuple(clean(word)[:_LONGEST] for word in words if isinstance(word, str)) if isinstance(words, list) else ()
 

@@ -221,7 +221,6 @@ def _edit(majority: list[Call], minority: list[Call]) -> sequences.Edit | None:
 
 
 def _aligned(majority: list[Call], minority: list[Call], before: list[Call]) -> Explanation | None:
-    """Explain by the edit after which all later calls agree."""
     smallest = _edit(majority, minority)
     if smallest is None:
         return None
@@ -383,7 +382,6 @@ def _program_order(expected: Call, got: Call, before: list[Call]) -> Explanation
 
 
 def _for_one_rank(got: Call, expected: Call, *, again: bool = False) -> Explanation | None:
-    """Explain a call that the source makes conditional on one rank."""
     if not loop_exit.for_one_rank(got, expected, again=again):
         return None
     return Explanation("insert", "within", (got,), (position("source one rank"),))
@@ -422,6 +420,5 @@ def _by_source(expected: Call, got: Call) -> Explanation | None:
 
 
 def _what_meets(expected: Call, got: Call, term: Support) -> Explanation:
-    """Explain a divergence by the two calls that meet alone."""
     deviation: Deviation = "change" if expected.wire.op == got.wire.op else "substitute"
     return Explanation(deviation, "within", (expected, got), (support(term),))

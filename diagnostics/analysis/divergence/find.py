@@ -243,12 +243,10 @@ def _in_ring_positions(best: Divergence, same: list[Divergence]) -> Divergence:
 
 
 def _recorded_twice(first: Call, second: Call) -> bool:
-    """Whether two recorders recorded the same call."""
     places = {(call.site.file, call.site.line) if call.site else None for call in (first, second)}
     return first.site is not None and len(places) == 1 and first.wire.op == second.wire.op
 
 
 def _shows_itself(explanation: Explanation, vote: Vote, rank: int) -> bool:
-    """Whether `rank` is known to deviate, regardless of how many ranks are on its side."""
     certain = explanation.kind in {"gradients_not_ready", "fewer_iterations"}
     return explanation.self_evident and (certain or (explanation.kind == "added" and len(vote.side_of(rank)) == 1))

@@ -231,7 +231,6 @@ def _divergence(
 
 
 def _at_own_line(call: Call, others: Sequence[PathCall]) -> Call:
-    """Return the call as made from its innermost frame that is in no stack of the other side."""
     passed = {frame for path in others for frame in path.stack}
     own = next((frame for frame in call.stack if frame not in passed), call.site)
     return replace(call, stack=(own,)) if own is not None else call

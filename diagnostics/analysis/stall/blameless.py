@@ -167,7 +167,6 @@ def not_yet_met(evidence: Evidence) -> list[LogFact]:
 
 
 def _is_of_rendezvous(fact: LogFact) -> bool:
-    """Return whether the launcher failed before it had started any rank."""
     if fact.kind != "launcher_error" or any(at.function in _LATER for at in fact.fields["frames"]):
         return False
     return fact.fields["type"].startswith("Rendezvous") or _meets(fact.fields["frames"])
@@ -196,35 +195,33 @@ _MOST_RANKS = 64  # All pairs of rank and root are tried, which is quadratic in 
 def other_roots(roots: Mapping[int, int], world: int) -> tuple[int, ...]:
     """Return the ranks that named another root than the others, from the roots that the waiting ranks named.
 
-    It is that of fewer ranks, if all wait. Ranks that do not wait named a root with which exactly these ranks wait in
-    gloo's tree; of several such roots it is rank 0, by far the most common. Without an answer, the result is empty.
+    If all ranks wait it is that of fewer, else see `deviating_rank`. Without an answer, the result is empty.
     """
-    counts = Counter(roots.values()).most_common()
-    if len(roots) == world:
-        right = [counts[0][0]] if 2 * counts[0][1] > world else []
-    elif world > _MOST_RANKS:
-        right = []
-    else:
-        named = ([roots.get(rank, root) for rank in range(world)] for root, _ in counts)
-        right = [root for (root, _), each in zip(counts, named, strict=True) if stuck_ranks(each) == {*roots}]
-        right = [0] if 0 in right else right
-    return tuple(rank for rank, root in roots.items() if root != right[0]) if len(right) == 1 else ()
+    if len(roots) < world:
+        named = deviating_rank(tuple(range(world)), tuple(roots), roots)
+        return () if named is None else (named,)
+    right, count = Counter(roots.values()).most_common(1)[0]
+    return tuple(rank for rank, root in roots.items() if root != right) if 2 * count > world else ()
 
 
-def deviating_rank(members: tuple[int, ...], waiting: tuple[int, ...]) -> int | None:
+def deviating_rank(
+    members: tuple[int, ...], waiting: tuple[int, ...], named: Mapping[int, int] | None = None
+) -> int | None:
     """Return the rank that passed a root other than the first member, if this leaves exactly `waiting` stuck.
 
-    The others are assumed to use the first member as root, which is by far the most common. Without a unique answer,
-    the result is None.
+    The others are assumed to use the first member as root, which is by far the most common; `named` are roots that are
+    known. Without a unique answer, the result is None.
     """
     size = len(members)
     if not 2 < size <= _MOST_RANKS:
         return None
     stuck = {members.index(rank) for rank in waiting if rank in members}
+    known = {members.index(rank): members.index(root) for rank, root in (named or {}).items()}
     candidates = {
         members[deviating]
         for deviating in range(1, size)
         for root in range(1, size)
+        if all((root if rank == deviating else 0) == at for rank, at in known.items())
         if stuck_ranks([root if rank == deviating else 0 for rank in range(size)]) == stuck
     }
     return candidates.pop() if len(candidates) == 1 else None

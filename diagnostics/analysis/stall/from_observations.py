@@ -105,7 +105,6 @@ def _roots_differ(
 
 
 def _same_round(at: Frame, place: InCollective, ranks: list[Observation]) -> bool:
-    """Return whether these ranks are in the same round of the loops around a line."""
     if source_text.place(at.file, [at.line], at.line, place.time_s) == "no loop":
         return True
     names, _ = source_text.loop_variables(at.file, [at.line], place.time_s)

@@ -174,7 +174,6 @@ def _not_late(job: JobState) -> set[int]:
 
 
 def _roots(job: JobState) -> list[int]:
-    """Return ranks with a dump that others wait for, that wait for nobody, and that are present."""
     not_late = _not_late(job)
     return [rank for rank in job.waits.roots() if rank not in not_late and not job.silent(rank)]
 
@@ -185,7 +184,6 @@ def _counts_completion(operation: Operation) -> bool:
 
 
 def _completed_elsewhere(job: JobState, rank: int) -> list[Operation]:
-    """Return pending operations of a rank that completed on other members and that every member reached."""
     counted, waits = filter(_counts_completion, job.waits.of_rank.get(rank, [])), job.waits
     return [operation for operation in counted if waits.complete[operation] and not waits.absent[operation]]
 

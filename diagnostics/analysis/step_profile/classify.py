@@ -161,7 +161,6 @@ def _ranges(trace: Trace) -> dict[int, tuple[list[int], list[_Range]]]:
 
 
 def _regions(trace: Trace) -> Iterator[tuple[int, Message]]:
-    """Yield the index and message of each of dtk's own communication regions among the marks."""
     for i, name in enumerate(trace.marks.name):
         if match := COMMUNICATION.fullmatch(trace.names[name]):
             yield i, Message(collective_word(match[1]), int(match[2]), "byte", match[3])

@@ -66,7 +66,6 @@ def _is_other_call(case: WatchdogMismatch) -> bool:
 
 
 def _sides(case: WatchdogMismatch) -> tuple[Wait, ...]:
-    """Return the call in which each side waits, the largest side first."""
     return tuple(case.group.waits[side[0]] for side in case.vote.sides)
 
 

@@ -95,7 +95,6 @@ def _priced(view: Overview) -> list[tuple[Late, int]]:
 
 
 def _shares(priced: list[tuple[Late, int]]) -> Counter[int]:
-    """Return the lateness caused by each rank, in ns."""
     by_rank: Counter[int] = Counter()
     for late, ns in priced:
         for rank in late.ranks:

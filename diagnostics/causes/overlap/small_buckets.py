@@ -34,7 +34,6 @@ def decide(view: Overview) -> Finding:
 
 
 def _merge_gain(view: Overview, calls: Sequence[CallProfile], backward: int) -> float:
-    """Return the gain of fewer collectives in ms, at most their fixed costs."""
     if not calls:
         return 0.0
     spared = max(0, len(calls) - attainable.good_buckets(total_bytes(calls)))

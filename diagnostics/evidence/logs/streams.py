@@ -157,7 +157,6 @@ class Streams(Struct):
         stream.raised = []
 
     def _fact(self, kind: str, rank: int | None, line: int, error: RankError | tracebacks.Raised) -> None:
-        """Add an exception that did not end its process as a fact."""
         if len(self.read.facts) >= MAX_FACTS:
             return
         at = f"{error.frames[0].file}:{error.frames[0].line}" if error.frames else ""

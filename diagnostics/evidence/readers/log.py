@@ -182,7 +182,6 @@ class _Scan(Struct):
         return line
 
     def _last_error(self, line: Line, rank: int | None) -> None:
-        """Add NCCL's message after `Last error:` or in the next line."""
         begins, words = line.text.startswith("Last error:"), line.text.removeprefix("Last error:").strip()
         if words and (begins or self.last_error):
             self._add("nccl_last_error", rank, line, {"error": words[:TEXT]})

@@ -145,7 +145,6 @@ class _Reader:
         return thread
 
     def _kernels(self, launches: _Launches) -> dict[int, int]:
-        """Add all kernels; return host thread -> device on which it launches them."""
         columns = {str(row[1]) for row in self.connection.execute("PRAGMA table_info(CUPTI_ACTIVITY_KIND_KERNEL)")}
         name = "demangledName" if "demangledName" in columns else "shortName"
         process = "k.globalPid" if "globalPid" in columns else "0"
@@ -162,7 +161,6 @@ class _Reader:
         return owners
 
     def _memory(self, table: str, name: str, launches: _Launches) -> None:
-        """Add copies or fills, with the bytes and the direction of copies."""
         columns = {str(row[1]) for row in self.connection.execute(f"PRAGMA table_info({table})")}
         extra = [column if column in columns else "NULL" for column in ("bytes", "copyKind", "srcKind", "dstKind")]
         process = "globalPid" if "globalPid" in columns else "0"

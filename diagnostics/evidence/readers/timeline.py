@@ -186,7 +186,6 @@ class _Sampled(Struct):
 
 
 def _height(step: StepMemory) -> int:
-    """Return the bytes in tensors, otherwise those of the process."""
     return (step.rss_bytes if step.allocated_bytes is None else step.allocated_bytes) or 0
 
 

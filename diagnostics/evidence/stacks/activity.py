@@ -116,7 +116,6 @@ def _bindings(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
 
 
 def _parts(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[ast.expr, ast.expr | None]]:
-    """Yield the names in a target with their values. The values of unpacked names are unknown."""
     if isinstance(target, ast.Name | ast.Attribute):
         yield target, value
     elif isinstance(target, ast.Tuple | ast.List | ast.Starred):

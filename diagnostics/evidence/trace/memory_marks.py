@@ -205,7 +205,6 @@ def read_marks(path: Path, limits: Limits) -> TraceMarks:
 
 
 def _decoded(decoder: msgspec.json.Decoder[_Decoded], event: HostEvent) -> _Decoded | None:
-    """Return the arguments of an event, or None if they are damaged."""
     try:
         return decoder.decode(event.args)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

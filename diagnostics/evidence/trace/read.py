@@ -226,7 +226,6 @@ class _Builder:
 
 
 def _correlation(args: Args) -> int:
-    """Return the correlation id, -1 if unknown; raises OverflowError for an impossible one."""
     number = args.correlation
     if number is None:
         return -1

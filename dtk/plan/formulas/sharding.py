@@ -183,7 +183,6 @@ class Sharded(Holding):
         return self.mesh.expert_shard if unit != ROOT and self.units[unit].experts else self.shards
 
     def _padded(self, unit: int) -> int:
-        """Return the elements of a unit as it is gathered and reduced."""
         return padded_elements(self._unit(unit), self._shards(unit))
 
     def _unshard(self, unit: int) -> None:

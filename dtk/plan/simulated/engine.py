@@ -74,7 +74,6 @@ def _observed(sample: Sample, place: int, local_size: int) -> Observed:
 
 
 def _extended_parts(made: Sequence[Sample], observed: Sequence[Observed], job: Sample) -> dict[Part, dict[str, int]]:
-    """Return what a rank of the job holds at the peak of each part of the step."""
     shared = [part for part in observed[0].parts if all(part in each.parts for each in observed)]
     return {part: extended(made, [each.parts[part] for each in observed], job) for part in shared}
 
@@ -82,7 +81,6 @@ def _extended_parts(made: Sequence[Sample], observed: Sequence[Observed], job: S
 def _extended_calls(
     made: Sequence[Sample], observed: Sequence[Observed], job: Sample, whole: str
 ) -> tuple[dict[Kind, int], dict[Kind, int]]:
-    """Return count and bytes of each kind of call of a rank of the job."""
     figures = []
     for sample, each in zip(made, observed, strict=True):
         ranks = functools.cache(functools.partial(ranks_of_job, sample, job))

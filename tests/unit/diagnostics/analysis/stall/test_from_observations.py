@@ -285,7 +285,9 @@ INIT = (Frame(C10D, 2169, "_new_process_group_helper"), Frame(C10D, 1899, "init_
 def test_ranks_that_all_wait_in_init_process_group_do_not_find_each_other() -> None:
     said = found(*(rank(number, INIT, groups=0) for number in range(3)))
     assert set(said) == {"rendezvous"} and said["rendezvous"].ranks == ()
-    assert said["rendezvous"].confidence == 0.85 and "wait for a rank that was not started" in said["rendezvous"].summary
+    assert (
+        said["rendezvous"].confidence == 0.85 and "wait for a rank that was not started" in said["rendezvous"].summary
+    )
     # One that moves may be about to meet them, and ranks of other hosts may be on their way.
     assert not found(rank(0, INIT), rank(1, INIT, switches=9), rank(2, INIT))
     assert not found(rank(0, INIT), rank(2, INIT))
