@@ -111,14 +111,7 @@ class Progress(Struct, frozen=True):
     enqueued: int
 
 
-_IN_REPORT = {
-    "lost_peer": "losers", "timed_out": "gave_up", "peer_calls": "met", "possibly_late": "unmet",
-    "worker_died": "died", "without_report": "wordless", "uses_gloo": "gloo",
-}  # fmt: skip
-"""Fields whose names in report.json are older."""
-
-
-class Standing(Struct, frozen=True, rename=_IN_REPORT):
+class Standing(Struct, frozen=True):
     """A job that stands still, as its log or observations of its processes show it."""
 
     waits: tuple[Waiting, ...]

@@ -401,8 +401,3 @@ def test_several_threads_that_communicate() -> None:
 
     assert threaded(waits, call, joins) == threaded(logs, call, communicates) == (0, 1)
     assert threaded(logs, waits, communicates) == threaded(logs, call, joins) == ()
-
-
-def test_the_names_in_report_json_are_kept() -> None:
-    older = {"losers", "gave_up", "met", "unmet", "died", "wordless", "gloo"}
-    assert older <= set(Standing.__struct_encode_fields__)
