@@ -203,7 +203,6 @@ def _norms(series: Series, *sides: Sequence[int]) -> tuple[float, float] | None:
 
 
 def _last_run(series: Series) -> list[int]:
-    """Return the positions of the finite losses of the last run in a log."""
     points: list[int] = []
     largest = -math.inf
     for n in range(max(0, len(series.lines) - MOST), len(series.lines)):

@@ -29,8 +29,7 @@ from diagnostics.analysis.stall.watchdog_lines import (
     stamp_s,
 )
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.formatting import UNNAMED as NOBODY
-from diagnostics.contract.formatting import file_name
+from diagnostics.contract.formatting import UNNAMED as NOBODY, file_name
 from diagnostics.evidence.calls import ROOTED, operation
 from diagnostics.evidence.endings import Ending, of_error
 from diagnostics.evidence.model import Evidence, Frame, LogFact, Stacks, shortened
@@ -359,7 +358,6 @@ def _by_call(places: Mapping[int, tuple[str, Frame | None]]) -> dict[tuple[str, 
 
 
 def _silent(evidence: Evidence, groups: Sequence[GroupLog], waits: Sequence[Waiting]) -> tuple[int, ...]:
-    """Return the ranks of the job that left no line."""
     # A job has at least as many ranks as any of its groups.
     sizes = (wait.members or 0 for wait in waits if wait.group in ("default_pg", ""))
     world = evidence.world_size or max(sizes, default=0)

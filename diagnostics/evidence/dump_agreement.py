@@ -162,7 +162,6 @@ def _dumps(handle: Any) -> list[Dump]:
 
 
 def _calls(dumps: list[Dump]) -> _Calls:
-    """Return group and position of each collective -> its time and signature."""
     calls: _Calls = {}
     shared: set[GroupKey] = set()
     for call in (call for dump in dumps for call in dump.calls if not call.p2p):

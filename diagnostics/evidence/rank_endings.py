@@ -165,7 +165,6 @@ def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list
 
 
 def _unhandled(evidence: Evidence) -> Iterator[LogFact]:
-    """Yield the facts except lines of an exception after which the job continued."""
     handled: defaultdict[tuple[str, int | None], list[str]] = defaultdict(list)
     for fact in evidence.facts:
         text = str(fact.fields.get("message", "")).partition("\n")[0]

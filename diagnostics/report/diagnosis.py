@@ -7,8 +7,7 @@ from diagnostics.causes.registry import built_in
 from diagnostics.contract.findings import CERTAIN, EvidenceItem, Finding, Where, text_of
 from diagnostics.contract.formatting import counted, ranks_text, sentence
 from diagnostics.evidence.model import shortened
-from diagnostics.report import document as doc
-from diagnostics.report import drawings, overview, standing, wording
+from diagnostics.report import document as doc, drawings, overview, standing, wording
 from diagnostics.report.figures import figures
 from diagnostics.report.measures import plan_lines
 from diagnostics.report.model import Coverage, Decided, Report

@@ -5,8 +5,7 @@ evidence: each renderer escapes them at the one point where they enter it, so bu
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from math import ceil, floor, log10
-from math import log as logarithm
+from math import ceil, floor, log as logarithm, log10
 from typing import Literal
 
 from msgspec import Struct

@@ -7,8 +7,7 @@ from itertools import accumulate, groupby
 from diagnostics.analysis.memory.over_time import MemoryStack
 from diagnostics.causes.families import family
 from diagnostics.contract.formatting import bytes_text, numbers_text, seconds_text
-from diagnostics.report import document as doc
-from diagnostics.report import measures
+from diagnostics.report import document as doc, measures
 from diagnostics.report.measures import Call, RankMemory, memory_notes, share_text
 from diagnostics.report.model import Report
 

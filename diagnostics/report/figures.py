@@ -1,8 +1,7 @@
 """The headline figures, side by side at the top of a page, whether or not a cause was found."""
 
 from diagnostics.contract.formatting import bytes_text, seconds_text
-from diagnostics.report import document as doc
-from diagnostics.report import measures
+from diagnostics.report import document as doc, measures
 from diagnostics.report.measures import share_text
 from diagnostics.report.model import Report
 from diagnostics.tree.outcome import account_of

@@ -7,8 +7,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from diagnostics.report import document as doc
-from diagnostics.report import svg
+from diagnostics.report import document as doc, svg
 from diagnostics.report.markup import Markup, el, join
 
 _NONE = Markup("")

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dtk.bench.bandwidth import DTYPES, OPERATIONS, size_of, sizes
-from dtk.console import output
-from dtk.console import report as report_forms
+from dtk.console import output, report as report_forms
 from dtk.console.options import Parser, add_command, read_options, taken
 from dtk.console.progress import Progress
 from dtk.errors import INTERRUPTED, USER_ERROR, DtkError

@@ -3,8 +3,7 @@
 import argparse
 from pathlib import Path
 
-from dtk.console import output
-from dtk.console import report as report_forms
+from dtk.console import output, report as report_forms
 from dtk.console.progress import AFTER_S, Progress
 
 COMPARABLE, NOT_COMPARABLE = 0, 1  # Exit codes.

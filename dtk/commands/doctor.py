@@ -9,8 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from dtk.console import output
-from dtk.console import report as report_forms
+from dtk.console import output, report as report_forms
 from dtk.console.progress import Busy
 from dtk.errors import DtkError
 

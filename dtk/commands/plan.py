@@ -5,8 +5,7 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
-from dtk.console import output
-from dtk.console import report as report_forms
+from dtk.console import output, report as report_forms
 from dtk.console.options import taken
 from dtk.errors import DtkError
 from dtk.extras import require_training

@@ -5,8 +5,7 @@ import os
 from pathlib import Path
 
 from diagnostics.contract.invocation import command
-from dtk.console import options, output
-from dtk.console import report as report_forms
+from dtk.console import options, output, report as report_forms
 from dtk.console.progress import AFTER_S, Progress
 from dtk.errors import DtkError
 from dtk.extras import require_training

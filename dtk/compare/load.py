@@ -78,7 +78,6 @@ def _damaged(folder: Path, what: str) -> DiagnosticsError:
 
 
 def _damage(plan: Path, problems: list[Problem], logged: metrics.Metrics) -> Iterator[str]:
-    """Yield a line for each damaged file or record that is not used."""
     if logged.problem:
         yield f"metrics.jsonl: {logged.problem}"
     if logged.broken:

@@ -6,8 +6,7 @@ from typing import Any
 
 from diagnostics.contract.files import read_json
 from diagnostics.contract.origins import Origins
-from dtk.config.folders import groups, main_file, search_path
-from dtk.config.folders import source_tree as source_tree
+from dtk.config.folders import groups, main_file, search_path, source_tree as source_tree
 from dtk.config.overrides import expand_sweep, normalise, parse
 from dtk.config.schema import Config
 from dtk.config.strict import MISSING, from_plain, to_plain

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
-from torch.utils.data import DataLoader, default_collate
-from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import DataLoader, Dataset as TorchDataset, default_collate
 
 from dtk.config.schema import CustomData
 from dtk.data.dataset import Batch, Dataset, held_out

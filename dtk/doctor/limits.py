@@ -7,8 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from diagnostics.contract.files import kernel_entries
-from diagnostics.contract.formatting import bytes_text as size
-from diagnostics.contract.formatting import first_of
+from diagnostics.contract.formatting import bytes_text as size, first_of
 from dtk.config.placement import host_memory
 from dtk.doctor.model import Check, Result, found, judged, not_applicable
 from dtk.doctor.scope import Scope

@@ -7,8 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from diagnostics.contract.formatting import counted
-from diagnostics.report import diagnosis, jsonform
-from diagnostics.report import document as doc
+from diagnostics.report import diagnosis, document as doc, jsonform
 from dtk.preflight.run import Preflight
 from dtk.preflight.what_if import Tried
 

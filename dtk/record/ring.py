@@ -150,7 +150,6 @@ class Ring:
         return bytes(self._memory)
 
     def _publish(self, file: int) -> None:
-        """Write new records to a file system that may stall."""
         written, used = self._published
         issued, end, table_at = self.issued, self._used, self._table_at
         records = range(max(written - REWRITTEN, issued - SLOTS, 0), issued)

@@ -134,7 +134,6 @@ class Merge:
                 yield {**place, **flow, "cat": "collective", "name": "collective"}
 
     def _regions(self, rank: int, path: Path) -> Iterator[Event]:
-        """Yield regions as slices and lifecycle events as marks."""
         for record in objects(lines_of(path, self.limits)):
             place = {"pid": rank * PIDS, "tid": 0, "name": str(record["name"]), "ts": self._us(rank, record["time_s"])}
             about = {key: value for key, value in record.items() if key not in ("kind", "name", "time_s")}

@@ -236,7 +236,6 @@ class _Run:
         return assemble(config, context, paths, recorder, StopRequest(), made=(data, parts))
 
     def _guess(self, tensor: Tensor) -> str:
-        """Guess the category of a storage from the moment of its creation."""
         region = self.places.region
         if self.ledger.host_numbers or self.places.communicates:  # DDP's buckets are made in set-up
             return "buckets"

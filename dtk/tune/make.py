@@ -14,8 +14,7 @@ from diagnostics.contract.invocation import typed
 from dtk.compare.statistics import FEWEST
 from dtk.config.schema import Config, NCCLConfig
 from dtk.errors import DtkError, refused
-from dtk.tune import candidates as choices
-from dtk.tune import micro
+from dtk.tune import candidates as choices, micro
 from dtk.tune.candidates import Candidate
 from dtk.tune.model import NO_GAIN, TuneReport, clearly_fastest, row_of
 from dtk.tune.probe import Trials, terms

@@ -13,8 +13,7 @@ from diagnostics.diagnose import diagnose
 from diagnostics.evidence import run_folder
 from diagnostics.evidence.limits import Limits
 from diagnostics.report.model import Report
-from diagnostics.runs.find import FAILED as FAILED_STATES
-from diagnostics.runs.find import Details, read_details
+from diagnostics.runs.find import FAILED as FAILED_STATES, Details, read_details
 from diagnostics.runs.records import number, objects
 from dtk.config.fault_checks import FaultConflictError
 from dtk.config.trust import check_entries, check_owner, refuse_stored_code

@@ -9,8 +9,7 @@ from msgspec import structs
 from diagnostics.report.measures import Breakdown
 from dtk.compare.compare import compare
 from dtk.compare.model import Comparison
-from tests.unit.compare.folders import GATHERED, losses, make_run
-from tests.unit.compare.folders import as_page as render
+from tests.unit.compare.folders import GATHERED, as_page as render, losses, make_run
 
 HOSTILE = '</title><script>alert(1)</script>"><img src=x onerror=alert(2)>'
 SPENT = {"ddp": (90.0, 60.0, 20.0, 12.0, 8.0, 0.0, 22.0), "fsdp": (131.0, 62.0, 70.0, 25.0, 45.0, 4.0, 20.0)}

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.diagnostics.report.samples import HOSTILE, finding, full, report, stacked
-from tests.unit.diagnostics.report.samples import as_page as render
+from tests.unit.diagnostics.report.samples import HOSTILE, as_page as render, finding, full, report, stacked
 
 PERIL = "Memory ran out or is about to"
 

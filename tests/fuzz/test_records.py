@@ -3,8 +3,7 @@
 import tempfile
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.fuzz.records import ABSURD, OPERATIONS, RENDERERS, Edit, edited, explained, jobs, write
 

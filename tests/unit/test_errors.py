@@ -4,8 +4,7 @@ import copy
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from dtk.errors import DtkError, OwnRankError, refused
 

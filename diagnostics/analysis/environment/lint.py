@@ -86,7 +86,6 @@ MAX_SOCKETS = 64  # NCCL's maximum of threads times sockets per thread for one c
 
 
 def _switched_off(where: Situation) -> Iterator[Lint]:
-    """Yield settings of features that another setting disables."""
     if where.number("NCCL_P2P_DISABLE") == 1 and where.get("NCCL_P2P_LEVEL"):
         yield lint_of("warning", "NCCL_P2P_LEVEL", "p2p_level_ignored")
     if where.number("NCCL_MNNVL_ENABLE") == 1 and where.number("NCCL_CUMEM_ENABLE") == 0:

@@ -21,8 +21,7 @@ from diagnostics.evidence.readers.memory_timeline import MemoryTimelineFile
 from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.evidence.readers.snapshot import DeviceMemory, Snapshot, SnapshotFile
 from diagnostics.evidence.readers.telemetry import TelemetryFile
-from diagnostics.evidence.readers.timeline import MAX_STEPS as MAX_STEPS_OF_RANK
-from diagnostics.evidence.readers.timeline import StepMemory, Timeline, TimelineFile
+from diagnostics.evidence.readers.timeline import MAX_STEPS as MAX_STEPS_OF_RANK, StepMemory, Timeline, TimelineFile
 from diagnostics.evidence.readers.trace import TraceFile
 from diagnostics.evidence.trace.memory_marks import is_worth_reading, read_marks
 

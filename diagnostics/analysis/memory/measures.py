@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.memory import categories
 from diagnostics.analysis.memory.curve import without_backend
-from diagnostics.analysis.memory.job import JobMemory, RankMemory
-from diagnostics.analysis.memory.job import read as read_job
+from diagnostics.analysis.memory.job import JobMemory, RankMemory, read as read_job
 from diagnostics.analysis.memory.over_time import PROCESS, MemoryStack, of_samples, over_time
 from diagnostics.contract.formatting import UNNAMED
 from diagnostics.evidence.model import Evidence

@@ -14,8 +14,7 @@ from msgspec.structs import replace
 
 from diagnostics.analysis import job_state
 from diagnostics.analysis.divergence import same_role
-from diagnostics.analysis.divergence.find import Divergence
-from diagnostics.analysis.divergence.find import find as find_divergences
+from diagnostics.analysis.divergence.find import Divergence, find as find_divergences
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS, Line
 from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.observations import observations

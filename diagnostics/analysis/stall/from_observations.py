@@ -23,8 +23,7 @@ from diagnostics.analysis.stall.stack_evidence import (
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.evidence.calls import ROOTED, Call, Described, Wire, is_library
 from diagnostics.evidence.model import Frame, LogFact, Stacks, Thread
-from diagnostics.evidence.stacks import activity, blocking_calls
-from diagnostics.evidence.stacks import dumps as stacks
+from diagnostics.evidence.stacks import activity, blocking_calls, dumps as stacks
 from diagnostics.evidence.stacks.activity import Standing
 
 _UNNAMED: dict[str, str] = {"device": "the wait for its device", "collective": "a call of torch.distributed"}
@@ -71,7 +70,6 @@ def from_observations(
 
 
 def _not_met(inside: dict[int, InCollective], blocked_s: float) -> Startup:
-    """Return the start-up in which all ranks of the job wait."""
     times = {"since_s": 0.0, "worked_s": 0.0, "alive_s": blocked_s}
     starts = {
         rank: LogFact("start", rank, place.file, 0, f"rank {rank} is in {place.op}", {"frames": place.stack, **times})

@@ -17,8 +17,7 @@ from diagnostics.contract.findings import SURE
 from diagnostics.evidence.calls import Call, Described, GroupKey, Wire, is_library, operation
 from diagnostics.evidence.flight_entries import DEFAULT_GROUP
 from diagnostics.evidence.model import Frame, Stacks
-from diagnostics.evidence.stacks import activity
-from diagnostics.evidence.stacks import dumps as stacks
+from diagnostics.evidence.stacks import activity, dumps as stacks
 from diagnostics.evidence.stacks.activity import Standing
 
 _C10D = "distributed_c10d.py"

@@ -136,7 +136,6 @@ def _kind_of_name(name: str) -> str:
 
 
 def _compute_lane(trace: Trace, kinds: list[str]) -> int:
-    """Return the stream with the most kernel time outside collectives."""
     busy: Counter[int] = Counter()
     device = trace.device
     aside = bytearray(trace.is_memory)

@@ -58,7 +58,6 @@ def copy_profiles(trace: Trace, work: Work, covers: Covers) -> list[CopyProfile]
 
 
 def _within(trace: Trace, spans: list[tuple[int, int, int]]) -> str:
-    """Return the annotation that encloses the launches of most of the time."""
     marks, time = trace.marks, dict[str, int]()
     rows = zip(marks.start, marks.end, marks.name, marks.lane)
     around = [row for row in rows if not TEXT["step"].match(trace.names[row[2]])]

@@ -84,7 +84,6 @@ def _disagree(case: WatchdogMismatch, change: str) -> FormattedFacts:
 
 
 def _drifted(case: WatchdogDrift | WatchdogSites) -> FormattedFacts:
-    """Return the facts about ranks whose earlier calls had diverged."""
     others = [rank for rank in case.members if rank not in case.culprits]
     if isinstance(case, WatchdogSites):
         minority, majority = (case.sites[side[0]] for side in (case.culprits, others))

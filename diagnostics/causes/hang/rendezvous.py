@@ -6,8 +6,7 @@ from diagnostics.analysis.stall.blameless import Startup, lasted_s, not_yet_met
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
-from diagnostics.causes.hang._stacks import doing as described
-from diagnostics.causes.hang._stacks import fix
+from diagnostics.causes.hang._stacks import doing as described, fix
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.findings import CERTAIN, LIKELY, Cost, EvidenceItem, Finding
 from diagnostics.contract.formatting import counted

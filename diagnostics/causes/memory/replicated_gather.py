@@ -90,7 +90,6 @@ def _sites(job: JobMemory) -> list[Site]:
 
 
 def _retain(rank: RankMemory, sites: list[Site]) -> None:
-    """Attribute the retained gathered outputs to the site with the largest output."""
     steps = Counter[int]()
     for block in rank.curve.allocations if rank.curve is not None and sites else ():
         if block.gathered and block.end_us is None and block.step is not None:

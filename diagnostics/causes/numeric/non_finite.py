@@ -192,7 +192,6 @@ def _by_gradient(figures: Figures, run: RunEvidence, first: list[_Event]) -> Fin
 
 
 def _by_anomaly(raised: list[RankError]) -> Finding:
-    """Blame the ranks on which anomaly detection stopped the backward pass."""
     error = raised[0]
     match = _TEXT["anomaly"].search(error.message)
     function = match["function"] if match else "a function"

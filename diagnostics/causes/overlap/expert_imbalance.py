@@ -35,7 +35,6 @@ def decide(figures: Figures, run: RunEvidence, metrics: Metrics) -> Finding:
 
 
 def _share(run: RunEvidence) -> float:
-    """Return the share of a token's multiplications that its experts perform."""
     names = ("width", "layers", "experts_per_token", "expert_width", "vocab_size")
     sizes = [run.get(f"model.{name}") for name in names]
     if not all(isinstance(size, int) and size > 0 for size in sizes):

@@ -103,7 +103,6 @@ class ParallelConfig:
         return Pipeline(self.schedule, self.pp, micro_batches, self.stages_per_rank)
 
     def _misfit(self, degrees: dict[str, int], world_size: int) -> DtkError:
-        """Return an error with the nearest degrees whose product divides the ranks."""
         chosen = [name for name, degree in degrees.items() if degree > 1]
         fitting = [c for c in product(divisors(world_size), repeat=len(chosen)) if world_size % prod(c) == 0]
         near = min(fitting, key=lambda c: sum(abs(log(n / degrees[name])) for n, name in zip(c, chosen, strict=True)))

@@ -114,7 +114,6 @@ class FlatParts(Replicated):
         gradient.drop()
 
     def _reduce(self) -> None:
-        """Reduce the contents of the bucket by way of a copy."""
         if self.filled:
             item, reduced = self._item_bytes, reduced_item_bytes(self.config.precision)
             # Stage 3 casts each gradient before it copies them, the others what they have copied.

@@ -10,8 +10,7 @@ from math import prod
 from dtk.config.schema import Config
 from dtk.dimensions import inside
 from dtk.parallel.mesh import SECONDARY, Mesh
-from dtk.parallel.pipeline import Action, Pipeline
-from dtk.parallel.pipeline import walk as walk_pipeline
+from dtk.parallel.pipeline import Action, Pipeline, walk as walk_pipeline
 from dtk.plan.formulas.closed_form import link
 from dtk.plan.formulas.replication import owned_elements
 from dtk.plan.formulas.stages import message_bytes, messages, on_mesh, stage_states, states_mesh, sums_of_gradients

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dtk.bench.measure import Launch, measure
-from dtk.bench.measure import _report as report_of
+from dtk.bench.measure import Launch, _report as report_of, measure
 from dtk.bench.model import Side, Spec, as_json, loads
 from dtk.launch.children import Children, Failed, culprit
 from tests.unit.bench.lines import LINES

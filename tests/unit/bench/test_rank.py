@@ -5,8 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from dtk.bench.rank import _NOT_OFFERED, Bench
 from dtk.parallel.verified import timed_s

@@ -2,8 +2,7 @@
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from dtk.bench.bandwidth import OPERATIONS
 from dtk.bench.model import Spec, key_of, loads

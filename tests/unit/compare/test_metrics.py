@@ -4,8 +4,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from diagnostics.evidence.limits import Limits
 from dtk.compare.metrics import Metrics, read

@@ -5,8 +5,7 @@ import random
 from statistics import median
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from dtk.compare.statistics import FEWEST, FREE_OF_ASSUMPTIONS, LEVEL, estimate, ratio
 

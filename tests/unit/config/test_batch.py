@@ -5,8 +5,7 @@ import re
 from functools import cache
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from dtk.config.batch import check_batch, settle
 from dtk.config.compose import Composed, compose

@@ -3,8 +3,7 @@
 import argparse
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from dtk.console.help_text import HelpFormatter, fold, read_text, show_help
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from dtk.console.script_text import (
     as_yaml,

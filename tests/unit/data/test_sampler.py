@@ -3,8 +3,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from dtk.data import sampler
 from dtk.data.sampler import evaluation_ids, permute, sample_ids, samples_sum

@@ -2,8 +2,7 @@
 
 import pytest
 
-from dtk.doctor import gpu_state, links, pairs
-from dtk.doctor import gpus as module
+from dtk.doctor import gpu_state, gpus as module, links, pairs
 from dtk.doctor.scope import Scope
 
 ALL = {check.name: check.run for check in (*module.CHECKS, *gpu_state.CHECKS, *links.CHECKS, *pairs.CHECKS[:1])}

@@ -3,8 +3,7 @@
 import re
 from pathlib import Path
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from diagnostics.contract.files import read_table
 from dtk.doctor import model
@@ -46,7 +45,7 @@ def test_a_finding_of_the_table_is_filled_in_and_the_check_may_decide_how_bad_it
     remedy = Remedy("reseat the card, try another slot or riser", "sudo lspci -vv -s 0000:3b:00 | grep -i LnkSta")
     assert wide == Finding("warning", "GPU 2: PCIe x8 of x16", remedy)
     assert found("node_silent", node=3) == Finding(
-        "failure", "node 3 does not answer", Remedy("check whether it is still running")
+        "failure", "node 3 does not respond", Remedy("check whether it is still running")
     )
     texts = [found("inodes", bad=bad, files=12345, place="/runs") for bad in (True, False)]
     assert [finding.status for finding in texts] == ["failure", "warning"]

@@ -1,7 +1,6 @@
 """Who trains on which samples: each sample of a global batch once, on any mesh; valid sizes near one that is not."""
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from dtk.parallel.batch_plan import LARGEST_CHOSEN, BatchPlan, evaluation_positions, evaluation_rounds
 from dtk.parallel.mesh import Mesh

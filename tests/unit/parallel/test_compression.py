@@ -1,7 +1,6 @@
 """Sizes on the wire: never less than what is sent, the same for every bucket that holds the same parameters."""
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from dtk.parallel.compression import BLOCK, BLOCK_BYTES, int8_blocks, kept, rounding_bytes, topk_bytes
 

@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from dtk.parallel import compression, int8
 from dtk.parallel.compression import BLOCK, BLOCK_BYTES

@@ -4,8 +4,7 @@ from itertools import pairwise, product
 from math import prod
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from dtk.parallel.mesh import EXPERTS, NUMBERED, ORDER, Mesh, divisors
 

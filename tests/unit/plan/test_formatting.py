@@ -1,8 +1,7 @@
 """How rates, shares and counts of a plan are written."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from dtk.plan.formatting import count_text, flops_text, percent_text, rate_text
 

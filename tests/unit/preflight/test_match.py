@@ -3,8 +3,7 @@
 import random
 from array import array
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from diagnostics.contract.findings import Group
 from dtk.preflight.calls import End, Program, Record

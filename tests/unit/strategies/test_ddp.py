@@ -3,8 +3,7 @@
 from math import prod
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from dtk.config.schema import PrecisionConfig
 from dtk.errors import DtkError

@@ -2,8 +2,7 @@
 
 from math import prod
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from dtk.config.schema import PrecisionConfig
 from dtk.strategies.declared import ModelShapes, padded_elements, reduced_item_bytes

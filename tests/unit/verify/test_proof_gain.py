@@ -1,8 +1,7 @@
 """Changes of figures against their noise: what counts as better, and which figures a cause is about."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from dtk.verify.proof import Change, figures_of, improved, of_peak, of_steps
 

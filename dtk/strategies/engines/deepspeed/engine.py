@@ -224,7 +224,6 @@ def _in_region(name: str, call: Callable[[], None]) -> Callable[[], None]:
 
 
 def _marked(op: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap an operation of DeepSpeed's backend in a communication region with the size of its largest buffer."""
 
     @functools.wraps(call)
     def marked(*inputs: Any, **more: Any) -> Any:

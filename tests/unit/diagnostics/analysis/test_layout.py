@@ -1,8 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from diagnostics.analysis.layout import ORDER, Layout, layout, named, recorded_layout
 from diagnostics.contract.findings import Finding, Group, Stated

@@ -3,8 +3,7 @@
 import json
 from pathlib import Path
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from msgspec.structs import replace
 
 from diagnostics.analysis.pairwise import Pairs, _splits

@@ -3,8 +3,7 @@
 from array import array
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from diagnostics.analysis.printed_pairs import courses, frozen_beside, multiples, worse_after_resume
 from diagnostics.analysis.printed_steps import Printed, PrintedSteps

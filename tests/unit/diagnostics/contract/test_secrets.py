@@ -4,8 +4,7 @@ import json
 import time
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from diagnostics.contract.secrets import MASK, is_secret, masked, masked_text
 

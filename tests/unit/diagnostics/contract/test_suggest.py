@@ -1,8 +1,7 @@
 """Suggestions for mistyped names: the nearest first, none that is far off."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from diagnostics.contract.suggest import did_you_mean, nearest
 

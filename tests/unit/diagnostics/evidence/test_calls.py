@@ -1,8 +1,7 @@
 """The common form of calls: names of operations, how a call is printed, whose frames count."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from diagnostics.evidence.calls import (
     Call,

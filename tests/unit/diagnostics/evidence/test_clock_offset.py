@@ -1,8 +1,7 @@
 """How far two clocks are apart, by collectives that both ranks made."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from diagnostics.evidence.clock_offset import SURE_POSITIONS, offset
 

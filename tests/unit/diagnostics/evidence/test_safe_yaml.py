@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.safe_yaml import MOST_NODES, loads, text_of

@@ -1,8 +1,7 @@
 """Figures of untrusted records: what is plausible stays, all else is None."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from diagnostics.evidence.values import MOST_BYTES, integer, seconds, size
 

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from diagnostics.analysis.memory.over_time import PROCESS
-from diagnostics.report import document as doc
-from diagnostics.report import drawings
+from diagnostics.report import document as doc, drawings
 from diagnostics.report.figures import figures
 from diagnostics.report.model import Report
 from tests.unit.diagnostics.report.samples import finding, full, report, stacked

@@ -10,8 +10,7 @@ import pytest
 from diagnostics.contract.findings import EvidenceItem
 from diagnostics.report import html
 from diagnostics.report.diagnosis import document
-from tests.unit.diagnostics.report.samples import HOSTILE, finding, full, report, stacked
-from tests.unit.diagnostics.report.samples import as_page as render
+from tests.unit.diagnostics.report.samples import HOSTILE, as_page as render, finding, full, report, stacked
 
 VOID = {"meta", "input", "br", "hr"}
 

@@ -6,8 +6,7 @@ from msgspec.structs import replace
 
 from diagnostics.report.markdown import code, text
 from diagnostics.report.model import Coverage
-from tests.unit.diagnostics.report.samples import HOSTILE, full, report
-from tests.unit.diagnostics.report.samples import as_markdown as render
+from tests.unit.diagnostics.report.samples import HOSTILE, as_markdown as render, full, report
 
 
 def test_content() -> None:

@@ -2,8 +2,7 @@
 
 from html.parser import HTMLParser
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from diagnostics.report.markup import Markup, el, join
 from tests.unit.diagnostics.report.samples import HOSTILE

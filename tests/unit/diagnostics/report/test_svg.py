@@ -4,8 +4,7 @@ import re
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from diagnostics.report import svg
 from diagnostics.report.document import Axis, Bar, Bars, Curve, Dot, Mark, Plot, Stretch, Tracks, axis, round_values

@@ -12,8 +12,16 @@ from diagnostics.evidence.model import Problem
 from diagnostics.report import jsonform
 from diagnostics.report.model import Report
 from tests.unit.diagnostics.causes.hang.examples import late_host
-from tests.unit.diagnostics.report.samples import HOSTILE, as_markdown, as_page, finding, full, mismatch, report
-from tests.unit.diagnostics.report.samples import shown as render
+from tests.unit.diagnostics.report.samples import (
+    HOSTILE,
+    as_markdown,
+    as_page,
+    finding,
+    full,
+    mismatch,
+    report,
+    shown as render,
+)
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 

@@ -1,8 +1,7 @@
 """What was planned beside what was measured, of plans that may be anybody's."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from diagnostics.runs.planned import FIGURES, planned_and_measured
 

@@ -2,8 +2,7 @@
 
 from itertools import product
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from diagnostics.contract.findings import Finding, Stated, Status
 from diagnostics.tree.evaluate import Branch, combine, cut_sets, evaluate

@@ -3,8 +3,7 @@
 from itertools import chain, combinations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from diagnostics.tree.model import (
     MAX_CUT_SETS,

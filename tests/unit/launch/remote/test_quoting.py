@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from dtk.errors import DtkError
 from dtk.launch.remote import kubernetes, skypilot, slurm

@@ -1,7 +1,6 @@
 """Bytes in use: buffers with holders, the highest use and what it consisted of, copies and rounding."""
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from dtk.plan.formulas.tape import Ledger
 

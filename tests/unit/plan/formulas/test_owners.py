@@ -3,8 +3,7 @@
 from math import prod
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from dtk.plan.formulas.replication import owned_elements
 from tests.work import calls_in

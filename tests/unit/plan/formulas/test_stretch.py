@@ -4,8 +4,7 @@ import dataclasses
 import math
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from dtk.config.schema import AdamWConfig, SGDConfig
 from dtk.plan.formulas.closed_form import closed_form, memory

@@ -3,8 +3,7 @@
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from dtk.config.schema import CustomModelConfig
 from dtk.plan.job import planned_job
@@ -22,8 +21,7 @@ from dtk.plan.simulated.smaller import (
 )
 from dtk.strategies.ddp import DDPConfig
 from dtk.strategies.fsdp import FSDPConfig
-from tests.unit.plan.closed_form_jobs import TINY
-from tests.unit.plan.closed_form_jobs import job as made
+from tests.unit.plan.closed_form_jobs import TINY, job as made
 
 SIZES = ["model=gpt2_tiny", "data=synthetic", "data.sequence_length=32", "train.micro_batch_size=1"]
 

@@ -1,8 +1,7 @@
 """The walk of a step, on cases worked by hand: a call of n bytes takes n seconds."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from dtk.plan.timing.alpha_beta import Cost
 from dtk.plan.timing.schedule import Bucket, Sharded, Unit, Walk, ddp_micro_batch, fsdp_micro_batch, update

@@ -1,8 +1,7 @@
 """Which ranks' calls differ, where first: votes, ties, and the divergences of a job."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from diagnostics.analysis.divergence.find import Vote, between, count_votes, find
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS

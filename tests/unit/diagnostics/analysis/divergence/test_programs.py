@@ -3,8 +3,7 @@
 import random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.unit.diagnostics.analysis.divergence.programs import PLANTED, judge, plant
 

@@ -1,8 +1,7 @@
 """What comes next in a history by its own past, and the smallest edit behind which two histories agree again."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from diagnostics.analysis.divergence.sequences import (
     LONGEST,

@@ -1,7 +1,6 @@
 """The linter over a whole set of variables: order, and no value that makes it fail."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from diagnostics.analysis.environment.catalogue import catalogue
 from diagnostics.analysis.environment.lint import lint

@@ -2,8 +2,7 @@ import ctypes
 import ctypes.util
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from diagnostics.analysis.environment import values
 

@@ -3,8 +3,7 @@
 import random
 from array import array
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from diagnostics.analysis.histories.align import MAX_DEVIATIONS, Arrivals, GroupTable, Survey
 from diagnostics.analysis.histories.one_rank import Line

@@ -14,8 +14,16 @@ from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.ring.format import FINISHED
-from tests.unit.diagnostics.hang.dumps import Job, Op, confirmed, detect, evidence, set_clock, write
-from tests.unit.diagnostics.hang.dumps import diagnose as verdict
+from tests.unit.diagnostics.hang.dumps import (
+    Job,
+    Op,
+    confirmed,
+    detect,
+    diagnose as verdict,
+    evidence,
+    set_clock,
+    write,
+)
 from tests.unit.diagnostics.hang.rings import write_ring
 
 A, B, C = Op(line=10), Op("all_gather", 16, 20), Op("barrier", line=30)

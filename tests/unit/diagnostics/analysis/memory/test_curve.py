@@ -1,8 +1,7 @@
 """Live bytes over time: the peak, what was alive there, and what stays behind after each step."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from diagnostics.analysis.memory.curve import Curve, OpenSpans, build, without_backend
 from diagnostics.evidence.trace.memory_marks import Span, TraceMarks

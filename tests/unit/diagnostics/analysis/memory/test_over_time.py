@@ -13,8 +13,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.memory import history as memory_history
-from diagnostics.evidence.memory import levels as memory_levels
+from diagnostics.evidence.memory import history as memory_history, levels as memory_levels
 from diagnostics.evidence.memory.history import BACKWARD, REDUCED, owner
 from diagnostics.evidence.memory.levels import AT, KINDS, Stack, total
 from diagnostics.evidence.readers.snapshot import SnapshotFile

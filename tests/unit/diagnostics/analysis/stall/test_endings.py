@@ -12,8 +12,7 @@ from diagnostics.diagnose import diagnose
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, RankError
-from tests.unit.diagnostics.hang.dumps import Job, Op, detect
-from tests.unit.diagnostics.hang.dumps import write as dumps
+from tests.unit.diagnostics.hang.dumps import Job, Op, detect, write as dumps
 
 LISTED = """\
 Traceback (most recent call last):

@@ -6,14 +6,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.explanation import explain
 from diagnostics.analysis.divergence.identity import differing_parts
-from diagnostics.analysis.stall.explain import Stall
-from diagnostics.analysis.stall.explain import explain as explain_stall
+from diagnostics.analysis.stall.explain import Stall, explain as explain_stall
 from diagnostics.evidence.calls import Call, Described, Dump, GroupKey, Wire, text_of
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError, Stacks, Thread

@@ -1,8 +1,7 @@
 """A rank that is late, not stuck: by arrival times alone, and never by a clock that is off."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from diagnostics.analysis.stall.straggler import LATE_S, ONCE_S, TIMES, Straggler, straggler
 from diagnostics.evidence.calls import Call

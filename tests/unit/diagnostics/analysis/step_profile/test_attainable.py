@@ -1,8 +1,7 @@
 """Ceilings: how good a schedule could be, from times that were measured."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from diagnostics.analysis.step_profile.attainable import (
     MIB,

@@ -1,7 +1,6 @@
 from itertools import pairwise
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from diagnostics.analysis.step_profile.attainable import exposed_in_buckets, exposed_in_units
 from diagnostics.analysis.step_profile.intervals import Ruler, holes, intersect, subtract, total, union

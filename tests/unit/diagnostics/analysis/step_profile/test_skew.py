@@ -1,8 +1,7 @@
 """Waiting for late ranks apart from transfer: collectives matched over all ranks, without comparing clocks."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.analysis.step_profile.skew import Late, find_skew, group_ranks

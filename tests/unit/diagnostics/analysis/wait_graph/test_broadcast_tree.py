@@ -1,8 +1,7 @@
 """Which ranks of gloo's broadcast hang when one of them names another root."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from diagnostics.analysis.stall.blameless import deviating_rank, stuck_ranks
 

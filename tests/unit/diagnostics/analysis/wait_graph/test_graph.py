@@ -1,7 +1,6 @@
 """Who waits for whom: roots, what they reach, cycles, and sends without their other half."""
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from diagnostics.analysis.histories.align import Survey
 from diagnostics.analysis.wait_graph.graph import Cycle, Operation, WaitGraph, _components, build, same_tag

@@ -12,8 +12,7 @@ from diagnostics.diagnose import diagnose
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, Stacks, Thread
 from diagnostics.evidence.ring.format import RAISED, STARTED
-from tests.unit.diagnostics.analysis.calls import call, waiting
-from tests.unit.diagnostics.analysis.calls import job as job_of
+from tests.unit.diagnostics.analysis.calls import call, job as job_of, waiting
 from tests.unit.diagnostics.causes.examples import Example
 from tests.unit.diagnostics.causes.hang.test_all_to_all_splits import decide, splits
 from tests.unit.diagnostics.ring_bytes import Made, ring, run_files
@@ -205,4 +204,4 @@ def test_targets_of_another_batch_than_the_outputs_blame_no_rank(tmp_path, text,
     assert first.cause == cause
     if cause == "hang.pipeline_mismatch":
         assert (first.ranks, first.victims) == ((), (1,))
-        assert "with 8 samples" in text_of(first).summary and "micro-batches of 4" in text_of(first).summary
+        assert "micro-batches of 8 samples, the other of 4" in text_of(first).summary

@@ -4,8 +4,7 @@ import json
 from math import prod
 from pathlib import Path
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from diagnostics.analysis.metrics_series import Figures, read
 from diagnostics.causes.overlap._layout import at_place, slow

@@ -5,15 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from msgspec.structs import replace
 
 from diagnostics.analysis.step_profile.overview import Instrument, Overview
 from diagnostics.analysis.step_profile.skew import Skew
 from diagnostics.causes.declared import Texts
-from diagnostics.causes.overlap import _shared as shared
-from diagnostics.causes.overlap import sync_point
+from diagnostics.causes.overlap import _shared as shared, sync_point
 from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import SURE, Finding, text_of
 from tests.unit.diagnostics.causes.overlap.helpers import dtk_run

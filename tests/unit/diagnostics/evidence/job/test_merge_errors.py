@@ -1,8 +1,7 @@
 """One record of an end of which several files tell."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from msgspec.structs import replace
 
 from diagnostics.evidence.job.assign_ranks import merge_errors

@@ -4,8 +4,7 @@ import codecs
 import json
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.logs.lines import LineReader, has_utf16_mark, label_of, split

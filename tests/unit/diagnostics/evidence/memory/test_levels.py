@@ -1,7 +1,6 @@
 """Levels over time in a bounded number of rows that keep peaks and valleys."""
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from diagnostics.evidence.memory.levels import AT, KINDS, MAX_ROWS, RESERVED, Stack, highest, total
 

@@ -10,8 +10,7 @@ import pytest
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.readers import trace
 from diagnostics.evidence.readers.flight import READER, FlightFile, recognise
-from tests.fuzz.seeds import flight
-from tests.fuzz.seeds import trace as profiler_trace
+from tests.fuzz.seeds import flight, trace as profiler_trace
 
 
 def handle(folder: Path, name: str, data: bytes) -> FlightFile:

@@ -5,8 +5,7 @@ import resource
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from diagnostics.evidence.limits import Limits, head
 from diagnostics.evidence.readers.ring import RingFile, recognise

@@ -12,8 +12,7 @@ import pytest
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Frame, Stacks
 from diagnostics.evidence.readers import stacks as stack_file
-from diagnostics.evidence.stacks import activity
-from diagnostics.evidence.stacks import dumps as stacks
+from diagnostics.evidence.stacks import activity, dumps as stacks
 
 TORCH = "/usr/lib/python3.11/site-packages/torch"
 HEAD = "# stacks at 1795259551.250 s since 1970\n"

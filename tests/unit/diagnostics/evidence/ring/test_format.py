@@ -3,8 +3,7 @@
 import struct
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from diagnostics.evidence.ring import format as layout
 from diagnostics.evidence.ring.format import FINISHED, STARTED, file_bytes, parse

@@ -1,8 +1,7 @@
 """Members of groups as a short text, and a key that is theirs alone."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from diagnostics.evidence.ring.format import format_ranks, group_key, parse_ranks
 from diagnostics.evidence.values import MOST_RANKS

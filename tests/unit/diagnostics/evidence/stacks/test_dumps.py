@@ -1,8 +1,7 @@
 """Dumps of faulthandler and py-spy, line by line: threads, frames, and which thread is the main one."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from diagnostics.evidence.model import Frame, Stacks
 from diagnostics.evidence.stacks.dumps import MAX_FRAMES, Assembler, is_native, is_users, main_thread, where

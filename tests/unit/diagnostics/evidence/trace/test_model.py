@@ -2,8 +2,7 @@
 
 from array import array
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from diagnostics.evidence.trace.model import Lanes, Names, places
 
