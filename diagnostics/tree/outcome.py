@@ -79,7 +79,7 @@ def _signs(evidence: Evidence, measures: Mapping[str, object]) -> set[Sign]:
         "failed": state == "failed",
         "raised": bool(evidence.errors),
         "refused": not kinds.isdisjoint(("port_in_use", "port_refused")),
-        "unreduced": "unreduced" in endings or "ddp_unused" in kinds,
+        "unreduced": "unreduced" in endings or any(kind.startswith("ddp_unused") for kind in kinds),
         "fitted": waiting == 0 and process.KIND not in kinds and not in_trouble(evidence),
         "alone": not waiting and bool(kinds & _ENDS) and not kinds & _WAITS,
         "unmet": "nccl_connect" in kinds,

@@ -48,6 +48,7 @@ def of(*findings: Finding, evidence: Evidence, **measures: Any) -> str:
         ("hang.rendezvous", {"facts": [fact("port_in_use")]}, {}, "crashed"),
         ("hang.rendezvous", {"facts": [fact("ddp_unused")]}, {}, "hung"),
         ("hang.unused_parameters", {"facts": [fact("ddp_unused")]}, {}, "crashed"),
+        ("hang.unused_parameters", {"facts": [fact("ddp_unused_indices")]}, {}, "crashed"),
         ("hang.collective_mismatch", {}, {"hang": {"ranks_waiting": 0}}, "diverged"),
         ("hang.collective_mismatch", {}, {"hang": {"ranks_waiting": 2}}, "hung"),
         ("hang.collective_mismatch", {"facts": [fact("gloo_timeout")]}, {"hang": {"ranks_waiting": 0}}, "hung"),
