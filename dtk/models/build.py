@@ -63,6 +63,7 @@ def check_custom(config: Config) -> None:
         DtkError: the model has no blocks, or `model.wrap` matches nothing.
     """
     needs = config.train.compile or config.train.activation_checkpoint_every or config.model.wrap
+    needs = needs or getattr(config.model, "path", None)  # Whether a model of transformers suits its task.
     if not needs and getattr(config.strategy, "blocks_per_unit", 1) < 2:
         return
     if (model := _on_meta(config)) is not None:

@@ -46,3 +46,12 @@ def test_data_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     typed = ["model=gpt2_tiny", "data=text", f"data.path={tmp_path}/none"]
     with pytest.raises(DtkError, match="none"):
         check_parts(settle(compose(typed), 1).config, 1)
+
+
+def test_a_model_of_transformers_that_does_not_suit_its_task_is_refused_before_any_rank_starts(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    about = transformers.BertConfig(vocab_size=64, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
+    transformers.BertLMHeadModel(about).save_pretrained(tmp_path)
+    typed = ["model=hf", f"model.path={tmp_path}", "model.arguments.head=causal_lm", *TINY[1:]]
+    with pytest.raises(DtkError, match="predicts the next token while it attends to it"):
+        check_parts(settle(compose(typed), 1).config, 1)
