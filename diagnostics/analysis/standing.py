@@ -242,10 +242,8 @@ def standing(evidence: Evidence) -> Standing | None:
     aborted = {error.rank for error in evidence.errors if error.signal == "SIGABRT" and error.rank is not None}
     raised = (of_error(one, NOBODY if one.rank is None else one.rank) for one in evidence.errors if one.type)
     gave_up = [end for end in raised if end.kind in ("lost_peer", "timed_out")]
-    stops, held_s = (
-        {fact.file: fact.line for fact in evidence.facts[::-1] if fact.kind == "job_stopped"},
-        _held_s(evidence),
-    )
+    stops = {fact.file: fact.line for fact in evidence.facts[::-1] if fact.kind == "job_stopped"}
+    held_s = _held_s(evidence)
     ended = [end for end in gave_up if end.line > stops.get(end.file, inf)]
     # Who was stopped loses its peers: that names no cause, and a wait only if it was longer than one of any step.
     victims = [end for end in gave_up if held_s or end not in ended]

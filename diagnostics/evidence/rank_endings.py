@@ -143,10 +143,8 @@ def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list
     raised = [error for error in unassigned if error.type]
     failed = [rank for rank, end in endings.items() if end.kind == "failed"]
     # A single exception and a single exit code of 1, with which Python ends, belong to one process.
-    present, candidates = (
-        candidates,
-        candidates if len(candidates) == 1 or len(raised) > 1 or len(failed) > 1 else failed,
-    )
+    present = candidates
+    candidates = candidates if len(candidates) == 1 or len(raised) > 1 or len(failed) > 1 else failed
     rank = candidates[0] if len(candidates) == 1 else UNNAMED
     # An exception says more than the exit code that follows from it, and the kernel more than a launcher's SIGKILL.
     exit_codes = [] if memory_kills(evidence) else unassigned
