@@ -38,6 +38,10 @@ def test_the_rank_with_an_error_of_its_own_is_named_and_its_peers_are_victims(tm
     [
         ("OSError: [Errno 28] No space left on device", "free space where the file is written"),
         ("ModuleNotFoundError: No module named 'flash_attn'", "install the package in the environment of every node"),
+        (
+            "ImportError: cannot import name 'a' from partially initialized module 'm' (a circular import)",
+            "look for modules that import each other",
+        ),
         ("RuntimeError: CUDA error: device-side assert triggered", "look for an index out of range"),
         ("RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED", "run it once with CUDA_LAUNCH_BLOCKING=1"),
         ("RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED", "leave memory free on the device"),
