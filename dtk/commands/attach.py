@@ -25,7 +25,7 @@ VALUES = {"most_s": MOST_S, "folders": FOLDERS}
 def run(arguments: argparse.Namespace) -> int:
     """Collect evidence and diagnose it; DtkError if there is no such job here, or an option cannot be used."""
     if (arguments.rounds - 1) * arguments.every_s > MOST_S:
-        raise DtkError(f"{arguments.rounds} rounds {arguments.every_s:g} s apart take over {MOST_S:g} s", fix="fewer")
+        raise DtkError(f"{arguments.rounds} rounds {arguments.every_s:g} s apart exceed {MOST_S:g} s", fix="use fewer")
     if arguments.slurm is not None:
         return _slurm(arguments)
     from dtk.attach import processes

@@ -13,13 +13,12 @@ SCRIPTS = Path(__file__).parents[1] / "console" / "completion"
 WITH_OVERRIDES = ("run", "rerun", "plan", "preflight", "sweep", "tune", "bench")
 WITH_RUNS = ("show", "rerun", "rm", "compare", "diagnose", "trace", "sync")
 _VALUES = re.compile(r"'([^']+)'")  # As in the type of a key: `Literal['full', 'light']`.
-_SHELLS = tuple(sorted(path.stem for path in SCRIPTS.iterdir()))
-VALUES = {"shells": _SHELLS, "choices": (*_SHELLS, "words")}
+VALUES = {"shells": tuple(sorted(path.stem for path in SCRIPTS.iterdir()))}
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the script, or for `words` the completions of the last word."""
-    if arguments.shell != "words":
+    """Print the script, or, as the script asks for by a line, the completions of the line's last word."""
+    if arguments.line is None:
         output.put((SCRIPTS / f"{arguments.shell}.txt").read_text(encoding="utf-8"))
         return 0
     typed = arguments.line.split(" ")[1:] or [""]

@@ -76,10 +76,10 @@ def _options() -> Iterator[Rows]:
             rows = [(f"{group}={option}", description(path))]
             if group == "strategy" and option in CONFIG_TYPES:
                 row = CONFIG_TYPES[option].row
-                states = "parameters {}, gradients {}, optimizer {}".format(*row.kept)
                 rows += [
-                    ("a rank keeps", states),
-                    ("a step sends", f"{row.sent} in {row.collectives}"),
+                    ("a rank keeps", "parameters {}, gradients {}, optimizer {}".format(*row.kept)),
+                    ("a step sends", row.sent),
+                    ("collectives", row.collectives),
                     ("use it when", row.use_when),
                     ("symbols", "`dtk strategies` explains them; docs/strategies.md has pictures"),
                 ]

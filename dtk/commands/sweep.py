@@ -107,7 +107,7 @@ def _show(job: "Job") -> int:
         points = local.grid_points(job)
         say(f"{counted(len(points) * job.repeats, 'run')}, {job.repeats} of each point:")
         for point in points:
-            say(f"  {point.name or 'as it is'}")
+            say(f"  {point.name or 'unchanged'}")
         return 0
     say(f"at most {counted(job.cap or 0, 'run')}, chosen one by one ({job.file.method}) from:")
     for key, space in job.file.parameters.items():

@@ -38,7 +38,7 @@ def check_limits(comparison: Comparison, baseline: Sequence[Path], limits: Seque
     sides = [(v.label, [run for run in v.compared if run not in before]) for v in comparison.variants]
     sides = [(label, runs) for label, runs in sides if runs]
     if not before or not sides:
-        which = "the baseline" if not before else "there is no run besides the baseline"
+        which = "the baseline" if not before else "no run besides the baseline"
         raise DtkError(f"{which} {'lacks' if not before else 'has'} figures", "see dtk show", "name runs that finished")
     results = []
     for text in limits:

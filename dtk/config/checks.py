@@ -100,7 +100,7 @@ def _pipeline(config: Config, world_size: int) -> None:
     pipeline.check()
     if config.model.architecture == "custom":
         why = "dtk does not know which of its modules run before and after its blocks"
-        raise _clash(typed, f"model={config.model.name}, a model of your own", why, "parallel.pp=1")
+        raise _clash(typed, f"your own model (model={config.model.name})", why, "parallel.pp=1")
     if pipeline.vee and (config.model.architecture == "gpt" or getattr(config.model, "tie_weights", False)):
         why = "the first and the last stage share a rank, which would hold the embedding twice under one name"
         tied = f"the tied embeddings of model={config.model.name}"

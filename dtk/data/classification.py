@@ -63,7 +63,7 @@ def classification_dataset(config: ClassificationData) -> ClassificationDataset:
     split = split_by_class(rows[:, 0], rows[:, 1], config.validation_fraction)
     if len(names) < 2 or (config.validation_fraction and not len(split[1])):
         what = f"{stored.about['source']} has {len(rows)} samples of {len(names)} classes"
-        raise DtkError(what, "it needs two classes, and two samples of one of them")
+        raise DtkError(what, "it needs two or more classes, and two or more samples of one class")
     # Numeric labels sort as numbers, so that label 10 is class 10, not class 2.
     sort_keys: list[Any] = list(map(int, names)) if all(map(_NUMBER.fullmatch, names)) else names
     order = sorted(range(len(names)), key=sort_keys.__getitem__)
@@ -105,7 +105,7 @@ class _Source(NamedTuple):
 def _embedded(config: ClassificationData, tokenizer: Tokenizer) -> _Source:
     """Return the task: which standard-library package does this window of source code come from?"""
     if config.samples_per_class < 2:
-        raise DtkError(f"data.samples_per_class={config.samples_per_class}", "one to train on and one held out")
+        raise DtkError(f"data.samples_per_class={config.samples_per_class}", "it must be 2 or more: one is held out")
     packages = package_corpora()
     listing = [(name, corpus.key()) for name, corpus in packages.items()]
     name = next(iter(packages.values())).source + ", by package" if packages else "the standard library"

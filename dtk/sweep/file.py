@@ -69,7 +69,7 @@ def _checked(path: Path, content: dict[str, Any]) -> SweepFile:
             raise DtkError(f'unknown key "{key}"', fix=did_you_mean(key, KEYS) or f"keys: {', '.join(KEYS)}")
     method = content.get("method")
     if method not in METHODS:
-        what = f"method: {method}" if "method" in content else "it has no method"
+        what = f"unknown method {method}" if "method" in content else "it has no method"
         raise DtkError(what, fix=f"method is one of {', '.join(METHODS)}")
     _refuse_large(content.get("parameters"), method)
     spaces = content.get("parameters")
@@ -79,13 +79,13 @@ def _checked(path: Path, content: dict[str, Any]) -> SweepFile:
     metric = _metric(content, method)
     cap = content.get("run_cap")
     if cap is not None and (not isinstance(cap, int) or isinstance(cap, bool) or cap < 1):
-        raise DtkError(f"run_cap: {cap}", "it is the number of runs after which the sweep ends", "write run_cap: 20")
+        raise DtkError(f"run_cap: {cap} is not a number of runs", "the sweep ends after that many", "write run_cap: 20")
     return SweepFile(path, content, method, parameters, fixed_overrides(content), metric, cap)
 
 
 def _refuse_large(given: Any, method: str) -> None:
     """Reject too many points by count: checking each value takes time, and each point far more."""
-    most, points = f"the most are {LARGEST_SWEEP:,}", 1.0
+    most, points = f"at most {LARGEST_SWEEP:,} are allowed", 1.0
     for key, space in given.items() if isinstance(given, dict) else ():
         if not isinstance(space, dict):
             continue
@@ -94,7 +94,7 @@ def _refuse_large(given: Any, method: str) -> None:
         if isinstance(listed, list) and len(listed) > LARGEST_SWEEP:
             raise DtkError(f"parameters: {key} has {len(listed):,} values", most, "give min and max")
     if method == "grid" and points > LARGEST_SWEEP:
-        count = f"{points:,.0f}" if points < 1e15 else "endlessly many"
+        count = f"{points:,.0f}" if points < 1e15 else "infinitely many"
         raise DtkError(f"the grid has {count} points", most, "use method: random, or shorter lists")
 
 
@@ -157,7 +157,7 @@ def _metric(content: dict[str, Any], method: str) -> dict[str, Any]:
         raise DtkError(f'no run records the metric "{name}"', fix=near or "loss and tokens_per_s are two of them")
     goal = metric.get("goal", "minimize")
     if goal not in ("minimize", "maximize"):
-        raise DtkError(f"metric: goal: {goal}", fix="goal is minimize or maximize")
+        raise DtkError(f"metric: unknown goal {goal}", fix="goal is minimize or maximize")
     return {**metric, "goal": goal}
 
 

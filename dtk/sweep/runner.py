@@ -119,7 +119,7 @@ class Runner:
     def _headline(self, point: Point, repeat: int) -> None:
         repeats, of = self.sweep.about.repeats, "" if self.total is None else f"/{self.total}"
         again = f" (repeat {repeat + 1} of {repeats})" if repeats > 1 else ""
-        say(f"\n[{self._number}{of}] {point.name or 'as it is'}{again}")
+        say(f"\n[{self._number}{of}] {point.name or 'unchanged'}{again}")
 
 
 def _ending(run: Path | None, code: int) -> tuple[str, str]:

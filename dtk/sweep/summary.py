@@ -92,7 +92,7 @@ def _rank(sweep: Sweep, metric: dict[str, Any]) -> None:
             figures += [float(value) for value in values if value is not None and value == value][:1]
         if figures:
             state = " ".join({trial.state for trial in trials} - {"finished"})
-            label = f"{point.name or 'as it is'}{f'  ({state})' if state else ''}"
+            label = f"{point.name or 'unchanged'}{f'  ({state})' if state else ''}"
             ranked.append((min(figures, key=lambda figure: sign * figure), label))
     ranked.sort(key=lambda pair: sign * pair[0])
     if ranked:

@@ -12,7 +12,7 @@ def spelled(key: str, value: Any) -> str:
     value = plain(value)
     refuse_endless(key, value)
     if value is None or (isinstance(value, list) and None in value):
-        raise DtkError(f"parameters: {key} has a null", "W&B would pass None, a word", "leave the key out of the sweep")
+        raise DtkError(f"parameters: {key} has a null", 'W&B would pass "None"', "leave the key out of the sweep")
     if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict) for item in value)):
         raise DtkError(f"parameters: {key} has a dictionary for a value", fix=f"sweep its keys: {key}.KEY")
     text = f"{key}={value}"
@@ -35,7 +35,7 @@ def refuse_endless(key: str, value: Any) -> None:
     for item in value if isinstance(value, list) else [value]:
         if isinstance(item, float) and not math.isfinite(item):
             name = ".nan" if math.isnan(item) else ".inf" if item > 0 else "-.inf"
-            why = "it means no number at all" if math.isnan(item) else "it means infinity"
+            why = "it is not a number" if math.isnan(item) else "it means infinity"
             raise DtkError(f"parameters: {key} has the value {name}", why, "write a finite number")
 
 

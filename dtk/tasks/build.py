@@ -45,6 +45,6 @@ def build_task(config: Config, vocabulary: Vocabulary | None = None) -> Task:
         return Classification()
     if sees_the_next_token(config.model):
         what = f"model.path={config.model.path} predicts masked tokens, and task=language_modeling the next token"
-        fix = "use model.arguments.head=sequence_classification with data=classification, or a task of your own"
+        fix = "use model.arguments.head=sequence_classification with data=classification, or your own task"
         raise DtkError(what, "it attends to the token that it should predict", fix)
     return LanguageModeling(vocabulary)

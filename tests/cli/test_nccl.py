@@ -86,7 +86,7 @@ def test_lint_of_files_and_exit_codes(capsys, tmp_path, monkeypatch):
     assert answer(capsys, "lint", str(script), "--elsewhere")[0] == 0
     script.write_text("#!/bin/bash\n\nexport NCCL_P2P_DISABLE=yes NCCL_IB_DISABLE=1\n")
     code, text = answer(capsys, "lint", str(script), "--nodes", "4", "--elsewhere")
-    assert code == 1 and f"{script}:3" in text and "guides copy it" in text
+    assert code == 1 and f"{script}:3" in text and "many guides set it" in text
     conf = tmp_path / "mine.conf"
     conf.write_text("NCCL_DEBUG=TRACE\n")
     monkeypatch.setenv("NCCL_CONF_FILE", str(conf))

@@ -60,7 +60,7 @@ WITHOUT_PROCESSES = {
     "ls": ["ls"], "show": ["show", "last", "--why", "train.steps"], "compare": ["compare", "*"],
     "nccl": ["nccl", "list"], "plan": ["plan", "model=gpt2_tiny", "--engine=closed_form"],
     "rm": ["rm", "last", "--yes"], "explain": ["explain", "seed"],
-    "new": ["new", "lab"], "trace": ["trace", "last"], "completion": ["completion", "words", "dtk run "],
+    "new": ["new", "lab"], "trace": ["trace", "last"], "completion": ["completion", "bash", "dtk run "],
 }  # fmt: skip
 """They start nothing and bind nothing, so a look into the interpreter shows it."""
 SCRIPT = """\

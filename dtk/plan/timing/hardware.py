@@ -66,7 +66,7 @@ class Hardware:
             dtype = "float32"
         if dtype not in self.matmul_flops:
             why = f"it knows {', '.join(self.matmul_flops)}"
-            fix = "choose another precision, or add the rate to a hardware file of your own"
+            fix = "choose another precision, or add the rate to your own hardware file"
             raise DtkError(f"hardware={self.name} has no rate for {dtype}", why, fix)
         return self.matmul_flops[dtype]
 
@@ -164,7 +164,7 @@ def _read(path: Path) -> Hardware:
         hint = did_you_mean(unknown[0], allowed) or f"keys: {', '.join(allowed)}"
         raise DtkError(f"{path}: unknown key {unknown[0]}", fix=hint)
     if ("matmul_flops" in plain) == ("matmul_fraction" in plain):
-        raise DtkError(f"{path}: how fast matrix products are", fix="give either matmul_flops or matmul_fraction")
+        raise DtkError(f"{path} must give the matmul speed", fix="give either matmul_flops or matmul_fraction")
     if missing := [key for key in allowed if key not in plain and key not in _OPTIONAL]:
         raise DtkError(f"{path} lacks {', '.join(missing)}")
     device = plain.get("device")
@@ -191,7 +191,7 @@ def _read(path: Path) -> Hardware:
         values["matmul_flops"] = {dtype: fraction * peak for dtype, peak in values["peak_flops"].items()}
         sources["matmul_flops"] = f"{fraction:g} of the peak; {sources['matmul_fraction']}"
     if not values["matmul_flops"]:
-        raise DtkError(f"{path}: matmul_fraction of no peak", fix="give device, peak_flops or matmul_flops")
+        raise DtkError(f"{path}: matmul_fraction needs a peak", fix="give device, peak_flops or matmul_flops")
     return Hardware(**values, sources=sources)
 
 

@@ -116,7 +116,7 @@ def test_embedded_task_can_be_learnt() -> None:
         ("t.csv", "text,label\n", "holds no text"),
         ("t.csv", "label,text\na\n", "line 2: needs a text and a label"),
         ("t.csv", "text,label\na,x\nb,x\n", "2 samples of 1 classes"),
-        ("t.csv", "text,label\na,x\nb,y\n", "two samples of one of them"),
+        ("t.csv", "text,label\na,x\nb,y\n", "two or more samples of one class"),
         ("t.csv", b"text,label\n\xe9,x\n", "is not UTF-8 text"),
         ("t.jsonl", '{"text": "a"}\n', "line 1: needs a text and a label, has text"),
         ("t.jsonl", '{"text": "a", "label": 1}\nnot json\n', "line 2 is not JSON"),

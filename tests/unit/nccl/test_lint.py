@@ -73,7 +73,7 @@ def test_the_copied_setting_is_explained(nodes, severity, cause, node):
 
 def test_the_copied_setting_is_explained_where_it_does_nothing_too(node):
     (item,) = look({"NCCL_IB_DISABLE": "1"}, 1).items
-    assert item.severity == "note" and "guides copy it" in item.message
+    assert item.severity == "note" and "many guides set it" in item.message
     assert "NCCL_NET=Socket" in item.fix
 
 

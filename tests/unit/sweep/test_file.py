@@ -39,7 +39,7 @@ READ = [
     ({**BAYES, "metric": {"name": "lost"}}, 'no run records the metric "lost"', "did you mean loss"),
     ({**BAYES, "metric": {"name": "loss", "goal": "less"}}, "goal: less", "minimize or maximize"),
     ({**GRID, "early_terminate": {"type": "hyperband", "min_iter": 3}}, "early_terminate needs a metric", ""),
-    ({**GRID, "run_cap": 0}, "run_cap: 0", "run_cap: 20"),
+    ({**GRID, "run_cap": 0}, "run_cap: 0 is not a number of runs", "run_cap: 20"),
     ({"method": "grid", "parameters": GRID["parameters"]}, "no command", "${args_no_hyphens}"),
     ({**GRID, "command": "dtk run"}, "command is not a list", "${args_no_hyphens}"),
     ({**GRID, "command": ["${env}", "python", "train.py", "${args}"]}, "does not run dtk", "dtk.run"),

@@ -36,7 +36,7 @@ def example() -> Report:
             remedies=(
                 Remedy(
                     "code",
-                    "make /job/train.py:9 unconditional, so that all ranks call broadcast [1] int64 root 1 or none",
+                    "make /job/train.py:9 unconditional, so that all ranks or none call broadcast [1] int64 root 1",
                     "a collective that only some ranks reach leaves the others waiting",
                 ),
             ),

@@ -16,7 +16,7 @@ def test_a_call_of_one_rank_is_added(tmp_path: Path) -> None:
     assert found.summary.startswith("Only rank 0 calls all_reduce [1] float32 (#5, train.py:50); ranks 1-3 are in ")
     (remedy,) = found.remedies
     assert remedy.change == (
-        "make /job/train.py:50 unconditional, so that all ranks call all_reduce [1] float32 or none"
+        "make /job/train.py:50 unconditional, so that all ranks or none call all_reduce [1] float32"
     )
 
 

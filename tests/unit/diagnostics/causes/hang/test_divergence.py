@@ -54,7 +54,7 @@ def test_a_call_on_some_ranks_is_made_on_all_or_none() -> None:
     made = call(1, 3)
     left_out, added = fix_call(made), fix_call(made, added=True)
     assert left_out.change == f"call {made.text} at /job/train.py:3 on all ranks of its group, or on none"
-    assert added.change == f"make /job/train.py:3 unconditional, so that all ranks call {made.text} or none"
+    assert added.change == f"make /job/train.py:3 unconditional, so that all ranks or none call {made.text}"
 
 
 @pytest.mark.parametrize(("is_dtk_run", "kinds"), [(True, ["override", "code"]), (False, ["code"])])

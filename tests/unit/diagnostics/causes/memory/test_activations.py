@@ -28,13 +28,13 @@ def test_activations_are_a_cause_only_when_memory_ran_out(tmp_path):
     assert text.remedies[0].change.startswith("checkpoint each block")
     assert found.cost.value == 30 * GIB
     few = decide(with_peak(full, 6 * GIB, 30 * GIB))
-    assert (few.status, text_of(few).summary) == ("ruled_out", "Activations are not most of the peak.")
+    assert (few.status, text_of(few).summary) == ("ruled_out", "Activations do not make up most of the peak.")
     full.ran_out = [replace(record, requested_bytes=37 * GIB) for record in full.ran_out]
     alone = decide(with_peak(full, 30 * GIB, 6 * GIB))
     assert (alone.status, text_of(alone).summary[:32]) == ("ruled_out", "One request of 37 GiB was refuse")
     full.ran_out = []
     fits = decide(with_peak(full, 30 * GIB, 6 * GIB))
-    assert (fits.status, text_of(fits).summary) == ("ruled_out", "Activations are most of a peak that fits.")
+    assert (fits.status, text_of(fits).summary) == ("ruled_out", "Activations are most of the peak, but it fits.")
 
 
 def test_logits_are_named_with_a_remedy_of_their_own(tmp_path):
