@@ -80,7 +80,7 @@ def test_what_cannot_be_attached_to_is_one_line() -> None:
     for arguments, said in (
         (["1073741000"], "is not a rank and has started none"),
         (["x"], "is not a whole number"),
-        (["--rounds", "8", "--every-s", "40"], "take over 45 s"),
+        (["--rounds", "8", "--every-s", "40"], "exceed 45 s"),
         (["--slurm", "7"], "there is no srun"),
     ):
         if said == "there is no srun" and shutil.which("srun"):

@@ -21,7 +21,7 @@ def test_a_job_is_named_by_its_ranks_and_processes() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--rounds", "8", "--every-s", "10"], "8 rounds 10 s apart take over 45 s"),
+        (["--rounds", "8", "--every-s", "10"], "8 rounds 10 s apart exceed 45 s"),
         (["--rounds", "1"], "is not a whole number from 2 to 8"),
         (["0"], "is not a whole number from 1 to"),
     ],

@@ -15,7 +15,7 @@ def completed(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def words(line: str) -> list[str]:
-        assert main(["completion", "words", line]) == 0
+        assert main(["completion", "bash", line]) == 0
         return capsys.readouterr().out.split()
 
     return words
@@ -76,6 +76,11 @@ def test_scripts_are_printed_and_their_shell_takes_them(shell, capsys):
     if shutil.which(shell) is None:
         pytest.skip(f"there is no {shell} here")
     assert subprocess.run([shell, "-n"], input=script, text=True, timeout=20).returncode == 0
+
+
+def test_an_unknown_shell_is_refused_with_the_shells_only(capsys):
+    assert main(["completion", "tcsh"]) == 2
+    assert "(choose from 'bash', 'fish', 'zsh')" in capsys.readouterr().err
 
 
 def test_bash_completes_behind_the_equals_sign(tmp_path):
