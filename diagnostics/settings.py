@@ -16,7 +16,7 @@ from diagnostics.contract.origins import Origins
 from diagnostics.evidence.model import Evidence
 from diagnostics.runs.records import read_origins
 
-CAUSES = ("strategy.", "nccl.")
+SECTIONS = ("strategy.", "nccl.")
 """Sections whose settings are a cause by themselves. A batch size and the like only happen to be of help."""
 
 
@@ -50,7 +50,7 @@ def _where(finding: Finding, origins: Origins) -> tuple[Where, ...]:
     for word in words:
         key, equals, _ = word.lstrip("+~").partition("=")
         settings = origins.keys.get(key)
-        if settings and key.startswith(CAUSES) and (equals or word.startswith("~")):
+        if settings and key.startswith(SECTIONS) and (equals or word.startswith("~")):
             last = settings[-1]
             file, _, line = last.by.rpartition(":")
             if last.kind == "file" and file and line.isdecimal():

@@ -1,4 +1,7 @@
-"""The mesh of a dtk run as recorded in its manifest: the ranks of each group along a dimension, and its name."""
+"""The mesh of a dtk run as recorded in its manifest: the ranks of each group along a dimension, and its name.
+
+Its order of ranks is that of `dtk.parallel.mesh`, which this package cannot import; a test compares them.
+"""
 
 from collections.abc import Collection, Iterable, Mapping
 from math import prod

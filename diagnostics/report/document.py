@@ -19,7 +19,6 @@ Tone = Literal["", "good", "bad", "warn", "soft", "strong", "code"]
 COLOURS = 10  # Number of distinct colours in charts.
 _ROUND = (1.0, 2.0, 2.5, 5.0, 10.0)
 """Digits of the distance between round values; each is at most twice the one before, so that two of them fit."""
-"""The same for an axis that is divided into four parts: closer together, so that little of it remains empty."""
 _LEAST = 1e-300  # Values closer than this are equal.
 
 

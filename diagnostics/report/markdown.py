@@ -12,7 +12,7 @@ _MARKS = {"confirmed": "[x]", "undecided": r"\[?\]", "ruled_out": "[ ]"}
 
 def render(document: doc.Document) -> str:
     """Return the document as Markdown without its charts."""
-    heading = f"# {_inline(tuple(doc.Span(span.text) for span in doc.spans(document.answer)))}"
+    heading = f"# {_inline(tuple(doc.Span(span.text) for span in doc.spans(document.answer or document.title)))}"
     return "\n\n".join([*_blocks(document.prelude), heading, *_blocks((*document.lead, *document.blocks))]) + "\n"
 
 
@@ -71,7 +71,8 @@ def _block(block: doc.Block) -> str:
         case doc.Fold():
             return "\n\n".join([f"**{text(block.title)}**", *_blocks(block.blocks)])
         case doc.Section():
-            return "\n\n".join([f"{'#' * block.level} {_inline(doc.capitalised(block.title))}", *_blocks(block.blocks)])
+            heading = [f"{'#' * block.level} {_inline(doc.capitalised(block.title))}"] if block.title else []
+            return "\n\n".join([*heading, *_blocks(block.blocks)])
         case _:
             return ""
 

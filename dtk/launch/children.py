@@ -129,7 +129,9 @@ class Children:
 
     def _why(self, rank: int, code: int) -> Failed:
         if code < 0:
-            return Failed(rank, f"was {killed_by(signal.Signals(-code).name)}", "", victim=-code == signal.SIGABRT)
+            kind = kind_of_exit_code(code)  # Of a library's abort a peer is the likelier reason.
+            victim = is_victim(kind) or kind == "aborted"
+            return Failed(rank, f"was {killed_by(signal.Signals(-code).name)}", "", victim)
         log = self._logs[rank]
         log.seek(0)
         lines = [line[:SHOWN] for line in log.read()[-65536:].splitlines() if line.strip()]

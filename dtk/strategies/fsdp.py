@@ -55,10 +55,10 @@ class FSDPConfig(StrategyConfig):
     quantized_weights: bool = False
     quantized_gradients: bool = False
 
-    def mesh(self, world_size: int) -> Mesh:
+    def mesh(self, dp_size: int) -> Mesh:
         """Return a mesh sharded over all ranks, in subgroups if backward gathers inside them."""
         secondary = 1 if isinstance(self.reshard_after_forward, bool) else self.reshard_after_forward
-        return replace(StrategyConfig.mesh(self, world_size), dp_secondary=secondary)
+        return replace(StrategyConfig.mesh(self, dp_size), dp_secondary=secondary)
 
     def on(self, mesh: Mesh) -> StrategyConfig:
         """Return itself; DtkError for other dimensions, or a `reshard_after_forward` that does not divide the ranks."""

@@ -36,7 +36,7 @@ class HSDPConfig(FSDPConfig):
     dp_replicate: int = 2
     dp_shard: int = -1
 
-    def mesh(self, world_size: int) -> Mesh:
+    def mesh(self, dp_size: int) -> Mesh:
         """Return a mesh of replicated shards; a degree of -1 is inferred from the other."""
         replicate, shard = self.dp_replicate, self.dp_shard
         for name, degree in (("dp_replicate", replicate), ("dp_shard", shard)):
@@ -45,12 +45,12 @@ class HSDPConfig(FSDPConfig):
                 raise DtkError(what, fix="use a positive number, or -1 for the rest")
         if replicate == shard == -1:
             raise DtkError("strategy.dp_replicate and strategy.dp_shard are both -1", fix="give one of them a number")
-        rows = world_size // shard if replicate == -1 else replicate
-        columns = world_size // replicate if shard == -1 else shard
-        if rows * columns != world_size:
-            valid = ", ".join(f"{world_size // size} x {size}" for size in divisors(world_size))
+        rows = dp_size // shard if replicate == -1 else replicate
+        columns = dp_size // replicate if shard == -1 else shard
+        if rows * columns != dp_size:
+            valid = ", ".join(f"{dp_size // size} x {size}" for size in divisors(dp_size))
             what = f"a mesh of strategy.dp_replicate={replicate} x strategy.dp_shard={shard} does not fit"
-            raise DtkError(f"{what} {counted(world_size, 'rank')}", fix=f"valid dp_replicate x dp_shard: {valid}")
+            raise DtkError(f"{what} {counted(dp_size, 'rank')}", fix=f"valid dp_replicate x dp_shard: {valid}")
         return replace(FSDPConfig.mesh(self, columns), dp_replicate=rows)
 
 

@@ -122,9 +122,9 @@ class StrategyConfig:
         away = {"offload": "none", "offload_to": "host", "offload_folder": None}
         return replace(self, **away) if self.pages("cuda") else self  # type: ignore[arg-type]
 
-    def mesh(self, world_size: int) -> Mesh:
+    def mesh(self, dp_size: int) -> Mesh:
         """Return the mesh of a number of ranks; DtkError if the configured degrees do not match it."""
-        return Mesh(dp_shard=world_size) if self.traits.shards_parameters else Mesh(dp_replicate=world_size)
+        return Mesh(dp_shard=dp_size) if self.traits.shards_parameters else Mesh(dp_replicate=dp_size)
 
     @property
     def remembers_error(self) -> bool:

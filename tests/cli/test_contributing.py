@@ -116,25 +116,11 @@ repeats: 1  # how often it is played
 TOY_CAUSE = '''
 """A rank ran out of toys."""
 
-from dataclasses import dataclass
-
-from diagnostics.causes.declared import declared
-from diagnostics.contract.findings import Finding, Remedy, Text
+from diagnostics.causes.declared import Texts, declared
+from diagnostics.contract.findings import STATED, Finding
 from diagnostics.evidence.model import Evidence, RankError
 
-
-@dataclass(frozen=True, slots=True)
-class OutOfToys:
-    """How many ranks said so."""
-
-    ranks: int
-
-    def text(self, finding: Finding) -> Text:
-        """Put it into words."""
-        if finding.status == "ruled_out":
-            return Text(summary="No rank ran out of toys.", measured="0 ranks")
-        fix = Remedy("environment", "TOYS=2", "one is never enough")
-        return Text(summary=f"{self.ranks} rank ran out of toys.", measured=f"{self.ranks} rank", remedies=(fix,))
+_TEXTS = Texts(__file__)
 
 
 def _errors(evidence: Evidence) -> list[RankError]:
@@ -145,8 +131,9 @@ def _errors(evidence: Evidence) -> list[RankError]:
 def decide(errors: list[RankError]) -> Finding:
     """Decide it by the exceptions."""
     ranks = tuple(sorted(error.rank for error in errors if error.rank is not None))
-    status = "confirmed" if ranks else "ruled_out"
-    return Finding(status=status, facts=OutOfToys(len(ranks)), ranks=ranks)
+    if not ranks:
+        return _TEXTS.ruled_out("no_error")
+    return Finding(status="confirmed", facts=_TEXTS.facts("out", ranks=ranks), confidence=STATED, ranks=ranks)
 
 
 CAUSE = declared(__file__, _errors, decide)
@@ -159,6 +146,13 @@ cause:
   decided_from: exceptions in logs
   remedy: TOYS=2
   example: {kind: log, ranks: [1]}
+texts:
+  out:
+    summary: '{ranks:^} ran out of toys.'
+    measured: '{ranks:n} ranks'
+    remedies:
+      - {kind: environment, change: TOYS=2, why: one is never enough}
+  no_error: {summary: No rank ran out of toys., measured: 0 ranks}
 
 example: |
   [rank1]: Traceback (most recent call last):
@@ -231,6 +225,9 @@ def test_a_cause_is_one_file_its_words_and_its_test(copy: Path) -> None:
     registry = "tests/unit/diagnostics/causes/test_registry.py"
     passed = dtk(copy, "-q", "-k", "out_of_toys", "-p", "no:cacheprovider", test, registry, module="pytest")
     assert passed.returncode == 0, passed.stdout
+    prose = "tests/unit/diagnostics/causes/test_no_prose.py"
+    passed = dtk(copy, "-q", "-p", "no:cacheprovider", prose, module="pytest")
+    assert passed.returncode == 0, passed.stdout
     (copy / "left").mkdir()
     log = subprocess.run(
         [sys.executable, "-c", "from diagnostics.causes.env.out_of_toys import CAUSE; print(CAUSE.example.text)"],
@@ -242,7 +239,7 @@ def test_a_cause_is_one_file_its_words_and_its_test(copy: Path) -> None:
     report = json.loads(ended.stdout)
     (finding,) = [one for one in report["findings"] if one["cause"] == "env.out_of_toys"]
     assert (finding["status"], finding["ranks"]) == ("confirmed", [1])
-    assert finding["summary"] == "1 rank ran out of toys." and finding["remedies"][0]["change"] == "TOYS=2"
+    assert finding["summary"] == "Rank 1 ran out of toys." and finding["remedies"][0]["change"] == "TOYS=2"
     assert any("env.out_of_toys" in json.dumps(tree) for tree in report["tree"]["children"])
     subprocess.run(
         [sys.executable, "docs/causes.py"], cwd=copy, env={**os.environ, "PYTHONPATH": str(copy)}, check=True

@@ -120,13 +120,13 @@ def _deviations(survey: Survey, programs: list[_Program]) -> Iterator[Divergence
 
 def _deviation(survey: Survey, majority: list[_Program], role: list[_Program], at: int) -> Divergence | None:
     """Return the deviation of the ranks that share a group with a rank of the majority: that group is broken."""
-    usual = {program.rank: program for program in majority}
-    pairs = [(program, _peer(survey, program, usual, at)) for program in role if program.rank not in usual]
+    of_majority = {program.rank: program for program in majority}
+    pairs = [(program, _peer(survey, program, of_majority, at)) for program in role if program.rank not in of_majority]
     found = [(program, peer) for program, peer in pairs if peer is not None]
     if not found:
         return None
     minority, peer = found[0]
-    rest = (rank for rank in usual if rank != peer.rank)
+    rest = (rank for rank in of_majority if rank != peer.rank)
     sides = ((peer.rank, *rest), tuple(program.rank for program, _ in found))
     one = {program.rank: program for program in (peer, minority)}
     copies = {rank: _numbered(program) for rank, program in one.items()}
@@ -145,13 +145,13 @@ def _deviation(survey: Survey, majority: list[_Program], role: list[_Program], a
     return replace(case, vote=vote, majority=expected, minority=got, explanation=explanation)
 
 
-def _peer(survey: Survey, program: _Program, usual: Mapping[int, _Program], at: int) -> _Program | None:
+def _peer(survey: Survey, program: _Program, of_majority: Mapping[int, _Program], at: int) -> _Program | None:
     """Return a program of the majority in the group of the call that the rank made, or of the one that it did not."""
     got = program.calls[at]
     if got.p2p and got.done:
         return None
-    of_expected = (peer for peer in usual.values() if program.rank in survey.members(peer.calls[at].key))
-    of_got = (usual[rank] for rank in survey.members(got.key) if rank in usual)
+    of_expected = (peer for peer in of_majority.values() if program.rank in survey.members(peer.calls[at].key))
+    of_got = (of_majority[rank] for rank in survey.members(got.key) if rank in of_majority)
     return next(chain(of_expected, of_got), None)
 
 

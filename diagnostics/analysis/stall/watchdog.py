@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.find import Vote, count_votes
+from diagnostics.analysis.divergence.identity import agree
 from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.stall.watchdog_lines import UNNAMED, GroupLog, Wait, enqueued_behind, members_of, read
 from diagnostics.evidence.calls import GroupKey
@@ -262,13 +263,13 @@ def _gap(job: JobState, group: GroupLog, busy: set[int]) -> WatchdogGap | None:
     waits = list(group.waits.values())
     seqs = {wait.seq for wait in waits}
     first = min(waits, key=lambda wait: wait.rank)
-    if len(seqs) != 1 or len({(wait.name, wait.numel) for wait in waits if wait.even}) > 1 or not first.counted:
+    if len(seqs) != 1 or not all(agree(first.wire, wait.wire) for wait in waits) or not first.counted:
         return None
     seq = seqs.pop()
     # The others could not have completed it below that position either: such a counter counts something else.
     behind = {rank: counters for rank, counters in group.counters.items() if rank not in group.waits}
     ended = {rank for rank, end in job.endings.items() if end.by_itself}
-    if not behind or ended or busy & set(behind) or any(wait.name != first.name for wait in waits):
+    if not behind or ended or busy & set(behind):
         return None
     if any((counters.enqueued, counters.completed) != (seq - 1, seq - 1) for counters in behind.values()):
         return None

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from diagnostics.analysis.divergence.identity import differing_parts
+from diagnostics.analysis.divergence.identity import agree, differing_parts
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.analysis.stall.watchdog import (
     WatchdogDecided,
@@ -98,7 +98,7 @@ def _drifted(case: WatchdogDrift | WatchdogSites) -> FormattedFacts:
 def _unclear(group: GroupLog) -> FormattedFacts:
     waits = sorted(group.waits.values(), key=lambda wait: (wait.seq, wait.rank))
     first, last = waits[0], waits[-1]
-    row = "same_call" if len({(wait.name, wait.numel) for wait in waits}) == 1 else "maybe_other_calls"
+    row = "same_call" if all(agree(first.wire, wait.wire) for wait in waits) else "maybe_other_calls"
     row = "mixed" if group.mixed else "other_position" if first.seq != last.seq else row
     figures = {"first": first, "last": last, "call": called(first), "group": named(group), "dumps": DUMPS}
     return _TEXTS.facts(row, waiting=group.waits, **figures)

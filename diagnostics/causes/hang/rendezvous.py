@@ -41,7 +41,7 @@ def decide(stall: Stall) -> Finding:
     row = "too_many" if any(fields["joined"] > fields["size"] for fields in counts) else row
     message, count = shortened(case.facts[0].text.strip().rstrip("."), 200), counted(len(kinds), "message")
     facts, lines = _TEXTS.facts(row, message=message, count=count), _parts.lines(case.facts[:4])
-    return _parts.confirmed(job, facts, 0.85, evidence=lines, victims=victims)
+    return _parts.confirmed(job, facts, LIKELY, evidence=lines, victims=victims)
 
 
 def _nobody(case: Startup) -> Finding:

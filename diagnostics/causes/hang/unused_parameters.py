@@ -7,7 +7,7 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._divergence import Disagreement, Reading, decided
-from diagnostics.contract.findings import Finding, Remedy, Text, formatted
+from diagnostics.contract.findings import SEEN, Finding, Remedy, Text, formatted
 from diagnostics.contract.formatting import UNNAMED
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.model import shortened
@@ -47,7 +47,7 @@ def decide(stall: Stall) -> list[Finding]:
             _parts.confirmed(
                 job,
                 formatted(_ddp_text, case=case, is_dtk_run=job.is_dtk_run),
-                0.95,
+                SEEN,
                 evidence=_parts.lines(case.facts[:4]),
                 ranks=case.ranks,
                 victims=tuple(sorted({*known} - {*case.ranks, UNNAMED})),
