@@ -130,7 +130,7 @@ def test_strategies_as_a_table_and_as_markdown(capsys: pytest.CaptureFixture[str
         ("tune bucket --values 5,,25", "--values '5,,25' has an empty entry - separate values by single commas"),
         ("tune bucket --steps 1", "argument --steps: '1' is not a whole number from 2 to"),
         ("tune wrap --max 3", "unrecognized arguments: --max"),
-        ("attach --rounds 8 --every-s 40", "8 rounds 40 s apart take over 45 s - fewer"),
+        ("attach --rounds 8 --every-s 40", "8 rounds 40 s apart exceed 45 s - use fewer"),
         ("show none", 'no run "none"'),
         ("rerun none", 'no run "none"'),
     ],
