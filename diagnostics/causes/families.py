@@ -15,6 +15,7 @@ class Family(msgspec.Struct, frozen=True):
     taken_while: frozenset[str] = frozenset()
     shows_end: bool = True
     outcome_when: dict[Sign, Outcome] = {}
+    verified_by: tuple[str, ...] = ()
 
 
 FAMILIES = msgspec.convert(table_beside(__file__), dict[str, Family])

@@ -94,6 +94,8 @@ class Cause(Struct, Generic[F], frozen=True, kw_only=True):
     report with such suspicions and calls omits the finding."""
     tells_end: bool = False
     """Whether its undecided findings with evidence describe how the job ended, and replace a cause."""
+    verified_by: Sequence[str] | None = None
+    """Figures that show whether its remedy helps, if others than those of its family; see `families.yaml`."""
     source: str = ""
     """The paper, document or measurement that the decision is based on."""
 

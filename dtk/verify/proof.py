@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from diagnostics.causes.families import traits
+from diagnostics.causes.registry import by_id
 from diagnostics.contract.findings import Remedy
 from diagnostics.report import document as doc
 from diagnostics.report.terminal import render
 
 MEMORY_NOISE = 0.02  # Fraction of the peak before: peaks of two runs of the same job differ by less.
-_HOST = frozenset(f"overlap.{name}" for name in ("host_bound", "pause", "sync_point", "data_bound", "instrumented"))
-"""Causes whose cost is not communication."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +123,9 @@ def of_peak(before: float | None, after: float | None) -> Change | None:
 
 
 def figures_of(cause: str) -> tuple[str, ...]:
-    """Return the figures that show whether the remedy of a cause helps: of `exposed`, `tokens`, `memory`.
-
-    Empty for hangs and crashes, where the remedy helps if the run finishes.
-    """
-    if cause.startswith("memory."):
-        return ("memory",)
-    if cause.startswith("overlap."):
-        return ("tokens",) if cause in _HOST else ("exposed", "tokens")
-    return ()
+    """Return the figures that show whether the remedy of a cause helps: of `exposed`, `tokens`, `memory`."""
+    own = known.verified_by if (known := by_id().get(cause)) is not None else None
+    return tuple(traits(cause).verified_by if own is None else own)
 
 
 def improved(changes: Sequence[Change]) -> bool:
