@@ -1,7 +1,4 @@
-"""The mesh of a dtk run as recorded in its manifest: the ranks of each group along a dimension, and its name.
-
-Its order of ranks is that of `dtk.parallel.mesh`, which this package cannot import; a test compares them.
-"""
+"""The mesh in a run's manifest: ranks and names of its groups, as `dtk.parallel.mesh` makes them (a test compares)."""
 
 from collections.abc import Collection, Iterable, Mapping
 from math import prod

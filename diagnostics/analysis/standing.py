@@ -143,6 +143,8 @@ class Standing(Struct, frozen=True):
     failed_silently: tuple[int, ...] = ()
     """Ranks that ended with exit code 1, as Python does after any exception, but left no traceback; only if no wait is
     known."""
+    has_unnamed_exit: bool = False
+    """Whether a process of an unknown rank ended with exit code 1 and left no traceback."""
     absent: tuple[int, ...] = ()
     """Ranks that did not reach a monitored barrier, a call of Horovod, or the set-up of a communicator."""
     lost: str = ""
@@ -276,6 +278,7 @@ def standing(evidence: Evidence) -> Standing | None:
         silent=() if evidence.is_cut or held_s else _silent(evidence, groups, waits),
         aborted=tuple(sorted(aborted)) if not waits else (),
         failed_silently=tuple(sorted(silent)) if not waits else (),
+        has_unnamed_exit=any(one.rank is None for one in bare),
         kinds=kinds,
         stuck_s=max((float(value) for value in stuck.values() if isinstance(value, int)), default=0.0),
         stuck=tuple(sorted(rank for rank in stuck if rank is not None)),

@@ -53,8 +53,9 @@ def headline(standing: Standing) -> str:
         "none_open": (other, other.ranks if other else ()),
         "warning": (not transport and standing.warning, ()),
         "ended_by_watchdog": ("watchdog_abort" in kinds, ()),
-        "silent_process": (not transport, ()),
-        "transport": (True, ()),
+        "silent_process": (standing.has_unnamed_exit and not transport, ()),
+        "transport": (transport, ()),
+        "unknown": (True, ()),
     }
     name = next(name for name, (is_shown, _) in shown.items() if is_shown)
     it, ranks = shown[name]
@@ -119,7 +120,7 @@ def _who(wait: Waiting) -> str:
 
 def _call(wait: Waiting) -> str:
     if not wait.op:
-        return f"collective #{wait.seq:,}"
+        return "a collective" if wait.seq is None else f"collective #{wait.seq:,}"
     size = f" of {counted(wait.numel, 'element')}" if wait.numel is not None else ""
     return f"{wait.op}{size}{f' at {wait.site}' if wait.site else ''}"
 

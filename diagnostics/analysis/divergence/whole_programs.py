@@ -53,7 +53,7 @@ class Change(Struct, frozen=True):
 def align(majority: Sequence[PathCall], minority: Sequence[PathCall]) -> list[Change]:
     """Align two histories at the least cost and return the changes in order; equal calls from other lines are none.
 
-    These are complete, so several changes can be told; `sequences.smallest_edit` compares what recorders kept.
+    These are complete; `sequences.smallest_edit` compares what recorders kept.
     """
     start = 0
     while start < min(len(majority), len(minority)) and majority[start] == minority[start]:

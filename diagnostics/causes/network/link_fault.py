@@ -53,7 +53,9 @@ class LinkFaults(Struct, frozen=True):
 def link_faults(evidence: Evidence) -> LinkFaults:
     """Return the link faults in the logs of all ranks."""
     completions = [fact for fact in evidence.facts if fact.kind == "nccl_ib_error"]
-    ports = [fact for fact in evidence.facts if fact.kind == "nccl_ib_async" and "failed" in fact.fields]
+    events = [fact for fact in evidence.facts if fact.kind == "nccl_ib_async" and "failed" in fact.fields]
+    last_step = {fact.file: fact.fields["steps"].last for fact in evidence.facts if fact.kind == "steps"}
+    ports = [fact for fact in events if fact.line > last_step.get(fact.file, 0)]  # Else the job went on.
     down = [fact for fact in evidence.facts if fact.kind == "link_down"]
     failed = [fact for fact in completions if fact.fields.get("status") in RETRY_EXCEEDED]
     pairs = [(fact, str(fact.fields.get("why"))) for fact in evidence.facts if fact.kind == "nccl_qp_failed"]
@@ -80,12 +82,10 @@ def _words(finding: Finding, faults: LinkFaults) -> Text:
         pairs = [_TEXTS.phrase("pair", host=host or "a rank", peer=peer or "a peer") for host, peer in faults.pairs]
         reason = _TEXTS.phrase(RETRY_EXCEEDED[status])
         parts.append(_TEXTS.phrase("completion", status=status, pairs=pairs[:_SHOWN], reason=reason))
-    down = dict.fromkeys(
-        f"{fact.fields.get('device')}{':' + str(fact.fields['port']) if 'port' in fact.fields else ''}"
-        for fact in (*faults.ports, *faults.down)
-    )
-    if down:
-        parts.append(_TEXTS.phrase("ports", ports=[*down]))
+    named = [fact.fields for fact in (*faults.ports, *faults.down) if fact.fields.get("device")]
+    down = dict.fromkeys(f"{each['device']}{':' + str(each['port']) if 'port' in each else ''}" for each in named)
+    if down or faults.ports:
+        parts.append(_TEXTS.phrase("ports" if down else "port", ports=[*down]))
     if faults.unreached:
         fields = faults.unreached[0].fields
         why = [str(fields["why"]), *([f"on {fields['device']}"] if fields.get("device") else [])]

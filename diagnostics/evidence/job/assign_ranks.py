@@ -49,11 +49,16 @@ def assign_ranks(evidence: Evidence, read: list[tuple[Contents, Owner]]) -> None
 
 
 def _one_node(reads: list[Contents]) -> bool:
-    """Return whether torchrun's `[default3]:` can mean global rank 3: no second node, no higher ranks."""
+    """Return whether `local_rank: 3` can mean global rank 3: no second node, no higher ranks, none of a later node."""
     prefixed = [read for read in reads if read.local]
+    kinds: list[list[Any]] = [[*read.facts, *read.errors, *read.stacks] for read in reads]
+    stated = [{record.rank for record in records} - {None} for records in kinds]
+    named = {rank for ranks in stated for rank in ranks if rank >= 0}
     facts = [fact for read in reads for fact in read.facts if fact.kind != "start"]
     most = max((fact.fields.get("nranks", 0) for fact in facts), default=0)
-    return len(prefixed) <= 1 and all(most <= read.local for read in prefixed)
+    nodes = max(len(prefixed), sum(any(rank < 0 for rank in ranks) for ranks in stated))
+    # The first rank of a later node is at least the number of its own.
+    return nodes <= 1 and (not named or min(named) < len(named)) and all(most <= read.local for read in prefixed)
 
 
 def _processes(logs: Iterable[tuple[Contents, Owner]]) -> dict[str, int]:

@@ -49,6 +49,16 @@ def test_a_port_that_went_down(tmp_path: Path) -> None:
     assert root.cause == "network.link_fault" and "port mlx5_1:1, ibs3 reported" in text_of(root).summary
 
 
+def test_a_port_s_event_after_which_the_job_went_on_and_one_without_a_device(tmp_path: Path) -> None:
+    event = "n:77:90 [3] net_ib.cc:9 NCCL WARN NET/IB : Got async event : port error\n"
+    steps = "".join(f"step {n} loss {3 - n / 100:.3f} time 0.51s\n" for n in range(1, 30))
+    (tmp_path / "job.log").write_text(steps + event)
+    first = diagnose(tmp_path).root_causes[0]
+    assert first.cause == "network.link_fault" and "port reported an error or went down" in text_of(first).summary
+    (tmp_path / "job.log").write_text(event + steps)
+    assert not diagnose(tmp_path).root_causes
+
+
 def test_a_device_that_refuses_the_settings_of_a_connection_is_said_to(tmp_path: Path) -> None:
     refused = "n:88:159 [0] ibvwrap.cc:199 NCCL WARN Call to ibv_modify_qp failed with error Invalid argument errno 22"
     (root,) = said(tmp_path, refused).root_causes

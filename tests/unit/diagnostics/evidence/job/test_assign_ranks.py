@@ -49,6 +49,13 @@ def test_local_ranks_of_two_nodes_are_not():
     assert ranks(*read) == [None, None]
 
 
+def test_a_local_rank_beside_the_ranks_of_a_later_node_is_of_no_known_rank():
+    assert ranks((contents(error(-4), facts=[fact(rank) for rank in range(8, 16)]), Owner())) == [None]
+    assert ranks((contents(error(-4), facts=[fact(rank) for rank in (0, 2)]), Owner())) == [3]
+    two = [(contents(error(-1), facts=[fact(0)]), Owner()), (contents(error(-4, file="b.log")), Owner())]
+    assert ranks(*two) == [None, None]
+
+
 def test_a_list_of_failures_says_where_a_node_begins():
     read = [(contents(error(None), offset=8), Owner(None, 1, 0, "a")), (contents(error(-1)), Owner(None, 0, 0, "b"))]
     assert ranks(*read) == [9, None]
