@@ -196,7 +196,7 @@ class Standing(Struct, frozen=True):
     def behind(self) -> tuple[int, ...]:
         """Ranks that completed all of their calls and did not make the next one, in which others wait."""
         at = {wait.group: wait.seq for wait in self.waits if wait.seq is not None and wait.counted}
-        behind = [rest for rest in self.others if at.get(rest.group, -1) - 1 == rest.completed == rest.enqueued]
+        behind = [rest for rest in self.others if at.get(rest.group, -1) > rest.completed == rest.enqueued]
         return tuple(rank for rest in behind for rank in rest.ranks)
 
     @property

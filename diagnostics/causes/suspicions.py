@@ -69,8 +69,9 @@ def of_memory(records: Sequence[RanOut], steps: int = 0) -> tuple[Suspicion, ...
     reserved, outside, allocated = record.reserved_bytes or 0, record.outside_bytes or 0, record.allocated_bytes
     unused = (record.unused_bytes or 0) / reserved if reserved else 0.0
     used, asked = (record.total_bytes or 0) - (record.free_bytes or 0), record.requested_bytes or 0
+    fits = asked <= (record.unused_bytes or 0) + (record.free_bytes or 0)
     is_outside = outside > _LARGE * (record.total_bytes or outside)
-    signs = {"steps": steps, "alone": asked > used > 0, "unused": unused >= _LARGE, "outside": is_outside}
+    signs = {"steps": steps, "alone": asked > used > 0, "unused": unused >= _LARGE and fits, "outside": is_outside}
     tensors = filled(TABLE["texts"]["tensors" if allocated else "no_fit"], {"allocated": allocated})
     figures = {"tensors": tensors, "steps": steps, "unused": unused, "outside": outside, "asked": asked, "used": used}
     rows = {
@@ -135,7 +136,7 @@ def _of_ranks(standing: Standing) -> dict[str, object]:
     is_fewer = low.enqueued is not None and low.enqueued < completed
     is_partly_known = at_other_calls or standing.outside or without_report or standing.possibly_late
     return {
-        "seems_whole": longest.seems_whole and not is_partly_known and len(longest.ranks),
+        "seems_whole": longest.seems_whole and not (is_partly_known or standing.others) and len(longest.ranks),
         "late": absent,
         "two_sizes": longest.numel and two_sizes,
         "rank_0": standing.silent == (0,) and len(longest.ranks) > 1 and not longest.first,
