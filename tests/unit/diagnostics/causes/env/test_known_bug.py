@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.causes.env.known_bug import bug_in, known_bugs
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
 
@@ -19,6 +20,28 @@ WAITS = "".join(
     "WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=99999, NumelOut=99999, Timeout(ms)=600000) ran for 600033 ms\n"
     for rank in (0, 1)
 )  # fmt: skip
+
+
+def test_every_bug_has_a_source_and_is_told_by_a_version_or_a_text() -> None:
+    bugs = known_bugs()
+    assert len(bugs) >= 30
+    for bug in bugs:
+        assert bug.fix and ("#" in bug.source or "release notes" in bug.source), bug
+        assert bug.text or bug.before, bug
+        assert not bug.before or bug.since < bug.before, bug
+
+
+@pytest.mark.parametrize(
+    ("line", "source"),
+    [
+        ("1 0x0000000000122927 rasMsgHandlePeersUpdate()  /opt/nccl/lib/libnccl.so", "NVIDIA/nccl#1996"),
+        ("    waitWorkFifoAvailable (enqueue.cc:745)", "NVIDIA/nccl#1251"),
+        ("    ncclLaunchKernel (enqueue.cc:968)", ""),
+    ],
+)
+def test_functions_of_nccl_that_only_a_bug_stops_in(line: str, source: str) -> None:
+    found = bug_in(line)
+    assert (found.source.partition(";")[0] if found else "") == source
 
 
 def test_its_own_text_confirms_it(tmp_path: Path) -> None:
