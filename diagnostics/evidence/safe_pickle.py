@@ -198,7 +198,6 @@ def _after(data: bytes, at: int, code: int) -> int:
 
 
 def _after_lines(data: bytes, at: int, code: int) -> int:
-    """Return the position after a text opcode of protocol 0."""
     if code in b"ci":
         names = _GLOBAL_LINES.match(data, at)
         if names is not None:

@@ -76,7 +76,6 @@ def _verdict(report: BenchReport) -> str:
 
 
 def _best(report: BenchReport) -> list[str]:
-    """Return for every operation and side where its bus bandwidth is highest."""
     texts = []
     for side in report.sides:
         for operation in OPERATIONS:
@@ -113,7 +112,6 @@ def _plots(report: BenchReport) -> doc.Only | None:
 
 
 def _curve(report: BenchReport, results: Sequence[Result], operation: str, name: str, colour: int) -> doc.Curve | None:
-    """Return the points that a logarithmic axis can show."""
     dots = []
     for result in results:
         rate = result.busbw(report.world_size)

@@ -70,7 +70,6 @@ def _reasons(
 
 
 def _collectives(run: RunRecord, base: RunRecord) -> str:
-    """Describe how the collectives that the run issues in a step differ from those of the base run."""
     own, of_other = _large(run), _large(base)
     if not (run.planned and base.planned and (own or of_other)):
         return ""

@@ -106,7 +106,6 @@ def without_reasons(composed: Composed) -> Composed:
 
 
 def _read_sizes(model: Any) -> None:
-    """Read the sizes of a transformers model that are 0 from its folder."""
     unknown = [key for key in _SIZES if isinstance(model, dict) and model.get(key) == 0]
     if not unknown or model.get("path") in (None, MISSING):
         return

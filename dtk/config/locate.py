@@ -44,7 +44,6 @@ def cannot_import(target: str, why: str) -> DtkError:
 
 
 def _spec(name: str, path: Sequence[str]) -> ModuleSpec | None:
-    """Return the spec of a module from the finders that an import would use."""
     for finder in sys.meta_path:
         try:
             spec = finder.find_spec(name, path)

@@ -1,6 +1,7 @@
 """Versions of Python, torch, NumPy, Hydra and the extras from metadata, against the ranges that dtk supports."""
 
 import importlib.metadata
+import os
 import platform
 import sys
 import sysconfig
@@ -11,6 +12,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from diagnostics.analysis.environment.catalogue import leading_version, version_text
+from diagnostics.causes.env.known_bug import possible
 from dtk.doctor.model import Check, Finding, Remedy, Result, Status, found, judged
 from dtk.doctor.scope import Scope
 from dtk.extras import install
@@ -106,7 +108,11 @@ def torch(scope: Scope) -> Result:
     build = f"CUDA {facts['cuda_build']}" if facts["cuda_build"] else "ROCm" if facts["hip_build"] else "CPU only"
     text = f"torch {version}, {build}, NumPy {installed('numpy')}"
     measures = {"version": version, "cuda_build": facts["cuda_build"]}
-    return judged(findings, text, details=[str(facts["file"])], measures=measures, common={"torch": version})
+    releases = {"torch": version, "nccl": str(facts.get("nccl_version", "")), "kernel": platform.release()}
+    numbers = {name: number for name, release in releases.items() if (number := leading_version(release))}
+    bugs = possible(numbers, os.environ, platform.machine())
+    details = [str(facts["file"]), *(f"known bug: {bug.what}; use {bug.fix} ({bug.source})" for bug in bugs)]
+    return judged(findings, text, details=details, measures=measures, common={"torch": version})
 
 
 def _too_old(status: Status, wanted: Requirement, version: str, extra: str = "") -> list[Finding]:

@@ -177,7 +177,6 @@ def _computes(pipeline: Pipeline, rank: int) -> list[Action]:
 
 
 def _vee(pipeline: Pipeline, rank: int) -> list[Action]:
-    """Return the order of a rank with a stage on the way down the V and one on the way up."""
     kinds: tuple[Kind, ...] = ("forward", "input_gradient", "weight_gradient")
     down, up = ([(kind, stage) for kind in kinds] for stage in pipeline.stages_of(rank))
     count, lead = pipeline.micro_batches, pipeline.ranks - rank

@@ -134,7 +134,6 @@ class Disagreement(Struct, frozen=True):
 
 
 def _in_the_loop_or_after(facts: Disagreement) -> str:
-    """Return the summary for a call that may be inside or after the loop."""
     divergence = facts.divergence
     sides = [(facts.minority, divergence.minority), (facts.others, divergence.majority)]
     if divergence.explanation.deviation == "drop":

@@ -58,6 +58,13 @@ def test_a_torch_that_fits(site, tmp_path):
     put_torch(site)
     result = versions.torch(Scope(tmp_path))
     assert (result.status, result.common) == ("ok", {"torch": "2.13.0"}), result
+    assert not any("known bug" in line for line in result.details)
+
+
+def test_known_bugs_of_a_version_are_told(site, tmp_path):
+    put_torch(site, version="2.9.0")
+    details = versions.torch(Scope(tmp_path)).details
+    assert any("use_reentrant=False" in line and "pytorch/pytorch#169349" in line for line in details), details
 
 
 @pytest.mark.parametrize(
