@@ -1,7 +1,6 @@
 """The simulated engine and models of the user's own: those that run, and what is said of those that do not."""
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -143,7 +142,7 @@ BAD = {
     "Turns": ("needs the values of a tensor at", "torch.from_numpy(x"),
     "Lists": ("needs the values of a tensor at", "np.asarray(x"),
     "Misses": ("fails at", ".flatten(1))"),
-    "Leaves": ("fails at", "sys.exit(0)"),
+    "Leaves": ("fails at", "raise SystemExit(0)"),
     "Stops": ("fails at", "raise GeneratorExit"),
     "Decodes": ("fails at", 'json.loads("{")'),
 }
