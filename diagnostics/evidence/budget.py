@@ -22,7 +22,7 @@ CHECK_S = 0.2  # Interval of the checks, in processor time.
 class OverBudgetError(DiagnosticsError, ValueError):
     """A reader or a cause exceeded its budget."""
 
-    def __init__(self) -> None:
+    def __init__(self, *_: object) -> None:  # OmegaConf catches what is raised inside it and raises its class anew.
         super().__init__("it takes more time or memory than evidence of this size may", "raise it with --limit-scale")
 
 

@@ -67,6 +67,10 @@ def test_a_hole_takes_nothing(tmp_path: Path) -> None:
     assert disk_bytes(tmp_path / "absent") == 0
 
 
+def test_a_library_may_raise_it_again_with_its_own_text() -> None:
+    assert str(OverBudgetError("full_key: a.b")) == str(OverBudgetError())
+
+
 def test_a_failure_names_the_line_to_report() -> None:
     try:
         [][0]
