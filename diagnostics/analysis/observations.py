@@ -35,10 +35,10 @@ class Observation(Struct, frozen=True):
     lock_holder: int | None = None
     """The rank that holds the file lock for which it waits."""
 
-    @property
-    def root(self) -> int | None:
-        """The rank that it names as the root of its call, or as its peer; None if it names none."""
-        return next((root for name in ("src", "dst") if (root := integer(self.call.get(name), 0)) is not None), None)
+    def root(self, world: int) -> int | None:
+        """Return the rank of `world` ranks that it names as the root of its call; None if it names none."""
+        roots = (integer(self.call.get(name), 0, world) for name in ("src", "dst"))
+        return next((root for root in roots if root is not None), None)
 
     @property
     def exited(self) -> bool:

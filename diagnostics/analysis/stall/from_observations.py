@@ -86,11 +86,12 @@ def _roots_differ(
     A loop may take each rank as the root in turn, so its variables must be known and equal on these ranks.
     """
     calls = {(place.op, place.site): place for place in inside.values() if place.op in ROOTED and place.site}
-    if len(inside) < job.world() or len(calls) != 1:
+    world = job.world()
+    if len(inside) < world or len(calls) != 1:
         return None
     ((call, place),) = calls.items()
     ranks = [rank for rank, one in inside.items() if (one.op, one.site) == call]
-    roots = {rank: root for rank in ranks if (root := observed[rank].root) is not None}
+    roots = {rank: root for rank in ranks if (root := observed[rank].root(world)) is not None}
     same_round = all(_same_round(at, place, [observed[rank] for rank in ranks]) for at in place.stack)
     if len(roots) < len(ranks) or len({*roots.values()}) < 2 or not same_round:
         return None
@@ -98,8 +99,8 @@ def _roots_differ(
         rank: Call(KEY, 0, Described(Wire(place.op, (), (), root), place.op), False, place.time_s, stack=place.stack)
         for rank, root in roots.items()
     }
-    complete = tuple(rank for rank in range(job.world()) if rank not in ranks)
-    return RootDiffers(Operation(KEY, 0), made, complete, tuple(range(job.world())), other_roots(roots, job.world()))
+    complete = tuple(rank for rank in range(world) if rank not in ranks)
+    return RootDiffers(Operation(KEY, 0), made, complete, tuple(range(world)), other_roots(roots, world))
 
 
 def _same_round(at: Frame, place: InCollective, ranks: list[Observation]) -> bool:
@@ -188,7 +189,8 @@ def unrecorded_transfer(job: JobState) -> UnrecordedTransfer | None:
     places, world = communicating(job), job.world()
     inside = {rank: place for rank, place in places.items() if place.op.removeprefix("i") in _TRANSFERS}
     directions = {place.op.removeprefix("i") for place in inside.values()}
-    both = len(inside) == world and bool(job.evidence.world_size or job.survey.world())
+    world_known = bool(job.evidence.world_size or job.survey.world())
+    both = len(inside) == world and world_known
     if world < 2 or (len(directions & {"send", "recv"}) != 1 and not both):
         return None
     rest = tuple(rank for rank in range(world) if rank not in inside)
@@ -198,9 +200,4 @@ def unrecorded_transfer(job: JobState) -> UnrecordedTransfer | None:
     together = len(set(calls)) == 1 and None not in calls
     if left or not (together or set(rest) <= job.waits.reaching(inside)):
         return None
-    return UnrecordedTransfer(
-        directions.pop() if len(directions) == 1 else "",
-        inside,
-        rest,
-        bool(job.evidence.world_size or job.survey.world()),
-    )
+    return UnrecordedTransfer(directions.pop() if len(directions) == 1 else "", inside, rest, world_known)

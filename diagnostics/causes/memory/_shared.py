@@ -19,6 +19,9 @@ SOME_MORE = 1.3
 """Multiple of all parameters that a gather of the whole model reaches by padding (dim-0 sharding of GPT-2, 1024
 ranks: +12 to +17%)."""
 LEAST_SHARE = 0.02  # Share of the peak below which a cost is not reported.
+CERTAIN_STEPS = 3
+"""Number of profiled steps from which what one rank retains is proof; with two, all ranks must show the same: gloo's
+threads free gathered outputs without an event."""
 UNITS_IN_USE = 2  # Number of units that are gathered at the same time with prefetch: the current one and the next.
 TEXTS = Texts(__file__)
 

@@ -13,6 +13,7 @@ from diagnostics.analysis.memory.measures import read
 from diagnostics.analysis.memory.over_time import NOWHERE
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
+from diagnostics.causes.memory._shared import CERTAIN_STEPS
 from diagnostics.contract.findings import CERTAIN, PLAUSIBLE, SEEN, EvidenceItem, Finding
 from diagnostics.contract.formatting import Bytes, region_text
 from diagnostics.evidence.memory.rise import Rise
@@ -69,8 +70,6 @@ CORROBORATES = 0.25  # Share of the growth by allocations that the timeline must
 LONG = 16  # Number of steps from which a timeline that does not rise contradicts a leak.
 LONG_OF_PROCESS = 40  # Minimum number of steps if only the resident set is known, which changes for many reasons.
 PROCESS_FACTOR = 3  # Factor on `LEAST_GROWTH` for the resident set.
-CERTAIN_STEPS = 3
-"""Number of profiled steps from which one rank's leftovers are proof; with two, all ranks must show the same."""
 HELD = 2  # Last stretches between backward passes in which a backend may still hold buffers (gloo: its work objects).
 ASSUMED_STEPS = 100  # Number of steps for the cost, if the length of the run is not known.
 

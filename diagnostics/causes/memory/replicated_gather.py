@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from diagnostics.analysis.memory.gathers import Gather
 from diagnostics.analysis.memory.job import JobMemory, RankMemory
@@ -26,6 +26,8 @@ class Site(Struct):
     call: Gather
     calls: int
     ranks: set[int]
+    alive: list[Counter[int]] = field(default_factory=list)
+    """Of each rank that retains outputs: step -> bytes."""
     retained_bytes: int = 0
     """Bytes of outputs still alive at the end of the profiled window, on the rank that retains most."""
     per_step_bytes: int = 0
@@ -86,6 +88,11 @@ def _sites(job: JobMemory) -> list[Site]:
             site.calls += 1
             site.ranks.add(rank.rank)
         _retain(rank, [site for site in sites.values() if rank.rank in site.ranks])
+    traced = sum(rank.curve is not None for rank in job.ranks.values())
+    for site in sites.values():
+        if site.alive and (len(site.alive) >= traced or max(map(len, site.alive)) >= shared.CERTAIN_STEPS):
+            site.retained_bytes = max(steps.total() for steps in site.alive)
+            site.per_step_bytes = max(min(steps.values()) for steps in site.alive)
     return list(sites.values())
 
 
@@ -95,9 +102,7 @@ def _retain(rank: RankMemory, sites: list[Site]) -> None:
         if block.gathered and block.end_us is None and block.step is not None:
             steps[block.step] += block.size_bytes
     if len(steps) >= 2:
-        largest = max(sites, key=lambda site: site.call.full_bytes)
-        largest.retained_bytes = max(largest.retained_bytes, sum(steps.values()))
-        largest.per_step_bytes = max(largest.per_step_bytes, min(steps.values()))
+        max(sites, key=lambda site: site.call.full_bytes).alive.append(steps)
 
 
 def _weighs(call: Gather, peak_bytes: int | None, least_bytes: float) -> bool:

@@ -28,6 +28,7 @@ class Watchdogs(Struct):
         """Forget what was read: the lines of another attempt follow."""
         self.places.clear()
         self.per_kind.clear()
+        self.kept = 0
 
     def take(self, fact: LogFact, facts: list[LogFact]) -> bool:
         """Add a fact to `facts`, or fold it into the one that it repeats. Return False if there is no room for it."""

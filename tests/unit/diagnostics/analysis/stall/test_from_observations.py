@@ -315,3 +315,5 @@ def test_ranks_in_one_call_that_name_different_roots(tmp_path: Path) -> None:
     assert "signature_mismatch" not in found(at(0, 0, 3), at(1, 0, 3), at(2, 1, 4))
     assert "signature_mismatch" not in found(at(0, 0, None), at(1, 0, None), at(2, 1, None))
     assert "signature_mismatch" not in found(at(0, 0), at(1, 0), at(2, 0))
+    # A variable of another meaning, or a damaged record, names no rank of the job.
+    assert "signature_mismatch" not in found(at(0, 0), at(1, 0), at(2, 3))

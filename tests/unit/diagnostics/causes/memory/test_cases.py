@@ -41,11 +41,7 @@ def line_of(case: str) -> int:
     return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# case: {case}"))
 
 
-def test_parameters_that_are_gathered_one_at_a_time_are_no_full_gather(jobs):
-    assert findings(jobs / "one_at_a_time")["full_gather"].status == "ruled_out"
-
-
-@pytest.mark.parametrize("case", ["healthy", "healthy_replicas", "streamed"])
+@pytest.mark.parametrize("case", ["healthy", "healthy_replicas", "streamed", "one_at_a_time"])
 def test_healthy_jobs_confirm_nothing(jobs, case):
     found = findings(jobs / case)
     assert confirmed(found) == []

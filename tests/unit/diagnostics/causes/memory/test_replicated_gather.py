@@ -2,6 +2,7 @@
 
 import pytest
 
+from diagnostics.analysis.memory.curve import Allocation, Curve
 from diagnostics.analysis.memory.model_size import ModelSize
 from diagnostics.causes.memory.replicated_gather import decide
 from diagnostics.contract.findings import text_of
@@ -51,3 +52,13 @@ def test_remedies_fit_what_is_collected(more, change):
     assert found.cost.value == 20 * MIB
     assert text_of(found).remedies[0].change.startswith(change)
     assert "copies of all 2 ranks" in text_of(found).summary
+
+
+@pytest.mark.parametrize(("ranks", "steps", "status"), [(1, 2, "ruled_out"), (2, 2, "confirmed"), (1, 3, "confirmed")])
+def test_outputs_that_one_rank_seems_to_retain_for_two_steps_are_no_proof(ranks, steps, status):
+    jobs = job(sharded(), call("user", 20))
+    for rank in jobs.ranks.values():
+        kept = range(steps if rank.rank < ranks else 0)
+        blocks = [Allocation(20 * MIB, step * 10.0, step, "forward", "", gathered=True) for step in kept]
+        rank.curve = Curve(0, 0, allocations=blocks)
+    assert decide(jobs).status == status
