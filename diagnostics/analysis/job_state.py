@@ -169,7 +169,7 @@ class JobState(Struct):
             # An aborting process leaves no dump, and its message no rank if several aborted.
             if (
                 None in ended
-                or ended & {*self.survey.members(key)}
+                or not ended.isdisjoint(self.survey.members(key))
                 or any(len(table.issued_at(at)) > 1 for at in table.deviations)
             ):
                 keys.append(key)

@@ -94,7 +94,7 @@ def condition(frame: Frame, before_s: float | None, peer_line: int = 0) -> Condi
             tests.append((test, "some"))
         answers |= {_of_one_rank(test) or otherwise for test, otherwise in tests}
         answers -= answers if isinstance(node, _FUNCTIONS) else _PER_ROUND if isinstance(node, _LOOPS) else set()
-    answers |= {"some"} if tree is not None and _handles_signal(tree, frame.line) else set()
+    answers |= {"some"} if tree is not None and not answers and _handles_signal(tree, frame.line) else set()
     return next((answer for answer in _MOST_TELLING if answer in answers), "none")
 
 

@@ -246,10 +246,10 @@ def standing(evidence: Evidence) -> Standing | None:
     gave_up = [end for end in raised if end.kind in ("lost_peer", "timed_out")]
     stops = {fact.file: fact.line for fact in evidence.facts[::-1] if fact.kind == "job_stopped"}
     held_s = _held_s(evidence)
-    ended = [end for end in gave_up if end.line > stops.get(end.file, inf)]
     # Who was stopped loses its peers: that names no cause, and a wait only if it was longer than one of any step.
-    victims = [end for end in gave_up if held_s or end not in ended]
-    lost = [end for end in victims if end.kind == "lost_peer" and end not in ended]
+    before = [end for end in gave_up if end.line <= stops.get(end.file, inf)]
+    victims = gave_up if held_s else before
+    lost = [end for end in before if end.kind == "lost_peer"]
     dead_workers = [fact for fact in evidence.facts if fact.kind == "worker_died"]
     bare = [one for one in evidence.errors if one.exit_code == 1 and not one.type]
     silent = {one.rank for one in bare if one.rank is not None}
