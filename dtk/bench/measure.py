@@ -11,7 +11,7 @@ from typing import Any
 from diagnostics.contract.formatting import counted
 from dtk.bench.model import BenchReport, Gain, Result, Side, Spec, key_of
 from dtk.bench.team import GRACE_S, POLL_S, Team
-from dtk.compare.statistics import estimate, ratio
+from dtk.compare.statistics import estimate
 from dtk.launch.children import Children, culprit
 
 AB_PASSES = 3  # Times that each launch of two sides measures everything; their median is one repeat.
@@ -157,7 +157,7 @@ def _gains(first: Mapping[str, Mapping[int, float]], second: Mapping[str, Mappin
         if rounds:
             operation, size = key.split()
             # Bandwidth is one over time: B over A in bandwidth is A over B in time.
-            over = ratio([first[key][n] for n in rounds], [second[key][n] for n in rounds])
+            over = estimate([first[key][n] / second[key][n] for n in rounds])
             gains.append(Gain(operation, int(size), over))
     return gains
 

@@ -6,7 +6,7 @@ from statistics import median
 from diagnostics.contract.files import table_beside
 from dtk.compare import steps
 from dtk.compare.model import Cell, Figure, RunRecord, Variant
-from dtk.compare.statistics import Estimate, estimate, ratio
+from dtk.compare.statistics import Estimate, estimate
 
 Read = Callable[[RunRecord, int], float | None]
 
@@ -38,10 +38,13 @@ def baselines(variants: Sequence[Variant]) -> dict[str, Variant]:
 def ratio_of(
     read: Read, runs: Sequence[RunRecord], baseline: Sequence[RunRecord], warmup_steps: int
 ) -> Estimate | None:
-    """Return a figure over the baseline's; None without a pair. Repeats were taken in turns, so the n-th are a pair."""
+    """Return a figure over the baseline's; None without a pair.
+
+    Repeats were taken in turns, so the n-th are a pair, in whose ratio what drifts over both alike cancels.
+    """
     values = [(read(run, warmup_steps), read(base, warmup_steps)) for run, base in zip(runs, baseline, strict=False)]
-    pairs = [(value, base) for value, base in values if value is not None and base]
-    return ratio([value for value, _ in pairs], [base for _, base in pairs]) if pairs else None
+    ratios = [value / base for value, base in values if value is not None and base]
+    return estimate(ratios) if ratios else None
 
 
 def _cells(key: str, read: Read, variants: Sequence[Variant], warmup_steps: int, ratios: bool) -> Iterator[Cell]:

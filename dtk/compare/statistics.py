@@ -72,16 +72,5 @@ def estimate(values: Sequence[float]) -> Estimate:
     return Estimate(middle, _exp(centre - half), _exp(centre + half), count)
 
 
-def ratio(after: Sequence[float], before: Sequence[float]) -> Estimate:
-    """`after` over `before` of repeats that were taken in turns: what drifts over both alike cancels in each pair.
-
-    No value of `before` may be 0; values beyond the shorter of the two are ignored.
-
-    Raises:
-        ValueError: there is no pair.
-    """
-    return estimate([a / b for a, b in zip(after, before)])
-
-
 def _exp(value: float) -> float:
     return math.exp(min(value, 700.0))

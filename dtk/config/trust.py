@@ -103,7 +103,9 @@ def refuse_stored_code(stored: Mapping[str, Any], plain: Mapping[str, Any], type
             fix = f"if this is intended, give it again: '{key}={again}'"
             where = f"names a folder outside it to write to: {value}"
             raise DtkError(f"{option}: its {key} {'would be executed' if key in COMMANDS else where}", why, fix)
-    before, local = _variables(stored), at_key(plain, "launcher.name") == "local" and _on_one_machine(os.environ)
+    # All ranks are on this machine: no launcher started this process, or torchrun did on one node.
+    local = os.environ.get("WORLD_SIZE") == os.environ.get("LOCAL_WORLD_SIZE") and "SLURM_PROCID" not in os.environ
+    before, local = _variables(stored), local and at_key(plain, "launcher.name") == "local"
     for name, value in _variables(plain).items():
         inside = value.startswith("{run}/") and ".." not in value and _WRITES.search(name)
         key = f"nccl.variables.{name}"
@@ -114,11 +116,6 @@ def refuse_stored_code(stored: Mapping[str, Any], plain: Mapping[str, Any], type
             names = "an address that other machines can reach, but all ranks are on this one" if reached else names
             fix = f"if this is intended, give it again: '{key}=\"{value}\"'"
             raise DtkError(f"{option}: its {key} names {names}", why, f"{fix}; or nccl=auto" if reached else fix)
-
-
-def _on_one_machine(environment: Mapping[str, str]) -> bool:
-    """Whether the ranks will share this machine: no launcher started this process, or torchrun did on one node."""
-    return "SLURM_PROCID" not in environment and environment.get("WORLD_SIZE") == environment.get("LOCAL_WORLD_SIZE")
 
 
 def _variables(plain: Mapping[str, Any]) -> dict[str, str]:

@@ -118,7 +118,9 @@ def _recorded(calls: Callable[..., Calls], own: Callable[..., Any]) -> Callable[
         finally:
             for kind, token in begun:
                 if token is not None:
-                    _end(log, kind, token, outputs)
+                    log.end(token, RAISED if outputs is None else ISSUED, kind.p2p)
+                    if outputs is not None:
+                        log.expect(token, listed(outputs))
         return outputs
 
     return recorded
@@ -153,9 +155,3 @@ def _begin(log: CollectiveLog, kind: Kind, frame: FrameType, *args: Any, **kwarg
         log.lose()
         report("collectives: a functional one could not be recorded", problem)
         return None
-
-
-def _end(log: CollectiveLog, kind: Kind, token: Token, outputs: Any) -> None:
-    log.end(token, RAISED if outputs is None else ISSUED, kind.p2p)
-    if outputs is not None:
-        log.expect(token, (outputs,) if isinstance(outputs, Tensor) else outputs)

@@ -71,11 +71,6 @@ def memory_record(device: torch.device, step: int) -> dict[str, Any]:
     }
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether the CUDA allocator raised this error."""
-    return isinstance(error, torch.OutOfMemoryError)
-
-
 def dump_allocator(path: Path) -> None:
     """Write the CUDA allocator's segments and history for `pytorch.org/memory_viz`; OSError if it cannot be written."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -35,7 +35,7 @@ from dtk.record import run_folder
 from dtk.record.failure import failure_record
 from dtk.record.guard import guarded
 from dtk.record.manifest import surroundings
-from dtk.record.memory import is_out_of_memory, peak_memory_bytes
+from dtk.record.memory import peak_memory_bytes
 from dtk.record.metrics import DEFINITIONS
 from dtk.record.recorder import OwnLoop, Recorder
 from dtk.record.trackers import check_tracker
@@ -149,7 +149,7 @@ class Recording:
             where = f" ({Path(str(record['file'])).name}:{record['line']})" if record["file"] else ""
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}{where}"
             failure = Failure(rank, reason, self.step, failed_in(), log=f"logs/attempt_{attempt}/rank_{rank:05d}")
-            state: Literal["oom", "failed"] = "oom" if is_out_of_memory(error) else "failed"
+            state: Literal["oom", "failed"] = "oom" if isinstance(error, torch.OutOfMemoryError) else "failed"
             run_folder.close(self._paths, state, 1, failure=failure)
         self._recorder.failed(error)
 

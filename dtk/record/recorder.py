@@ -81,7 +81,13 @@ class Recorder:
         with guarded("record"):
             self._writer.start()
         self.event("start", world_size=self.world_size, device=str(self.device))
-        observe(self._observers(), report)
+        observers: list[Observer] = []
+        with guarded("nvtx"):
+            observers.append(Nvtx())
+        with guarded("heartbeat"):
+            self._heartbeat.start()
+            observers.append(self._heartbeat)
+        observe([*observers, ProfilerMarks(), *([self._spans] if self._full else [])], report)
         with guarded("stacks"):
             faulthandler.enable()  # Stacks of all threads, on this rank's stderr, when the interpreter crashes.
         with guarded("ring"):
@@ -187,7 +193,7 @@ class Recorder:
                 self._watch.close(failed=True)
         self.event("failure", type=type(error).__name__, message=masked_text(str(error))[:1000])
         dumps = flight.last_dumps(self.paths, self.rank, self._black_box)
-        if self._full and self.device.type == "cuda" and memory.is_out_of_memory(error):
+        if self._full and self.device.type == "cuda" and isinstance(error, torch.OutOfMemoryError):
             dumps["allocator snapshot"] = partial(memory.dump_allocator, self.paths.memory_snapshot(self.rank))
         bounded("failure dumps", partial(run_all, dumps), FAILED_S)
 
@@ -218,15 +224,3 @@ class Recorder:
             parts["tracker"] = partial(self._tracker.close, self._exit_code, HASTY_S if hasty else CLOSE_S)
         run_all(parts)
         flush_reports()
-
-    def _observers(self) -> list[Observer]:
-        observers: list[Observer] = []
-        with guarded("nvtx"):
-            observers.append(Nvtx())
-        with guarded("heartbeat"):
-            self._heartbeat.start()
-            observers.append(self._heartbeat)
-        observers.append(ProfilerMarks())
-        if self._full:
-            observers.append(self._spans)
-        return observers

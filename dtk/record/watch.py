@@ -108,7 +108,10 @@ class Watch:
                     self.log.sample(sys._current_frames().get(threading.main_thread().ident or 0))
             if (paused_s := pause.lasted_s()) is not None:
                 with guarded("watch"):
-                    self._paused(paused_s)
+                    self._pauses.append((time.time() - paused_s, paused_s))
+                    path = self.paths.pauses(self.attempt, self.rank)
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    write_json(path, {"kind": PAUSED, "rank": self.rank, "pauses": self._pauses[-MOST_PAUSES:]})
             now_s = time.monotonic()
             # A suspended job must not appear stalled when it continues.
             elapsed_s, last_s = min(now_s - last_s, 2 * EVERY_S), now_s
@@ -124,12 +127,6 @@ class Watch:
                 return
             except RuntimeError:
                 return  # The store has closed: the run is being terminated.
-
-    def _paused(self, lasted_s: float) -> None:
-        self._pauses.append((time.time() - lasted_s, lasted_s))
-        path = self.paths.pauses(self.attempt, self.rank)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, {"kind": PAUSED, "rank": self.rank, "pauses": self._pauses[-MOST_PAUSES:]})
 
     def _tick(self, store: Store, elapsed_s: float) -> None:
         self._ticks += 1

@@ -58,23 +58,27 @@ def reduced_item_bytes(precision: PrecisionConfig) -> int:
     return ITEM_BYTES[precision.reduce_dtype] if ITEM_BYTES[precision.compute_dtype] != 4 else 4
 
 
-def padded_elements(shapes: Sequence[Shape], shards: int) -> int:
-    """Return the elements of a unit, dim 0 padded to a multiple of `shards`, as FSDP2 gathers and reduces it."""
-    return _padded_elements(tuple(shapes), shards)
+def shard_elements(shapes: Sequence[Shape], shards: int) -> int:
+    """Return the elements on the first rank, which has the most: ceil(d0 / shards) rows of each parameter.
+
+    FSDP2 splits dim 0 as torch.chunk does, and pads every rank's shard to the size of the first to gather and reduce it
+    (Zhao et al. 2023 pad a flattened unit instead, where at most shards - 1 elements are lost).
+    """
+    return _shard_elements(tuple(shapes), shards)
 
 
 @functools.lru_cache(maxsize=4096)  # Most blocks are equal, and so are most layouts of a search.
-def _padded_elements(shapes: tuple[Shape, ...], shards: int) -> int:
-    return sum(-(-shape[0] // shards) * shards * prod(shape[1:]) for shape in shapes)
+def _shard_elements(shapes: tuple[Shape, ...], shards: int) -> int:
+    return sum(-(-shape[0] // shards) * prod(shape[1:]) for shape in shapes)
 
 
 def wire_bytes(shapes: Sequence[Shape], shards: int, item_bytes: int, quantized: bool) -> int:
     """Return the bytes of FSDP2's full buffer for a unit: whole elements, or int8 blocks with their scales."""
     if not quantized:
-        return padded_elements(shapes, shards) * item_bytes
+        return shards * shard_elements(shapes, shards) * item_bytes
     return shards * BLOCK_BYTES * shard_blocks(shapes, shards)
 
 
 def shard_blocks(shapes: Sequence[Shape], shards: int) -> int:
     """Return the number of int8 blocks in which a rank's shard of a unit is sent."""
-    return int8_blocks((padded_elements([shape], shards) // shards for shape in shapes), 1)
+    return int8_blocks((shard_elements([shape], shards) for shape in shapes), 1)

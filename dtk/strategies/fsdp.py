@@ -15,7 +15,7 @@ from dtk.parallel.compression import BLOCK
 from dtk.parallel.mesh import SECONDARY, Mesh, divisors
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.base import Strategy, local, materialise, model_shapes
-from dtk.strategies.declared import ITEM_BYTES, Collective, ModelShapes, padded_elements, reduced_item_bytes, wire_bytes
+from dtk.strategies.declared import ITEM_BYTES, Collective, ModelShapes, reduced_item_bytes, shard_elements, wire_bytes
 from dtk.strategies.traits import StrategyConfig, TableRow, Traits
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class FSDPConfig(StrategyConfig):
                 size = sum(wire_bytes(unit, shards, item_bytes, int8) for unit in some)
                 declared.append(Collective(op, group, repeated * len(some), repeated * size))
             if replicate in self.grouped(mesh) or (every and mesh.size(replicate) > 1):
-                elements = sum(padded_elements(unit, shards) for unit in every) // shards
+                elements = sum(shard_elements(unit, shards) for unit in every)
                 declared.append(Collective("all_reduce", replicate, len(every), elements * reduced))
         return declared
 

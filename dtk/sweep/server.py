@@ -38,7 +38,10 @@ def hand_over(job: Job, count: int | None) -> int:
     """Run a new sweep at the server to its end; return 0, or 1 for any failure; DtkError if the server refuses it."""
     sweep = _create(job)
     options = ["--forward-signals", *(["--count", str(count)] if count is not None else [])]
-    process = subprocess.Popen([sys.executable, "-m", "wandb", "agent", *options, sweep], env=_environment())
+    # The agent's `python -m dtk.run` uses this interpreter and this dtk.
+    programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    environment = importable({**os.environ, "PATH": programs})
+    process = subprocess.Popen([sys.executable, "-m", "wandb", "agent", *options, sweep], env=environment)
     code = None
     while code is None:
         with suppress(KeyboardInterrupt):  # The agent received it too, and lets its run write a checkpoint.
@@ -58,9 +61,3 @@ def _create(job: Job) -> str:
     except Exception as error:  # Its own, those of the server and of the network alike.
         why = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
         raise DtkError(f"{base_url()} did not accept the sweep", why) from error
-
-
-def _environment() -> dict[str, str]:
-    """Return an environment in which the agent's `python -m dtk.run` uses this interpreter and this dtk."""
-    programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    return importable({**os.environ, "PATH": programs})

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dtk.compare.statistics import Estimate, estimate, ratio
+from dtk.compare.statistics import Estimate, estimate
 from dtk.tune.candidates import Candidate
 from dtk.tune.probe import Probe, outcome_text
 
@@ -87,7 +87,7 @@ def row_of(candidate: Candidate, probes: Mapping[int, Probe], reference: Mapping
         bad is not None and bad.out_of_memory,
         estimate(list(speeds.values())) if speeds else None,
         estimate(peaks) if peaks else None,
-        ratio([speeds[n] for n in common], [before[n] for n in common]) if common else None,
+        estimate([speeds[n] / before[n] for n in common]) if common else None,
         tuple(str(probe.run) for probe in probes.values()),
     )
 

@@ -18,7 +18,7 @@ from diagnostics.contract.formatting import bytes_text, counted, region_text, se
 from diagnostics.contract.invocation import command
 from diagnostics.report import document as doc
 from diagnostics.report.measures import Breakdown
-from diagnostics.runs.find import FAILED, Run, list_runs, looks_like_run, read_details
+from diagnostics.runs.find import FAILED, list_runs, looks_like_run, read_details
 from diagnostics.runs.planned import planned_and_measured
 from diagnostics.runs.records import mapping, read_origins
 from diagnostics.runs.text import COLUMNS, age, cells_of
@@ -98,7 +98,10 @@ def runs_page(folder: Path, query: Mapping[str, str]) -> doc.Document:
         for piece in (link(text, "/", **{**chosen, "q": to}), "  ")
     ]
     marks = [doc.Paragraph((f"{kind}s: ", *_filters(kind, of, chosen))) for kind, of in marked.items() if of]
-    rows = tuple(_row(run) for run in runs[PAGE_ROWS * (number - 1) : PAGE_ROWS * number])
+    rows: list[tuple[doc.Text | doc.Cell, ...]] = []
+    for run in runs[PAGE_ROWS * (number - 1) : PAGE_ROWS * number]:
+        state = doc.Cell(run.state, hint="; ".join(run.problems), tone=_tone(run.state))
+        rows.append((link(run.id, run_path(run.id)), state, *cells_of(run)[2:]))
     query_now = {**chosen, **{name: query.get(name) for name in ("sort", "reverse")}}
     turns = [
         piece
@@ -107,7 +110,7 @@ def runs_page(folder: Path, query: Mapping[str, str]) -> doc.Document:
         for piece in (link(name, "/", **query_now, page=to), "  ")
     ]
     empty = "no run matches" if every else f"no runs yet; make one: {command('run', 'experiment=smoke')}"
-    table = doc.Table(COLUMNS, rows, names=2) if rows else doc.Paragraph(empty)
+    table = doc.Table(COLUMNS, tuple(rows), names=2) if rows else doc.Paragraph(empty)
     pager = doc.Paragraph((*turns, doc.Span(f"page {number} of {pages}", "soft"))) if pages > 1 else None
     return doc.Document(
         title=f"dtk: {counted(len(every), 'run')}",
@@ -125,11 +128,6 @@ def _filters(kind: str, members: Mapping[str, Set[str]], chosen: Mapping[str, st
         text = f"{name} ({len(runs):,})"
         yield link(f"[{text}]" if is_on else text, "/", **{**chosen, kind: None if is_on else name})
         yield "  "
-
-
-def _row(run: Run) -> tuple[doc.Text | doc.Cell, ...]:
-    state = doc.Cell(run.state, hint="; ".join(run.problems), tone=_tone(run.state))
-    return (link(run.id, run_path(run.id)), state, *cells_of(run)[2:])
 
 
 def _tone(state: str) -> doc.Tone:
@@ -158,6 +156,7 @@ def run_page(folder: Path, identity: str) -> doc.Document:
     if figures.get("mfu_reason") and figures.get("mfu") is None:
         lead.append(doc.Field("MFU", doc.Span(f"not available: {figures['mfu_reason']}", "soft")))
     lead.append(doc.Field("terminal", doc.Span(command("diagnose", path), "code")))
+    all_ = tuple(doc.Field(name, _text(name, value)) for name, value in details.summary.items() if value is not None)
     actions = (link("All runs", "/"), "  ", link("Diagnose", f"{where}/diagnosis"), "  ", link("Plan", f"{where}/plan"))
     return doc.Document(
         title=f"{run.state}: {identity}",
@@ -170,7 +169,7 @@ def run_page(folder: Path, identity: str) -> doc.Document:
             _ranks(ranks(paths, time.time(), live=live), live=live),
             where_a_step_goes({"a step": [step]}) if step is not None else None,
             _planned(paths, figures),
-            _summary(details.summary),
+            doc.Section("All figures", (doc.Fold("summary.json", (doc.Fields(all_),)),)) if all_ else None,
         ),
     )
 
@@ -299,8 +298,3 @@ def _planned(paths: RunPaths, figures: Mapping[str, Any]) -> doc.Section | None:
     note = doc.remark("Memory is planned for tensors; on a CPU the whole process is measured.")
     table = doc.Table(("figure", "planned", "measured"), tuple(rows), names=1)
     return doc.Section("Plan and actual", doc.present(table, note)) if rows else None
-
-
-def _summary(summary: Mapping[str, Any]) -> doc.Section | None:
-    rows = tuple(doc.Field(name, _text(name, value)) for name, value in summary.items() if value is not None)
-    return doc.Section("All figures", (doc.Fold("summary.json", (doc.Fields(rows),)),)) if rows else None

@@ -7,7 +7,6 @@ Zhao et al. 2023, "PyTorch FSDP", section 3.2. Padding and imbalance are those o
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
 
 from dtk.config.schema import AdamWConfig, Config, SGDConfig
 from dtk.parallel.mesh import Mesh
@@ -104,15 +103,6 @@ class Holding(ABC):
 def windows(sizes: Sequence[int]) -> int:
     """Return the maximum sum of WINDOWS consecutive sizes, which are in update order."""
     return max((sum(sizes[i : i + WINDOWS]) for i in range(len(sizes))), default=0)
-
-
-def shard_elements(shapes: Sequence[Shape], shards: int) -> int:
-    """Return the elements on the first rank, which has the most: ceil(d0 / shards) rows of each parameter.
-
-    FSDP2 splits dim 0 as torch.chunk does and pads every rank's shard to the size of the first (Zhao et al. 2023 pad a
-    flattened unit instead, where at most shards - 1 elements are lost).
-    """
-    return sum(-(-shape[0] // shards) * prod(shape[1:]) for shape in shapes)
 
 
 def optimizer_bytes(config: AdamWConfig | SGDConfig, elements: int, tensors: int) -> int:

@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from dtk.parallel.compression import rounding_bytes
-from dtk.plan.formulas.holding import MASTER_BYTES, ROOT, Holding, shard_elements
+from dtk.plan.formulas.holding import MASTER_BYTES, ROOT, Holding
 from dtk.plan.formulas.shape import ModelShape, Named, block_of
 from dtk.plan.formulas.tape import Buffer
-from dtk.strategies.declared import ITEM_BYTES, Shape, padded_elements, reduced_item_bytes, shard_blocks
+from dtk.strategies.declared import ITEM_BYTES, Shape, reduced_item_bytes, shard_blocks, shard_elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class Sharded(Holding):
         return self.mesh.expert_shard if unit != ROOT and self.units[unit].experts else self.shards
 
     def _padded(self, unit: int) -> int:
-        return padded_elements(self._unit(unit), self._shards(unit))
+        return self._shards(unit) * shard_elements(self._unit(unit), self._shards(unit))
 
     def _unshard(self, unit: int) -> None:
         """Start the all_gather; do nothing if it was started or is not needed."""

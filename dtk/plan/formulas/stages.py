@@ -16,7 +16,7 @@ from dtk.plan.formulas.sharding import Sharded, shard_units
 from dtk.plan.formulas.tape import Buffer, Ledger, Value
 from dtk.plan.formulas.walk import Step, Stretch, in_units, micro_batches, stream_item_bytes, stretch
 from dtk.plan.prediction import Memory
-from dtk.strategies.declared import Collective, padded_elements
+from dtk.strategies.declared import Collective, shard_elements
 
 CUDA_BLOCK_BYTES = 512  # Allocation granularity of CUDA's caching allocator.
 
@@ -236,5 +236,5 @@ def sums_of_gradients(config: Config, mesh: Mesh, blocks: range) -> list[Collect
     tied = "head.weight" not in dict(shape.after) and config.model.architecture != "encoder"
     if tied and mesh.pp > 1 and (blocks.start == 0 or blocks.stop == shape.layers):
         table = dict(part.root)["token_embedding.weight"]
-        sums.append(Collective("all_reduce", "pp", 1, 4 * padded_elements([table], mesh.dp_shard) // mesh.dp_shard))
+        sums.append(Collective("all_reduce", "pp", 1, 4 * shard_elements([table], mesh.dp_shard)))
     return sums

@@ -41,7 +41,11 @@ def simulate(config: Config, world_size: int, local_size: int = 8) -> Prediction
     parts, sent = {}, []
     for place in simulated_places(len(pipeline)):
         observed = [_observed(sample, place, local_size) for sample in made]
-        parts[pipeline[place] if len(pipeline) > 1 else observed[0].rank] = _extended_parts(made, observed, job)
+        parts[pipeline[place] if len(pipeline) > 1 else observed[0].rank] = {
+            part: extended(made, [each.parts[part] for each in observed], job)
+            for part in observed[0].parts
+            if all(part in each.parts for each in observed)
+        }
         sent.append(_extended_calls(made, observed, job, whole))
     fullest = max(parts, key=lambda rank: max(sum(held.values()) for held in parts[rank].values()))
     counts, sizes = max(sent, key=lambda each: sum(each[1].values()))
@@ -71,11 +75,6 @@ def _observed(sample: Sample, place: int, local_size: int) -> Observed:
     if loads and loads[0] < max(loads):
         return simulate_step(config, loads.index(max(loads)), ranks, local_size, edge_blocks(config))
     return observed
-
-
-def _extended_parts(made: Sequence[Sample], observed: Sequence[Observed], job: Sample) -> dict[Part, dict[str, int]]:
-    shared = [part for part in observed[0].parts if all(part in each.parts for each in observed)]
-    return {part: extended(made, [each.parts[part] for each in observed], job) for part in shared}
 
 
 def _extended_calls(

@@ -28,7 +28,7 @@ from dtk.plan.timing.work import (
     optimizer_seconds,
 )
 from dtk.record.metrics import model_flops_utilization
-from dtk.strategies.declared import ITEM_BYTES, Collective, Shape, padded_elements, reduced_item_bytes, wire_bytes
+from dtk.strategies.declared import ITEM_BYTES, Collective, Shape, reduced_item_bytes, shard_elements, wire_bytes
 
 _STEADY_ROUNDS = 4  # A schedule repeats from this round on; a round has as many micro-batches as ranks.
 
@@ -242,7 +242,7 @@ class _Job:
         parts: list[tuple[Sequence[Shape], int]] = [(part.layout.shapes, self.mesh.dp_shard)]
         if experts := part.layout.experts:
             parts += [(experts, self.mesh.expert_shard)] * sum(i >= part.layout.dense for i in part.blocks)
-        return self._update(walk, part, sum(padded_elements(shapes, n) // n for shapes, n in parts))
+        return self._update(walk, part, sum(shard_elements(shapes, n) for shapes, n in parts))
 
     def _update(self, walk: Walk, part: _Part, gradients: int) -> float:
         """Walk the end of the step: gradient sums over other dimensions, clipping, the update."""
@@ -291,7 +291,7 @@ def _sharded(config: Config, mesh: Mesh, part: _Part) -> Sharded:
         groups = "dp_shard", SECONDARY if secondary else "dp_shard", "dp_replicate" if replicated else ""
         if experts:
             groups = "expert_shard", "expert_shard", "expert_replicate"
-        kept = padded_elements(shapes, shards) / shards * reduce
+        kept = shard_elements(shapes, shards) * reduce
         return Unit(*times_s, gathered, regathered, reduced, kept, *groups)
 
     size, layers = strategy.blocks_per_unit, len(model.blocks)

@@ -7,7 +7,8 @@ from statistics import median
 import pytest
 from hypothesis import given, strategies as st
 
-from dtk.compare.statistics import FEWEST, FREE_OF_ASSUMPTIONS, LEVEL, estimate, ratio
+from dtk.compare.figures import ratio_of
+from dtk.compare.statistics import FEWEST, FREE_OF_ASSUMPTIONS, LEVEL, Estimate, estimate
 
 POSITIVE = st.floats(1e-6, 1e6)
 FEW = st.lists(POSITIVE, min_size=1, max_size=12)
@@ -35,8 +36,13 @@ def test_another_unit_changes_nothing_but_the_unit(values: list[float], factor: 
 def test_a_drift_that_hits_both_alike_cancels(pairs: list[tuple[float, float]], drift: float) -> None:
     after, before = [a for a, _ in pairs], [b for _, b in pairs]
     drifted = [drift**n for n in range(len(pairs))]
+
+    def ratio(after: list[float], before: list[float]) -> Estimate | None:
+        return ratio_of(lambda value, _: value, after, before, 0)  # type: ignore[arg-type, return-value]
+
     moved = ratio([a * d for a, d in zip(after, drifted)], [b * d for b, d in zip(before, drifted)])
     still = ratio(after, before)
+    assert moved is not None and still is not None
     assert moved.median == pytest.approx(still.median, rel=1e-9)
     assert (moved.low is None) == (still.low is None)
 

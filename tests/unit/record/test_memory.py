@@ -3,7 +3,7 @@ import sys
 import pytest
 import torch
 
-from dtk.record.memory import STATUS, is_out_of_memory, memory_record, peak_memory_bytes
+from dtk.record.memory import STATUS, memory_record, peak_memory_bytes
 
 CPU = torch.device("cpu")
 MIB = 2**20
@@ -23,8 +23,3 @@ def test_a_timeline_record_names_bytes():
     if sys.platform == "linux":
         assert record["peak_rss_bytes"] >= record["rss_bytes"] > MIB
     assert "allocated_bytes" not in record, "no CUDA: absent, never zero"
-
-
-def test_only_the_allocators_error_is_out_of_memory():
-    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
-    assert not is_out_of_memory(RuntimeError("out of memory"))

@@ -89,7 +89,12 @@ class DeepSpeed(Strategy):
         for op in MARKED:
             setattr(backend, op, _marked(op, getattr(type(backend), op).__get__(backend)))
         if inner := getattr(self.engine.optimizer, "setup_buckets", None):  # Stages 1 and 2: in each backward.
-            self.engine.optimizer.setup_buckets = _in_region("buckets", inner)
+
+            def setup_buckets() -> None:
+                with region("buckets"):  # The region says what the library allocates.
+                    inner()
+
+            self.engine.optimizer.setup_buckets = setup_buckets
         self.utils = deepspeed.utils
         for parameter, value in exact.items():
             self.utils.safe_set_full_fp32_param(parameter, value)
@@ -211,16 +216,6 @@ def _why(error: Exception) -> str:
     if (wrong := getattr(error, "errors", None)) is None:
         return " ".join(str(error).split())
     return "; ".join(f"{'.'.join(map(str, each['loc']))}={each['input']!r}: {each['msg'].lower()}" for each in wrong())
-
-
-def _in_region(name: str, call: Callable[[], None]) -> Callable[[], None]:
-    """Return a method of the library in a region, which says what it allocates."""
-
-    def run() -> None:
-        with region(name):
-            call()
-
-    return run
 
 
 def _marked(op: str, call: Callable[..., Any]) -> Callable[..., Any]:

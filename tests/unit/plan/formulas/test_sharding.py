@@ -7,10 +7,11 @@ import pytest
 
 from dtk.config.schema import AdamWConfig, MoEConfig
 from dtk.parallel.mesh import Mesh
-from dtk.plan.formulas.holding import ROOT, shard_elements
+from dtk.plan.formulas.holding import ROOT
 from dtk.plan.formulas.shape import elements, model_shape
 from dtk.plan.formulas.sharding import Sharded, shard_units
 from dtk.plan.formulas.tape import Ledger
+from dtk.strategies.declared import shard_elements
 from dtk.strategies.fsdp import FSDPConfig
 from tests.unit.plan.closed_form_jobs import TINY, gpt, job
 
