@@ -33,6 +33,7 @@ from diagnostics.contract.formatting import UNNAMED as NOBODY, file_name
 from diagnostics.evidence.calls import ROOTED, operation
 from diagnostics.evidence.endings import Ending, of_error
 from diagnostics.evidence.model import Evidence, Frame, LogFact, Stacks, shortened
+from diagnostics.evidence.readers import ras
 from diagnostics.evidence.stacks.dumps import main_thread, target
 
 TRANSPORT = frozenset({"nccl_ib_error", "nccl_ib_async", "nccl_peer_closed", "nccl_connect", "link_down"})
@@ -147,6 +148,8 @@ class Standing(Struct, frozen=True):
     """Whether a process of an unknown rank ended with exit code 1 and left no traceback."""
     absent: tuple[int, ...] = ()
     """Ranks that did not reach a monitored barrier, a call of Horovod, or the set-up of a communicator."""
+    unanswered: tuple[int, ...] = ()
+    """Ranks whose processes do not answer NCCL's RAS."""
     lost: str = ""
     """Message of the first exception by which a rank noticed that a peer was gone or a call had timed out."""
     timed_out: str = ""
@@ -255,7 +258,9 @@ def standing(evidence: Evidence) -> Standing | None:
     silent = {one.rank for one in bare if one.rank is not None}
     warned = [] if kinds & {"cuda_oom", "cpu_oom"} else [fact for fact in evidence.facts if fact.kind == "nccl_warn"]
     seen_waits, outside = _observed(evidence, victims, held_s)
-    if not kinds & (_OPENS | _FAILED) and not (aborted or victims or bare or warned or seen_waits or outside):
+    if not kinds & (_OPENS | _FAILED | {ras.LOST}) and not (
+        aborted or victims or bare or warned or seen_waits or outside
+    ):
         return None
     failures = [fact for fact in evidence.facts if fact.kind in _FAILED]
     groups = read_all(evidence)
@@ -289,6 +294,7 @@ def standing(evidence: Evidence) -> Standing | None:
         warning=shortened(str(warned[0].fields.get("warning")), 160) if warned else "",
         failed=tuple(sorted({fact.rank for fact in failures if fact.rank is not None})),
         absent=tuple(sorted(roots.union(*late))),
+        unanswered=tuple(ras.unanswered(evidence)),
         lost=_CPP_FILE.sub("", lost[0].message) if lost else "",
         lost_peer=tuple(sorted({end.rank for end in lost} - {NOBODY})),
         timed_out=next((_CPP_FILE.sub("", end.message) for end in victims if end.kind == "timed_out"), ""),

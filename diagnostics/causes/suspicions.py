@@ -96,7 +96,11 @@ def _culprits(standing: Standing) -> dict[str, tuple[int, ...]]:
     """Return the ranks that a cause would blame, by the names used in the table."""
     behind = standing.behind or standing.absent or standing.minority or standing.without_report or standing.mismatched
     behind = standing.by_position[0].ranks if standing.by_position and not behind else behind
-    silent = standing.unlisted or (standing.silent if len(standing.silent) <= len(standing.longest.ranks) else ())
+    silent = (
+        standing.unanswered
+        or standing.unlisted
+        or (standing.silent if len(standing.silent) <= len(standing.longest.ranks) else ())
+    )
     return {"nobody": (), "behind": behind, "silent": silent, "stalled": standing.broken or behind or silent}
 
 
@@ -184,6 +188,7 @@ def _of_libraries(standing: Standing) -> dict[str, object]:
         "unlisted": standing.unlisted,
         "peer_lost": standing.lost and waits_for_nothing and shortened(standing.lost, 80),
         "absent": () if is_id else absent,
+        "unanswered": standing.unanswered,
         "timed_out": unnamed and not standing.lost and shortened(standing.timed_out, 80),
         "worker_died": standing.worker_died and waits_for_nothing and standing.worker_died,
         "of_model": standing.of_model and peer_calls,

@@ -12,6 +12,7 @@ from diagnostics.contract.formatting import Phrase
 from diagnostics.contract.secrets import masked
 from diagnostics.report.model import SCHEMA, Report
 
+_OF_FINDING = ("confidence", "ranks", "victims", "group", "position", "step", "where", "cost", "evidence")
 DEPTH = 32  # Chosen: maximum nesting of measures; deeper values become null.
 
 
@@ -70,21 +71,7 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 def _finding(report: Report, finding: Finding) -> dict[str, Any]:
     text = text_of(finding)
-    return {
-        "cause": finding.cause,
-        "title": report.title(finding.cause),
-        "status": finding.status,
-        "summary": text.summary,
-        "confidence": finding.confidence,
-        "ranks": finding.ranks,
-        "victims": finding.victims,
-        "group": finding.group,
-        "position": finding.position,
-        "step": finding.step,
-        "where": finding.where,
-        "cost": finding.cost,
-        "evidence": finding.evidence,
-        "remedies": text.remedies,
-        "measured": text.measured,
-        "missing": text.missing,
-    }
+    about = {"cause": finding.cause, "title": report.title(finding.cause), "status": finding.status}
+    own = {name: getattr(finding, name) for name in _OF_FINDING}
+    worded = {"remedies": text.remedies, "measured": text.measured, "missing": text.missing}
+    return {**about, "summary": text.summary, **own, **worded}

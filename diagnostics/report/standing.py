@@ -16,7 +16,7 @@ from diagnostics.contract.formatting import (
     verb,
 )
 from diagnostics.evidence.model import shortened
-from diagnostics.evidence.readers import process
+from diagnostics.evidence.readers import process, ras
 from diagnostics.report.document import Field
 from diagnostics.report.model import Report
 
@@ -44,6 +44,8 @@ def headline(standing: Standing) -> str:
         "not_in_call": (absent and "missing_ranks" in kinds, absent),
         "not_set_up": (absent and "nccl_id_timeout" in kinds, absent),
         "not_at_barrier": (absent, absent),
+        "unanswered": (standing.unanswered, standing.unanswered),
+        "process_gone": (ras.LOST in kinds, ()),
         "lost": (shortened(standing.lost, 120), standing.lost_peer),
         "timed_out": (shortened(standing.timed_out, 120), ()),
         "failed_silently": (standing.failed_silently, standing.failed_silently),

@@ -38,14 +38,12 @@ def place_of(ranks: Sequence[int], where: Where) -> tuple[Text, Text]:
 
 def sides(finding: Finding) -> list[tuple[tuple[int, ...], Where]]:
     """Return the distinct source locations of a finding, each with its ranks; culprits first."""
-    ranks: dict[tuple[bool, str, int, str, str], list[int]] = {}
-    first: dict[tuple[bool, str, int, str, str], Where] = {}
+    found: dict[tuple[bool, str, int, str, str], list[Where]] = {}
     for where in finding.where:
         key = (where.rank not in finding.ranks, where.file, where.line, where.function, str(where.does))
-        first.setdefault(key, where)
-        if where.rank is not None:
-            ranks.setdefault(key, []).append(where.rank)
-    return [(tuple(ranks.get(key, ())), first[key]) for key in sorted(first, key=lambda key: key[0])]
+        found.setdefault(key, []).append(where)
+    ordered = sorted(found.items(), key=lambda item: item[0][0])
+    return [(tuple(one.rank for one in alike if one.rank is not None), alike[0]) for _, alike in ordered]
 
 
 def cost(value: Cost | None) -> str:

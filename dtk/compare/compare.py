@@ -8,9 +8,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diagnostics.contract.errors import DiagnosticsError
+from diagnostics.contract.findings import text_of
+from diagnostics.diagnose import Options as DiagnoseOptions, diagnose
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.metrics import WARMUP_STEPS
-from dtk.compare import parity, steps, traces
+from diagnostics.report.measures import Breakdown, breakdown
+from dtk.compare import parity, steps
 from dtk.compare.figures import batch_text, figures
 from dtk.compare.group import compares, grows_with_ranks, scaling, variants
 from dtk.compare.load import load
@@ -46,8 +49,8 @@ def compare(folders: Sequence[Path], options: Options | None = None) -> Comparis
     for n, run in enumerate(runs):
         if compares(run, options.warmup_steps):  # Then it has steps for its telemetry and its traces.
             span_s, step_s = steps.timespan_s(run, options.warmup_steps), steps.step_time_s(run, options.warmup_steps)
-            breakdown, causes = traces.explain(run.path, limits, options.progress)
-            runs[n] = replace(surrounded(run, *span_s, step_s, limits), breakdown=breakdown, causes=causes)
+            profiled, causes = explain(run.path, limits, options.progress)
+            runs[n] = replace(surrounded(run, *span_s, step_s, limits), breakdown=profiled, causes=causes)
     every = variants(runs, options.warmup_steps)
     compared = [variant for variant in every if variant.compared]
     checks = _gate(compared, options) if compared else []
@@ -109,3 +112,21 @@ def grid(variants: Sequence[Variant], figures: Sequence[Figure]) -> list[GridCel
     rows, columns = Counter(cell.row for cell in cells), Counter(cell.column for cell in cells)
     crossed = len(rows) > 1 and max(rows.values()) > 1 and max(columns.values()) > 1
     return cells if crossed else []
+
+
+def explain(
+    folder: Path, limits: Limits, progress: Callable[[str], None] | None
+) -> tuple[Breakdown | None, tuple[str, ...]]:
+    """Return the breakdown of a profiled step and confirmed causes of slowness or memory; (None, ()) without traces."""
+    if not any((folder / "traces").glob("rank_*")):
+        return None, ()
+    try:
+        report = diagnose(folder, DiagnoseOptions(limits=limits, progress=progress))
+    except DiagnosticsError:
+        return None, ()
+    causes = [
+        f"{report.title(decided.finding.cause)}: {text_of(decided.finding).summary}"
+        for decided in report.findings
+        if decided.finding.status == "confirmed" and decided.finding.cause.split(".")[0] in ("overlap", "memory")
+    ]
+    return breakdown(report.measures), tuple(causes)

@@ -10,7 +10,8 @@ from diagnostics.analysis.environment.catalogue import leading_version, version_
 from dtk.doctor.gpus import NO_GPU
 from dtk.doctor.model import Check, Finding, Remedy, Result, found, judged, not_applicable
 from dtk.doctor.scope import Scope
-from dtk.doctor.versions import TOPIC, installed, upgrade
+from dtk.doctor.versions import TOPIC, upgrade
+from dtk.extras import installed
 
 DRIVER_FOR = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580, 65, 6)}
 """CUDA major -> oldest Linux driver that runs it (CUDA release notes, table of minor version compatibility)."""

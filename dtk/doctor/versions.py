@@ -12,10 +12,11 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from diagnostics.analysis.environment.catalogue import leading_version, version_text
-from diagnostics.causes.env.known_bug import possible
+from diagnostics.analysis.environment.known_bugs import Installed
+from dtk.doctor import gpus
 from dtk.doctor.model import Check, Finding, Remedy, Result, Status, found, judged
 from dtk.doctor.scope import Scope
-from dtk.extras import install
+from dtk.extras import install, installed
 
 TOPIC = "versions"
 PYTHON = (3, 11)  # Same as `requires-python` in pyproject.toml.
@@ -27,14 +28,6 @@ JUDGED = ("torch", "hydra-core")
 """Packages that have a check of their own."""
 LOOKALIKES = ("nvidia-ml-py3", "pynvml")
 """Packages that also provide a module `pynvml`; which of them is imported is undefined."""
-
-
-def installed(package: str) -> str | None:
-    """Return the version of an installed distribution; None if it is absent."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 @cache
@@ -109,8 +102,8 @@ def torch(scope: Scope) -> Result:
     text = f"torch {version}, {build}, NumPy {installed('numpy')}"
     measures = {"version": version, "cuda_build": facts["cuda_build"]}
     releases = {"torch": version, "nccl": str(facts.get("nccl_version", "")), "kernel": platform.release()}
-    numbers = {name: number for name, release in releases.items() if (number := leading_version(release))}
-    bugs = possible(numbers, os.environ, platform.machine())
+    numbers = {name: leading_version(release) for name, release in releases.items()}
+    bugs = Installed(numbers, platform.machine(), [gpu.name for gpu in gpus.find(scope)[0]]).possible(os.environ)
     details = [str(facts["file"]), *(f"known bug: {bug.what}; use {bug.fix} ({bug.source})" for bug in bugs)]
     return judged(findings, text, details=details, measures=measures, common={"torch": version})
 

@@ -1,18 +1,19 @@
 """`dtk nccl lint`: runs the diagnosis' linter over variables and their places, with facts of this machine."""
 
-import importlib.metadata
+import platform
 import re
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from diagnostics.analysis.environment.catalogue import Version, catalogue, leading_version, version_text
+from diagnostics.analysis.environment.known_bugs import Installed
 from diagnostics.analysis.environment.lint import lint
-from diagnostics.analysis.environment.situation import Severity, lint_of
+from diagnostics.analysis.environment.situation import Severity, gpu_names, lint_of
 from diagnostics.causes.lint_texts import lint_text
 from diagnostics.contract.formatting import counted
 from dtk.errors import DtkError
+from dtk.extras import installed
 from dtk.nccl.machine import Machine
 from dtk.nccl.variable_sources import Given
 from dtk.record.manifest import missing_files, network
@@ -75,6 +76,10 @@ def lint_given(given: Given, machine: Machine | None, nodes: int | None, nccl_ve
     if nodes is not None and not any(hit.variable == "NCCL_IB_DISABLE" for hit in lints):
         # Harmless with these nodes, but not a default, so it is reported for every job.
         lints += [hit for hit in lint(given.variables, version, None, {}) if hit.variable == "NCCL_IB_DISABLE"]
+    here = {"torch": installed("torch") or "", "driver": machine.driver} if machine is not None else {}
+    versions = {"nccl": version or ()} | {name: leading_version(text) for name, text in here.items()}
+    arch = platform.machine() if machine is not None else ""
+    lints += Installed(versions, arch, gpu_names(hardware)).lints(given.variables)
     found = [(hit, given.variables.get(hit.variable, ""), given.places.get(hit.variable, "")) for hit in lints]
     found += [(lint_of("error", "", "file_line", text=what), "", place) for place, what in given.oddities]
     for name, place, value in given.shadowed:
@@ -106,10 +111,8 @@ def doubts(variables: dict[str, str]) -> list[str]:
 
 def installed_nccl() -> str:
     """Return the version of the NCCL package installed with torch; empty if there is none."""
-    for package in ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11"):
-        with suppress(importlib.metadata.PackageNotFoundError):
-            return version_text(leading_version(importlib.metadata.version(package)))
-    return ""
+    packages = map(installed, ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11"))
+    return version_text(leading_version(next(filter(None, packages), "")))
 
 
 def parse_version(text: str) -> Version:

@@ -61,7 +61,7 @@ def linted(result: Linted) -> str:
     """Return the lints, most severe first, with their counts in the last line."""
     rows = []
     for item in result.items:
-        what = f"{item.variable}={item.value}" if item.variable else item.place
+        what = f"{item.variable}={item.value}" if item.place and item.variable else item.variable or item.place
         where = f" ({item.place})" if item.variable and item.place else ""
         rows.append(doc.Field(item.severity, f"{what}{where}: {item.message}", _TONES[item.severity]))
         if not item.fix_in_message:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import importlib.metadata
 import itertools
 import os
 import platform
@@ -23,6 +22,7 @@ from diagnostics.contract.files import kernel_entries, kernel_text
 from diagnostics.contract.secrets import is_secret, masked
 from diagnostics.runs.find import made_by_dtk
 from diagnostics.runs.processes import process_start
+from dtk.extras import installed
 from dtk.record.nvml import all_devices, open_nvml
 from dtk.record.run_folder import now
 
@@ -159,12 +159,7 @@ def _hash(changes: bytes, root: Path, new: list[bytes]) -> str:
 
 def versions() -> dict[str, str | None]:
     """Return the versions of Python and packages, without importing them; None = not installed."""
-    installed: dict[str, str | None] = {"python": platform.python_version()}
-    for package in ("dtk-train", *PACKAGES):
-        installed[package] = None
-        with suppress(importlib.metadata.PackageNotFoundError):
-            installed[package] = importlib.metadata.version(package)
-    return installed
+    return {"python": platform.python_version(), **{name: installed(name) for name in ("dtk-train", *PACKAGES)}}
 
 
 def hardware() -> dict[str, Any]:

@@ -8,6 +8,7 @@ from msgspec import Struct
 from diagnostics.analysis.environment.catalogue import Version, leading_version
 from diagnostics.analysis.environment.values import level, number
 from diagnostics.evidence.model import Evidence
+from diagnostics.evidence.readers import nvidia_smi
 
 CONFIGURATION = "config.yaml"
 ALL = -1
@@ -111,7 +112,7 @@ def echoes_as(text: str, other: str) -> bool:
 
 
 def _hardware(evidence: Evidence) -> dict[str, Any]:
-    """Return the hardware facts of the manifest, with the HCAs that NCCL's log lists if it has none."""
+    """Return the hardware facts of the manifest, with the HCAs and GPUs that logs list if it has none."""
     manifest = evidence.run.manifest if evidence.run else {}
     hardware = manifest.get("hardware")
     facts = dict(hardware) if isinstance(hardware, dict) else {}
@@ -121,6 +122,9 @@ def _hardware(evidence: Evidence) -> dict[str, Any]:
     devices = [str(fact.fields.get("devices", "")) for fact in evidence.facts if fact.kind == "nccl_ib"]
     if "infiniband" not in facts and devices:
         facts["infiniband"] = sorted({name for text in devices for name in _INTERFACE.findall(text)})
+    named = (fact.fields["name"] for fact in evidence.facts if fact.kind in ("gpu_name", nvidia_smi.KIND))
+    if "gpus" not in facts and (gpus := [{"name": name} for name in named]):
+        facts["gpus"] = gpus
     return facts
 
 

@@ -90,9 +90,8 @@ def situation(
     """
     nproc = hardware.get("nproc")
     nvlink = hardware.get("nvlink")
-    gpus = hardware.get("gpus")
-    if nvlink is None and isinstance(gpus, list) and len(gpus) > 1:
-        models = [str(gpu.get("name", "")) for gpu in gpus if isinstance(gpu, dict)]
+    models = gpu_names(hardware)
+    if nvlink is None and len(models) > 1:
         nvlink = True if any(part in model for model in models for part in _NVLINK_GPUS) else None
     return Situation(
         variables=variables,
@@ -105,6 +104,12 @@ def situation(
         missing_files=frozenset(_texts(hardware.get("missing_files")) or ()),
         missing_folders=frozenset(_texts(hardware.get("missing_folders")) or ()),
     )
+
+
+def gpu_names(hardware: Mapping[str, Any]) -> list[str]:
+    """Return the names of the GPUs in a description of the machine."""
+    gpus = hardware.get("gpus")
+    return [str(gpu.get("name", "")) for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
 
 
 def _texts(value: Any) -> tuple[str, ...] | None:

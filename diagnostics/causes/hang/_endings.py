@@ -16,6 +16,7 @@ from diagnostics.contract.findings import Facts, Finding, Remedy, Text, Where, f
 from diagnostics.contract.formatting import UNNAMED, Phrase, file_name
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.endings import Ending, Kind, first_is_unknown
+from diagnostics.evidence.readers import ras
 
 TEXTS = Texts(__file__)
 LAUNCHER_LOG, ERROR_FILES = TEXTS.phrase("launcher_log"), TEXTS.phrase("error_files")
@@ -142,7 +143,7 @@ def unconfirmed(stall: Stall, kind: Kind, missing: Phrase, **may_be: bool) -> Fi
     if stall.unclear:
         return left_open(TEXTS.phrase("unclear", who=stall.unclear), missing)
     silent = sorted({*range(job.world())} - job.survey.ranks.keys() - job.endings.keys()) if job.pending_ranks() else []
-    if silent:
+    if silent := silent or ras.unanswered(job.evidence):
         return left_open(TEXTS.phrase("silent", who=silent), missing)
     if not stall.confirmed:
         if failed := [rank for rank, end in job.endings.items() if end.kind == "failed"]:

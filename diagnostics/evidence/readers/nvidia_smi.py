@@ -51,17 +51,13 @@ def _state(file: str, address: str, values: dict[str, str]) -> LogFact:
         for key in values
         if re.search(at, key) and re.fullmatch(bad, values[key])
     )
-    fields = {"device": address, "sample": sample, "xid": next(faults, None)}
+    name = values.get("Product Name", "")[:80]
+    fields = {"device": address, "name": name, "sample": sample, "xid": next(faults, None)}
     return LogFact(KIND, None, file, 0, f"GPU {address}", fields)
 
 
 def read(source: Source) -> Contents:
-    """Read one file; return a fact for each device with its address, a `GpuSample`, and its Xid or None.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it is too large or lists no device.
-    """
+    """Return a fact for each device with its name and address, a `GpuSample`, and its Xid or None."""
     text = whole(source.path, source.limits).decode("utf-8", "replace")
     facts = [_state(source.file, address, values) for address, values in _devices(text)]
     if not facts:

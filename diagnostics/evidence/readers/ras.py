@@ -10,14 +10,16 @@ import msgspec
 from msgspec import Struct
 
 from diagnostics.contract.files import patterns_beside
-from diagnostics.contract.formatting import ranks_spoken
+from diagnostics.contract.formatting import first_of, ranks_spoken
 from diagnostics.evidence.limits import whole
-from diagnostics.evidence.model import LogFact
+from diagnostics.evidence.model import Evidence, LogFact
 from diagnostics.evidence.reader import Contents, Reader, Source
 from diagnostics.evidence.values import Rank
 
 COUNTS, LOST, AGREES = "ras_counts", "ras_lost", "ras_agrees"
 _TEXT = patterns_beside(__file__)
+_Told = tuple[str, int, str, list[int]]
+"""Kind, line, text, and the ranks that do not answer; empty unless the communicator is that of the whole job."""
 
 
 class _Member(Struct):
@@ -28,6 +30,7 @@ class _Member(Struct):
 
 class _Communicator(Struct):
     hash: str
+    size: int
     ranks: list[_Member]
     missing_ranks: list[_Member] = []
 
@@ -40,45 +43,68 @@ def recognise(head: bytes) -> bool:
 
 
 def read(source: Source) -> Contents:
-    """Read one answer: a fact for each difference that it reports."""
-    data, file = whole(source.path, source.limits), source.file
-    entries = _of_json(data) if data.lstrip()[:1] == b"{" else _of_text(data.decode("utf-8", "replace"))
-    facts = [LogFact(kind, None, file, line, text) for kind, line, text in entries]
+    """Return a fact for each difference that the answer reports."""
+    text, file = whole(source.path, source.limits).decode("utf-8", "replace").replace("\r\n", "\n"), source.file
+    told = _of_json(text) if text.lstrip()[:1] == "{" else _of_text(text)
+    facts = [LogFact(kind, None, file, line, what, {"ranks": ranks}) for kind, line, what, ranks in told]
     return Contents(file, facts=facts or [LogFact(AGREES, None, file, 0, "RAS reports no difference between ranks")])
 
 
-def _of_json(data: bytes) -> Iterator[tuple[str, int, str]]:
-    for communicator in msgspec.convert(msgspec.json.decode(data).get("communicators"), list[_Communicator]):
+def _of_json(text: str) -> Iterator[_Told]:
+    value = msgspec.json.decode(_TEXT["no_comma"].sub(r",\1", text))
+    communicators = msgspec.convert(value.get("communicators"), list[_Communicator])
+    sizes = [communicator.size for communicator in communicators]
+    for communicator in communicators:
         launched: dict[str, dict[int, list[int]]] = {}
         for own in communicator.ranks:
             for op, count in own.collective_counts.items():
                 launched.setdefault(op, {}).setdefault(count, []).append(own.rank)
+        name = f"communicator {communicator.hash[:40]}"
         for op, by_count in launched.items():
             parts = (f"{ranks_spoken(ranks)} launched {count:,}" for count, ranks in sorted(by_count.items()))
             if len(by_count) > 1:
-                yield COUNTS, 1, f"{op} of communicator {communicator.hash[:40]}: {'; '.join(parts)}"
+                yield COUNTS, 1, f"{op} of {name}: {'; '.join(parts)}", []
         if lost := [own.rank for own in communicator.missing_ranks if any(own.status.values())]:
-            yield LOST, 1, f"no answer from {ranks_spoken(lost)} of communicator {communicator.hash[:40]}"
+            of_job = sizes.count(communicator.size) == 1 and communicator.size == max(sizes)
+            yield LOST, 1, f"no answer from {ranks_spoken(lost)} of {name}", lost if of_job else []
 
 
-def _of_text(text: str) -> Iterator[tuple[str, int, str]]:
-    """Yield (kind, line number, text) of each difference. NCCL lists ranks below the line, except the majority."""
-    kind, at, parts, listed = "", 0, list[str](), list[int]()
-    for line, text_line in enumerate([*text.splitlines(), ""], 1):
-        if match := _TEXT["rank"].match(text_line):
-            listed.append(int(match[1]))
-            continue
-        if listed:
-            parts[-1:] = [f"{part} ({ranks_spoken(listed)})" for part in parts[-1:]]
-            listed = []
-        if match := _TEXT["launched"].match(text_line):
-            parts.append(f"{match['who'].lower()} launched {int(match['count'] or 0):,}")
-        elif kind and parts:
-            yield kind, at, f"{parts[0]}: {'; '.join(parts[1:])}" if kind == COUNTS else parts[0]
-            kind, parts = "", []
-        if match := _TEXT["differs"].match(text_line) or _TEXT["lost"].match(text_line):
-            kind, at = (COUNTS, line) if "op" in match.groupdict() else (LOST, line)
-            parts = [match["op"]] if kind == COUNTS else [f"no answer from {match['who']}"]
+def _of_text(text: str) -> Iterator[_Told]:
+    """Read the paragraphs of an answer. NCCL lists ranks below a line about them, except those of a majority."""
+    groups = {row["group"]: (int(row["size"]), row["count"] == "1") for row in _TEXT["group"].finditer(text)}
+    name, of_job, at, line = "a communicator", False, 0, 1
+    for paragraph in _TEXT["paragraph"].finditer(text):
+        line, at, own = line + text.count("\n", at, paragraph.start()), paragraph.start(), paragraph[0]
+        if head := _TEXT["communicator"].match(own):
+            name = f"communicator {head['hash'][:40]}"
+            of_job = groups.get(head["group"]) == (max(groups.values())[0] if groups else 0, True)
+        if differs := _TEXT["differs"].search(own):
+            parts = []
+            for row in _TEXT["launched"].finditer(own):
+                ranks = _ranks(row["below"])
+                parts.append(f"{row['who'].lower()} launched {int(row['number'] or 0):,}")
+                parts[-1] += f" ({ranks_spoken(ranks)})" if ranks else ""
+            yield COUNTS, line + own.count("\n", 0, differs.start()), f"{differs['op']}: {'; '.join(parts)}", []
+        elif lost := _TEXT["lost"].search(own):
+            ranks = _ranks(own)
+            who = ranks_spoken(ranks) if ranks else lost["who"]
+            yield LOST, line, f"no answer from {who} of {name}", ranks if of_job else []
+        if processes := [one[1] for one in _TEXT["process"].finditer(own)]:
+            yield (
+                LOST,
+                line,
+                f"{'considered dead' if own.startswith('DEAD') else 'no answer'}: {first_of(processes)}",
+                [],
+            )
+
+
+def unanswered(evidence: Evidence) -> list[int]:
+    """Return the ranks whose processes do not answer."""
+    return sorted({rank for fact in evidence.facts if fact.kind == LOST for rank in fact.fields["ranks"]})
+
+
+def _ranks(text: str) -> list[int]:
+    return [int(rank) for row in _TEXT["rank"].finditer(text) for rank in row["ranks"].split(",")]
 
 
 READER = Reader(kind="ras", title="answers of NCCL's RAS", recognise=recognise, open=read, facts=(COUNTS, LOST, AGREES))

@@ -41,23 +41,23 @@ def _recognise(head: bytes) -> bool:
     return any(_figures(record) is not None for record in objects(lines))
 
 
-def read(source: Source) -> Contents:
-    """Read one file; return its steps in the form of a log's and, for a run's own `metrics.jsonl`, its metrics.
+def take(series: Series, record: dict[str, Any], number: int) -> None:
+    """Add a record of a training step to a series; ignore any other record."""
+    if len(series.lines) < MAX_POINTS and (figures := _figures(record)) is not None:
+        series.lines.append(number)
+        for name in KEYS:
+            getattr(series, name).append(_NAN if figures[name] is None else figures[name])
+        series.skipped.append(_NAN)
+        series.printed.append(1 if figures["norm"] is None else 3)
 
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it is damaged.
-    """
+
+def read(source: Source) -> Contents:
+    """Return the steps of a file in the form of a log's and, for a run's own `metrics.jsonl`, its metrics."""
     series, metrics = Series(), Metrics()
     for number, line in enumerate(lines_of(source.path, source.limits), 1):
         for record in objects((line,)):
             metrics.take(record, number)
-            if len(series.lines) < MAX_POINTS and (figures := _figures(record)) is not None:
-                series.lines.append(number)
-                for name in ("step", "loss", "norm", "scale"):
-                    getattr(series, name).append(_NAN if figures[name] is None else figures[name])
-                series.skipped.append(_NAN)
-                series.printed.append(1 if figures["norm"] is None else 3)
+            take(series, record, number)
     steps, is_run = Steps({"records": series}), source.file == RunPaths(Path()).metrics.name
     facts = [LogFact(KIND, None, source.file, 0, "", {"steps": steps})] if steps else []
     facts += [LogFact(METRICS, None, source.file, 0, "", {"metrics": metrics})] if is_run else []

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import msgspec
 
+from diagnostics.report.measures import breakdown
 from dtk.compare.compare import compare
 from dtk.compare.figures import figures
 from dtk.compare.model import RunRecord
-from dtk.compare.traces import breakdown
 from dtk.compare.why import verdicts
 from tests.unit.compare.folders import GATHERED, make_run, measures
 

@@ -88,7 +88,7 @@ def test_elsewhere_leaves_this_machine_out_of_it(node):
 
 
 def test_the_version_counts(node):
-    assert not look({"NCCL_PROXY_PROFILE": "x"}, version="2.20.5").items
+    assert look({"NCCL_PROXY_PROFILE": "x"}, version="2.20.5").exit_code == 0
     assert look({"NCCL_PROXY_PROFILE": "x"}, version="2.27.3").exit_code == 1
     with pytest.raises(DtkError, match="is not a version"):
         parse_version("newest")
@@ -174,3 +174,16 @@ def test_several_names_have_and_one_has(node):
     assert any("NCCL_IB_SL, NCCL_IB_TC have no effect" in item.message for item in both.items)
     one = look({"NCCL_IB_DISABLE": "1", "NCCL_IB_TC": "1"}, 1)
     assert any("so NCCL_IB_TC has no effect" in item.message for item in one.items)
+
+
+@pytest.mark.parametrize(("version", "severity"), [("2.26.2", "warning"), ("2.29.7", "note"), ("2.27.3", None)])
+def test_a_setting_that_meets_or_avoids_a_known_bug(version, severity):
+    found = look({"NCCL_CUMEM_ENABLE": "0"}, version=version)
+    assert [item.severity for item in found.items] == ([severity] if severity else [])
+    assert all("NVIDIA/nccl#" in item.message and item.place == "job.sh:3" for item in found.items)
+
+
+def test_a_default_with_a_known_bug_is_a_note_without_a_value():
+    found = look({}, version="2.18.5")
+    assert ("NCCL_NVLS_ENABLE", "note", "env.risky_setting") in kinds(found) and found.exit_code == 0
+    assert "note    NCCL_NVLS_ENABLE: its default" in " ".join(linted(found).split(" "))

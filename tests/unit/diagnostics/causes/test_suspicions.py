@@ -149,6 +149,7 @@ def test_every_clue_of_the_table_can_be_shown() -> None:
         stands(sizes="8 vs 4"),
         stands(unlisted=(2,)),
         stands(threaded=(0, 1)),
+        stands(unanswered=(21,)),
     ]
     assert {name for standing in everything for name in clues(standing)} == set(TABLE["clues"])
 

@@ -4,9 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.causes.env.known_bug import bug_in, known_bugs
+from diagnostics.analysis.environment.known_bugs import Installed, bug_in, known_bugs
+from diagnostics.analysis.environment.recorded import recorded
+from diagnostics.analysis.environment.situation import gpu_names
+from diagnostics.causes.env.known_bug import seen
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
+from diagnostics.evidence.gather import gather
+from diagnostics.evidence.limits import Limits
 
 # ruff: noqa: E501
 NVLS = (
@@ -80,3 +85,21 @@ def test_the_last_line_of_a_side_thread_ends_no_process(tmp_path: Path) -> None:
     lines = "step 1 loss 2.0\nstep 2 loss 1.9\nException in thread Poller:\nBrokenPipeError: [Errno 32] Broken pipe\n"
     (tmp_path / "job.log").write_text(lines)
     assert not diagnose(tmp_path).root_causes
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("GPU 0: NVIDIA GeForce RTX 5090 (UUID: GPU-3b1c)", True),
+        ("|   0  NVIDIA GeForce RTX 5090        On  |   00000000:01:00.0 Off |                  N/A |", True),
+        ("GPU models and configuration: GPU 0: NVIDIA GeForce RTX 5090", True),
+        ("GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-3b1c)", False),
+        ("the card is none that a tool lists", False),
+    ],
+)
+def test_a_bug_of_one_gpu_is_only_told_where_that_gpu_is(tmp_path: Path, line: str, named: bool) -> None:
+    (tmp_path / "train.log").write_text(f"{line}\nNCCL version 2.25.1+cuda12.8\n")
+    case = seen(gather(tmp_path, Limits()))
+    gpus = gpu_names(recorded(gather(tmp_path, Limits())).hardware)
+    bugs = {bug.what for bug in Installed(case.versions, "", gpus).possible({})}
+    assert ("collectives fail on GeForce RTX 5090" in bugs) == named

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from diagnostics.contract.formatting import ranks_spoken
 from diagnostics.diagnose import diagnose
+from diagnostics.report.diagnosis import document
 from diagnostics.report.model import Report
+from diagnostics.report.terminal import render
 
 HEAD = """NCCL version 2.26.2 compiled with CUDA 12.6
 CUDA runtime version 12060, driver version 12060
@@ -24,7 +27,7 @@ Communicators... (0.00s)
 
 Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
     #  in group  per comm  per node  per comm  in group
-    0         1         4         8        32        32   RUNNING  {errors}
+    0  {comms:8}         4         8        32        32   RUNNING  {errors}
 
 Errors
 ======
@@ -59,6 +62,26 @@ Warnings
 """
 
 
+NO_ANSWER = "no answer: Process 60004 on node 10.4.109.13 managing GPU 0"
+OLDER = """DEAD
+  2 job processes are considered dead (unreachable via the RAS network)
+  Process 3487984 on node 172.16.64.213 managing GPU 5
+  Process 3487985 on node 172.16.64.213 managing GPU 6
+
+#0-0 (cf264af53edbe986) INCOMPLETE
+  Missing communicator data from 2 ranks
+  The missing ranks: 21,22
+
+Warnings
+========
+
+TIMEOUT
+  Encountered 2 communication timeouts while gathering communicator data
+
+"""
+"""As NCCL 2.24 and 2.25 list them."""
+
+
 def member(rank: int, launched: int) -> dict[str, Any]:
     status = {"init_state": 0, "async_error": 0, "finalize_called": False, "destroy_flag": False, "abort_flag": False}
     place = {"host": "10.0.0.1", "pid": 100 + rank, "cuda_dev": rank, "nvml_dev": rank}
@@ -72,7 +95,7 @@ def as_json(counts: list[int], missing: list[int]) -> bytes:
     return json.dumps({**head, "communicators": [{**one, "missing_ranks": gone}]}, indent=2).encode()
 
 
-HONEST = (HEAD.format(errors="MISMATCH") + DIFFER).encode()
+HONEST = (HEAD.format(comms=1, errors="MISMATCH") + DIFFER).encode()
 DAMAGED = as_json([41], []).replace(b'"rank": 0', b'"rank": "zero"')
 
 
@@ -86,7 +109,10 @@ def reported(folder: Path, content: bytes) -> tuple[Report, list[str]]:
     ("content", "told"),
     [
         (HONEST, ["AllGather: 30 ranks launched 640; 2 ranks launched 641 (ranks 12 and 13)"]),
-        ((HEAD.format(errors="INCOMPLETE") + LOST).encode(), ["no answer from 1 rank (rank 1)"]),
+        (
+            (HEAD.format(comms=1, errors="INCOMPLETE") + LOST).encode(),
+            [NO_ANSWER],
+        ),
         (
             as_json([41, 40, 41], [3]),
             [
@@ -105,8 +131,46 @@ def test_differences_between_ranks_are_told_and_confirm_nothing(
 
 
 @pytest.mark.parametrize(
-    "content", [(HEAD.format(errors="OK") + "Warnings\n========\n").encode(), as_json([41] * 4, [])]
+    "content", [(HEAD.format(comms=1, errors="OK") + "Warnings\n========\n").encode(), as_json([41] * 4, [])]
 )
 def test_an_answer_without_differences_is_read_and_is_not_health(tmp_path: Path, content: bytes) -> None:
     report, notes = reported(tmp_path, content)
     assert (report.outcome, notes) == ("undecided", []) and [one.kind for one in report.coverage] == ["ras"]
+
+
+@pytest.mark.parametrize(
+    ("content", "ranks"),
+    [
+        ((HEAD.format(comms=1, errors="INCOMPLETE") + OLDER).encode(), (21, 22)),
+        ((HEAD.format(comms=1, errors="INCOMPLETE") + LOST).encode(), (1,)),
+        ((HEAD.format(comms=1, errors="INCOMPLETE") + OLDER.replace("\n", "\r\n")).encode(), (21, 22)),
+        (as_json([41, 41], [2]), (2,)),
+        # NCCL 2.28.9 leaves a comma out.
+        (as_json([41, 41], [2]).replace(b'"host": "h",', b'"host": "h"'), (2,)),
+    ],
+)
+def test_ranks_that_do_not_answer_are_those_that_the_others_wait_for(
+    tmp_path: Path, content: bytes, ranks: tuple[int, ...]
+) -> None:
+    report, _ = reported(tmp_path, content)
+    assert report.waiting is not None and report.waiting.unanswered == ranks
+    assert [report.suspicions[0].cause, report.suspicions[0].ranks] == ["hang.rank_killed", ranks]
+    assert ranks_spoken(ranks) in render(document(report), columns=200, colour=False) and not report.root_causes
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        (HEAD.format(comms=4, errors="INCOMPLETE") + LOST).encode(),  # Rank 1 of one of four groups.
+        LOST.join(["NCCL version 2.26.2\n\nJob summary\n===========\n\n", ""]).encode(),  # Its table is missing.
+        (HEAD.format(comms=1, errors="INCOMPLETE") + OLDER[: OLDER.index("21,22")]).encode(),  # Cut off.
+    ],
+)
+def test_ranks_of_a_smaller_group_or_of_a_cut_answer_are_none_of_the_job(tmp_path: Path, content: bytes) -> None:
+    report, notes = reported(tmp_path, content)
+    assert (
+        report.waiting is not None
+        and report.waiting.unanswered == ()
+        and any("no answer" in n or "dead" in n for n in notes)
+    )
+    assert "does not answer NCCL's RAS" in render(document(report), columns=200, colour=False)

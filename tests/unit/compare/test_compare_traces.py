@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from diagnostics.evidence.limits import Limits
-from dtk.compare.traces import breakdown, explain
+from diagnostics.report.measures import breakdown
+from dtk.compare.compare import explain
 from tests.unit.compare.folders import measures
 
 

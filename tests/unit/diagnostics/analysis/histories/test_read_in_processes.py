@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from diagnostics.analysis.histories import pool
+from diagnostics.analysis.histories import read as reading_files
 from diagnostics.analysis.histories.read import Reading, read
 from diagnostics.evidence.model import Evidence
 from tests.unit.diagnostics.hang.dumps import Job, Op, evidence, write
@@ -58,8 +58,8 @@ def test_the_number_of_workers_changes_nothing(folder: Path) -> None:
 
 def test_workers_do_the_loading(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here: list[int] = []
-    true_digest = pool.digest
-    monkeypatch.setattr(pool, "digest", lambda rank, *rest: here.append(rank) or true_digest(rank, *rest))
+    true_digest = reading_files.digest
+    monkeypatch.setattr(reading_files, "digest", lambda rank, *rest: here.append(rank) or true_digest(rank, *rest))
     read(evidence(folder), 3)
     assert not here
 

@@ -4,7 +4,21 @@ import re
 
 import pytest
 
-from diagnostics.causes.env.known_bug import KnownBug, bug_in, known_bugs, possible
+from diagnostics.analysis.environment.catalogue import Version
+from diagnostics.analysis.environment.known_bugs import Installed, KnownBug, bug_in, known_bugs
+from diagnostics.causes.lint_texts import lint_text
+
+
+def possible(
+    versions: dict[str, Version], variables: dict[str, str], arch: str = "", gpus: tuple[str, ...] = ()
+) -> list[KnownBug]:
+    return list(Installed(versions, arch, gpus).possible(variables))
+
+
+def named(bug: KnownBug) -> tuple[str, ...]:
+    """Names of GPUs of which one is of the bug's kind, as NVML gives them."""
+    names = ("NVIDIA GeForce RTX 5090", "NVIDIA RTX PRO 6000 Blackwell Server Edition", "NVIDIA A100-SXM4-80GB")
+    return names if bug.gpu else ()
 
 
 @pytest.mark.parametrize("bug", known_bugs(), ids=lambda bug: f"{bug.component} {bug.source}")
@@ -12,14 +26,42 @@ def test_a_row_is_met_by_its_versions(bug: KnownBug) -> None:
     assert bug.what and bug.fix and bug.source
     inside = bug.since or tuple(max(0, part - 1) for part in bug.before)
     name, value = bug.variable
-    met = list(possible({bug.component: inside}, {name: value} if value else {}, bug.arch))
-    assert (bug in met) != bool(bug.text)
+    set_so = {name: value} if value else {}
+    assert (bug in possible({bug.component: inside}, set_so, bug.arch, named(bug))) != bool(bug.text)
     if bug.before:
-        assert bug not in list(possible({bug.component: bug.before}, {name: value}, bug.arch))
+        assert bug not in possible({bug.component: bug.before}, {name: value}, bug.arch, named(bug))
     if value:
-        assert bug not in list(possible({bug.component: inside}, {}, bug.arch))
+        assert bug not in possible({bug.component: inside}, {}, bug.arch, named(bug))
     if bug.arch:
-        assert bug not in list(possible({bug.component: inside}, {}, "x86_64"))
+        assert bug not in possible({bug.component: inside}, {}, "x86_64")
+    if bug.gpu:
+        assert bug not in possible({bug.component: inside}, set_so, bug.arch), "a GPU that nothing names"
+        assert bug not in possible({bug.component: inside}, set_so, bug.arch, ("NVIDIA H100 80GB HBM3",))
+
+
+@pytest.mark.parametrize(
+    ("variables", "version", "told"),
+    [
+        ({"NCCL_CUMEM_ENABLE": "0"}, (2, 26, 2), ["warning bug_met"]),
+        ({"NCCL_CUMEM_ENABLE": "1"}, (2, 26, 2), []),
+        ({}, (2, 26, 2), []),
+        ({"NCCL_CUMEM_ENABLE": "0"}, (2, 29, 7), ["note bug_avoided"]),
+        ({"NCCL_CUMEM_ENABLE": "1"}, (2, 29, 7), ["warning bug_met"]),
+        ({}, (2, 29, 7), ["note bug_of_default"]),
+        ({"NCCL_NVLS_ENABLE": "0"}, (2, 18, 5), ["note bug_avoided"]),
+        ({"NCCL_NVLS_ENABLE": "2"}, (2, 18, 5), ["warning bug_met"]),
+        ({"NCCL_CUMEM_ENABLE": "0"}, (2, 27, 3), []),
+        ({"NCCL_CUMEM_ENABLE": "0"}, (), []),
+    ],
+)
+def test_a_setting_meets_or_avoids_the_bugs_of_a_version(
+    variables: dict[str, str], version: Version, told: list[str]
+) -> None:
+    lints = list(Installed({"nccl": version}).lints(variables))
+    assert [f"{lint.severity} {lint.rule}" for lint in lints] == told
+    for lint in lints:
+        text = lint_text(lint)
+        assert "#" in text.message and text.fix
 
 
 def test_every_row_is_different_and_its_pattern_compiles() -> None:
@@ -39,17 +81,17 @@ def test_every_row_is_different_and_its_pattern_compiles() -> None:
 def test_what_goes_round_a_fault_takes_it_and_no_other_off_the_list(
     component: str, version: tuple[int, ...], name: str, value: str
 ) -> None:
-    every = list(possible({component: version}, {}, ""))
-    left = list(possible({component: version}, {name: value}, ""))
+    every = possible({component: version}, {})
+    left = possible({component: version}, {name: value})
     gone = [bug for bug in every if bug not in left]
     assert gone and all(name in bug.fix for bug in gone)
     assert left == [bug for bug in every if bug not in gone]
     default = "0" if name.endswith("DISABLE") else "1"
-    assert list(possible({component: version}, {name: default}, "")) == every, "the default written out changes nothing"
+    assert possible({component: version}, {name: default}) == every, "the default written out changes nothing"
 
 
 def test_a_component_without_a_version_meets_nothing() -> None:
-    assert not list(possible({}, {}, "aarch64"))
+    assert not possible({}, {}, "aarch64")
 
 
 def test_a_range_begins_with_the_first_version_that_has_it() -> None:
