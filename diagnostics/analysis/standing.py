@@ -244,7 +244,7 @@ def _failure(evidence: Evidence, failures: Sequence[LogFact]) -> str:
 def standing(evidence: Evidence) -> Standing | None:
     """Return the state of a job that stands still; None if nothing shows that a rank waits, was lost or failed."""
     kinds = frozenset(fact.kind for fact in evidence.facts)
-    aborted = {error.rank for error in evidence.errors if error.signal == "SIGABRT" and error.rank is not None}
+    aborted = {NOBODY if one.rank is None else one.rank for one in evidence.errors if one.signal == "SIGABRT"}
     raised = (of_error(one, NOBODY if one.rank is None else one.rank) for one in evidence.errors if one.type)
     gave_up = [end for end in raised if end.kind in ("lost_peer", "timed_out")]
     stops = {fact.file: fact.line for fact in evidence.facts[::-1] if fact.kind == "job_stopped"}
@@ -255,14 +255,16 @@ def standing(evidence: Evidence) -> Standing | None:
     lost = [end for end in before if end.kind == "lost_peer"]
     dead_workers = [fact for fact in evidence.facts if fact.kind == "worker_died"]
     bare = [one for one in evidence.errors if one.exit_code == 1 and not one.type]
-    silent = {one.rank for one in bare if one.rank is not None}
     warned = [] if kinds & {"cuda_oom", "cpu_oom"} else [fact for fact in evidence.facts if fact.kind == "nccl_warn"]
     seen_waits, outside = _observed(evidence, victims, held_s)
-    if not kinds & (_OPENS | _FAILED | {ras.LOST}) and not (
-        aborted or victims or bare or warned or seen_waits or outside
-    ):
+    says_little = not kinds & (_OPENS | _FAILED | {ras.LOST})
+    told = [fact for fact in evidence.facts if says_little and not victims and fact.kind in _KINDS["told"]]
+    if says_little and not (aborted or victims or bare or warned or seen_waits or outside or told):
         return None
     failures = [fact for fact in evidence.facts if fact.kind in _FAILED]
+    said = {fact.kind: str(fact.fields["what"]) for fact in reversed(told)}
+    said |= {end.kind: _CPP_FILE.sub("", end.message) for end in reversed(victims) if end.kind == "timed_out"}
+    gone = {end.rank for end in lost} | {fact.rank for fact in told}
     groups = read_all(evidence)
     possibly_late = _possibly_late(victims)
     waits = _all_waits(evidence, groups, [end for end in victims if (end.rank,) != possibly_late], seen_waits)
@@ -282,7 +284,7 @@ def standing(evidence: Evidence) -> Standing | None:
         others=tuple(one for group in groups for one in _others(group)),
         silent=() if evidence.is_cut or held_s else _silent(evidence, groups, waits),
         aborted=tuple(sorted(aborted)) if not waits else (),
-        failed_silently=tuple(sorted(silent)) if not waits else (),
+        failed_silently=tuple(sorted({one.rank for one in bare if one.rank is not None})) if not waits else (),
         has_unnamed_exit=any(one.rank is None for one in bare),
         kinds=kinds,
         stuck_s=max((float(value) for value in stuck.values() if isinstance(value, int)), default=0.0),
@@ -295,9 +297,9 @@ def standing(evidence: Evidence) -> Standing | None:
         failed=tuple(sorted({fact.rank for fact in failures if fact.rank is not None})),
         absent=tuple(sorted(roots.union(*late))),
         unanswered=tuple(ras.unanswered(evidence)),
-        lost=_CPP_FILE.sub("", lost[0].message) if lost else "",
-        lost_peer=tuple(sorted({end.rank for end in lost} - {NOBODY})),
-        timed_out=next((_CPP_FILE.sub("", end.message) for end in victims if end.kind == "timed_out"), ""),
+        lost=_CPP_FILE.sub("", lost[0].message) if lost else said.get("lost_peer", ""),
+        lost_peer=tuple(sorted(rank for rank in gone if rank is not None and rank != NOBODY)),
+        timed_out=said.get("timed_out", ""),
         without_report=tuple(sorted(listed.union(possibly_late) - placed)) if placed else (),
         possibly_late=possibly_late,
         side_error=next((shortened(fact.text.strip(), 80) for fact in side if fact.rank is None), ""),

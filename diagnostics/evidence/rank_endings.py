@@ -17,7 +17,7 @@ _TIMEOUT_FACTS = {"gloo_timeout", "watchdog_timeout", "monitored_barrier", "stor
 _MISMATCH_FACTS = {"gloo_mismatch", "collective_mismatch_text"}
 _CLOSED_FACTS = {"gloo_closed", "gloo_reset", "nccl_peer_closed"}
 _LOOPBACK = re.compile(r"\[?(?:127\.|::1\b|::ffff:127\.)")
-_FAILED_FACTS = _CLOSED_FACTS | {"dist_backend_error"}
+_FAILED_FACTS = _CLOSED_FACTS | {"dist_backend_error", "lost_peer"}
 
 
 def rank_endings(evidence: Evidence) -> dict[int, Ending]:
@@ -27,8 +27,7 @@ def rank_endings(evidence: Evidence) -> dict[int, Ending]:
         if error.rank is not None and error.rank >= 0 and ends.ends_a_rank(error):
             candidates[error.rank].append(_of_error(evidence, error, error.rank))
     for fact in _unhandled(evidence):
-        ending = ends.of_fact(fact, fact.rank) if fact.rank is not None else None
-        if ending is not None:
+        if fact.rank is not None and (ending := ends.of_fact(fact, fact.rank)) is not None:
             candidates[ending.rank].append(ending)
     _add_exit_events(evidence, candidates)
     if not evidence.launched and not any(fact.kind.startswith("torchrun_") for fact in evidence.facts):
@@ -78,8 +77,7 @@ def _of_python(fact: LogFact) -> bool:
 def memory_kills(evidence: Evidence) -> list[LogFact]:
     """Return the lines about processes that were killed because memory ran out: the kernel's, then Slurm's."""
     kernel = [fact for fact in evidence.facts if fact.kind == "kernel_oom"]
-    slurm = [fact for fact in evidence.facts if fact.kind == "srun_task"]
-    return [*kernel, *(fact for fact in slurm if "Out Of Memory" in str(fact.fields["why"]))]
+    return kernel + [one for one in evidence.facts if one.kind == "srun_task" and "Out Of Memory" in one.fields["why"]]
 
 
 def _killed_for_memory(evidence: Evidence, endings: Mapping[int, Ending]) -> dict[int, Ending]:
@@ -108,8 +106,7 @@ def after_timeout(evidence: Evidence, endings: Mapping[int, Ending]) -> dict[int
     for fact in evidence.facts:
         own = fact.kind == "watchdog_timeout" or (fact.kind == "watchdog_status" and "work" in fact.fields)
         if own and fact.rank is not None:
-            earlier = first.setdefault(fact.rank, fact)
-            first[fact.rank] = min(earlier, fact, key=lambda line: (line.file, line.line))
+            first[fact.rank] = min(first.get(fact.rank, fact), fact, key=lambda line: (line.file, line.line))
     return {
         rank: end
         for rank, end in endings.items()
@@ -162,15 +159,14 @@ def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list
     return {**endings, own[0].rank: own[0]} if len(own) == 1 else endings
 
 
-def _unhandled(evidence: Evidence) -> Iterator[LogFact]:
+def _unhandled(evidence: Evidence) -> list[LogFact]:
     handled: defaultdict[tuple[str, int | None], list[str]] = defaultdict(list)
     for fact in evidence.facts:
         text = str(fact.fields.get("message", "")).partition("\n")[0]
         if fact.kind in ("handled_error", "side_error") and text:
             handled[fact.file, fact.rank].append(text)
-    for fact in evidence.facts:
-        if not any(text in fact.text for text in handled.get((fact.file, fact.rank), ())):
-            yield fact
+    known = ((fact, handled.get((fact.file, fact.rank), ())) for fact in evidence.facts)
+    return [fact for fact, texts in known if not any(text in fact.text for text in texts)]
 
 
 def _of_devices(evidence: Evidence, rank: int, failed: bool) -> Iterator[Ending]:
@@ -220,12 +216,10 @@ def _add_exit_events(evidence: Evidence, candidates: defaultdict[int, list[Endin
             at = last.get("time_s")
             left[rank] = f"events/rank_{rank:05d}.jsonl", at if isinstance(at, float) else None, ""
     for rank, (file, time_s, text) in left.items():
-        unexplained = all(end.kind == "killed" and end.signal is None for end in candidates.get(rank, []))
-        if unexplained:
-            ended = Ending(
-                rank=rank, file=file, line=0, type="", kind="exited", time_s=time_s, exit_code=0, quoted=text
-            )
-            candidates[rank] = [ended]
+        if all(end.kind == "killed" and end.signal is None for end in candidates.get(rank, [])):
+            candidates[rank] = [
+                Ending(rank=rank, file=file, line=0, type="", kind="exited", time_s=time_s, exit_code=0, quoted=text)
+            ]
 
 
 def _add_unlisted(evidence: Evidence, candidates: defaultdict[int, list[Ending]]) -> None:

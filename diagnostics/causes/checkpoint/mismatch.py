@@ -6,7 +6,7 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.files import patterns_beside
 from diagnostics.contract.findings import SEEN, EvidenceItem, Finding, Text, Where, formatted
 from diagnostics.evidence.calls import own_line
-from diagnostics.evidence.model import Evidence, shortened
+from diagnostics.evidence.model import Evidence, RankError, shortened
 
 _TEXTS = Texts(__file__)
 _TEXT = patterns_beside(__file__, "patterns")
@@ -40,12 +40,12 @@ def _words(
 
 def decide(evidence: Evidence) -> Finding:
     """Decide from errors raised by the loaders of torch, DeepSpeed and Megatron, except those the program caught."""
-    errors = [error for error in evidence.errors if _loader_text(error.message)]
+    errors = [error for error in evidence.errors if _loader_text(_said(error))]
     caught = any(fact.kind == "handled_error" and _loader_text(fact.fields["message"]) for fact in evidence.facts)
     keys = [fact for fact in evidence.facts if fact.kind == "checkpoint_key" and not caught]
     if not errors and not keys:
         return _TEXTS.undecided()
-    message = errors[0].message if errors else ""
+    message = _said(errors[0]) if errors else ""
     lists = {match["which"]: _TEXT["name"].findall(match["keys"]) for match in _TEXT["keys"].finditer(message)}
     missing, unexpected = lists.get("Missing", []), lists.get("Unexpected", [])
     sizes = [(match["key"], match["saved"], match["own"]) for match in _TEXT["size"].finditer(message)]
@@ -68,6 +68,12 @@ def decide(evidence: Evidence) -> Finding:
         where=(Where(errors[0].rank, own.file, own.line, own.function, _TEXTS.phrase("does")),) if own else (),
         evidence=tuple(items),
     )
+
+
+def _said(error: RankError) -> str:
+    """Return the message; of an error without words of its own, its class and the frame that raised it too."""
+    frames = (frame.file for frame in error.frames[:1])
+    return error.message if " " in error.message else ": ".join((error.type, error.message, *frames))
 
 
 def _loader_text(message: str) -> str:

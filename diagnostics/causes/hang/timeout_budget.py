@@ -10,12 +10,11 @@ from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import LIKELY, Finding
 from diagnostics.contract.formatting import ranks_spoken
+from diagnostics.evidence.readers.log import WAITED
 
 _TEXTS, _LOADS = Texts(__file__), table_beside(__file__)["loads"]
 _SHARE = 0.8
 """Minimum share of the timeout that the work had taken, as the others may start to wait after the work began."""
-_TIMEOUTS = ("watchdog_timeout", "store_key_timeout", "nccl_id_timeout", "gloo_timeout", "monitored_barrier",
-             "rendezvous_timeout")  # fmt: skip
 _DEFAULT_MS = 1_800_000
 """Default timeout of a group, also with NCCL up to torch 2.1, whose message has no figure (`Socket Timeout`)."""
 
@@ -24,7 +23,7 @@ def decide(stall: Stall) -> Finding:
     """Decide from a progress bar of such work that was in progress when the first timeout was reported."""
     facts = stall.job.evidence.facts
     work = next((fact for fact in facts if fact.kind == "host_progress"), None)
-    timeouts = [fact for fact in facts if fact.kind in _TIMEOUTS]
+    timeouts = [fact for fact in facts if fact.kind in WAITED]
     limits_ms = [value for fact in timeouts if isinstance(value := fact.fields.get("timeout_ms"), int)]
     took_s = 0.0
     for part in str(work.fields["elapsed"]).split(":") if work else ():  # Such as 1:02:03.

@@ -35,10 +35,7 @@ def set_aside(
     if evidence.run is not None:
         evidence.earlier = _of_run(evidence.run.root, evidence.run.attempt, evidence.limits)
         return read
-    last: dict[str, int] = {}
-    for file in files:
-        if place := _place(file):
-            last[place[0]] = max(last.get(place[0], 0), place[1])
+    last = dict(sorted(filter(None, map(_place, files))))
     if not any(last.values()):
         return read
     ended_well = any(fact.kind == watch.ENDED_WELL for contents, _ in read for fact in contents.facts)

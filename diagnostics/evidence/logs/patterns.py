@@ -87,16 +87,12 @@ def decode(kind: str, match: re.Match[str]) -> dict[str, Any]:
 
 def oom_parts(text: str) -> dict[str, Any]:
     """Parse the figures of an out-of-memory message of torch's allocators, for torch 1.x and 2.x."""
-    fields: dict[str, Any] = {}
-    for name, regex in _OOM_PARTS:
-        if match := regex.search(text):
-            fields[name] = size_bytes(match["size"])
+    matches = ((name, regex.search(text)) for name, regex in _OOM_PARTS)
+    fields: dict[str, Any] = {name: size_bytes(match["size"]) for name, match in matches if match}
     if gpu := _OOM_GPU.search(text):
         fields["gpu"] = int(gpu[1][:6])
-    others = [size_bytes(match["size"]) or 0 for match in _OOM_OTHER.finditer(text)]
-    if others:
-        fields["listed_bytes"] = sum(others)
-        fields["listed_processes"] = len(others)
+    if others := [size_bytes(match["size"]) or 0 for match in _OOM_OTHER.finditer(text)]:
+        fields |= {"listed_bytes": sum(others), "listed_processes": len(others)}
     return fields
 
 

@@ -68,7 +68,10 @@ _OF_THE_JOB = frozenset(
     {"variable", "nccl_env", "nccl_env_invalid", "nccl_version", "nccl_plugin_failed", "nccl_no_ib"}
 )
 """Kinds of facts that hold for every attempt."""
-_WAITED = frozenset({"watchdog_timeout", "store_key_timeout", "nccl_id_timeout", "gloo_timeout", "monitored_barrier"})
+WAITED = frozenset(
+    {"watchdog_timeout", "store_key_timeout", "nccl_id_timeout", "gloo_timeout", "monitored_barrier"}
+    | {"rendezvous_timeout", "timed_out"}
+)
 """Kinds of lines reporting that a rank waited too long."""
 _MISSING = ("Missing ranks:", "Stalled ranks:")
 """Headings of Horovod's stall inspector."""
@@ -216,8 +219,10 @@ class _Scan(Struct):
         if kind in ("host_progress", "host_work"):
             self.work = LogFact(kind, rank, self.read.file, line.number, shortened(line.text.strip(), TEXT), fields)
             return
+        if kind == "lost_peer" and self.work is not None and "ended" in self.work.fields:
+            return  # After the training the ranks leave one after the other.
         work = self.work if self.work is not None and self.steps.last < self.work.line else None
-        if kind in _WAITED and work is not None and work.fields.get("percent", 0) < 100:
+        if kind in WAITED and work is not None and work.fields.get("done", 0) < work.fields.get("total", 1):
             self.read.facts.append(work)
             self.work = None
         if kind == "store_key_timeout" and 0 < self.steps.first < line.number and not self.restarted:

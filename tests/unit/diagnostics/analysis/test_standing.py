@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.analysis.standing import Standing, standing
+from diagnostics.contract.formatting import UNNAMED
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, Stacks, Thread
@@ -114,6 +115,47 @@ def test_a_rank_that_lost_a_peer_tells_so_though_nothing_waits(tmp_path: Path) -
     assert found.lost == "Connection closed by peer [10.0.1.17]:22780" and found.lost_peer == () and not found.waits
     named = "".join(f"[rank3]: {line}\n" for line in raised(GLOO).splitlines())
     assert read(tmp_path, named).lost_peer == (3,)
+
+
+STORE_GONE = (
+    "[rank1]:[W1229 22:06:38.5 TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=67, addr=[n1]:36214, "
+    "remote=[n1]:43145): Broken pipe\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "lost", "ranks"),
+    [
+        (STORE_GONE, "sendBytes failed on SocketImpl", (1,)),
+        (
+            "W mpi_ops.cc:422 : Aborted: Horovod has been shut down. This was caused by an exception\n",
+            "Horovod has",
+            (),
+        ),
+        ("An MPI communication peer process has unexpectedly disconnected.  This\n", "MPI communication peer", ()),
+    ],
+)
+def test_a_line_that_only_tells_that_a_peer_is_gone(
+    tmp_path: Path, text: str, lost: str, ranks: tuple[int, ...]
+) -> None:
+    found = read(tmp_path, text)
+    assert found.lost.startswith(lost) and found.lost_peer == ranks
+    assert not read(tmp_path, text + raised("RuntimeError: Timed out waiting 600ms for send operation")).lost
+
+
+def test_ranks_that_leave_after_the_training_lost_nobody(tmp_path: Path) -> None:
+    assert standing(gather_text(tmp_path, "{'train_runtime': 12.1, 'epoch': 3.0}\n" + STORE_GONE)) is None
+
+
+def test_an_unnamed_process_that_aborted(tmp_path: Path) -> None:
+    found = read(tmp_path, "/home/u/run.sh: line 184: 2324239 Aborted                 (core dumped) python train.py\n")
+    assert found.aborted == (UNNAMED,)
+
+
+def test_a_store_that_does_not_answer(tmp_path: Path) -> None:
+    line = "[rank2]:[W5 socket.cpp:428] [c10d] While waitForInput, poolFD failed with (errno: 0 - Success).\n"
+    found = read(tmp_path, line)
+    assert found.timed_out.startswith("waitForInput") and not found.lost
 
 
 def test_who_did_not_come_to_a_monitored_barrier(tmp_path: Path) -> None:

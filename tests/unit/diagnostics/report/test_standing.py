@@ -106,6 +106,13 @@ def test_a_connection_that_a_peer_closed_accuses_no_network(tmp_path: Path) -> N
          "NCCL failed on rank 0 (Cuda failure 1", "P2P_DISABLE"),
         ("[rank6]:[E1 ProcessGroupNCCL.cpp:698] [Rank 6] To avoid data inconsistency, we are taking the entire process "
          "down.\n", "torch's watchdog ended the process", "the stderr of every rank"),
+        ("[E ProcessGroupNCCL.cpp:325] Some NCCL operations have failed or timed out. To avoid this\n",
+         "torch's watchdog ended the process", "the stderr of every rank"),
+        ('n1:1:2 [0] init.cc:179 NCCL WARN Missing "iommu=pt" from kernel command line\n', "NCCL warned: Missing",
+         "boot the node with iommu=pt"),
+        ("torch.distributed.DistBackendError: NCCL error in: x.cpp:1275, internal error, NCCL version 2.14.3\n"
+         "Last error:\nNet : Call to recv from 10.58.226.18<38309> failed : Connection refused\n",
+         "NCCL failed (Net : Call", "nc -vz"),
         ("W1 torch/x/api.py:739] Received 2 death signal, shutting down workers\n", "Somebody inter", "py-spy dump"),
         ("NVRM: Xid (PCI:0000:3d:00): 43, pid=7, Ch 8\n", "GPU fault: a kernel was", "compute-sanitizer"),
     ],

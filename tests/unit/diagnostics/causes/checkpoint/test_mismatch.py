@@ -93,3 +93,22 @@ def test_the_rank_that_a_checkpoint_s_exception_names(tmp_path: Path) -> None:
     (cause,) = diagnose(tmp_path).root_causes
     assert (cause.cause, cause.ranks) == ("checkpoint.mismatch", (3,))
     assert all("{fqn}" not in item.detail for item in cause.evidence)
+
+
+@pytest.mark.parametrize(
+    ("file", "cause"),
+    [
+        ("torch/distributed/_shard/checkpoint/default_planner.py", "checkpoint.mismatch"),
+        ("torch/distributed/checkpoint/planner_helpers.py", "checkpoint.mismatch"),
+        ("torch/distributed/checkpoint/filesystem.py", "hang.rank_raised"),
+        ("torch/utils/data/dataset.py", "hang.rank_raised"),
+    ],
+)
+def test_a_key_that_the_planner_does_not_find_in_the_metadata(tmp_path: Path, file: str, cause: str) -> None:
+    (tmp_path / "job.log").write_text(
+        "Traceback (most recent call last): (RANK 3)\n"
+        f'  File "/venv/lib/{file}", line 131, in create\n    md = metadata.state_dict_metadata[fqn]\n'
+        "KeyError: 'pos_embedding'\n"
+    )
+    (root,) = diagnose(tmp_path).root_causes
+    assert (root.cause, root.ranks) == (cause, (3,)) and "'pos_embedding'" in text_of(root).summary

@@ -37,14 +37,26 @@ TIMED_OUT = (
     "by key '0', but store->get('0') got error: Socket Timeout\n"
 )
 """torch to 2.0, which does not say the timeout."""
+SOCKET = (
+    "[rank1]:[W516 14:34:56.854597329 socket.cpp:489] [c10d] waitForInput: socket SocketImpl(fd=79, addr=[localhost]:"
+    "41170, remote=[localhost]:29500) timed out after 600000ms\n"
+)
+POLL = "[rank1]:[W1001 13:40:02.8 socket.cpp:428] [c10d] While waitForInput, poolFD failed with (errno: 0 - Success).\n"
+"""torch's store, whose lines precede the traceback; to 2.4 it does not say the timeout."""
 
 
 @pytest.mark.parametrize(
     ("took", "then"),
-    [("10:00", WAITS), ("10:00", STORE), ("30:01", TIMED_OUT)],
+    [("10:00", WAITS), ("10:00", STORE), ("30:01", TIMED_OUT), ("10:00", SOCKET), ("30:01", POLL)],
 )
 def test_a_bar_without_a_newline_in_front_of_what_another_rank_prints(tmp_path: Path, took: str, then: str) -> None:
     (tmp_path / "train.log").write_text(BAR.format(percent=89, took=took).rstrip() + then)
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == ["hang.timeout_budget"]
+
+
+def test_a_bar_that_is_rounded_to_100_percent_is_under_way(tmp_path: Path) -> None:
+    bar = BAR.format(percent=100, took="29:46").replace("890000/", "998500/").rstrip()
+    (tmp_path / "train.log").write_text(bar + POLL)
     assert [root.cause for root in diagnose(tmp_path).root_causes] == ["hang.timeout_budget"]
 
 
@@ -56,7 +68,7 @@ def test_without_a_stated_timeout_the_work_must_have_taken_the_default(tmp_path:
 @pytest.mark.parametrize(
     "before",
     [
-        BAR.format(percent=100, took="10:00"),  # It had ended.
+        BAR.format(percent=100, took="10:00").replace("890000/", "1000000/"),  # It had ended.
         BAR.format(percent=89, took="00:40"),  # It began long after the others did.
         BAR.format(percent=99, took="10:00") + "".join(f"step {n} loss {2 - n / 99:.3f}\n" for n in range(20)),
         "",

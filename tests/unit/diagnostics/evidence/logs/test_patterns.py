@@ -168,6 +168,13 @@ CASES: dict[str, tuple[str, str, int | None, dict[str, Any]]] = {
         "torch.distributed.DistStoreError: Timed out initializing process group in store based barrier on rank 1, for key: "
         "store_based_barrier_key:1 (world_size=8, num_workers_joined=5, timeout=0:30:00 error=Timeout waiting for key)",
         "store_barrier", 1, {"size": 8, "joined": 5}),
+    "store that does not answer": (
+        "[rank1]:[W5 socket.cpp:489] [c10d] waitForInput: socket SocketImpl(fd=79, addr=[localhost]:41170, "
+        "remote=[localhost]:29500) timed out after 1800000ms", "timed_out", 1, {"timeout_ms": 1800000}),
+    "store that is gone": (
+        "[rank6]:[W7 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=76, addr=[a]:1, remote=[b]:2): Connection "
+        "reset by peer", "lost_peer", 6,
+        {"what": "recvValue failed on SocketImpl(fd=76, addr=[a]:1, remote=[b]:2): Connection reset by peer"}),
     "nccl id": ("[2] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key "
                 "'0', but store->get('0') got error: Socket Timeout", "nccl_id_timeout", None, {"waiter": 2, "root": 0}),
     "nccl id of torch 1": (

@@ -698,6 +698,15 @@ def test_a_traceback_inside_json_is_read_line_by_line(tmp_path: Path) -> None:
     assert (error.type, error.message, error.frames[0].line) == ("KeyError", "'x'", 5)
 
 
+def test_a_monitored_barrier_says_which_rank_waited_in_it(tmp_path: Path) -> None:
+    text = (
+        "RuntimeError: Rank 1 successfully reached monitoredBarrier, but received errors while waiting for send/recv "
+        "from rank 0. Please check rank 0 logs for faulty rank.\n"
+    )
+    (error,) = scan(tmp_path / "x.log", text).errors
+    assert error.rank == 1
+
+
 def test_torch_npu_says_which_rank_raised_an_exception(tmp_path: Path) -> None:
     text = (
         "RuntimeError: [ERROR] HCCL error in: torch_npu/csrc/distributed/ProcessGroupHCCL.cpp:64\n"
