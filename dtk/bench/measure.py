@@ -86,15 +86,12 @@ def _watch(team: Team, spec: Spec, children: Children, launch: Launch, say: Prog
             if "at" in line:
                 say(launch.at)
         if children.failed() or team.elsewhere():
-            return _dead(team, children, launch)
+            break
         if children.ended:
             return ""
         still_s = time.monotonic() - moved_s
         if still_s > max(spec.timeout_s + _LATER_S, 0 if launch.at else _START_S):
             return f"no progress for {still_s:.0f} s, {_where(launch)}"
-
-
-def _dead(team: Team, children: Children, launch: Launch) -> str:
     ends_s = time.monotonic() + GRACE_S
     while not children.ended and time.monotonic() < ends_s:
         for _, line in children.lines(POLL_S):
@@ -123,6 +120,14 @@ def _report(world_size: int, spec: Spec, sides: Sequence[Side], launches: Sequen
         time_s = estimate(list(values.values()))
         results.append(Result(side=name, **facts, calls=calls, time_s=time_s, wrong_elements=total))
     gains = _gains(*(repeats[side.name] for side in sides)) if len(sides) == 2 else []
+    own = [(side, name, value) for side in sides for name, value in side.kept.items()]
+    notes = [f"your {name}={value} is kept; {side.name} has {side.variables[name]}" for side, name, value in own]
+    if world_size == 1:
+        notes.append("one rank: nothing crosses a link, and the bus bandwidth is 0 by its definition")
+    if len(sides) == 2:
+        if sides[0].effective == sides[1].effective:
+            notes.append("both presets set the same variables here: every difference is noise")
+        notes.append("at 95%, about 1 of 20 comparisons without a real difference shows as faster or slower")
     left_out = {(cell["operation"], cell["size_bytes"]): cell for launch in launches for cell in launch.left_out}
     return BenchReport(
         backend=spec.backend,
@@ -134,7 +139,7 @@ def _report(world_size: int, spec: Spec, sides: Sequence[Side], launches: Sequen
         results=tuple(results),
         gains=tuple(gains),
         left_out=tuple(left_out.values()),
-        notes=tuple(_notes(world_size, sides)),
+        notes=tuple(notes),
     )
 
 
@@ -160,15 +165,3 @@ def _gains(first: Mapping[str, Mapping[int, float]], second: Mapping[str, Mappin
             over = estimate([first[key][n] / second[key][n] for n in rounds])
             gains.append(Gain(operation, int(size), over))
     return gains
-
-
-def _notes(world_size: int, sides: Sequence[Side]) -> list[str]:
-    own = [(side, name, value) for side in sides for name, value in side.kept.items()]
-    notes = [f"your {name}={value} is kept; {side.name} has {side.variables[name]}" for side, name, value in own]
-    if world_size == 1:
-        notes.append("one rank: nothing crosses a link, and the bus bandwidth is 0 by its definition")
-    if len(sides) == 2:
-        if sides[0].effective == sides[1].effective:
-            notes.append("both presets set the same variables here: every difference is noise")
-        notes.append("at 95%, about 1 of 20 comparisons without a real difference shows as faster or slower")
-    return notes

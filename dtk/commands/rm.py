@@ -30,7 +30,14 @@ def run(arguments: argparse.Namespace) -> int:
         what = "runs and options that select runs are both given" if arguments.runs else "no run is given"
         raise DtkError(what, fix=f"{command('rm', 'last')}; {command('rm', '--failed')}")
     asks = not arguments.yes and not arguments.dry_run
-    runs, refused = (_named(arguments), []) if arguments.runs else _fitting(arguments)
+    refused: list[str] = []
+    if arguments.runs:
+        runs = _named(arguments)
+    else:  # Those that match the options and may be removed, and why other matches may not.
+        check_selection(arguments)
+        chosen = selected(runs_in(arguments.folder, f"{command('rm', '--folder')} FOLDER"), arguments)
+        reasons = [(run, refusal(run, force=arguments.force)) for run in chosen]
+        runs, refused = [run for run, why in reasons if not why], [why for _, why in reasons if why]
     if asks and (sys.stdin is None or not sys.stdin.isatty()):
         raise DtkError(
             "nothing was removed", "no terminal to ask for confirmation", "add --yes, or --dry-run to list them"
@@ -62,14 +69,6 @@ def _named(arguments: argparse.Namespace) -> list[Run]:
         if why := refusal(run, force=arguments.force):
             raise DtkError("nothing was removed", clean(why))
     return list(runs.values())
-
-
-def _fitting(arguments: argparse.Namespace) -> tuple[list[Run], list[str]]:
-    """Return the runs that match the options and may be removed, and the reasons why other matches may not."""
-    check_selection(arguments)
-    chosen = selected(runs_in(arguments.folder, f"{command('rm', '--folder')} FOLDER"), arguments)
-    reasons = [(run, refusal(run, force=arguments.force)) for run in chosen]
-    return [run for run, why in reasons if not why], [why for _, why in reasons if why]
 
 
 def _show(runs: Sequence[Run]) -> Size:

@@ -23,6 +23,12 @@ _TIMES = ("wall_ms", "compute_ms", "overlapped_ms", "exposed_ms", "memory_ms")
 
 def document(comparison: Comparison) -> doc.Document:
     """Return the document of a comparison."""
+    first = comparison.variants[0].any
+    source = as_mapping(first.manifest.get("data")).get("source")
+    about = f"{first.get('model.name')} on {source or first.get('data.name')}"
+    if len({variant.any.batch for variant in comparison.variants}) == 1:
+        samples, tokens = first.batch
+        about += f", batch {samples} x {tokens} tokens"
     tone: doc.Tone = "good" if comparison.comparable else "bad"
     colours = {variant.label: n % doc.COLOURS for n, variant in enumerate(comparison.variants)}
     by_key = {figure.key: figure for figure in comparison.figures}
@@ -33,13 +39,13 @@ def document(comparison: Comparison) -> doc.Document:
         for variant in comparison.variants
     )
     notes = tuple(doc.Span(note, "warn" if isinstance(note, Doubt) else "") for note in comparison.notes)
-    profiled = {one.label: [run.breakdown for run in one.compared if run.breakdown] for one in comparison.compared}
+    profiled = {v.label: [run.breakdown for run in v.compared if run.breakdown] for v in comparison.compared}
     return doc.Document(
         title=f"Comparison: {', '.join(variant.label for variant in comparison.variants)}",
         badge=("COMPARABLE" if comparison.comparable else "NOT COMPARABLE", tone),
         answer=doc.Span(headline(comparison), tone),
         heading=headline(comparison),
-        lead=(doc.on_page(doc.remark(_about(comparison))),),
+        lead=(doc.on_page(doc.remark(about)),),
         blocks=doc.present(
             doc.Section("Why", (doc.Items(comparison.verdicts),)) if comparison.verdicts else None,
             doc.Section("Strategies and batches", (doc.table(grid(comparison), 1),)) if comparison.grid else None,
@@ -79,16 +85,6 @@ def headline(comparison: Comparison) -> str:
         if first.high is not None and second.low is not None and first.high < second.low:  # Noise hides no other one.
             fastest = f"{variant} is the fastest"
     return f"comparable: the runs did the same work; {fastest}"
-
-
-def _about(comparison: Comparison) -> str:
-    first = comparison.variants[0].any
-    source = as_mapping(first.manifest.get("data")).get("source")
-    about = f"{first.get('model.name')} on {source or first.get('data.name')}"
-    if len({variant.any.batch for variant in comparison.variants}) == 1:
-        samples, tokens = first.batch
-        about += f", batch {samples} x {tokens} tokens"
-    return about
 
 
 def grid(comparison: Comparison) -> list[tuple[str, ...]]:

@@ -98,8 +98,12 @@ def present(scope: Scope) -> Result:
     """Check that NVML and all devices respond, and that all devices are of one kind."""
     gpus, findings, reason = find(scope)
     nvml, _ = scope.nvml()
-    if nvml is None:
-        return _without_nvml(reason)
+    if nvml is None:  # Normal without a GPU, a failure if the kernel exposes a device.
+        if "mismatch" in reason.lower():
+            return judged([found("driver_mismatch", reason=reason)])
+        if nvidia_devices():
+            return judged([found("no_pynvml" if find_spec("pynvml") is None else "no_nvml", reason=reason)])
+        return not_applicable(f"{NO_GPU} ({reason})")
     if not gpus and not findings:
         return not_applicable(reason)
     names = sorted({gpu.name for gpu in gpus})
@@ -122,15 +126,6 @@ def present(scope: Scope) -> Result:
         measures={"gpus": [{"index": gpu.index, "name": gpu.name, "uuid": gpu.uuid, "pci": gpu.bus} for gpu in gpus]},
         common={"GPUs": kind, "NVIDIA driver": driver},
     )
-
-
-def _without_nvml(reason: str) -> Result:
-    """Return the result without NVML: normal without a GPU, a failure if the kernel exposes a device."""
-    if "mismatch" in reason.lower():
-        return judged([found("driver_mismatch", reason=reason)])
-    if nvidia_devices():
-        return judged([found("no_pynvml" if find_spec("pynvml") is None else "no_nvml", reason=reason)])
-    return not_applicable(f"{NO_GPU} ({reason})")
 
 
 def nvidia_devices() -> bool:

@@ -5,7 +5,6 @@ before it, so ranks are ordered by how they ended, and only then by time.
 import socket
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -19,6 +18,7 @@ from diagnostics.evidence.readers import error as error_file
 from diagnostics.runs.records import last_lines, mapping
 from dtk.launch.processes import killed_by
 from dtk.record.desync import find_desync
+from dtk.record.failure import failure_reason
 
 MESSAGE = 2000  # Length of an exception's message in status.json; error.json has all of it.
 _TAIL_BYTES = 65536  # Bytes of a log that are searched for its last exception.
@@ -112,10 +112,7 @@ def _case(paths: RunPaths, attempt: int, rank: int, exit_code: int | None, recor
     """Return the case of a rank that left an error.json, an exit code, or both."""
     if record is not None:
         error = replace(error_file.decode(record, "error.json", rank), rank=rank, exit_code=exit_code)
-        message = " ".join(str(record.get("message")).split())
-        place = f" ({Path(str(record['file'])).name}:{record['line']})" if record.get("file") else ""
-        reason = f"{record.get('type')}: {message[:300]}{place}"
-        return _Case(endings.of_error(error, rank), reason, error.type, error.message[:MESSAGE])
+        return _Case(endings.of_error(error, rank), failure_reason(record), error.type, error.message[:MESSAGE])
     ending = endings.of_error(RankError(rank, "", 0, "", "", exit_code=exit_code), rank)
     if ending.signal is not None:
         return _Case(ending, killed_by(ending.signal))

@@ -22,8 +22,8 @@ ModelConfig = GPTConfig | LlamaConfig | EncoderConfig | CustomModelConfig
 
 
 def build_model(config: ModelConfig, allow_targets: list[str]) -> nn.Module:
-    """Build the model on the current default device (under `torch.device("meta")` without memory); DtkError if the
-    `_target_` is not allowed, not found or not an nn.Module, or does not accept its arguments.
+    """Build the model on the current default device; DtkError if the `_target_` is not allowed, not found or not an
+    nn.Module, or does not accept its arguments.
     """
     if isinstance(config, CustomModelConfig):
         model: nn.Module = instantiate(config._target_, config.constructor, allow_targets, nn.Module)
@@ -35,6 +35,12 @@ def build_model(config: ModelConfig, allow_targets: list[str]) -> nn.Module:
     if isinstance(config, LlamaConfig):
         return (MoE if isinstance(config, MoEConfig) else Llama)(config)
     return Encoder(config)
+
+
+def build_on_meta(config: ModelConfig, allow_targets: list[str]) -> nn.Module:
+    """Build the model without memory; DtkError as from `build_model`."""
+    with torch.device("meta"):
+        return build_model(config, allow_targets)
 
 
 def check_blocks(config: Config, model: nn.Module) -> None:
@@ -77,8 +83,7 @@ def blocks_found(config: Config) -> str:
 
 def _on_meta(config: Config) -> nn.Module | None:
     try:
-        with torch.device("meta"):
-            return build_model(config.model, config.allow_targets)
+        return build_on_meta(config.model, config.allow_targets)
     except DtkError:
         raise
     except Exception:

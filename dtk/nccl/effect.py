@@ -31,8 +31,15 @@ def keep_effect(paths: RunPaths) -> list[str]:
         if section["backend"] != "nccl":
             return []
         wanted = {**section["variables"], **{own["name"]: own["value"] for own in section["kept"]}}
+        # The logs of the last attempt, after the files that NCCL itself has written since the run began.
+        files = sorted((paths.root / "logs" / f"attempt_{last_attempt(paths.root)}").glob("rank_*/std*.log"))
+        if debug_file := wanted.get("NCCL_DEBUG_FILE"):
+            pattern = Path(debug_file.replace("%h", "*").replace("%p", "*"))
+            began_s = paths.overrides.stat().st_mtime
+            written = [path for path in pattern.parent.glob(pattern.name) if path.stat().st_mtime >= began_s]
+            files = [*sorted(written), *files]
         facts: list[LogFact] = []
-        for path in _files(paths, wanted.get("NCCL_DEBUG_FILE")):
+        for path in [path for path in files if path.is_file()][:MOST_FILES]:
             with open_regular(path) as file:
                 head = file.read(4096)
             facts += logs.read(path, path.name, None, _LIMITS, head).facts
@@ -110,14 +117,3 @@ def _all(facts: Iterable[LogFact], field: str) -> list[str]:
 
 def _listed(facts: list[LogFact], field: str) -> list[str]:
     return list(dict.fromkeys(name for fact in facts for name in interfaces(str(fact.fields.get(field, "")))))
-
-
-def _files(paths: RunPaths, debug_file: str | None) -> list[Path]:
-    """Return the logs of the last attempt, and the files that NCCL itself has written since the run began."""
-    logs = sorted((paths.root / "logs" / f"attempt_{last_attempt(paths.root)}").glob("rank_*/std*.log"))
-    if debug_file:
-        pattern = Path(debug_file.replace("%h", "*").replace("%p", "*"))
-        began_s = paths.overrides.stat().st_mtime
-        written = [path for path in pattern.parent.glob(pattern.name) if path.stat().st_mtime >= began_s]
-        logs = [*sorted(written), *logs]
-    return [path for path in logs if path.is_file()][:MOST_FILES]

@@ -17,7 +17,7 @@ from diagnostics.contract.artifacts import RunPaths
 from dtk.config.schema import Config
 from dtk.data.build import build_dataset
 from dtk.data.dataset import Batch, Dataset
-from dtk.models.build import build_model
+from dtk.models.build import build_on_meta
 from dtk.parallel.regions import observe, region
 from dtk.parallel.stop import StopRequest
 from dtk.preflight.simulated_rank import SimulatedRank
@@ -60,8 +60,7 @@ def _reduced(config: Config) -> Config:
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, sequence_length=length))
 
     def size(model: Any) -> int:
-        with torch.device("meta"):
-            return sum(p.numel() for p in build_model(model, config.allow_targets).parameters())
+        return sum(p.numel() for p in build_on_meta(model, config.allow_targets).parameters())
 
     if size(model) <= LARGE:
         return config

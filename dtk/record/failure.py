@@ -3,7 +3,9 @@
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from diagnostics.contract.artifacts import write_json
 from diagnostics.contract.secrets import masked_text
@@ -20,6 +22,12 @@ def failure_record(error: BaseException, rank: int, attempt: int) -> dict[str, o
     record |= {"file": last and last.filename, "line": last and last.lineno, "function": last and last.name}
     record |= {"user_error": isinstance(error, DtkError)}
     return {**record, "traceback": "".join(traceback.format_exception(error))}
+
+
+def failure_reason(record: Mapping[str, Any]) -> str:
+    """Return the content of error.json in one line: `ValueError: no such file (train.py:12)`."""
+    place = f" ({Path(str(record['file'])).name}:{record['line']})" if record.get("file") else ""
+    return f"{record.get('type')}: {' '.join(str(record.get('message')).split())[:300]}{place}"
 
 
 def write_failure(error: BaseException, path: Path, rank: int, attempt: int) -> int:

@@ -32,7 +32,7 @@ from dtk.config.strict import kind_of, section_from_plain
 from dtk.errors import DtkError
 from dtk.parallel.regions import communication, failed_in, observed, region
 from dtk.record import run_folder
-from dtk.record.failure import failure_record
+from dtk.record.failure import failure_reason, failure_record
 from dtk.record.guard import guarded
 from dtk.record.manifest import surroundings
 from dtk.record.memory import peak_memory_bytes
@@ -146,9 +146,8 @@ class Recording:
         record = failure_record(error, rank, attempt)
         write_json(self._paths.error(attempt, rank), record)
         if read_status(self._paths.status).state == "running":
-            where = f" ({Path(str(record['file'])).name}:{record['line']})" if record["file"] else ""
-            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}{where}"
-            failure = Failure(rank, reason, self.step, failed_in(), log=f"logs/attempt_{attempt}/rank_{rank:05d}")
+            reason, log = failure_reason(record), f"logs/attempt_{attempt}/rank_{rank:05d}"
+            failure = Failure(rank, reason, self.step, failed_in(), log=log)
             state: Literal["oom", "failed"] = "oom" if isinstance(error, torch.OutOfMemoryError) else "failed"
             run_folder.close(self._paths, state, 1, failure=failure)
         self._recorder.failed(error)

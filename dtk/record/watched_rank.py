@@ -60,7 +60,14 @@ class Attachment:
             self._calls = wrappers.record(self.paths.ring(self.rank), self.rank, self.world_size, self.attempt)
         if self._calls is not None and self.world_size > 1:
             with guarded("watch"):
-                self._start_watch(self._calls, prefix)
+                self._store, hosted = watch_store(c10d._get_default_store(), prefix, self.rank)
+                limit_s = self.stall_timeout_s
+                cuda = torch.cuda.is_available() and "nccl" in str(dist.get_backend_config())
+                config = WatchConfig(stall_timeout_s=limit_s, first_step_timeout_s=limit_s)
+                own = config, self._calls, self.paths, "cuda" if cuda else "cpu"
+                dump = partial(flight.dump_last, self.paths, self.rank, self._black_box)
+                self._watch = Watch(*own, flight.group_status, dump, hosted=hosted)
+                self._watch.start(self._store)
 
     def detach(self) -> None:
         """Uninstall everything, in order: before the group is destroyed, or when the process exits."""
@@ -82,16 +89,6 @@ class Attachment:
         if self._crash_stacks:
             faulthandler.disable()
         flush_reports()
-
-    def _start_watch(self, calls: CollectiveLog, prefix: str) -> None:
-        self._store, hosted = watch_store(c10d._get_default_store(), prefix, self.rank)
-        limit_s = self.stall_timeout_s
-        cuda = torch.cuda.is_available() and "nccl" in str(dist.get_backend_config())
-        config = WatchConfig(stall_timeout_s=limit_s, first_step_timeout_s=limit_s)
-        dump = partial(flight.dump_last, self.paths, self.rank, self._black_box)
-        device_type = "cuda" if cuda else "cpu"
-        self._watch = Watch(config, calls, self.paths, device_type, flight.group_status, dump, hosted=hosted)
-        self._watch.start(self._store)
 
     def _raised(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         """Handle an exception that ends the script: call the previous hook, then write the failure record."""

@@ -21,7 +21,7 @@ from dtk.config.schema import Config, CustomData, RecordConfig, SyntheticData
 from dtk.data.build import build_dataset
 from dtk.data.dataset import Batch, Dataset
 from dtk.data.synthetic import SyntheticDataset
-from dtk.models.build import build_model
+from dtk.models.build import build_on_meta
 from dtk.parallel import regions
 from dtk.parallel.blocks import blocks_of
 from dtk.parallel.context import Context
@@ -214,8 +214,7 @@ class _Run:
     def _make(self, config: Config) -> nn.Module:
         """Build the model on the meta device; tensors become fake when it gets memory."""
         self.modes.close()  # Parameters of the previous stage.
-        with torch.device("meta"):
-            model = build_model(config.model, config.allow_targets)
+        model = build_on_meta(config.model, config.allow_targets)
         to_empty = model.to_empty
 
         def materialise(**arguments: Any) -> nn.Module:

@@ -52,22 +52,18 @@ class Reader(FileSystemReader):
             raise ValueError(f"damaged: {error or type(error).__name__}") from error
         if not isinstance(index, Metadata):
             raise ValueError(f"it holds a {type(index).__name__}")
-        _check_entries(index)
+        # An entry that is not a tensor in a file of the checkpoint: torch would unpickle it.
+        entries, places = index.state_dict_metadata, index.storage_data
+        if not isinstance(entries, dict) or not isinstance(places, dict):
+            raise ValueError("it lists no tensors")
+        for key, entry in entries.items():
+            if type(entry) is not dcp.TensorStorageMetadata:
+                raise ValueError(f"refused: {key} is not a tensor")
+        for place in places.values():
+            if type(place) is not _StorageInfo or place.transform_descriptors:
+                raise ValueError("it has a storage entry that dtk does not write")
+            if not isinstance(name := place.relative_path, str) or Path(name).name != name or name == "..":
+                raise ValueError(f"refused: {name} is not a file of the checkpoint")
         index.storage_meta = index.storage_meta or dcp.StorageMeta()
         index.storage_meta.load_id = self.load_id
         return index
-
-
-def _check_entries(index: Metadata) -> None:
-    """Raise ValueError for an entry that is not a tensor in a file of the checkpoint: torch would unpickle it."""
-    entries, places = index.state_dict_metadata, index.storage_data
-    if not isinstance(entries, dict) or not isinstance(places, dict):
-        raise ValueError("it lists no tensors")
-    for key, entry in entries.items():
-        if type(entry) is not dcp.TensorStorageMetadata:
-            raise ValueError(f"refused: {key} is not a tensor")
-    for place in places.values():
-        if type(place) is not _StorageInfo or place.transform_descriptors:
-            raise ValueError("it has a storage entry that dtk does not write")
-        if not isinstance(name := place.relative_path, str) or Path(name).name != name or name == "..":
-            raise ValueError(f"refused: {name} is not a file of the checkpoint")

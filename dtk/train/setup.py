@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from dtk.config.schema import Config
 from dtk.dimensions import cp, ep, inside, tp
 from dtk.dimensions.pp import Messages, cut, joined, shared_parameters
-from dtk.models.build import build_model, check_blocks
+from dtk.models.build import build_model, build_on_meta, check_blocks
 from dtk.models.gpt import GPT
 from dtk.models.hf import load_gpt2
 from dtk.models.initialize import initialize_model
@@ -144,8 +144,7 @@ def _model(config: Config) -> nn.Module:
             torch.manual_seed(config.seed)
             model = build_model(config.model, config.allow_targets)
         return model.to("meta") if hasattr(model, "initial") else model
-    with torch.device("meta"):
-        return build_model(config.model, config.allow_targets)
+    return build_on_meta(config.model, config.allow_targets)
 
 
 def _pipelined(

@@ -51,6 +51,12 @@ def _values(job: Submission) -> dict[str, Any]:
     labels = {"app.kubernetes.io/name": "dtk", "app.kubernetes.io/managed-by": "dtk"}
     if _LABEL.fullmatch(job.paths.root.name):
         labels["dtk/run"] = job.paths.root.name
+    variables: list[dict[str, Any]] = [
+        {"name": name, "value": kubernetes_argument(value)} for name, value in job.variables().items()
+    ]
+    for name, text in launcher.secrets.items():
+        secret, key = text.split("/")
+        variables.append({"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}})
     keys = ("grace_period_s", "image", "runtime", "nodes", "max_restarts", "volume_path")
     return {
         **{key: getattr(launcher, key) for key in keys},
@@ -66,7 +72,7 @@ def _values(job: Submission) -> dict[str, Any]:
         "service_account": launcher.service_account or None,
         "pull_secrets": [{"name": name} for name in launcher.image_pull_secrets] or None,
         "command": _command(job),
-        "variables": _variables(job) or None,
+        "variables": variables or None,
         "port": launcher.master_port or PORT,
         "resources": _resources(job) or None,
         "nproc": job.placement.nproc,
@@ -109,16 +115,6 @@ def _command(job: Submission) -> list[str]:
     counts = [f"--nnodes={launcher.nodes}", f"--nproc-per-node={job.placement.nproc}"]
     rank = ["-m", RANK, kubernetes_argument(job.paths.root), f"--frozen={FROZEN}"]
     return ["torchrun", *counts, *rendezvous, f"--max-restarts={launcher.max_restarts}", *rank]
-
-
-def _variables(job: Submission) -> list[dict[str, Any]]:
-    variables: list[dict[str, Any]] = [
-        {"name": name, "value": kubernetes_argument(value)} for name, value in job.variables().items()
-    ]
-    for name, text in job.launcher.secrets.items():
-        secret, key = text.split("/")
-        variables.append({"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}})
-    return variables
 
 
 def _resources(job: Submission) -> dict[str, Any]:

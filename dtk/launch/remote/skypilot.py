@@ -19,7 +19,17 @@ def render(job: Submission) -> str:
     _check(launcher)
     mounts = {launcher.bucket_path: {"source": launcher.bucket, "mode": "MOUNT_CACHED"}} if launcher.bucket else None
     setup = "".join(f"{check_line(line, 'launcher.setup')}\n" for line in launcher.setup)
-    task: dict[str, Any] = {"name": name_of(job), "num_nodes": launcher.nodes, "resources": _resources(job)}
+    cpus, memory = (launcher.cpus_per_rank or 0) * job.placement.nproc, launcher.memory_per_node
+    wanted = {
+        "accelerators": f"{launcher.accelerator}:{launcher.gpus_per_node}" if launcher.gpus_per_node else None,
+        "cpus": f"{cpus}+" if cpus else None,
+        "memory": memory and check_form(memory, _MEMORY, "launcher.memory_per_node", "an amount of memory", "200+"),
+        "infra": "/".join(filter(None, (launcher.cloud, launcher.region))) or None,
+        "image_id": launcher.image,
+        "disk_size": launcher.disk_gb,
+    }
+    resources = {**{key: value for key, value in wanted.items() if value is not None}, "use_spot": launcher.use_spot}
+    task: dict[str, Any] = {"name": name_of(job), "num_nodes": launcher.nodes, "resources": resources}
     task |= {"workdir": launcher.workdir, "file_mounts": mounts, "envs": job.variables()}
     task |= {"setup": setup, "run": run_script(job)}
     return f"# {job.title()}\n{as_yaml({key: value for key, value in task.items() if value})}"
@@ -48,21 +58,6 @@ def run_script(job: Submission) -> str:
         f'  -m {RANK} {shell(job.paths.root)} --frozen="$frozen"',
     ]
     return "\n".join(lines) + "\n"
-
-
-def _resources(job: Submission) -> dict[str, Any]:
-    launcher: SkypilotLauncher = job.launcher
-    cpus = (launcher.cpus_per_rank or 0) * job.placement.nproc
-    memory = launcher.memory_per_node
-    wanted = {
-        "accelerators": f"{launcher.accelerator}:{launcher.gpus_per_node}" if launcher.gpus_per_node else None,
-        "cpus": f"{cpus}+" if cpus else None,
-        "memory": memory and check_form(memory, _MEMORY, "launcher.memory_per_node", "an amount of memory", "200+"),
-        "infra": "/".join(filter(None, (launcher.cloud, launcher.region))) or None,
-        "image_id": launcher.image,
-        "disk_size": launcher.disk_gb,
-    }
-    return {**{key: value for key, value in wanted.items() if value is not None}, "use_spot": launcher.use_spot}
 
 
 def _check(launcher: SkypilotLauncher) -> None:

@@ -36,8 +36,16 @@ def render(job: Submission, folder: str) -> str:
     launcher: SlurmLauncher = job.launcher
     setup = [check_line(line, "launcher.setup") for line in launcher.setup]
     # Unset variables are errors only after the user's lines, which may source anything.
-    parts = ["#!/bin/bash", *_options(job, folder), f"# {job.title()}", ":", *setup, "set -u"]
-    return "\n".join([*parts, *_environment(job), *_ranks(job), "", _BODY.read_text(encoding="utf-8")])
+    lines = ["#!/bin/bash", *_options(job, folder), f"# {job.title()}", ":", *setup, "set -u"]
+    # Variables that the user has not set, and dtk's source tree if it is not installed.
+    lines += [f"[[ -v {name} ]] || export {name}={shell(value)}" for name, value in job.variables().items()]
+    if not job.placement.threads:
+        lines.append('[[ -v OMP_NUM_THREADS ]] || export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-1}"')
+    if launcher.master_port:
+        lines.append(f"export MASTER_PORT={launcher.master_port}")
+    if (source := source_tree()) is not None:
+        lines.append(f'export PYTHONPATH={shell(source)}"${{PYTHONPATH:+:$PYTHONPATH}}"')
+    return "\n".join([*lines, *_ranks(job), "", _BODY.read_text(encoding="utf-8")])
 
 
 def _options(job: Submission, folder: str) -> list[str]:
@@ -76,19 +84,6 @@ def _options(job: Submission, folder: str) -> list[str]:
             why = "the run folder and the start of the ranks depend on it"
             raise DtkError(f"launcher.extra: --{name} is dtk's own", why, "drop it")
     return [*lines, *(sbatch_word(option, "launcher.extra") for option in launcher.extra)]
-
-
-def _environment(job: Submission) -> list[str]:
-    """Return export lines for variables that the user has not set, and for dtk's source tree if not installed."""
-    lines = [f"[[ -v {name} ]] || export {name}={shell(value)}" for name, value in job.variables().items()]
-    if not job.placement.threads:
-        lines.append('[[ -v OMP_NUM_THREADS ]] || export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-1}"')
-    if job.launcher.master_port:
-        lines.append(f"export MASTER_PORT={job.launcher.master_port}")
-    source = source_tree()
-    if source is not None:
-        lines.append(f'export PYTHONPATH={shell(source)}"${{PYTHONPATH:+:$PYTHONPATH}}"')
-    return lines
 
 
 def _ranks(job: Submission) -> list[str]:

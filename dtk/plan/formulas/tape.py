@@ -235,28 +235,29 @@ class Tape:
         return views
 
     def backward(self, listener: GradientListener, down_to: int = 0) -> None:
-        """Run backward down to this node index; gradients of its inputs stay pending."""
-        while len(self.nodes) > down_to:
-            self._step_back(self.nodes.pop(), listener)
+        """Run backward down to this node index; gradients of its inputs stay pending.
 
-    def _step_back(self, node: Node, listener: GradientListener) -> None:
-        """Run one operation's backward. Sums of gradients are new tensors: transposed ones are not accumulated into."""
-        if node.before_backward is not None:
-            node.before_backward()
-        incoming, *more = (self.gradients.pop(each) for each in (node.out, *node.more))
-        workspace = self.ledger.allocate("temporaries", node.workspace_bytes)
-        produced = [
-            incoming.hold() if size == 0 else self.ledger.allocate(value.category, size) for value, size in node.inputs
-        ]
-        of_parameters: list[tuple[str, Buffer]] = []
-        if self.halves is None:
-            of_parameters = self._of_parameters(node, [workspace, *node.saved, incoming, *more])
-        else:
-            drop(workspace, *(() if node.parameters else (incoming, *more)))
-            self.halves.append((node, [*node.saved, incoming] if node.parameters else node.saved))
-        for (value, _), buffer in zip(node.inputs, produced):
-            self.seed(value, buffer)
-        self._hand_over(of_parameters, node.parts, listener)
+        Sums of gradients are new tensors: transposed ones are not accumulated into.
+        """
+        while len(self.nodes) > down_to:
+            node = self.nodes.pop()
+            if node.before_backward is not None:
+                node.before_backward()
+            incoming, *more = (self.gradients.pop(each) for each in (node.out, *node.more))
+            workspace = self.ledger.allocate("temporaries", node.workspace_bytes)
+            produced = [
+                incoming.hold() if size == 0 else self.ledger.allocate(value.category, size)
+                for value, size in node.inputs
+            ]
+            of_parameters: list[tuple[str, Buffer]] = []
+            if self.halves is None:
+                of_parameters = self._of_parameters(node, [workspace, *node.saved, incoming, *more])
+            else:
+                drop(workspace, *(() if node.parameters else (incoming, *more)))
+                self.halves.append((node, [*node.saved, incoming] if node.parameters else node.saved))
+            for (value, _), buffer in zip(node.inputs, produced):
+                self.seed(value, buffer)
+            self._hand_over(of_parameters, node.parts, listener)
 
     def weights(self, listener: GradientListener) -> None:
         """Compute the parameter gradients that a split backward left; the rest is freed at the end."""

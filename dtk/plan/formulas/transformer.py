@@ -34,9 +34,25 @@ class Model(Layers):
 
     def block(self, x: Value, prefix: str) -> Value:
         """Run one block; the caller still holds `x`."""
-        if isinstance(config := self.shape.config, LlamaConfig):
-            return self._llama_block(x, prefix, config)
-        return self._gpt_block(x, prefix, config)
+        config = self.shape.config
+        normed = self.norm(x, prefix + "attention_norm")
+        if isinstance(config, LlamaConfig):
+            out = self._llama_attention(normed, prefix, config)
+        else:
+            out = self._gpt_attention(normed, prefix, config)
+        normed.drop()
+        middle = self.add(x, out)
+        normed = self.norm(middle, prefix + "mlp_norm")
+        if not isinstance(config, LlamaConfig):
+            out = self._gpt_mlp(normed, prefix, config)
+        elif isinstance(config, MoEConfig) and int(prefix.split(".")[1]) >= self.shape.dense:
+            out = self.mixture(normed, prefix, config)
+        else:
+            out = self.swiglu(normed, prefix + "mlp", config.ffn_width)
+        normed.drop()
+        result = self.add(middle, out)
+        middle.drop()
+        return result
 
     def head(self, x: Value) -> Value:
         """Apply the final norm and the output projection, return the logits and release `x`."""
@@ -60,47 +76,25 @@ class Model(Layers):
         drop(whole, normed)
         return logits
 
-    def _gpt_block(self, x: Value, prefix: str, config: GPTConfig | EncoderConfig) -> Value:
+    def _gpt_attention(self, normed: Value, prefix: str, config: GPTConfig | EncoderConfig) -> Value:
         wide = self.tokens * config.width * self.compute_bytes // self.tp
-        normed = self.norm(x, prefix + "attention_norm")
         whole = self.enter(normed)
         qkv = self.linear(whole, prefix + "attention.qkv", 3 * config.width // self.tp, self.tokens)
         whole.drop()
         parts = self.tape.operation(0, [(qkv, 3 * wide)])
         y = self.attention((parts,), (3 * wide,), config.dropout)
         out = self.dropout(self.row(y, prefix + "attention.projection"), config.dropout)
-        drop(qkv, parts, y, normed)
-        middle = self.add(x, out)
-        normed = self.norm(middle, prefix + "mlp_norm")
+        drop(qkv, parts, y)
+        return out
+
+    def _gpt_mlp(self, normed: Value, prefix: str, config: GPTConfig | EncoderConfig) -> Value:
         whole = self.enter(normed)
         up = self.linear(whole, prefix + "mlp.up", 4 * config.width // self.tp, self.tokens)
         whole.drop()
-        active = self.tape.then(up, 4 * wide, saves=[up])
+        active = self.tape.then(up, up.size_bytes, saves=[up])
         down = self.row(active, prefix + "mlp.down")
         active.drop()
-        out = self.dropout(down, config.dropout)
-        normed.drop()
-        result = self.add(middle, out)
-        middle.drop()
-        return result
-
-    def _llama_block(self, x: Value, prefix: str, config: LlamaConfig) -> Value:
-        wide = self.tokens * config.width * self.compute_bytes // self.tp
-        normed = self.norm(x, prefix + "attention_norm")
-        y = self._llama_attention(normed, prefix, config)
-        flat = y if self.on_cuda else self.tape.operation(wide, [(y, 0)])
-        out = self.row(flat, prefix + "attention.projection")
-        drop(normed, y, *(() if self.on_cuda else (flat,)))
-        middle = self.add(x, out)
-        normed = self.norm(middle, prefix + "mlp_norm")
-        if isinstance(config, MoEConfig) and int(prefix.split(".")[1]) >= self.shape.dense:
-            out = self.mixture(normed, prefix, config)
-        else:
-            out = self.swiglu(normed, prefix + "mlp", config.ffn_width)
-        normed.drop()
-        result = self.add(middle, out)
-        middle.drop()
-        return result
+        return self.dropout(down, config.dropout)
 
     def _llama_attention(self, normed: Value, prefix: str, config: LlamaConfig) -> Value:
         narrow = config.kv_heads * (config.width // config.heads)
@@ -117,7 +111,10 @@ class Model(Layers):
         drop(*raw[:2])
         y = self.attention((*turned, raw[2]), tuple(sizes), 0.0)
         drop(*turned, raw[2], whole)
-        return y
+        flat = y if self.on_cuda else self.tape.operation(sizes[0], [(y, 0)])
+        out = self.row(flat, prefix + "attention.projection")
+        drop(y, *(() if self.on_cuda else (flat,)))
+        return out
 
     def swiglu(self, normed: Value, name: str, width: int) -> Value:
         """Run a SwiGLU network of this inner width."""

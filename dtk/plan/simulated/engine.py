@@ -6,12 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import cast
 
-import torch
-
 from diagnostics.contract.formatting import joined
 from dtk.config.schema import Config, CustomModelConfig
 from dtk.errors import DtkError
-from dtk.models.build import build_model
+from dtk.models.build import build_on_meta
 from dtk.plan.formulas.closed_form import lines
 from dtk.plan.prediction import Category, Memory, Prediction
 from dtk.plan.simulated.smaller import Sample, edge_blocks, extended, ranks_of_job, samples, simulated_places
@@ -62,8 +60,7 @@ def simulate(config: Config, world_size: int, local_size: int = 8) -> Prediction
 
 def _parameters(config: Config) -> int:
     """Return the parameters of the whole model, as the smaller ones do not tell them."""
-    with torch.device("meta"):
-        return sum(each.numel() for each in build_model(config.model, config.allow_targets).parameters())
+    return sum(each.numel() for each in build_on_meta(config.model, config.allow_targets).parameters())
 
 
 def _observed(sample: Sample, place: int, local_size: int) -> Observed:

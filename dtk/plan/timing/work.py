@@ -81,13 +81,10 @@ def layout(config: Config) -> Layout:
 
 def _custom_layout(config: Config) -> Layout:
     """Return the layout of a custom model: blocks divide its declared FLOPs, else 6 per parameter, by size."""
-    import torch
-
-    from dtk.models.build import build_model
+    from dtk.models.build import build_on_meta
     from dtk.parallel.blocks import blocks_of
 
-    with torch.device("meta"):
-        model: Any = build_model(config.model, config.allow_targets)
+    model: Any = build_on_meta(config.model, config.allow_targets)
     blocks = [list(block.parameters()) for block in blocks_of(model)]
     inside = {id(parameter) for block in blocks for parameter in block}
     parameters = list(model.parameters())

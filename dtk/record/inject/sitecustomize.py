@@ -34,9 +34,16 @@ class Awaiting:
         sys.meta_path.remove(self)
         from importlib.util import find_spec
 
-        spec = find_spec(name)
+        spec: "Any" = find_spec(name)
         if spec is not None and spec.loader is not None:
-            _then(spec.loader, wrap)
+            loader, run = spec.loader, spec.loader.exec_module
+
+            def exec_module(module: "Any") -> None:
+                del loader.exec_module
+                run(module)
+                wrap(module)
+
+            loader.exec_module = exec_module
         return spec
 
 
@@ -196,18 +203,6 @@ def started(rank: "Any", world_size: "Any", state: str) -> "Any":
     except Exception as problem:
         sys.stderr.write("dtk watch: cannot report the start of a rank: %s: %s\n" % (type(problem).__name__, problem))
     return None
-
-
-def _then(loader: "Any", step: "Any") -> None:
-    """Let a loader execute its module as usual, and then run a step on it."""
-    run = loader.exec_module
-
-    def exec_module(module: "Any") -> None:
-        del loader.exec_module
-        run(module)
-        step(module)
-
-    loader.exec_module = exec_module
 
 
 def wrap(c10d: "Any") -> None:
