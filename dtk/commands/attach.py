@@ -43,13 +43,10 @@ def run(arguments: argparse.Namespace) -> int:
     if len(jobs) > 1:
         fix = f"name a process of one: {command('attach', str(jobs[0][min(jobs[0])].pid))}"
         raise DtkError(f"{len(jobs)} jobs run here: {'; '.join(map(_line, jobs[:4]))}", fix=fix)
-    return _look(arguments, jobs[0])
-
-
-def _look(arguments: argparse.Namespace, ranks: "Job") -> int:
     from dtk.attach.collect import collect
     from dtk.console.progress import Progress
 
+    ranks = jobs[0]
     first = f"process/rank_{min(ranks):05d}.json"  # Other nodes write into the same folder.
     folder = make_folder(arguments.folder, FOLDERS, first, 0o700)
     _say(_line(ranks))

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -14,6 +15,7 @@ from dtk.console.progress import Busy
 from dtk.errors import DtkError
 
 if TYPE_CHECKING:
+    from dtk.doctor.model import Check
     from dtk.doctor.report import Report
 
 
@@ -41,22 +43,20 @@ def run(arguments: argparse.Namespace) -> int:
     # A rank waits inside torch, where Python signal handlers do not run, so ranks keep the default of SIGTERM.
     before = signal.getsignal(signal.SIGTERM) if started_by(os.environ) else signal.signal(signal.SIGTERM, stop)
     try:
-        return _examine(arguments)
+        return _examine(arguments, checks, between)
     finally:
         end_all()
         signal.signal(signal.SIGTERM, before)
 
 
-def _examine(arguments: argparse.Namespace) -> int:
+def _examine(arguments: argparse.Namespace, checks: "Sequence[Check]", between: frozenset[str]) -> int:
     """Run the selected checks on this machine or on all nodes of a job."""
     from dtk.doctor.examine import examine
     from dtk.doctor.rank_identity import place
-    from dtk.doctor.registry import chosen
     from dtk.doctor.report import Node, Report
     from dtk.doctor.scope import Scope
     from dtk.rank.job import started_by
 
-    checks, between = chosen(arguments.only, arguments.skip)
     scope = Scope(Path(arguments.runs_folder), arguments.port, float(arguments.timeout_s))
     if started_by(os.environ):
         from dtk.extras import require_training

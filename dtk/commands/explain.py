@@ -21,8 +21,16 @@ _LABEL = 14  # Columns of the labels.
 
 def run(arguments: argparse.Namespace) -> int:
     """Print what each name means; DtkError if there is no such name."""
-    known = everything()
-    matches = [rows for name in arguments.names for rows in _matching(name, known)]
+    described, matches = everything(), list[Rows]()
+    for name in arguments.names:
+        full = [rows for rows in described if name == rows[0][0]]
+        last = [rows for rows in described if name in (rows[0][0].partition("=")[2], rows[0][0].rpartition(".")[2])]
+        if not full and not last:
+            names = {rows[0][0] for rows in described}
+            near = did_you_mean(name, names | {whole.rpartition("=")[2] for whole in names})
+            lists = "docs/causes.md lists causes, dtk run --help the groups"
+            raise DtkError(f'there is no cause, key, strategy or option named "{name}"', fix=near or lists)
+        matches += full or last  # Named in full, else by the last part.
     width = max(40, min(110, shutil.get_terminal_size().columns))
     put("\n".join(_text(rows, width) for rows in matches))
     return 0
@@ -31,18 +39,6 @@ def run(arguments: argparse.Namespace) -> int:
 def everything() -> list[Rows]:
     """Return what can be explained; the name is the first label of the first row."""
     return [*_causes(), *_options(), *_keys()]
-
-
-def _matching(name: str, everything: list[Rows]) -> list[Rows]:
-    """Return what is called so in full, else all of which that is the last part of the name, or raise DtkError."""
-    full = [rows for rows in everything if name == rows[0][0]]
-    last = [rows for rows in everything if name in (rows[0][0].partition("=")[2], rows[0][0].rpartition(".")[2])]
-    if not full and not last:
-        names = {rows[0][0] for rows in everything}
-        near = did_you_mean(name, names | {whole.rpartition("=")[2] for whole in names})
-        lists = "docs/causes.md lists causes, dtk run --help the groups"
-        raise DtkError(f'there is no cause, key, strategy or option named "{name}"', fix=near or lists)
-    return full or last
 
 
 def _causes() -> Iterator[Rows]:

@@ -12,7 +12,7 @@ from diagnostics.evidence.limits import Limits, lines_of
 from diagnostics.runs.records import first_steps, made_again, reason
 from dtk.compare.model import Window
 
-_MASK = (1 << 64) - 1  # Hashes are sums modulo 2^64, see `dtk.data.sampler.samples_sum`.
+MASK = (1 << 64) - 1  # Hashes are sums modulo 2^64, see `dtk.data.sampler.samples_sum`.
 _DECODER = msgspec.json.Decoder(Window)
 
 
@@ -70,7 +70,7 @@ def _windows(records: list[tuple[Window, bool]]) -> tuple[Window, ...]:
         samples = None
         if not torn:  # If a previous record is lost, the steps of its samples are unknown.
             with suppress(ValueError, TypeError):
-                samples = int(line.samples_hash, 16) & _MASK  # type: ignore[arg-type]
+                samples = int(line.samples_hash, 16) & MASK  # type: ignore[arg-type]
         if line.last > first:
             began, time_s = starts[line.attempt] - 1, line.step_time_s if (line.step_time_s or 0.0) > 0 else None
             placed = {"first": first, "began_step": began, "step_time_s": time_s, "samples": samples}

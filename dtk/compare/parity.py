@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from diagnostics.contract.formatting import joined
 from diagnostics.runs.records import as_mapping
+from dtk.compare.metrics import MASK
 from dtk.compare.model import Check, RunRecord, Variant
 
 TOLERANCE = {"float32": 1e-3, "tf32": 5e-3, "bfloat16": 2e-2, "float16": 2e-2}
@@ -20,7 +21,6 @@ gradients, and rounding does not explain the differences of losses that follow."
 EXACT_STEPS = 20  # Losses up to here are compared one by one, later ones by stretches, as rounding grows.
 STRETCH, LATER = 20, 2.5  # Length of a stretch whose mean losses are compared, and the factor of its tolerance.
 _SHOWN = 60  # Maximum number of characters of a value; chosen for a line of text.
-_MASK = (1 << 64) - 1  # Hashes are sums modulo 2^64, see `dtk.data.sampler.samples_sum`.
 
 Value = Callable[[RunRecord], Any]
 Sums = Mapping[int, tuple[int, int]]  # As returned by `_sums`.
@@ -191,7 +191,7 @@ def _compare_sums(expected: Sums, sums: Sums) -> tuple[int, int | None, int]:
         if stretch != stretch_at_end or run_begin != run_end:
             continue  # A record between them is lost.
         steps, last = steps + end - begin, end
-        if (high - low - run_high + run_low) & _MASK:
+        if (high - low - run_high + run_low) & MASK:
             return steps, end, last
     return steps, None, last
 
@@ -206,7 +206,7 @@ def _sums(run: RunRecord) -> dict[int, tuple[int, int]]:
         if window.first != at:
             stretch, total = stretch + 1, 0
             sums[window.first] = stretch, total
-        total, at = (total + window.samples) & _MASK, window.last
+        total, at = (total + window.samples) & MASK, window.last
         sums[at] = stretch, total
     return sums
 

@@ -139,33 +139,28 @@ def _as_gpt2(parameters: Iterable[tuple[str, Tensor]], heads: int) -> Iterator[t
         yield _PREFIX + hf_name(name), value.T if hf_name(name).endswith(_TRANSPOSED) else value
 
 
-def _check_settings(config: GPTConfig, folder: Path) -> None:
-    path = folder / "config.json"
+@contextmanager
+def _opened(model: GPT, folder: str | Path) -> Iterator[tuple[Any, dict[str, str]]]:
+    """Open the weights of a folder; yield the file, and the name of every parameter in it."""
+    settings_file, path = (Path(folder).expanduser() / name for name in ("config.json", "model.safetensors"))
     fix = "give a local folder that save_pretrained wrote"
     with refused(f"model.pretrained={folder} has no readable config.json", fix):
-        content = path.read_bytes()
-    with refused(f"{path} is not JSON", "", ValueError):
+        content = settings_file.read_bytes()
+    with refused(f"{settings_file} is not JSON", "", ValueError):
         settings = json.loads(content)
     kind = settings.get("model_type") if isinstance(settings, dict) else None
     if kind != "gpt2":
         raise DtkError(f"{folder} holds no GPT-2", f"its config.json says model_type={kind}", "pick a GPT-2 folder")
     for hf_key, name in _SIZES.items():
-        value = getattr(config, name)
+        value = getattr(model.config, name)
         if (size := settings.get(hf_key)) != value:
             why = f"{hf_key}={size} there, model.{name}={value} here"
             raise DtkError(f"{folder} holds a GPT-2 of a different size", why, f"set model.{name}={size}")
     for key, value in _FIXED.items():
-        accepted = (value, 4 * config.width) if key == "n_inner" else (value,)
+        accepted = (value, 4 * model.config.width) if key == "n_inner" else (value,)
         if settings.get(key, value) not in accepted:
             why = f"{key}={settings[key]} there, dtk computes with {key}={value}"
             raise DtkError(f"{folder} holds a variant of GPT-2", why, "pick a plain GPT-2 folder")
-
-
-@contextmanager
-def _opened(model: GPT, folder: str | Path) -> Iterator[tuple[Any, dict[str, str]]]:
-    """Open the weights of a folder; yield the file, and the name of every parameter in it."""
-    _check_settings(model.config, Path(folder).expanduser())
-    path = Path(folder).expanduser() / "model.safetensors"
     if not path.is_file():
         split = (path.parent / "model.safetensors.index.json").is_file()
         why = "its weights are split over several files" if split else "it has no weights in safetensors"

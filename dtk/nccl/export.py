@@ -12,12 +12,11 @@ from dtk.nccl.presets import Preset
 from dtk.nccl.render import RUN, fill
 
 COLUMNS = 100  # Line width of comments in exported files.
-FORMS = ("sh", "slurm", "k8s", "docker")
 _PLAIN = re.compile(r"[A-Za-z0-9_.,:/-]+")
 
 
 def export(preset: Preset, form: str, config_values: Mapping[str, str], run: Path | None) -> str:
-    """Render the preset in one of `FORMS`, with `run` in place of `{run}`; DtkError if a key that it needs is null."""
+    """Render the preset in one form, with `run` in place of `{run}`; DtkError if a key that it needs is null."""
     variables: dict[str, str] = {}
     for setting in preset.settings:
         if f"{{{RUN}}}" in setting.value and run is None:
@@ -41,17 +40,12 @@ def export(preset: Preset, form: str, config_values: Mapping[str, str], run: Pat
     if form == "slurm":
         how = "For an sbatch script, before srun; srun hands the variables on."
         start = ["#!/bin/bash", *_comments([how, *heading]), "#SBATCH --export=ALL"]
-    return _script(start, preset, variables, run)
-
-
-def _script(start: list[str], preset: Preset, variables: dict[str, str], run: Path | None) -> str:
-    """Append, for each variable, a comment with its reason and an export that keeps a value set by the user."""
-    why = {setting.name: setting.why for setting in preset.settings}
-    lines = [*start, ""]
+    reasons = {setting.name: setting.why for setting in preset.settings}
+    lines = [*start, ""]  # Then an export of each variable, which keeps a value set by the user.
     folders = sorted({str(Path(value).parent) for value in variables.values() if run is not None and str(run) in value})
     lines += [f"mkdir -p -- {' '.join(shlex.quote(folder) for folder in folders)}"] if folders else []
     for name, value in variables.items():
-        lines += _comments(_folded(f"{name}: {why[name]}"))
+        lines += _comments(_folded(f"{name}: {reasons[name]}"))
         # Quote even what only some shells expand (zsh expands `=eth0` to the path of a command).
         quoted = shlex.quote(value) if _PLAIN.fullmatch(value) or shlex.quote(value) != value else f"'{value}'"
         lines.append(f'[ -n "${{{name}+set}}" ] || export {name}={quoted}')

@@ -98,21 +98,7 @@ def _about_of_default(paths: dict[str, Path]) -> dict[tuple[str, str], dict[str,
 
 
 def _read(path: Path, common: dict[tuple[str, str], dict[str, str]]) -> Preset:
-    config = _config(path)
-    whole = {key: text for key, text in config.about.get(WHOLE, {}).items() if key in ABOUT}
-    settings = []
-    for name, value in config.variables.items():
-        texts_of = {**whole, **config.about[name]} if name in config.about else common.get((name, value), whole)
-        variable = catalogue().nccl.get(name)  # The linter knows which releases read the variable.
-        read_by = f"NCCL {version_text(variable.since)} and newer" if variable and variable.since else ""
-        versions = config.about.get(name, {}).get("versions") or read_by or texts_of.get("versions") or ELSEWHERE
-        texts = {key: texts_of.get(key, "") for key in ABOUT if key != "versions"}
-        settings.append(Setting(name=name, value=value, versions=versions, **texts))
-    return Preset(path.stem, description(path), path, config, tuple(settings))
-
-
-def _config(path: Path) -> NCCLConfig:
-    """Read and check the section in a file; raise DtkError if it cannot be read or is not an `nccl` section."""
+    """Read and check a preset; raise DtkError if its file cannot be read or is not an `nccl` section."""
     with refused(f"cannot read {path}", "", ValueError):
         values: Any = safe_yaml.loads(read_record(path), Limits())
     try:
@@ -126,4 +112,13 @@ def _config(path: Path) -> NCCLConfig:
         for key in texts:
             if key not in allowed:
                 raise DtkError(f"{path}: unknown key about.{name}.{key}", fix=f"keys: {', '.join(allowed)}")
-    return config
+    whole = {key: text for key, text in config.about.get(WHOLE, {}).items() if key in ABOUT}
+    settings = []
+    for name, value in config.variables.items():
+        texts_of = {**whole, **config.about[name]} if name in config.about else common.get((name, value), whole)
+        variable = catalogue().nccl.get(name)  # The linter knows which releases read the variable.
+        read_by = f"NCCL {version_text(variable.since)} and newer" if variable and variable.since else ""
+        versions = config.about.get(name, {}).get("versions") or read_by or texts_of.get("versions") or ELSEWHERE
+        texts = {key: texts_of.get(key, "") for key in ABOUT if key != "versions"}
+        settings.append(Setting(name=name, value=value, versions=versions, **texts))
+    return Preset(path.stem, description(path), path, config, tuple(settings))

@@ -25,7 +25,7 @@ TICK_S = 1e-3  # Assumed time between two calls of a rank, as nothing is execute
 LAST_CALLS = 2048  # Number of each rank's last calls that are included: as many as a run keeps (`dtk.record.ring`).
 LAST_CALLS_OF_MANY = 128
 MANY_RANKS = 64  # With more ranks than this, LAST_CALLS_OF_MANY of each are enough: the analysis is linear in both.
-NOWHERE = Path("preflight")  # Placeholder folder: nothing is read from it.
+NOWHERE = Path("preflight")  # Placeholder folder: nothing is read from it or written.
 
 
 def evidence(

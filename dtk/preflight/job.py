@@ -20,6 +20,7 @@ from dtk.data.dataset import Batch, Dataset
 from dtk.models.build import build_on_meta
 from dtk.parallel.regions import observe, region
 from dtk.parallel.stop import StopRequest
+from dtk.preflight.evidence import NOWHERE
 from dtk.preflight.simulated_rank import SimulatedRank
 from dtk.record.recorder import Recorder
 from dtk.simulate.mirror import simulated_group
@@ -32,7 +33,6 @@ from dtk.train.checkpoint import Checkpoints, LoopState
 SAMPLES = 1 << 20  # Samples of the placeholder data: more than any simulation uses.
 LARGE = 4_000_000  # dtk's own models with more parameters are narrowed.
 HEAD_WIDTH, SEQUENCE = 8, 32  # Head width of the narrowed models; maximum number of tokens per sample.
-NOWHERE = Path("preflight")  # Placeholder folder: nothing is written.
 
 
 def simulated_config(config: Config, steps: int) -> Config:

@@ -27,7 +27,6 @@ class Zero1Config(DDPConfig):
         DDPConfig.traits,
         sharded=("optimizer_state",),
         collectives=("all_reduce", "broadcast"),
-        dimensions=("dp_replicate", "dp_shard", "cp", "tp", "pp", "ep"),
         simplicity=3,
     )
     row = TableRow(

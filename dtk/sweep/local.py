@@ -161,11 +161,6 @@ def _propose(job: Job, sweep: Sweep, runner: Runner) -> None:
             return
 
 
-def with_extra(job: Job) -> dict[str, Any]:
-    """Return the file's content with the typed overrides added to its command, for a server."""
-    return {**job.file.content, "command": [*job.file.content["command"], *job.extra]}
-
-
 class EarlyStop:
     """Watches one run after the other."""
 

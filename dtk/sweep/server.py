@@ -13,7 +13,7 @@ from dtk.errors import DtkError
 from dtk.extras import install
 from dtk.launch.processes import importable
 from dtk.record.tracker_process import base_url, has_key
-from dtk.sweep.local import Job, with_extra
+from dtk.sweep.local import Job
 
 PROJECT = "dtk"  # Default if the file names none, as of `tracker=wandb`.
 
@@ -53,7 +53,7 @@ def hand_over(job: Job, count: int | None) -> int:
 def _create(job: Job) -> str:
     import wandb
 
-    content = with_extra(job)
+    content = {**job.file.content, "command": [*job.file.content["command"], *job.extra]}
     project = str(content.get("project", PROJECT))
     try:
         identity = wandb.sweep(content, entity=content.get("entity"), project=project)

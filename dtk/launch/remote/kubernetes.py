@@ -23,7 +23,21 @@ _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 def render(job: Submission) -> str:
     """Return both documents; DtkError if Kubernetes would reject the job, or its pods could not share a run folder."""
     launcher: KubernetesLauncher = job.launcher
-    _check(launcher)
+    if launcher.nodes > 1 and launcher.volume_claim is None:
+        what, why = f"launcher.nodes={launcher.nodes} needs launcher.volume_claim", "the pods write one run folder"
+        raise DtkError(what, why, "name a PersistentVolumeClaim that many pods may write: launcher.volume_claim=NAME")
+    quantities = {key: getattr(launcher, key) for key in ("memory_per_node", "shared_memory")}
+    quantities |= {f"resources.{key}": value for key, value in launcher.resources.items()}
+    for key, value in quantities.items():
+        if value is not None:
+            check_form(value, _QUANTITY, f"launcher.{key}", "a quantity", f"a number, or launcher.{key}=200Gi")
+    for name, secret in launcher.secrets.items():
+        check_form(name, _NAME, "launcher.secrets", "the name of a variable", "letters, digits and _ only")
+        if secret.count("/") != 1 or not all(secret.split("/")):
+            raise DtkError(f"launcher.secrets.{name}={secret} has no key", fix="write SECRET/KEY")
+    if not launcher.volume_path.startswith("/"):
+        what = f"launcher.volume_path={launcher.volume_path} is not absolute"
+        raise DtkError(what, fix="use launcher.volume_path=/runs")
     frozen = dict(job.files)
     if sum(len(text.encode()) for text in frozen.values()) > _CONFIG_MAP_BYTES:
         frozen.pop(job.paths.plan.name, None)
@@ -84,24 +98,6 @@ def name_of(job: Submission) -> str:
     name = re.sub(r"[^a-z0-9]+", "-", job.paths.root.name.lower()).strip("-")
     head, _, tail = name.rpartition("-")
     return f"dtk-{head[: _NAME_LENGTH - len(tail) - 5].strip('-')}-{tail}"
-
-
-def _check(launcher: KubernetesLauncher) -> None:
-    if launcher.nodes > 1 and launcher.volume_claim is None:
-        what, why = f"launcher.nodes={launcher.nodes} needs launcher.volume_claim", "the pods write one run folder"
-        raise DtkError(what, why, "name a PersistentVolumeClaim that many pods may write: launcher.volume_claim=NAME")
-    quantities = {key: getattr(launcher, key) for key in ("memory_per_node", "shared_memory")}
-    quantities |= {f"resources.{key}": value for key, value in launcher.resources.items()}
-    for key, value in quantities.items():
-        if value is not None:
-            check_form(value, _QUANTITY, f"launcher.{key}", "a quantity", f"a number, or launcher.{key}=200Gi")
-    for name, secret in launcher.secrets.items():
-        check_form(name, _NAME, "launcher.secrets", "the name of a variable", "letters, digits and _ only")
-        if secret.count("/") != 1 or not all(secret.split("/")):
-            raise DtkError(f"launcher.secrets.{name}={secret} has no key", fix="write SECRET/KEY")
-    if not launcher.volume_path.startswith("/"):
-        what = f"launcher.volume_path={launcher.volume_path} is not absolute"
-        raise DtkError(what, fix="use launcher.volume_path=/runs")
 
 
 def _command(job: Submission) -> list[str]:

@@ -16,7 +16,21 @@ _END = "DTK_END_OF_FILE"
 def render(job: Submission) -> str:
     """Render the task file; DtkError if the machines are specified too little, or could not share a run folder."""
     launcher: SkypilotLauncher = job.launcher
-    _check(launcher)
+    if launcher.gpus_per_node and not launcher.accelerator:
+        what = f"launcher.gpus_per_node={launcher.gpus_per_node} needs launcher.accelerator"
+        why = "SkyPilot looks for machines by their GPU's name"
+        raise DtkError(what, why, "use launcher.accelerator=H100")
+    if launcher.accelerator and not launcher.gpus_per_node:
+        raise DtkError(f"launcher.accelerator={launcher.accelerator}, but launcher.gpus_per_node=0", fix="give both")
+    if launcher.region and not launcher.cloud:
+        raise DtkError(f"launcher.region={launcher.region} needs a cloud", fix="use launcher.cloud=aws with it")
+    if launcher.bucket is None and (launcher.use_spot or launcher.nodes > 1):
+        typed = f"launcher.nodes={launcher.nodes}" if launcher.nodes > 1 else "launcher.use_spot=true"
+        why = "the run folder is written by all nodes, and must outlive a machine that is taken away"
+        raise DtkError(f"{typed} needs launcher.bucket", why, "use launcher.bucket=s3://BUCKET")
+    if not launcher.bucket_path.startswith("/"):
+        what = f"launcher.bucket_path={launcher.bucket_path} is not absolute"
+        raise DtkError(what, fix="use launcher.bucket_path=/runs")
     mounts = {launcher.bucket_path: {"source": launcher.bucket, "mode": "MOUNT_CACHED"}} if launcher.bucket else None
     setup = "".join(f"{check_line(line, 'launcher.setup')}\n" for line in launcher.setup)
     cpus, memory = (launcher.cpus_per_rank or 0) * job.placement.nproc, launcher.memory_per_node
@@ -58,21 +72,3 @@ def run_script(job: Submission) -> str:
         f'  -m {RANK} {shell(job.paths.root)} --frozen="$frozen"',
     ]
     return "\n".join(lines) + "\n"
-
-
-def _check(launcher: SkypilotLauncher) -> None:
-    if launcher.gpus_per_node and not launcher.accelerator:
-        what = f"launcher.gpus_per_node={launcher.gpus_per_node} needs launcher.accelerator"
-        why = "SkyPilot looks for machines by their GPU's name"
-        raise DtkError(what, why, "use launcher.accelerator=H100")
-    if launcher.accelerator and not launcher.gpus_per_node:
-        raise DtkError(f"launcher.accelerator={launcher.accelerator}, but launcher.gpus_per_node=0", fix="give both")
-    if launcher.region and not launcher.cloud:
-        raise DtkError(f"launcher.region={launcher.region} needs a cloud", fix="use launcher.cloud=aws with it")
-    if launcher.bucket is None and (launcher.use_spot or launcher.nodes > 1):
-        typed = f"launcher.nodes={launcher.nodes}" if launcher.nodes > 1 else "launcher.use_spot=true"
-        why = "the run folder is written by all nodes, and must outlive a machine that is taken away"
-        raise DtkError(f"{typed} needs launcher.bucket", why, "use launcher.bucket=s3://BUCKET")
-    if not launcher.bucket_path.startswith("/"):
-        what = f"launcher.bucket_path={launcher.bucket_path} is not absolute"
-        raise DtkError(what, fix="use launcher.bucket_path=/runs")

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dtk.commands.nccl import FORMS
 from dtk.errors import DtkError
-from dtk.nccl.export import FORMS, export
+from dtk.nccl.export import export
 from dtk.nccl.presets import read_presets
 from dtk.nccl.render import render
 
