@@ -82,25 +82,25 @@ def find(pids: Collection[int] = ()) -> list[Job]:
     return list(jobs.values())
 
 
-def _started_by_first(parents: Mapping[int, int], known: Collection[int]) -> dict[int, RankProcess]:
+def _started_by_first(parents: Mapping[int, int], numbered: Collection[int]) -> dict[int, RankProcess]:
     """Return the ranks of nodes whose first rank started the others itself, as Lightning does: without RANK.
 
     Only the others have the variables since their start, with the number of the node and the rank within it.
     """
-    found: defaultdict[int, dict[int, RankProcess]] = defaultdict(dict)
-    variables = {pid: _environment(pid) for pid in parents if pid not in known and _is_python(PROC / str(pid))}
+    workers: defaultdict[int, dict[int, RankProcess]] = defaultdict(dict)
+    variables = {pid: _environment(pid) for pid in parents if pid not in numbered and _is_python(PROC / str(pid))}
     for pid, own in variables.items():
         size, first = integer(own.get("WORLD_SIZE"), 2, MOST_RANKS + 1), parents[pid]
         local, node = integer(own.get("LOCAL_RANK"), 1, size or 0), integer(own.get("NODE_RANK"), 0, MOST_RANKS)
         of_worker = variables.get(first, own).get("LOCAL_RANK") == own.get("LOCAL_RANK")
         if size is not None and local is not None and node is not None and not of_worker:
-            found[first][pid] = _process(pid, local, size, own)
+            workers[first][pid] = _process(pid, local, size, own)
     ranks: dict[int, RankProcess] = {}
-    for first, others in found.items():
-        one = next(iter(others.values()))
-        environment = {**one.environment, "LOCAL_RANK": "0"}
+    for first, others in workers.items():
+        worker = next(iter(others.values()))
+        environment = {**worker.environment, "LOCAL_RANK": "0"}
         before = int(environment["NODE_RANK"]) * (len(others) + 1)
-        for pid, each in {first: _process(first, 0, one.world_size, environment), **others}.items():
+        for pid, each in {first: _process(first, 0, worker.world_size, environment), **others}.items():
             ranks[pid] = replace(each, rank=before + each.rank)
     return ranks
 

@@ -31,24 +31,24 @@ class Answers:
 
 def answers(ranks: Job) -> Answers:
     """Ask the servers of a job. A port is only asked if a process of the job listens on it."""
-    found = Answers()
+    collected = Answers()
     own = listening([process.pid for process in ranks.values()])
     beside = listening(children(ranks[0].pid)) - own if 0 in ranks else set()  # A fork has its parent's sockets too.
     for port in sorted(beside):
         if _TITLE not in _page(port, ""):
             continue
         for rank, url, text in _ANSWER.findall(_page(port, "stacks")):
-            found.stacks[int(rank)] = f"=== Rank {rank}: {url} ===\n{text}\n"
+            collected.stacks[int(rank)] = f"=== Rank {rank}: {url} ===\n{text}\n"
         for name in ("fr_trace_json", "fr_trace_nccl_json"):
             dumps = {int(rank): text for rank, _, text in _ANSWER.findall(_page(port, name))}
-            found.flight |= {rank: text for rank, text in dumps.items() if '"collective_seq_id"' in text}
-        if not found.stacks:
-            found.lacks.append(f"torch's debug server showed no stacks within {ANSWER_S:g} s")
+            collected.flight |= {rank: text for rank, text in dumps.items() if '"collective_seq_id"' in text}
+        if not collected.stacks:
+            collected.lacks.append(f"torch's debug server showed no stacks within {ANSWER_S:g} s")
     address = ranks[min(ranks)].environment.get("NCCL_RAS_ADDR", "")
     if (port := integer(address.rpartition(":")[2], 1, 1 << 16) or RAS_PORT) in own:
-        found.ras = ask(port, b"verbose status\n")
-        found.lacks += [] if found.ras else [f"NCCL's RAS did not answer within {ANSWER_S:g} s"]
-    return found
+        collected.ras = ask(port, b"verbose status\n")
+        collected.lacks += [] if collected.ras else [f"NCCL's RAS did not answer within {ANSWER_S:g} s"]
+    return collected
 
 
 def ask(port: int, request: bytes) -> bytes:

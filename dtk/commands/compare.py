@@ -33,10 +33,10 @@ def run(arguments: argparse.Namespace) -> int:
     with Progress(after_s=AFTER_S) as progress:
         options = Options(warmup_steps=warmup_steps, loss_tolerance=arguments.loss_tolerance, progress=progress.say)
         for name in names:  # A pattern expands as in a shell, and a folder that contains runs to all of them.
-            for one in matching(name):
-                path = Path(one)
-                inside = runs_in(path) if one and path.is_dir() and not is_run(path) else ()
-                folders += [path / run for run in inside] or [find(one)]
+            for match in matching(name):
+                path = Path(match)
+                inside = runs_in(path) if match and path.is_dir() and not is_run(path) else ()
+                folders += [path / run for run in inside] or [find(match)]
             first = first or len(folders)
         comparison = compare(folders, options)
     limits = check_limits(comparison, folders[:first], arguments.fail_if) if arguments.fail_if else []

@@ -59,7 +59,10 @@ def _causes() -> Iterator[Rows]:
             ("source", cause.source),
         ]
     for name, causes in families.items():
-        yield [(name, f"{counted(len(causes), 'cause')} of {traits(name).title}"), *(("cause", one) for one in causes)]
+        yield [
+            (name, f"{counted(len(causes), 'cause')} of {traits(name).title}"),
+            *(("cause", row) for row in causes),
+        ]
 
 
 def _options() -> Iterator[Rows]:
@@ -94,7 +97,7 @@ def _keys() -> Iterator[Rows]:
             sections.setdefault(name.partition(".")[0], []).append(f"{name}: {about}" if about else name)
     for section, listed in sections.items():
         unique = dict.fromkeys(listed)
-        yield [(section, f"{counted(len(unique), 'key')} of this section"), *(("key", one) for one in unique)]
+        yield [(section, f"{counted(len(unique), 'key')} of this section"), *(("key", row) for row in unique)]
     for (name, about, typed, default), only in kinds.items():
         yield [(name, about), ("type", typed), ("default", default), ("only with", ", ".join(filter(None, only)))]
 

@@ -31,8 +31,8 @@ def banner(
     again = f" (attempt {attempt})" if attempt else ""
     console.line(f"dtk {config.model.name} under {config.strategy.name}{again}", 36)
     console.line(f"  strategy  {config.strategy.row.summary}")
-    if told := config.strategy.warning(config.optimizer):
-        console.line(f"            warning: {told}")
+    if warning := config.strategy.warning(config.optimizer):
+        console.line(f"            warning: {warning}")
     console.line(
         f"  ranks     {world_size} on {placement.device} over {placement.backend}, "
         f"{counted(placement.threads, 'CPU thread')} each" + "".join(f"; {reason}" for reason in placement.reasons)

@@ -80,13 +80,13 @@ def lint_given(given: Given, machine: Machine | None, nodes: int | None, nccl_ve
     versions = {"nccl": version or ()} | {name: leading_version(text) for name, text in here.items()}
     arch = platform.machine() if machine is not None else ""
     lints += Installed(versions, arch, gpu_names(hardware)).lints(given.variables)
-    found = [(hit, given.variables.get(hit.variable, ""), given.places.get(hit.variable, "")) for hit in lints]
-    found += [(lint_of("error", "", "file_line", text=what), "", place) for place, what in given.oddities]
+    placed = [(hit, given.variables.get(hit.variable, ""), given.places.get(hit.variable, "")) for hit in lints]
+    placed += [(lint_of("error", "", "file_line", text=what), "", place) for place, what in given.oddities]
     for name, place, value in given.shadowed:
         hit = lint_of("note", name, "shadowed", text=given.variables[name], first=given.places[name])
-        found.append((hit, value, place))
+        placed.append((hit, value, place))
     items = []
-    for hit, value, place in found:
+    for hit, value, place in placed:
         text = lint_text(hit)
         about = (text.message, text.fix, text.cause, text.fix_in_message)
         items.append(Item(hit.severity, hit.variable, value, place, *about))

@@ -69,12 +69,11 @@ class Expected:
     key: Key
     needed: tuple[int, ...]
     outputs: list[Tensor]
-    here: bool = False
-    """Whether it has been fetched."""
+    fetched: bool = False
 
     def fetch(self) -> None:
         """Request the values and copy them into the outputs."""
-        self.here = True
+        self.fetched = True
         answer = self.exchange.ask(self.key, self.needed)
         if answer is not None:
             fill(self.outputs, answer)
@@ -106,7 +105,7 @@ class Issued(dist.Work):
         return True
 
     def _fetch(self) -> None:
-        while self._last is not None and not self._last.here:
+        while self._last is not None and not self._last.fetched:
             self._due.pop(0).fetch()
 
     def is_completed(self) -> bool:

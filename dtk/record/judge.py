@@ -62,7 +62,7 @@ class Judge:
         stepping = any(peer.report.get("stepping") for peer in self.peers)
         return {"kind": "stall", "stood_s": stood_s} if stood_s >= (limit_s if stepping else first_limit_s) else None
 
-    def here(self) -> list[int]:
+    def staying(self) -> list[int]:
         """Return the ranks that are not leaving; some may have stalled before their first report."""
         return [rank for rank, peer in enumerate(self.peers) if not peer.report.get("leaving")]
 

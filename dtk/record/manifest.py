@@ -210,8 +210,8 @@ def _gpus() -> dict[str, Any]:
 
 def environment() -> dict[str, str]:
     """Return the variables that affect how a job runs, without any whose name suggests a secret."""
-    found = ((name, value) for name, value in sorted(os.environ.items()) if name.startswith(PREFIXES))
-    return {name: value for name, value in found if not is_secret(name, value)}
+    variables = ((name, value) for name, value in sorted(os.environ.items()) if name.startswith(PREFIXES))
+    return {name: value for name, value in variables if not is_secret(name, value)}
 
 
 def without_runs(root: Path, new: Iterable[bytes], tracked: Iterable[bytes], standing: Path) -> list[bytes]:

@@ -240,11 +240,11 @@ class Watch:
 
     def _conclude(self, store: Store, finding: dict[str, Any]) -> None:
         """Wait for the other ranks' answers, then write the verdict for the launcher."""
-        here = self._judge.here()
-        awake = [rank for rank in here if (peer := self._judge.peers[rank]).raw and peer.silent_s < SILENT_S]
+        staying = self._judge.staying()
+        awake = [rank for rank in staying if (peer := self._judge.peers[rank]).raw and peer.silent_s < SILENT_S]
         self._await(lambda: all(store.check([f"answer/{rank}"]) for rank in awake), ANSWER_S)
-        answers = {rank: store.get(f"answer/{rank}") for rank in here if store.check([f"answer/{rank}"])}
-        silent = [rank for rank in here if rank not in answers]
+        answers = {rank: store.get(f"answer/{rank}") for rank in staying if store.check([f"answer/{rank}"])}
+        silent = [rank for rank in staying if rank not in answers]
         if finding["kind"] == "desync":
             called = [side for raw in answers.values() if (side := msgspec.json.decode(raw, type=Called | None))]
             # A side that left the run or does not answer is known by its records.

@@ -34,7 +34,7 @@ from dtk.train.callbacks import Callbacks
 from dtk.train.checkpoint import Checkpoints, LoopState
 from dtk.train.evaluation import evaluate
 from dtk.train.optimizer import clip_factor, set_learning_rate
-from dtk.train.progress import Measures, Progress, say, told
+from dtk.train.progress import Measures, Progress, printing_elapsed, say
 from dtk.train.random_state import seed_random
 from dtk.train.schedule import Schedule, learning_rate
 from dtk.train.setup import Parts
@@ -116,7 +116,7 @@ class Loop:
             targets = sum(self.parts.task.count(batch.targets) for batch in batches)
         enough = bool(self.callbacks.reason)
         agreement = agree(self.context, self.stop.requested, targets, self.step_samples, enough=enough)
-        with told("compiling in the first step", self._compiles and step == self.progress.first_step):
+        with printing_elapsed("compiling in the first step", self._compiles and step == self.progress.first_step):
             result = self._step(step, batches, agreement)
         self.window_samples = (self.window_samples + agreement.samples) % 2**64
         self.state.step = step + 1
@@ -252,7 +252,7 @@ class Loop:
     def _evaluate(self) -> None:
         self.callbacks.each(lambda callback, training: callback.before_evaluation(training, self.state.step))
         began_s = time.perf_counter()
-        with self.measures.paused(), told("evaluating, compiling in the first one", self._compiles):
+        with self.measures.paused(), printing_elapsed("evaluating, compiling in the first one", self._compiles):
             figures = evaluate(self.config, self.context, self.dataset, self.parts)
         elapsed_s = time.perf_counter() - began_s
         self.recorder.event("evaluation", step=self.state.step, time_taken_s=elapsed_s)

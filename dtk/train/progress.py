@@ -31,7 +31,7 @@ def say(line: str) -> None:
 
 
 @contextmanager
-def told(text: str, on: bool, every_s: float = 5.0) -> Iterator[None]:
+def printing_elapsed(text: str, on: bool, every_s: float = 5.0) -> Iterator[None]:
     """While `on`, print every few seconds how long the block has lasted, and the region in which this rank is."""
     if not on:  # The usual step starts nothing.
         yield

@@ -124,7 +124,7 @@ def of_peak(before: float | None, after: float | None) -> Change | None:
 
 def figures_of(cause: str) -> tuple[str, ...]:
     """Return the figures that show whether the remedy of a cause helps: of `exposed`, `tokens`, `memory`."""
-    own = known.verified_by if (known := by_id().get(cause)) is not None else None
+    own = registered.verified_by if (registered := by_id().get(cause)) is not None else None
     return tuple(traits(cause).verified_by if own is None else own)
 
 

@@ -21,7 +21,7 @@ def test_the_second_send_of_a_pair_meets_its_second_receive() -> None:
     for tensor, tag in zip(got, (0, 9, 0), strict=True):
         for expected in receiver.receive("0", 0, tag, [tensor]):
             expected.fetch()
-            assert expected.here
+            assert expected.fetched
     assert [int(tensor) for tensor in got] == [4, 6, 5]
 
 

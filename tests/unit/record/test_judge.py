@@ -50,7 +50,7 @@ def test_a_rank_that_stood_still_before_its_first_report_is_known_to_be_there(mu
     store.set(f"rank/{1 - mute}", json.dumps(told))
     for _ in range(5):
         judge.read(store, 1.0, 5.0)
-    assert judge.here() == [0, 1]
+    assert judge.staying() == [0, 1]
     found = judge.find(limit_s=4.0, first_limit_s=600.0)
     assert found is not None and found["kind"] == "stall"
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dtk.parallel.regions import Region
-from dtk.train.progress import Progress, human_time, say, told
+from dtk.train.progress import Progress, human_time, printing_elapsed, say
 
 RECORD: dict[str, Any] = {
     "step": 1, "loss": 2.5, "tokens_per_s": 4000.0, "mfu": None, "peak_memory_bytes": 3 * 2**30,
@@ -39,7 +39,7 @@ def test_ranks_units_and_bubbles() -> None:
 
 def test_long_work_is_told_with_the_region_that_lasts(capsys: pytest.CaptureFixture[str]) -> None:
     lines: list[str] = []
-    with Region("forward"), told("compiling", on=True, every_s=0.01):
+    with Region("forward"), printing_elapsed("compiling", on=True, every_s=0.01):
         while len(lines) < 2:
             lines += capsys.readouterr().out.splitlines()
     assert lines[0] == "compiling: 0s so far, rank 0 in forward"
