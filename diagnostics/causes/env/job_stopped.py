@@ -12,7 +12,7 @@ from diagnostics.evidence.endings import is_victim, kind_of_exception, signal_na
 from diagnostics.evidence.model import LogFact, RankError
 
 _TEXTS, TABLE = Texts(__file__), table_beside(__file__)
-_REASONS, _AFTER_TROUBLE = TABLE["reasons"], frozenset(TABLE["after_trouble"])
+_REASONS, _AFTER_TROUBLE, _AFTER_LOST_NODE = TABLE["reasons"], {*TABLE["after_trouble"]}, {*TABLE["after_lost_node"]}
 
 
 def _reason(fact: LogFact) -> str:
@@ -40,9 +40,10 @@ def decide(job: JobEnvironment) -> Finding:
         return _TEXTS.ruled_out() if job.has_messages else _TEXTS.undecided()
     stop = max(stops, key=lambda fact: _sure(_reason(fact)))
     first = {fact.file: fact.line for fact in reversed(stops)}
-    own = (e for e in job.errors if e.type and not is_victim(kind_of_exception(e.type, e.message, e.frames)))
-    failed: list[LogFact | RankError] = [*(fact for fact in job.log if fact.kind in _AFTER_TROUBLE), *own]
     reason, item = _reason(stop), stop.quoted()
+    trouble_kinds = _AFTER_TROUBLE - (_AFTER_LOST_NODE if _REASONS[reason].get("node") else set())
+    own = (e for e in job.errors if e.type and not is_victim(kind_of_exception(e.type, e.message, e.frames)))
+    failed: list[LogFact | RankError] = [*(fact for fact in job.log if fact.kind in trouble_kinds), *own]
     if any(trouble.line < first.get(trouble.file, inf) for trouble in failed):
         return replace(_TEXTS.undecided("after_failure", reason=reason), evidence=(item,))
     if not _sure(reason):

@@ -31,8 +31,8 @@ class Line(NamedTuple):
 
 
 _TEXT = patterns_beside(__file__)  # Compiled patterns, documented in the table.
-_MESSAGE_KEYS = ("log", "message", "msg", "text")
-"""Keys under which container runtimes and log shippers store a line that they wrap in JSON."""
+_MESSAGE_KEYS = ("log", "message", "MESSAGE", "msg", "text")
+"""Keys under which container runtimes, log shippers and `journalctl -o json` store a line that they wrap in JSON."""
 
 
 def split(number: int, raw: bytes, label: re.Pattern[str] | None = None) -> Line:

@@ -328,7 +328,7 @@ def read(path: Path, file: str, rank: int | None, limits: Limits, head: bytes) -
     return scan.finish()
 
 
-def read_text(text: str, file: str, rank: int) -> Contents:
+def read_text(text: str, file: str, rank: int | None) -> Contents:
     """Read a log from a text in memory, such as the standard error of a simulated rank."""
     scan = _scan(file, rank)
     for number, line in enumerate(text.splitlines(), 1):

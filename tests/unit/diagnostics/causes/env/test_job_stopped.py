@@ -6,6 +6,8 @@ import pytest
 
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
+from diagnostics.evidence.gather import gather
+from diagnostics.evidence.limits import Limits
 from diagnostics.report.model import Report
 
 HANGUP = (
@@ -15,6 +17,11 @@ HANGUP = (
 )
 TERMINATED = HANGUP.replace("Received 1 ", "Received 15 ").replace("SIGHUP", "SIGTERM")
 SLURM = "slurmstepd: error: *** STEP 77.0 ON gpu07 CANCELLED AT 2026-04-20T09:09:37 {}***\n"
+SACCT = (
+    "JobID           JobName  Partition    Account  AllocCPUS      State ExitCode \n"
+    "------------ ---------- ---------- ---------- ---------- ---------- -------- \n"
+    "4711         train.sba+        gpu       lab1         64  {} \n"
+)
 STEPS = "".join(f"step {step} loss {4 - step / 10:.2f}\n" for step in range(12))
 TIMEOUT = (
     "[rank2]:[E920 09:00:00.1 ProcessGroupNCCL.cpp:632] [Rank 2] Watchdog caught collective operation timeout: "
@@ -41,6 +48,16 @@ def of(folder: Path, text: str) -> Report:
         ("step 4100 loss 2.211\nsalloc: error: Node failure on worker-1\n", "node failed"),
         (SLURM.format("DUE TO JOB REQUEUE "), "requeued the job"),
         ("Reason: Evicted\nMessage: The node was low on resource: ephemeral-storage. Threshold 10%\n", "evicted"),
+        (SACCT.format("NODE_FAIL      1:0"), "node failed"),
+        (SACCT.format("TIMEOUT        0:0"), "time limit"),
+        (SACCT.format("PREEMPTED      0:0"), "preempted"),
+        ("4711|train|TIMEOUT|0:0|\n4711.batch|batch|CANCELLED|0:15|\n", "time limit"),
+        ("4711_3.0|python|NODE_FAIL|1:0\n", "node failed"),
+        ("   JobState=NODE_FAIL Reason=NodeDown Dependency=(null)\n", "node failed"),
+        ("Message: The node had condition: [DiskPressure]. \n", "evicted"),
+        ("NAME   READY   STATUS     RESTARTS   AGE\nw-0    1/1     NodeLost   0          3h\n", "no longer answered"),
+        ("  Reason:               PreemptionByScheduler\n", "higher priority"),
+        ("  DisruptionTarget  True  reason: DeletionByTaintManager\n", "no longer answered"),
         ("Message: Pod was terminated in response to imminent node shutdown.\n", "shut down"),
         (STEPS + "=>> PBS: job killed: walltime 86431 exceeded limit 86400\n", "time limit"),
         (STEPS + "Aborted by PBS Server\nJob exceeded its walltime limit. Job was aborted\n", "time limit"),
@@ -115,3 +132,39 @@ def test_a_scheduler_that_ends_a_job_for_its_memory(tmp_path: Path, line: str) -
 def test_a_job_that_somebody_ended_by_a_command_is_undecided(tmp_path: Path) -> None:
     report = of(tmp_path, STEPS + "TERM_OWNER: job killed by owner.\n")
     assert not report.root_causes and report.statement.startswith("Somebody ended the job")
+
+
+@pytest.mark.parametrize(("state", "cause"), [("NODE_FAIL      1:0", "env.job_stopped"), ("TIMEOUT        0:0", "")])
+def test_peers_that_lose_a_node_are_effects_of_it_and_a_hang_before_a_time_limit_is_none(
+    tmp_path: Path, state: str, cause: str
+) -> None:
+    (tmp_path / "sacct.txt").write_text(SACCT.format(state))
+    report = of(tmp_path, TIMEOUT)
+    assert [root.cause for root in report.root_causes] == [cause][: len(cause)]
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("NAME   READY   STATUS    RESTARTS   AGE\nw-0    0/1     Evicted   0          3h\n", "evicted the pod"),
+        ("    State:          Terminated\n      Reason:       Error\n      Exit Code:    137\n", "exit code 137"),
+        ("    State:          Terminated\n      Reason:       Error\n      Exit Code:    143\n", "exit code 143"),
+    ],
+)
+def test_a_pod_that_was_ended_for_a_reason_that_no_line_names(tmp_path: Path, text: str, word: str) -> None:
+    report = of(tmp_path, text)
+    assert report.outcome == "undecided" and not report.root_causes and word in report.statement
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the loader hit a TIMEOUT 3 times\n",
+        "4711 requests, of which 3 ended in TIMEOUT\n",
+        "step 3 EvictedBatches: 0\n",
+        "      Exit Code:    0\n",
+    ],
+)
+def test_words_of_schedulers_in_other_lines_stop_no_job(tmp_path: Path, text: str) -> None:
+    (tmp_path / "job.log").write_text(STEPS + text)
+    assert not any(fact.kind == "job_stopped" for fact in gather(tmp_path, Limits()).facts)

@@ -1,0 +1,29 @@
+"""JSON whose lines are read as those of a log: `kubectl get pods -o json`, and `journalctl -o json`."""
+
+import json
+from contextlib import suppress
+
+from diagnostics.evidence.limits import whole
+from diagnostics.evidence.reader import Contents, Reader, Source
+from diagnostics.evidence.readers import log
+
+_POD = (b'"apiVersion"', b'"kind"')
+_JOURNAL = b'"__REALTIME_TIMESTAMP"'
+
+
+def recognise(head: bytes) -> bool:
+    """Return whether a file that starts with `head` is an object of Kubernetes, or the system's journal."""
+    return head.lstrip()[:1] == b"{" and (_JOURNAL in head or all(key in head for key in _POD))
+
+
+def _open(source: Source) -> Contents:
+    """Read the journal as it is, and other JSON in the lines of `kubectl`, however it was folded."""
+    rank = source.owner.rank
+    with suppress(ValueError, RecursionError):  # Cut off, or several objects.
+        if _JOURNAL not in source.head:
+            value = json.loads(whole(source.path, source.limits))
+            return log.read_text(json.dumps(value, indent=4), source.file, rank)
+    return log.read(source.path, source.file, rank, source.limits, source.head)
+
+
+READER = Reader(kind="log_json", title="`kubectl get -o json`, `journalctl -o json`", recognise=recognise, open=_open)

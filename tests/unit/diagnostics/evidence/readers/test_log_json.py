@@ -1,0 +1,87 @@
+"""Kubernetes' JSON and the system's journal: the same facts as in their text, beside a log or alone."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diagnostics.contract.findings import text_of
+from diagnostics.diagnose import diagnose
+
+LIMITS = {"resources": {"limits": {"memory": "64Gi", "nvidia.com/gpu": "8"}}}
+KILLED = (
+    "Memory cgroup out of memory: Killed process 4242 (python) total-vm:98765432kB, anon-rss:67000000kB, file-rss:0kB, "
+    "shmem-rss:0kB, UID:0 pgtables:1kB oom_score_adj:0"
+)
+
+
+def pods(status: dict[str, Any]) -> dict[str, Any]:
+    """A list as `kubectl get pods -o json` prints it, with one pod."""
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "train-worker-3"}}
+    pod |= {"spec": {"containers": [{"name": "train", **LIMITS}]}, "status": status}
+    return {"apiVersion": "v1", "items": [pod], "kind": "List", "metadata": {"resourceVersion": ""}}
+
+
+def terminated(reason: str) -> dict[str, Any]:
+    state = {"terminated": {"containerID": "containerd://7f", "exitCode": 137, "reason": reason}}
+    return {
+        "containerStatuses": [{"lastState": {}, "name": "train", "restartCount": 0, "state": state}],
+        "phase": "Failed",
+    }
+
+
+def evicted(message: str) -> dict[str, Any]:
+    return {"message": message, "phase": "Failed", "reason": "Evicted", "startTime": "2026-11-29T10:00:00Z"}
+
+
+def journal(*messages: Any) -> str:
+    about = {"__CURSOR": "s=1;i=2", "__REALTIME_TIMESTAMP": "1764400000000000", "_TRANSPORT": "kernel"}
+    return "".join(json.dumps({**about, "MESSAGE": message}) + "\n" for message in messages)
+
+
+HONEST = json.dumps(pods(terminated("OOMKilled")), indent=4).encode()
+DAMAGED = None  # What is cut off is read up to there.
+
+
+@pytest.mark.parametrize("indent", [4, None])
+@pytest.mark.parametrize(
+    ("status", "cause"),
+    [
+        (terminated("OOMKilled"), "memory.host"),
+        (evicted("The node was low on resource: memory. Threshold quantity: 100Mi, available: 31Mi. "), "memory.host"),
+        (evicted("The node was low on resource: ephemeral-storage. Threshold quantity: 1Gi. "), "env.job_stopped"),
+        ({"phase": "Failed", "conditions": [{"reason": "PreemptionByScheduler", "status": "True"}]}, "env.job_stopped"),
+        (terminated("Error"), ""),
+        ({"phase": "Running"}, ""),
+    ],
+)
+def test_how_a_pod_ended(tmp_path: Path, status: dict[str, Any], cause: str, indent: int | None) -> None:
+    (tmp_path / "pods.json").write_text(json.dumps(pods(status), indent=indent))
+    report = diagnose(tmp_path)
+    assert [root.cause for root in report.root_causes] == [cause][: len(cause)]
+    if cause == "memory.host" and "containerStatuses" in status:
+        assert "64Gi" in text_of(report.root_causes[0]).summary
+
+
+def test_a_list_of_pods_that_is_cut_off_is_read_up_to_there(tmp_path: Path) -> None:
+    text = json.dumps(pods(terminated("OOMKilled")), indent=4)
+    (tmp_path / "pods.json").write_text(text[: text.index("OOMKilled") + 11])
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == ["memory.host"]
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (journal("usb 1-1: new device", KILLED), "memory.host"),
+        (journal("NVRM: Xid (PCI:0000:c1:00): 79, pid=4242, GPU has fallen off the bus."), "hardware.gpu_fault"),
+        (journal(None, [27, 91], KILLED), "memory.host"),
+        (journal(KILLED)[:-40], "memory.host"),  # Cut off within the line.
+        (journal("usb 1-1: new device"), ""),
+    ],
+)
+@pytest.mark.parametrize("name", ["journal.json", "kernel.log"])
+def test_messages_of_the_journal(tmp_path: Path, text: str, cause: str, name: str) -> None:
+    (tmp_path / name).write_text(text)
+    (tmp_path / "train.log").write_text("step 1 loss 2.0\n")
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == [cause][: len(cause)]
