@@ -34,6 +34,7 @@ from diagnostics.evidence.calls import ROOTED, operation
 from diagnostics.evidence.endings import Ending, of_error
 from diagnostics.evidence.model import Evidence, Frame, LogFact, Stacks, shortened
 from diagnostics.evidence.readers import ras
+from diagnostics.evidence.stacks.activity import doing
 from diagnostics.evidence.stacks.dumps import main_thread, target
 
 TRANSPORT = frozenset({"nccl_ib_error", "nccl_ib_async", "nccl_peer_closed", "nccl_connect", "link_down"})
@@ -371,6 +372,7 @@ def _silent(evidence: Evidence, groups: Sequence[GroupLog], waits: Sequence[Wait
     sizes = (wait.members or 0 for wait in waits if wait.group in ("default_pg", ""))
     world = evidence.world_size or max(sizes, default=0)
     spoke = {fact.rank for fact in evidence.facts} | {error.rank for error in evidence.errors}
+    spoke |= {dump.rank for dump in evidence.stacks}
     spoke = spoke.union(*(group.waits for group in groups), *(group.counters for group in groups))
     highest = max((rank for rank in spoke if rank is not None), default=-1)
     # If the size is unknown, most ranks up to the highest must have lines: the log of one node has those of few.
@@ -390,6 +392,9 @@ def _observed(
 ) -> tuple[list[Waiting], tuple[tuple[tuple[int, ...], str], ...]]:
     """Return the calls in which observations, single stacks or exceptions show ranks, and what the other ranks do."""
     dumps = {one.rank: one for one in evidence.stacks if one.rank is not None}
+    spied = [one for one in evidence.stacks if one.pid is not None and not evidence.facts]
+    nameless = {one.pid: one for one in spied if one.rank is None}
+    dumps |= {NOBODY - number: one for number, one in enumerate(nameless.values(), 1)}
     observed = {rank: seen for rank, seen in observations(evidence).items() if not seen.exited}
     inside, standings = places(observed, dumps)
     blocked_s = {rank: observed[rank].blocked_s for rank in inside if observed[rank].blocked_s >= STALL_S}
@@ -398,13 +403,15 @@ def _observed(
     frames = [(rank, main.frames) for rank, main in mains.items() if main is not None]
     for rank, path in [*frames, *((end.rank, end.frames) for end in victims if end.rank != NOBODY)]:
         sites |= {rank: place} if (place := collective_of(path)) is not None else {}
-    if len({*sites.values()}) < 2 and not (observed or held_s):
+    if len({*sites.values()}) < 2 and not (observed or held_s or len(spied) > 1):
         return [], ()
     is_still = not inside and all(observed[rank].stopped or observed[rank].idle_s >= STALL_S for rank in standings)
+    standings |= {rank: doing(dump) for rank, dump in dumps.items() if spied and rank not in sites}
     does: dict[str, list[int]] = {}
     for rank, standing in standings.items():
-        at = standing.frame
-        does.setdefault(f"{standing.words}{f' at {file_name(at.file)}:{at.line}' if at else ''}", []).append(rank)
+        at = f" at {file_name(standing.frame.file)}:{standing.frame.line}" if standing.frame else ""
+        process = f" (process {dumps[rank].pid})" if rank < NOBODY else ""
+        does.setdefault(f"{standing.words}{at}{process}", []).append(rank)
     waits = [
         Waiting(ranks, op, waited_s=min(blocked_s.get(rank, held_s) for rank in ranks) or None, site=site)
         for (op, site), ranks in _by_call(sites).items()

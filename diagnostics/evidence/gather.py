@@ -242,6 +242,7 @@ class _Gathering(Struct):
         evidence.errors = assign_ranks.merge_errors([*evidence.errors, *([failure] if failure else [])])
         assign_ranks.adopt(evidence)
         assign_ranks.adopt_listed(evidence)
+        assign_ranks.adopt_spied(evidence)
         evidence.facts.sort(key=lambda fact: (fact.rank is None, fact.rank or 0, fact.file, fact.line, fact.kind))
         evidence.stacks.sort(key=lambda dump: (dump.rank is None, dump.rank or 0, dump.file, dump.time_s or 0.0))
         refuse_mixed_times(evidence, traces)

@@ -46,6 +46,8 @@ class Stacks(Struct, frozen=True):
     """Path relative to the evidence's root, as every `file` here."""
     threads: tuple[Thread, ...]
     time_s: float | None = None
+    pid: int | None = None
+    """Process id, which py-spy tells."""
 
 
 class RankError(Struct, frozen=True):

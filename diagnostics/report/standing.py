@@ -92,7 +92,7 @@ def positions(standing: Standing) -> Iterator[Field]:
         then = f", enqueued #{rest.enqueued:,}" if rest.completed != rest.enqueued else " and called nothing after it"
         who = sentence(ranks_spoken(rest.ranks))
         yield Field("others", f"{who}: completed #{rest.completed:,} of group {rest.group}{then}")
-    known = waiting.union(*(rest.ranks for rest in standing.others))
+    known = waiting.union(*(rest.ranks for rest in standing.others), *(ranks for ranks, _ in standing.outside))
     members = standing.waits[0].members if standing.waits else 0
     if standing.silent and process.KIND not in standing.kinds:
         yield Field("silent", f"{ranks_spoken(standing.silent)} left no log line")
@@ -110,10 +110,11 @@ def needed(report: Report, standing: Standing | None) -> str:
         return filled(_TABLE["needed"]["silent"], {"ranks": silent})
     if standing is not None and (failed := standing.failure or standing.warning):
         return str(next(ask for words, ask in _TABLE["asks"] if re.search(words, failed)))
-    is_bare = standing is not None and not (standing.waits or standing.kinds & TRANSPORT)
-    is_gloo = standing is not None and standing.uses_gloo
-    is_stopped = standing is not None and "stop_ignored" in standing.kinds
-    return str(_TABLE["needed"]["stopped" if is_stopped else "stderr" if is_bare else "gloo" if is_gloo else "logs"])
+    if standing is None:
+        return str(_TABLE["needed"]["logs"])
+    is_bare = not (standing.waits or standing.kinds & TRANSPORT)
+    rest = "again" if not standing.kinds else "gloo" if standing.uses_gloo else "logs"
+    return str(_TABLE["needed"]["stopped" if "stop_ignored" in standing.kinds else "stderr" if is_bare else rest])
 
 
 def _who(wait: Waiting) -> str:

@@ -3,13 +3,14 @@
 import re
 from collections import defaultdict
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
 from diagnostics.evidence.endings import is_victim, kind_of_exception
 from diagnostics.evidence.job.world_size import OF_RANKS
-from diagnostics.evidence.model import Evidence, LogFact, Owner, RankError
+from diagnostics.evidence.model import Evidence, LogFact, Owner, RankError, rank_in_name
 from diagnostics.evidence.reader import Contents
 
 _PARALLEL = re.compile(
@@ -143,6 +144,19 @@ def adopt(evidence: Evidence) -> None:
     for n, fact in enumerate(evidence.facts):
         if fact.rank is None and fact.kind == "gloo_mismatch":
             evidence.facts[n] = replace(fact, rank=aborted.get(fact.file))
+
+
+def adopt_spied(evidence: Evidence) -> None:
+    """Settle whose stacks the files of py-spy hold: numbers in their names that count all files from 0 are ranks, and a
+    rank in a command line is none if two processes have it, as local ranks of several nodes.
+    """
+    spied = [dump for dump in evidence.stacks if dump.pid is not None]
+    pids = {(dump.rank, dump.file): dump.pid for dump in reversed(spied) if dump.rank is not None}
+    numbers = {dump.file: rank_in_name(Path(dump.file)) for dump in spied if dump.rank is None}
+    counted = not pids and len(numbers) > 1 and {*numbers.values()} == {*range(len(numbers))}
+    if counted or len({(rank, pid) for (rank, _), pid in pids.items()}) > len({rank for rank, _ in pids}):
+        others = [dump for dump in evidence.stacks if dump.pid is None]
+        evidence.stacks = others + [replace(dump, rank=numbers[dump.file] if counted else None) for dump in spied]
 
 
 def merge_errors(errors: list[RankError]) -> list[RankError]:

@@ -11,7 +11,7 @@ from diagnostics.evidence.logs import tracebacks
 from diagnostics.evidence.logs.launcher import DRIVER_TYPE, LAUNCHER_TYPE, by_launcher, ended_child, fatal_error
 from diagnostics.evidence.logs.lines import Line
 from diagnostics.evidence.logs.steps import Steps
-from diagnostics.evidence.model import Frame, LogFact, RankError, Stacks
+from diagnostics.evidence.model import Frame, LogFact, RankError
 from diagnostics.evidence.reader import Contents
 from diagnostics.evidence.stacks import dumps as stack_dumps
 
@@ -168,12 +168,11 @@ class Streams(Struct):
         if end:
             stream.stack.close()
         done, stream.stack.done = stream.stack.done, []
-        for threads, time_s, local in done:
-            rank = stream.rank if stream.rank is not None else local
-            if len(self.read.stacks) < MAX_STACKS:
-                self.read.stacks.append(Stacks(rank, self.read.file, threads, time_s))
+        for dump in done[: max(0, MAX_STACKS - len(self.read.stacks))]:
+            rank = stream.rank if stream.rank is not None else dump.rank
+            self.read.stacks.append(replace(dump, rank=rank, file=self.read.file))
         if stream.fatal is not None and (done or end):
-            dying = [thread for threads, _, _ in done for thread in threads if thread.name == "current" or thread.main]
+            dying = [thread for dump in done for thread in dump.threads if thread.name == "current" or thread.main]
             thread = min(dying, key=lambda thread: thread.name != "current", default=None)
             self._error(replace(stream.fatal, frames=thread.frames if thread else ()))
             stream.fatal = None

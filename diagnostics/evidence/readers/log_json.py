@@ -11,11 +11,6 @@ _POD = (b'"apiVersion"', b'"kind"')
 _JOURNAL = b'"__REALTIME_TIMESTAMP"'
 
 
-def recognise(head: bytes) -> bool:
-    """Return whether a file that starts with `head` is an object of Kubernetes, or the system's journal."""
-    return head.lstrip()[:1] == b"{" and (_JOURNAL in head or all(key in head for key in _POD))
-
-
 def _open(source: Source) -> Contents:
     """Read the journal as it is, and other JSON in the lines of `kubectl`, however it was folded."""
     rank = source.owner.rank
@@ -26,4 +21,9 @@ def _open(source: Source) -> Contents:
     return log.read(source.path, source.file, rank, source.limits, source.head)
 
 
-READER = Reader(kind="log_json", title="`kubectl get -o json`, `journalctl -o json`", recognise=recognise, open=_open)
+READER = Reader(
+    kind="log_json",
+    title="`kubectl get -o json`, `journalctl -o json`",
+    recognise=lambda head: head.lstrip()[:1] == b"{" and (_JOURNAL in head or all(key in head for key in _POD)),
+    open=_open,
+)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
+from msgspec.structs import replace
 
 from diagnostics.evidence.limits import Limits, whole
 from diagnostics.evidence.model import Frame, Stacks, Thread
@@ -25,6 +26,7 @@ class _SpyFrame(msgspec.Struct):
 
 class _SpyThread(msgspec.Struct):
     frames: list[_SpyFrame]
+    pid: int | None = None
     thread_name: str | None = None
 
 
@@ -47,11 +49,12 @@ def read(path: Path, file: str, rank: int | None, limits: Limits) -> list[Stacks
     data = whole(path, limits)
     if data.lstrip().startswith(b"["):
         spied = msgspec.json.decode(data, type=list[_SpyThread])[: dumps.MAX_THREADS]
-        frames = [tuple(Frame(f.filename, f.line, f.name) for f in each.frames[: dumps.MAX_FRAMES]) for each in spied]
         if not spied:
             raise ValueError("no stack in it")
-        named = [Thread(thread.thread_name or "", own) for thread, own in zip(spied, frames, strict=True)]
-        return [Stacks(rank, file, dumps.with_main(named))]
+        own = [thread for thread in spied if thread.pid == spied[0].pid]  # Not those of its children (--subprocesses).
+        frames = [tuple(Frame(f.filename, f.line, f.name) for f in each.frames[: dumps.MAX_FRAMES]) for each in own]
+        named = [Thread(thread.thread_name or "", path) for thread, path in zip(own, frames, strict=True)]
+        return [Stacks(rank, file, dumps.with_main(named), None, spied[0].pid)]
     stacks: list[Stacks] = []
     parts = _RANK.split(data.decode("utf-8", "replace"))  # The text before any rank, then ranks and texts.
     for stated, text in zip([rank, *map(int, parts[1::2])], parts[::2], strict=True):
@@ -59,11 +62,10 @@ def read(path: Path, file: str, rank: int | None, limits: Limits) -> list[Stacks
         for line in text.splitlines():
             assembler.feed(line)
         assembler.close()
-        for threads, time_s, local in assembler.done:
-            stacks.append(Stacks(local if stated is None else stated, file, threads, time_s))
+        stacks += [replace(dump, rank=dump.rank if stated is None else stated, file=file) for dump in assembler.done]
     if not stacks:
         raise ValueError("no stack in it")
-    return stacks
+    return stacks if rank is None or len(parts) > 1 else [dump for dump in stacks if dump.pid == stacks[0].pid]
 
 
 READER = Reader(

@@ -3,6 +3,7 @@
 import sys
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from diagnostics.contract.files import patterns_beside
 from diagnostics.evidence.calls import is_library
@@ -15,6 +16,7 @@ SPY_PROCESS = _TEXT["spy_process"]
 WHEN = _TEXT["when"]
 MAX_THREADS = 4096
 MAX_FRAMES = 400
+_UNKNOWN = Stacks(None, "", ())
 
 
 class Assembler(Struct):
@@ -24,10 +26,10 @@ class Assembler(Struct):
     current: list[Frame] | None = None
     name: str = ""
     spy: bool = False
-    time_s: float | None = None
-    local_rank: int | None = None
+    head: Stacks = _UNKNOWN
+    """The rank, time and process of the dump, without its threads."""
     blanks: int = 0
-    done: list[tuple[tuple[Thread, ...], float | None, int | None]] = field(default_factory=list)
+    done: list[Stacks] = field(default_factory=list)
 
     @property
     def active(self) -> bool:
@@ -39,9 +41,9 @@ class Assembler(Struct):
         when, process = WHEN.match(text), SPY_PROCESS.match(text)
         if when or process:
             self.close()
-            self.time_s = float(when[1]) if when else None
-            local = _TEXT["local_rank"].search(process["command"]) if process else None
-            self.local_rank = int(local[1]) if local else None
+            stated = _TEXT["rank"].search(process["command"]) if process else None
+            pid = int(process["pid"]) if process else None
+            self.head = Stacks(int(stated[1]) if stated else None, "", (), float(when[1]) if when else None, pid)
             return True
         thread = FAULT_THREAD.match(text) or SPY_THREAD.match(text)
         if thread:
@@ -57,8 +59,8 @@ class Assembler(Struct):
         """Complete the dump at its end."""
         self._end_thread()
         if self.threads:
-            self.done.append((with_main(self.threads), self.time_s, self.local_rank))
-        self.threads, self.time_s, self.local_rank = [], None, None
+            self.done.append(replace(self.head, threads=with_main(self.threads)))
+        self.threads, self.head = [], _UNKNOWN
 
     def _end_thread(self) -> None:
         if self.current is not None and len(self.threads) < MAX_THREADS:

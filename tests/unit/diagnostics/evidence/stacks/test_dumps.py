@@ -40,21 +40,23 @@ def fed(text, close=True):
 
 
 def test_a_dump_of_faulthandler():
-    ((threads, time_s, local),) = fed(FAULT).done
+    (dump,) = fed(FAULT).done
+    threads, time_s, local = dump.threads, dump.time_s, dump.rank
     assert (time_s, local) == (1700000000.5, None)
     assert [(thread.name, thread.main) for thread in threads] == [("dtk-watch", False), ("current", True)]
     assert threads[1].frames == (Frame("/job/train.py", 12, "step"), Frame("/job/train.py", 0, "main"))
 
 
 def test_a_dump_of_py_spy():
-    ((threads, time_s, local),) = fed(SPY).done
+    (dump,) = fed(SPY).done
+    threads, time_s, local = dump.threads, dump.time_s, dump.rank
     assert (time_s, local) == (None, 3)
     assert [(thread.name, thread.main) for thread in threads] == [("MainThread", True), ("Thread-1 (run)", False)]
     assert threads[0].frames == (Frame("libc.so.6", 0, "read"), Frame("train.py", 12, "step"))
 
 
 def test_several_dumps_of_one_file_are_several_moments():
-    assert [time_s for _, time_s, _ in fed(FAULT + FAULT.replace("1700000000.500", "1700000009")).done] == [
+    assert [dump.time_s for dump in fed(FAULT + FAULT.replace("1700000000.500", "1700000009")).done] == [
         1700000000.5, 1700000009.0,
     ]  # fmt: skip
 
@@ -72,24 +74,27 @@ def test_the_main_thread_is_the_one_that_threading_did_not_start():
     side = '  File "/usr/lib/python3.11/threading.py", line 1002 in _bootstrap'
     head = "Thread 0x0{} (most recent call first):\n"
     text = f'{head.format(1)}  File "/job/a.py", line 3 in main\n{head.format(2)}{side}\n'
-    ((threads, _, _),) = fed(text).done
+    (dump,) = fed(text).done
+    threads = dump.threads
     assert [thread.main for thread in threads] == [True, False]
-    ((only, _, _),) = fed(f"{head.format(2)}{side}\n").done
+    (dump,) = fed(f"{head.format(2)}{side}\n").done
+    only = dump.threads
     assert only[0].main, "faulthandler prints the main thread last"
 
 
 def test_a_thread_without_frames_and_one_with_too_many():
     text = "Thread 0x01 (most recent call first):\n  <no Python frame>\n"
-    ((threads, _, _),) = fed(text).done
+    (dump,) = fed(text).done
+    threads = dump.threads
     assert threads[0].frames == ()
     deep = "Thread 0x01 (most recent call first):\n" + '  File "a.py", line 1 in f\n' * (MAX_FRAMES + 9)
-    assert len(fed(deep).done[0][0][0].frames) == MAX_FRAMES
+    assert len(fed(deep).done[0].threads[0].frames) == MAX_FRAMES
 
 
 @given(st.lists(st.sampled_from([*FAULT.splitlines(), *SPY.splitlines(), "noise"]), max_size=50))
 @settings(max_examples=80)
 def test_of_whatever_lines_each_dump_has_one_main_thread(lines):
-    for threads, _, _ in fed("\n".join(lines)).done:
+    for threads in (dump.threads for dump in fed("\n".join(lines)).done):
         assert sum(thread.main for thread in threads) == 1
 
 
@@ -116,7 +121,8 @@ def test_whose_frame_it_is(file, line, users, native):
 
 
 def test_the_users_line_is_the_innermost_of_the_main_thread():
-    ((threads, _, _),) = fed(SPY).done
+    (dump,) = fed(SPY).done
+    threads = dump.threads
     assert where(Stacks(0, "s", threads)) == Frame("train.py", 12, "step")
     assert where(Stacks(0, "s", ())) is None
     assert main_thread(Stacks(0, "s", ())) is None
