@@ -3,10 +3,8 @@
 Sources: Rajbhandari et al. 2020 (ZeRO), Li et al. 2020 (DDP), Zhao et al. 2023 (FSDP).
 """
 
-import io
-import textwrap
-
 from diagnostics.contract.files import table_beside
+from diagnostics.report import document as doc, terminal
 from dtk.strategies.registry import CONFIG_TYPES
 from dtk.strategies.traits import TableRow
 
@@ -30,26 +28,13 @@ def render(form: str = "terminal", columns: int = _WIDE) -> str:
         return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in cells.values()]) + "\n"
     if form != "terminal":
         raise ValueError(f"unknown form {form!r}")
+    blocks: list[doc.Block] = []
     if columns >= _WIDE:
-        from rich.console import Console
-        from rich.table import Table
-
-        table, out = Table(caption=_LEGEND), io.StringIO()
-        for column in _COLUMNS:
-            table.add_column(column, overflow="fold")
-        for cells_of_row in cells.values():
-            table.add_row(*cells_of_row)
-        Console(file=out, width=columns).print(table)
-        return out.getvalue()
-    label, lines = 1 + max(map(len, _COLUMNS)), []
-    for name, row in rows.items():
-        lines += _folded(f"{name}: {row.summary}", "", columns)
-        for column, cell in zip((*_COLUMNS[1:], "use when"), (*cells[name][1:], row.use_when), strict=True):
-            lines += _folded(cell, f"  {column:<{label}}", columns)
-        lines.append("")
-    return "\n".join([*lines, *_folded(_LEGEND, "", columns)]) + "\n"
-
-
-def _folded(text: str, label: str, columns: int) -> list[str]:
-    width = max(columns, len(label) + 20)
-    return textwrap.wrap(text, width, initial_indent=label, subsequent_indent=" " * len(label), break_on_hyphens=False)
+        blocks.append(doc.table([_COLUMNS, *cells.values()]))
+    else:
+        for name, row in rows.items():
+            pairs = zip((*_COLUMNS[1:], "use when"), (*cells[name][1:], row.use_when), strict=True)
+            fields = doc.Fields(tuple(doc.Field(column, cell) for column, cell in pairs))
+            blocks.append(doc.Section("", (doc.Paragraph(f"{name}: {row.summary}"), fields)))
+    legend = doc.Section("", (doc.Paragraph(_LEGEND),))
+    return terminal.render(doc.Document("", "", (*blocks, legend)), columns=columns, colour=False)
