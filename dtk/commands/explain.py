@@ -5,13 +5,13 @@ Never imports torch.
 
 import argparse
 import shutil
-import textwrap
 from collections.abc import Iterator
 
 from diagnostics.contract.formatting import counted
 from diagnostics.contract.suggest import did_you_mean
 from dtk.config.folders import conf_folder, groups
 from dtk.config.help import description
+from dtk.console.help_text import wrapped
 from dtk.console.output import put
 from dtk.errors import DtkError
 
@@ -104,10 +104,8 @@ def _keys() -> Iterator[Rows]:
 
 def _text(rows: Rows, width: int) -> str:
     (name, about), *others = rows
-    indent = " " * (_LABEL + 2)
-    lines = textwrap.wrap(f"{name}: {about}" if about else name, width, subsequent_indent="  ", break_on_hyphens=False)
+    lines = wrapped(f"{name}: {about}" if about else name, width, below="  ")
     for label, text in others:
         if text:
-            first = f"  {label:<{_LABEL}}"
-            lines += textwrap.wrap(text, width, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)
+            lines += wrapped(text, width, f"  {label:<{_LABEL}}", " " * (_LABEL + 2))
     return "\n".join(lines) + "\n"

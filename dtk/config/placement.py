@@ -171,12 +171,6 @@ def remote_placement(config: Config) -> Placement:
     device = ("cuda" if launcher.gpus_per_node else "cpu") if launcher.device == "auto" else launcher.device
     backend = _backend(launcher, device)
     nproc = ranks_per_node(launcher, strategy)
-    _check_gpus(launcher, device, backend, nproc)
-    threads = launcher.threads if isinstance(launcher.threads, int) else launcher.cpus_per_rank or 0
-    return Placement(nproc, device, backend, threads, launcher.gpus_per_node if device == "cuda" else 0, ())
-
-
-def _check_gpus(launcher: RemoteLauncher, device: str, backend: str, nproc: int) -> None:
     gpus = launcher.gpus_per_node
     chosen, eight = f"launcher.gpus_per_node={gpus}", "use launcher.gpus_per_node=8, or"
     if device == "cuda" and not gpus:
@@ -192,6 +186,8 @@ def _check_gpus(launcher: RemoteLauncher, device: str, backend: str, nproc: int)
     if device == "cuda" and nproc < gpus and launcher.nproc != "auto":
         what = f"launcher.nproc={nproc} leaves {counted(gpus - nproc, 'GPU')} of each node idle"
         raise DtkError(what, chosen, f"use launcher.gpus_per_node={nproc} or launcher.nproc={gpus}")
+    threads = launcher.threads if isinstance(launcher.threads, int) else launcher.cpus_per_rank or 0
+    return Placement(nproc, device, backend, threads, gpus if device == "cuda" else 0, ())
 
 
 def tp_warning(config: Config, world_size: int, local_size: int) -> str:

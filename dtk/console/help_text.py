@@ -46,21 +46,22 @@ def _line(line: str, width: int) -> list[str]:
         return _plain(line, width)
     column = row.start("right")
     if width - column >= LEAST:
-        return _wrapped(line, width, "", " " * column)
+        return wrapped(line, width, "", " " * column)
     below = row["indent"] + " " * 4
-    return [*_plain(row["indent"] + row["left"], width), *_wrapped(row["right"], width, below)]
+    return [*_plain(row["indent"] + row["left"], width), *wrapped(row["right"], width, below)]
 
 
 def _plain(line: str, width: int) -> list[str]:
     """Wrap prose, an item of a list, or a command, which can still be copied."""
     indent = " " * (len(line) - len(line.lstrip()))
     if _COMMAND.match(line):
-        parts = _wrapped(line.strip(), width - 2, indent, indent + " " * 4)
+        parts = wrapped(line.strip(), width - 2, indent, indent + " " * 4)
         return [f"{part} \\" for part in parts[:-1]] + parts[-1:]
-    return _wrapped(line.strip(), width, indent, indent + "  " if indent else "")
+    return wrapped(line.strip(), width, indent, indent + "  " if indent else "")
 
 
-def _wrapped(text: str, width: int, first: str, below: str | None = None) -> list[str]:
+def wrapped(text: str, width: int, first: str = "", below: str | None = None) -> list[str]:
+    """Return the lines of a text, of whole words; `first` indents the first line, `below` the others."""
     below = first if below is None else below
     return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=below, **_WHOLE_WORDS)
 

@@ -2,10 +2,10 @@
 
 import re
 import shlex
-import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
+from dtk.console.help_text import wrapped
 from dtk.console.script_text import as_yaml, kubernetes_argument
 from dtk.errors import DtkError
 from dtk.nccl.presets import Preset
@@ -29,7 +29,7 @@ def export(preset: Preset, form: str, config_values: Mapping[str, str], run: Pat
             variables[setting.name] = value
     typed = " ".join(["dtk nccl export", preset.name, *(f"{k}={v}" for k, v in config_values.items())])
     heading = [f"nccl={preset.name}: {preset.summary}", f"Made by: {typed} --format {form}"]
-    heading += _folded(preset.about.get("advice", ""))
+    heading += wrapped(preset.about.get("advice", ""), COLUMNS)
     if form == "k8s":
         return _kubernetes(heading, variables)
     if form == "docker":
@@ -45,7 +45,7 @@ def export(preset: Preset, form: str, config_values: Mapping[str, str], run: Pat
     folders = sorted({str(Path(value).parent) for value in variables.values() if run is not None and str(run) in value})
     lines += [f"mkdir -p -- {' '.join(shlex.quote(folder) for folder in folders)}"] if folders else []
     for name, value in variables.items():
-        lines += _comments(_folded(f"{name}: {reasons[name]}"))
+        lines += _comments(wrapped(f"{name}: {reasons[name]}", COLUMNS))
         # Quote even what only some shells expand (zsh expands `=eth0` to the path of a command).
         quoted = shlex.quote(value) if _PLAIN.fullmatch(value) or shlex.quote(value) != value else f"'{value}'"
         lines.append(f'[ -n "${{{name}+set}}" ] || export {name}={quoted}')
@@ -66,7 +66,3 @@ def _kubernetes(heading: list[str], variables: dict[str, str]) -> str:
 
 def _comments(lines: list[str]) -> list[str]:
     return [f"# {line}" for line in lines]
-
-
-def _folded(text: str) -> list[str]:
-    return textwrap.wrap(" ".join(text.split()), COLUMNS, break_long_words=False, break_on_hyphens=False)
