@@ -55,7 +55,8 @@ def failure_cause(file: str) -> Cause[JobEnvironment]:
             yield from named(error.message, "", error.rank, error.file, error.line)
 
     def decide(job: JobEnvironment) -> Finding:
-        matches, elsewhere = list(lines(job)), table.get("elsewhere", "")
+        elsewhere, said = table.get("elsewhere", ""), "\n".join(fact.text for fact in job.log if fact.kind in _ANY_KIND)
+        matches = [line for line in lines(job) if not re.search(line.case.get("unless", "(?!)"), said)]
         if not matches and job.has_messages and not elsewhere:
             return _TEXTS.ruled_out()
         if not matches:

@@ -21,7 +21,7 @@ class Line(NamedTuple):
     """Line number, from 1."""
     text: str
     stream: str
-    """The prefix, equal for all lines of one writer, so that interleaved writers can be separated."""
+    """The prefix without times, equal for all lines of one writer, so that interleaved writers can be separated."""
     rank: int | None
     """Rank in the prefix."""
     local_rank: int | None
@@ -50,18 +50,18 @@ def split(number: int, raw: bytes, label: re.Pattern[str] | None = None) -> Line
     at = 0
     if label is not None and (labelled := label.match(text)):
         rank, at = int(labelled["rank"]) if labelled["rank"] else None, labelled.end()
-    stream_at, before = 0, ""
+    stream, before = text[:at], ""
     while True:
         if match := _TEXT["prefix"].match(text, at):
             at = match.end()
+            stream += "" if match["time"] else match[0]
             stated = match["rank"] or match["mpi"] or match["ray"]
             rank = int(stated) if stated else rank
             local_rank = int(match["local"]) if match["local"] else local_rank
         elif rank is None and "[rank" in text and (other := _TEXT["before_rank"].match(text, at)):
-            stream_at = at = other.end()
-            before = other[0]
+            at, before, stream = other.end(), other[0], ""
         else:
-            return Line(number, text[at:], text[stream_at:at].rstrip(), rank, local_rank, before)
+            return Line(number, text[at:], stream.rstrip(), rank, local_rank, before)
 
 
 def label_of(head: bytes) -> re.Pattern[str] | None:

@@ -85,7 +85,7 @@ OWN = [
     ("RuntimeError", "ProcessGroupGloo::allgather: invalid tensor size at index 0 (expected (6), got (4))", C10D),
     ("RuntimeError", "[enforce fail at ../gloo/transport/tcp/device.cc:84] ifa != nullptr. Unable to find address for: eth7", STORE),
     ("RuntimeError", "[1]: params[0] in this process with sizes [7, 8] appears not to match sizes of the same param in process 0.", C10D),
-    ("RuntimeError", "DDP expects same model across all ranks, but Rank 1 has 51 params, while rank 0 has inconsistent 0 params.", C10D),
+    ("RuntimeError", "DDP expects same model across all ranks, but Rank 1 has 51 params, while rank 0 has inconsistent 52 params.", C10D),
     ("OSError", "[Errno 110] Connection timed out", DCP),
     ("OSError", "[Errno 28] No space left on device", DCP),
     ("CheckpointException", "CheckpointException ranks:dict_keys([0])", DCP),
@@ -154,6 +154,7 @@ OUT_OF_MEMORY = [
 
 GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [192.168.7.7]:57000"
 LOST_PEER = [
+    ("RuntimeError", "DDP expects same model across all ranks, but Rank 1 has 51 params, while rank 0 has inconsistent 0 params.", "lost_peer"),
     ("RuntimeError", "oneCCL: allgatherv_ring.hpp:83 run: EXCEPTION: atl_comm->wait(ep_idx, req) fails with status: 1", "lost_peer"),
     ("RuntimeError", GLOO, "lost_peer"),
     ("RuntimeError", "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:3911", "lost_peer"),

@@ -113,6 +113,13 @@ def test_a_connection_that_a_peer_closed_accuses_no_network(tmp_path: Path) -> N
         ("torch.distributed.DistBackendError: NCCL error in: x.cpp:1275, internal error, NCCL version 2.14.3\n"
          "Last error:\nNet : Call to recv from 10.58.226.18<38309> failed : Connection refused\n",
          "NCCL failed (Net : Call", "nc -vz"),
+        ("[rank5]: RuntimeError: DDP expects same model across all ranks, but Rank 5 has 8 params, while rank 0 has "
+         "inconsistent 0 params.\n", "NCCL failed on rank 5 (Rank 5 has 8 params, while rank 0", "NCCL_P2P_DISABLE=1"),
+        ("n8:1:2 [0] shm.h:27 NCCL WARN Call to shm_open failed : Permission denied\n", "NCCL warned: Call to shm_open",
+         "ls -ld /dev/shm"),
+        ("[trainer0|0]:ncclInternalError: Internal check failed.\n[trainer0|0]:Last error:\n[trainer0|0]:"
+         "ncclSocketInit: connecting to address  with family 59936 is neither AF_INET(2) nor AF_INET6(10)\n",
+         "NCCL failed on rank 0 (ncclSocketInit", "ip -br address"),
         ("W1 torch/x/api.py:739] Received 2 death signal, shutting down workers\n", "Somebody inter", "py-spy dump"),
         ("NVRM: Xid (PCI:0000:3d:00): 43, pid=7, Ch 8\n", "GPU fault: a kernel was", "compute-sanitizer"),
     ],

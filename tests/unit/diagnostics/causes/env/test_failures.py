@@ -43,6 +43,22 @@ def test_shm_of_nccl_as_torch_repeats_its_last_error(tmp_path):
     assert (root.cause, root.confidence) == (SHM, 0.85) and " MiB in /dev/shm" in text_of(root).summary
 
 
+@pytest.mark.parametrize(
+    ("said", "after"),
+    [
+        ("include/shm.h:27 NCCL WARN Call to shm_open failed : Permission denied", ""),
+        ("misc/shmutils.cc:103 NCCL WARN Cuda failure 'invalid argument'", ""),
+        ("misc/shmutils.cc:71 NCCL INFO x", ", error: No such file or directory (2)"),
+    ],
+)
+def test_a_segment_that_nccl_could_not_create_for_another_reason(tmp_path, said, after):
+    failed = (
+        f"n8:1:2 [0] shm.h:48 NCCL WARN Error while creating shared memory segment nccl-shm-0 (size 4460544){after}\n"
+    )
+    (tmp_path / "train.log").write_text(f"n8:1:2 [0] {said}\n{failed}")
+    assert not diagnose(tmp_path).root_causes
+
+
 def test_shm_of_the_data_loader():
     message = "DataLoader worker (pid 41) is killed by signal: Bus error. It is possible that dataloader's workers..."
     assert "data loader" in text_of(decide(job(errors=[error(0, message)]))[SHM]).summary

@@ -24,6 +24,9 @@ def parts(raw, head=""):
         ("[2]<stderr>:Killed", "Killed", 2, None),  # Horovod's gloo launcher.
         ("Fri Aug 11 12:31:45 2023[1,3]<stdout>:loss", "loss", 3, None),
         ("[default5]:step 1", "step 1", None, 5),
+        ("[trainer0|8]:step 1", "step 1", None, 0),
+        ("[2024-02-27T21:35:28.419868Z] fa88a9df [rank=6] || Traceback", "Traceback", 6, None),
+        ("[2024-02-27T21:35:32.106313Z] fa88a9df || WARNING: x", "WARNING: x", None, None),
         ("[default5]:[rank13]: step 1", "step 1", 13, 5),
         ("(Train pid=77, ip=10.0.0.1) go", "go", None, None),
         ("(Train rank=4, pid=77) go", "go", 4, None),
@@ -36,6 +39,20 @@ def parts(raw, head=""):
 def test_prefixes(raw, text, rank, local_rank):
     found = parts(raw)
     assert (found[0], found[2], found[3]) == (text, rank, local_rank)
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "2026-01-01T00:00:00.1234{}Z stderr F ",
+        "Fri Aug 11 12:31:4{} 2023[1,3]<stdout>:",
+        "[2024-02-27T21:35:28.41986{}Z] fa88a9df [rank=6] || ",
+        "[2024-02-27T21:35:28.41986{}Z] fa88a9df || ",
+    ],
+)
+def test_times_do_not_part_the_lines_of_one_writer(prefix):
+    (stream,) = {parts(prefix.format(n) + "line")[1] for n in range(3)}
+    assert ("stderr" in stream) == ("stderr" in prefix)
 
 
 def test_srun_labels_lines_where_all_of_them_have_one():

@@ -168,6 +168,10 @@ CASES: dict[str, tuple[str, str, int | None, dict[str, Any]]] = {
         "torch.distributed.DistStoreError: Timed out initializing process group in store based barrier on rank 1, for key: "
         "store_based_barrier_key:1 (world_size=8, num_workers_joined=5, timeout=0:30:00 error=Timeout waiting for key)",
         "store_barrier", 1, {"size": 8, "joined": 5}),
+    "no interface, as an exception says": ("Bootstrap : no socket interface found", "interface_missing", None, {}),
+    "no address of the store": (
+        "trainer/0 [1]:[E socket.cpp:610] [c10d] The client socket has failed to connect to any network address of (05, 4032).",
+        "store_timeout", None, {"peer": 5, "port": 4032}),
     "store that does not answer": (
         "[rank1]:[W5 socket.cpp:489] [c10d] waitForInput: socket SocketImpl(fd=79, addr=[localhost]:41170, "
         "remote=[localhost]:29500) timed out after 1800000ms", "timed_out", 1, {"timeout_ms": 1800000}),
