@@ -49,8 +49,10 @@ class Texts:
     def __init__(self, file: str) -> None:
         self._rows: dict[str, Any] = table_beside(file)["texts"]
 
-    def __call__(self, finding: Finding, /, said: str | Sequence[str] = "usual", **figures: object) -> Text:
-        """Return the text of a finding, made from these rows."""
+    def __call__(
+        self, finding: Finding, /, said: str | Sequence[str] = "usual", fixes: Sequence[Remedy] = (), **figures: object
+    ) -> Text:
+        """Return the text of a finding, made from these rows; `fixes` precede their remedies."""
         figures = {"finding": finding, "ranks": finding.ranks, "victims": finding.victims} | figures
         named = [self._rows[name] for name in ([said] if isinstance(said, str) else said)]
         rows: list[dict[str, Any]] = [{"summary": row} if isinstance(row, str) else row for row in named]
@@ -62,11 +64,11 @@ class Texts:
         def written(row: Mapping[str, str]) -> dict[str, Any]:
             return {name: filled(line, figures) for name, line in row.items()}
 
-        fixes = [written(fix) for row in rows for fix in row.get("remedies", ())]
-        for fix in fixes:
+        remedies = [written(fix) for row in rows for fix in row.get("remedies", ())]
+        for fix in remedies:
             if (override := fix.pop("override", "")) and figures.get("is_dtk"):
                 fix |= {"kind": "override", "change": override}
-        return Text(**written(lines), remedies=tuple(Remedy(**fix) for fix in fixes))
+        return Text(**written(lines), remedies=(*fixes, *(Remedy(**fix) for fix in remedies)))
 
     def facts(self, said: str | Sequence[str] = "usual", /, **figures: object) -> FormattedFacts:
         """Return the figures of a finding, to be formatted with these rows."""

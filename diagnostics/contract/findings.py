@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, Concatenate, Literal, ParamSpec, Protocol
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from diagnostics.contract.formatting import Phrase
 
-_P = ParamSpec("_P")
 Status = Literal["confirmed", "ruled_out", "undecided"]
 Outcome = Literal["healthy", "hung", "oom", "slow", "crashed", "diverged", "at_risk", "undecided"]
 """Outcome of the whole run."""
@@ -118,7 +117,7 @@ class Facts(Protocol):
 
 
 class FormattedFacts(Struct, frozen=True):
-    """Figures of a finding, and the function that formats them; created by `formatted`."""
+    """Figures of a finding, and what formats them: the rows of a table (`causes.declared.Texts`)."""
 
     words: "Callable[..., Text]"
     figures: Mapping[str, Any]
@@ -126,15 +125,6 @@ class FormattedFacts(Struct, frozen=True):
     def text(self, finding: "Finding") -> Text:
         """Format the figures as text."""
         return self.words(finding, **self.figures)
-
-
-def formatted(
-    words: "Callable[Concatenate[Finding, _P], Text]", /, *args: _P.args, **figures: _P.kwargs
-) -> FormattedFacts:
-    """Return facts that consist of the arguments of `words`."""
-    if args:
-        raise TypeError("figures are named, so that a report can hold them")
-    return FormattedFacts(words, figures)
 
 
 class Finding(Struct, frozen=True, kw_only=True, dict=True):

@@ -4,38 +4,13 @@ from collections.abc import Iterable
 
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.files import patterns_beside
-from diagnostics.contract.findings import SEEN, EvidenceItem, Finding, Text, Where, formatted
+from diagnostics.contract.findings import SEEN, EvidenceItem, Finding, Where
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.model import Evidence, RankError, shortened
 
 _TEXTS = Texts(__file__)
 _TEXT = patterns_beside(__file__, "patterns")
 """Compiled patterns, documented in the table."""
-
-
-def _words(
-    finding: Finding, error: str, missing: int, unexpected: int, prefix: str, sizes: list[tuple[str, str, str]]
-) -> Text:
-    """Describe what does not match, and how to fix it.
-
-    `prefix` precedes every key of the checkpoint, or of the model if it starts with a minus. `sizes`: a key, its
-    size in the checkpoint, in the model.
-    """
-    parts = [_TEXTS.phrase("missing", count=missing)] if missing else []
-    parts += [_TEXTS.phrase("unexpected", count=unexpected)] if unexpected else []
-    parts += [_TEXTS.phrase("size", key=key, saved=saved, own=own) for key, saved, own in sizes[:2]]
-    side = "model" if prefix.startswith("-") else "checkpoint"
-    return _TEXTS(
-        finding,
-        "prefix" if prefix else "sizes" if sizes else "usual",
-        who=finding.ranks or "the program",
-        differs=parts or [error.rstrip(".")],
-        side=side,
-        other={"model": "checkpoint", "checkpoint": "model"}[side],
-        prefix=prefix.removeprefix("-"),
-        records=len(finding.evidence),
-        key=sizes[0][0] if sizes else "",
-    )
 
 
 def decide(evidence: Evidence) -> Finding:
@@ -48,23 +23,30 @@ def decide(evidence: Evidence) -> Finding:
     message = _said(errors[0]) if errors else ""
     lists = {match["which"]: _TEXT["name"].findall(match["keys"]) for match in _TEXT["keys"].finditer(message)}
     missing, unexpected = lists.get("Missing", []), lists.get("Unexpected", [])
-    sizes = [(match["key"], match["saved"], match["own"]) for match in _TEXT["size"].finditer(message)]
+    sizes, prefix = [*_TEXT["size"].finditer(message)], _prefix(missing, unexpected)
+    parts = [_TEXTS.phrase("missing", count=len(missing))] if missing else []
+    parts += [_TEXTS.phrase("unexpected", count=len(unexpected))] if unexpected else []
+    parts += [_TEXTS.phrase("size", **match.groupdict()) for match in sizes[:2]]
+    sides = ("model", "checkpoint") if prefix.startswith("-") else ("checkpoint", "model")
     own = own_line(frame for error in errors for frame in error.frames)
     items = [EvidenceItem("error", at.file, shortened(at.message, 200), at.line or None) for at in errors[:4]]
     items += [fact.quoted() for fact in keys[:4]]
-    ranks = {error.rank for error in errors} | {fact.rank for fact in keys}
+    named = {error.rank for error in errors} | {fact.rank for fact in keys}
+    ranks = tuple(sorted(rank for rank in named if rank is not None))
     return Finding(
         status="confirmed",
-        facts=formatted(
-            _words,
-            error=_loader_text(message) or keys[0].text,
-            missing=len(missing),
-            unexpected=len(unexpected),
-            prefix=_prefix(missing, unexpected),
-            sizes=sizes,
+        facts=_TEXTS.facts(
+            "prefix" if prefix else "sizes" if sizes else "usual",
+            who=ranks or "the program",
+            differs=parts or [(_loader_text(message) or keys[0].text).rstrip(".")],
+            side=sides[0],
+            other=sides[1],
+            prefix=prefix.removeprefix("-"),
+            records=len(items),
+            key=sizes[0]["key"] if sizes else "",
         ),
         confidence=SEEN,
-        ranks=tuple(sorted(rank for rank in ranks if rank is not None)),
+        ranks=ranks,
         where=(Where(errors[0].rank, own.file, own.line, own.function, _TEXTS.phrase("does")),) if own else (),
         evidence=tuple(items),
     )

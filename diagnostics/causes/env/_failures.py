@@ -4,14 +4,13 @@ import re
 from collections.abc import Iterator
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from diagnostics.analysis.environment.job import JobEnvironment, job_environment
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.causes import Cause
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import LEVEL, STATED, EvidenceItem, Finding, Remedy, Text, formatted
-from diagnostics.contract.formatting import bytes_text, filled
+from diagnostics.contract.findings import LEVEL, STATED, EvidenceItem, Finding, Remedy
+from diagnostics.contract.formatting import Phrase, bytes_text
 
 _TEXTS = Texts(__file__)
 _STDERR = _TEXTS.phrase("stderr")
@@ -66,18 +65,14 @@ def failure_cause(file: str) -> Cause[JobEnvironment]:
         }
         ranks = tuple(sorted(stated or {line.rank for line in matches if line.rank is not None}))
         items = tuple(line.item for line in matches[:_SHOWN])
-        facts = formatted(_text, first=matches[0], count=len(matches))
+        case, who = matches[0].case, _TEXTS.phrase("who", who=ranks or _TEXTS.phrase("process"))
+        summary = Phrase("summary", case["summary"], {**matches[0].fields, "who": who, "ranks": ranks})
+        fix = Remedy("code" if "kind" in case else "environment", case["change"], case["why"])
+        facts = _TEXTS.facts("confirmed", summary=summary, count=len(matches), fixes=(fix,))
         sure = max(LEVEL.get(line.case.get("confidence", ""), STATED) for line in matches)
         return Finding(status="confirmed", facts=facts, confidence=sure, ranks=ranks, evidence=items)
 
     return declared(file, job_environment, decide)
-
-
-def _text(finding: Finding, first: _Line, count: int) -> Text:
-    case, who = first.case, finding.ranks or _TEXTS.phrase("process")
-    summary = filled(case["summary"], {**first.fields, "who": _TEXTS.phrase("who", who=who), "ranks": finding.ranks})
-    fix = Remedy("code" if "kind" in case else "environment", case["change"], case["why"])
-    return replace(_TEXTS(finding, "confirmed", summary=summary, count=count), remedies=(fix,))
 
 
 CAUSE_OF = failure_cause

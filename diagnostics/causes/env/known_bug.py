@@ -3,14 +3,13 @@
 from collections.abc import Iterator
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from diagnostics.analysis.environment.catalogue import Version, leading_version, version_text
 from diagnostics.analysis.environment.known_bugs import NAMES, Installed, KnownBug, bug_in
 from diagnostics.analysis.environment.recorded import recorded
 from diagnostics.analysis.environment.situation import gpu_names
 from diagnostics.causes.declared import Texts, declared
-from diagnostics.contract.findings import LIKELY, EvidenceItem, Finding, Remedy, Text, formatted
+from diagnostics.contract.findings import LIKELY, EvidenceItem, Finding, Remedy
 from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.model import Evidence
 
@@ -67,23 +66,17 @@ def described(bug: KnownBug, version: Version | None) -> Phrase:
     return _TEXTS.phrase("bug", name=NAMES[bug.component], number=number, bug=bug)
 
 
-def _words(finding: Finding, bugs: tuple[KnownBug, ...], versions: dict[str, Version]) -> Text:
-    texts = [described(bug, versions.get(bug.component)) for bug in bugs[:2]]
-    if finding.status == "undecided":
-        return _TEXTS(finding, "possible", bugs=texts, count=len(bugs), fix=bugs[0].fix)
-    fixes = tuple(Remedy("environment", bug.fix, bug.source) for bug in bugs)
-    return replace(_TEXTS(finding, "confirmed", bugs=texts, count=len(bugs)), remedies=fixes)
-
-
 def decide(case: Seen) -> Finding:
     """Confirm a bug by its message. A bug that only matches the version is named but not confirmed."""
+    bugs = [bug for bug, _ in case.confirmed] or case.possible
+    texts = [described(bug, case.versions.get(bug.component)) for bug in bugs[:2]]
     if case.confirmed:
-        facts = formatted(_words, bugs=tuple(bug for bug, _ in case.confirmed), versions=case.versions)
+        fixes = [Remedy("environment", bug.fix, bug.source) for bug in bugs]
+        facts = _TEXTS.facts("confirmed", bugs=texts, count=len(bugs), fixes=fixes)
         items = tuple(item for _, item in case.confirmed)
         return Finding(status="confirmed", facts=facts, confidence=LIKELY, evidence=items)
-    if case.possible:
-        facts = formatted(_words, bugs=case.possible, versions=case.versions)
-        return Finding(status="undecided", facts=facts, confidence=0.0)
+    if bugs:
+        return _TEXTS.undecided("possible", bugs=texts, count=len(bugs), fix=bugs[0].fix)
     named = [f"{NAMES.get(name, name)} {'.'.join(map(str, version))}" for name, version in case.versions.items()]
     return _TEXTS.ruled_out(named=named) if named else _TEXTS.undecided()
 

@@ -12,7 +12,7 @@ from diagnostics.causes.declared import Texts
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import ending_unknown, left_open, undecidable
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import Facts, Finding, Remedy, Text, Where, formatted
+from diagnostics.contract.findings import Facts, Finding, Remedy, Text, Where
 from diagnostics.contract.formatting import UNNAMED, Phrase, file_name
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.endings import Ending, Kind, first_is_unknown
@@ -41,13 +41,19 @@ class Ended(Struct, frozen=True):
     is_dtk_run: bool
     gave_up_at: Where | None
     """Line of a victim that waited for a rank which exited normally; None if not known."""
+    words: "Callable[[Finding, Ended], Text]"
+    """Puts it into words, with `worded`; each cause has its own."""
 
     @property
     def first(self) -> Ending:
         """The ending of the lowest rank."""
         return self.case.first
 
-    def text(self, finding: Finding, how: Phrase, remedies: tuple[Remedy, ...], more: Phrase | None = None) -> Text:
+    def text(self, finding: Finding) -> Text:
+        """Return the text of the finding."""
+        return self.words(finding, self)
+
+    def worded(self, finding: Finding, how: Phrase, remedies: tuple[Remedy, ...], more: Phrase | None = None) -> Text:
         """Return who ended, how and where, and who waited for them; `more` replaces the victims."""
         case, gave_up_at = self.case, self.gave_up_at
         names = tuple(end.rank for end in case.endings if end.rank != UNNAMED)
@@ -62,7 +68,7 @@ class Ended(Struct, frozen=True):
         rows += [*(["more"] if more else []), *([] if names else ["which"])]
         figures = {"who": names or TEXTS.phrase("process"), "how": how, "at": at, "step": step, "more": more}
         world = max(self.world, len(names), 1)
-        return replace(TEXTS(finding, rows, count=len(names) or 1, world=world, **figures), remedies=remedies)
+        return TEXTS(finding, rows, remedies, count=len(names) or 1, world=world, **figures)
 
     def remedy(self, finding: Finding, changes: Mapping[str, Change], detail: str = "") -> Remedy:
         """Return the change for a detail, or the one under the empty string, filled in with the facts."""
@@ -87,7 +93,7 @@ def first_to_end(stall: Stall, kind: Kind) -> FirstEndings | None:
     return next((case for case in stall.endings if case.kind == kind), None)
 
 
-def confirmed(stall: Stall, case: FirstEndings, words: Callable[..., Text], confidence: float) -> Finding:
+def confirmed(stall: Stall, case: FirstEndings, words: Callable[[Finding, Ended], Text], confidence: float) -> Finding:
     """Return a confirmed finding about ranks that ended first."""
     job, last = stall.job, _parts.last_places(case.last)
     places = tuple(place for end in case.endings[:4] for place in _place(end)) or last
@@ -97,7 +103,7 @@ def confirmed(stall: Stall, case: FirstEndings, words: Callable[..., Text], conf
     beside = gave_up_at and gave_up_at.rank not in {place.rank for place in places}
     return _parts.confirmed(
         job,
-        formatted(words, ended=Ended(case, job.world(), job.is_dtk_run, gave_up_at)),
+        Ended(case, job.world(), job.is_dtk_run, gave_up_at, words),
         confidence,
         evidence=[end.evidence for end in case.endings[:6]],
         seen={last[0].rank: str(last[0].does)} if last and last[0].rank is not None else {},

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from diagnostics.analysis.histories.align import Survey
@@ -11,7 +12,7 @@ from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.stall.last_seen import LastSeen
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.causes.declared import Texts
-from diagnostics.contract.findings import EvidenceItem, Facts, Finding, Group, Text, Where, formatted
+from diagnostics.contract.findings import EvidenceItem, Facts, Finding, Group, Text, Where
 from diagnostics.contract.formatting import Phrase, region_text
 from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.evidence.model import Evidence, Frame, LogFact
@@ -110,10 +111,16 @@ def assuming(job: JobState, finding: Finding) -> Finding:
     ranks = tuple(sorted(job.waits.assumed))
     if not ranks or finding.status != "confirmed":
         return finding
-    facts = formatted(_with_proviso, facts=finding.facts, ranks=ranks)
-    return replace(finding, confidence=min(finding.confidence, ASSUMED_CONFIDENCE), facts=facts)
+    confidence = min(finding.confidence, ASSUMED_CONFIDENCE)
+    return replace(finding, confidence=confidence, facts=_Assuming(finding.facts, ranks))
 
 
-def _with_proviso(finding: Finding, facts: Facts, ranks: tuple[int, ...]) -> Text:
-    text = facts.text(finding)
-    return replace(text, summary=f"{text.summary} {says('proviso', ranks=ranks)}")
+class _Assuming(Struct, frozen=True):
+    facts: Facts
+    ranks: tuple[int, ...]
+    """Ranks that are assumed not to be in the group."""
+
+    def text(self, finding: Finding) -> Text:
+        """Return the text of the facts, with the assumption."""
+        text = self.facts.text(finding)
+        return replace(text, summary=f"{text.summary} {says('proviso', ranks=self.ranks)}")

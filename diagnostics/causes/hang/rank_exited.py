@@ -21,9 +21,11 @@ def _text(finding: Finding, ended: Ended) -> Text:
     first, peer_frame = ended.first, ended.gave_up_at
     if first.only_exit_code:
         remedy = ended.remedy(finding, {"": EXIT_CODE})
-        return ended.text(finding, _endings.TEXTS.phrase("no_traceback", what=first.summary), (remedy,))
+        return ended.worded(finding, _endings.TEXTS.phrase("no_traceback", what=first.summary), (remedy,))
     remedy = _TEXTS.remedy("one_more" if peer_frame else "stop_together", peer_frame=peer_frame)
-    return ended.text(finding, _TEXTS.phrase("in_order" if first.in_order else "ended", what=first.summary), (remedy,))
+    return ended.worded(
+        finding, _TEXTS.phrase("in_order" if first.in_order else "ended", what=first.summary), (remedy,)
+    )
 
 
 def decide(stall: Stall) -> Finding:

@@ -1,14 +1,10 @@
 """A rank was killed by a signal that no launcher sends, or its process disappeared."""
 
-from msgspec.structs import replace
-
-from diagnostics.analysis.stall.endings import Missing
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _endings, _parts
 from diagnostics.causes.hang._endings import HOST_MEMORY, Ended, changes_beside
-from diagnostics.contract.findings import POSSIBLE, PROBABLE, SEEN, Finding, Text, formatted
-from diagnostics.contract.formatting import Phrase
+from diagnostics.contract.findings import POSSIBLE, PROBABLE, SEEN, Finding, Text
 from diagnostics.evidence.endings import is_fault
 
 _TEXTS = Texts(__file__)
@@ -20,12 +16,7 @@ def _text(finding: Finding, ended: Ended) -> Text:
     how = _TEXTS.phrase("killed" if first.signal else "vanished", who=ranks, what=first.summary)
     detail = next((name for name in (first.detail, first.signal) if name in CHANGES and name), "")
     detail = detail or ("fault" if is_fault(first.signal) else "")
-    return ended.text(finding, how, (ended.remedy(finding, CHANGES, detail),))
-
-
-def _aborted_text(finding: Finding, missing: Missing, what: str | Phrase, world: int) -> Text:
-    text = _TEXTS(finding, "aborted", what=what, waiting=missing.waiting, world=world)
-    return replace(text, remedies=(_endings.filled(CHANGES[""], what, ()),))
+    return ended.worded(finding, how, (ended.remedy(finding, CHANGES, detail),))
 
 
 def decide(stall: Stall) -> Finding:
@@ -37,7 +28,8 @@ def decide(stall: Stall) -> Finding:
     if missing is None or missing.abort is None:
         return _endings.unconfirmed(stall, "killed", _endings.LAUNCHER_LOG, vanished=True, silent=True)
     waits = dict.fromkeys(missing.waiting[:2], _TEXTS.phrase("waits"))
-    facts = formatted(_aborted_text, missing=missing, what=missing.abort.summary, world=job.world())
+    what, figures = missing.abort.summary, {"waiting": missing.waiting, "world": job.world()}
+    facts = _TEXTS.facts("aborted", what=what, fixes=(_endings.filled(CHANGES[""], what, ()),), **figures)
     victims, evidence = tuple(rank for rank in missing.waiting if rank not in missing.ranks), [missing.abort.evidence]
     # A peer may cause an abort in C++ code.
     return _parts.confirmed(job, facts, POSSIBLE, evidence=evidence, seen=waits, ranks=missing.ranks, victims=victims)

@@ -14,7 +14,7 @@ def _text(finding: Finding, ended: Ended) -> Text:
     remedies = [ended.remedy(finding, CHANGES, ended.first.detail)]
     if ended.is_dtk_run and ended.first.detail not in CHANGES.keys() - {""}:
         remedies.insert(0, _TEXTS.remedy("micro_batch"))
-    return ended.text(finding, _TEXTS.phrase("how", what=ended.first.summary), tuple(remedies))
+    return ended.worded(finding, _TEXTS.phrase("how", what=ended.first.summary), tuple(remedies))
 
 
 def decide(stall: Stall) -> Finding:

@@ -25,7 +25,7 @@ def _text(finding: Finding, ended: Ended) -> Text:
     how = _TEXTS.phrase("how", what=first.summary)
     if first.only_exit_code:
         how = _endings.TEXTS.phrase("no_traceback", what=first.summary)
-    return ended.text(finding, how, (_endings.filled(_change(first), first.summary, finding.where),), more)
+    return ended.worded(finding, how, (_endings.filled(_change(first), first.summary, finding.where),), more)
 
 
 def _change(end: Ending) -> Change:

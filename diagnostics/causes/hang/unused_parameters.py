@@ -1,13 +1,10 @@
 """Gradients never became ready on some ranks, so that a bucket was not reduced there."""
 
-from msgspec.structs import replace
-
-from diagnostics.analysis.stall.endings import DdpUnused
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._divergence import Disagreement, Reading, decided
-from diagnostics.contract.findings import SEEN, Finding, Remedy, Text, formatted
+from diagnostics.contract.findings import SEEN, Finding, Remedy
 from diagnostics.contract.formatting import UNNAMED
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.model import shortened
@@ -28,12 +25,6 @@ def under_ddp(at: str, *, is_dtk_run: bool) -> tuple[Remedy, ...]:
     return (_TEXTS.remedy("override"), code) if is_dtk_run else (code,)
 
 
-def _ddp_text(finding: Finding, case: DdpUnused, is_dtk_run: bool) -> Text:
-    names = f" ({shortened(case.names, 120)})" if case.names else ""
-    text = _TEXTS(finding, who=case.ranks or "a rank", names=names, messages=len(case.facts))
-    return replace(text, remedies=under_ddp("", is_dtk_run=is_dtk_run))
-
-
 READING = Reading(_TEXTS, ("gradients_not_ready",), _remedies)
 
 
@@ -43,10 +34,14 @@ def decide(stall: Stall) -> list[Finding]:
     if case is not None:
         # Ranks below the highest one are inferred, not seen.
         known = range(job.evidence.world_size) if job.evidence.world_size else {*job.survey.ranks, *job.endings}
+        names, fixes = (
+            f" ({shortened(case.names, 120)})" if case.names else "",
+            under_ddp("", is_dtk_run=job.is_dtk_run),
+        )
         findings.append(
             _parts.confirmed(
                 job,
-                formatted(_ddp_text, case=case, is_dtk_run=job.is_dtk_run),
+                _TEXTS.facts(who=case.ranks or "a rank", names=names, messages=len(case.facts), fixes=fixes),
                 SEEN,
                 evidence=_parts.lines(case.facts[:4]),
                 ranks=case.ranks,

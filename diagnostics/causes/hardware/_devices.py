@@ -2,12 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
-from msgspec.structs import replace
-
 from diagnostics.analysis.node_health import DeviceHealth, NodeHealth, node_health
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.causes import Cause
-from diagnostics.contract.findings import CERTAIN, PLAUSIBLE, EvidenceItem, Finding, Text, formatted
+from diagnostics.contract.findings import CERTAIN, PLAUSIBLE, EvidenceItem, Finding
 from diagnostics.contract.formatting import Phrase
 
 _SHARED = Texts(__file__)
@@ -24,14 +22,6 @@ def device_cause(
     Its texts have a row `fix` with the remedy.
     """
 
-    def text(finding: Finding, bad: Sequence[DeviceHealth], devices: Sequence[DeviceHealth]) -> Text:
-        worst = max(bad, key=severity)
-        clause, measured = words(worst, devices)
-        rows = ("usual", "several") if len(bad) > 1 else ("usual",)
-        rank = "" if worst.rank is None else f" (rank {worst.rank})"
-        shown = _SHARED(finding, rows, name=worst.name, rank=rank, clause=clause, measured=measured, more=len(bad) - 1)
-        return replace(shown, remedies=(*own(finding, "fix").remedies, *shown.remedies))
-
     def decide(nodes: tuple[NodeHealth, ...]) -> Finding:
         devices = [device for node in nodes for device in node.devices if is_measured(device)]
         bad = tuple(device for device in devices if severity(device) > 0)
@@ -39,9 +29,13 @@ def device_cause(
             return _SHARED.undecided()
         if not bad:
             return _SHARED.ruled_out(count=len(devices))
+        worst = max(bad, key=severity)
+        clause, measured = words(worst, devices)
+        figures = {"name": worst.name, "rank": "" if worst.rank is None else f" (rank {worst.rank})", "clause": clause}
+        figures |= {"measured": measured, "more": len(bad) - 1, "fixes": (own.remedy("fix"),)}
         return Finding(
             status="confirmed",
-            facts=formatted(text, bad=bad, devices=devices),
+            facts=_SHARED.facts(("usual", "several") if len(bad) > 1 else "usual", **figures),
             confidence=PLAUSIBLE if any(device.is_one_look for device in bad) else CERTAIN,
             ranks=tuple(sorted({device.rank for device in bad if device.rank is not None})),
             evidence=tuple(

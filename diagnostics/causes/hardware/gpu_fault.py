@@ -1,11 +1,9 @@
 """A device failed: its memory, its link, its processor, or its connection to the bus."""
 
-from msgspec.structs import replace
-
 from diagnostics.analysis.gpu_faults import HARMLESS, WORST, Event, gpu_faults
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import CERTAIN, EvidenceItem, Finding, Text, formatted
+from diagnostics.contract.findings import CERTAIN, EvidenceItem, Finding, FormattedFacts
 
 _SHOWN = 8  # Maximum number of lines that a finding cites.
 _TEXTS = Texts(__file__)
@@ -13,7 +11,7 @@ MEANINGS: dict[int, str] = table_beside(__file__)["meanings"]
 """Xid -> what the device reported; 0 is the entry for all other Xids."""
 
 
-def _words(finding: Finding, events: tuple[Event, ...]) -> Text:
+def _facts(events: tuple[Event, ...], ranks: tuple[int, ...]) -> FormattedFacts:
     after = min((event.after for event in events), key=WORST.index)
     faults = [
         _TEXTS.phrase(
@@ -25,13 +23,8 @@ def _words(finding: Finding, events: tuple[Event, ...]) -> Text:
         for event in sorted(events, key=lambda event: not event.by_driver)  # These also name the device.
         if event.by_driver or not any(earlier.by_driver and earlier.code == event.code for earlier in events)
     ]
-    text = _TEXTS(
-        finding,
-        ("usual", "used", after) if finding.ranks else ("usual", after),
-        faults=[*dict.fromkeys(map(str, faults))][:3],
-        events=len(events),
-    )
-    return replace(text, missing=text.remedies[0].change) if after in HARMLESS else text
+    rows = ("usual", "used", after) if ranks else ("usual", after)
+    return _TEXTS.facts(rows, faults=[*dict.fromkeys(map(str, faults))][:3], events=len(events))
 
 
 def decide(faults: tuple[Event, ...]) -> Finding:
@@ -40,11 +33,12 @@ def decide(faults: tuple[Event, ...]) -> Finding:
     events = failed or faults
     if not events:
         return _TEXTS.undecided()
+    ranks = tuple(sorted({event.rank for event in failed if event.rank is not None}))
     return Finding(
         status="confirmed" if failed else "undecided",
-        facts=formatted(_words, events=events),
+        facts=_facts(events, ranks),
         confidence=CERTAIN if failed else 0.0,  # An event in the kernel log may be older than the job.
-        ranks=tuple(sorted({event.rank for event in failed if event.rank is not None})),
+        ranks=ranks,
         evidence=tuple(EvidenceItem("log", event.file, event.text, event.line) for event in events[:_SHOWN]),
     )
 

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import LIKELY, OPEN, Finding, Text, formatted
+from diagnostics.contract.findings import LIKELY, OPEN, Finding, FormattedFacts
 from diagnostics.evidence.model import Evidence, LogFact
 
 _TEXTS = Texts(__file__)
@@ -75,7 +75,7 @@ def _address(fact: LogFact) -> str:
 _SHOWN = 6  # Maximum number of lines that a finding cites, and of pairs that it names.
 
 
-def _words(finding: Finding, faults: LinkFaults) -> Text:
+def _facts(faults: LinkFaults) -> FormattedFacts:
     parts = []
     if faults.completions:
         status = faults.completions[0].fields["status"]
@@ -92,9 +92,9 @@ def _words(finding: Finding, faults: LinkFaults) -> Text:
         parts.append(_TEXTS.phrase("unreached", why=why))
     lines = len(faults.completions) + len(faults.ports) + len(faults.unreached)
     if not lines:
-        return _TEXTS(finding, "refused", lines=len(faults.refused))
+        return _TEXTS.facts("refused", lines=len(faults.refused))
     rows = ("usual", "common", "look_at_common") if faults.common else ("usual", "look_at_both")
-    return _TEXTS(finding, rows, parts=parts, common=faults.common, lines=lines)
+    return _TEXTS.facts(rows, parts=parts, common=faults.common, lines=lines)
 
 
 def decide(faults: LinkFaults) -> Finding:
@@ -105,7 +105,7 @@ def decide(faults: LinkFaults) -> Finding:
         return _TEXTS.undecided(["followed" if faults.followed else "down" if faults.down else "none", "open"])
     return Finding(
         status="confirmed",
-        facts=formatted(_words, faults=faults),
+        facts=_facts(faults),
         # A peer that died stops acknowledging too, and a driver or NCCL may pass settings that no device accepts.
         confidence=LIKELY if certain else OPEN,
         victims=tuple(sorted({fact.rank for fact in lines if fact.rank is not None})),

@@ -24,9 +24,7 @@ from diagnostics.contract.findings import (
     EvidenceItem,
     Facts,
     Finding,
-    Text,
     Where,
-    formatted,
 )
 from diagnostics.evidence.metrics import Metrics
 from diagnostics.evidence.model import Evidence, LogFact, RankError, RunEvidence
@@ -60,32 +58,6 @@ class _Event(Struct, frozen=True):
     rank: int
     step: int
     fields: dict[str, Any]
-
-
-def _own_loss_text(
-    finding: Finding,
-    *,
-    value: str,
-    ranks: tuple[int, ...],
-    world_size: int,
-    alone: bool,
-    silent: int,
-    recovered: bool,
-    settings: Settings,
-) -> Text:
-    """Return the text about the ranks whose own loss was non-finite first, and whether those of others were.
-
-    `alone`: other ranks' losses were finite, or there are none. `silent`: ranks without a record. `recovered`: finite
-    again later, under loss scaling.
-    """
-    is_own = alone and world_size > 1
-    rows = ["alone" if is_own else "single" if alone else "all"]
-    rows += ["silent"] if alone and silent else []
-    rows += ["recovered"] if recovered else []
-    rows += [*settings.remedy_rows(ranks if is_own else ()), "detect"]
-    own, half = ranks[:MAX_SHOWN], (settings.rate or 0.0) / 2
-    figures = {"own": ranks, "world": world_size, "silent": silent, "suspects": own, "half_rate": half}
-    return _TEXTS(finding, rows, value=value, step=finding.step, **figures)
 
 
 def _facts(row: str, settings: Settings, step: int | None = None, **figures: object) -> Facts:
@@ -149,22 +121,17 @@ def _by_losses(figures: Figures, run: RunEvidence, first: list[_Event]) -> Findi
     """Blame the ranks whose own losses were non-finite first, unless all ranks were at once."""
     metrics, step, ranks = figures.metrics, first[0].step, tuple(event.rank for event in first)
     world = figures.evidence.world_size or len(run.events)
-    alone = len(ranks) < len(run.events) or world == 1
+    alone = len(ranks) < len(run.events) or world == 1  # No other rank's loss was non-finite.
     silent = len(set(range(min(world, 1_000_000))) - set(run.events))
+    is_own = alone and world > 1
     scaled = run.get("precision.initial_loss_scale") is not None
     passing = scaled and metrics is not None and metrics.recovered
     settings, value = _settings(run, metrics), str(first[0].fields.get("value"))
+    rows = ["alone" if is_own else "single" if alone else "all", *(["silent"] if alone and silent else [])]
+    rows += [*(["recovered"] if passing else []), *settings.remedy_rows(ranks if is_own else ()), "detect"]
+    shown = {"own": ranks, "world": world, "silent": silent, "suspects": ranks[:MAX_SHOWN]}
     return _confirmed(
-        formatted(
-            _own_loss_text,
-            value=value,
-            ranks=ranks,
-            world_size=world,
-            alone=alone,
-            silent=silent,
-            recovered=passing,
-            settings=settings,
-        ),
+        _TEXTS.facts(rows, value=value, step=step, half_rate=(settings.rate or 0.0) / 2, **shown),
         confidence=SUSPECTED if passing else PROBABLE if silent else STATED,
         ranks=ranks if alone else (),
         victims=tuple(rank for rank in sorted(run.events) if rank not in ranks) if alone else (),

@@ -11,7 +11,7 @@ from msgspec import Struct, convert
 from diagnostics.analysis.metrics_series import Figures, read
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.artifacts import RunPaths
-from diagnostics.contract.findings import STATED, Cost, EvidenceItem, Finding, Group, Text, formatted
+from diagnostics.contract.findings import STATED, Cost, EvidenceItem, Finding, FormattedFacts, Group
 from diagnostics.contract.strategy_traits import strategy_traits
 from diagnostics.evidence.model import Evidence, RunEvidence
 from diagnostics.evidence.values import Rank
@@ -30,40 +30,39 @@ class Difference(Struct, frozen=True):
     dimension: str | None = None
     """`tp` if the ranks are those of a tensor-parallel group."""
     parameter: str | None = None
-    parameters_affected: int | None = None
-    parameters_seen: int | None = None
+    parameters_affected: int = 0
+    parameters_seen: int = 0
     tie: bool = False
 
 
-def _words(finding: Finding, is_tie: bool, equal_step: int | None, parameter: str, affected: int, seen: int) -> Text:
-    """Return which ranks diverged when, and the fix; `equal_step` is the last step at which they were equal."""
-    row = "not_later" if equal_step is None else "between"
-    since = _TEXTS.phrase(row, step=finding.step, equal=equal_step)
-    place = _TEXTS.phrase("place", parameter=parameter, affected=affected, seen=seen) if parameter else ""
-    return _TEXTS(finding, "tie" if is_tie else "usual", since=since, place=place)
+def _facts(first: Difference, is_tie: bool, equal_step: int | None) -> FormattedFacts:
+    since = _TEXTS.phrase("not_later" if equal_step is None else "between", step=first.step, equal=equal_step)
+    place = _TEXTS.phrase("place", event=first) if first.parameter else ""
+    return _TEXTS.facts("tie" if is_tie else "usual", since=since, place=place)
 
 
 def decide(figures: Figures) -> Finding:
     """Decide from the run's own comparison of its data-parallel replicas."""
-    return compared(figures, _words, lambda difference: difference.dimension != "tp", _without)
+    return compared(figures, _facts, lambda difference: difference.dimension != "tp", _without)
 
 
 def compared(
     figures: Figures,
-    words: Callable[..., Text],
+    facts: Callable[[Difference, bool, int | None], FormattedFacts],
     of: Callable[[Difference], bool],
     without: Callable[[Evidence, RunEvidence], Finding | None],
 ) -> Finding:
     """Return the finding from the run's own comparison of ranks that should have the same parameters.
 
-    `of` selects the differences of this cause; `without` returns a finding if there is nothing to compare.
+    `facts` describes the first difference, whether it is a tie, and the last step at which the ranks were equal; `of`
+    selects the differences of this cause; `without` returns a finding if there is nothing to compare.
     """
     evidence, run = figures.evidence, figures.evidence.run
     if run is None:
         return _TEXTS.undecided("open")
     drifted = [(rank, difference) for rank, difference in _differences(run) if of(difference)]
     if drifted:
-        return _drifted(evidence, run, drifted, words)
+        return _drifted(evidence, run, drifted, facts)
     if (nothing := without(evidence, run)) is not None:
         return nothing
     if equal := _equal_steps(run):
@@ -98,13 +97,17 @@ def _equal_steps(run: RunEvidence) -> list[int]:
 
 
 def _drifted(
-    evidence: Evidence, run: RunEvidence, drifted: list[tuple[int, Difference]], words: Callable[..., Text]
+    evidence: Evidence,
+    run: RunEvidence,
+    drifted: list[tuple[int, Difference]],
+    facts: Callable[[Difference, bool, int | None], FormattedFacts],
 ) -> Finding:
     step = min(difference.step for _, difference in drifted)
     first = [(rank, difference) for rank, difference in drifted if difference.step == step]
     minority = tuple(sorted({rank for _, difference in first for rank in difference.ranks}))
     group = tuple(sorted({rank for _, difference in first for rank in difference.group}))
     named = next((seen for rank, seen in first if rank in minority and seen.parameter), first[0][1])
+    equal_step = max((equal for equal in _equal_steps(run) if equal < step), default=None)
     last = run.status.step if run.status else None
     items = []
     for rank, difference in first[:MAX_SHOWN]:
@@ -113,14 +116,7 @@ def _drifted(
         items.append(EvidenceItem("events", file, _TEXTS.phrase(row, step=step, event=difference)))
     return Finding(
         status="confirmed",
-        facts=formatted(
-            words,
-            is_tie=any(difference.tie for _, difference in first),
-            equal_step=max((equal for equal in _equal_steps(run) if equal < step), default=None),
-            parameter=named.parameter or "",
-            affected=named.parameters_affected or 0,
-            seen=named.parameters_seen or 0,
-        ),
+        facts=facts(named, any(difference.tie for _, difference in first), equal_step),
         confidence=STATED,
         ranks=minority,
         group=Group("replicas", group, str(_TEXTS.phrase("group"))),

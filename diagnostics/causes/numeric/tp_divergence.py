@@ -6,20 +6,19 @@ No error is raised: each rank computes its part of the layers for different toke
 from diagnostics.analysis.layout import layout
 from diagnostics.analysis.metrics_series import Figures, read
 from diagnostics.causes.declared import Texts, declared
-from diagnostics.causes.numeric.rank_divergence import compared
-from diagnostics.contract.findings import Finding, Text
+from diagnostics.causes.numeric.rank_divergence import Difference, compared
+from diagnostics.contract.findings import Finding, FormattedFacts
 from diagnostics.evidence.model import Evidence, RunEvidence
 
 _TEXTS = Texts(__file__)
 INPUTS = "inputs"  # Name of a step's samples among the parameters that the run compares.
 
 
-def _words(finding: Finding, is_tie: bool, equal_step: int | None, parameter: str, affected: int, seen: int) -> Text:
-    """Return what differs since when; at `equal_step` the ranks were last equal."""
+def _facts(first: Difference, is_tie: bool, equal_step: int | None) -> FormattedFacts:
     whose = _TEXTS.phrase("tie" if is_tie else "others")
-    since = _TEXTS.phrase("at" if equal_step is None else "since", step=finding.step, equal=equal_step)
-    row = "samples" if parameter == INPUTS else "values"
-    return _TEXTS(finding, row, whose=whose, since=since, parameter=parameter or "parameters")
+    since = _TEXTS.phrase("at" if equal_step is None else "since", step=first.step, equal=equal_step)
+    row = "samples" if first.parameter == INPUTS else "values"
+    return _TEXTS.facts(row, whose=whose, since=since, parameter=first.parameter or "parameters")
 
 
 def _without(evidence: Evidence, run: RunEvidence) -> Finding | None:
@@ -30,7 +29,7 @@ def _without(evidence: Evidence, run: RunEvidence) -> Finding | None:
 
 def decide(figures: Figures) -> Finding:
     """Decide from the run's own comparison of the ranks of each tensor-parallel group."""
-    return compared(figures, _words, lambda difference: difference.dimension == "tp", _without)
+    return compared(figures, _facts, lambda difference: difference.dimension == "tp", _without)
 
 
 CAUSE = declared(__file__, read, decide)

@@ -1,6 +1,6 @@
 """Shared by causes about parallel layouts: the figures in a dtk run's records, and the cost in ms per step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from diagnostics.analysis.layout import layout
@@ -9,7 +9,7 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.overlap._shared import TEXTS
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.causes import Cause
-from diagnostics.contract.findings import CERTAIN, Cost, EvidenceItem, Finding, Group, Text, formatted
+from diagnostics.contract.findings import CERTAIN, Cost, EvidenceItem, Finding, Group
 from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.metrics import Metrics
 from diagnostics.evidence.model import RunEvidence
@@ -37,7 +37,8 @@ def layout_cause(file: str, degree: str, figure: str, decide: Decide) -> Cause[F
 
 def slow(
     figures: Figures,
-    words: Callable[..., Text],
+    texts: Texts,
+    said: str | Sequence[str],
     share: float,
     ranks: tuple[int, ...],
     group: Group,
@@ -45,14 +46,14 @@ def slow(
     confidence: float = CERTAIN,
     **facts: Any,
 ) -> Finding:
-    """Return a confirmed finding that costs a share of the step; `words` is called with `facts` and `cost`."""
+    """Return a confirmed finding that costs a share of the step; the rows `said` have the `facts` and the `cost`."""
     evidence, metrics = figures.evidence, figures.metrics
     assert metrics is not None and evidence.run is not None
     step_ms = 1e3 * (metrics.typical("step_time_s") or 0.0)
     ms = round(share * step_ms, 3)
     return Finding(
         status="confirmed",
-        facts=formatted(words, cost=TEXTS.phrase("cost", ms=ms, step_ms=step_ms, unit="step"), **facts),
+        facts=texts.facts(said, cost=TEXTS.phrase("cost", ms=ms, step_ms=step_ms, unit="step"), **facts),
         confidence=confidence,
         ranks=ranks,
         victims=tuple(rank for rank in group.ranks if rank not in ranks),

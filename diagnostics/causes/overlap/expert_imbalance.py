@@ -29,9 +29,9 @@ def decide(figures: Figures, run: RunEvidence, metrics: Metrics) -> Finding:
     group = Group("ep", ()) if mesh is None else mesh.groups("ep", busiest or world)
     row = "usual" if busiest else "changes" if known else "unknown"
     cut = any(run.get(f"parallel.{name}", 1) != 1 for name in ("tp", "cp"))  # dtk refuses a capacity with them.
-    said, raised = (row,) if cut else (row, "capacity"), max(0.01, 10 * run.number("model.balance_loss", 0.0))
-    detail, facts = f"expert_rank_load {load:.2f}", {"said": said, "load": load, "raised": raised}
-    return slow(figures, _TEXTS, share, busiest or world, group, detail, LIKELY, **facts)
+    rows, raised = (row,) if cut else (row, "capacity"), max(0.01, 10 * run.number("model.balance_loss", 0.0))
+    detail, facts = f"expert_rank_load {load:.2f}", {"load": load, "raised": raised}
+    return slow(figures, _TEXTS, rows, share, busiest or world, group, detail, LIKELY, **facts)
 
 
 def _share(run: RunEvidence) -> float:

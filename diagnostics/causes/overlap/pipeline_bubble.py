@@ -32,10 +32,10 @@ def decide(figures: Figures, run: RunEvidence, metrics: Metrics) -> Finding:
     facts: dict[str, Any] = {"bubble": bubble, "ideal": ideal, "busiest": int(busiest) % pp}
     if ideal > small / virtual + 1e-9 and min(bubble, ideal) > small / virtual:
         share = 1 - (1 - ideal) / (1 - small / virtual)
-        shown = {**facts, "said": "usual", "change": _more(run, pp), "enough": ENOUGH}
-        return slow(figures, _TEXTS, share, ranks, first, f"bubble {bubble:.0%}", **shown)
+        shown = {**facts, "change": _more(run, pp), "enough": ENOUGH}
+        return slow(figures, _TEXTS, "usual", share, ranks, first, f"bubble {bubble:.0%}", **shown)
     if beyond > _BEYOND and run.get("launcher.device") == "cuda":
-        return slow(figures, _TEXTS, beyond, ranks, first, f"bubble {bubble:.0%}", POSSIBLE, said="messages", **facts)
+        return slow(figures, _TEXTS, "messages", beyond, ranks, first, f"bubble {bubble:.0%}", POSSIBLE, **facts)
     return _TEXTS.ruled_out(bubble=bubble, ideal=ideal)
 
 

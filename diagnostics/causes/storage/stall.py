@@ -5,7 +5,7 @@ from msgspec import Struct
 from diagnostics.analysis.node_health import node_health
 from diagnostics.analysis.observations import observations
 from diagnostics.causes.declared import Texts, declared
-from diagnostics.contract.findings import LIKELY, SEEN, EvidenceItem, Finding, Text, formatted
+from diagnostics.contract.findings import LIKELY, SEEN, EvidenceItem, Finding
 from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.model import Evidence, LogFact
 from diagnostics.evidence.stacks.activity import doing
@@ -41,21 +41,6 @@ def waits(evidence: Evidence) -> Waits:
     return Waits(lines, ranks, bool(observed) or any(node.ranks for node in nodes), place)
 
 
-def _words(finding: Finding, case: Waits) -> Text:
-    longest = max((seconds for seconds, _ in case.ranks.values()), default=0.0)
-    names = dict.fromkeys(name for fact in case.lines if (name := str(fact.fields.get("server") or "")))
-    row = "both" if case.ranks and case.lines else "waits" if case.ranks else "usual"
-    return _TEXTS(
-        finding,
-        row,
-        long=_TEXTS.phrase("long", longest=longest) if longest else "",
-        where=f" ({case.doing})" if case.doing else "",
-        silent=[*names] or _TEXTS.phrase("disk"),
-        waiting=len(case.ranks),
-        lines=len(case.lines),
-    )
-
-
 def decide(case: Waits) -> Finding:
     """Decide from ranks that stay in state D, and from kernel log lines about servers and disks."""
     if not (case.lines or case.ranks):
@@ -65,9 +50,18 @@ def decide(case: Waits) -> Finding:
         for rank, (waited_s, file) in case.ranks.items()
     ]
     items += [fact.quoted() for fact in case.lines[:4]]
+    longest = max((seconds for seconds, _ in case.ranks.values()), default=0.0)
+    names = dict.fromkeys(name for fact in case.lines if (name := str(fact.fields.get("server") or "")))
     return Finding(
         status="confirmed",
-        facts=formatted(_words, case=case),
+        facts=_TEXTS.facts(
+            "both" if case.ranks and case.lines else "waits" if case.ranks else "usual",
+            long=_TEXTS.phrase("long", longest=longest) if longest else "",
+            where=f" ({case.doing})" if case.doing else "",
+            silent=[*names] or _TEXTS.phrase("disk"),
+            waiting=len(case.ranks),
+            lines=len(case.lines),
+        ),
         confidence=SEEN if case.lines and case.ranks else LIKELY,
         ranks=tuple(case.ranks),
         evidence=tuple(items[:8]),

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import activations
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, formatted, text_of
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, text_of
 from diagnostics.report.jsonform import plain
 
 TOY = """
@@ -67,10 +68,13 @@ def test_a_group_stands_for_its_causes(module: str) -> None:
 
 
 def test_texts_are_filled_in_with_figures(module: str) -> None:
-    finding = Finding(cause="toys.none_left", status="confirmed", facts=formatted(Texts(module), count=2))
+    facts, borrow = Texts(module).facts, Remedy("code", "borrow one", "it is quicker")
+    finding = Finding(cause="toys.none_left", status="confirmed", facts=facts(count=2))
     text = text_of(finding)
     assert (text.summary, text.measured, text.missing) == ("2 toys.", "2.0", "")
     assert text.remedies == (Remedy("code", "buy 2 more", "none is left"),)
+    others = text_of(replace(finding, facts=facts(count=2, fixes=(borrow,)))).remedies
+    assert others == (borrow, *text.remedies), "fixes that no row holds come first"
 
 
 def test_a_phrase_is_a_row_and_its_figures_until_it_is_shown(module: str) -> None:

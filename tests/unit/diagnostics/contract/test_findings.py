@@ -5,10 +5,10 @@ from msgspec.structs import replace
 
 from diagnostics.contract.findings import (
     Finding,
+    FormattedFacts,
     Remedy,
     Stated,
     Text,
-    formatted,
     text_of,
 )
 
@@ -23,11 +23,12 @@ def test_words_are_made_when_they_are_asked_for() -> None:
         made.append(finding.cause)
         return Text(summary=f"{count} ranks {finding.ranks}")
 
-    finding = Finding(cause="hang.x", status="confirmed", facts=formatted(words, count=3), ranks=(1,))
+    finding = Finding(cause="hang.x", status="confirmed", facts=FormattedFacts(words, {"count": 3}), ranks=(1,))
     assert made == []
     assert text_of(finding).summary == text_of(finding).summary == "3 ranks (1,)" and made == ["hang.x"]
     assert text_of(replace(finding, ranks=(2,))).summary == "3 ranks (2,)"  # What was made is not carried over.
-    assert formatted(words, count=3) == formatted(words, count=3) != formatted(words, count=4)
+    three, four = (FormattedFacts(words, {"count": count}) for count in (3, 4))
+    assert finding.facts == three != four
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,7 @@ def text(end: Ending, where: tuple[Where, ...] = AT, is_dtk_run: bool = False, *
         cause="hang.x", status="confirmed", facts=Stated(""), ranks=(1,), victims=(0,), where=where, **more
     )
     gave_up = where[0] if where and where[0].rank == 0 else None
-    words: Text = CAUSES[end.kind]._text(finding, Ended(case, 2, is_dtk_run, gave_up))
-    return words
+    return Ended(case, 2, is_dtk_run, gave_up, CAUSES[end.kind]._text).text(finding)
 
 
 def fix(end: Ending, where: tuple[Where, ...] = AT, is_dtk_run: bool = False) -> Remedy:
