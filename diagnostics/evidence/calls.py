@@ -7,7 +7,7 @@ from msgspec import Struct, field
 
 from diagnostics.contract.files import patterns_beside, table_beside
 from diagnostics.contract.formatting import file_name, first_of
-from diagnostics.evidence.model import Evidence, Frame
+from diagnostics.evidence.model import Frame
 
 
 class GroupKey(NamedTuple):
@@ -156,13 +156,6 @@ class CallFile(Protocol):
 
 
 SIMULATED = "simulation"  # The kind of simulated ranks' histories, which never were files.
-
-
-def call_files(evidence: Evidence) -> list[CallFile]:
-    """Return all handles with calls: flight dumps, then rings, then histories of simulated ranks."""
-    return [file for kind in ("flight", "ring", SIMULATED) for file in evidence.files.get(kind, ())]
-
-
 _TABLE = table_beside(__file__)
 _OPS: dict[str, str] = _TABLE["operations"]
 _DTYPES: dict[str, str] = _TABLE["dtypes"]

@@ -85,6 +85,10 @@ class Reader(Struct, frozen=True):
     """Suffixes of files that are never read, even if their content matches."""
     per_rank: str = ""
     """What a rank without such a file lacks (`dump`); empty if not every rank writes one."""
+    of_rank: bool = False
+    """Whether each of its files belongs to one rank, the one in its name."""
+    has_calls: bool = False
+    """Whether `load()` of its handles returns the calls of a rank (`calls.CallFile`)."""
     facts: tuple[str, ...] = ()
     """Kinds of its facts that are counted under this kind rather than as log lines."""
     world_size: Callable[[bytes], int | None] = lambda head: None

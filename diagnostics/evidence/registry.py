@@ -5,9 +5,11 @@ import pkgutil
 import re
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from diagnostics.evidence import readers as folder
+from diagnostics.evidence.calls import SIMULATED, CallFile
+from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.reader import Reader
 
 Unreadable = Literal["pickle", "empty", "none"]
@@ -31,6 +33,18 @@ def readers() -> tuple[Reader, ...]:
 def suffixes() -> frozenset[str]:
     """Return the suffixes of files that contain only evidence."""
     return frozenset(suffix for reader in readers() for suffix in reader.suffixes)
+
+
+def call_files(evidence: Evidence) -> list[CallFile]:
+    """Return all handles with calls: flight dumps, then rings, then histories of simulated ranks."""
+    kinds = [*(reader.kind for reader in readers() if reader.has_calls), SIMULATED]
+    return [file for kind in kinds for file in evidence.files.get(kind, ())]
+
+
+def files_of_ranks(evidence: Evidence) -> list[Any]:
+    """Return all handles that each belong to one rank."""
+    kinds = [reader.kind for reader in readers() if reader.of_rank]
+    return [handle for kind in kinds for handle in evidence.files.get(kind, ())]
 
 
 def titles(but: str = "") -> str:

@@ -78,6 +78,11 @@ class Startup(Struct, frozen=True):
     """Missing ranks that make no progress. A rank that computes or reads before it arrives is late, not stuck."""
     waited_s: float
 
+    @property
+    def certain(self) -> bool:
+        """Whether ranks are known not to arrive."""
+        return bool(self.stuck)
+
 
 class StartupFailed(Struct, frozen=True):
     """A start-up in which the store or the rendezvous failed and no collective was issued."""
@@ -256,6 +261,11 @@ class SizesDiffer(Struct, frozen=True):
     """The calls that met; None if no ring shows them."""
     objects: tuple[Ending, ...] = ()
     """Ranks that got something else than an object in a collective of objects."""
+
+    @property
+    def certain(self) -> bool:
+        """Whether no calls that met were found, or they show who deviates."""
+        return self.divergence is None or self.divergence.certain
 
     @property
     def victims(self) -> tuple[int, ...]:

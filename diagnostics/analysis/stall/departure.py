@@ -7,8 +7,9 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diagnostics.analysis.divergence.identity import agree, on_path
+from diagnostics.analysis.divergence.identity import on_path
 from diagnostics.analysis.divergence.sequences import predict
+from diagnostics.analysis.divergence.whole_programs import PathCall, align
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.stall.last_seen import LastSeen, last_seen
@@ -120,22 +121,21 @@ def _more_calls(job: JobState, exited: tuple[int, ...], key: GroupKey) -> MoreCa
     longer, shorter = ([call for call in calls if call.seq >= start] for calls in (longer, shorter))
     if not shorter or len(longer) != len(shorter) + by or not all(call.stack for call in (*longer, *shorter)):
         return None
-    long, short = [on_path(call) for call in longer], [on_path(call) for call in shorter]
-    at = next((number for number, token in enumerate(short) if long[number] != token), len(short))
-    if long[at + by :] != short[at:]:
-        # Last calls from a line whose earlier calls fitted those of other lines only by chance? So it is when DDP sends
-        # its buffers in the first forward pass after a step: in rank 0's evaluation, or in the others' next step.
-        if any(not agree(call.wire, met.wire) for call, met in zip(longer, shorter, strict=False)):
-            return None
-        new = not set(long[len(shorter) :]) & set(short)
-        fits = [(token, met) for token, met in zip(long, short, strict=False) if token != met]
-        by_chance = sum(token == long[-1] for token, _ in fits)
+    short, long = ([PathCall(key.name, call.wire, call.stack) for call in calls] for calls in (shorter, longer))
+    changes = align(short, long)
+    if [(change.kind, change.count) for change in changes] != [("insert", by)]:
+        return None
+    at = changes[0].minority_at
+    behind, extra, new = shorter[min(at, len(shorter) - 1)], tuple(longer[at : at + by]), long[at] not in set(short)
+    rest = long[:at] + long[at + by :]
+    # Calls from a line whose earlier calls fitted those of other lines only by chance? So it is when DDP sends its
+    # buffers in the first forward pass after a step: in rank 0's evaluation, or in the others' next step.
+    if fits := [call for call, met in zip(rest, short, strict=True) if call != met]:
+        by_chance = fits.count(long[at + by - 1])
         if not (new and by_chance) or 2 * len(fits) > len(short):  # Ranks without a shared path cannot be compared.
             return None
-        return MoreCalls(waiting, ended, tuple(longer[len(shorter) :]), shorter[-1], longer[-1], 0, True, by_chance)
-    behind = shorter[min(at, len(shorter) - 1)]
-    extra = tuple(longer[at : at + by])
-    return MoreCalls(waiting, ended, extra, behind, longer[-1], len(short) - at, long[at] not in set(short))
+        return MoreCalls(waiting, ended, extra, behind, longer[-1], 0, new, by_chance)
+    return MoreCalls(waiting, ended, extra, behind, longer[-1], len(short) - at, new)
 
 
 def _ended_in_round(job: JobState, rank: int) -> EndedInRound | None:

@@ -29,7 +29,6 @@ from diagnostics.analysis.stall.stack_evidence import HostOutside, by_stacks
 from diagnostics.analysis.stall.straggler import Straggler, straggler
 from diagnostics.analysis.stall.watchdog import WatchdogCase, WatchdogDecided, WatchdogGap, watchdog_case
 from diagnostics.analysis.wait_graph.graph import Operation
-from diagnostics.contract.findings import SURE
 from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.evidence.model import Evidence
 
@@ -114,20 +113,10 @@ class Stall(Struct):
 
     @property
     def confirmed(self) -> bool:
-        """Whether any cause is certain enough to explain the waiting."""
-        parts = (self.roots_differ, self.ddp_unused, self.endings, self.circular, self.device, self.host, self.ahead)
-        return bool(
-            any(parts)
-            or any(case.certain for case in self.never_complete)
-            or any(divergence.confidence >= SURE for divergence in self._all_divergences())
-            or (self.sizes and self.sizes.divergence is None)
-            or isinstance(self.watchdog, WatchdogDecided)
-            or (self.transfer and self.transfer.world_known)
-            or self.stacks
-            or (self.missing and self.missing.abort)
-            or isinstance(self.startup, blameless.StartupFailed)
-            or (self.startup and self.startup.stuck)
-        )
+        """Whether any part is certain enough to explain the waiting. A part that may not be has the field `certain`."""
+        parts = (getattr(self, name) for name in self.__struct_fields__ if name != "job")
+        found = (part for value in parts for part in (value if isinstance(value, tuple) else (value,)))
+        return any(getattr(part, "certain", True) for part in found if part is not None)
 
     @property
     def unclear(self) -> tuple[int, ...]:

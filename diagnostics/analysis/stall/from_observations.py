@@ -180,6 +180,11 @@ class UnrecordedTransfer(Struct, frozen=True):
     world_known: bool
     """Whether anything besides the files themselves gives the world size."""
 
+    @property
+    def certain(self) -> bool:
+        """Whether no other rank can post the counterpart."""
+        return self.world_known
+
 
 def unrecorded_transfer(job: JobState) -> UnrecordedTransfer | None:
     """Find ranks that all wait in a send or all in a receive, while the rest waits for them or is empty.

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from heapq import nsmallest
+from typing import ClassVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -36,6 +37,7 @@ _TOGETHER = {"AllReduce", "AllGather", "ReduceScatter", "AlltoAll"}
 class Straggler(Struct, frozen=True):
     """Lateness of one rank in one group."""
 
+    certain: ClassVar[bool] = False  # A rank that is slow stops nobody.
     key: GroupKey
     rank: int
     times: int

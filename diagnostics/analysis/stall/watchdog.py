@@ -5,6 +5,7 @@ position in calls that do not match are proof; positions that differ are not. Du
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
+from typing import ClassVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -103,6 +104,8 @@ class WatchdogSites(Struct, frozen=True):
 
 class WatchdogOpen(_OfGroup, frozen=True):
     """Timeouts of one group that do not show why its ranks wait."""
+
+    certain: ClassVar[bool] = False
 
 
 WatchdogDecided = WatchdogMismatch | WatchdogGap | WatchdogMissed | WatchdogDrift | WatchdogSites

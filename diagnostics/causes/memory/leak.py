@@ -14,7 +14,7 @@ from diagnostics.analysis.memory.over_time import NOWHERE
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
 from diagnostics.causes.memory._shared import CERTAIN_STEPS
-from diagnostics.contract.findings import CERTAIN, PLAUSIBLE, SEEN, EvidenceItem, Finding
+from diagnostics.contract.findings import CERTAIN, LIKELY, PLAUSIBLE, POSSIBLE, SEEN, EvidenceItem, Finding
 from diagnostics.contract.formatting import Bytes, region_text
 from diagnostics.evidence.memory.rise import Rise
 from diagnostics.evidence.model import Frame
@@ -197,7 +197,7 @@ def _by_snapshot(job: JobMemory, rank: RankMemory) -> Leftover | None:
         size, most = min(sizes.values()), max(sizes.values())
         if len(sizes) == steps >= CERTAIN_STEPS and size >= _least_bytes(job, steps) and most <= ALIKE * size:
             item = EvidenceItem("snapshot", rank.snapshot_file, _TEXTS.phrase("seen_held", steps=steps, size=size))
-            leftovers.append(Leftover(rank.rank, size, item, 0.9, steps, site=site, at_head=False))
+            leftovers.append(Leftover(rank.rank, size, item, CERTAIN, steps, site=site, at_head=False))
     return max(leftovers, key=lambda leftover: leftover.per_step_bytes, default=None)
 
 
@@ -208,7 +208,7 @@ def _by_rise(job: JobMemory, rank: RankMemory) -> Leftover | None:
         return None
     size, steps = min(rise.grown), len(rise.grown)
     item = EvidenceItem(*rank.history[1:], _TEXTS.phrase("seen_rise", steps=steps, size=size))
-    return Leftover(rank.rank, size, item, 0.85, steps)
+    return Leftover(rank.rank, size, item, LIKELY, steps)
 
 
 def _rise(rank: RankMemory) -> Rise | None:
@@ -238,7 +238,7 @@ def _by_timeline(job: JobMemory, rank: RankMemory) -> Leftover | None:
         return None
     detail = _TEXTS.phrase("rises" if exact else "process_rises", grown=grown)
     item = EvidenceItem("timeline", rank.timeline_file, detail)
-    return Leftover(rank.rank, int(grown.second_half), item, 0.9 if exact else 0.7, grown.steps)
+    return Leftover(rank.rank, int(grown.second_half), item, CERTAIN if exact else POSSIBLE, grown.steps)
 
 
 def _series(rank: RankMemory) -> tuple[bool, Growth] | None:

@@ -9,9 +9,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from diagnostics.evidence.endings import is_victim, kind_of_exception
-from diagnostics.evidence.job.world_size import OF_RANKS
 from diagnostics.evidence.model import Evidence, LogFact, Owner, RankError, rank_in_name
 from diagnostics.evidence.reader import Contents
+from diagnostics.evidence.registry import files_of_ranks
 
 _PARALLEL = re.compile(
     r"(?:^|/)(?:torch/distributed/|torch/nn/parallel/distributed\.py|torch/multiprocessing/spawn\.py|deepspeed/|horovod/|"
@@ -76,8 +76,7 @@ def _processes(logs: Iterable[tuple[Contents, Owner]]) -> dict[str, int]:
 def adopt_single(evidence: Evidence) -> None:
     """Assign a log without ranks to rank 0 if there is no sign of a second process."""
     records: list[RankError | LogFact] = [*evidence.errors, *evidence.facts]
-    others: list[Any] = [handle for kind in OF_RANKS for handle in evidence.files.get(kind, ())]
-    ranks = {record.rank for record in (*others, *evidence.stacks, *records)} - {None, 0}
+    ranks = {record.rank for record in (*files_of_ranks(evidence), *evidence.stacks, *records)} - {None, 0}
     files = {record.file for record in records if record.rank is None}
     if evidence.run is not None or (evidence.world_size or 1) > 1 or ranks or len(files) != 1:
         return

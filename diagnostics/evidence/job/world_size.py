@@ -8,10 +8,10 @@ from msgspec import Struct, field
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.formatting import first_of
 from diagnostics.evidence.model import Evidence, Problem
+from diagnostics.evidence.registry import files_of_ranks
 from diagnostics.evidence.values import MOST_RANKS, integer
 
 ALL_RANKS = -1  # Key of `Evidence.environment` for the variables of the whole job.
-OF_RANKS = ("flight", "ring", "trace", "snapshot")  # Kinds whose handles each belong to one rank.
 _VARIABLES = re.compile(r"^(?:NCCL|TORCH|GLOO|CUDA|PYTORCH|OMP|RCCL|HIP)[A-Z0-9_]*$")
 
 
@@ -61,7 +61,7 @@ def settle(evidence: Evidence, claims: Claims) -> None:
     evidence.world_size = stated or (next(iter(claims.sizes)) if len(claims.sizes) == 1 else None)
     if not claims.sizes and weakest <= MOST_RANKS:
         evidence.world_size = weakest or None
-    for handle in (handle for kind in OF_RANKS for handle in evidence.files.get(kind, ())):
+    for handle in files_of_ranks(evidence):
         if handle.rank is not None and evidence.world_size is not None and handle.rank >= evidence.world_size:
             figures = {"rank": handle.rank, "world_size": evidence.world_size}
             evidence.problems.append(Problem("file", handle.file, "rank_beyond", figures=figures))

@@ -85,6 +85,8 @@ READER = Reader(
     open=opens(FlightFile),
     suffixes=(".pickle", ".pkl", ".json"),
     per_rank="dump",
+    of_rank=True,
+    has_calls=True,
     world_size=lambda head: match[1].count(b",") + 1 if (match := _DEFAULT_RANKS.search(head)) else None,
     groups=_groups,
     contradiction=contradiction,

@@ -118,4 +118,6 @@ def _sizes(text: str) -> list[object]:
     return value if isinstance(value, list) else []
 
 
-READER = Reader(kind=RingFile.kind, recognise=recognise, open=opens(RingFile), suffixes=(".ring",))
+READER = Reader(
+    kind=RingFile.kind, recognise=recognise, open=opens(RingFile), suffixes=(".ring",), of_rank=True, has_calls=True
+)

@@ -203,4 +203,5 @@ READER = Reader(
     open=opens(SnapshotFile),
     suffixes=(".pickle",),
     per_rank="snapshot",
+    of_rank=True,
 )

@@ -39,5 +39,6 @@ READER = Reader(
     open=opens(TraceFile, lambda path: rank_in_name(path) if "rank" in path.name.lower() else None),
     suffixes=(".json", ".gz"),
     per_rank="trace",
+    of_rank=True,
     world_size=lambda head: int(match[1]) if (match := _WORLD_SIZE.search(head)) else None,
 )
