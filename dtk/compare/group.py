@@ -7,6 +7,7 @@ from typing import Any, Literal
 from diagnostics.contract import origins
 from diagnostics.runs.records import as_mapping
 from dtk.compare.model import NOT_COMPARED, Figure, RunRecord, Scaled, Variant, medians
+from dtk.strategies.registry import NATIVE
 
 _IGNORED = ("runs_folder", "resume", "tags", "tracker", "watch", "preflight", "allow_targets", "launcher")
 """Keys that affect neither the training nor its speed; of `launcher` only `_LAUNCHER` does."""
@@ -93,7 +94,7 @@ def _label(values: Mapping[str, Any], keys: Sequence[str]) -> str:
     parts = [str(values.get("strategy.name", "run"))]
     for key in keys:
         # engine=native is what nobody types, and wrong beside a strategy that another library runs.
-        if key == "strategy.name" or key not in values or (key, values[key]) == ("engine", "native"):
+        if key == "strategy.name" or key not in values or (key, values[key]) == ("engine", NATIVE):
             continue
         section = next((prefix for prefix in _SHORT if key.startswith(prefix)), "")
         name = _SPOKEN.get(key) or (key.removesuffix(".name") if key.endswith(".name") else key.removeprefix(section))

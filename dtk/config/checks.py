@@ -12,6 +12,8 @@ from dtk.config.schema import Config, LlamaConfig, MoEConfig
 from dtk.errors import DtkError
 from dtk.parallel.mesh import divisors
 from dtk.parallel.pipeline import SCHEDULES, stage_sizes
+from dtk.strategies.registry import NATIVE, alternatives, for_several_ranks
+from dtk.strategies.traits import Traits
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 
@@ -43,12 +45,12 @@ def check_ranks(config: Config, world_size: int, device: str, cuda_devices: int 
     name, traits = config.strategy.name, config.strategy.traits
     if traits.one_process and world_size != 1:
         key = "nproc" if launcher.world_size is None else "world_size"
-        fix = f"use launcher.{key}=1, or strategy=ddp for several ranks"
+        fix = f"use launcher.{key}=1, or {for_several_ranks()} for several ranks"
         raise DtkError(f"strategy={name} runs in one process, not {world_size}", fix=fix)
     usable = cuda_devices if device == "cuda" else 0
     if usable < (least := traits.least_cuda_devices):
         what = f"strategy={name} needs {counted(least, 'CUDA device')}, found {usable}"
-        raise DtkError(what, fix="use strategy=single or strategy=ddp")
+        raise DtkError(what, fix=f"use {alternatives(lambda other: other.least_cuda_devices <= usable)}")
     if launcher.world_size not in (None, world_size):
         planned = launcher.world_size
         what = f"launcher.world_size={planned}, but this run has {counted(world_size, 'rank')}"
@@ -62,14 +64,19 @@ def _clash(typed: str, conflict: str, why: str, instead: str) -> DtkError:
     return DtkError(f"{typed} is incompatible with {conflict}", why, f"use {instead}")
 
 
+def _runs_in_engine(traits: Traits) -> bool:
+    """Return whether another library's engine can wrap the model as a strategy with these traits does."""
+    units = traits.shards_parameters and not (traits.library or traits.replicated_over)
+    return units or (traits.gradients_in == "buckets" and not traits.sharded)
+
+
 def _engine(config: Config) -> None:
     """Raise DtkError for settings that another library's engine would run differently."""
-    if config.engine == "native":
+    if config.engine == NATIVE:
         return
     section, scaled = config.strategy, config.precision.initial_loss_scale is not None
-    traits, default = section.traits, type(section)(name=section.name)
-    sharded = traits.shards_parameters and not (traits.library or traits.replicated_over)
-    runs = sharded or (traits.gradients_in == "buckets" and not traits.sharded)
+    traits, default, native = section.traits, type(section)(name=section.name), f"engine={NATIVE}"
+    sharded, runs = traits.shards_parameters, _runs_in_engine(traits)
     unknown = ("blocks_per_unit", "prefetch_depth", "quantized_weights", "quantized_gradients") if sharded else ()
     given = {key: getattr(section, key) for key in unknown if getattr(section, key) != getattr(default, key)}
     if sharded and not isinstance(section.reshard_after_forward, bool):
@@ -77,10 +84,10 @@ def _engine(config: Config) -> None:
     changed = " ".join(f"strategy.{key}={str(value).lower()}" for key, value in given.items())
     wraps = "it wraps the model in DistributedDataParallel, or in FSDP2 over all ranks"
     for holds, typed, why, instead in (
-        (not runs, f"strategy={section.name}", wraps, "strategy=ddp or strategy=fsdp, or engine=native"),
-        (config.parallel.cut, " ".join(config.parallel.cut), "it wraps whole models", "engine=native"),
+        (not runs, f"strategy={section.name}", wraps, f"{alternatives(_runs_in_engine)}, or {native}"),
+        (config.parallel.cut, " ".join(config.parallel.cut), "it wraps whole models", native),
         (scaled, f"precision={config.precision.name}", "both would scale the loss", "precision=bf16"),
-        (changed, changed, f"{config.engine} has no such setting", "engine=native"),
+        (changed, changed, f"{config.engine} has no such setting", native),
     ):
         if holds:
             raise _clash(f"engine={config.engine}", typed, why, instead)
@@ -123,10 +130,11 @@ def _pipeline(config: Config, world_size: int) -> None:
     mesh = config.mesh(world_size)
     strategy = config.strategy.on(mesh)
     if SCHEDULES[parallel.schedule].splits and strategy.traits.shards_parameters and not strategy.gathers_once:
-        why = "the two halves of its backwards need gathered parameters, which only zero1 keeps throughout a step"
+        why = "the two halves of its backwards need gathered parameters, which it does not keep throughout a step"
         split, name = f"parallel.schedule={parallel.schedule}", config.strategy.name
         other = "interleaved_1f1b" if parallel.stages_per_rank > 1 else "1f1b"
-        raise _clash(split, f"strategy={name}", why, f"strategy=zero1, or parallel.schedule={other}")
+        whole = alternatives(lambda traits: "pp" in traits.dimensions and not traits.shards_parameters)
+        raise _clash(split, f"strategy={name}", why, f"{whole}, or parallel.schedule={other}")
     for key in ("static_graph", "find_unused_parameters"):
         if getattr(strategy, key, False):
             why = "forward and backward of several micro-batches alternate, which DDP cannot follow"
@@ -153,7 +161,7 @@ def _model(config: Config) -> None:
 
 def _experts(config: Config) -> None:
     """Raise DtkError for experts that cannot be divided, or are requested where they do not work."""
-    model, ep = config.model, config.parallel.ep
+    model, ep, strategy = config.model, config.parallel.ep, config.strategy
     if not isinstance(model, MoEConfig):
         if ep > 1:
             what = f"parallel.ep={ep} divides experts, and model={model.name} has none"
@@ -174,7 +182,7 @@ def _experts(config: Config) -> None:
     repeats, competes = "ranks of tp would send the same tokens", "the tokens that an expert accepts would depend on it"
     for holds, conflict, why, instead in (
         (config.train.compile, "train.compile=true", compiled, "train.compile=false"),
-        (config.strategy.traits.least_cuda_devices > 1, f"strategy={config.strategy.name}", compiled, "strategy=ddp"),
+        (strategy.traits.least_cuda_devices > 1, f"strategy={strategy.name}", compiled, for_several_ranks()),
         (whole, "parallel.sequence_parallel=false", repeats, "parallel.sequence_parallel=true"),
         (divided and model.capacity_factor, " ".join(divided), competes, "model.capacity_factor=null"),
     ):
@@ -265,7 +273,7 @@ def _in_backward(config: Config, world_size: int) -> None:
     samples = f"train.micro_batch_size={plan.samples_per_rank}"
     for holds, other, why, instead in (
         (pp > 1, f"parallel.pp={pp}", "shared weights get gradients in several backwards", off),
-        (conflict, f"strategy={config.strategy.name}", conflict, "strategy=single or strategy=fsdp"),
+        (conflict, f"strategy={config.strategy.name}", conflict, alternatives(lambda of: not of.in_backward_conflict)),
         (tp > 1, f"parallel.tp={tp}", "some gradients are complete only after backward", off),
         (scale is not None, "loss scaling", "the update happens before an overflow can be detected", "precision=bf16"),
         (config.train.clip_norm, "clipping", "the global norm is known only after backward", "train.clip_norm=null"),

@@ -8,6 +8,7 @@ from dtk.config.compose import Composed
 from dtk.config.schema import Config, CustomModelConfig, CustomOptimizerConfig, DataConfig, GPTConfig
 from dtk.errors import DtkError
 from dtk.extras import install
+from dtk.strategies.registry import NATIVE
 
 if TYPE_CHECKING:
     from dtk.data.dataset import Dataset
@@ -25,7 +26,7 @@ def check_parts(config: Config, world_size: int) -> dict[str, Any]:
     from dtk.data.build import check_dataset
     from dtk.record.trackers import check_tracker
 
-    if package := config.strategy.traits.library or config.engine.removeprefix("native"):
+    if package := config.strategy.traits.library or config.engine.removeprefix(NATIVE):
         typed = f"strategy={config.strategy.name}" if config.strategy.traits.library else f"engine={config.engine}"
         if find_spec(package) is None:
             what = f"{typed} needs the package {package}, which is not installed"

@@ -12,6 +12,7 @@ from dtk.plan.engines import Machine, on_device, predict
 from dtk.plan.formulas.closed_form import memory
 from dtk.plan.job import check_world_size, ranks_of, settled_job
 from dtk.plan.prediction import Prediction
+from dtk.strategies.registry import for_several_ranks
 
 DEEPEST = 100_000  # Layers; the schema's own limit.
 WIDEST = 4096  # Heads; wider models need sharding along their width, which the search does not vary.
@@ -145,7 +146,7 @@ def scaling(job: Composed, sizes: Sequence[int], target: Machine) -> tuple[Point
     """Return a point per number of ranks; DtkError if all have a `problem`, or the strategy is one process."""
     if job.config.strategy.traits.one_process:
         name = job.config.strategy.name
-        raise DtkError(f"strategy={name} is one process: it does not scale", fix="use strategy=ddp or strategy=fsdp")
+        raise DtkError(f"strategy={name} is one process: it does not scale", fix=f"use {for_several_ranks()}")
     points = []
     for size in sizes:
         try:

@@ -25,7 +25,7 @@ from dtk.preflight.simulated_rank import SimulatedRank
 from dtk.record.recorder import Recorder
 from dtk.simulate.mirror import simulated_group
 from dtk.simulate.step_position import Places
-from dtk.strategies.registry import one_device
+from dtk.strategies.registry import NATIVE, one_device
 from dtk.train import assemble, loop, setup
 from dtk.train.assemble import summarise
 from dtk.train.checkpoint import Checkpoints, LoopState
@@ -47,7 +47,7 @@ def simulated_config(config: Config, steps: int) -> Config:
     config = dataclasses.replace(config, strategy=one_device() if alone else config.strategy.in_memory())
     train = dataclasses.replace(config.train, steps=steps, compile=False, garbage_collect_every=0)
     schedule = dataclasses.replace(config.schedule, warmup_steps=0)
-    return dataclasses.replace(config, train=train, schedule=schedule, resume=None, engine="native")
+    return dataclasses.replace(config, train=train, schedule=schedule, resume=None, engine=NATIVE)
 
 
 def _reduced(config: Config) -> Config:

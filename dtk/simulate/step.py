@@ -35,6 +35,7 @@ from dtk.simulate.mirror import MirrorGroup, simulated_group
 from dtk.simulate.step_position import Places
 from dtk.simulate.torch_internals import Reducer, check_torch, propagation_ignored, undisturbed
 from dtk.strategies.base import local, owned_state
+from dtk.strategies.registry import NATIVE
 from dtk.tasks.base import leaves
 from dtk.tasks.cross_entropy import logits_of
 from dtk.train.assemble import assemble
@@ -90,7 +91,7 @@ def simulate_step(config: Config, rank: int, world_size: int, local_size: int, e
     """
     train, strategy = dataclasses.replace(config.train, compile=False), config.strategy.in_memory()
     off = RecordConfig(level="off")
-    config = dataclasses.replace(config, record=off, train=train, strategy=strategy, engine="native", callbacks=[])
+    config = dataclasses.replace(config, record=off, train=train, strategy=strategy, engine=NATIVE, callbacks=[])
     check_torch()
     run = _Run(config, edge)
     group = simulated_group(rank, world_size, local_size, run.hear, config.mesh(world_size))

@@ -6,18 +6,20 @@ from __future__ import annotations
 
 import functools
 import pkgutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from dtk.parallel.number_formats import PrecisionConfig
-from dtk.strategies.traits import StrategyConfig
+from dtk.strategies.traits import StrategyConfig, Traits
 
 if TYPE_CHECKING:
     from dtk.parallel.context import Context
     from dtk.strategies.base import Strategy
 
+NATIVE: Final = "native"
+"""The `engine` of torch alone, without a library that wraps the model."""
 _NO_STRATEGIES = ("base", "declared", "engines", "registry", "table", "traits")
 """Modules of this folder that are not strategies."""
 
@@ -50,19 +52,34 @@ def preferred(gradients_in: str) -> str:
     return min(traits, key=lambda name: (not traits[name].compared, traits[name].needs_less_memory is not None))
 
 
+def alternatives(fits: Callable[[Traits], bool]) -> str:
+    """Return `strategy=ddp or strategy=fsdp` to suggest: of the strategies that fit, the simplest and the one that
+    shards most.
+    """
+    traits = {name: kind.traits for name, kind in CONFIG_TYPES.items() if fits(kind.traits)}
+    compared = {name: those for name, those in traits.items() if those.compared} or traits
+    most = max(compared, key=lambda name: (len(compared[name].sharded), compared[name].needs_less_memory is None))
+    return " or ".join(f"strategy={name}" for name in dict.fromkeys((next(iter(compared)), most)))
+
+
+def for_several_ranks() -> str:
+    """Return the strategies to suggest in place of one that runs in one process."""
+    return alternatives(lambda traits: not traits.one_process)
+
+
 def one_device() -> StrategyConfig:
     """Return the section of the strategy that trains in one process on one device."""
     alone = ((name, kind) for name, kind in CONFIG_TYPES.items() if kind.traits.one_process)
     return next(kind(name=name) for name, kind in alone if kind.traits.least_cuda_devices < 2)
 
 
-def build_strategy(config: Any, context: Context, precision: PrecisionConfig, engine: str = "native") -> Strategy:
+def build_strategy(config: Any, context: Context, precision: PrecisionConfig, engine: str = NATIVE) -> Strategy:
     """Build the strategy that `config.name` selects; only its file is imported.
 
     `engine` is `native` or a module of `dtk.strategies.engines` whose class runs instead.
     """
     section = config.on(context.mesh)
-    module = section.engine or section.name if engine == "native" else f"engines.{engine}"
+    module = section.engine or section.name if engine == NATIVE else f"engines.{engine}"
     strategy = import_module(f"dtk.strategies.{module}").STRATEGY
     return cast("Strategy", strategy(section, context, precision))
 

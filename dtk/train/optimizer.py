@@ -11,6 +11,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from dtk.config.instantiate import find_class
 from dtk.config.schema import AdamWConfig, Config, CustomOptimizerConfig, SGDConfig
 from dtk.errors import DtkError
+from dtk.strategies.registry import alternatives
 
 ELEMENTWISE = frozenset({
     optim.ASGD, SGD, optim.Adadelta, optim.Adagrad, optim.Adam, optim.Adamax, AdamW, optim.NAdam, optim.RAdam,
@@ -68,11 +69,12 @@ def check_optimizer(config: Config, world_size: int) -> None:
     cut = config.strategy.traits.shards_parameters and mesh.dp_shard > 1
     if section.elementwise or cls in ELEMENTWISE or not (cut or mesh.tp > 1):
         return
+    whole = alternatives(lambda traits: not (traits.one_process or traits.shards_parameters))
     raise DtkError(
         f"optimizer._target_={section._target_} is incompatible with parameters that are sharded over ranks",
         f"{'strategy=' + config.strategy.name if cut else f'parallel.tp={mesh.tp}'} gives each rank a part of every "
         "parameter, and only an elementwise optimizer gives the same result on parts",
-        "use strategy=ddp or zero1, which keep parameters whole; optimizer.elementwise=true if it is elementwise",
+        f"use {whole}, with whole parameters; optimizer.elementwise=true if it is elementwise",
     )
 
 

@@ -21,7 +21,7 @@ from dtk.parallel.batch_plan import BatchPlan
 from dtk.parallel.mesh import Mesh
 from dtk.parallel.number_formats import PrecisionConfig as PrecisionConfig
 from dtk.parallel.pipeline import stage_sizes
-from dtk.strategies.registry import CONFIG_TYPES
+from dtk.strategies.registry import CONFIG_TYPES, NATIVE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +44,7 @@ class Config:
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     fault: Any = field(default_factory=NoFault)
     watch: WatchConfig = field(default_factory=WatchConfig)
-    engine: Literal["native", "accelerate"] = "native"
+    engine: Literal["native", "accelerate"] = NATIVE
     preflight: Literal["on", "off"] = "off"
     callbacks: list[CallbackConfig] = field(default_factory=list)
     tags: list[str] = field(default_factory=list)

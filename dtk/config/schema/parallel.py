@@ -11,6 +11,7 @@ from diagnostics.contract.formatting import counted
 from dtk.errors import DtkError
 from dtk.parallel.mesh import Mesh, divisors
 from dtk.parallel.pipeline import Pipeline
+from dtk.strategies.registry import alternatives
 from dtk.strategies.traits import StrategyConfig
 
 MODEL_PARALLEL = ("pp", "cp", "tp")
@@ -56,7 +57,7 @@ class ParallelConfig:
             if degree > 1 and name not in strategy.traits.dimensions:
                 what = f"strategy={strategy.name} is incompatible with parallel.{name}={degree}"
                 why = f"it does not implement the mesh dimension {name}"
-                raise DtkError(what, why, "use strategy=fsdp or strategy=ddp")
+                raise DtkError(what, why, f"use {alternatives(lambda traits: name in traits.dimensions)}")  # noqa: B023
         degrees = {name: getattr(self, name) for name in MODEL_PARALLEL}
         if world_size % prod(degrees.values()):
             raise self._misfit(degrees, world_size)
@@ -68,7 +69,8 @@ class ParallelConfig:
         for name in ("dp_replicate", "dp_shard"):
             if getattr(self, name) not in (-1, mesh.size(name)):
                 what = f"parallel.{name}={getattr(self, name)} does not fit {counted(world_size, 'rank')}"
-                fix = f"use parallel.{name}=-1, or strategy=hsdp with strategy.dp_replicate and strategy.dp_shard"
+                other = alternatives(lambda traits: traits.replicated_over == "dp_replicate")
+                fix = f"use parallel.{name}=-1, or {other} with strategy.dp_replicate and strategy.dp_shard"
                 raise DtkError(what, f"strategy={strategy.name} makes it {mesh.size(name)}", fix)
         try:
             return dataclasses.replace(mesh, ep=self.ep, innermost=self.placement, **degrees)  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from dtk.plan.formulas.closed_form import lines
 from dtk.plan.prediction import Category, Memory, Prediction
 from dtk.plan.simulated.smaller import Sample, edge_blocks, extended, ranks_of_job, samples, simulated_places
 from dtk.simulate.step import MICRO_BATCHES, OWN_GRADIENTS, Call, Observed, simulate_step
+from dtk.strategies.registry import for_several_ranks
 
 _HOST = ("parameters", OWN_GRADIENTS, "optimizer states", "temporaries")
 """Categories that offloading keeps in host memory; the optimizer and clipping then run there too."""
@@ -31,7 +32,7 @@ def simulate(config: Config, world_size: int, local_size: int = 8) -> Prediction
     if config.strategy.traits.least_cuda_devices > 1:
         what = f"strategy={config.strategy.name} cannot be simulated"
         why = "nn.DataParallel copies between the CUDA devices of one process"
-        raise DtkError(what, why, "use strategy=ddp, or the closed form")
+        raise DtkError(what, why, f"use {for_several_ranks()}, or the closed form")
     if config.train.micro_batch_size < 1:
         raise DtkError("train.micro_batch_size=0 is not resolved", fix="give it a number")
     job, made = Sample(config, world_size), samples(config, world_size)

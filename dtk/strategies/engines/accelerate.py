@@ -10,6 +10,7 @@ from dtk.strategies.base import Strategy, materialise
 from dtk.strategies.ddp import DDP
 from dtk.strategies.declared import ModelShapes, Shape
 from dtk.strategies.fsdp import FSDP, unit_group
+from dtk.strategies.registry import NATIVE
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -52,7 +53,7 @@ class AccelerateDDP(Accelerated, DDP):
         wrapped = self.accelerator.prepare_model(model)
         if self.mesh.dp_size > 1 and not isinstance(wrapped, DistributedDataParallel):
             became = f"{type(wrapped).__name__} ({self.accelerator.distributed_type.value})"
-            raise DtkError(f"engine=accelerate made {became} of the model, not replicas", fix="use engine=native")
+            raise DtkError(f"engine=accelerate made {became} of the model, not replicas", fix=f"use engine={NATIVE}")
         return self.hooked(model, wrapped, None)
 
 

@@ -80,8 +80,8 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
             ["strategy=fsdp", "parallel.pp=2", "parallel.schedule=zero_bubble"],
             2,
             "parallel.schedule=zero_bubble is incompatible with strategy=fsdp: the two halves of its backwards need "
-            "gathered parameters, which only zero1 keeps throughout a step - "
-            "use strategy=zero1, or parallel.schedule=1f1b",
+            "gathered parameters, which it does not keep throughout a step - "
+            "use strategy=ddp or strategy=zero1, or parallel.schedule=1f1b",
         ),
         (
             [
@@ -93,8 +93,8 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
             ],
             2,
             "parallel.schedule=zbv is incompatible with strategy=zero2: the two halves of its backwards need "
-            "gathered parameters, which only zero1 keeps throughout a step - "
-            "use strategy=zero1, or parallel.schedule=interleaved_1f1b",
+            "gathered parameters, which it does not keep throughout a step - "
+            "use strategy=ddp or strategy=zero1, or parallel.schedule=interleaved_1f1b",
         ),
         (
             ["model=gpt2_tiny", "strategy=ddp", "parallel.pp=2", "parallel.schedule=zbv", "parallel.stages_per_rank=2"],
@@ -113,7 +113,7 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
             ["strategy=single", "parallel.pp=2"],
             1,
             "strategy=single is incompatible with parallel.pp=2: it does not implement the mesh dimension pp - "
-            "use strategy=fsdp or strategy=ddp",
+            "use strategy=ddp or strategy=fsdp",
         ),
         (
             ["strategy=ddp", "strategy.find_unused_parameters=true", "parallel.pp=2"],
@@ -171,7 +171,7 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
             ["model=moe_tiny", "strategy=deepspeed_zero2", "parallel.ep=2"],
             2,
             "strategy=deepspeed_zero2 is incompatible with parallel.ep=2: it does not implement the mesh dimension ep "
-            "- use strategy=fsdp or strategy=ddp",
+            "- use strategy=ddp or strategy=fsdp",
         ),
         (
             ["model=moe_tiny", "strategy=fsdp", "train.compile=true"],
@@ -208,7 +208,7 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
             ["strategy=single", "parallel.tp=2"],
             1,
             "strategy=single is incompatible with parallel.tp=2: it does not implement the mesh dimension tp - "
-            "use strategy=fsdp or strategy=ddp",
+            "use strategy=ddp or strategy=fsdp",
         ),
         (
             ["strategy=ring", "model=gpt2_tiny", "data.sequence_length=30"],
@@ -387,9 +387,10 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
         (
             ["strategy=single"],
             2,
-            "strategy=single runs in one process, not 2 - use launcher.nproc=1, or strategy=ddp for several ranks",
+            "strategy=single runs in one process, not 2 - "
+            "use launcher.nproc=1, or strategy=ddp or strategy=fsdp for several ranks",
         ),
-        (["strategy=dp"], 1, "strategy=dp needs 2 CUDA devices, found 0 - use strategy=single or strategy=ddp"),
+        (["strategy=dp"], 1, "strategy=dp needs 2 CUDA devices, found 0 - use strategy=single or strategy=fsdp"),
         (
             ["launcher.backend=nccl"],
             2,

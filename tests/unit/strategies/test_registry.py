@@ -1,15 +1,18 @@
 """The registry is the folder: names, traits without torch, and how a diagnosis reads them."""
 
+import ast
 import dataclasses
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from diagnostics.contract.strategy_traits import strategy_traits
 from dtk.errors import DtkError
-from dtk.strategies.registry import CONFIG_TYPES, one_device, preferred
+from dtk.strategies.registry import CONFIG_TYPES, alternatives, for_several_ranks, one_device, preferred
 from dtk.strategies.traits import Traits
 from tests.traits import traits_of
 
@@ -21,6 +24,30 @@ def test_the_simplest_comes_first() -> None:
     assert names == sorted(names, key=lambda name: (CONFIG_TYPES[name].traits.simplicity, name))
     assert "base" not in CONFIG_TYPES and "registry" not in CONFIG_TYPES
     assert (preferred("units"), preferred("buckets")) == ("fsdp", "ddp")
+
+
+def test_advice_follows_from_traits_and_prefers_what_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert for_several_ranks() == "strategy=ddp or strategy=fsdp"
+    assert alternatives(lambda traits: traits.replicated_over == "dp_replicate") == "strategy=hsdp"
+    assert alternatives(lambda traits: bool(traits.library)) == "strategy=deepspeed_zero1 or strategy=deepspeed_zero3"
+    simpler = dataclasses.replace(CONFIG_TYPES["ddp"].traits, simplicity=1)
+    monkeypatch.setattr(CONFIG_TYPES["zero1"], "traits", simpler)
+    assert for_several_ranks() == "strategy=zero1 or strategy=fsdp", "the order is that of the traits"
+
+
+def test_advice_outside_of_the_strategies_names_none() -> None:
+    names = re.compile(rf"strategy=({'|'.join(CONFIG_TYPES)})\b|engine=native")
+    source = Path(__file__).parents[3] / "dtk"
+    listed = set()
+    for path in source.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+        documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        if any(names.search(str(node.value)) for node in nodes if id(node) not in documented):
+            listed.add(str(path.relative_to(source)))
+    examples = {"config/overrides.py", "bench/calibrate.py"}
+    """An example of the grammar, and a command that predicts an example."""
+    assert {file for file in listed if not file.startswith("strategies/")} == examples
 
 
 @pytest.mark.parametrize("name", CONFIG_TYPES)

@@ -16,6 +16,7 @@ from dtk.parallel.mesh import Mesh
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.declared import ITEM_BYTES, Collective, ModelShapes, reduced_item_bytes
 from dtk.strategies.engines.deepspeed.stage3 import gathered, persistent
+from dtk.strategies.registry import alternatives
 from dtk.strategies.traits import StrategyConfig, Traits
 
 AUTO = "auto"  # Value of a key in the file that the caller fills in.
@@ -62,8 +63,9 @@ class DeepSpeedConfig(StrategyConfig):
         compiled = "the library's hooks on modules break the compiled graph"
         in_files = self.offload_to == "nvme"
         in_memory = "the library has files for stage 3 only, and would keep them in host memory"
+        files = alternatives(lambda traits: traits.library == self.traits.library and traits.shards_parameters)
         for holds, conflict, why, instead in (
-            (in_files and self.stage < 3, "strategy.offload_to=nvme", in_memory, "strategy=deepspeed_zero3"),
+            (in_files and self.stage < 3, "strategy.offload_to=nvme", in_memory, files),
             (job.precision.initial_loss_scale is not None, f"precision={job.precision.name}", scaled, "precision=bf16"),
             (job.train.compile, "train.compile=true", compiled, "train.compile=false"),
             (job.preflight == "on", "preflight=on", "the library cannot be simulated", "preflight=off"),
