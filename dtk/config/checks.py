@@ -76,7 +76,8 @@ def _engine(config: Config) -> None:
         return
     section, scaled = config.strategy, config.precision.initial_loss_scale is not None
     traits, default, native = section.traits, type(section)(name=section.name), f"engine={NATIVE}"
-    sharded, runs = traits.shards_parameters, _runs_in_engine(traits)
+    runs = _runs_in_engine(traits)
+    sharded = runs and traits.shards_parameters
     unknown = ("blocks_per_unit", "prefetch_depth", "quantized_weights", "quantized_gradients") if sharded else ()
     given = {key: getattr(section, key) for key in unknown if getattr(section, key) != getattr(default, key)}
     if sharded and not isinstance(section.reshard_after_forward, bool):
