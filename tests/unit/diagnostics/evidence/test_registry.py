@@ -5,14 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from diagnostics.evidence import registry
 from diagnostics.evidence.coverage import absent_without, damaged, records, unused
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits, head
 from diagnostics.evidence.model import Evidence, LogFact, Owner, Problem
 from diagnostics.evidence.reader import Contents, Reader, Source
 from diagnostics.evidence.readers.flight import FlightFile
-from diagnostics.evidence.registry import LOG, reader_of, readers, suffixes, titles
+from diagnostics.evidence.registry import LOG, call_files, files_of_ranks, reader_of, readers, suffixes, titles
 
 KINDS = [reader.kind for reader in readers()]
 READ_AS_LOGS = ("log_json",)
@@ -128,6 +130,17 @@ def test_handles_in_memory_are_evidence() -> None:
     evidence = Evidence(Path("nowhere"), Limits(), files={"flight": [InMemory()]})
     assert evidence.handles(FlightFile) and records(evidence)["flight"] == evidence.handles(FlightFile)
     assert not unused(evidence)
+
+
+def test_files_of_ranks_and_of_calls_are_those_of_readers_that_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [reader.kind for reader in readers() if reader.has_calls] == ["flight", "ring"]
+    named = ("toy", "ring", "trace", "flight", "log", "simulation")
+    evidence = Evidence(Path("nowhere"), Limits(), files={kind: [kind] for kind in named})
+    assert call_files(evidence) == ["flight", "ring", "simulation"], "the flight recorder's before the ring's"
+    assert files_of_ranks(evidence) == ["flight", "ring", "trace"]
+    toy = replace(reader_for("ring"), kind="toy")
+    monkeypatch.setattr(registry, "readers", lambda: (*readers(), toy))
+    assert "toy" in call_files(evidence) and "toy" in files_of_ranks(evidence)
 
 
 def test_evidence_that_nothing_could_read_is_unused() -> None:
