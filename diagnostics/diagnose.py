@@ -13,13 +13,13 @@ from diagnostics.analysis.layout import named
 from diagnostics.analysis.memory.out_of_memory import ran_out
 from diagnostics.analysis.printed_steps import printed_steps
 from diagnostics.analysis.standing import Standing, standing
+from diagnostics.causes.declared import Texts
 from diagnostics.causes.registry import Registry, by_id, collect
 from diagnostics.causes.suspicions import of_memory, suspicions
 from diagnostics.contract.causes import AnyCause
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.files import inside
-from diagnostics.contract.findings import Detection, Detector, Finding, Outcome, Stated, Status, Suspicion, text_of
-from diagnostics.contract.formatting import sentence
+from diagnostics.contract.findings import Detection, Detector, Finding, Outcome, Status, Suspicion, text_of
 from diagnostics.evidence.budget import budget, failure
 from diagnostics.evidence.coverage import unused
 from diagnostics.evidence.limits import Limits, reading
@@ -44,7 +44,7 @@ _ENDED: frozenset[Outcome] = frozenset({"crashed", "oom", "hung"})
 """Outcomes that a finished run excludes, so that nothing needs to be recorded to rule out their causes."""
 Facts = Callable[[Evidence], object]  # The analysis whose result a cause is decided from.
 T = TypeVar("T")
-FAILED = "this detector failed on this evidence"
+_TEXTS = Texts(__file__)
 _ORDER: dict[Status, int] = {"confirmed": 0, "undecided": 1, "ruled_out": 2}
 
 
@@ -94,7 +94,7 @@ def conclude(
         trees = [*trees, own_tree(unlisted)]
     table = all_leaves(trees)
     silent = table.keys() - decided_causes
-    every += [Finding(cause=cause, status="undecided", facts=Stated("No detector decided it.")) for cause in silent]
+    every += [Finding(cause=cause, status="undecided", facts=_TEXTS.facts("no_detector")) for cause in silent]
     # Sort, so that the order of files and detectors does not matter.
     ordered = sorted(every, key=lambda f: (_ORDER[f.status], f.cause, f.ranks, f.position or 0, text_of(f).summary))
     verdict = arbitrate(trees, ordered)
@@ -157,10 +157,9 @@ def decide(
         analyse = (instead or {}).get(cause.facts, cause.facts)
         decided = _guarded(evidence, "cause", cause.id, partial(_decided, cause, evidence, facts, measures, analyse))
         if isinstance(decided, str):
-            decided = [Finding(cause=cause.id, status="undecided", facts=Stated(sentence(decided)))]
+            decided = [Finding(cause=cause.id, status="undecided", facts=_TEXTS.facts("failed", why=decided))]
         if finished and cause.outcome in _ENDED and all(finding.status == "undecided" for finding in decided):
-            facts_of_end = Stated("The run finished.", "finished")
-            decided = [Finding(cause=cause.id, status="ruled_out", facts=facts_of_end)]
+            decided = [Finding(cause=cause.id, status="ruled_out", facts=_TEXTS.facts("finished"))]
         findings += decided
     for detector in registry.detectors:
         tell(f"deciding: {detector.name}")
@@ -176,8 +175,8 @@ def _guarded(evidence: Evidence, kind: str, name: str, work: Callable[[], T]) ->
         with budget(evidence.limits, evidence.disk_bytes):
             return work()
     except Exception as error:
-        why = f"{FAILED}: {failure(error)}"
-        evidence.problems.append(Problem(kind, name, why))
+        why = failure(error)
+        evidence.problems.append(Problem(kind, name, "detector_failed", figures={"why": why}))
         return why
 
 
@@ -224,11 +223,12 @@ def run_detector(detector: Detector, evidence: Evidence) -> Detection:
         return detection
 
     given = _guarded(evidence, "detector", detector.name, detected)
-    why = given if isinstance(given, str) else f"{detector.name} did not decide it"
+    failed = isinstance(given, str)
+    facts = _TEXTS.facts("failed", why=given) if failed else _TEXTS.facts("left_out", name=detector.name)
     detection = Detection([]) if isinstance(given, str) else given
     decided = {finding.cause for finding in detection.findings}
     detection.findings += [
-        Finding(cause=cause, status="undecided", facts=Stated(why)) for cause in detector.causes if cause not in decided
+        Finding(cause=cause, status="undecided", facts=facts) for cause in detector.causes if cause not in decided
     ]
     return detection
 

@@ -8,11 +8,11 @@ from diagnostics.contract.findings import CERTAIN, EvidenceItem, Finding, Where,
 from diagnostics.contract.formatting import counted, ranks_text, sentence
 from diagnostics.evidence.model import shortened
 from diagnostics.report import document as doc, drawings, overview, standing, wording
+from diagnostics.report.branches import WordedBranch, worded
 from diagnostics.report.figures import figures
 from diagnostics.report.measures import plan_lines
 from diagnostics.report.model import Coverage, Decided, Report
 from diagnostics.report.without_cause import account_asks, log_asks
-from diagnostics.tree.evaluate import Branch
 from diagnostics.tree.outcome import account_of
 
 PAGES: tuple[doc.Form, ...] = ("html", "markdown")
@@ -237,7 +237,7 @@ def _tree(report: Report) -> doc.Section:
         doc.present(
             doc.Only(("terminal",), (doc.remark("[x] confirmed, [?] undecided, [ ] ruled out"),)),
             doc.on_page(doc.remark("Confirmed branches are open. The arrow keys walk through the tree.")),
-            doc.Tree(_node(report.tree)),
+            doc.Tree(_node(worded(report.tree))),
             doc.Section("Confirmed: each alone explains the problem", (doc.Items(tuple(sets)),), 3) if sets else None,
             doc.on_page(doc.remark(others)) if possible else None,
         ),
@@ -245,7 +245,7 @@ def _tree(report: Report) -> doc.Section:
     )
 
 
-def _node(branch: Branch) -> doc.Node:
+def _node(branch: WordedBranch) -> doc.Node:
     """Return a node of the drawn tree; what is ruled out or lacks the same evidence as a whole is folded."""
     is_same = branch.reason.rstrip(".").casefold() == branch.measured.rstrip(".").casefold()
     notes = [note for note in (branch.measured, "" if is_same else branch.reason) if note]
@@ -274,9 +274,9 @@ def _node(branch: Branch) -> doc.Node:
     )
 
 
-def _same_reason(branch: Branch) -> tuple[str, int]:
+def _same_reason(branch: WordedBranch) -> tuple[str, int]:
     """Return why all causes below a gate are undecided, where that is the same for two and more, and their number."""
-    causes: list[Branch] = []
+    causes: list[WordedBranch] = []
     open_branches = [branch] if branch.gate else []
     while open_branches:
         for child in open_branches.pop().children:

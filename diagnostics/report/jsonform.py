@@ -10,6 +10,7 @@ from msgspec import Struct, structs
 from diagnostics.contract.findings import Finding, text_of
 from diagnostics.contract.formatting import Phrase
 from diagnostics.contract.secrets import masked
+from diagnostics.report.branches import worded
 from diagnostics.report.model import SCHEMA, Report
 
 _OF_FINDING = ("confidence", "ranks", "victims", "group", "position", "step", "where", "cost", "evidence")
@@ -29,7 +30,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "root_causes": [_finding(report, finding) for finding in report.root_causes],
         "findings": [_finding(report, item.finding) | {"explained_by": item.explained_by} for item in report.findings],
         "suspicions": [{"title": report.title(item.cause), **structs.asdict(item)} for item in report.suspicions],
-        "tree": report.tree,
+        "tree": worded(report.tree),
         "cut_sets": report.cut_sets,
         "measures": report.measures | waiting,
         "coverage": [

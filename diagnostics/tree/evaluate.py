@@ -23,12 +23,8 @@ class Branch(Struct, frozen=True):
     gate: GateKind | None
     """None for a leaf, whose `id` is its cause."""
     status: Status
-    measured: str
-    """The value on the edge that leads here."""
-    reason: str
-    """Why a branch is ruled out, or what an undecided one lacks."""
-    missing: str
-    """For an undecided leaf: the override or variable that would record what is missing."""
+    findings: tuple[Finding, ...] = ()
+    """What decides a leaf, the strongest status first."""
     children: "tuple[Branch, ...]" = ()
 
 
@@ -79,24 +75,12 @@ def cut_sets(trees: Sequence[Tree], findings: Sequence[Finding]) -> list[CutSet]
 def _branch(node: Node, table: Mapping[str, list[Finding]]) -> Branch:
     if isinstance(node, Gate):
         return _gate(node.id, node.title, node.gate, tuple(_branch(child, table) for child in node.children))
-    findings = table.get(node.cause)
-    if not findings:
-        return Branch(node.cause, node.title, None, "undecided", "", "no detector decided it", "")
-    first, text = findings[0], text_of(findings[0])
-    reason = "" if first.status == "confirmed" else text.summary
-    others = sum(finding.status == "confirmed" for finding in findings[1:])
-    more = f" (and {others} more)" if others else ""
-    return Branch(node.cause, node.title, None, first.status, text.measured + more, reason, text.missing)
+    findings = table.get(node.cause, ())
+    return Branch(node.cause, node.title, None, findings[0].status if findings else "undecided", tuple(findings))
 
 
 def _gate(name: str, title: str, gate: GateKind, children: tuple[Branch, ...]) -> Branch:
-    status = combine(gate, [child.status for child in children])
-    titles = [child.title for child in children if child.status == status]
-    branches = f"{len(children)} {'branch' if len(children) == 1 else 'branches'}"
-    if status == "ruled_out":
-        reason = f"ruled out: {titles[0]}" if gate == "and" else f"{branches} below ruled out"
-        return Branch(name, title, gate, status, "", reason, "", children)
-    return Branch(name, title, gate, status, f"{len(titles)} of {branches} {status}", "", "", children)
+    return Branch(name, title, gate, combine(gate, [child.status for child in children]), children=children)
 
 
 def own_tree(causes: Iterable[str]) -> Tree:

@@ -31,8 +31,9 @@ from diagnostics.evidence.budget import OverBudgetError
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.ring.format import GROUP, GROUPS_AT, HEADER, MAGIC, RECORD, TABLE_HEAD, TEXT_HEAD
 from diagnostics.report import html, jsonform, markdown, terminal
+from diagnostics.report.branches import worded
 from diagnostics.report.diagnosis import document
-from diagnostics.tree.export import FORMATS
+from diagnostics.report.tree_formats import FORMATS
 from dtk.errors import DtkError
 from tests.fuzz.seeds import seeds
 from tests.unit.diagnostics.causes.examples import examples
@@ -306,7 +307,7 @@ RENDERERS: tuple[Callable[[Any], str], ...] = (
     lambda report: json.dumps(json.loads(jsonform.dumps(report), parse_constant=lambda word: 1 / 0)),
     lambda report: markdown.render(document(report, brief=True)),
     lambda report: terminal.render(document(report, brief=True), columns=None, colour=True).replace("\x1b[", ""),
-    lambda report: "".join(render(report.tree) for render in FORMATS.values()),
+    lambda report: "".join(render(worded(report.tree)) for render in FORMATS.values()),
     lambda report: terminal.render(document(report), columns=100, colour=False),
     lambda report: html.render(document(report)),
 )

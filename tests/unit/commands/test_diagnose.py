@@ -62,7 +62,7 @@ NOT_NEEDED = [
     "dtk.commands.attach",
     "dtk.commands.ls",
     "diagnostics.report.html",
-    "diagnostics.tree.export",
+    "diagnostics.report.tree_formats",
 ]
 
 

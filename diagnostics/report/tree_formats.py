@@ -9,7 +9,7 @@ from html import escape
 
 from diagnostics.contract.findings import Status
 from diagnostics.contract.formatting import clean
-from diagnostics.tree.evaluate import Branch
+from diagnostics.report.branches import WordedBranch
 
 _COLOURS: dict[Status, tuple[str, str]] = {
     "confirmed": ("#ffd9d6", "#b3261e"),
@@ -20,7 +20,7 @@ _PROBABILITY: dict[Status, str] = {"confirmed": "1.0", "ruled_out": "0.0"}
 _MARK: dict[Status, str] = {"confirmed": "confirmed", "undecided": "undecided", "ruled_out": "ruled out"}
 
 
-def mermaid(tree: Branch) -> str:
+def mermaid(tree: WordedBranch) -> str:
     """Return a flowchart in Mermaid. Leaves are rounded, and measured values are shown on the edges."""
     lines = ["flowchart TD"]
     for number, parent, branch in _numbered(tree):
@@ -35,7 +35,7 @@ def mermaid(tree: Branch) -> str:
     return "\n".join(lines) + "\n"
 
 
-def dot(tree: Branch) -> str:
+def dot(tree: WordedBranch) -> str:
     """Return a directed graph in DOT: `and` gates are houses, `or` gates inverted houses, and causes ellipses."""
     lines = ["digraph fault_tree {", "  rankdir=LR;", '  node [style=filled, fontname="sans-serif"];']
     shapes = {"and": "house", "or": "invhouse", None: "ellipse"}
@@ -50,7 +50,7 @@ def dot(tree: Branch) -> str:
     return "\n".join([*lines, "}"]) + "\n"
 
 
-def open_psa(tree: Branch) -> str:
+def open_psa(tree: WordedBranch) -> str:
     """Return the Open-PSA Model Exchange Format 2.0d, with one fault tree per top event.
 
     A cause is a basic event with probability 1 (confirmed) or 0 (ruled out), and without one if undecided.
@@ -73,7 +73,7 @@ def open_psa(tree: Branch) -> str:
     return "\n".join([*parts, "  </model-data>", "</opsa-mef>"]) + "\n"
 
 
-FORMATS: dict[str, Callable[[Branch], str]] = {"mermaid": mermaid, "dot": dot, "openpsa": open_psa}
+FORMATS: dict[str, Callable[[WordedBranch], str]] = {"mermaid": mermaid, "dot": dot, "openpsa": open_psa}
 
 
 class _Names:
@@ -90,7 +90,7 @@ class _Names:
         return self.given[key]
 
 
-def _define_gate(branch: Branch, names: _Names) -> list[str]:
+def _define_gate(branch: WordedBranch, names: _Names) -> list[str]:
     members = [
         f"<gate name={_quoted(names('gate', child.id))}/>"
         if child.gate
@@ -107,7 +107,7 @@ def _define_gate(branch: Branch, names: _Names) -> list[str]:
     ]
 
 
-def _about(branch: Branch, indent: str) -> list[str]:
+def _about(branch: WordedBranch, indent: str) -> list[str]:
     values = {"id": branch.id, "status": branch.status, "measured": branch.measured, "reason": branch.reason}
     attributes = [
         f"{indent}  <attribute name={_quoted(name)} value={_quoted(_printable(value))}/>"
@@ -118,9 +118,9 @@ def _about(branch: Branch, indent: str) -> list[str]:
     return [label, f"{indent}<attributes>", *attributes, f"{indent}</attributes>"]
 
 
-def _numbered(tree: Branch) -> Iterator[tuple[int, int | None, Branch]]:
+def _numbered(tree: WordedBranch) -> Iterator[tuple[int, int | None, WordedBranch]]:
     """Yield (number, number of the parent, branch) for each branch, parents first."""
-    todo: list[tuple[int | None, Branch]] = [(None, tree)]
+    todo: list[tuple[int | None, WordedBranch]] = [(None, tree)]
     number = 0
     while todo:
         parent, branch = todo.pop()

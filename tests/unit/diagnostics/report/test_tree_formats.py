@@ -5,26 +5,26 @@ from xml.etree import ElementTree
 
 import pytest
 
-from diagnostics.tree.evaluate import Branch
-from diagnostics.tree.export import dot, mermaid, open_psa
+from diagnostics.report.branches import WordedBranch, worded
+from diagnostics.report.tree_formats import dot, mermaid, open_psa
 from tests.unit.diagnostics.report.samples import HOSTILE, finding, full, report
 
 
-def count(branch: Branch) -> int:
+def count(branch: WordedBranch) -> int:
     return 1 + sum(map(count, branch.children))
 
 
-def causes(branch: Branch) -> set[str]:
+def causes(branch: WordedBranch) -> set[str]:
     return {branch.id} if branch.gate is None else set().union(*map(causes, branch.children))
 
 
 @pytest.fixture
-def tree() -> Branch:
+def tree() -> WordedBranch:
     hostile = finding("hang.host_stall", ranks=(1,), measured=HOSTILE + '"]; end\n%% <br/>')
-    return report(hostile).tree
+    return worded(report(hostile).tree)
 
 
-def test_mermaid(tree: Branch) -> None:
+def test_mermaid(tree: WordedBranch) -> None:
     lines = mermaid(tree).splitlines()
     assert lines[0] == "flowchart TD"
     nodes = [
@@ -40,7 +40,7 @@ def test_mermaid(tree: Branch) -> None:
     assert all(re.match(r"  (class n\d+|classDef) (confirmed|undecided|ruled_out)", line) for line in rest)
 
 
-def test_dot(tree: Branch) -> None:
+def test_dot(tree: WordedBranch) -> None:
     text = dot(tree)
     assert text.startswith("digraph fault_tree {") and text.endswith("}\n")
     strings = re.findall(r'"((?:[^"\\\n]|\\.)*)"', text)
@@ -49,7 +49,7 @@ def test_dot(tree: Branch) -> None:
     assert outside.count("->") == count(tree) - 1
 
 
-def test_open_psa(tree: Branch) -> None:
+def test_open_psa(tree: WordedBranch) -> None:
     root = ElementTree.fromstring(open_psa(tree))
     assert root.tag == "opsa-mef"
     gates = [gate.get("name") for gate in root.iter("define-gate")]
@@ -67,7 +67,7 @@ def test_open_psa(tree: Branch) -> None:
 
 
 def test_an_undecided_cause_has_no_probability() -> None:
-    root = ElementTree.fromstring(open_psa(full().tree))
+    root = ElementTree.fromstring(open_psa(worded(full().tree)))
     event = next(one for one in root.iter("define-basic-event") if one.get("name") == "hang-device_stall")
     assert (
         event.find("float") is None and event.find("attributes/attribute[@name='status']").get("value") == "undecided"
