@@ -27,9 +27,6 @@ class LintText(Struct, frozen=True):
     """Whether nothing reads the variable."""
 
 
-CAUSES = frozenset(row["cause"] for row in _ROWS.values())  # All causes that a lint may support.
-
-
 def lint_text(lint: Lint) -> LintText:
     """Return the text of a lint; KeyError if its rule is not in the table."""
     row, change = _ROWS[lint.rule], lint.change

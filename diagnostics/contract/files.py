@@ -45,17 +45,13 @@ def open_regular(path: str | Path, *, follow: bool = True) -> BinaryIO:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         place = f"/proc/self/fd/{handle}"
-        if not follow and _roots and os.path.exists(place):  # noqa: PTH110 - for every file
-            _check_inside(Path(os.readlink(place)), path)  # noqa: PTH115 - as above
+        checked = not follow and bool(_roots) and os.path.exists(place)  # noqa: PTH110 - for every file
+        if checked and not Path(os.readlink(place)).is_relative_to(_roots[-1]):  # noqa: PTH115 - as above
+            raise OSError(errno.ELOOP, "a link leads out of the folder", str(path))
         return os.fdopen(handle, "rb", buffering=0)
     except BaseException:
         os.close(handle)
         raise
-
-
-def _check_inside(place: Path, path: str | Path) -> None:
-    if not place.is_relative_to(_roots[-1]):
-        raise OSError(errno.ELOOP, "a link leads out of the folder", str(path))
 
 
 def read_record(path: str | Path, most_bytes: int = MOST_BYTES, *, follow: bool = True) -> bytes:

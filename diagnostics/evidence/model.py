@@ -10,6 +10,7 @@ from diagnostics.contract.files import patterns_beside, read_table
 from diagnostics.contract.findings import EvidenceItem
 from diagnostics.contract.formatting import ranks_spoken
 from diagnostics.contract.origins import at_key
+from diagnostics.contract.strategy_traits import UNKNOWN, StrategyTraits, strategy_traits
 from diagnostics.evidence.limits import Limits
 
 
@@ -213,6 +214,15 @@ class Evidence(Struct):
     def is_cut(self) -> bool:
         """Whether lines of known kinds were not kept, so that a missing one says nothing of its rank."""
         return any(problem.about == "not_kept" for problem in self.problems)
+
+    @property
+    def traits(self) -> StrategyTraits:
+        """Return what is recorded of the strategy of dtk's run; unknown for other jobs."""
+        return strategy_traits(self.run.manifest, self.run.config) if self.run is not None else UNKNOWN
+
+    def declared(self, key: str) -> Any:
+        """Return a value of the run's configuration, or None without a dtk run."""
+        return self.run.get(key) if self.run is not None else None
 
     def handles(self, kind: type[H]) -> list[H]:
         """Return the handles of one class."""

@@ -207,5 +207,3 @@ _SIMPLE: dict[str, tuple[Callable[[str, Variable], bool], Severity, str]] = {
     "text": (lambda *_: True, "note", ""),
 }
 """Type -> whether a value is valid, the severity of an invalid one, and the rule that it breaks."""
-TYPES = frozenset(_CHECKS) | frozenset(_SIMPLE)
-"""All types that the catalogue may use."""

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diagnostics.contract.strategy_traits import UNKNOWN, StrategyTraits, strategy_traits
+from diagnostics.contract.strategy_traits import UNKNOWN, StrategyTraits
 from diagnostics.evidence.model import Evidence, RunEvidence
 from diagnostics.evidence.trace.events import DTYPE_BYTES
 from diagnostics.evidence.values import MOST_BYTES, MOST_RANKS, integer
@@ -88,7 +88,7 @@ def read(evidence: Evidence) -> ModelSize:
     if run is None:
         return ModelSize(evidence.world_size, "")
     world_size = evidence.world_size or integer(_figure(run, "world_size"), 1, MOST_RANKS + 1)
-    traits = strategy_traits(run.manifest, run.config)
+    traits = evidence.traits
     parts = prod(_count(run.get(f"parallel.{dimension}")) or 1 for dimension in ("tp", "pp"))
     shards, replicas = _shards(run, traits, world_size, parts)
     size = ModelSize(world_size, traits.name, shards=shards, replicas=replicas, traits=traits)

@@ -131,10 +131,6 @@ class Stall(Struct):
         """Whether any cause is known, including suspicions."""
         return self.confirmed or bool(self.divergences or self.sizes or self.transfer)
 
-    def _all_divergences(self) -> tuple[Divergence, ...]:
-        met = self.sizes.divergence if self.sizes else None
-        return (*self.divergences, met) if met else self.divergences
-
     def measures(self) -> dict[str, Any]:
         """Return the figures about the hang for the report."""
         job = self.job
@@ -149,7 +145,8 @@ class Stall(Struct):
         return {"hang": hang}
 
     def _culprits(self) -> Iterator[tuple[int, ...]]:
-        yield from (divergence.culprits for divergence in self._all_divergences())
+        yield from (divergence.culprits for divergence in self.divergences)
+        yield self.sizes.divergence.culprits if self.sizes and self.sizes.divergence else ()
         yield self.watchdog.culprits if isinstance(self.watchdog, WatchdogDecided) else ()
         yield tuple(self.transfer.ranks) if self.transfer else ()
         yield self.stacks.ranks if self.stacks else ()
@@ -235,8 +232,7 @@ def explain(evidence: Evidence, divergence: Divergence | None = None) -> Stall:
 
 
 def _divergences(job: JobState) -> list[Divergence]:
-    run = job.evidence.run
-    steps = run.get("train.steps") if run is not None else None
+    steps = job.evidence.declared("train.steps")
     is_early = {rank: (job.step_of(rank) or steps) < steps for rank in job.survey.ranks if isinstance(steps, int)}
     ended = [rank for rank, end in job.endings.items() if end.in_order]
     return find_divergences(job.survey, job.reading.calls, job.waits.reaching, ended, is_early)

@@ -16,7 +16,6 @@ from diagnostics.causes.hang._unconfirmed import Otherwise, left_open, unconfirm
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, Where
 from diagnostics.contract.formatting import Phrase, filled
-from diagnostics.contract.strategy_traits import strategy_traits
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import shortened
 from diagnostics.evidence.rank_endings import mismatch_facts
@@ -212,7 +211,7 @@ def _contradicted(stall: Stall, reading: Reading) -> Finding | None:
 
 
 def _finding(stall: Stall, divergence: Divergence, kind: Kind, reading: Reading, payload_text: str) -> Finding:
-    job, vote, run = stall.job, divergence.vote, stall.job.evidence.run
+    job, vote = stall.job, divergence.vote
     victims = set(job.survey.members(vote.key)) | set(vote.present) | job.waits.reaching(vote.present)
     details = {
         divergence.minority_rank: _parts.says("call_is", call=divergence.minority),
@@ -224,7 +223,7 @@ def _finding(stall: Stall, divergence: Divergence, kind: Kind, reading: Reading,
         kind,
         reading,
         tuple(rank for rank in vote.silent if rank not in job.survey.ranks),
-        ddp=run is not None and strategy_traits(run.manifest, run.config).gradients_in == "buckets",
+        ddp=job.evidence.traits.gradients_in == "buckets",
         payload_text=payload_text,
     )
     return Finding(

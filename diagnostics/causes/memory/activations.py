@@ -21,7 +21,7 @@ def decide(job: JobMemory) -> Finding:
     if not peaks:
         return shared.not_recorded(job, "allocations")
     rank, peak = max(peaks, key=lambda item: item[1].total_bytes)
-    curve, run, capacity = rank.curve, job.evidence.run, job.capacity()
+    curve, capacity = rank.curve, job.capacity()
     logits = peak.categories.get(LOGITS, 0)
     work = peak.categories.get(ACTIVATIONS, 0) + logits
     few = work < DOMINANT * peak.total_bytes
@@ -35,11 +35,11 @@ def decide(job: JobMemory) -> Finding:
     requests = [record.requested_bytes or 0 for record in job.ran_out]
     if min(requests, default=0) > peak.total_bytes:  # Freeing the held memory would not suffice.
         return _TEXTS.ruled_out("one_request", measured=measured, requested=Bytes(min(requests)), peak=figures["peak"])
-    micro = run.get("train.micro_batch_size") if run is not None else None
+    micro = job.evidence.declared("train.micro_batch_size")
     has_logits, half_batch = logits > MANY_LOGITS * work, micro // 2 if isinstance(micro, int) else 0
-    checkpoints = run.get("train.activation_checkpoint_every") if run is not None else None
+    checkpoints = job.evidence.declared("train.activation_checkpoint_every")
     rows = ["with_logits" if has_logits else "usual"]
-    rows += ["checkpoint"] if run is None else [] if checkpoints else ["override"]
+    rows += ["checkpoint"] if job.evidence.run is None else [] if checkpoints else ["override"]
     rows += (["micro_batch"] if half_batch else []) + (["chunked_loss"] if has_logits and not job.size.strategy else [])
     step = curve.peak_step if curve is not None else None
     at = (

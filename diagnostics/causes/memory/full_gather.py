@@ -36,7 +36,7 @@ def decide(job: JobMemory) -> Finding:
         largest_calls = [(call, rank) for call, rank in gathers if call.full_bytes == largest.full_bytes]
         call = next((call for call, _ in largest_calls if call.site is not None), largest)
         saved, run, block, own = call.full_bytes, job.evidence.run, job.size.block_bytes, call.kind == "user"
-        layers = run.get("model.layers") if run is not None else None
+        layers = job.evidence.declared("model.layers")
         if not own and block and isinstance(layers, int):  # Wrapping saves all but the units in use.
             saved = max(0, (layers - shared.UNITS_IN_USE) * block)
         row = "user" if own else "no_blocks" if blocks_unknown(run) else "dtk" if job.is_dtk else "units"

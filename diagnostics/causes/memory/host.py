@@ -7,7 +7,6 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.findings import CERTAIN, SEEN, Finding, Where
 from diagnostics.contract.formatting import UNNAMED
 from diagnostics.evidence.calls import own_line
-from diagnostics.evidence.endings import Ending
 from diagnostics.evidence.rank_endings import memory_kills
 
 _TEXTS = Texts(__file__)
@@ -21,12 +20,6 @@ _SMALL_BYTES = 1 << 30
 (vm.overcommit_memory in proc(5)). A convention."""
 
 
-def _rows(end: Ending) -> list[str]:
-    request = _REQUEST.search(end.message)
-    is_small = end.detail == "host_allocation" and request is not None and int(request[1]) <= _SMALL_BYTES
-    return ["own_limit"] if is_small else _HOST[end.detail]
-
-
 def decide(stall: Stall) -> Finding:
     """Decide from how the ranks ended, and from kernel, Slurm and Kubernetes messages about killed processes.
 
@@ -38,6 +31,8 @@ def decide(stall: Stall) -> Finding:
     guilty = hosts or workers
     if not guilty:
         return _TEXTS.undecided()
+    request = _REQUEST.search(guilty[0].message) if guilty[0].detail == "host_allocation" else None
+    is_small = request is not None and int(request[1]) <= _SMALL_BYTES
     case = next((case for case in stall.endings if any(end in guilty for end in case.endings)), None)
     ranks = tuple(sorted(end.rank for end in guilty if end.rank != UNNAMED))
     places = [(end.rank, frame) for end in guilty[:4] if (frame := own_line(end.frames))]
@@ -46,7 +41,7 @@ def decide(stall: Stall) -> Finding:
     return Finding(
         status="confirmed",
         facts=_TEXTS.facts(
-            [*(["worker"] if workers else _rows(guilty[0])), "less"],
+            [*(["worker"] if workers else ["own_limit"] if is_small else _HOST[guilty[0].detail]), "less"],
             who=ranks or _TEXTS.phrase("process"),
             what=str(guilty[0].summary).rstrip("."),
             limit=f" of {limits[0].fields['limit']}" if limits else "",

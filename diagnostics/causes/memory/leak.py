@@ -125,8 +125,7 @@ def decide(job: JobMemory) -> Finding:
 def _confirmed(job: JobMemory, leftovers: list[Leftover]) -> Finding:
     worst = max(leftovers, key=lambda leftover: (leftover.per_step_bytes, -leftover.rank))
     ranks = sorted(leftover.rank for leftover in leftovers)
-    run = job.evidence.run
-    steps = run.get("train.steps") if run is not None else None
+    steps = job.evidence.declared("train.steps")
     steps = steps if isinstance(steps, int) and steps > 0 else ASSUMED_STEPS
     region, place = worst.region, shared.spot(worst.site, worst.at_head)
     kept = "optimizer" if region.startswith("Optimizer.") else "placed" if region or place else "unplaced"

@@ -16,7 +16,7 @@ _TEXTS = Texts(__file__)
 def decide(job: JobMemory) -> Finding:
     """Count the gathers of each unit: by annotations in traces, or else by the order of calls or the configuration."""
     run, all_ranks = job.evidence.run, list(job.ranks.values())
-    declared = run.get("strategy.reshard_after_forward") if run is not None else None
+    declared = job.evidence.declared("strategy.reshard_after_forward")
     traces = {n: rank.trace for n, rank in job.ranks.items() if rank.trace is not None and rank.trace.units}
     traits = job.size.traits
     if traits.keeps_gathered:

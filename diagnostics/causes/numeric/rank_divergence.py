@@ -12,7 +12,6 @@ from diagnostics.analysis.metrics_series import Figures, read
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.findings import STATED, Cost, EvidenceItem, Finding, FormattedFacts, Group
-from diagnostics.contract.strategy_traits import strategy_traits
 from diagnostics.evidence.model import Evidence, RunEvidence
 from diagnostics.evidence.values import Rank
 
@@ -60,7 +59,12 @@ def compared(
     evidence, run = figures.evidence, figures.evidence.run
     if run is None:
         return _TEXTS.undecided("open")
-    drifted = [(rank, difference) for rank, difference in _differences(run) if of(difference)]
+    drifted: list[tuple[int, Difference]] = []
+    for rank, events in sorted(run.events.items()):
+        for event in events:
+            with suppress(ValueError):  # An invalid event is skipped.
+                if event.get("name") == "replica_divergence" and of(difference := convert(event, Difference)):
+                    drifted.append((rank, difference))
     if drifted:
         return _drifted(evidence, run, drifted, facts)
     if (nothing := without(evidence, run)) is not None:
@@ -74,21 +78,9 @@ def compared(
 
 def _without(evidence: Evidence, run: RunEvidence) -> Finding | None:
     """Rule the cause out if no two ranks hold the same parameters; otherwise return None."""
-    traits = strategy_traits(run.manifest, run.config)
-    if traits.is_known and (traits.replicated_over is None or evidence.world_size == 1):
+    if (traits := evidence.traits).is_known and (traits.replicated_over is None or evidence.world_size == 1):
         return _TEXTS.ruled_out("no_replicas", name=traits.name)
     return None
-
-
-def _differences(run: RunEvidence) -> list[tuple[int, Difference]]:
-    """Return (rank, difference) pairs from the events of all ranks; invalid events are skipped."""
-    differences = []
-    for rank, events in sorted(run.events.items()):
-        for event in events:
-            if event.get("name") == "replica_divergence":
-                with suppress(ValueError):
-                    differences.append((rank, convert(event, Difference)))
-    return differences
 
 
 def _equal_steps(run: RunEvidence) -> list[int]:

@@ -1,9 +1,8 @@
 """`numeric.spike`: the loss rose, suddenly or gradually, and did not recover."""
 
 import math
-from typing import Any
 
-from diagnostics.analysis.printed_steps import Jump, PrintedSteps, climb, jump, printed_steps
+from diagnostics.analysis.printed_steps import PrintedSteps, climb, jump, printed_steps
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.numeric._printed import not_to_the_end
 from diagnostics.contract.findings import CERTAIN, PLAUSIBLE, SUSPECTED, EvidenceItem, Finding
@@ -13,27 +12,18 @@ _GRADIENT = 3.0
 """Minimum ratio of the gradient norms after and before a jump that is caused by training rather than by the data."""
 
 
-def _figures(case: Jump) -> dict[str, Any]:
-    """Return the values for the texts: the case, where the loss rose, and the gradient norm there."""
-    at = "" if math.isnan(case.step) else f"step {case.step:g}" if case.step >= 1 else f"epoch {case.step:g}"
-    norms = dict(zip(("before", "after"), case.norms, strict=True)) if case.norms else {}
-    return {
-        "case": case,
-        "at": f" at {at}" if at else "",
-        "since": f" from {at}" if at else "",
-        "norm": _TEXTS.phrase("norm", **norms) if norms else "",
-    }
-
-
 def decide(job: PrintedSteps) -> Finding:
     """Decide from the losses: a lasting jump far above their noise, or a climb to far above the first ones."""
     case = next((case for find in (jump, climb) for log in job.logs if (case := find(log))), None)
     if case is None:
         return not_to_the_end("spike", job)
     by_gradient = case.norms is not None and case.norms[1] > _GRADIENT * case.norms[0]
+    at = "" if math.isnan(case.step) else f"step {case.step:g}" if case.step >= 1 else f"epoch {case.step:g}"
+    figures = {"case": case, "at": f" at {at}" if at else "", "since": f" from {at}" if at else ""}
+    norm = _TEXTS.phrase("norm", before=case.norms[0], after=case.norms[1]) if case.norms else ""
     return Finding(
         status="confirmed",
-        facts=_TEXTS.facts("usual" if case.at_once else "climb", **_figures(case)),
+        facts=_TEXTS.facts("usual" if case.at_once else "climb", norm=norm, **figures),
         # If the loss never fell, training may not be meant to minimize it (RL).
         confidence=(CERTAIN if by_gradient else PLAUSIBLE) if case.fell or job.known_task else SUSPECTED,
         step=None if math.isnan(case.step) or case.step < 1 else int(case.step),

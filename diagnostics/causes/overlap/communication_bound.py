@@ -9,7 +9,6 @@ from diagnostics.analysis.step_profile.reductions import MANY, TINY_BYTES
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.contract.findings import PROBABLE, Finding
-from diagnostics.contract.strategy_traits import strategy_traits
 
 _HEALTHY = max(SHARE, 0.05)  # Share of the step below which exposed transfer is healthy, whatever the ratio.
 _NEAR_BOUND = 0.7  # Share of the attainable overlap from which a schedule counts as good.
@@ -57,8 +56,7 @@ def decide(view: Overview) -> Finding:
     if view.crowded:
         ranks, cores = view.crowded
         return _TEXTS.undecided("crowded", count=ranks, cores=cores, schedule=schedule)
-    run, batch = view.run, 2 * (view.declared("train.global_batch_size") or 1)
-    in_buckets = run is not None and strategy_traits(run.manifest, run.config).gradients_in == "buckets"
+    batch, in_buckets = 2 * (view.declared("train.global_batch_size") or 1), view.traits.gradients_in == "buckets"
     facts = shared.costly(
         view,
         exposed,

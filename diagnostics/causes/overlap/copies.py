@@ -1,22 +1,12 @@
 """Copies between host and device run without concurrent compute."""
 
-from diagnostics.analysis.step_profile.copies import CopyProfile
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.contract.findings import Finding
-from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.trace.host_work import HostCopy
 
 _TEXTS = Texts(__file__)
-
-
-def _figures(copies: CopyProfile) -> list[Phrase]:
-    """Return phrases such as `pageable memory, 12 transfers of 18.4 MiB on average at 9.9 GB/s`."""
-    parts = [_TEXTS.phrase("memory", memory=copies.kind.memory)] if copies.kind.memory else []
-    row = "rate" if copies.size_bytes and copies.duration else "size" if copies.size_bytes else "count"
-    rate = copies.size_bytes / (copies.duration or 1)
-    return [*parts, _TEXTS.phrase(row, count=copies.count, each=copies.size_bytes / copies.count, rate=rate)]
 
 
 def decide(view: Overview) -> Finding:
@@ -30,7 +20,11 @@ def decide(view: Overview) -> Finding:
     case = f"{'to' if most.kind.to_device else 'from'}_{'pageable' if most.kind.memory == 'pageable' else 'pinned'}"
     within = _TEXTS.phrase("issued", within=most.within) if most.within else ""
     override = "strategy.offload=none" if offloads else ""
-    shown = _figures(most)
+    row = "rate" if most.size_bytes and most.duration else "size" if most.size_bytes else "count"
+    each, rate = most.size_bytes / most.count, most.size_bytes / (most.duration or 1)
+    # Such as `pageable memory, 12 transfers of 18.4 MiB on average at 9.9 GB/s`.
+    shown = [_TEXTS.phrase("memory", memory=most.kind.memory)] if most.kind.memory else []
+    shown.append(_TEXTS.phrase(row, count=most.count, each=each, rate=rate))
     facts = shared.costly(view, exposed, _TEXTS, case, shown=shown, within=within, override=override)
     return shared.judged(view, facts, _TEXTS.phrase("shown", shown=shown), of_transfer=False)
 

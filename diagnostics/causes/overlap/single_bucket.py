@@ -23,8 +23,8 @@ def decide(view: Overview) -> Finding:
     size = total_bytes(last)
     if 0 < size <= _FIRST_BUCKET_BYTES:
         return _TEXTS.ruled_out("small", size=size)
-    if view.library and not view.on_device:
-        return _TEXTS.ruled_out("waits", library=view.library)
+    if view.traits.library and not view.on_device:
+        return _TEXTS.ruled_out("waits", library=view.traits.library)
     seen = _TEXTS.phrase("seen" if size else "seen_unknown", size=size)
     cap_mb, declared = bucket_cap(view, size)
     cost = steps.typical(lambda step: bucket_gain(view, step.last(), step.backward))

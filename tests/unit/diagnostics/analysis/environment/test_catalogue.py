@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from diagnostics.analysis.environment.catalogue import DATA, catalogue
-from diagnostics.analysis.environment.rules_values import TYPES
+from diagnostics.analysis.environment.rules_values import _CHECKS, _SIMPLE
 from tests.work import calls_in
 
 
@@ -42,7 +42,7 @@ def test_no_name_is_both_current_and_gone():
 
 @pytest.mark.parametrize("variable", [*catalogue().nccl.values(), *catalogue().torch.values()], ids=lambda v: v.name)
 def test_every_entry_is_consistent(variable):
-    assert variable.type in TYPES
+    assert variable.type in _CHECKS | _SIMPLE
     assert (variable.since is not None) == variable.name.startswith("NCCL_")
     if variable.since:
         assert (1, 2) <= variable.since <= catalogue().newest

@@ -14,6 +14,7 @@ from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared, sync_point
 from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import SURE, Finding, text_of
+from diagnostics.contract.strategy_traits import StrategyTraits
 from tests.unit.diagnostics.causes.overlap.helpers import dtk_run
 
 
@@ -23,7 +24,7 @@ class View:
     def __init__(self, step_ms: float = 100.0, **more: Any) -> None:
         self.step_ms, self.unit, self.ranks, self.split, self.run = step_ms, "step", (0, 1, 2), True, None
         self.profiles = [Profile(0, "a.json"), Profile(1, "b.json"), Profile(2, "c.json")]
-        self.skew, self.library = Skew(complete=True), ""
+        self.skew, self.traits = Skew(complete=True), StrategyTraits()
         for name, value in more.items():
             setattr(self, name, value)
 
