@@ -81,7 +81,7 @@ def lint_given(given: Given, machine: Machine | None, nodes: int | None, nccl_ve
     arch = platform.machine() if machine is not None else ""
     lints += Installed(versions, arch, gpu_names(hardware)).lints(given.variables)
     placed = [(hit, given.variables.get(hit.variable, ""), given.places.get(hit.variable, "")) for hit in lints]
-    placed += [(lint_of("error", "", "file_line", text=what), "", place) for place, what in given.oddities]
+    placed += [(lint_of("error", "", rule, text=text), "", place) for place, rule, text in given.oddities]
     for name, place, value in given.shadowed:
         hit = lint_of("note", name, "shadowed", text=given.variables[name], first=given.places[name])
         placed.append((hit, value, place))

@@ -25,8 +25,8 @@ class Given:
     """Name -> value; empty if the value is known only when the script runs."""
     places: dict[str, str]
     """Name -> `environment` or `FILE:LINE`."""
-    oddities: tuple[tuple[str, str], ...]
-    """(place, problem at that place)."""
+    oddities: tuple[tuple[str, str, str], ...]
+    """(place, the rule of the linter that it breaks, the text concerned)."""
     read: tuple[str, ...]
     """Files and environments that were read."""
     shadowed: tuple[tuple[str, str, str], ...] = ()
@@ -39,7 +39,7 @@ def given_here(environment: Mapping[str, str]) -> Given:
     """Return the variables of a job started here: the environment, then the user's file, then the machine's."""
     variables = {name: text for name, text in environment.items() if name.startswith(PREFIXES)}
     places = dict.fromkeys(variables, ENVIRONMENT)
-    oddities: list[tuple[str, str]] = []
+    oddities: list[tuple[str, str, str]] = []
     shadowed: list[tuple[str, str, str]] = []
     read = [ENVIRONMENT]
     for file in (read_user(environment), read_system()):
@@ -81,8 +81,8 @@ def _given(path: Path, variables: dict[str, str], lines: dict[str, int]) -> Give
     return Given(variables, places, (), (str(path),))
 
 
-def _oddities(path: Path, content: ConfFile) -> Iterator[tuple[str, str]]:
-    return ((f"{path}:{line}", what) for line, what in content.oddities)
+def _oddities(path: Path, content: ConfFile) -> Iterator[tuple[str, str, str]]:
+    return ((f"{path}:{line}", rule, text) for line, rule, text in content.oddities)
 
 
 def _from_script(text: str, returns: bool) -> tuple[dict[str, str], dict[str, int]]:

@@ -113,8 +113,8 @@ class ConfFile(Struct, frozen=True):
 
     variables: dict[str, str]
     """The first of several values counts. The environment of the process takes precedence over the file."""
-    oddities: tuple[tuple[int, str], ...]
-    """(line number from 1, problem)."""
+    oddities: tuple[tuple[int, str, str], ...]
+    """(line number from 1, the rule of the linter that the line breaks, the text concerned)."""
     lines: dict[str, int]
     """Variable -> line number."""
 
@@ -124,24 +124,23 @@ def parse_conf(text: str) -> ConfFile:
     line. Spaces and carriage returns stay in the value; for known names, `rules_values` reports them.
     """
     variables: dict[str, str] = {}
-    oddities: list[tuple[int, str]] = []
+    oddities: list[tuple[int, str, str]] = []
     lines: dict[str, int] = {}
     for line, content in enumerate(text.split("\n"), 1):
         if not content.strip() or content.startswith("#"):
             continue
         name, equals, value = content.partition("=")
         if not equals:
-            oddities.append((line, f"no `=`: the line {content.strip()[:60]!r} is ignored"))
+            oddities.append((line, "file_no_value", content.strip()[:60]))
             continue
         if name != name.strip() or name.startswith("export "):
-            problem = f"spaces and `export` become part of the name: it is {name!r}, which nothing reads"
-            oddities.append((line, problem))
+            oddities.append((line, "file_name", name))
         if value[:1] in ("'", '"') or value[-1:] in ("'", '"'):
-            oddities.append((line, f"quotes become part of the value: it is {value}"))
+            oddities.append((line, "file_quotes", value))
         elif value != value.strip() and catalogue().find(name) is None:
-            oddities.append((line, f"spaces become part of the value: it is {value!r}"))
+            oddities.append((line, "file_spaces", value))
         if "#" in value:
-            oddities.append((line, "a comment begins at the start of a line only: here it is part of the value"))
+            oddities.append((line, "file_comment", value))
         variables.setdefault(name, value)
         lines.setdefault(name, line)
     return ConfFile(variables, tuple(oddities), lines)

@@ -19,7 +19,7 @@ def test_the_environment_then_the_users_file_then_the_machines(tmp_path, monkeyp
     assert given.places["NCCL_TOPO_FILE"] == f"{system}:3"
     assert "HOME" not in given.variables
     assert set(given.shadowed) == {("NCCL_DEBUG", f"{user}:3", "INFO"), ("NCCL_IB_TIMEOUT", f"{system}:1", "20")}
-    assert [place for place, _ in given.oddities] == [f"{system}:2"] * 2
+    assert [place for place, _, _ in given.oddities] == [f"{system}:2"] * 2
     assert given.read == ("environment", str(user), str(system))
 
 

@@ -13,4 +13,10 @@ def test_what_a_shell_would_forgive_is_odd_here():
     assert read.variables["export NCCL_DEBUG"] == "WARN"
     assert read.variables["NCCL_TOPO_FILE"] == '"/a b"'
     assert read.variables["NCCL_NET"] == "IB # fast"
-    assert [line for line, _ in read.oddities] == [1, 2, 3, 4, 5]
+    assert read.oddities == (
+        (1, "file_name", "export NCCL_DEBUG"),
+        (2, "file_quotes", '"/a b"'),
+        (3, "file_spaces", " eth0"),
+        (4, "file_comment", "IB # fast"),
+        (5, "file_no_value", "NCCL_IB_HCA"),
+    )
