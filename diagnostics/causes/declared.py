@@ -32,7 +32,8 @@ def declared(file: str, facts: Callable[[Any], F], decide: Callable[[F], Finding
         rules.append(ExplainedBy(tuple(_names(rule["causes"])), tuple(rule["when"])))
     if shown := row.pop("example", None):
         text = shown.get("text") or table["example"]
-        example = Example(shown["kind"], text, tuple(shown.get("ranks", ())), shown.get("outcome"))
+        ranks, counter = tuple(shown.get("ranks", ())), table.get("counterexample", "")
+        example = Example(shown["kind"], text, ranks, shown.get("outcome"), counter)
     return Cause(id=id, facts=facts, decide=findings, example=example, explained_by=tuple(rules), **row)
 
 

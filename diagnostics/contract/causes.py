@@ -57,6 +57,8 @@ class Example(Struct, frozen=True):
     """Culprits that the diagnosis must name; for faults they are defined by the tests of all faults."""
     outcome: Outcome | None = None
     """Expected outcome of the diagnosis; None if it is the cause's. Differs if a risk led to an `oom`."""
+    counter: str = ""
+    """Evidence that resembles the example and must not confirm the cause; empty if the cause has tests of its own."""
 
 
 class Cause(Struct, Generic[F], frozen=True, kw_only=True):

@@ -159,18 +159,12 @@ example: |
   [rank1]:   File "/job/train.py", line 3, in <module>
   [rank1]:     play()
   [rank1]: ToyError: none is left
-"""
-TOY_CAUSE_TEST = """
-from diagnostics.causes.env.out_of_toys import decide
-from diagnostics.evidence.model import RankError
 
-
-def test_an_error_of_toys_is_of_its_rank():
-    assert decide([RankError(2, "train.log", 1, "ToyError", "none is left")]).ranks == (2,)
-
-
-def test_no_error_rules_it_out():
-    assert decide([]).status == "ruled_out"
+counterexample: |
+  [rank1]: Traceback (most recent call last):
+  [rank1]:   File "/job/train.py", line 3, in <module>
+  [rank1]:     play()
+  [rank1]: ValueError: none is left
 """
 
 
@@ -213,18 +207,18 @@ def test_a_reader_is_one_file_and_its_test(copy: Path) -> None:
     assert "toy files" in dtk(copy, "diagnose", str(nothing)).stderr
 
 
-def test_a_cause_is_one_file_its_words_and_its_test(copy: Path) -> None:
-    """Its example is diagnosed, as the tests of all causes do it; trees and documents know it."""
+def test_a_cause_is_one_file_and_its_words(copy: Path) -> None:
+    """Its examples are diagnosed, as the tests of all causes do it; trees and documents know it."""
     (copy / "diagnostics/causes/env/out_of_toys.py").write_text(TOY_CAUSE, encoding="utf-8")
     (copy / "diagnostics/causes/env/out_of_toys.yaml").write_text(TOY_CAUSE_WORDS, encoding="utf-8")
     shutil.copytree(ROOT / "docs", copy / "docs")
     for package in ("tests", "conf"):
         shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
-    test = "tests/unit/diagnostics/causes/env/test_out_of_toys.py"
-    (copy / test).write_text(TOY_CAUSE_TEST, encoding="utf-8")
     registry = "tests/unit/diagnostics/causes/test_registry.py"
-    passed = dtk(copy, "-q", "-k", "out_of_toys", "-p", "no:cacheprovider", test, registry, module="pytest")
+    passed = dtk(copy, "-v", "-k", "out_of_toys", "-p", "no:cacheprovider", registry, module="pytest")
     assert passed.returncode == 0, passed.stdout
+    for test in ("the_example_is_diagnosed", "the_counterexample_does_not_confirm_it"):
+        assert f"test_{test}[env.out_of_toys]" in passed.stdout
     prose = "tests/unit/diagnostics/causes/test_no_prose.py"
     passed = dtk(copy, "-q", "-p", "no:cacheprovider", prose, module="pytest")
     assert passed.returncode == 0, passed.stdout

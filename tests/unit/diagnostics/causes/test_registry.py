@@ -4,6 +4,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from diagnostics.causes.registry import BRANCHES, built_in, collect
 from diagnostics.contract.causes import AnyCause
@@ -14,6 +15,7 @@ from tests.unit.diagnostics.causes.leftovers import leftovers, scenario_of
 
 CAUSES = built_in()
 EXAMPLES = examples()
+COUNTERED = [cause for cause in CAUSES if cause.example and cause.example.counter]
 
 
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.id)
@@ -37,6 +39,16 @@ def test_the_example_is_diagnosed(cause: AnyCause, tmp_path: Path) -> None:
     first = report.root_causes[0]
     assert (first.cause, first.ranks) == (cause.id, ranks)
     assert report.outcome == (example.outcome or cause.outcome)
+
+
+@pytest.mark.parametrize("cause", COUNTERED, ids=lambda cause: cause.id)
+def test_the_counterexample_does_not_confirm_it(cause: AnyCause, tmp_path: Path) -> None:
+    assert cause.example is not None
+    for name, content in leftovers(cause.id, replace(cause.example, text=cause.example.counter)).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    statuses = [one.finding.status for one in diagnose(tmp_path).findings if one.finding.cause == cause.id]
+    assert statuses and "confirmed" not in statuses
 
 
 @pytest.mark.parametrize("cause", EXAMPLES)
