@@ -40,21 +40,21 @@ def multiples(job: PrintedSteps) -> Iterator[tuple[str, int, Course, Course]]:
 
     The factor is an integer above 1. Losses of the same samples have the same ratio at all steps; others do not.
     """
-    for one, other in _pairs(job):
-        rows = {row[0]: row for row in one.rows}
+    for run, other in _pairs(job):
+        rows = {row[0]: row for row in run.rows}
         both = [(rows[row[0]], row) for row in other.rows if row[0] in rows]
         factors = [_factor([(a[column], b[column]) for a, b in both]) for column in (1, 2)]
         for figure, factor in zip(("loss", "grad_norm"), factors, strict=True):
             if abs(factor) > 1 and (figure == "loss" or abs(factors[0]) == 1):
-                yield (figure, factor, one, other) if factor > 1 else (figure, -factor, other, one)
+                yield (figure, factor, run, other) if factor > 1 else (figure, -factor, other, run)
 
 
 def frozen_beside(job: PrintedSteps) -> Course | None:
     """Return a run whose loss stays at its initial value while that of another run falls from the same value."""
     for pair in _pairs(job):
-        for one, other in (pair, pair[::-1]):
-            if min(len(one.rows), len(other.rows)) >= _COURSE:
-                (first, last), (begin, end) = _ends(one), _ends(other)
+        for run, other in (pair, pair[::-1]):
+            if min(len(run.rows), len(other.rows)) >= _COURSE:
+                (first, last), (begin, end) = _ends(run), _ends(other)
                 is_same = abs(begin - first) < _CLOSE * abs(first) and 0 < last < _FALLS * first
                 if is_same and abs(end - begin) < _CLOSE * begin:
                     return other
@@ -66,22 +66,22 @@ def worse_after_resume(job: PrintedSteps) -> tuple[Course, Course, float, float]
     every = [(log, course) for log in job.logs for course in courses(log)][:_MOST]
     for later, resumed in every:
         start = resumed.rows[0][0]
-        for log, one in every:
-            first, last = one.rows[0][0], one.rows[-1][0]
-            stride = (last - first) / (len(one.rows) - 1)
-            if one is resumed or start <= 1 or not (first < start <= last + 2 * stride and log.is_comparable(later)):
+        for log, run in every:
+            first, last = run.rows[0][0], run.rows[-1][0]
+            stride = (last - first) / (len(run.rows) - 1)
+            if run is resumed or start <= 1 or not (first < start <= last + 2 * stride and log.is_comparable(later)):
                 continue
-            before = [loss for step, loss, _, _ in one.rows if step < start][-WINDOW:]
+            before = [loss for step, loss, _, _ in run.rows if step < start][-WINDOW:]
             after = [loss for _, loss, _, _ in resumed.rows[: LEAST_AFTER // 2]]
             low, high = median(before), median(after)
             if len(before) >= LEAST_AFTER and 0 < RATIO * low < high and min(after) > max(before):
-                return one, resumed, low, high
+                return run, resumed, low, high
     return None
 
 
 def _pairs(job: PrintedSteps) -> Iterator[tuple[Course, Course]]:
     every = [(log, parts[0]) for log in job.logs if (parts := courses(log))][:_MOST]
-    return ((one, other) for (log, one), (later, other) in combinations(every, 2) if log.is_comparable(later))
+    return ((run, other) for (log, run), (later, other) in combinations(every, 2) if log.is_comparable(later))
 
 
 def _factor(values: list[tuple[float, float]]) -> int:

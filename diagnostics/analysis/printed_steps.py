@@ -179,8 +179,8 @@ def jump(log: Printed) -> Jump | None:
         return None
     if statistics.quantiles(after, n=10)[0] < (low + high) / 2:  # Nine of ten later losses are on the upper level.
         return None
-    both, here = _norms(series, points[at - WINDOW : at], points[at:]), points[at]
-    return Jump(log.file, series.lines[here], series.step[here], low, high, both, len(after))
+    norms, first = _norms(series, points[at - WINDOW : at], points[at:]), points[at]
+    return Jump(log.file, series.lines[first], series.step[first], low, high, norms, len(after))
 
 
 def climb(log: Printed) -> Jump | None:
@@ -192,9 +192,9 @@ def climb(log: Printed) -> Jump | None:
     if start < _FULL or end < _WORSE * start or min(loss[-WINDOW:]) <= start:
         return None
     at = max(n for n, value in enumerate(loss) if value <= start) + 1
-    both, here, low = _norms(series, points[:at], points[at:]), points[at], min(loss[:at])
+    norms, first, low = _norms(series, points[:at], points[at:]), points[at], min(loss[:at])
     fell = low < _FELL * loss[0]
-    return Jump(log.file, series.lines[here], series.step[here], low, end, both, len(loss) - at, fell, at_once=False)
+    return Jump(log.file, series.lines[first], series.step[first], low, end, norms, len(loss) - at, fell, at_once=False)
 
 
 def _norms(series: Series, *sides: Sequence[int]) -> tuple[float, float] | None:

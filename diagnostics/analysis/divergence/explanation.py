@@ -176,8 +176,8 @@ def or_main_rank_only(explanation: Explanation) -> Explanation:
     """
     if explanation.place != "after" or explanation.deviation != "insert":
         return explanation
-    is_told = any(term.name in CERTAIN_AFTER for term in explanation.terms)
-    return explanation if is_told else replace(explanation, alternatives=("added",))
+    is_certain = any(term.name in CERTAIN_AFTER for term in explanation.terms)
+    return explanation if is_certain else replace(explanation, alternatives=("added",))
 
 
 def origin(majority: list[Call], minority: list[Call], position: int) -> int:
@@ -310,13 +310,14 @@ def _predicted(expected: Call, got: Call, before: list[Call]) -> Explanation | N
     if not ways[drop]:
         return None
     term = support("later in the round" if drop else "round not finished by the peers", len(ways[drop]))
-    found = Explanation("drop" if drop else "insert", "round" if rounds[drop] else "within", ways[drop], (term,))
+    by_calls = Explanation("drop" if drop else "insert", "round" if rounds[drop] else "within", ways[drop], (term,))
     # What each rank decides by its own clock or values comes after varying numbers of rounds, which then tell nothing.
     expected_branch, got_branch = loop_exit.in_branch(expected, got), loop_exit.in_branch(got, expected)
     if expected_branch != got_branch and _is_irregular(past, at_line(got if got_branch else expected)):
-        told = _by_text_alone(expected, got)
-        return replace(told, alternatives=(found.kind,)) if told is not None and told.place == "within" else found
-    return found
+        by_text = _by_text_alone(expected, got)
+        if by_text is not None and by_text.place == "within":
+            return replace(by_text, alternatives=(by_calls.kind,))
+    return by_calls
 
 
 def _is_irregular(past: Sequence[object], call: object) -> bool:
@@ -415,8 +416,8 @@ def _by_text_alone(expected: Call, got: Call) -> Explanation | None:
 
 def _by_source(expected: Call, got: Call) -> Explanation | None:
     """Explain by the source if it shows who deviates: later in a loop is earlier than its next round's first line."""
-    told = _by_text_alone(expected, got)
-    return told if told is not None and told.self_evident else None
+    by_text = _by_text_alone(expected, got)
+    return by_text if by_text is not None and by_text.self_evident else None
 
 
 def _what_meets(expected: Call, got: Call, term: Support) -> Explanation:

@@ -111,8 +111,8 @@ def _deviations(survey: Survey, programs: list[_Program]) -> Iterator[Divergence
                 majority, second = sorted(sides.values(), key=lambda side: -len(side))[:2]
                 if len(majority) == len(second) > 1:
                     break
-                if (found := _deviation(survey, majority, role, at)) is not None:
-                    yield found
+                if (divergence := _deviation(survey, majority, role, at)) is not None:
+                    yield divergence
                     break
                 role = majority  # The others made a call of their own, each with its whole group.
             at += 1
@@ -122,19 +122,19 @@ def _deviation(survey: Survey, majority: list[_Program], role: list[_Program], a
     """Return the deviation of the ranks that share a group with a rank of the majority: that group is broken."""
     of_majority = {program.rank: program for program in majority}
     pairs = [(program, _peer(survey, program, of_majority, at)) for program in role if program.rank not in of_majority]
-    found = [(program, peer) for program, peer in pairs if peer is not None]
-    if not found:
+    deviating = [(program, peer) for program, peer in pairs if peer is not None]
+    if not deviating:
         return None
-    minority, peer = found[0]
+    minority, peer = deviating[0]
     rest = (rank for rank in of_majority if rank != peer.rank)
-    sides = ((peer.rank, *rest), tuple(program.rank for program, _ in found))
-    one = {program.rank: program for program in (peer, minority)}
-    copies = {rank: _numbered(program) for rank, program in one.items()}
+    sides = ((peer.rank, *rest), tuple(program.rank for program, _ in deviating))
+    both = {program.rank: program for program in (peer, minority)}
+    copies = {rank: _numbered(program) for rank, program in both.items()}
     # Numbered over all groups, so that their calls are compared like those of one group.
     case = between(Vote(peer.calls[at].key, at + 1, sides), lambda rank, _: copies[rank])
     if case is None:
         return None
-    originals = {id(copy): call for rank in one for copy, call in zip(copies[rank], one[rank].calls, strict=True)}
+    originals = {id(copy): call for rank in both for copy, call in zip(copies[rank], both[rank].calls, strict=True)}
     expected, got = originals[id(case.majority)], originals[id(case.minority)]
     if expected.key != got.key and case.explanation.deviation in {"change", "substitute", "swap"}:
         return None  # Calls of two groups in another order, which the cycle of waits shows.

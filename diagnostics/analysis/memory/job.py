@@ -83,7 +83,8 @@ class RankMemory(Struct):
     def fullest(self) -> DeviceMemory | None:
         """Device of the snapshot with the highest peak that has a history; None if there is none."""
         devices = self.snapshot.devices.values() if self.snapshot is not None else ()
-        return max((one for one in devices if one.history is not None), key=lambda one: one.peak_bytes, default=None)
+        recorded = (device for device in devices if device.history is not None)
+        return max(recorded, key=lambda device: device.peak_bytes, default=None)
 
     @property
     def history(self) -> tuple[History, str, str] | None:
@@ -243,13 +244,13 @@ def read(evidence: Evidence, kind: type[Job]) -> Job:
     """Read the memory evidence as a job of this kind; unreadable files are reported as problems under coverage."""
     job = kind(evidence, model_size.read(evidence), ran_out=ran_out(evidence))
     _timelines(job)
-    told = {record.rank for record in job.ran_out}
+    reported = {record.rank for record in job.ran_out}
     for snapshot_file, snapshot in _loaded(job, _first(evidence.handles(SnapshotFile)), SnapshotFile.load, "snapshot"):
         rank = _of(job, snapshot_file.rank)
         rank.snapshot, rank.snapshot_file = snapshot, snapshot_file.file
         record = of_snapshot(snapshot_file.rank, snapshot_file.file, snapshot)
-        known = told & {snapshot_file.rank, None} if snapshot_file.rank is not None else told
-        job.ran_out += [record] if record is not None and not known else []
+        same_rank = reported & {snapshot_file.rank, None} if snapshot_file.rank is not None else reported
+        job.ran_out += [record] if record is not None and not same_rank else []
     for exported_file, history in _loaded(
         job, _first(evidence.handles(MemoryTimelineFile)), MemoryTimelineFile.load, MemoryTimelineFile.kind
     ):

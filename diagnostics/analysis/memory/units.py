@@ -107,12 +107,12 @@ def _together(passes: Iterable[_Pass], key: str | int, alone: bool, roots: int) 
         if not times or times != each.reduced[key]:
             continue
         ahead = each.ahead[key] >= (1 if alone and times == 2 else max(2, times - 1))
-        is_told = times == 1 or not each.backward[key] or ahead or roots >= times
-        votes[is_told, each.forward_bytes[key]] += 1
+        is_clear = times == 1 or not each.backward[key] or ahead or roots >= times
+        votes[is_clear, each.forward_bytes[key]] += 1
     if not votes:
         return None
-    (is_told, size_bytes), _ = max(votes.items(), key=lambda vote: (vote[1], vote[0]))
-    return size_bytes if is_told else None
+    (is_clear, size_bytes), _ = max(votes.items(), key=lambda vote: (vote[1], vote[0]))
+    return size_bytes if is_clear else None
 
 
 def remaining(moves: Sequence[Move]) -> Whole | None:

@@ -152,11 +152,12 @@ def startup(job: JobState) -> Startup | StartupFailed | None:
     met = {(fact.file, fact.line) for fact in job.evidence.facts if fact.kind == "nccl_id_timeout"}
     # Others may still come to a barrier of the store, unless more than its group has ranks did, or for a minute nobody.
     given_up = [fact for fact in not_yet_met(job.evidence) if fact.fields.get("count", 1) >= _LINES_STUCK]
-    waits = (one for one in job.evidence.facts if "waits" in one.fields and one not in given_up)
-    hoped = [one for one in waits if one.fields["joined"] <= one.fields["size"]]
+    waits = (fact for fact in job.evidence.facts if "waits" in fact.fields and fact not in given_up)
+    hoped = [fact for fact in waits if fact.fields["joined"] <= fact.fields["size"]]
     of_start = (fact for fact in job.evidence.facts if fact.kind in _STARTUP or _is_of_rendezvous(fact))
-    of_start = (one for one in of_start if "trained" not in one.fields)
-    facts = tuple(one for one in of_start if (one.file, one.line) not in met and one not in hoped) or tuple(_unmet(job))
+    of_start = (fact for fact in of_start if "trained" not in fact.fields)
+    decisive = tuple(fact for fact in of_start if (fact.file, fact.line) not in met and fact not in hoped)
+    facts = decisive or tuple(_unmet(job))
     # Errors of the store or the network are what a failed start-up raises; any other traceback has a cause of its own.
     unrelated = [end for end in job.endings.values() if end.kind in {"raised", "oom", "killed"} and end.frames]
     if any(not any(part in end.type for part in ("Timeout", "Network", "Store")) for end in unrelated):

@@ -90,9 +90,9 @@ def circular_waits(job: JobState) -> list[CircularWait]:
 def _enqueued_crosswise(job: JobState) -> GroupOrder | None:
     """Return two collectives enqueued by all in different orders, and completed by none on in-order devices."""
     waits = job.waits
-    shared = (one for one, ranks in sorted(waits.waiting.items()) if set(ranks) == set(job.survey.members(one.key)))
-    ordered = (one for one in shared if one.peer < 0 and one.key.on_devices)
-    stuck = [one for one in ordered if not waits.complete[one]]
+    shared = (call for call, ranks in sorted(waits.waiting.items()) if set(ranks) == set(job.survey.members(call.key)))
+    ordered = (call for call in shared if call.peer < 0 and call.key.on_devices)
+    stuck = [call for call in ordered if not waits.complete[call]]
     for one, second in combinations(stuck, 2):
         first: dict[Operation, list[int]] = {one: [], second: []}
         for rank in sorted({*waits.waiting[one]} & {*waits.waiting[second]}):

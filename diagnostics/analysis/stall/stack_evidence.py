@@ -88,7 +88,7 @@ def by_stacks(job: JobState) -> Divergence | HostOutside | None:
         return HostOutside(standings, {rank: outside[rank].file for rank in standings}, inside)
     if len(ranks_at) == 2 and not outside:
         divergence = compared(inside, job.world())
-        if divergence is not None and divergence.culprits and _told_by_text(divergence):
+        if divergence is not None and divergence.culprits and _explained_by_source(divergence):
             return replace(divergence, groups_known=False)
     return None
 
@@ -144,7 +144,7 @@ def _ranks_at(inside: Mapping[int, InCollective]) -> dict[tuple[str, Frame | Non
     return ranks_at
 
 
-def _told_by_text(divergence: Divergence) -> bool:
+def _explained_by_source(divergence: Divergence) -> bool:
     """Return whether the source explains why the lines differ, so that the order need not be guessed.
 
     A call after the loop does so only if neither call is in a branch: calls in a branch may have matched others of the
@@ -153,10 +153,10 @@ def _told_by_text(divergence: Divergence) -> bool:
     names, calls = {term.name for term in divergence.explanation.terms}, (divergence.majority, divergence.minority)
     # Of two equal sides, the one that skipped a call may be at fault as well as the one that made it.
     skipped = divergence.vote.tie and (may_be_skipped(*calls) or may_be_skipped(*calls[::-1]))
-    is_told = bool({"source branches", "source one rank"} & names) or (names >= OCCASIONAL and not skipped)
+    is_explained = bool({"source branches", "source one rank"} & names) or (names >= OCCASIONAL and not skipped)
     if names & CERTAIN_AFTER:
-        is_told = not (in_branch(*calls) or in_branch(*calls[::-1]))
-    return is_told and divergence.confidence >= SURE
+        is_explained = not (in_branch(*calls) or in_branch(*calls[::-1]))
+    return is_explained and divergence.confidence >= SURE
 
 
 def _one_call_ahead(job: JobState) -> set[int]:

@@ -190,7 +190,7 @@ def _missed(groups: list[GroupLog], behind: set[tuple[str, int]], world: int) ->
     for group in groups:
         for rank in group.waits:
             of_rank[rank].append(group)
-    for group, absent in sorted(_absent(groups, world), key=lambda found: -len(found[0].waits)):
+    for group, absent in sorted(_absent(groups, world), key=lambda pair: -len(pair[0].waits)):
         waits, first = group.waits, group.waits[min(group.waits)]
         is_one_call = len({(wait.seq, wait.name) for wait in waits.values()}) == 1 and first.name in TOGETHER
         if not is_one_call or any((group.name, rank) in behind for rank in waits):
@@ -214,10 +214,10 @@ def _absent(groups: list[GroupLog], world: int) -> Iterator[tuple[GroupLog, tupl
     for group in groups:
         dimensions[group.desc, "" if group.desc else group.name].append(group)
     for alike in dimensions.values():
-        known = {rank for group in alike for rank in (*group.waits, *group.counters)}
+        recorded = {rank for group in alike for rank in (*group.waits, *group.counters)}
         sizes = (members_of(wait.fact) or 0 for group in alike for wait in group.waits.values())
         size = max(sizes) or max(len({*group.waits, *group.counters}) for group in alike)
-        absent = tuple(rank for rank in range(world) if rank not in known)
+        absent = tuple(rank for rank in range(world) if rank not in recorded)
         for group in alike:
             whole = len(group.waits) + len(absent) == (world if group.default else size)
             if absent and whole and group.counters.keys() <= group.waits.keys():

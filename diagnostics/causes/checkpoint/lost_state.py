@@ -14,12 +14,12 @@ def decide(job: PrintedSteps) -> Finding:
     case = worse_after_resume(job)
     if case is None:
         return _TEXTS.undecided()
-    one, resumed, before, after = case
+    earlier, resumed, before, after = case
     items = (
-        EvidenceItem("log", one.file, _TEXTS.phrase("before", loss=before), one.rows[-1][3]),
+        EvidenceItem("log", earlier.file, _TEXTS.phrase("before", loss=before), earlier.rows[-1][3]),
         EvidenceItem("log", resumed.file, _TEXTS.phrase("after", loss=after), resumed.rows[0][3]),
     )
-    row = "weights" if after >= _AT_START * one.rows[0][1] else "rest"
+    row = "weights" if after >= _AT_START * earlier.rows[0][1] else "rest"
     facts = _TEXTS.facts(row, before=before, after=after)
     step = int(resumed.rows[0][0])
     return Finding(status="confirmed", facts=facts, confidence=PLAUSIBLE, step=step, evidence=items)

@@ -239,13 +239,13 @@ def _finding(stall: Stall, divergence: Divergence, kind: Kind, reading: Reading,
         cost=job.cost(),
         evidence=(
             *_parts.dumps(job.survey, details),
-            *(() if divergence.position else _stands(job, divergence)),
+            *(() if divergence.position else _positions_without_calls(job, divergence)),
             *_parts.lines(mismatch_facts(job.evidence)[:2] if printed else []),
         ),
     )
 
 
-def _stands(job: JobState, divergence: Divergence) -> Iterator[EvidenceItem]:
+def _positions_without_calls(job: JobState, divergence: Divergence) -> Iterator[EvidenceItem]:
     """Yield evidence of the position of ranks without recorded calls: a stack, or the error of a timeout."""
     stacks = job.latest_stacks()
     sides = {divergence.minority_rank: divergence.minority, divergence.majority_rank: divergence.majority}

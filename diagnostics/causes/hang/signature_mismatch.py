@@ -83,10 +83,10 @@ def _root_differs(stall: Stall, case: RootDiffers) -> Finding:
     stuck = dict.fromkeys(case.waiting[:2], _TEXTS.phrase("incomplete", seq=case.operation.seq))
     done = dict.fromkeys(case.complete[:1], _parts.says("completed", seq=case.operation.seq))
     roots = {rank: made.wire.root for rank, made in case.calls.items() if made.wire.root is not None}
-    told = "root_known" if case.complete else "named_known"
-    rows = ("named" if roots else "root", told if case.deviating else "root_unknown")
+    culprits_row = "root_known" if case.complete else "named_known"
+    rows = ("named" if roots else "root", culprits_row if case.deviating else "root_unknown")
     # If none completed it, the roots were read from the ranks, but not how many calls they had made before.
-    known = _ROOT_CONFIDENCE if case.complete else LIKELY
+    confidence = _ROOT_CONFIDENCE if case.complete else LIKELY
     named = [_TEXTS.phrase("names", rank=rank, root=root) for rank, root in sorted(roots.items())[:_SHOWN]]
     return _parts.confirmed(
         stall.job,
@@ -99,7 +99,7 @@ def _root_differs(stall: Stall, case: RootDiffers) -> Finding:
             side="source" if call.wire.op in {"broadcast", "scatter"} else "destination",
             at=f" at {call.place}" if call.site else "",
         ),
-        known if case.deviating else _ROOT_TIE_CONFIDENCE,
+        confidence if case.deviating else _ROOT_TIE_CONFIDENCE,
         at=case.operation if case.operation.seq else None,
         seen={**stuck, **done},
         ranks=ranks,

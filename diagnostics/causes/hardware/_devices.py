@@ -39,9 +39,9 @@ def device_cause(
             confidence=PLAUSIBLE if any(device.is_one_look for device in bad) else CERTAIN,
             ranks=tuple(sorted({device.rank for device in bad if device.rank is not None})),
             evidence=tuple(
-                EvidenceItem("telemetry", one.file, _SHARED.phrase("seen", name=one.name, measured=measured))
-                for one in bad[:8]
-                for _, measured in [words(one, ())]
+                EvidenceItem("telemetry", device.file, _SHARED.phrase("seen", name=device.name, measured=measured))
+                for device in bad[:8]
+                for _, measured in [words(device, ())]
             ),
         )
 

@@ -41,7 +41,7 @@ def decide(job: JobMemory) -> Finding:
             saved = max(0, (layers - shared.UNITS_IN_USE) * block)
         row = "user" if own else "no_blocks" if blocks_unknown(run) else "dtk" if job.is_dtk else "units"
         ranks = job.ranks_of((rank for _, rank in largest_calls), call.ranks)
-        return _found(job, row, call, ranks, call.full_bytes, saved) or _part(largest, whole)
+        return _whole(job, row, call, ranks, call.full_bytes, saved) or _part(largest, whole)
     if whole and largest is not None:
         return _together(job, whole, largest) or _part(largest, whole)
     if job.size.shards == 1:
@@ -57,7 +57,7 @@ def decide(job: JobMemory) -> Finding:
     return shared.not_recorded(job, "collectives")
 
 
-def _found(
+def _whole(
     job: JobMemory, row: str, call: Gather, ranks: tuple[int, ...], size_bytes: int, saved: int, count: int = 1
 ) -> Finding | None:
     """Confirm that `size_bytes` are gathered in `count` parts, of which `call` is one; None if that is little."""
@@ -96,7 +96,7 @@ def _together(job: JobMemory, whole_bytes: int, largest: Gather) -> Finding | No
         count, size_bytes = len({block.region for block in units}), sum(block.size_bytes for block in units)
         if size_bytes >= least and count > LEAST_PARTS and not trace.kept_units():
             saved = max(0, size_bytes - shared.UNITS_IN_USE * largest.full_bytes)
-            return _found(job, "together", largest, job.ranks_of((rank.rank,), largest.ranks), size_bytes, saved, count)
+            return _whole(job, "together", largest, job.ranks_of((rank.rank,), largest.ranks), size_bytes, saved, count)
         for step in {call.step for call in trace.gathers}:
             own = [call for call in trace.gathers if call.kind == "user" and call.step == step]
             size_bytes = sum(call.full_bytes for call in own)
@@ -105,7 +105,7 @@ def _together(job: JobMemory, whole_bytes: int, largest: Gather) -> Finding | No
                 held = together([block for block in blocks if first <= block.start_us <= last])
                 if sum(block.size_bytes for block in held) >= least:
                     ranks = job.ranks_of((rank.rank,), own[0].ranks)
-                    return _found(job, "one_by_one", own[0], ranks, size_bytes, size_bytes, len(own))
+                    return _whole(job, "one_by_one", own[0], ranks, size_bytes, size_bytes, len(own))
     return None
 
 

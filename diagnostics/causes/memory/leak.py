@@ -94,8 +94,8 @@ def decide(job: JobMemory) -> Finding:
     """Decide from memory left at the same place by every step of a window, or else from a steady rise."""
     all_ranks = list(job.ranks.values())
     ways = (_by_allocations, _by_snapshot, _by_rise, _by_timeline)
-    found = [next(filter(None, (way(job, rank) for way in ways)), None) for rank in all_ranks]
-    leftovers = [leftover for leftover in found if leftover is not None]
+    by_rank = [next(filter(None, (way(job, rank) for way in ways)), None) for rank in all_ranks]
+    leftovers = [leftover for leftover in by_rank if leftover is not None]
     traced = [rank for rank in all_ranks if rank.curve is not None]
     if leftovers and (len(leftovers) >= len(traced) or any(leftover.steps >= CERTAIN_STEPS for leftover in leftovers)):
         return _confirmed(job, leftovers)
@@ -113,8 +113,8 @@ def decide(job: JobMemory) -> Finding:
         return _TEXTS.ruled_out("flat", grows=Bytes(max(0.0, *(grown.second_half for _, grown in series))))
     if growing := {n: rise.grown for n, rise in rises.items() if not rise.are_steps and _is_steady(job, rise.grown)}:
         most, who = max(growing.values(), key=min), shared.rank_names(growing)
-        told = _TEXTS.undecided(["stretches", "stacks"], size=Bytes(min(most)), times=len(most), who=who)
-        return replace(told, ranks=named(growing))
+        finding = _TEXTS.undecided(["stretches", "stacks"], size=Bytes(min(most)), times=len(most), who=who)
+        return replace(finding, ranks=named(growing))
     if unmarked := [rank for rank in traced if rank.curve is not None and not rank.curve.steps]:
         kept = _between_backwards(job, unmarked)
         size, ranks = Bytes(max(kept.values(), default=0)), shared.rank_names(kept)
