@@ -97,7 +97,7 @@ def test_the_version_counts(node):
 def test_oddities_and_shadowed_values(node):
     found = look(
         {"NCCL_IB_SL": "1"},
-        oddities=(("/etc/nccl.conf:4", "no `=`"),),
+        oddities=(("/etc/nccl.conf:4", "file_no_value", "NCCL_NET"),),
         shadowed=(("NCCL_IB_SL", "/etc/nccl.conf:1", "2"),),
     )
     assert [(item.severity, item.place) for item in found.items] == [

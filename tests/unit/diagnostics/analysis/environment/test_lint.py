@@ -4,7 +4,8 @@ from hypothesis import given, strategies as st
 
 from diagnostics.analysis.environment.catalogue import catalogue
 from diagnostics.analysis.environment.lint import lint
-from diagnostics.causes.lint_texts import CAUSES, lint_text
+from diagnostics.causes.lint_texts import lint_text
+from diagnostics.causes.registry import by_id
 from tests.unit.diagnostics.analysis.environment.lints import RDMA
 
 
@@ -21,5 +22,5 @@ def test_the_worst_comes_first():
 def test_no_value_makes_it_fail(variables, nccl_version, nnodes):
     for one in lint(variables, nccl_version, nnodes, {**RDMA, "nproc": 2, "nvlink": True}):
         text = lint_text(one)
-        assert text.cause in CAUSES
+        assert text.cause in by_id()
         assert text.message and text.fix

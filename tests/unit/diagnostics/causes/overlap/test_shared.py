@@ -96,7 +96,7 @@ def test_a_run_of_dtk_gets_the_override(judged: Judge) -> None:
     (remedy,) = text_of(judged(View(run=dtk_run({"strategy": {"name": "ddp"}})), 41.0)).remedies
     assert (remedy.kind, remedy.change) == ("override", "strategy.x=1")
     run = dtk_run({"strategy": {"name": "deepspeed_zero1"}})
-    (remedy,) = text_of(judged(View(run=run, library="deepspeed"), 41.0)).remedies
+    (remedy,) = text_of(judged(View(run=run, traits=StrategyTraits(library="deepspeed")), 41.0)).remedies
     assert remedy.kind == "code"
 
 
