@@ -1,12 +1,12 @@
-"""Right, missed and wrong answers of `dtk diagnose` over everything whose truth is known, in one table.
+"""Right, missed and wrong answers of dtk over everything whose truth is known, in one table, with their calibration.
 
-    python benchmarks/corpus.py [--dumps FOLDER] [--logs FOLDER] [--live] [--faults]
+    python benchmarks/corpus.py [--dumps FOLDER] [--logs FOLDER] [--traces FOLDER] [--live [NAME ...]] [--faults]
 
-Composes what the scripts of each kind measure: flight-recorder dumps (hang_accuracy.py, with torchfrtrace beside), logs
-(log_corpus.py, with the calibration of all claims), and, as they take minutes, live jobs that hang under `dtk attach`
-(`--live`, attach_accuracy.py) and the faults of the library (`--faults`, diagnosis_accuracy.py; those without a right
-answer are named on stderr).
-A row counts: right, right ranks only, undecided rightly, missed, wrong, false HEALTHY, and innocent ranks blamed.
+Composes what the scripts of each kind measure, and grades all answers by `log_corpus.grade`: flight-recorder dumps
+(hang_accuracy.py, with torchfrtrace beside), logs (log_corpus.py), traces (trace_truth.json) and, as they take minutes,
+live jobs under `dtk attach` (`--live`: plain scripts, gloo, and DDP, FSDP2, TP, PP, Accelerate, HF Trainer, Lightning
+and DeepSpeed, also healthy ones) and the faults of the library (`--faults`). What is not here is skipped, and why is
+told on stderr, as are the answers that are missed or wrong.
 """
 
 import argparse
@@ -14,80 +14,133 @@ import json
 import sys
 import tempfile
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, field
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import diagnosis_accuracy, hang_accuracy, log_corpus
+from benchmarks.attach_accuracy import JOBS
+from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.diagnose import diagnose
 from diagnostics.report.jsonform import as_json
 from tests.cli.attaching import look
-from tests.cli.stuck import TRUTH as STUCK
 from tests.faults.truth import TRUTH as FAULTS
 
-GRADES = ("right", "right ranks only", "undecided rightly", "missed", "wrong", "false HEALTHY", "innocents")
+GRADES = (
+    "right", "right ranks only", "undecided rightly", "missed", "wrong", "false alarm", "false HEALTHY", "innocents",
+)  # fmt: skip
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+TRACES = Path(__file__).with_name("trace_truth.json")
+NEEDS = {"accelerate": "accelerate", "trainer": "transformers", "lightning": "lightning", "deepspeed": "deepspeed"}
+"""First word of a job's name -> package that it needs."""
 
 
-def graded(cause: str, ranks: set[int], causes: set[str], truth: set[int]) -> Counter[str]:
-    """Grade one answer; an empty cause is none, no causes: nothing is to blame."""
-    innocents = Counter({"innocents": len(ranks - truth)} if cause else {})
-    if not cause:
-        return Counter(["missed" if causes else "undecided rightly"])
-    if cause in causes and ranks == truth:
-        return Counter(["right"])
-    return Counter(["right ranks only" if truth and ranks == truth else "wrong"]) + innocents
+class Row(Struct):
+    """The grades of one kind of evidence, and what was claimed with which probability."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    confirmed: list[tuple[float, float]] = field(default_factory=list)
+    suspected: list[tuple[float, float]] = field(default_factory=list)
+
+    def take(self, name: str, truth: dict[str, Any], report: dict[str, Any]) -> None:
+        """Grade one answer. Of an `open` truth only HEALTHY is wrong, and nothing else counts."""
+        grade = log_corpus.grade(truth, report)
+        if truth.get("open") and grade != "false HEALTHY":
+            self.counts["open"] += 1
+            return
+        roots = report["root_causes"]
+        self.counts[grade] += 1
+        self.confirmed += log_corpus.claims(truth, roots, "confidence")
+        self.suspected += log_corpus.claims(truth, report.get("suspicions", []), "probability")
+        if roots and "ranks" in truth:
+            self.counts["innocents"] += len({*roots[0]["ranks"]} - {*truth["ranks"]})
+        if grade not in ("right", "undecided rightly"):
+            said = "; ".join(f"{root['cause']} {root['ranks']}" for root in roots) or report["outcome"]
+            meant = f"{'/'.join(truth.get('causes', [])) or 'undecided'} {truth.get('ranks', '')}"
+            print(f"{name}: {grade}: {said} for {meant}", file=sys.stderr, flush=True)
 
 
-def dumps(folder: Path) -> tuple[Counter[str], Counter[str]]:
+def answer(roots: list[tuple[str, list[int], float]], outcome: str = "undecided") -> dict[str, Any]:
+    """Return (cause, ranks, confidence) in the form of a report."""
+    named = [{"cause": cause, "ranks": ranks, "confidence": sure} for cause, ranks, sure in roots]
+    return {"outcome": outcome, "root_causes": named}
+
+
+def dumps(folder: Path) -> dict[str, Row]:
     """Of dtk and of torchfrtrace, which names ranks and no causes."""
-    own, other = Counter[str](), Counter[str]()
-    for name, (causes, truth) in hang_accuracy.TRUTH.items():
+    own, other = Row(), Row()
+    for name, (causes, ranks) in hang_accuracy.TRUTH.items():
+        named = [f"hang.{cause}" for cause in sorted(causes)]
+        truth = {"causes": named, "ranks": sorted(ranks)} if causes else {}
         found = hang_accuracy.dtk(folder / name)
-        first = found[0].cause.removeprefix("hang.") if found else ""
-        own += graded(first, {rank for one in found for rank in one.ranks}, causes, truth)
+        blamed = sorted({rank for one in found for rank in one.ranks})
+        own.take(name, truth, answer([(one.cause, blamed, one.confidence) for one in found]))
         said = hang_accuracy.torchfrtrace(folder / name)
-        named = set(json.loads(said[: said.index("]") + 1])) if said.startswith("[") else set()
-        other += graded("named" if named else "", named, {"named"} if truth else set(), truth)
-    return own, other
+        blamed = json.loads(said[: said.index("]") + 1]) if said.startswith("[") else []
+        truth |= {"causes": ["named"]} if causes else {}
+        other.take(f"torchfrtrace, {name}", truth, answer([("named", blamed, 1.0)] if blamed else []))
+    return {"dumps": own, "dumps, torchfrtrace": other}
 
 
-def logs(folder: Path) -> tuple[Counter[str], list[tuple[float, float]], list[tuple[float, float]]]:
-    """Grades, and the claims that are confirmed and suspected."""
-    counts, confirmed, suspected = Counter[str](), list[tuple[float, float]](), list[tuple[float, float]]()
-    for name, truth in json.loads(log_corpus.TRUTH.read_text()).items():
-        report = as_json(diagnose(folder / name))
-        counts[log_corpus.grade(truth, report)] += 1
-        confirmed += log_corpus.claims(truth, report["root_causes"], "confidence")
-        suspected += log_corpus.claims(truth, report.get("suspicions", []), "probability")
-        blamed = report["root_causes"][0]["ranks"] if report["root_causes"] else []
-        counts["innocents"] += len(set(blamed) - set(truth["ranks"])) if truth.get("ranks") else 0
-    return counts, confirmed, suspected
+def diagnosed(folder: Path, truths: Path) -> Row:
+    """Of `dtk diagnose` on folders whose truth a file holds."""
+    row = Row()
+    for name, truth in json.loads(truths.read_text()).items():
+        try:
+            report = as_json(diagnose(folder / name))
+        except DiagnosticsError as error:
+            report = answer([], f"unusable: {error}")
+        row.take(name, truth, report)
+    return row
 
 
-def live() -> Counter[str]:
-    """Of `dtk attach` on live torchrun jobs."""
-    counts = Counter[str]()
+def live(which: str, names: list[str]) -> Row:
+    """Of `dtk attach` on the live torchrun jobs of one module, healthy ones among them."""
+    row, jobs = Row(), JOBS[which]
     with tempfile.TemporaryDirectory() as kept:
-        for name, (ranks, causes) in STUCK.items():
-            seen = look(name, Path(kept) / name)
-            counts += graded(seen.cause, set(seen.ranks), set(causes), set(ranks))
-    return counts
+        for name in [*jobs.TRUTH, *jobs.HEALTHY]:
+            package = NEEDS.get(name.partition("_")[0]) if which == "frameworks" else None
+            if names and name not in names:
+                continue
+            if package is not None and find_spec(package) is None:
+                print(f"{name}: skipped: {package} is not installed", file=sys.stderr, flush=True)
+                continue
+            seen = look(name, Path(kept) / name, jobs=jobs)
+            if not seen.report:
+                print(f"{name}: skipped: it ended by itself before it was looked at", file=sys.stderr, flush=True)
+                continue
+            ranks, causes = jobs.TRUTH.get(name, ((), ("healthy",)))
+            found = answer([(seen.cause, [*seen.ranks], seen.confidence)] if seen.cause else [])
+            # Of a job that trains, an answer without a cause is right.
+            truth = {"causes": [*causes], "ranks": [*ranks]} if seen.cause or name in jobs.TRUTH else {}
+            row.take(name, truth, found)
+    return row
 
 
-def faults() -> Counter[str]:
+def faults() -> Row:
     """Of every fault that dtk injects."""
-    counts = Counter[str]()
+    row = Row()
     for name, truth in FAULTS.items():
         with tempfile.TemporaryDirectory() as folder:
             result = diagnosis_accuracy.run([f"fault={name}", "data.max_bytes=300000"], Path(folder))
-        cause, ranks = result.causes[0] if result.causes else ("", ())
-        grades = graded(cause, set(ranks), set(truth.causes), set(truth.ranks))
-        counts += grades
-        if not grades["right"] and not grades["undecided rightly"]:
-            told = f"{cause or result.outcome} {[*ranks]} for {'/'.join(truth.causes)} {[*truth.ranks]}"
-            print(f"{name}: {told}", file=sys.stderr, flush=True)
-    return counts
+        roots = [
+            (cause, [*ranks], sure) for (cause, ranks), sure in zip(result.causes, result.confidences, strict=True)
+        ]
+        graded = {"causes": [*truth.causes], "ranks": [*truth.ranks]} if truth.causes else {}
+        row.take(name, graded, answer(roots, result.outcome))
+    return row
+
+
+def here(folder: Path, truths: list[str]) -> bool:
+    """Return whether a folder holds the data of a table of truth; tell on stderr why it is skipped if not."""
+    absent = [name for name in truths if not (folder / name).exists()]
+    if absent:
+        print(f"{folder}: skipped: it holds no {absent[0]}", file=sys.stderr, flush=True)
+    return not absent
 
 
 def main() -> int:
@@ -95,23 +148,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dumps", type=Path, default=SHARED / "flight")
     parser.add_argument("--logs", type=Path, default=SHARED / "logs")
-    parser.add_argument("--live", action="store_true", help="about a minute for each job")
+    parser.add_argument("--traces", type=Path, default=SHARED / "traces")
+    parser.add_argument("--live", nargs="*", metavar="NAME", help="all live jobs, or these: about a minute for each")
     parser.add_argument("--faults", action="store_true", help="about ten minutes")
     options = parser.parse_args()
-    hang_accuracy.check_folder(parser, "--dumps", options.dumps, next(iter(hang_accuracy.TRUTH)))
-    hang_accuracy.check_folder(parser, "--logs", options.logs, next(iter(json.loads(log_corpus.TRUTH.read_text()))))
-    own, other = dumps(options.dumps)
-    of_logs, confirmed, suspected = logs(options.logs)
-    rows = {"dumps": own, "dumps, torchfrtrace": other, "logs": of_logs}
-    rows |= {"live jobs": live()} if options.live else {}
+    rows: dict[str, Row] = {}
+    rows |= dumps(options.dumps) if here(options.dumps, [*hang_accuracy.TRUTH]) else {}
+    for kind, folder, truths in (("logs", options.logs, log_corpus.TRUTH), ("traces", options.traces, TRACES)):
+        rows |= {kind: diagnosed(folder, truths)} if here(folder, [*json.loads(truths.read_text())]) else {}
+    if options.live is not None:
+        rows |= {f"live jobs: {which}": live(which, options.live) for which in JOBS}
     rows |= {"faults": faults()} if options.faults else {}
     print(f"| evidence | {' | '.join(GRADES)} |\n|{'---|' * (1 + len(GRADES))}")
-    for name, counts in rows.items():
-        print(f"| {name} | {' | '.join(str(counts[grade]) for grade in GRADES)} |")
-    log_corpus.calibration("confirmed", confirmed)
-    log_corpus.calibration("suspected", suspected)
-    mine = [counts for name, counts in rows.items() if "torchfrtrace" not in name]
-    return int(any(counts["wrong"] + counts["false HEALTHY"] for counts in mine))
+    for name, row in rows.items():
+        print(f"| {name} | {' | '.join(str(row.counts[grade]) for grade in GRADES)} |")
+    opened = sum(row.counts["open"] for row in rows.values())
+    print(f"\n{opened} more, of which only HEALTHY would be known to be wrong, were not called so")
+    mine = [row for name, row in rows.items() if "torchfrtrace" not in name]
+    log_corpus.calibration("confirmed", [claim for row in mine for claim in row.confirmed])
+    log_corpus.calibration("suspected", [claim for row in mine for claim in row.suspected])
+    return int(any(row.counts[grade] for row in mine for grade in ("wrong", "false alarm", "false HEALTHY")))
 
 
 if __name__ == "__main__":

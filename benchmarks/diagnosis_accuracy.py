@@ -37,6 +37,8 @@ class Result:
     outcome: str
     causes: list[tuple[str, tuple[int, ...]]]
     """Root causes with their ranks."""
+    confidences: list[float]
+    """Those of the root causes."""
     seconds: float
 
 
@@ -65,7 +67,8 @@ def run(overrides: list[str], folder: Path) -> Result:
     report: dict[str, Any] = json.loads(done.stdout)
     causes = [(one["cause"], tuple(one["ranks"])) for one in report["root_causes"]]
     state = json.loads((made[0] / "status.json").read_text())["state"]
-    return Result(state, job.returncode, report["outcome"], causes, seconds)
+    sure = [one["confidence"] for one in report["root_causes"]]
+    return Result(state, job.returncode, report["outcome"], causes, sure, seconds)
 
 
 def faults() -> int:

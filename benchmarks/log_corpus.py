@@ -4,7 +4,8 @@
     python benchmarks/log_corpus.py FOLDER --truth truth.json     of another corpus
     python benchmarks/log_corpus.py A B --truth a.json b.json --fit   the `fit` of suspicions.yaml, from counts
 
-Each folder below FOLDER is one job. A truth file maps its name to `causes` (each of them is a right answer; absent:
+Each folder below FOLDER is one job. `causes` of ["healthy"]: nothing is wrong with it, and whatever is confirmed is a
+false alarm. A truth file maps its name to `causes` (each of them is a right answer; absent:
 the log does not decide it, and UNDECIDED is right), to `ranks` where the truth names the ranks to blame, and to `known`
 where the cause became known otherwise: then suspicions count as right or wrong too.
 """
@@ -31,6 +32,8 @@ BINS = (0.0, 0.2, 0.35, 0.5, 0.7, 0.9, 1.01)
 def grade(truth: dict[str, Any], report: dict[str, Any]) -> str:
     """Compare the first root cause with the truth."""
     causes, ranks = truth.get("causes", []), truth.get("ranks")
+    if causes == ["healthy"] and report["root_causes"]:
+        return "false alarm"
     if report["outcome"] == "healthy":
         return "right" if causes == ["healthy"] else "false HEALTHY"
     if not report["root_causes"]:
