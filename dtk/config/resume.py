@@ -70,7 +70,12 @@ def resume(composed: Composed, config_dir: Path | None, *, trust: bool = False) 
     # A setting that the user's configuration has too, such as a sweep trial's, is not the folder's choice.
     own = [key for key in WRITTEN if at_key(composed.plain, key) == at_key(stored.plain, key)]
     again = _as_data(stored, new, config_dir, option, own)
-    _refuse_other_experiment(stored.plain, again.plain, new)
+    given = [override.lstrip("+~").split("=")[0] for override in new]
+    given = [key for key in given if at_key(stored.plain, key) != at_key(again.plain, key)]  # Not a repeated value.
+    for fixed in FIXED:
+        if changed := [key for key in given if f"{key}.".startswith(f"{fixed}.")]:
+            why = "it would be a different experiment"
+            raise DtkError(f"{max(changed, key=len)} cannot change in a resumed run", why, "start a new run for it")
     before, now = stored.plain["optimizer"]["name"], again.config.optimizer.name
     if before != now:
         why = f"its checkpoints hold the state of {before}"
@@ -95,17 +100,6 @@ def _of_checkpoint(path: Path) -> Path:
         aside = f"{shlex.join(['mkdir', later])} && {shlex.join(['mv', *newer, later])}"
         raise DtkError(f"resume={path}", why, f"set aside what is newer: {aside}")
     return paths.root
-
-
-def _refuse_other_experiment(before: dict[str, Any], now: dict[str, Any], new: list[str]) -> None:
-    """Reject an override that changes a fixed key; one that repeats the run's value is accepted."""
-    given = [override.lstrip("+~").split("=")[0] for override in new]
-    for fixed in FIXED:
-        if changed := [
-            key for key in given if f"{key}.".startswith(f"{fixed}.") and at_key(before, key) != at_key(now, key)
-        ]:
-            why = "it would be a different experiment"
-            raise DtkError(f"{max(changed, key=len)} cannot change in a resumed run", why, "start a new run for it")
 
 
 def rerun(run: Path, new: list[str], config_dir: Path | None, *, trust: bool = False) -> Resumed:

@@ -106,9 +106,7 @@ def _layouts(job: Composed, ranks: int, local_size: int) -> Iterator[tuple[Typed
     for tp in (n for n in divisors(ranks) if n <= local_size):
         for pp, virtual in product(divisors(ranks // tp), _VIRTUAL):
             dp, rest = divmod(ranks, tp * pp * job.config.parallel.cp)
-            if rest:
-                continue
-            if virtual > 1 and pp == 1:
+            if rest or (virtual > 1 and pp == 1):
                 continue
             micros = [n for n in BatchPlan(batch, 1, dp).micro_batch_sizes() if n <= _LARGEST_MICRO_BATCH]
             micros = [n for n in micros if pp == 1 or BatchPlan(batch, n, dp).accumulation_steps >= pp]
