@@ -1,5 +1,6 @@
 """Differences between two series of printed steps: of two runs, or of a run and its resume. Names no cause."""
 
+from bisect import bisect
 from collections.abc import Iterator
 from itertools import combinations
 from math import isfinite
@@ -12,11 +13,14 @@ from diagnostics.analysis.printed_steps import LEAST_AFTER, RATIO, WINDOW, Print
 _CLOSE = 0.03  # Relative difference due to rounding, the order of sums and the number of ranks.
 _FALLS = 0.8  # Ratio of last to first losses of a run that learns.
 _MOST = 40  # Maximum number of courses to compare: hundreds of ranks may print the steps of one run.
+_BEGINS = (
+    1.5  # Maximum number, in distances between printed steps, of the first printed step of a run that begins at 0.
+)
 _COURSE = 50  # Minimum number of steps of each run to compare how their losses develop.
 
 
 class Course(Struct, frozen=True):
-    """Steps in ascending order: of a whole log, or of a part of it up to where the numbers go back."""
+    """Steps in ascending order: of a whole log, or of a part of it up to a resume, or where the numbers go back."""
 
     file: str
     rows: tuple[tuple[float, float, float, int], ...]
@@ -24,11 +28,13 @@ class Course(Struct, frozen=True):
 
 
 def courses(log: Printed) -> list[Course]:
-    """Split the steps of a log where their numbers go back; parts with too few steps are dropped."""
+    """Split the steps of a log at resumes and where their numbers go back; parts with too few steps are dropped."""
     parts: list[list[tuple[float, float, float, int]]] = [[]]
-    series = log.series
+    series, resumes, begun = log.series, log.steps.resumes, 0
     for row in zip(series.step, series.loss, series.norm, series.lines, strict=True) if series is not None else ():
-        if parts[-1] and not row[0] > parts[-1][-1][0]:  # True for NaN as well, if the trainer prints no numbers.
+        before, begun = begun, bisect(resumes, row[3])
+        # A number that is not greater: also NaN, if the trainer prints none.
+        if parts[-1] and (begun > before or not row[0] > parts[-1][-1][0]):
             parts.append([])
         if isfinite(row[0]) and isfinite(row[1]):
             parts[-1].append(row)
@@ -68,8 +74,8 @@ def worse_after_resume(job: PrintedSteps) -> tuple[Course, Course, float, float]
         start = resumed.rows[0][0]
         for log, run in every:
             first, last = run.rows[0][0], run.rows[-1][0]
-            stride = (last - first) / (len(run.rows) - 1)
-            if run is resumed or start <= 1 or not (first < start <= last + 2 * stride and log.is_comparable(later)):
+            goes_on = first < start <= last + 2 * _stride(run) and start > _BEGINS * _stride(resumed)
+            if run is resumed or not goes_on or not log.is_comparable(later):
                 continue
             before = [loss for step, loss, _, _ in run.rows if step < start][-WINDOW:]
             after = [loss for _, loss, _, _ in resumed.rows[: LEAST_AFTER // 2]]
@@ -77,6 +83,10 @@ def worse_after_resume(job: PrintedSteps) -> tuple[Course, Course, float, float]
             if len(before) >= LEAST_AFTER and 0 < RATIO * low < high and min(after) > max(before):
                 return run, resumed, low, high
     return None
+
+
+def _stride(course: Course) -> float:
+    return (course.rows[-1][0] - course.rows[0][0]) / (len(course.rows) - 1)
 
 
 def _pairs(job: PrintedSteps) -> Iterator[tuple[Course, Course]]:

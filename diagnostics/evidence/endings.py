@@ -167,7 +167,7 @@ def kind_of_exception(type_: str, message: str, frames: tuple[Frame, ...] = ()) 
         return "oom"
     if _TEXT["unreduced"].search(text):
         return "unreduced"
-    if name in {"KeyboardInterrupt", "SignalException"}:
+    if name in {"KeyboardInterrupt", "SignalException"} or _TEXT["stopped"].search(text):
         return "stopped"
     if _TEXT["own_arguments"].search(text) or _TEXT["own_use"].search(text):
         return "raised"

@@ -15,9 +15,10 @@ from diagnostics.contract.files import patterns_beside
 from diagnostics.contract.formatting import UNNAMED
 from diagnostics.evidence.calls import ROOTED, Call
 from diagnostics.evidence.endings import Ending, in_object_call, is_victim, kind_of_exception
-from diagnostics.evidence.model import Evidence, Frame, LogFact
+from diagnostics.evidence.model import Evidence, Frame, LogFact, Stacks, Thread
 from diagnostics.evidence.readers.start import KIND
 from diagnostics.evidence.readers.watch import VERDICT
+from diagnostics.evidence.stacks.activity import Standing, doing
 
 _STARTUP = {
     "rendezvous_timeout", "store_timeout", "store_key_timeout", "missing_variable", "interface_missing",
@@ -142,8 +143,8 @@ def startup(job: JobState) -> Startup | StartupFailed | None:
         missing = tuple(r for r in range(world) if r not in starts or starts[r].fields["state"] == "started")
         if missing and (waiting or len(starts) == len(missing)):
             waited_s = max(lasted_s(starts[rank], "since_s") for rank in waiting or missing)
-            stuck = tuple(r for r in missing if r in starts and lasted_s(starts[r], "worked_s") >= STALL_S)
-            stuck = stuck if waited_s >= STALL_S else ()
+            still = (r for r in missing if r in starts and lasted_s(starts[r], "worked_s") >= STALL_S <= waited_s)
+            stuck = tuple(rank for rank in still if at_start(starts[rank]).doing != "importing")
             if waiting or stuck == missing:
                 return Startup(starts, waiting, missing, stuck, waited_s)
         if len(waiting) == world and any(fact.kind == VERDICT for fact in job.evidence.facts):
@@ -188,6 +189,11 @@ def _unmet(job: JobState) -> Iterator[LogFact]:
     for error in job.evidence.errors:
         if _meets(error.frames) and is_victim(kind_of_exception(error.type, error.message, error.frames)):
             yield LogFact("unmet", error.rank, error.file, error.line, f"{error.type}: {error.message}", {})
+
+
+def at_start(fact: LogFact) -> Standing:
+    """Return what a rank did when `dtk watch` recorded its start."""
+    return doing(Stacks(fact.rank, fact.file, (Thread("", fact.fields["frames"], main=True),)))
 
 
 def lasted_s(fact: LogFact, since: str) -> float:

@@ -158,7 +158,7 @@ def _does(dump: Stacks | None, observed: Observation) -> Standing:
     at = activity.doing(dump, observed.last.time_s) if dump is not None else activity.NOWHERE
     if observed.stopped:
         return Standing("stopped", activity.phrase("stopped"), at.frame)
-    if at.doing not in {"unknown", "user code", "collective"}:
+    if at.doing not in {"unknown", "user code", "importing", "collective"}:
         return at
     if observed.busy:
         return Standing("computing", activity.phrase("computing"), at.frame)

@@ -83,7 +83,7 @@ def by_stacks(job: JobState) -> Divergence | HostOutside | None:
     ranks_at = _ranks_at(inside)
     if len(ranks_at) == 1 and outside and job.stands_still():
         standings = {rank: activity.doing(dump, taken_s(job, dump)) for rank, dump in sorted(outside.items())}
-        if any(at.doing in {"unknown", "collective", "user code"} for at in standings.values()):
+        if any(at.doing in {"unknown", "collective", "importing", "user code"} for at in standings.values()):
             return None
         return HostOutside(standings, {rank: outside[rank].file for rank in standings}, inside)
     if len(ranks_at) == 2 and not outside:

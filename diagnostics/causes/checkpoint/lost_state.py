@@ -1,7 +1,7 @@
 """`checkpoint.lost_state`: the loss after a resume is far above the loss before it."""
 
 from diagnostics.analysis.printed_pairs import worse_after_resume
-from diagnostics.analysis.printed_steps import PrintedSteps, printed_steps
+from diagnostics.analysis.printed_steps import PrintedSteps, place_of, printed_steps
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.findings import PLAUSIBLE, EvidenceItem, Finding
 
@@ -20,9 +20,9 @@ def decide(job: PrintedSteps) -> Finding:
         EvidenceItem("log", resumed.file, _TEXTS.phrase("after", loss=after), resumed.rows[0][3]),
     )
     row = "weights" if after >= _AT_START * earlier.rows[0][1] else "rest"
-    facts = _TEXTS.facts(row, before=before, after=after)
-    step = int(resumed.rows[0][0])
-    return Finding(status="confirmed", facts=facts, confidence=PLAUSIBLE, step=step, evidence=items)
+    step = resumed.rows[0][0]
+    facts = _TEXTS.facts(row, before=before, after=after, at=place_of(step))
+    return Finding(status="confirmed", facts=facts, confidence=PLAUSIBLE, step=int(step) or None, evidence=items)
 
 
 CAUSE = declared(__file__, printed_steps, decide)

@@ -152,6 +152,8 @@ def unconfirmed(stall: Stall, kind: Kind, missing: Phrase, **may_be: bool) -> Fi
     if silent := silent or ras.unanswered(job.evidence):
         return left_open(TEXTS.phrase("silent", who=silent), missing)
     if not stall.confirmed:
+        if job.evidence.errors and not job.endings:
+            return left_open(TEXTS.phrase("unnamed_exit", what=job.evidence.errors[0].message), missing)
         if failed := [rank for rank, end in job.endings.items() if end.kind == "failed"]:
             return left_open(TEXTS.phrase("failed", who=failed), missing)
         if unknown := job.without_ending():

@@ -1,20 +1,22 @@
 """The start-up never completed: ranks wait for others that never arrived, or the rendezvous timed out."""
 
+import re
 from typing import Any
 
-from diagnostics.analysis.stall.blameless import Startup, lasted_s, not_yet_met
+from diagnostics.analysis.stall.blameless import Startup, at_start, lasted_s, not_yet_met
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._stacks import doing as described, fix
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.findings import CERTAIN, LIKELY, Cost, EvidenceItem, Finding
+from diagnostics.contract.findings import CERTAIN, LIKELY, OPEN, Cost, EvidenceItem, Finding
 from diagnostics.contract.formatting import counted
 from diagnostics.evidence.calls import own_line
-from diagnostics.evidence.model import Stacks, Thread, shortened
-from diagnostics.evidence.stacks.activity import doing
+from diagnostics.evidence.model import shortened
 
 _TEXTS = Texts(__file__)
+_NO_PEER = re.compile("(?i:refused|time(?:d )?[- ]?out)")
+"""A peer that ended, or has not begun, leaves the same message as an address that does not lead to it."""
 _SLOW_S = 60.0  # Chosen: as long, a slow server of names or addresses may hold up all ranks, but hardly longer.
 
 
@@ -38,19 +40,20 @@ def decide(stall: Stall) -> Finding:
     kinds = [fact.kind for fact in case.facts]
     row = next((kind for kind in ("port_in_use", "port_refused", "mesh_failed") if kind in kinds), "usual")
     counts = [fact.fields for fact in case.facts if fact.kind == "store_barrier"]
-    row = "too_many" if any(fields["joined"] > fields["size"] for fields in counts) else row
+    failed = [str(fact.fields.get("why")) for fact in case.facts if fact.kind == "mesh_failed"]
+    is_alone = row == "mesh_failed" and any(map(_NO_PEER.search, failed))
+    row = (
+        "mesh_alone" if is_alone else "too_many" if any(fields["joined"] > fields["size"] for fields in counts) else row
+    )
     message, count = shortened(case.facts[0].text.strip().rstrip("."), 200), counted(len(kinds), "message")
     facts, lines = _TEXTS.facts(row, message=message, count=count), _parts.lines(case.facts[:4])
-    return _parts.confirmed(job, facts, LIKELY, evidence=lines, victims=victims)
+    return _parts.confirmed(job, facts, OPEN if is_alone else LIKELY, evidence=lines, victims=victims)
 
 
 def _nobody(case: Startup) -> Finding:
     """Return the finding about ranks that all make no progress, before init_process_group or within it."""
     ranks, row = case.missing or case.waiting, "nobody" if case.missing else "everybody"
-    activities = {
-        rank: doing(Stacks(rank, fact.file, (Thread("", fact.fields["frames"], main=True),)))
-        for rank, fact in case.starts.items()
-    }
+    activities = {rank: at_start(fact) for rank, fact in case.starts.items()}
     first = activities[ranks[0]]
     still_s = min(lasted_s(fact, "worked_s") for fact in case.starts.values())
     return Finding(
@@ -60,10 +63,8 @@ def _nobody(case: Startup) -> Finding:
         victims=ranks,
         where=tuple(
             place
-            for rank in ranks[:4]
-            for place in _parts.where(
-                rank, activities[rank].frame, _parts.says("is_there", what=activities[rank].words)
-            )
+            for rank, at in [(rank, activities[rank]) for rank in ranks[:4]]
+            for place in _parts.where(rank, at.frame, _parts.says("is_there", what=at.words))
         ),
         cost=Cost(round(still_s, 1), "s blocked"),
         evidence=tuple(

@@ -27,7 +27,7 @@ def assign_ranks(evidence: Evidence, read: list[tuple[Contents, Owner]]) -> None
         if of.attempt is not None:
             newest[of.node] = max(newest.get(of.node, 0), of.attempt)
     nodes = {of.node for _, of in read if of.local_rank is not None}
-    single = len(nodes) <= 1 and _one_node([contents for contents, _ in read])
+    single = len(nodes) <= 1 and _one_node([contents for contents, _ in read], bool(nodes or evidence.run))
     processes = _processes(read)
 
     def settled(stated: int | None, fact: LogFact | None = None) -> int | None:
@@ -49,8 +49,11 @@ def assign_ranks(evidence: Evidence, read: list[tuple[Contents, Owner]]) -> None
         evidence.stacks += [replace(dump, rank=settled(dump.rank)) for dump in contents.stacks]
 
 
-def _one_node(reads: list[Contents]) -> bool:
-    """Return whether `local_rank: 3` can mean global rank 3: no second node, no higher ranks, none of a later node."""
+def _one_node(reads: list[Contents], known: bool) -> bool:
+    """Return whether `local_rank: 3` means global rank 3: the ranks begin at 0, and there is no second node.
+
+    A launcher's line alone does not show it; `known` if the job's records are those of one node.
+    """
     prefixed = [read for read in reads if read.local]
     kinds: list[list[Any]] = [[*read.facts, *read.errors, *read.stacks] for read in reads]
     stated = [{record.rank for record in records} - {None} for records in kinds]
@@ -58,8 +61,10 @@ def _one_node(reads: list[Contents]) -> bool:
     facts = [fact for read in reads for fact in read.facts if fact.kind != "start"]
     most = max((fact.fields.get("nranks", 0) for fact in facts), default=0)
     nodes = max(len(prefixed), sum(any(rank < 0 for rank in ranks) for ranks in stated))
+    known = known or bool(prefixed) or any(fact.kind == "one_node" for fact in facts)
     # The first rank of a later node is at least the number of its own.
-    return nodes <= 1 and (not named or min(named) < len(named)) and all(most <= read.local for read in prefixed)
+    begins = min(named) < len(named) if named else known
+    return nodes <= 1 and begins and all(most <= read.local for read in prefixed)
 
 
 def _processes(logs: Iterable[tuple[Contents, Owner]]) -> dict[str, int]:

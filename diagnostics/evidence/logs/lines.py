@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +32,11 @@ class Line(NamedTuple):
 
 
 _TEXT = patterns_beside(__file__)  # Compiled patterns, documented in the table.
+MATCHED = 4096
+"""Characters of a line that patterns see: what they take is at most quadratic in it."""
+_WIDTHS = dict.fromkeys(range(60, 251), 3) | dict.fromkeys((80, 100, 120, 132), 2)
+"""Columns of terminals -> minimum number of folded lines that shows them: lines have few of these lengths by chance."""
+_MOSTLY = 0.8  # Minimum share of the folded lines among those of that width.
 _MESSAGE_KEYS = ("log", "message", "MESSAGE", "msg", "text")
 """Keys under which container runtimes, log shippers and `journalctl -o json` store a line that they wrap in JSON."""
 
@@ -42,15 +48,19 @@ def split(number: int, raw: bytes, label: re.Pattern[str] | None = None) -> Line
         with suppress(ValueError, RecursionError):
             record = json.loads(text)
             text = next((record[key] for key in _MESSAGE_KEYS if isinstance(record.get(key), str)), text).rstrip("\r\n")
-    if "\r" in text:  # a progress bar was drawn over itself before the text
-        text = text.rpartition("\r")[2]
+    before = ""
+    if "\r" in text:  # A progress bar was drawn over itself: its last state counts, and the first one without a loss.
+        drawn, _, text = text.rpartition("\r")
+        if bad := _TEXT["non_finite"].search(drawn):
+            before = drawn[drawn.rfind("\r", 0, bad.start()) + 1 : bad.end()][-MATCHED:]
+    text = text[:MATCHED]
     if "\x1b" in text:
         text = _TEXT["colour"].sub("", text)
     rank = local_rank = None
     at = 0
     if label is not None and (labelled := label.match(text)):
         rank, at = int(labelled["rank"]) if labelled["rank"] else None, labelled.end()
-    stream, before = text[:at], ""
+    stream = text[:at]
     while True:
         if match := _TEXT["prefix"].match(text, at):
             at = match.end()
@@ -70,6 +80,22 @@ def label_of(head: bytes) -> re.Pattern[str] | None:
     lines = [line for line in text.splitlines()[:-1] if line][:50]
     labels = (_TEXT["srun_label"], _TEXT["host_label"]) if len(lines) >= 3 else ()
     return next((label for label in labels if all(map(label.match, lines))), None)
+
+
+def width_of(head: bytes) -> int:
+    """Return the width at which a terminal folded the lines of a log; 0 if its first lines do not show it.
+
+    Then no line is longer, and what follows a line of that width begins neither like a line of a log nor like that one.
+    """
+    lines = head.decode("utf-8", "replace").split("\n")[:-1]
+    width = max(map(len, lines), default=0)
+    full = [(line, after) for line, after in pairwise(lines) if len(line) == width in _WIDTHS]
+    folded = [_TEXT["goes_on"].search(f"{line}\n{after}") and _shape(line) != _shape(after) for line, after in full]
+    return width if sum(map(bool, folded)) >= max(_WIDTHS.get(width, 1), _MOSTLY * len(full)) else 0
+
+
+def _shape(line: str) -> str:
+    return re.sub(r"\d", "0", line[:6])
 
 
 def has_utf16_mark(head: bytes) -> bool:
@@ -98,6 +124,8 @@ class LineReader(Struct):
     """Whether the consumer requests the next line, whatever its content."""
     every: Callable[[bytes, int], None] | None = None
     """Called with blocks of whole lines and the number of the first, before the relevant ones are yielded."""
+    width: int = 0
+    """Width at which the lines were folded; 0 if they were not."""
     found: tuple[int, ...] = ()
     """Indices of the words that are in the line that was yielded last."""
 
@@ -117,6 +145,8 @@ class LineReader(Struct):
                     continue
                 data, skipping, number = data[end + 1 :], False, number + 1
             end = data.rfind(b"\n") + 1
+            if end == 0 and len(data) > self.limits.line_bytes:
+                end = data.rfind(b"\r") + 1  # A progress bar of an hour may be one line.
             if end == 0 and len(data) > self.limits.line_bytes:  # one line, longer than any that is looked at
                 yield from self._among(data[: self.limits.line_bytes], number)
                 data, skipping = b"", True
@@ -129,6 +159,11 @@ class LineReader(Struct):
 
     def _among(self, data: bytes, number: int) -> Iterator[tuple[int, bytes]]:
         """Yield the relevant lines in a block of whole lines, the first of which is `number`."""
+        if self.width:
+            most, goes_on = MATCHED // self.width, _TEXT["goes_on"].pattern.encode()
+            folded = rb"(?m)^(?:[^\n]{%d}(?:%s)){1,%d}.*" % (self.width, goes_on, most)
+            # Lines keep their numbers.
+            data = re.sub(folded, lambda line: line[0].replace(b"\n", b"") + b"\n" * line[0].count(b"\n"), data)
         if self.every is not None:
             self.every(data, number)
         hits = self._hits(data)

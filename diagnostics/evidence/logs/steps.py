@@ -69,6 +69,8 @@ class Steps(Struct):
     overflow_lines: "array[int]" = field(default_factory=lambda: array("q"))
     overflow_scales: "array[float]" = field(default_factory=_zeros)
     """The loss scale after each skipped step; NaN if it was not printed."""
+    resumes: "array[int]" = field(default_factory=lambda: array("q"))
+    """Lines that say that a state was loaded, or that the processes were started again, in ascending order."""
     data_times: list[tuple[int, float, float]] = field(default_factory=list)
     """Line of a step, its duration, and its time waiting for data (s)."""
 

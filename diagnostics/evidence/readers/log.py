@@ -14,9 +14,9 @@ from diagnostics.evidence.endings import signal_of
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.logs import tracebacks
 from diagnostics.evidence.logs.launcher import ROW, FailureTable
-from diagnostics.evidence.logs.lines import Line, LineReader, has_utf16_mark, label_of, split
+from diagnostics.evidence.logs.lines import MATCHED, Line, LineReader, has_utf16_mark, label_of, split, width_of
 from diagnostics.evidence.logs.patterns import TABLE, Pattern, decode
-from diagnostics.evidence.logs.steps import Steps
+from diagnostics.evidence.logs.steps import MAX_POINTS, Steps
 from diagnostics.evidence.logs.streams import GOES_ON, MAX_ERRORS, STRUCTURE, TEXT, Streams
 from diagnostics.evidence.logs.watchdogs import KINDS, PER_KIND_AND_RANK, Watchdogs
 from diagnostics.evidence.model import LogFact, RankError, shortened
@@ -46,7 +46,7 @@ class CollectiveStack(Struct):
         """Read the next line; return the innermost frame outside torch once it is known, with the `op` in it."""
         match = _TEXT["frame"].match(text.strip())
         if match is None or int(match[1]) != self.frames or self.frames >= MAX_FRAMES:
-            self.number = 0
+            self.number = 0 if text.strip() else self.number  # A line that was folded leaves an empty one.
             return None
         self.frames += 1
         if is_library(match[3]):
@@ -58,14 +58,11 @@ class CollectiveStack(Struct):
 
 PER_KIND = 20_000
 """Maximum number of different facts that are kept of lines of other writers than watchdogs; others are only counted."""
-MATCHED = 4096
-"""Characters of a line that patterns see: what they take is at most quadratic in it."""
-
 _RESTARTS = "will restart worker group"
 """Part of torchrun's line between two attempts at LOGLEVEL=INFO. At other levels, an attempt is known to have ended
 from torchrun's line about its first failed process."""
 _OF_THE_JOB = frozenset(
-    {"variable", "nccl_env", "nccl_env_invalid", "nccl_version", "nccl_plugin_failed", "nccl_no_ib"}
+    {"variable", "nccl_env", "nccl_env_invalid", "nccl_version", "nccl_plugin_failed", "nccl_no_ib", "one_node"}
 )
 """Kinds of facts that hold for every attempt."""
 WAITED = frozenset(
@@ -216,6 +213,10 @@ class _Scan(Struct):
         return False
 
     def _add(self, kind: str, rank: int | None, line: Line, fields: dict[str, Any]) -> None:
+        if kind == "resume":
+            if len(self.steps.resumes) < MAX_POINTS:
+                self.steps.resumes.append(line.number)
+            return
         if kind in ("host_progress", "host_work"):
             self.work = LogFact(kind, rank, self.read.file, line.number, shortened(line.text.strip(), TEXT), fields)
             return
@@ -316,13 +317,11 @@ def read(path: Path, file: str, rank: int | None, limits: Limits, head: bytes) -
     scan = _scan(file, rank)
     label = label_of(head)
     try:
-        reader = LineReader(path, limits, WORDS, scan.wanted, scan.steps.feed)
+        reader = LineReader(path, limits, WORDS, scan.wanted, scan.steps.feed, width_of(head))
         for number, raw in reader.lines():
-            if len(raw) > MATCHED and b"\r" in raw:  # A progress bar that was redrawn: only its last state counts.
-                raw = raw.rstrip(b"\r").rpartition(b"\r")[2]
             # Words may be inside escapes of JSON, and colours inside words.
             found = range(len(WORDS)) if raw[:1] == b"{" or b"\x1b" in raw else reader.found
-            scan.feed(split(number, raw[:MATCHED], label), found)
+            scan.feed(split(number, raw, label), found)
     except (OSError, ValueError) as problem:
         scan.read.problem = str(problem) or type(problem).__name__
     return scan.finish()
@@ -332,7 +331,7 @@ def read_text(text: str, file: str, rank: int | None) -> Contents:
     """Read a log from a text in memory, such as the standard error of a simulated rank."""
     scan = _scan(file, rank)
     for number, line in enumerate(text.splitlines(), 1):
-        scan.feed(split(number, line.encode("utf-8", "replace")[:MATCHED]))
+        scan.feed(split(number, line.encode("utf-8", "replace")))
     return scan.finish()
 
 

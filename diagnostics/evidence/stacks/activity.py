@@ -205,7 +205,7 @@ def _innermost(tree: ast.Module, line: int) -> _Scope:
 
 Doing = Literal[
     "collective", "data loader", "file I/O", "lock", "process", "network", "compile", "debugger", "sleep", "device",
-    "stopped", "computing", "user code", "unknown", "input", "store",
+    "stopped", "computing", "importing", "user code", "unknown", "input", "store",
 ]  # fmt: skip
 
 

@@ -242,6 +242,8 @@ def test_ddp_and_interrupts() -> None:
     text = "Expected to have finished reduction in the prior iteration before starting a new one."
     assert kind_of_exception("RuntimeError", text, TORCH) == "unreduced"
     assert kind_of_exception("KeyboardInterrupt", "", USER) == "stopped"
+    assert kind_of_exception("FatalError", "`Termination signal` is detected by the operating system.") == "stopped"
+    assert kind_of_exception("FatalError", "`Segmentation fault` is detected by the operating system.") == "raised"
 
 
 @pytest.mark.parametrize(

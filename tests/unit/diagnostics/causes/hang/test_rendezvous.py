@@ -46,6 +46,19 @@ def test_ranks_that_all_stand_still_wait_for_nobody_and_nobody_is_blamed() -> No
     assert decided(*(start(rank, "started", 50, 40 * (rank > 0)) for rank in range(3))).status == "undecided"
 
 
+def test_ranks_that_import_modules_are_not_said_to_stand_still() -> None:
+    """Modules on a slow file system take minutes without CPU time."""
+    importing = (Frame("<frozen importlib._bootstrap_external>", 1130, "get_data"), Frame("/w/train.py", 4, "<module>"))
+    starts = [start(rank, "started", 50, 40) for rank in range(3)]
+    starts[1].fields["frames"] = importing
+    assert decided(*starts).status == "undecided"
+    finding = decided(start(0, "meets", 40, 40), starts[1], start(2, "meets", 40, 40))
+    assert (finding.status, finding.ranks) == ("undecided", ()) and "at work" in text_of(finding).summary
+    blocked = (Frame("/w/helper.py", 4, "<module>"), *importing)  # A line of the module itself.
+    starts[1].fields["frames"] = blocked
+    assert decided(*starts).status == "confirmed"
+
+
 def test_a_start_that_all_reached_and_the_watch_ended_blames_nobody() -> None:
     starts = [start(rank, "meets", 50, 40) for rank in range(3)]
     finding = decided(*starts, fact("watch_verdict", text="all 3 ranks waited in init_process_group for 50 s"))

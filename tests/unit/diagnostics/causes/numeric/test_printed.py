@@ -7,6 +7,7 @@ import pytest
 from diagnostics.analysis.printed_steps import printed_steps
 from diagnostics.causes.numeric._printed import not_to_the_end
 from diagnostics.contract.findings import text_of
+from diagnostics.diagnose import diagnose
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.logs.steps import FORMATS, Series, Steps
 from diagnostics.evidence.model import Evidence
@@ -72,3 +73,13 @@ def test_without_printed_steps_a_cause_stays_open(tmp_path: Path) -> None:
         "0 recorded steps in which the loss did not stay higher",
         "the trainer's log, or its records of steps",
     )
+
+
+def test_the_first_state_of_a_redrawn_bar_without_a_loss_is_where_it_began(tmp_path: Path) -> None:
+    bars = [
+        f"Epoch 0: {n}%|##  | {n}/200 [00:10<00:50, 9it/s, v_num=0, train_loss={'nan' if n > 36 else 2.5}]"
+        for n in range(1, 160)
+    ]
+    (tmp_path / "train.log").write_text("GPU available: True\n" + "\r".join(bars) + "\nSaved.\n")
+    (root,) = diagnose(tmp_path).root_causes
+    assert (root.cause, root.step) == ("numeric.non_finite", 37)

@@ -56,6 +56,13 @@ def test_a_local_rank_beside_the_ranks_of_a_later_node_is_of_no_known_rank():
     assert ranks(*two) == [None, None]
 
 
+def test_a_local_rank_alone_is_no_rank():
+    """The first process of a later node is local rank 0 too."""
+    assert ranks((contents(error(-4)), Owner())) == [None]
+    assert ranks((contents(error(-4), facts=[fact(None, "one_node")]), Owner())) == [3]
+    assert ranks((contents(error(-4), offset=8), Owner())) == [11]
+
+
 def test_a_list_of_failures_says_where_a_node_begins():
     read = [(contents(error(None), offset=8), Owner(None, 1, 0, "a")), (contents(error(-1)), Owner(None, 0, 0, "b"))]
     assert ranks(*read) == [9, None]

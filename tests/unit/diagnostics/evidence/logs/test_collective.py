@@ -21,11 +21,16 @@ def test_the_users_innermost_frame_and_the_call_within_it():
     assert (stack.number, stack.rank) == (0, 3), "the stack is told once"
 
 
-@pytest.mark.parametrize("line", ["#2 step from /job/train.py:12", "loss 3.2", "#0 step from /job/train.py", ""])
+@pytest.mark.parametrize("line", ["#2 step from /job/train.py:12", "loss 3.2", "#0 step from /job/train.py"])
 def test_a_line_out_of_turn_ends_it(line):
     stack, places = fed(line)
     assert places == [None]
     assert stack.number == 0
+
+
+def test_an_empty_line_that_a_folded_one_left_ends_nothing():
+    _, places = fed(f"#0 all_reduce from {TORCH}:2501", "", "#1 step from /job/train.py:12")
+    assert places[2] == {"function": "step", "file": "/job/train.py", "line": 12, "op": "all_reduce"}
 
 
 def test_a_second_head_begins_anew():

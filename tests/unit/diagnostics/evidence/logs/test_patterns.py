@@ -190,6 +190,9 @@ CASES: dict[str, tuple[str, str, int | None, dict[str, Any]]] = {
     "a size in torch.nn's list": (
         "    size mismatch for head.weight: copying a param with shape torch.Size([8, 4]) from checkpoint, the shape in "
         "current model is torch.Size([16, 4]).", "checkpoint_key", None, {"key": "head.weight"}),
+    "torchrun's settings": ("  max_nodes                 : 1", "one_node", None, {}),
+    "deepspeed's settings": ("[INFO] [launch.py:158:main] nnodes=1, num_local_procs=8, node_rank=0", "one_node", None, {}),
+    "a command": ("+ torchrun --nnodes 1 --nproc-per-node 8 train.py", "one_node", None, {}),
     "srun": ("srun: error: node3: tasks 8-10: Killed", "srun_task", None, {"ranks": [8, 9, 10], "why": "Killed"}),
 }  # fmt: skip
 
@@ -213,6 +216,13 @@ def test_each_kind_is_found_and_decoded(tmp_path: Path, name: str) -> None:
     assert fact.rank == rank
     assert {key: fact.fields.get(key) for key in fields} == fields
     assert fact.line == 2
+
+
+@pytest.mark.parametrize(
+    "line", ["nnodes=16", "--nnodes=1:4", "max_nodes : 12", "nnodes: 1.5", "nnodes=2 --standalone"]
+)
+def test_other_numbers_of_nodes(tmp_path: Path, line: str) -> None:
+    assert not scan(tmp_path / "x.log", f"{line}\n").facts
 
 
 def test_healthy_lines_say_nothing(tmp_path: Path) -> None:

@@ -76,6 +76,17 @@ def test_steps_of_several_trainers_are_kept_apart_however_the_log_is_cut(parts):
     assert steps.last == 3
 
 
+def test_megatron_prints_the_mean_of_the_losses_that_are_numbers():
+    line = (
+        " iteration {n:6}/ 90 | consumed samples: 9 | lm loss: 2.5E+00 | loss scale: 1.0 | grad norm: 1.500 | "
+        "number of skipped iterations:   0 | number of nan iterations:   {nan} |\n"
+    )
+    trainer, series = only(read("".join(line.format(n=n, nan=n // 5) for n in range(10))))
+    assert trainer == "Megatron-LM" and list(series.loss[:5]) == [2.5] * 5
+    assert all(map(math.isnan, series.loss[5:])) and set(series.printed) == {3}
+    assert list(series.norm) == [1.5] * 10
+
+
 def test_what_was_printed_is_told_apart_from_what_is_not_a_number():
     _, series = only(read("step: 1 loss: nan norm: 2\nstep: 2 loss: 3\n"))
     assert list(series.printed) == [3, 1]

@@ -1,0 +1,111 @@
+"""Logs that a terminal folded at its width: read like the whole ones, and nothing else is joined."""
+
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.logs.lines import LineReader, width_of
+from diagnostics.evidence.reader import Contents
+from diagnostics.evidence.readers.log import read
+
+WATCHDOG = (
+    "[rank{rank}]:[E1122 10:20:30.123 ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught collective operation "
+    "timeout: WorkNCCL(SeqNum=42, OpType=ALLREDUCE, NumelIn=1048576, NumelOut=1048576, Timeout(ms)=600000) ran for "
+    "600028 milliseconds before timing out.\n"
+    "[rank{rank}]:[E1122 10:20:30.123456789 ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID 0(default_pg) Rank {rank}] "
+    "Exception (either an error or timeout) detected by watchdog at work: 42, last enqueued NCCL work: 47, last "
+    "completed NCCL work: 41.\n"
+)
+RAISED = (
+    "[rank1]: Traceback (most recent call last):\n"
+    '[rank1]:   File "/workspace/projects/pretraining/source/package/training/loops/long_name.py", line 5, in train\n'
+    "[rank1]:     loss.backward()\n"
+    "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of "
+    "79.15 GiB of which 1.12 GiB is free. Including non-PyTorch memory, this process has 78.02 GiB memory in use. Of "
+    "the allocated memory 70.00 GiB is allocated by PyTorch, and 6.00 GiB is reserved by PyTorch but unallocated.\n"
+)
+LOG = (
+    "starting\n"
+    + "".join(WATCHDOG.format(rank=rank) for rank in range(4))
+    + RAISED
+    + "srun: error: node3: task 1: Killed\n"
+)
+
+
+def scanned(path: Path, text: str) -> Contents:
+    path.write_text(text)
+    return read(path, path.name, None, Limits(), path.read_bytes()[:8192])
+
+
+def fold(text: str, width: int) -> str:
+    lines = (line[at : at + width] for line in text.split("\n") for at in range(0, max(1, len(line)), width))
+    return "\n".join(lines)
+
+
+def said(contents: Contents) -> list[object]:
+    facts = [(fact.kind, fact.rank, fact.text, fact.fields) for fact in contents.facts]
+    return [*facts, *((error.rank, error.type, error.message, error.frames) for error in contents.errors)]
+
+
+@pytest.mark.parametrize("width", [72, 80, 100, 117, 120, 160])
+def test_a_folded_log_says_the_same(tmp_path: Path, width: int) -> None:
+    whole, folded = scanned(tmp_path / "a.log", LOG), scanned(tmp_path / "b.log", fold(LOG, width))
+    assert said(folded) == said(whole) and len(said(whole)) > 9
+
+
+def test_lines_keep_their_numbers(tmp_path: Path) -> None:
+    text = fold(LOG, 80)
+    number = 1 + text[: text.index("srun: error")].count("\n")
+    assert [fact.line for fact in scanned(tmp_path / "a.log", text).facts if fact.kind == "srun_task"] == [number]
+
+
+WHOLE = [
+    "".join(
+        f"[12:30:{n:02}] batch {n:05} of 90000, loss 1.2345, rate 0.00010, {n:05} samples a second\n" for n in range(60)
+    ),
+    "".join(
+        f"batch {n:05} of 90000, loss 1.2345, rate 0.0001000, {n:05} samples a second, norm 1.0\n" for n in range(60)
+    ),
+    f"{'=' * 80}\ntrain.py FAILED\n{'-' * 80}\nFailures:\n{'=' * 80}\nroot cause below\n{'-' * 80}\nnothing\n",
+    "| 0  NVIDIA H200  On | 00000000:19:00.0 Off | 0 | N/A 31C P0 77W / 700W | 4MiB |\nmore of it\n" * 20,
+    "short\n" * 20,
+    "",
+]
+
+
+@pytest.mark.parametrize("text", WHOLE)
+def test_logs_whose_lines_are_whole_have_no_width(text: str) -> None:
+    assert width_of(text.encode()) == 0
+
+
+def test_a_line_of_exactly_the_width_before_a_line_of_its_own_is_whole(tmp_path: Path) -> None:
+    text = fold(LOG, 80) + f"[rank5]: {'x' * 71}\n" + fold(WATCHDOG.format(rank=5), 80)
+    waits = [fact.rank for fact in scanned(tmp_path / "a.log", text).facts if fact.kind == "watchdog_timeout"]
+    assert waits == [0, 1, 2, 3, 5]
+
+
+@given(st.lists(st.text("ab1 [.", max_size=90), max_size=40), st.integers(60, 90))
+@settings(max_examples=60, deadline=None)
+def test_no_text_is_lost(lines: list[str], width: int) -> None:
+    reader = LineReader(Path("x"), Limits(), (b"zz",), lambda: True, None, width)
+    data = "".join(f"{line}\n" for line in lines).encode()
+    found = [*reader._among(data, 1)]
+    assert b"".join(text for _, text in found) == data.replace(b"\n", b"")
+    assert [number for number, _ in found] == [*range(1, len(lines) + 1)]
+
+
+def test_a_long_folded_log_takes_time_in_proportion_to_its_size(tmp_path: Path) -> None:
+    def took(lines: int) -> float:
+        path = tmp_path / f"{lines}.log"
+        path.write_text(fold(LOG, 80) + ("x" * 80 + "\n") * lines)
+        best = []
+        for _ in range(3):
+            start = time.perf_counter()
+            read(path, path.name, None, Limits(), path.read_bytes()[:8192])
+            best.append(time.perf_counter() - start)
+        return min(best)
+
+    assert took(80_000) < 8 * took(20_000) + 0.2
