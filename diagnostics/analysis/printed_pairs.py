@@ -13,9 +13,7 @@ from diagnostics.analysis.printed_steps import LEAST_AFTER, RATIO, WINDOW, Print
 _CLOSE = 0.03  # Relative difference due to rounding, the order of sums and the number of ranks.
 _FALLS = 0.8  # Ratio of last to first losses of a run that learns.
 _MOST = 40  # Maximum number of courses to compare: hundreds of ranks may print the steps of one run.
-_BEGINS = (
-    1.5  # Maximum number, in distances between printed steps, of the first printed step of a run that begins at 0.
-)
+_BEGINS = 1.5  # Maximum first step, in distances between printed steps, of a run that begins at 0.
 _COURSE = 50  # Minimum number of steps of each run to compare how their losses develop.
 
 

@@ -454,10 +454,8 @@ def _observed(
         sites |= {rank: place} if (place := collective_of(path)) is not None else {}
     if len({*sites.values()}) < 2 and not (observed or held_s or len(spied) > 1):
         return [], ()
-    is_still = not inside and all(
-        observed[rank].stopped or (observed[rank].idle_s >= STALL_S and at.doing != "importing")
-        for rank, at in standings.items()
-    )
+    idle = (observed[rank].stopped or observed[rank].idle_s >= STALL_S for rank in standings)
+    is_still = not inside and all(idle) and not any(at.doing == "importing" for at in standings.values())
     standings |= {rank: doing(dump) for rank, dump in dumps.items() if spied and rank not in sites}
     does: dict[str, list[int]] = {}
     for rank, standing in standings.items():

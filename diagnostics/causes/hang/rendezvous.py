@@ -40,11 +40,9 @@ def decide(stall: Stall) -> Finding:
     kinds = [fact.kind for fact in case.facts]
     row = next((kind for kind in ("port_in_use", "port_refused", "mesh_failed") if kind in kinds), "usual")
     counts = [fact.fields for fact in case.facts if fact.kind == "store_barrier"]
-    failed = [str(fact.fields.get("why")) for fact in case.facts if fact.kind == "mesh_failed"]
-    is_alone = row == "mesh_failed" and any(map(_NO_PEER.search, failed))
-    row = (
-        "mesh_alone" if is_alone else "too_many" if any(fields["joined"] > fields["size"] for fields in counts) else row
-    )
+    row = "too_many" if any(fields["joined"] > fields["size"] for fields in counts) else row
+    is_alone = row == "mesh_failed" and any(_NO_PEER.search(str(fact.fields.get("why"))) for fact in case.facts)
+    row = "mesh_alone" if is_alone else row
     message, count = shortened(case.facts[0].text.strip().rstrip("."), 200), counted(len(kinds), "message")
     facts, lines = _TEXTS.facts(row, message=message, count=count), _parts.lines(case.facts[:4])
     return _parts.confirmed(job, facts, OPEN if is_alone else LIKELY, evidence=lines, victims=victims)

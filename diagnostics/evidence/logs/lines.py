@@ -87,15 +87,11 @@ def width_of(head: bytes) -> int:
 
     Then no line is longer, and what follows a line of that width begins neither like a line of a log nor like that one.
     """
-    lines = head.decode("utf-8", "replace").split("\n")[:-1]
+    lines = re.sub(r"\d", "0", head.decode("utf-8", "replace")).split("\n")[:-1]
     width = max(map(len, lines), default=0)
     full = [(line, after) for line, after in pairwise(lines) if len(line) == width in _WIDTHS]
-    folded = [_TEXT["goes_on"].search(f"{line}\n{after}") and _shape(line) != _shape(after) for line, after in full]
+    folded = [line[:6] != after[:6] and _TEXT["goes_on"].search(f"{line}\n{after}") for line, after in full]
     return width if sum(map(bool, folded)) >= max(_WIDTHS.get(width, 1), _MOSTLY * len(full)) else 0
-
-
-def _shape(line: str) -> str:
-    return re.sub(r"\d", "0", line[:6])
 
 
 def has_utf16_mark(head: bytes) -> bool:
