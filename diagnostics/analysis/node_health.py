@@ -7,6 +7,7 @@ from statistics import fmean, median
 from msgspec import Struct
 
 from diagnostics.evidence.model import Evidence
+from diagnostics.evidence.reader import loaded
 from diagnostics.evidence.readers.telemetry import TelemetryFile
 from diagnostics.evidence.readers.timeline import GpuSample, NodeSample
 
@@ -65,11 +66,7 @@ class NodeHealth(Struct, frozen=True):
 def node_health(evidence: Evidence) -> tuple[NodeHealth, ...]:
     """Return the nodes with telemetry, then one for the devices reported by `nvidia-smi -q`."""
     nodes = []
-    for handle in evidence.handles(TelemetryFile):
-        try:
-            timeline = handle.load(0, MOST_SAMPLES)
-        except (OSError, ValueError):
-            continue  # Reported by the causes of memory.
+    for handle, timeline in loaded(evidence.handles(TelemetryFile), lambda file: file.load(0, MOST_SAMPLES)):
         if timeline.samples:
             nodes.append(_node(handle.file, timeline.cores, timeline.samples))
     states = [fact for fact in evidence.facts if fact.kind == "gpu_state"]

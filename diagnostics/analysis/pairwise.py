@@ -14,6 +14,7 @@ from msgspec import Struct
 from diagnostics.analysis.layout import MODEL, Layout, layout
 from diagnostics.evidence.calls import SIMULATED
 from diagnostics.evidence.model import Evidence
+from diagnostics.evidence.reader import loaded
 from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.evidence.ring.format import RingRecord
 
@@ -168,11 +169,8 @@ def pairs(evidence: Evidence) -> Pairs:
     """Read all rings; a damaged one is omitted and reported under coverage."""
     records: dict[int, tuple[RingRecord, ...]] = {}
     files: dict[int, str] = {}
-    for file in [*evidence.handles(RingFile), *evidence.files.get(SIMULATED, ())]:
-        try:
-            ring = file.read()
-        except (OSError, ValueError):
-            continue
+    rings = [*evidence.handles(RingFile), *evidence.files.get(SIMULATED, ())]
+    for file, ring in loaded(rings, lambda file: file.read()):
         if ring.records and (evidence.run is None or ring.attempt == evidence.run.attempt):
             records[ring.rank], files[ring.rank] = ring.records, file.file
     return Pairs(evidence, layout(evidence), records, files)

@@ -1,13 +1,16 @@
 """The types of a reader for one kind of evidence and of its result. Reads nothing itself."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from msgspec import Struct, field
 
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.model import LogFact, Owner, RankError, Stacks, rank_in_name
+from diagnostics.evidence.model import LogFact, Owner, Problem, RankError, Stacks, rank_in_name
+
+H = TypeVar("H", bound=Any)
+T = TypeVar("T")
 
 
 class Source(Struct, frozen=True):
@@ -109,3 +112,20 @@ def opens(
         return Contents(source.file, [handle(source.path, source.file, rank_of(source.path), source.limits)])
 
     return open_
+
+
+def loaded(
+    handles: Iterable[H], load: Callable[[H], T], problems: list[Problem] | None = None, kind: str = ""
+) -> Iterator[tuple[H, T]]:
+    """Yield readable files with their content. Others become problems of `kind`, or else of the handle's kind; without
+    a list of `problems` they are omitted, as they are reported elsewhere.
+    """
+    for handle in handles:
+        try:
+            content = load(handle)
+        except (OSError, ValueError) as error:
+            if problems is not None:
+                why = str(error) or type(error).__name__
+                problems.append(Problem(kind or handle.kind, handle.file, why, unread=True))
+            continue
+        yield handle, content

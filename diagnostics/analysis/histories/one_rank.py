@@ -11,6 +11,7 @@ from msgspec import Struct, field
 
 from diagnostics.evidence.calls import Call, CallFile, Dump, GroupKey, Wire, settle
 from diagnostics.evidence.model import Problem
+from diagnostics.evidence.reader import loaded
 
 _AHEAD, _RING = 4, 4096  # A counter beyond this multiple of the recorded positions plus a ring counts other calls too.
 SNAPSHOTS = "dtk"  # Recorder whose files exist at any time, even if nothing is wrong.
@@ -101,13 +102,7 @@ class Digest(Struct):
 
 def load(files: Iterable[CallFile], problems: list[Problem]) -> list[Dump]:
     """Return all dumps in the files; add a problem for each file that cannot be read."""
-    dumps = []
-    for file in files:
-        try:
-            dumps.extend(file.load())
-        except (OSError, ValueError) as problem:
-            problems.append(Problem("flight", file.file, str(problem) or type(problem).__name__, unread=True))
-    return dumps
+    return [dump for _, dumps in loaded(files, lambda file: file.load(), problems, "flight") for dump in dumps]
 
 
 def choose(dumps: list[Dump], attempt: int | None) -> list[Dump]:

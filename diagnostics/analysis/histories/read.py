@@ -14,6 +14,7 @@ from diagnostics.evidence.budget import budget, disk_bytes
 from diagnostics.evidence.calls import Call, CallFile, GroupKey, settle
 from diagnostics.evidence.limits import uncollected
 from diagnostics.evidence.model import Evidence, Problem
+from diagnostics.evidence.reader import loaded
 from diagnostics.evidence.readers.flight import FlightFile
 from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.evidence.registry import call_files
@@ -61,12 +62,8 @@ def read(evidence: Evidence, workers: int | None = None) -> Reading:
             nameless.append(file)
         else:
             reading.files.setdefault(file.rank, []).append(file)
-    for file in nameless:
-        try:
-            rank = next((dump.rank for dump in file.load() if dump.rank is not None), None)
-        except (OSError, ValueError) as problem:
-            reading.problems.append(Problem("flight", file.file, str(problem), unread=True))
-            continue
+    for file, dumps in loaded(nameless, lambda file: file.load(), reading.problems, "flight"):
+        rank = next((dump.rank for dump in dumps if dump.rank is not None), None)
         if rank is None:
             reading.problems.append(Problem("flight", file.file, "no_rank"))
         else:

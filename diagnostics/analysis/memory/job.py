@@ -1,6 +1,6 @@
 """Everything known about a job's memory: the model's size, and each rank's curve, gathers, timeline and snapshot."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from typing import TypeVar
 
 from msgspec import Struct, field
@@ -15,7 +15,8 @@ from diagnostics.contract.formatting import UNNAMED
 from diagnostics.evidence.calls import SIMULATED, CallFile
 from diagnostics.evidence.memory.history import History
 from diagnostics.evidence.memory.levels import total
-from diagnostics.evidence.model import Evidence, Frame, Problem
+from diagnostics.evidence.model import Evidence, Frame
+from diagnostics.evidence.reader import loaded
 from diagnostics.evidence.readers.flight import FlightFile
 from diagnostics.evidence.readers.memory_timeline import MemoryTimelineFile
 from diagnostics.evidence.readers.ring import RingFile
@@ -245,20 +246,20 @@ def read(evidence: Evidence, kind: type[Job]) -> Job:
     job = kind(evidence, model_size.read(evidence), ran_out=ran_out(evidence))
     _timelines(job)
     reported = {record.rank for record in job.ran_out}
-    for snapshot_file, snapshot in _loaded(job, _first(evidence.handles(SnapshotFile)), SnapshotFile.load, "snapshot"):
+    snapshots = _first(evidence.handles(SnapshotFile))
+    for snapshot_file, snapshot in loaded(snapshots, SnapshotFile.load, evidence.problems):
         rank = _of(job, snapshot_file.rank)
         rank.snapshot, rank.snapshot_file = snapshot, snapshot_file.file
         record = of_snapshot(snapshot_file.rank, snapshot_file.file, snapshot)
         same_rank = reported & {snapshot_file.rank, None} if snapshot_file.rank is not None else reported
         job.ran_out += [record] if record is not None and not same_rank else []
-    for exported_file, history in _loaded(
-        job, _first(evidence.handles(MemoryTimelineFile)), MemoryTimelineFile.load, MemoryTimelineFile.kind
-    ):
+    exported = _first(evidence.handles(MemoryTimelineFile))
+    for exported_file, history in loaded(exported, MemoryTimelineFile.load, evidence.problems):
         rank = _of(job, exported_file.rank)
         rank.exported, rank.exported_file = history, exported_file.file
     _traces(job)
     _flights(job)
-    for ring_file, ring in _loaded(job, _first(evidence.handles(RingFile)), RingFile.read):
+    for ring_file, ring in loaded(_first(evidence.handles(RingFile)), RingFile.read):
         number = ring.rank if ring_file.rank is None else ring_file.rank
         _of(job, number).ring = gathers.of_ring(ring, ring_file.file)
     job.ranks = dict(sorted(job.ranks.items(), key=lambda item: (item[0] <= UNNAMED, abs(item[0]))))
@@ -286,23 +287,12 @@ def _first(handles: Iterable[H]) -> list[H]:
     return sorted(handles, key=lambda handle: (handle.rank is None, handle.rank or 0, handle.file))[:MAX_FILES]
 
 
-def _loaded(job: JobMemory, handles: Iterable[H], load: Callable[[H], T], kind: str = "") -> Iterator[tuple[H, T]]:
-    """Yield readable files; others become problems of this kind, unless it is empty (reported elsewhere)."""
-    for handle in handles:
-        try:
-            content = load(handle)
-        except (OSError, ValueError) as problem:
-            job.evidence.problems += [Problem(kind, handle.file, str(problem), unread=True)] if kind else []
-            continue
-        yield handle, content
-
-
 def _timelines(job: JobMemory) -> None:
     evidence = job.evidence
     most = min(MAX_STEPS_OF_RANK, max(_LEAST_STEPS, MAX_STEPS // max(1, len(evidence.handles(TimelineFile)))))
     handles = [*evidence.handles(TimelineFile), *evidence.handles(TelemetryFile)]
     handles.sort(key=lambda handle: (handle.rank or 0, handle.file))
-    for handle, timeline in _loaded(job, handles, lambda handle: handle.load(most), "timeline"):
+    for handle, timeline in loaded(handles, lambda handle: handle.load(most), job.evidence.problems, "timeline"):
         if timeline.steps and handle.rank is not None:
             rank = _of(job, handle.rank)
             rank.timeline, rank.timeline_file = timeline, handle.file
@@ -337,7 +327,7 @@ def _traces(job: JobMemory) -> None:
 def _flights(job: JobMemory) -> None:
     handles = [*job.evidence.handles(FlightFile), *job.evidence.files.get(SIMULATED, ())]
     at_least = max((handle.rank or 0 for handle in handles), default=0) + 1
-    for handle, dumps in _loaded(job, _first(handles), lambda handle: handle.load()):
+    for handle, dumps in loaded(_first(handles), lambda handle: handle.load()):
         for dump in dumps:
             number = dump.rank if dump.rank is not None else handle.rank
             if number is None:

@@ -11,7 +11,8 @@ from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.node_health import node_health
 from diagnostics.contract.artifacts import PAUSED
 from diagnostics.evidence.calls import Call, GroupKey
-from diagnostics.evidence.model import Frame, Problem
+from diagnostics.evidence.model import Frame
+from diagnostics.evidence.reader import loaded
 from diagnostics.evidence.readers.inspector import MAX_CALLS, Communicator, InspectorFile
 from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.evidence.ring.format import RingSample
@@ -138,18 +139,14 @@ def _by_times(job: JobState) -> Iterator[Straggler]:
     All ranks leave a call of these functions at about the same time, so that the one with the shortest time came last,
     and the one with the next shortest waited for it alone. No clocks are compared, so any time is worth counting.
     """
-    files, processes = job.evidence.handles(InspectorFile), []
-    for file in files:
-        try:
-            processes.append((file.file, file.load(MAX_CALLS // len(files))))
-        except (OSError, ValueError) as problem:
-            job.evidence.problems.append(Problem(file.kind, file.file, str(problem), unread=True))
+    files = job.evidence.handles(InspectorFile)
+    processes = [*loaded(files, lambda file: file.load(MAX_CALLS // len(files)), job.evidence.problems)]
     world = max((of[0].size for _, of in processes), default=0)
     groups: dict[str, dict[int, tuple[str, Communicator]]] = {}
-    for path, communicators in processes:
+    for handle, communicators in processes:
         if communicators[0].size == world:  # Its rank in the communicator is the global one.
             for own in communicators:
-                groups.setdefault(own.id, {})[communicators[0].rank] = path, own
+                groups.setdefault(own.id, {})[communicators[0].rank] = handle.file, own
     for name, members in sorted(groups.items()):
         times = {rank: own.calls for rank, (_, own) in members.items()}
         window_s = max(own.last_s for _, own in members.values()) - min(own.first_s for _, own in members.values())
@@ -177,11 +174,7 @@ def stands_out(rings: Iterable[RingFile], rank: int, attempt: int | None) -> tup
     ordered = sorted(rings, key=lambda ring: ring.rank if ring.rank is not None else -1)
     others = [ring for ring in ordered if ring.rank != rank]
     some = others[:: max(1, -(-len(others) // PEERS))]  # Enough to determine what is usual.
-    for file in (*(ring for ring in ordered if ring.rank == rank), *some):
-        try:
-            dump = file.read()
-        except (OSError, ValueError):  # Reported where the calls are read.
-            continue
+    for _, dump in loaded((*(ring for ring in ordered if ring.rank == rank), *some), lambda file: file.read()):
         if attempt is not None and dump.attempt != attempt:
             continue
         if dump.rank == rank:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.model import LogFact, Owner, RankError
-from diagnostics.evidence.reader import Contents, Handle, Source, opens
+from diagnostics.evidence.model import LogFact, Owner, Problem, RankError
+from diagnostics.evidence.reader import Contents, Handle, Source, loaded, opens
 
 
 class Trace(Handle, frozen=True):
@@ -40,3 +40,24 @@ def test_contents_say_something_with_one_record_of_any_kind() -> None:
     for found in (Contents("a.log", facts=[fact]), Contents("a.log", errors=[error])):
         assert found
     assert not Contents("a.log").facts, "no contents share their lists"
+
+
+def test_a_file_that_cannot_be_read_is_a_problem_or_left_to_others(tmp_path: Path) -> None:
+    def read(handle: Trace) -> str:
+        if handle.rank == 1:
+            raise ValueError
+        if handle.rank == 2:
+            raise OSError("no such file")
+        return f"trace of rank {handle.rank}"
+
+    traces = [Trace(tmp_path / f"{rank}.json", f"{rank}.json", rank, Limits()) for rank in range(4)]
+    problems: list[Problem] = []
+    contents = [(handle.rank, content) for handle, content in loaded(traces, read, problems)]
+    assert contents == [(0, "trace of rank 0"), (3, "trace of rank 3")]
+    assert [(problem.kind, problem.file, problem.what, problem.unread) for problem in problems] == [
+        ("trace", "1.json", "ValueError", True),
+        ("trace", "2.json", "no such file", True),
+    ]
+    (*_,) = loaded(traces, read, problems, "flight")
+    assert [problem.kind for problem in problems[2:]] == ["flight", "flight"]
+    assert len([*loaded(traces, read)]) == 2 and len(problems) == 4
