@@ -1,7 +1,5 @@
 """The state of a job from its files: which rank waits where, how each rank ended, whether the job is stalled."""
 
-from collections.abc import Iterable
-
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -13,7 +11,6 @@ from diagnostics.analysis.observations import observations
 from diagnostics.analysis.wait_graph import graph
 from diagnostics.analysis.wait_graph.graph import Operation, WaitGraph
 from diagnostics.contract.findings import Cost
-from diagnostics.evidence.calls import Call
 from diagnostics.evidence.endings import Ending, kind_of_exception
 from diagnostics.evidence.model import Evidence, RankError, Stacks, Thread
 from diagnostics.evidence.rank_endings import add_unnamed, after_timeout, peer_vanished, rank_endings, settle_exit_codes
@@ -88,11 +85,10 @@ class JobState(Struct):
             times += [true_s(rank, beat.time_s) for rank, beat in run.heartbeats.items()]
         return max(times, default=None)
 
-    def waited_s(self, calls: Iterable[Call] | None = None) -> float:
+    def waited_s(self) -> float:
         """Return how long the oldest pending call had waited at the last file's time, in seconds; 0 if unknown."""
         now_s = self.now_s()
-        pending = self.waits.calls.values() if calls is None else calls
-        began_s = min((call.created_s for call in pending if call.created_s), default=None)
+        began_s = min((call.created_s for call in self.waits.calls.values() if call.created_s), default=None)
         return max(0.0, now_s - began_s) if now_s is not None and began_s is not None else 0.0
 
     def cost(self) -> Cost | None:

@@ -47,9 +47,9 @@ def files_of_ranks(evidence: Evidence) -> list[Any]:
     return [handle for kind in kinds for handle in evidence.files.get(kind, ())]
 
 
-def titles(but: str = "") -> str:
-    """List the kinds of evidence that are searched for, except the kind `but`."""
-    return ", ".join([*(reader.title for reader in readers() if reader.title and reader.kind != but), RUN_FOLDERS])
+def titles() -> str:
+    """List the kinds of evidence that are searched for."""
+    return ", ".join([*(reader.title for reader in readers() if reader.title), RUN_FOLDERS])
 
 
 def reader_of(path: Path, head: bytes) -> Reader | Unreadable:

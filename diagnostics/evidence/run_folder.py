@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
-
 from diagnostics.contract.artifacts import NewerSchemaError, RunPaths, Status, as_status, read_heartbeat
 from diagnostics.contract.files import MOST_BYTES, read_json
 from diagnostics.evidence import safe_yaml
@@ -16,7 +14,7 @@ from diagnostics.evidence.limits import Limits, small_json, whole
 from diagnostics.evidence.logs.lines import LineReader
 from diagnostics.evidence.model import Problem, RankError, RunEvidence
 from diagnostics.runs.processes import still_runs, suspended
-from diagnostics.runs.records import mapping
+from diagnostics.runs.records import mapping, objects
 
 MAX_EVENTS = 2000
 """Maximum number of lifecycle events kept per rank: the first and the last half of them."""
@@ -152,13 +150,8 @@ def _all_events(
     for rank, path in _of_ranks(folder, limits):
         events: list[dict[str, Any]] = []
         try:
-            for _, line in LineReader(path, limits, (EVENT,), lambda: False).lines():
-                try:
-                    event = msgspec.json.decode(line)
-                except (ValueError, RecursionError):  # A torn line.
-                    continue
-                is_event = isinstance(event, dict) and event.get("kind") == "event"
-                if is_event and event.get("attempt", attempt) == attempt:
+            for event in objects(line for _, line in LineReader(path, limits, (EVENT,), lambda: False).lines()):
+                if event.get("kind") == "event" and event.get("attempt", attempt) == attempt:
                     events.append(event)
                 if len(events) > MAX_EVENTS:
                     del events[MAX_EVENTS // 2]

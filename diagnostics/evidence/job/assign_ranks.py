@@ -13,6 +13,8 @@ from diagnostics.evidence.model import Evidence, LogFact, Owner, RankError, rank
 from diagnostics.evidence.reader import Contents
 from diagnostics.evidence.registry import files_of_ranks
 
+_FILLED = ("frames", "signal", "exit_code", "time_s", "step", "region")
+"""Fields that the most complete record of an ending takes from the others if it has none."""
 _PARALLEL = re.compile(
     r"(?:^|/)(?:torch/distributed/|torch/nn/parallel/distributed\.py|torch/multiprocessing/spawn\.py|deepspeed/|horovod/|"
     r"ray/|(?:vllm|sglang)/|megatron/)"
@@ -181,7 +183,9 @@ def merge_errors(errors: list[RankError]) -> list[RankError]:
         if index is None:
             fuller.append(error)
         else:
-            fuller[index] = _joined(fuller[index], error)
+            full = fuller[index]
+            lacks = [name for name in _FILLED if getattr(full, name) in (None, "", ())]
+            fuller[index] = replace(full, **{name: getattr(error, name) for name in lacks})
     merged = [error for group in by_rank.values() for error in group]
     merged.sort(key=lambda e: (e.time_s is None, e.time_s or 0.0, e.file, e.line, e.type, e.message))
     return sorted(merged, key=lambda error: (error.rank is None, error.rank or 0))
@@ -206,15 +210,3 @@ def _same(error: RankError, other: RankError) -> bool:
 
 def _words(text: str) -> str:
     return " ".join(text.split())
-
-
-def _joined(full: RankError, fuller: RankError) -> RankError:
-    return replace(
-        full,
-        frames=full.frames or fuller.frames,
-        signal=full.signal or fuller.signal,
-        exit_code=fuller.exit_code if full.exit_code is None else full.exit_code,
-        time_s=fuller.time_s if full.time_s is None else full.time_s,
-        step=fuller.step if full.step is None else full.step,
-        region=full.region or fuller.region,
-    )
