@@ -153,7 +153,7 @@ def startup(job: JobState) -> Startup | StartupFailed | None:
     met = {(fact.file, fact.line) for fact in job.evidence.facts if fact.kind == "nccl_id_timeout"}
     # Others may still come to a barrier of the store, unless more than its group has ranks did, or for a minute nobody.
     given_up = [fact for fact in not_yet_met(job.evidence) if fact.fields.get("count", 1) >= _LINES_STUCK]
-    waits = (fact for fact in job.evidence.facts if "waits" in fact.fields and fact not in given_up)
+    waits = (fact for fact in job.evidence.facts if {"waits", "joined"} <= fact.fields.keys() and fact not in given_up)
     hoped = [fact for fact in waits if fact.fields["joined"] <= fact.fields["size"]]
     of_start = (fact for fact in job.evidence.facts if fact.kind in _STARTUP or _is_of_rendezvous(fact))
     of_start = (fact for fact in of_start if "trained" not in fact.fields)
@@ -167,7 +167,7 @@ def startup(job: JobState) -> Startup | StartupFailed | None:
 
 
 def not_yet_met(evidence: Evidence) -> list[LogFact]:
-    """Return the last lines of ranks that wait for others in a barrier of the store, if nothing follows them."""
+    """Return the last lines of ranks that wait for the store, or in its barrier for others, if nothing follows them."""
     waits = [fact for fact in evidence.facts if "waits" in fact.fields]
     rest = [(f.file, f.fields["steps"].last if f.kind == "steps" else f.line) for f in evidence.facts if f not in waits]
     return [fact for fact in waits if all(file != fact.file or line < fact.line for file, line in rest)]

@@ -31,7 +31,8 @@ def decide(stall: Stall) -> Finding:
         return _finding(case)
     if case is None and (waits := not_yet_met(job.evidence)):
         ranks = tuple(sorted({fact.rank for fact in waits if fact.rank is not None}))
-        facts = _TEXTS.facts("not_yet", ranks=ranks, last=waits[-1].fields)
+        row = "not_yet" if "joined" in waits[-1].fields else "no_store"
+        facts = _TEXTS.facts(row, ranks=ranks, last=waits[-1].fields)
         items = tuple(_parts.lines(waits[:4]))
         return Finding(status="undecided", facts=facts, confidence=0.0, victims=ranks, evidence=items)
     if case is None:

@@ -86,6 +86,9 @@ def test_what_failed_decides_the_words(facts: list[LogFact], words: str) -> None
     assert text_of(finding).summary.startswith(words)
 
 
+LATER = LogFact("nccl_net", 0, "job.log", 9, "NCCL INFO Using network Socket", {"net": "Socket"})
+
+
 def waits_in_store(lines: int, joined: int = 2, at: int = 5) -> LogFact:
     fields = {"waits": "Waiting", "stated": 0, "joined": joined, "size": 3, "count": lines}
     return LogFact("store_barrier", 0, "job.log", at, "Waiting in store based barrier", fields)
@@ -98,9 +101,16 @@ def test_a_rank_that_waits_in_the_barrier_of_the_store() -> None:
     assert decided(waits_in_store(6)).status == "confirmed"  # For a minute.
 
 
+def test_a_store_that_is_not_reached_is_named() -> None:
+    fields = {"waits": "TCP client failed", "peer": "n0", "port": 29500, "why": "Connection refused", "count": 9}
+    retries = LogFact("store_retry", None, "job.log", 5, "TCP client failed", fields)
+    assert decided(retries).status == "undecided"
+    assert text_of(decided(retries)).summary == "The store at n0:29500 was not reached: Connection refused."
+    assert not text_of(decided(retries, LATER)).summary.startswith("The store")
+
+
 def test_a_start_that_went_on_is_over() -> None:
-    later = LogFact("nccl_net", 0, "job.log", 9, "NCCL INFO Using network Socket", {"net": "Socket"})
-    finding = decided(waits_in_store(6), later)
+    finding = decided(waits_in_store(6), LATER)
     assert finding.status != "confirmed" and not finding.victims
 
 

@@ -168,6 +168,9 @@ CASES: dict[str, tuple[str, str, int | None, dict[str, Any]]] = {
         "torch.distributed.DistStoreError: Timed out initializing process group in store based barrier on rank 1, for key: "
         "store_based_barrier_key:1 (world_size=8, num_workers_joined=5, timeout=0:30:00 error=Timeout waiting for key)",
         "store_barrier", 1, {"size": 8, "joined": 5}),
+    "store not reached yet": (
+        "[W506 10:11:12.3 TCPStore.cpp:347] [c10d] TCP client failed to connect/validate to host n0:29500 - retrying (try=2, "
+        "timeout=600000ms, delay=1400ms): Connection refused", "store_retry", None, {"peer": "n0", "port": 29500}),
     "no interface, as an exception says": ("Bootstrap : no socket interface found", "interface_missing", None, {}),
     "no address of the store": (
         "trainer/0 [1]:[E socket.cpp:610] [c10d] The client socket has failed to connect to any network address of (05, 4032).",
