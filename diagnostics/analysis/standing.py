@@ -80,6 +80,8 @@ class Waiting(Struct, frozen=True):
     """The user's line, such as `train.py:12`, from the ranks' stacks or tracebacks; empty = unknown."""
     behind: tuple[int, ...] = ()
     """Those of the ranks that were already waiting in another group when they enqueued this call; it waits for them."""
+    processes: tuple[int, ...] = ()
+    """Process ids of ranks that nothing names."""
 
     @property
     def first(self) -> bool:
@@ -392,9 +394,10 @@ def _observed(
 ) -> tuple[list[Waiting], tuple[tuple[tuple[int, ...], str], ...]]:
     """Return the calls in which observations, single stacks or exceptions show ranks, and what the other ranks do."""
     dumps = {one.rank: one for one in evidence.stacks if one.rank is not None}
-    spied = [one for one in evidence.stacks if one.pid is not None and not evidence.facts]
-    nameless = {one.pid: one for one in spied if one.rank is None}
-    dumps |= {NOBODY - number: one for number, one in enumerate(nameless.values(), 1)}
+    spied = {one.pid: one for one in evidence.stacks if one.pid is not None and not evidence.facts}
+    nameless = enumerate((pid for pid, one in spied.items() if one.rank is None), 1)
+    pids = {NOBODY - number: pid for number, pid in nameless}
+    dumps |= {rank: spied[pid] for rank, pid in pids.items()}
     observed = {rank: seen for rank, seen in observations(evidence).items() if not seen.exited}
     inside, standings = places(observed, dumps)
     blocked_s = {rank: observed[rank].blocked_s for rank in inside if observed[rank].blocked_s >= STALL_S}
@@ -411,12 +414,13 @@ def _observed(
     does: dict[str, list[int]] = {}
     for rank, standing in standings.items():
         at = f" at {file_name(standing.frame.file)}:{standing.frame.line}" if standing.frame else ""
-        process = f" (process {dumps[rank].pid})" if rank < NOBODY else ""
+        process = f" (process {pids[rank]})" if rank in pids else ""
         does.setdefault(f"{standing.words}{at}{process}", []).append(rank)
-    waits = [
-        Waiting(ranks, op, waited_s=min(blocked_s.get(rank, held_s) for rank in ranks) or None, site=site)
-        for (op, site), ranks in _by_call(sites).items()
-    ]
+    waits = []
+    for (op, site), ranks in _by_call(sites).items():
+        processes = tuple(sorted(pids[rank] for rank in ranks if rank in pids))
+        waited_s = min(blocked_s.get(rank, held_s) for rank in ranks) or None
+        waits.append(Waiting(ranks, op, waited_s=waited_s, site=site, processes=processes))
     return waits, tuple((tuple(ranks), words) for words, ranks in does.items()) if waits or is_still else ()
 
 

@@ -11,7 +11,7 @@ from diagnostics.analysis.memory.out_of_memory import RanOut
 from diagnostics.analysis.standing import SCALAR, TRANSPORT, Standing, Waiting
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Suspicion
-from diagnostics.contract.formatting import filled
+from diagnostics.contract.formatting import UNNAMED, filled
 from diagnostics.evidence.calls import ROOTED
 from diagnostics.evidence.model import shortened
 from diagnostics.evidence.readers import process
@@ -44,6 +44,7 @@ def suspicions(standing: Standing, ruled_out: Collection[str] = ()) -> tuple[Sus
         against = tuple(text for name, text in signs.items() if _CLUES[name].get(cause, 1.0) < 1)
         if speaks_for and probability >= LEAST and len(suspected) < MOST:
             ranks, decide = culprits[_CAUSES[cause]["ranks"]], _CAUSES[cause]["decide"]
+            ranks = tuple(rank for rank in ranks if rank > UNNAMED)
             of_ray = decide == "ends" and standing.worker_died
             of_nccl = (decide == "dumps" and no_dumps) or (decide in ("transport", "device") and standing.uses_gloo)
             decide = _DECIDE["ray" if of_ray else "watch" if of_nccl else decide]

@@ -9,6 +9,7 @@ from diagnostics.contract.formatting import (
     UNNAMED,
     counted,
     filled,
+    first_of,
     ranks_spoken,
     ranks_text,
     seconds_text,
@@ -118,6 +119,8 @@ def needed(report: Report, standing: Standing | None) -> str:
 
 
 def _who(wait: Waiting) -> str:
+    if wait.processes:
+        return f"{verb(wait.processes, 'process', 'processes')} {first_of(wait.processes)}"
     return ranks_spoken(wait.ranks or (UNNAMED,))
 
 

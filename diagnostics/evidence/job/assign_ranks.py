@@ -12,6 +12,7 @@ from diagnostics.evidence.endings import is_victim, kind_of_exception
 from diagnostics.evidence.model import Evidence, LogFact, Owner, RankError, rank_in_name
 from diagnostics.evidence.reader import Contents
 from diagnostics.evidence.registry import files_of_ranks
+from diagnostics.evidence.stacks.dumps import of_helper
 
 _FILLED = ("frames", "signal", "exit_code", "time_s", "step", "region")
 """Fields that the most complete record of an ending takes from the others if it has none."""
@@ -156,6 +157,7 @@ def adopt_spied(evidence: Evidence) -> None:
     """Settle whose stacks the files of py-spy hold: numbers in their names that count all files from 0 are ranks, and a
     rank in a command line is none if two processes have it, as local ranks of several nodes.
     """
+    evidence.stacks = [dump for dump in evidence.stacks if dump.pid is None or not of_helper(dump)]
     spied = [dump for dump in evidence.stacks if dump.pid is not None]
     pids = {(dump.rank, dump.file): dump.pid for dump in reversed(spied) if dump.rank is not None}
     numbers = {dump.file: rank_in_name(Path(dump.file)) for dump in spied if dump.rank is None}

@@ -120,6 +120,12 @@ def where(stacks: Stacks) -> Frame | None:
     return next(filter(is_users, thread.frames), None) if thread is not None else None
 
 
+def of_helper(stacks: Stacks) -> bool:
+    """Return whether the process is that of torchrun's agent or of a data loader's worker, and no rank."""
+    thread = main_thread(stacks)
+    return thread is not None and any(_TEXT["helper"].search(frame.file.replace("\\", "/")) for frame in thread.frames)
+
+
 def is_users(frame: Frame) -> bool:
     """Return whether a frame is in the user's own code."""
     # py-spy shortens the paths of modules: `multiprocessing/connection.py`.

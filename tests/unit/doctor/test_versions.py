@@ -67,6 +67,14 @@ def test_known_bugs_of_a_version_are_told(site, tmp_path):
     assert any("use_reentrant=False" in line and "pytorch/pytorch#169349" in line for line in details), details
 
 
+@pytest.mark.parametrize(("name", "told"), [("NVIDIA GeForce RTX 5090", True), ("NVIDIA H100 80GB HBM3", False)])
+def test_a_bug_of_one_gpu_is_told_where_nvml_names_that_gpu(gpus, name, told):
+    scope = gpus({"0.name": name})
+    built = {"gloo": True, "distributed": True, "numpy_error": "", "cuda_build": "12.8", "hip_build": None}
+    scope._torch = TorchFacts({"version": "2.13.0", "nccl_version": "2.25.1", "file": "torch/__init__.py", **built})
+    assert any("RTX 5090" in line for line in versions.torch(scope).details) == told
+
+
 @pytest.mark.parametrize(
     ("made", "text"),
     [

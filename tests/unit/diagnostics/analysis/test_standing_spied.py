@@ -77,7 +77,7 @@ def test_processes_whose_ranks_nothing_names_are_told_apart(tmp_path: Path) -> N
     dumps = [text(4000 + n, ELSEWHERE if n == 2 else REDUCES + USERS) for n in range(4)]
     (tmp_path / "all.txt").write_text("\n".join(dumps))
     shown = screen(tmp_path)
-    assert "3 unidentified ranks wait in all_reduce at train.py:44" in shown
+    assert "processes 4000, 4001, 4003 wait in all_reduce at train.py:44" in shown
     assert "An unidentified rank: in user code or a C call from it at train.py:21 (process 4002)" in shown
 
 
@@ -87,13 +87,33 @@ def test_local_ranks_of_two_nodes_are_no_ranks(tmp_path: Path) -> None:
         (tmp_path / f"node{n // 2}_{9000 + n}.txt").write_text(
             text(9000 + n, frames, f"python t.py --local_rank {n % 2}")
         )
-    assert "3 unidentified ranks wait in all_reduce" in screen(tmp_path)
+    assert "processes 9000, 9001, 9002 wait in all_reduce" in screen(tmp_path)
 
 
 def test_ranks_in_two_calls_are_told_apart(tmp_path: Path) -> None:
     for rank in range(4):
         (tmp_path / f"rank{rank}.txt").write_text(text(70 + rank, BARRIER if rank == 0 else REDUCES + USERS))
     assert "ranks 1-3 wait in all_reduce at train.py:44, rank 0 waits in barrier at train.py:61" in screen(tmp_path)
+
+
+AGENT = (("_invoke_run", "torch/distributed/elastic/agent/server/api.py", 880), ("<module>", "torchrun", 8))
+WORKER = (("get", "multiprocessing/queues.py", 113), ("_worker_loop", "torch/utils/data/_utils/worker.py", 257), *USERS)
+
+
+def test_the_launcher_and_the_workers_of_data_loaders_are_no_ranks(tmp_path: Path) -> None:
+    dumps = [text(4000 + n, ELSEWHERE if n == 2 else REDUCES + USERS) for n in range(4)]
+    (tmp_path / "all.txt").write_text("\n".join([text(3999, AGENT), *dumps, text(4100, WORKER), text(4101, WORKER)]))
+    shown = screen(tmp_path)
+    assert "processes 4000, 4001, 4003 wait in all_reduce" in shown and "process 4002" in shown
+    assert not any(pid in shown for pid in ("3999", "4100", "4101"))
+
+
+def test_a_process_in_another_call_is_suspected_without_a_rank(tmp_path: Path) -> None:
+    dumps = [text(4000 + n, BARRIER if n == 2 else REDUCES + USERS) for n in range(4)]
+    (tmp_path / "all.txt").write_text("\n".join(dumps))
+    shown = screen(tmp_path)
+    assert "processes 4000, 4001, 4003 wait in all_reduce at train.py:44, process 4002 waits in barrier" in shown
+    assert "rank -" not in shown and not any(one.ranks for one in diagnose(tmp_path).suspicions)
 
 
 @pytest.mark.parametrize("cut", [0, 40, 140])
