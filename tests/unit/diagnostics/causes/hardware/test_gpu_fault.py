@@ -35,6 +35,7 @@ def said(folder: Path, *lines: str) -> Report:
         ("[ 84.3] NVRM: GPU6 _kgspLogRpcTimeout: ** GSP Timeout **", "(GSP) does not answer on GPU6", "reboot"),
         ("NVRM: nvAssertOk: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x62)", "it is reset", "reset"),
         ("NVRM: GPU at PCI:0000:3b:00: RmInitAdapter: [NV_ERR_GPU_IS_LOST] (0x0f) from rpc", "bus", "reboot"),
+        ("slurmstepd: error: NVML: Failed to get usage(15): GPU is lost", "has fallen off the bus", "reboot"),
         ("Unable to determine the device handle for GPU0000:3B:00.0: Unknown Error", "bus", "reboot"),
         ("[  9.1] NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x22:0x56:894)", "could not initialise", "reboot"),
         ("HW Exception by GPU node-4 (Agent handle: 0x55) reason :GPU Hang", "GPU node-4", "--gpu-reset"),

@@ -256,6 +256,7 @@ STEP = "{'loss': 1.25, 'grad_norm': 0.7, 'learning_rate': 2e-05, 'epoch': 0.1}\n
     ("text", "what"),
     [
         ("Saving model checkpoint to out/checkpoint-500\n", "Saving model checkpoint to out/checkpoint-500"),
+        ("INFO - Saving latest checkpoint of 3 epochs\n", "Saving latest checkpoint of 3 epochs"),
         ("***** Running Evaluation *****\n  Num examples = 900\n", "Running Evaluation *****"),
         ("[2026-11-22 10:00:01 TP3] Load weight begin. avail mem=78.4 GB\n", "Load weight begin. avail mem=78.4 GB"),
         ("{'train_runtime': 119.8, 'train_loss': 1.2}\n", None),  # The end of the training, rather than work.
