@@ -7,11 +7,16 @@ import pytest
 
 from dtk import extras
 from dtk.errors import DtkError
-from dtk.extras import install, load, require_training
+from dtk.extras import install, installed, load, require_training
 
 
 def test_what_is_installed_here_is_enough() -> None:
     require_training("dtk plan needs")
+
+
+def test_the_version_of_a_package_is_told_without_importing_it() -> None:
+    assert (installed("msgspec") or "").count(".") >= 1
+    assert installed("no-such-distribution-anywhere") is None
 
 
 def test_what_is_missing_is_one_line_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,7 +121,7 @@ def where(stacks: Stacks) -> Frame | None:
 
 
 def of_helper(stacks: Stacks) -> bool:
-    """Return whether the process is that of torchrun's agent or of a data loader's worker, and no rank."""
+    """Return whether the process is that of a launcher or of a data loader's worker, and no rank."""
     thread = main_thread(stacks)
     return thread is not None and any(_TEXT["helper"].search(frame.file.replace("\\", "/")) for frame in thread.frames)
 

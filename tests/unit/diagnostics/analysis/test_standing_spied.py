@@ -96,16 +96,18 @@ def test_ranks_in_two_calls_are_told_apart(tmp_path: Path) -> None:
     assert "ranks 1-3 wait in all_reduce at train.py:44, rank 0 waits in barrier at train.py:61" in screen(tmp_path)
 
 
+ACCELERATE = (("wait", "subprocess.py", 1264), ("launch_command", "accelerate/commands/launch.py", 1198))
 AGENT = (("_invoke_run", "torch/distributed/elastic/agent/server/api.py", 880), ("<module>", "torchrun", 8))
 WORKER = (("get", "multiprocessing/queues.py", 113), ("_worker_loop", "torch/utils/data/_utils/worker.py", 257), *USERS)
 
 
 def test_the_launcher_and_the_workers_of_data_loaders_are_no_ranks(tmp_path: Path) -> None:
     dumps = [text(4000 + n, ELSEWHERE if n == 2 else REDUCES + USERS) for n in range(4)]
-    (tmp_path / "all.txt").write_text("\n".join([text(3999, AGENT), *dumps, text(4100, WORKER), text(4101, WORKER)]))
+    others = [text(3999, AGENT), text(3998, ACCELERATE), text(4100, WORKER), text(4101, WORKER)]
+    (tmp_path / "all.txt").write_text("\n".join([*others, *dumps]))
     shown = screen(tmp_path)
     assert "processes 4000, 4001, 4003 wait in all_reduce" in shown and "process 4002" in shown
-    assert not any(pid in shown for pid in ("3999", "4100", "4101"))
+    assert not any(pid in shown for pid in ("3998", "3999", "4100", "4101"))
 
 
 def test_a_process_in_another_call_is_suspected_without_a_rank(tmp_path: Path) -> None:
