@@ -1,7 +1,7 @@
 import pytest
 
 from diagnostics.analysis.environment import job as job_module
-from diagnostics.causes.lint_texts import CAUSES as CAUSES_OF_LINTS
+from diagnostics.causes import lint_texts
 from diagnostics.contract.findings import text_of
 from tests.unit.diagnostics.causes.env.evidence import CAUSES, decide, dtk_run, fact, job
 
@@ -163,7 +163,7 @@ def test_damaged_records_are_survived():
 
 def test_the_linter_names_the_causes_that_it_decides():
     assert len(CAUSES) == 20
-    assert set(CAUSES_OF_LINTS) == LINTED
+    assert {row["cause"] for row in lint_texts._ROWS.values()} == LINTED
 
 
 def test_the_remedy_carries_the_value_that_one_rank_had():
