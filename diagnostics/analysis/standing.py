@@ -7,6 +7,7 @@ Log lines hold no histories, so this module does not decide which rank deviates:
 
 import re
 import time
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any
@@ -46,6 +47,7 @@ _BEST_WORDS = ("nccl_last_error", "nccl_result", "dist_backend_error")
 _FAILED = frozenset(_BEST_WORDS)
 _SHOWN = _OPENS - {"nccl_connect"} | {"watchdog_abort", "flight_dump_signal"}
 """Kinds of lines whose whole content is in `Standing`."""
+_PHASES = ("START", "COMPLETE")  # Of NCCL's lines about the set-up of a communicator.
 SCALAR = 16  # Maximum number of elements of a metric, a flag or a barrier; a gradient or a shard has thousands.
 _SENT = {"SIGTERM", "SIGKILL"}  # Signals by which launchers and the kernel end a rank.
 _NEAR = 0.99  # Share of the higher of two positions from which the lower one is not by chance that of another group.
@@ -165,6 +167,8 @@ class Standing(Struct, frozen=True):
     """What a check of torch or NCCL reported of calls that do not match; it names one side at most."""
     sizes: str = ""
     """The line with which gloo ended a process because two sizes do not match."""
+    odd_sizes: tuple[int, ...] = ()
+    """Ranks whose size differs from that of most, if such lines of several ranks show it."""
     peer_calls: tuple[Waiting, ...] = ()
     """Calls in which other ranks lost that process."""
     of_model: bool = False
@@ -212,9 +216,9 @@ class Standing(Struct, frozen=True):
 
     @property
     def mismatched(self) -> tuple[int, ...]:
-        """Ranks that gloo ended while most ranks were in one call whose size the model fixes."""
+        """Ranks with another size than most, or that gloo ended while most were in a call of the model's sizes."""
         of_peers = self.peer_calls[0].ranks if len(self.peer_calls) == 1 and self.of_model else ()
-        return self.aborted if len(self.aborted) < len(of_peers) else ()
+        return self.odd_sizes or (self.aborted if len(self.aborted) < len(of_peers) else ())
 
     @property
     def at_other_calls(self) -> tuple[int, ...]:
@@ -343,13 +347,26 @@ def _possibly_late(victims: Sequence[Ending]) -> tuple[int, ...]:
 
 def _met_sizes(evidence: Evidence, lost: Sequence[Ending]) -> dict[str, Any]:
     """Return the fields about a process that gloo ended as two sizes do not match, and where its peers lost it."""
-    printed = next((fact.text.strip() for fact in evidence.facts if fact.kind == "gloo_mismatch"), None)
-    if printed is None:
+    facts = [fact for fact in evidence.facts if fact.kind == "gloo_mismatch"]
+    if not facts:
         return {}
     places = _within(lost)
     of_model = bool(places) and all(_of_model(end) for end in lost if end.rank in places)
     calls = tuple(Waiting(ranks, op, site=site) for (op, site), ranks in _by_call(places).items())
-    return {"sizes": shortened(printed, 80), "peer_calls": calls, "of_model": of_model}
+    sizes, odd = shortened(facts[0].text.strip(), 80), _odd_sizes(facts, evidence.world_size or 0)
+    return {"sizes": sizes, "odd_sizes": odd, "peer_calls": calls, "of_model": of_model}
+
+
+def _odd_sizes(facts: Sequence[LogFact], world: int) -> tuple[int, ...]:
+    """Return the ranks whose own size is not that of most. A line also has the size of a peer, which may have none."""
+    lines = {fact.rank: fact.fields for fact in facts if fact.rank is not None and "expected_bytes" in fact.fields}
+    own = {rank: fields["expected_bytes"] for rank, fields in lines.items()}
+    (usual, count), *_ = Counter(own.values()).most_common(1) or [(0, 0)]
+    if count < 2 or len({*own.values(), *(fields["received_bytes"] for fields in lines.values())}) != 2:
+        return ()
+    silent = [rank for rank in range(world) if rank not in own]
+    odd = [rank for rank, size in own.items() if size != usual] or (silent if len(silent) == 1 else [])
+    return tuple(sorted(odd)) if len(odd) < count else ()
 
 
 def _of_model(end: Ending) -> bool:
@@ -380,6 +397,26 @@ def _silent(evidence: Evidence, groups: Sequence[GroupLog], waits: Sequence[Wait
     # If the size is unknown, most ranks up to the highest must have lines: the log of one node has those of few.
     world = world or (highest + 1 if 2 * len(spoke - {None}) > highest + 1 else 0)
     return tuple(rank for rank in range(world) if rank not in spoke)
+
+
+def not_set_up(evidence: Evidence) -> tuple[str, tuple[int, ...], tuple[int, ...], list[LogFact]] | None:
+    """Return (`complete` or `reach`, few ranks that did not, the others, lines) of NCCL's set-up of all ranks.
+
+    A rank of whose set-up no line tells has to have other lines: the log may lack those of its node.
+    """
+    world, spoke = {*range(evidence.world_size or 0)}, {fact.rank for fact in evidence.facts}
+    by_comm: defaultdict[object, list[LogFact]] = defaultdict(list)
+    for fact in (fact for fact in evidence.facts if fact.kind == "nccl_init"):
+        if fact.fields["nranks"] == len(world) and fact.rank in (None, fact.fields["comm_rank"]):
+            by_comm[fact.fields.get("comm_id")].append(fact)
+    for facts in by_comm.values():
+        began, complete = ({f.fields["comm_rank"] for f in facts if f.fields["phase"] == phase} for phase in _PHASES)
+        reached = complete or began
+        missing = world - reached
+        if missing and len(missing) < len(reached) and missing <= spoke | began:
+            stage = "complete" if missing <= began else "reach"
+            return stage, tuple(sorted(missing)), tuple(sorted(reached)), facts
+    return None
 
 
 def _held_s(evidence: Evidence) -> float:

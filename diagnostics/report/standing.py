@@ -38,6 +38,7 @@ def headline(standing: Standing) -> str:
     shown: dict[str, tuple[object, tuple[int, ...]]] = {
         "still": (standing.outside and standing.outside[0][1], standing.outside[0][0] if standing.outside else ()),
         "failure": (standing.failure, standing.failed),
+        "odd_sizes": (standing.odd_sizes and standing.sizes, standing.odd_sizes),
         "peer_calls": (standing.peer_calls and standing.aborted and standing.sizes, standing.aborted),
         "sizes": (standing.sizes, standing.aborted),
         "differ": (standing.differ, ()),

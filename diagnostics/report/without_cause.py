@@ -7,6 +7,7 @@ from typing import Any
 
 from diagnostics.analysis.observations import observations
 from diagnostics.analysis.printed_steps import SCALE_ENDS, PrintedSteps, printed_steps
+from diagnostics.analysis.standing import not_set_up
 from diagnostics.analysis.step_profile.account import LEAST_MS, Account
 from diagnostics.causes.registry import by_id
 from diagnostics.contract.files import table_beside
@@ -65,7 +66,7 @@ def without_cause(
         return f"no line of {counted(logs, 'log')} reports a known problem, which does not show that there was none", ""
     inits = {(fact.file, fact.fields["comm_rank"]): fact for fact in evidence.facts if fact.kind == "nccl_init"}
     if inits and not (trouble or any(evidence.files.values()) or printed_steps(evidence).count):
-        return set_up_text([*inits.values()]), ""
+        return set_up_text([*inits.values()], evidence), ""
     if processes := processes_text(evidence):
         return processes, ""
     if not any(evidence.files.values()) and not trouble and (steps := printed_text(printed_steps(evidence))):
@@ -80,12 +81,13 @@ def recorded_failure(run: RunEvidence | None) -> str:
     return run.status.reason or ""
 
 
-def set_up_text(inits: Sequence[LogFact]) -> str:
+def set_up_text(inits: Sequence[LogFact], evidence: Evidence) -> str:
     """Return how far NCCL got in initializing its communicators, for logs that show nothing else."""
     complete = sorted({fact.fields["comm_rank"] for fact in inits if fact.fields["phase"] == "COMPLETE"})
     nranks = max(fact.fields["nranks"] for fact in inits)
-    row = "set_up" if len(complete) == nranks else "set_up_partly"
-    return filled(_TEXTS[row], {"complete": len(complete), "nranks": nranks})
+    stage, ranks, others, _ = not_set_up(evidence) or ("", (), (), ())
+    row = f"did_not_{stage}" if stage else "set_up" if len(complete) == nranks else "set_up_partly"
+    return filled(_TEXTS[row], {"complete": len(complete), "nranks": nranks, "ranks": ranks, "others": others})
 
 
 def log_asks(report: Report) -> str:

@@ -42,11 +42,13 @@ def decide(stall: Stall) -> Finding:
     row = next((kind for kind in ("port_in_use", "port_refused", "mesh_failed") if kind in kinds), "usual")
     counts = [fact.fields for fact in case.facts if fact.kind == "store_barrier"]
     row = "too_many" if any(fields["joined"] > fields["size"] for fields in counts) else row
-    is_alone = row == "mesh_failed" and any(_NO_PEER.search(str(fact.fields.get("why"))) for fact in case.facts)
-    row = "mesh_alone" if is_alone else row
+    alone = row == "mesh_failed" and any(_NO_PEER.search(str(fact.fields.get("why"))) for fact in case.facts)
     message, count = shortened(case.facts[0].text.strip().rstrip("."), 200), counted(len(kinds), "message")
-    facts, lines = _TEXTS.facts(row, message=message, count=count), _parts.lines(case.facts[:4])
-    return _parts.confirmed(job, facts, OPEN if is_alone else LIKELY, evidence=lines, victims=victims)
+    facts, lines = (
+        _TEXTS.facts("mesh_alone" if alone else row, message=message, count=count),
+        _parts.lines(case.facts[:4]),
+    )
+    return _parts.confirmed(job, facts, OPEN if alone else LIKELY, evidence=lines, victims=victims)
 
 
 def _nobody(case: Startup) -> Finding:

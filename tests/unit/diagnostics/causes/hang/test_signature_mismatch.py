@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.diagnose import diagnose
+from diagnostics.report.standing import headline
 from tests.unit.diagnostics.causes.hang.helpers import STEP, finding, job
 from tests.unit.diagnostics.hang.dumps import Op
 
@@ -85,3 +86,32 @@ def test_a_size_that_the_users_own_code_computed_wrongly_is_its_error(tmp_path: 
     )
     (root,) = diagnose(tmp_path).root_causes
     assert (root.cause, root.ranks) == ("hang.rank_raised", (1,))
+
+
+def met(rank: int, received: int, own: int) -> str:
+    return (
+        f"[rank{rank}]:   what():  [enforce fail at ../third_party/gloo/gloo/transport/tcp/pair.cc:446] "
+        f"op.preamble.length <= op.nbytes. {received} vs {own}\n"
+    )
+
+
+WORLD = "global_world_sizes=[4]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "odd"),
+    [
+        (WORLD + met(1, 48, 32) + met(2, 48, 32) + met(3, 48, 32), (0,)),  # The peer of all of them.
+        (met(1, 48, 32) + met(2, 48, 32) + met(3, 32, 48), (3,)),
+        (met(1, 48, 32) + met(2, 48, 32) + met(3, 48, 32), ()),  # Of how many ranks?
+        (WORLD + met(1, 48, 32) + met(2, 48, 32), ()),  # Of rank 0 or 3.
+        (met(1, 48, 32) + met(2, 32, 48), ()),
+        (met(1, 48, 32) + met(2, 48, 32) + met(3, 32, 24), ()),  # Three sizes: of more than one call.
+    ],
+)
+def test_the_sizes_of_several_ranks_vote(tmp_path: Path, text: str, odd: tuple[int, ...]) -> None:
+    (tmp_path / "job.log").write_text("step 1 loss 2.0\n" + text)
+    report = diagnose(tmp_path)
+    assert (report.root_causes, report.suspicions[0].ranks) == ((), odd)
+    assert report.waiting is not None and odd == report.waiting.mismatched
+    assert headline(report.waiting).startswith(f"gloo ended a process: {'the size of rank' if odd else 'two ranks'}")

@@ -155,6 +155,52 @@ def test_ddp_says_which_rank_found_other_parameters(tmp_path: Path, raising: int
     assert (root.cause, root.ranks) == ("hang.rank_raised", blamed)
 
 
+def init(rank: int, phase: str) -> str:
+    return (
+        f"[rank{rank}]: node1:{100 + rank}:{200 + rank} [{rank}] NCCL INFO ncclCommInitRankConfig comm 0x5{rank}b0 "
+        f"rank {rank} nranks 4 cudaDev {rank} nvmlDev {rank} busId {rank}1000 commId 0xab12 - Init {phase}\n"
+    )
+
+
+BEGUN = "".join(init(rank, "START") for rank in range(4))
+WAITING = "".join(first(rank) for rank in (0, 1, 3))
+
+
+def test_the_rank_without_init_complete_is_named_with_the_stage(tmp_path: Path) -> None:
+    text = BEGUN + "".join(init(rank, "COMPLETE") for rank in (0, 1, 3)) + WAITING
+    (root,) = said(tmp_path, text).root_causes
+    assert (root.cause, root.ranks, root.victims) == ("hang.startup", (2,), (0, 1, 3))
+    assert "(Init START) and did not complete it" in text_of(root).summary
+
+
+def test_the_rank_that_never_came_to_the_set_up_is_named_if_it_left_other_lines(tmp_path: Path) -> None:
+    begun = "".join(init(rank, "START") for rank in (0, 1, 3))
+    assert not said(tmp_path, begun + WAITING).root_causes, "its node's log may be absent"
+    (root,) = said(tmp_path, "[rank2]: NCCL version 2.21.5+cuda12.4\n" + begun + WAITING).root_causes
+    assert (root.cause, root.ranks) == ("hang.startup", (2,))
+    assert "no line of its tells of Init START" in text_of(root).summary
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        init(0, "START") + init(0, "COMPLETE") + first(0),  # One rank's log.
+        BEGUN + "".join(init(rank, "COMPLETE") for rank in range(4)) + WAITING,
+        BEGUN + WAITING,  # None is complete: nobody stands out.
+        BEGUN + init(0, "COMPLETE") + WAITING,
+        BEGUN + "".join(init(rank, "COMPLETE") for rank in (0, 1, 3)) + first(0, completed=99, seq=100),
+    ],
+)
+def test_nobody_is_named_where_the_lines_of_the_set_up_do_not_differ_by_rank(tmp_path: Path, text: str) -> None:
+    assert not said(tmp_path, text).root_causes
+
+
+def test_without_a_hang_the_ranks_are_told_but_not_blamed(tmp_path: Path) -> None:
+    report = said(tmp_path, BEGUN + "".join(init(rank, "COMPLETE") for rank in (0, 1, 3)))
+    assert not report.root_causes
+    assert report.statement.startswith("NCCL completed the set-up of 3 of 4 ranks; rank 2 began it (Init START)")
+
+
 @pytest.mark.parametrize(
     "why", ["Connect timeout [10.0.0.2]:3411", "SO_ERROR: Connection refused, remote=[10.2.0.2]:3"]
 )
