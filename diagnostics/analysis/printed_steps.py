@@ -197,11 +197,6 @@ def climb(log: Printed) -> Jump | None:
     return Jump(log.file, series.lines[first], series.step[first], low, end, norms, len(loss) - at, fell, at_once=False)
 
 
-def place_of(step: float) -> str:
-    """Return `step 41` or `epoch 0.41`; empty if the number was not printed."""
-    return "" if math.isnan(step) else f"step {step:g}" if step >= 1 else f"epoch {step:g}"
-
-
 def _norms(series: Series, *sides: Sequence[int]) -> tuple[float, float] | None:
     norms = [[series.norm[n] for n in side if math.isfinite(series.norm[n])] for side in sides]
     return (statistics.median(norms[0]), statistics.median(norms[1])) if all(norms) else None

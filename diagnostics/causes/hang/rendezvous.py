@@ -1,6 +1,7 @@
 """The start-up never completed: ranks wait for others that never arrived, or the rendezvous timed out."""
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from diagnostics.analysis.stall.blameless import Startup, at_start, lasted_s, not_yet_met
@@ -12,7 +13,7 @@ from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.findings import CERTAIN, LIKELY, OPEN, Cost, EvidenceItem, Finding
 from diagnostics.contract.formatting import counted
 from diagnostics.evidence.calls import own_line
-from diagnostics.evidence.model import shortened
+from diagnostics.evidence.model import LogFact, shortened
 
 _TEXTS = Texts(__file__)
 _NO_PEER = re.compile("(?i:refused|time(?:d )?[- ]?out)")
@@ -51,6 +52,11 @@ def decide(stall: Stall) -> Finding:
     return _parts.confirmed(job, facts, OPEN if alone else LIKELY, evidence=lines, victims=victims)
 
 
+def _seen(starts: Iterable[LogFact]) -> tuple[EvidenceItem, ...]:
+    lasted = [(fact, _TEXTS.phrase("seen", text=fact.text, lasted_s=lasted_s(fact, "since_s"))) for fact in starts]
+    return tuple(EvidenceItem("log", fact.file, detail) for fact, detail in lasted)
+
+
 def _nobody(case: Startup) -> Finding:
     """Return the finding about ranks that all make no progress, before init_process_group or within it."""
     ranks, row = case.missing or case.waiting, "nobody" if case.missing else "everybody"
@@ -68,10 +74,7 @@ def _nobody(case: Startup) -> Finding:
             for place in _parts.where(rank, at.frame, _parts.says("is_there", what=at.words))
         ),
         cost=Cost(round(still_s, 1), "s blocked"),
-        evidence=tuple(
-            EvidenceItem("log", fact.file, _TEXTS.phrase("seen", text=fact.text, lasted_s=lasted_s(fact, "since_s")))
-            for fact in list(case.starts.values())[:4]
-        ),
+        evidence=_seen(list(case.starts.values())[:4]),
     )
 
 
@@ -85,11 +88,9 @@ def _finding(case: Startup) -> Finding:
         facts = _TEXTS.facts(("absent", _why(case, others)), **figures)
         return Finding(status="undecided", facts=facts, confidence=0.0, victims=case.waiting)
     first = own_line(case.starts[case.stuck[0]].fields["frames"])
-    figures["place"] = _TEXTS.phrase("place", frame=first) if first else ""
-    figures["at"] = f"{first.file}:{first.line}: " if first else ""
-    figures["count"] = len(case.waiting) + len(case.missing)
+    count, place = len(case.waiting) + len(case.missing), _TEXTS.phrase("place", frame=first) if first else ""
+    figures |= {"count": count, "place": place, "at": f"{first.file}:{first.line}: " if first else ""}
     facts = _TEXTS.facts(("stuck", *(("nor", _why(case, others)) if others else ())), **figures)
-    is_there = _TEXTS.phrase("stands")
     return Finding(
         status="confirmed",
         facts=facts,
@@ -99,16 +100,13 @@ def _finding(case: Startup) -> Finding:
         where=tuple(
             place
             for rank, does in (
-                *((rank, is_there) for rank in case.stuck[:4]),
+                *((rank, _TEXTS.phrase("stands")) for rank in case.stuck[:4]),
                 (case.waiting[0], _TEXTS.phrase("waits")),
             )
             for place in _parts.where(rank, own_line(case.starts[rank].fields["frames"]), does)
         ),
         cost=Cost(round(case.waited_s, 1), "s blocked"),
-        evidence=tuple(
-            EvidenceItem("log", fact.file, _TEXTS.phrase("seen", text=fact.text, lasted_s=lasted_s(fact, "since_s")))
-            for fact in (case.starts[rank] for rank in (*case.stuck[:3], *case.waiting[:3]))
-        ),
+        evidence=_seen(case.starts[rank] for rank in (*case.stuck[:3], *case.waiting[:3])),
     )
 
 

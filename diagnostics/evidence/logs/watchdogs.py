@@ -24,12 +24,6 @@ class Watchdogs(Struct):
     per_kind: Counter[tuple[str, int | None]] = field(default_factory=Counter)
     kept: int = 0
 
-    def clear(self) -> None:
-        """Forget what was read: the lines of another attempt follow."""
-        self.places.clear()
-        self.per_kind.clear()
-        self.kept = 0
-
     def take(self, fact: LogFact, facts: list[LogFact]) -> bool:
         """Add a fact to `facts`, or fold it into the one that it repeats. Return False if there is no room for it."""
         kind, rank, fields = fact.kind, fact.rank, fact.fields

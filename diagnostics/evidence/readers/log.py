@@ -38,10 +38,6 @@ class CollectiveStack(Struct):
     op: str = ""
     """torch function called by the user's line."""
 
-    def begin(self, number: int, rank: int | None) -> None:
-        """Begin a stack after its first line."""
-        self.number, self.rank, self.frames, self.op = number, rank, 0, ""
-
     def feed(self, text: str) -> dict[str, Any] | None:
         """Read the next line; return the innermost frame outside torch once it is known, with the `op` in it."""
         match = _TEXT["frame"].match(text.strip())
@@ -158,7 +154,7 @@ class _Scan(Struct):
             self._restarted(line.number, len(self.read.stacks))
         self._last_error(line, rank)
         if HEAD in line.text:
-            self.collective.begin(line.number, rank)
+            self.collective = CollectiveStack(line.number, rank)
         elif self.collective.number and (place := self.collective.feed(line.text)) is not None:
             # The frames of a collective that timed out are on lines without a prefix.
             self._add("collective_stack", self.collective.rank, line, place)
@@ -265,8 +261,7 @@ class _Scan(Struct):
             exits.append(RankError(rank, self.read.file, line.number, "", what, signal=signal, exit_code=code))
 
     def _forget(self) -> None:
-        for known in (self.counts, self.per_kind, self.watchdogs):
-            known.clear()
+        self.counts, self.per_kind, self.watchdogs = {}, Counter(), Watchdogs()
 
     def _restarted(self, last: int, stacks: int) -> None:
         """Set aside the contents of an attempt that ended in line `last` and left the first `stacks` stacks."""

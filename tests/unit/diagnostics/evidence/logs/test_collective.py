@@ -2,14 +2,13 @@
 
 import pytest
 
-from diagnostics.evidence.readers.log import MAX_FRAMES, CollectiveStack
+from diagnostics.evidence.readers.log import HEAD, MAX_FRAMES, CollectiveStack, read_text
 
 TORCH = "/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py"
 
 
 def fed(*lines):
-    stack = CollectiveStack()
-    stack.begin(7, 3)
+    stack = CollectiveStack(7, 3)
     places = [stack.feed(line) for line in lines]
     return stack, places
 
@@ -34,15 +33,10 @@ def test_an_empty_line_that_a_folded_one_left_ends_nothing():
 
 
 def test_a_second_head_begins_anew():
-    stack, _ = fed(f"#0 all_reduce from {TORCH}:1")
-    stack.begin(20, 1)
-    assert (stack.number, stack.rank, stack.op) == (20, 1, "")
-    assert stack.feed("#0 step from /job/train.py:3") == {
-        "function": "step",
-        "file": "/job/train.py",
-        "line": 3,
-        "op": "",
-    }
+    heads = [f"[rank{rank}]: {HEAD}" for rank in range(2)]
+    text = "\n".join([heads[0], f"#0 all_reduce from {TORCH}:1", heads[1], "#0 step from /job/train.py:3", ""])
+    (fact,) = (fact for fact in read_text(text, "job.log", 0).facts if fact.kind == "collective_stack")
+    assert (fact.rank, fact.fields["line"], fact.fields["op"]) == (1, 3, "")
 
 
 def test_a_stack_without_end_has_one():
