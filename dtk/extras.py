@@ -16,6 +16,14 @@ def install(extra: str) -> str:
     return f"pip install 'dtk-train[{extra}]' (from a clone: pip install '.[{extra}]')"
 
 
+def require(package: str, user: str, extra: str, instead: str = "") -> None:
+    """Make sure that a package is installed, which `user` needs; DtkError with the command that installs its extra."""
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:  # A plain folder of that name, such as the ./wandb created by W&B.
+        distribution = package.replace("_", "-")
+        raise DtkError(f"{user} needs the package {distribution}", fix=f"{install(extra)}{instead}")
+
+
 def installed(package: str) -> str | None:
     """Return the version of an installed distribution, without importing it; None if it is absent."""
     from importlib.metadata import PackageNotFoundError, version  # It takes a tenth of the time of a small command.

@@ -12,7 +12,7 @@ from dtk.data.network import unreachable
 from dtk.data.tokenizer import Tokenizer
 from dtk.data.tokens import Tokens, tokenised
 from dtk.errors import DtkError
-from dtk.extras import install
+from dtk.extras import load, require
 
 _FORMATS: dict[str, str] = table_beside(__file__)
 _ROWS = 1000
@@ -58,10 +58,8 @@ def _load(config: HFData) -> Any:
     if not path.exists() and unreachable(os.environ.get("HF_ENDPOINT", "https://huggingface.co")):
         # The package reads this at import: it then uses only its cache, without minutes of retries.
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    try:
-        import datasets
-    except ImportError:
-        raise DtkError("data=hf needs the package datasets", fix=install("hf")) from None
+    require("datasets", "data=hf", "hf")
+    datasets = load("datasets")
     datasets.disable_progress_bars()
     try:
         if path.is_file():

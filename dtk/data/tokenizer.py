@@ -15,7 +15,7 @@ from diagnostics.contract.invocation import typed
 from diagnostics.contract.suggest import did_you_mean
 from dtk.data.network import bounded, unreachable
 from dtk.errors import DtkError
-from dtk.extras import install
+from dtk.extras import load, require
 
 _GPT2_FILES = tuple(
     f"https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/{name}" for name in ("vocab.bpe", "encoder.json")
@@ -23,7 +23,7 @@ _GPT2_FILES = tuple(
 _GPT2_CACHE = str(Path(tempfile.gettempdir()) / "data-gym-cache")
 _GPT2_DOWNLOAD_S = 60.0
 _GPT2_FIX = "use data.tokenizer=byte, or copy tiktoken's cache from a machine with a network and set TIKTOKEN_CACHE_DIR"
-_INSTALL = f"{install('hf')}, or use data.tokenizer=byte"
+_INSTEAD = ", or use data.tokenizer=byte"
 
 
 class Tokenizer(Protocol):
@@ -80,10 +80,8 @@ class GPT2Tokenizer:
     @functools.cached_property
     def _encoding(self) -> Any:
         """Return tiktoken's encoding; tiktoken downloads without a timeout, so check first that the server answers."""
-        try:
-            import tiktoken
-        except ImportError:
-            raise DtkError("data.tokenizer=gpt2 needs the package tiktoken", fix=_INSTALL) from None
+        require("tiktoken", "data.tokenizer=gpt2", "hf", _INSTEAD)
+        tiktoken = load("tiktoken")
         folder = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR", _GPT2_CACHE))
         names = (hashlib.sha1(url.encode(), usedforsecurity=False).hexdigest() for url in _GPT2_FILES)
         is_cached = folder and all((Path(folder) / name).is_file() for name in names)
@@ -130,13 +128,11 @@ def build_tokenizer(name: str) -> Tokenizer:
         near = did_you_mean(given, ("byte", "gpt2"))
         fix = f"{near} data.tokenizer is byte, gpt2 or a path of a tokenizer.json"
         raise DtkError(f'unknown tokenizer "{given}"', "no such file", fix)
-    try:
-        from tokenizers import Tokenizer as Encoder
-    except ImportError:
-        raise DtkError("a tokenizer.json needs the package tokenizers", fix=_INSTALL) from None
+    require("tokenizers", "a tokenizer.json", "hf", _INSTEAD)
+    tokenizers = load("tokenizers")
     try:
         content = path.read_bytes()
-        encoder = Encoder.from_buffer(content)
+        encoder = tokenizers.Tokenizer.from_buffer(content)
     except Exception as error:  # the package raises a bare Exception for an unreadable file
         raise DtkError(f"{path} is not a usable tokenizer.json", str(error)) from None
     encoder.no_truncation()

@@ -1,13 +1,11 @@
 """Checks of a run's inputs before it starts, so that a mistake is one line and not one traceback per rank."""
 
 import math
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from dtk.config.compose import Composed
 from dtk.config.schema import Config, CustomModelConfig, CustomOptimizerConfig, DataConfig, GPTConfig
-from dtk.errors import DtkError
-from dtk.extras import install
+from dtk.extras import require
 from dtk.strategies.registry import NATIVE
 
 if TYPE_CHECKING:
@@ -28,9 +26,7 @@ def check_parts(config: Config, world_size: int) -> dict[str, Any]:
 
     if package := config.strategy.traits.library or config.engine.removeprefix(NATIVE):
         typed = f"strategy={config.strategy.name}" if config.strategy.traits.library else f"engine={config.engine}"
-        if find_spec(package) is None:
-            what = f"{typed} needs the package {package}, which is not installed"
-            raise DtkError(what, fix=f"install it: {install(package)}")
+        require(package, typed, package)
     check_tracker(config.tracker)
     if config.strategy.offload_folder is not None:
         from dtk.parallel.tiers import Swap

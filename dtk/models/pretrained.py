@@ -10,7 +10,7 @@ from torch._guards import detect_fake_mode
 
 from diagnostics.contract.files import read_json
 from dtk.errors import DtkError
-from dtk.extras import install
+from dtk.extras import load, require
 
 HEADS = {
     "causal_lm": ("AutoModelForCausalLM", ("ForCausalLM", "LMHeadModel")),
@@ -37,10 +37,8 @@ class Pretrained(nn.Module):
     def __new__(  # noqa: D102
         cls, path: str, weights: bool = True, head: str = "auto", settings: dict[str, Any] | None = None
     ) -> Any:
-        try:
-            import transformers
-        except ImportError as error:
-            raise DtkError("model=hf needs transformers", fix=f"install it: {install('hf')}") from error
+        require("transformers", "model=hf", "hf")
+        transformers = load("transformers")
         transformers.utils.logging.disable_progress_bar()
         local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
         try:

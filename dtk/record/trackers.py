@@ -1,7 +1,6 @@
 """The rank's side of a tracker: checks the installation, starts the process, and sends records without waiting."""
 
 import dataclasses
-import importlib.util
 import json
 import os
 import subprocess
@@ -17,7 +16,7 @@ from diagnostics.contract.invocation import command
 from diagnostics.contract.secrets import masked
 from dtk.config.schema import CustomTracker, NoTracker, TensorboardTracker, WandbTracker
 from dtk.errors import DtkError
-from dtk.extras import install
+from dtk.extras import require
 from dtk.record.guard import Writer, report
 from dtk.record.tracker_process import base_url, has_key, kill_with_children
 
@@ -35,12 +34,7 @@ def check_tracker(tracker: TrackerConfig) -> None:
     """
     if tracker.name in ("none", "custom"):
         return
-    spec = importlib.util.find_spec(tracker.name)
-    # A plain folder with that name, such as W&B's own ./wandb, has no origin.
-    if spec is None or spec.origin is None:
-        why = f"the package {tracker.name} is not installed"
-        fix = f"install it: {install(tracker.name)}, or choose tracker=none"
-        raise DtkError(f"tracker={tracker.name} cannot be used", why, fix)
+    require(tracker.name, f"tracker={tracker.name}", tracker.name, ", or choose tracker=none")
     if isinstance(tracker, WandbTracker) and tracker.mode == "online" and not has_key(base_url()):
         why = f"neither WANDB_API_KEY nor the netrc file has one for {base_url()}"
         fix = f"type {command('login', name='wandb')}, or use tracker.mode=offline"

@@ -4,13 +4,12 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 
 from diagnostics.contract.invocation import command
 from dtk.console.output import say
 from dtk.errors import DtkError
-from dtk.extras import install
+from dtk.extras import require
 from dtk.launch.processes import importable
 from dtk.record.tracker_process import base_url, has_key
 from dtk.sweep.local import Job
@@ -22,9 +21,7 @@ def check_server(job: Job) -> None:
     """Make sure that W&B can be asked, and that its runs would tell it anything; DtkError if the package or the key is
     missing, or the file's runs are not tracked.
     """
-    spec = find_spec("wandb")
-    if spec is None or spec.origin is None:  # A plain folder of that name, such as the ./wandb created by W&B.
-        raise DtkError("--wandb needs the package wandb", fix=f"install it: {install('wandb')}")
+    require("wandb", "--wandb", "wandb")
     if not has_key(base_url()):
         why = f"neither WANDB_API_KEY nor the netrc file has one for {base_url()}"
         raise DtkError("--wandb needs a key", why, f"type {command('login', name='wandb')}, or leave --wandb out")

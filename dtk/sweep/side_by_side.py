@@ -1,12 +1,11 @@
 """A W&B report with the runs of a sweep side by side, written by W&B's own library and stored by its server."""
 
-from importlib.util import find_spec
 from typing import Any
 
 from diagnostics.report import markdown
 from dtk.config.overrides import parse
 from dtk.errors import DtkError
-from dtk.extras import install
+from dtk.extras import require
 from dtk.sweep.folder import Sweep
 from dtk.sweep.summary import comparison, last_trials
 
@@ -18,9 +17,7 @@ def save(sweep: Sweep, project: str, entity: str | None, axis: str) -> str:
     """Save the report and return its address: the comparison as text, curves, final figures, and what differs; DtkError
     if the library is not installed, or the server rejected the report.
     """
-    if find_spec("wandb_workspaces") is None:
-        fix = f"install it: {install('wandb-reports')}"
-        raise DtkError("a report of W&B needs the package wandb-workspaces", fix=fix)
+    require("wandb_workspaces", "a report of W&B", "wandb-reports")
     import wandb
     from wandb_workspaces.reports import v2 as reports
 

@@ -31,6 +31,7 @@ def test_what_the_data_is() -> None:
 
 def test_data_counted_for_epochs_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
     built = []
+    monkeypatch.setattr("dtk.launch.inputs._counted", [])  # Other tests leave theirs.
     monkeypatch.setattr("dtk.data.build.synthetic_dataset", lambda data: built.append(data) or synthetic_dataset(data))
     composed = settle(settle_epochs(compose([*TINY, "train.epochs=1"])), 2)
     for expected in (1, 2):  # Handed over once: a later point of a sweep reads what the data is by then.

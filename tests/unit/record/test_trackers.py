@@ -45,7 +45,7 @@ def track(tracker, records=20):
 
 def test_a_missing_package_names_the_extra(tmp_path, monkeypatch):
     check_tracker(NoTracker())
-    monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("dtk.extras.find_spec", lambda name: None)
     for config in (WandbTracker(), TensorboardTracker()):
         with pytest.raises(DtkError) as caught:
             check_tracker(config)

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from dtk.errors import DtkError
-from dtk.sweep import side_by_side
 from dtk.sweep.folder import About, Sweep
 from dtk.sweep.points import Point
 from dtk.sweep.side_by_side import _varied, save
@@ -28,7 +27,7 @@ def test_single_runs_are_no_groups(tmp_path: Path) -> None:
 
 
 def test_without_the_package_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_by_side, "find_spec", lambda name: None)
+    monkeypatch.setattr("dtk.extras.find_spec", lambda name: None)
     with pytest.raises(DtkError, match="wandb-workspaces") as refused:
         save(sweep(tmp_path, 1), "dtk", None, "step")
     assert "install" in refused.value.fix

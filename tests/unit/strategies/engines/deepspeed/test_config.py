@@ -205,6 +205,6 @@ def test_what_a_library_has_not_is_refused(overrides: list[str], part: str) -> N
 def test_a_missing_package_says_what_to_install(
     overrides: list[str], package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dtk.launch.inputs.find_spec", lambda name: None)
+    monkeypatch.setattr("dtk.extras.find_spec", lambda name: None)
     with pytest.raises(DtkError, match=rf"needs the package {package}.*dtk-train\[{package}\]"):
         check_parts(compose([*BASE, *overrides]).config, 2)
