@@ -30,9 +30,9 @@ class _Member(Struct):
 
 class _Communicator(Struct):
     hash: str
-    size: int
     ranks: list[_Member]
     missing_ranks: list[_Member] = []
+    size: int = 0
 
 
 def recognise(head: bytes) -> bool:
@@ -65,7 +65,7 @@ def _of_json(text: str) -> Iterator[_Told]:
             if len(by_count) > 1:
                 yield COUNTS, 1, f"{op} of {name}: {'; '.join(parts)}", []
         if lost := [own.rank for own in communicator.missing_ranks if any(own.status.values())]:
-            of_job = sizes.count(communicator.size) == 1 and communicator.size == max(sizes)
+            of_job = sizes.count(communicator.size) == 1 and communicator.size == max(sizes) > 0
             yield LOST, 1, f"no answer from {ranks_spoken(lost)} of {name}", lost if of_job else []
 
 

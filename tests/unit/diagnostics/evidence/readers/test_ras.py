@@ -162,6 +162,7 @@ def test_ranks_that_do_not_answer_are_those_that_the_others_wait_for(
     "content",
     [
         (HEAD.format(comms=4, errors="INCOMPLETE") + LOST).encode(),  # Rank 1 of one of four groups.
+        as_json([41, 41], [2]).replace(b'"size"', b'"nranks"'),
         LOST.join(["NCCL version 2.26.2\n\nJob summary\n===========\n\n", ""]).encode(),  # Its table is missing.
         (HEAD.format(comms=1, errors="INCOMPLETE") + OLDER[: OLDER.index("21,22")]).encode(),  # Cut off.
     ],
