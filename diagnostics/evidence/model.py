@@ -72,6 +72,8 @@ class RankError(Struct, frozen=True):
     region: str | None = None
     vanished: bool = False
     """Whether its process disappeared without a known exit status."""
+    local_rank: int | None = None
+    """Its number on a node, if the rank is unknown and a launcher's line has that number."""
 
 
 class EarlierAttempt(Struct, frozen=True):

@@ -66,7 +66,9 @@ class Ended(Struct, frozen=True):
             more = TEXTS.phrase("waited", victims=victims, names=names, place=place)
         rows = ["in_order" if self.first.in_order else "usual"]
         rows += [*(["more"] if more else []), *([] if names else ["which"])]
-        figures = {"who": names or TEXTS.phrase("process"), "how": how, "at": at, "step": step, "more": more}
+        local = self.first.local_rank
+        unnamed = TEXTS.phrase("process" if local is None else "local_process", local_rank=local)
+        figures = {"who": names or unnamed, "how": how, "at": at, "step": step, "more": more}
         world = max(self.world, len(names), 1)
         return TEXTS(finding, rows, remedies, count=len(names) or 1, world=world, **figures)
 

@@ -60,3 +60,9 @@ def test_a_process_that_spawn_started(tmp_path: Path, how: str, cause: str) -> N
     )
     (root,) = diagnose(tmp_path).root_causes
     assert (root.cause, root.ranks) == (cause, (2,))
+
+
+def test_a_local_rank_of_an_unknown_node_is_told_as_such(tmp_path: Path) -> None:
+    found, roots = of(tmp_path, "E1121 failed (exitcode: -9) local_rank: 3 (pid: 77) of binary: /usr/bin/python\n")
+    assert (found.ranks, roots) == ((), [CAUSE])
+    assert text_of(found).summary == "Local rank 3 of a node was killed by SIGKILL."

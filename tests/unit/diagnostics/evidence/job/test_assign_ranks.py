@@ -58,7 +58,9 @@ def test_a_local_rank_beside_the_ranks_of_a_later_node_is_of_no_known_rank():
 
 def test_a_local_rank_alone_is_no_rank():
     """The first process of a later node is local rank 0 too."""
-    assert ranks((contents(error(-4)), Owner())) == [None]
+    job = evidence()
+    assign_ranks(job, [(contents(error(-4)), Owner())])
+    assert [(one.rank, one.local_rank) for one in job.errors] == [(None, 3)]
     assert ranks((contents(error(-4), facts=[fact(None, "one_node")]), Owner())) == [3]
     assert ranks((contents(error(-4), offset=8), Owner())) == [11]
 
