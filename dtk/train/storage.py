@@ -16,6 +16,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
+from diagnostics.evidence.endings import kind_of_exception
 from dtk.errors import DtkError
 from dtk.parallel.tiers import Tier
 
@@ -101,4 +102,5 @@ def in_words(error: BaseException) -> str:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether the error means that memory ran out, rather than that the files are wrong."""
-    return isinstance(root(error), torch.OutOfMemoryError | MemoryError)
+    inner = root(error)
+    return kind_of_exception(type(inner).__name__, str(inner)) == "oom"

@@ -78,9 +78,16 @@ def test_an_exception_is_the_failure_of_this_rank(attached: Attach) -> None:
     assert (error["type"], error["message"]) == ("ValueError", "bad batch")
 
 
-def test_memory_that_runs_out_is_a_state_of_its_own(attached: Attach) -> None:
-    with pytest.raises(torch.OutOfMemoryError), attached() as run:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        MemoryError("Unable to allocate 7.28 TiB for an array with shape (1000000, 1000000)"),
+    ],
+)
+def test_memory_that_runs_out_is_a_state_of_its_own(attached: Attach, error: Exception) -> None:
+    with pytest.raises(type(error)), attached() as run:
+        raise error
     assert read_status(RunPaths(run.folder).status).state == "oom"
 
 
