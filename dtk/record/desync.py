@@ -103,13 +103,14 @@ def stall(
     """Return the verdict on a stall: which ranks are outside any call, or have exited, while others wait inside one.
 
     `left` are ranks that no longer participate -> `failed` or `end`; those that no rank waits for do not matter.
-    `stood_s` are seconds without progress.
+    `stood_s` are seconds without progress. A majority outside is not blamed, as the call inside may be the wrong one.
     """
     inside = [place for place in places if place.call]
     outside = [place for place in places if not place.call]
     awaited = {rank for place in inside for rank in parse_ranks(place.members)}
     departed = {rank: how for rank, how in left.items() if rank in awaited}
-    culprits = sorted([*silent, *departed, *(place.rank for place in outside if inside)])
+    few_outside = bool(inside) and 2 * len([*outside, *silent]) <= len([*places, *silent])
+    culprits = sorted([*silent, *departed, *(place.rank for place in outside if few_outside)])
     first = next((p for p in places if p.rank in culprits), places[0] if places else None)
     reason = text.stall(stood_s, silent, departed, [*_alike(outside)[:_SHOWN], *_alike(inside)[:_SHOWN]])
     victims = sorted(place.rank for place in inside) if culprits else []
@@ -135,8 +136,7 @@ def find_desync(paths: RunPaths, attempt: int, world_size: int, time_s: float) -
 
 def left_at(paths: RunPaths, attempt: int, ranks: Iterable[int], group: str, position: int) -> list[Called]:
     """Return the ranks' calls around a position of a group, as far as their rings on this host hold them."""
-    sides = (called_at(ring, group, position) for ring in _rings(paths, attempt, ranks))
-    return [side for side in sides if side is not None]
+    return [side for ring in _rings(paths, attempt, ranks) if (side := called_at(ring, group, position)) is not None]
 
 
 def _rings(paths: RunPaths, attempt: int, ranks: Iterable[int]) -> Iterator[RingDump]:

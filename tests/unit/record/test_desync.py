@@ -97,6 +97,16 @@ def test_a_stall_in_which_all_wait_blames_nobody():
     assert stall([Place(0, "", "a.py:1 in f"), Place(1, "", "a.py:1 in f")], [], {}, 7, 0, 9.0).culprits == []
 
 
+def test_a_majority_outside_is_not_blamed():
+    """The one rank inside may have made a call too many, as the diagnosis assumes of observed ranks."""
+    outside = [Place(rank, "", "a.py:1 in f") for rank in (1, 2, 3)]
+    verdict = stall([place(0, "all_reduce"), *outside], [], {}, 7, 0, 9.0)
+    assert (verdict.culprits, verdict.victims) == ([], [])
+    assert "rank 0 waits in all_reduce" in verdict.reason and "ranks 1-3 are at a.py:1 in f" in verdict.reason
+    assert stall([place(0, "all_reduce"), outside[0]], [], {}, 7, 0, 9.0).culprits == [1]
+    assert stall([place(0, "all_reduce"), *outside[:2]], [3], {}, 7, 0, 9.0).culprits == [3]
+
+
 def test_a_rank_that_does_not_answer_is_blamed():
     verdict = stall([place(0, "all_reduce")], [1], {}, 7, 0, 9.0)
     assert verdict.culprits == [1]
