@@ -323,7 +323,7 @@ def _curves(ranks: Mapping[int, RankMemory], culprits: Collection[int]) -> tuple
         legend=few,
         height=260.0,
     )
-    thick = doc.remark("Thick: ranks to blame. A point marks a peak.")
+    thick = doc.remark("Thick lines are the ranks to blame. A point marks a peak.")
     return doc.present(None if few else thick, drawing)
 
 

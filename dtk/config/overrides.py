@@ -39,7 +39,7 @@ def normalise(overrides: Sequence[str], groups: Groups, defaults: Sequence[str])
         refuse_hydra(key)
         if key in (SWEEPS, "repeats"):
             fix = "use dtk sweep NAME" if key == SWEEPS else "use dtk run -m, or dtk sweep"
-            raise DtkError(f"{key} is not part of an experiment", "it says which runs to make", fix)
+            raise DtkError(f"{key} is not part of an experiment", "it belongs to a sweep", fix)
         if re.match(rf"{HARDWARE}([./]|$)", key):  # Only `dtk plan` accepts it.
             fix = f"use dtk plan {HARDWARE}=NAME"
             raise DtkError(f"{key} is not part of an experiment", "it says what to plan for", fix)

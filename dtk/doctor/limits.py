@@ -78,13 +78,15 @@ def files(scope: Scope) -> Result:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     findings = []
     if soft < FILES:
-        text = f"{soft} open files a process: peers' sockets and data loader workers use them up"
+        text = f"{soft:,} open files per process: peers' sockets and data loader workers use them up"
         key = "limit_for_all" if hard < FILES else "limit_own"
         wanted = WANTED_FILES if hard == resource.RLIM_INFINITY or hard < FILES else min(WANTED_FILES, hard)
         fix = {"letter": "n", "wanted": wanted, "limit": "nofile", "docker": str(WANTED_FILES)}
         findings.append(found(key, bad=soft < FEW_FILES, text=text, **fix))
     measures = {"soft": soft, "hard": hard}
-    return judged(findings, f"{soft} a process", measures=measures, common={"open files": str(soft)})
+    return judged(
+        findings, f"{soft:,} open files per process (ulimit -n)", measures=measures, common={"open files": str(soft)}
+    )
 
 
 def judge_processes(pids_max: Path) -> Result:

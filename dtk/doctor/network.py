@@ -38,7 +38,7 @@ def hostname(scope: Scope) -> Result:
         except OSError as error:
             findings.append(found("master_unresolved", master=master, why=reason(error)))
     measures = {"host": name, "addresses": addresses, "seconds": round(seconds, 3)}
-    return judged(findings, f"{name} is {', '.join(addresses)}", measures=measures)
+    return judged(findings, f"{name} resolves to {', '.join(addresses)}", measures=measures)
 
 
 def _own_name(name: str, several_nodes: bool) -> tuple[list[Finding], list[str]]:

@@ -259,7 +259,7 @@ def _traffic(report: PlanReport) -> doc.Section:
 def _time(plan: Prediction, time: Time) -> doc.Section:
     hidden = time.communication_s - time.exposed_s
     exposed = 0.0 if time.exposed_s < _NOISE * time.step_s else time.exposed_s
-    compute = f"{seconds_text(time.compute_s)}, {seconds_text(time.optimizer_s)} of it clipping and optimizer"
+    compute = f"{seconds_text(time.compute_s)}, {seconds_text(time.optimizer_s)} of it for clipping and the optimizer"
     communication = f"{seconds_text(time.communication_s)}, {seconds_text(exposed)} of it exposed"
     communication += f", {seconds_text(hidden)} hidden" if hidden > _NOISE * time.communication_s else ""
     mfu = "-" if time.mfu is None else percent_text(time.mfu)

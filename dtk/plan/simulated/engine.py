@@ -111,7 +111,7 @@ def _memory(config: Config, rank: int, parts: dict[Part, dict[str, int]]) -> Mem
 
 def _notes(job: Sample, made: Sequence[Sample], classes: int) -> Iterator[str]:
     config, count = job.config, job.micro_batches
-    yield "operations as the CPU computes them; buffers inside kernels and inside the backend are not seen"
+    yield "the operations are those that the CPU runs; buffers inside kernels and inside the backend are not seen"
     if len(depths := list(dict.fromkeys(each.config.model.layers for each in made if each.removed))) > 1:
         yield f"{config.model.layers} blocks, extrapolated linearly from {joined(depths)} simulated ones"
     if len(pipelines := {(each.config.parallel.pp, each.micro_batches) for each in made}) > 1:

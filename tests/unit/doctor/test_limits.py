@@ -58,7 +58,7 @@ def test_open_files(soft, hard, status, command):
     command = command.replace("65536", str(min(65536, hard)))
     found = ask("limits.files(Scope(Path()))", "limits", before=lower(resource.RLIMIT_NOFILE, soft, hard))
     assert found[0] == status
-    assert found[1].startswith(str(soft))
+    assert found[1].startswith(f"{soft:,} open files per process")
     assert command in "".join(found[2])
 
 
