@@ -11,7 +11,8 @@ from itertools import islice
 
 from msgspec import Struct
 
-from diagnostics.analysis.layout import MODEL, Layout, layout
+from diagnostics.analysis.layout import joint_group, layout
+from diagnostics.contract.mesh import MODEL, ORDER, Mesh
 from diagnostics.evidence.calls import SIMULATED
 from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.reader import loaded
@@ -54,7 +55,7 @@ class Pairs(Struct, frozen=True):
     """Calls of all ranks that can be compared pair by pair."""
 
     evidence: Evidence
-    layout: Layout | None
+    layout: Mesh | None
     records: Records
     files: Mapping[int, str]
     """Rank -> its ring file."""
@@ -85,7 +86,7 @@ class Pairs(Struct, frozen=True):
 
     def messages(self) -> Case | None:
         """Return the pipeline whose neighbours do not exchange the same messages; None if there is none."""
-        if self.layout is None or self.layout.degrees["pp"] == 1:
+        if self.layout is None or self.layout.pp == 1:
             return None
         between: dict[tuple[int, int, str, int | None], list[RingRecord]] = {}
         for rank, records in self.records.items():
@@ -112,7 +113,7 @@ class Pairs(Struct, frozen=True):
         senders, step = {m.sender: self._unsent(m.sender, m.receiver) for m in misfits}, misfits[0].calls[0].step
         changed = {rank for rank in sides if self._changed(rank, step, bool(of_size), senders.get(rank))}
         culprits = changed if changed and changed < sides else sides
-        group = self.layout.groups("pp", (m.sender for m in misfits)).ranks
+        group = joint_group(self.layout, "pp", (m.sender for m in misfits)).ranks
         return Case(misfits, tuple(sorted(culprits)), group, bool(of_size))
 
     def _numbers(
@@ -136,9 +137,8 @@ class Pairs(Struct, frozen=True):
 
     def _reduces(self, rank: int) -> bool:
         assert self.layout is not None
-        last = self.records[rank][-1]
-        places = [self.layout.place(member) for member in last.group.ranks]
-        along = {name for name in self.layout.degrees if len({place[name] for place in places}) > 1}
+        mesh, last = self.layout, self.records[rank][-1]
+        along = {name for name in ORDER if len({mesh.index(name, member) for member in last.group.ranks}) > 1}
         data = any(name not in MODEL for name in along) and not along & {"tp", "pp"}
         return data and last.op.startswith(("all_reduce", "reduce_scatter"))
 
@@ -147,7 +147,7 @@ class Pairs(Struct, frozen=True):
         parameters in its last backward, and then sends that of its input to the stage before.
         """
         assert self.layout is not None and self.evidence.run is not None
-        before, after = (self.layout.place(rank)["pp"] for rank in (a, b))
+        before, after = (self.layout.index("pp", rank) for rank in (a, b))
         forward = before < after and self.evidence.run.number("parallel.stages_per_rank", 1) == 1
         return int(self._reduces(a) and not forward)
 

@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 from diagnostics.contract.formatting import counted, joined
+from diagnostics.contract.mesh import divisors
 from dtk.config.compose import Composed
 from dtk.config.limits import check_numbers
 from dtk.config.schema import Config
 from dtk.config.strict import to_plain
 from dtk.errors import DtkError
 from dtk.parallel.batch_plan import BatchPlan
-from dtk.parallel.mesh import divisors
 
 
 def check_batch(config: Config, world_size: int) -> None:

@@ -4,13 +4,13 @@ import math
 import re
 
 from diagnostics.contract.formatting import counted
+from diagnostics.contract.mesh import divisors
 from dtk.config.batch import check_batch
 from dtk.config.fault_checks import check_fault
 from dtk.config.limits import check_limits
 from dtk.config.placement import check_device
 from dtk.config.schema import Config, LlamaConfig, MoEConfig
 from dtk.errors import DtkError
-from dtk.parallel.mesh import divisors
 from dtk.parallel.pipeline import SCHEDULES, stage_sizes
 from dtk.strategies.registry import NATIVE, alternatives, for_several_ranks
 from dtk.strategies.traits import Traits

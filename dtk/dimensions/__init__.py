@@ -9,8 +9,8 @@ from dtk.dimensions import cp, ep, tp
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from diagnostics.contract.mesh import Mesh
     from dtk.config.schema import Config
-    from dtk.parallel.mesh import Mesh
     from dtk.strategies.declared import Collective, Shape
 
 

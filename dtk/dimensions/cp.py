@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from dtk.parallel.mesh import Mesh
+from diagnostics.contract.mesh import Mesh
 from dtk.strategies.declared import ITEM_BYTES, Collective
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from dtk.strategies.declared import ITEM_BYTES, Collective
 if TYPE_CHECKING:
     from torch import nn
 
+    from diagnostics.contract.mesh import Mesh
     from dtk.config.schema import Config
-    from dtk.parallel.mesh import Mesh
     from dtk.strategies.base import Strategy
 
 

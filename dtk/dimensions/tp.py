@@ -7,8 +7,8 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
+from diagnostics.contract.mesh import Mesh
 from dtk.errors import DtkError
-from dtk.parallel.mesh import Mesh
 from dtk.strategies.declared import ITEM_BYTES, Collective, Shape
 
 if TYPE_CHECKING:

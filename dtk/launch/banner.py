@@ -7,6 +7,7 @@ from diagnostics.contract.artifacts import RunPaths, read_status
 from diagnostics.contract.files import read_json
 from diagnostics.contract.formatting import counted
 from diagnostics.contract.invocation import command, override, typed
+from diagnostics.contract.mesh import divisors
 from dtk.config.placement import Placement, tp_warning
 from dtk.config.schema import Config
 from dtk.launch.console import Console
@@ -14,7 +15,6 @@ from dtk.launch.local import Outcome
 from dtk.nccl.effect import keep_effect
 from dtk.nccl.lint import doubts
 from dtk.nccl.render import ENVIRONMENT, Rendered, render
-from dtk.parallel.mesh import divisors
 from dtk.record.trackers import offline_logs, offline_reason
 
 NAMED = 5  # Variables of a preset that the banner prints.

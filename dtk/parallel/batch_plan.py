@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dtk.parallel.mesh import divisors
+from diagnostics.contract.mesh import divisors
 
 LARGEST_CHOSEN = 4
 """Upper limit of an automatic micro-batch size: small enough for a laptop; accumulation covers the rest."""

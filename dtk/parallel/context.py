@@ -10,8 +10,8 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.rendezvous import rendezvous
 
+from diagnostics.contract.mesh import Mesh
 from dtk.parallel import loopback
-from dtk.parallel.mesh import Mesh
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Context:
         """Return the DeviceMesh over all ranks; made once, so that parts taken by several callers belong together."""
         key = mesh, dimensions
         if key not in self.device_meshes:
-            places = [[mesh.coordinate(rank)[name] for name in dimensions] for rank in range(self.world_size)]
+            places = [[mesh.index(name, rank) for name in dimensions] for rank in range(self.world_size)]
             ranks = torch.tensor(sorted(range(self.world_size), key=places.__getitem__), dtype=torch.int, device="cpu")
             sizes = [mesh.size(name) for name in dimensions]
             self.device_meshes[key] = DeviceMesh(self.device.type, ranks.view(sizes), mesh_dim_names=dimensions)

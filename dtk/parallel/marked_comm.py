@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
+from diagnostics.contract.mesh import SECONDARY
 from dtk.parallel.collectives import all_gather_single
 from dtk.parallel.int8 import Blocks, quantize, total
-from dtk.parallel.mesh import SECONDARY
 from dtk.parallel.regions import communication
 
 

@@ -12,12 +12,12 @@ from itertools import product
 from typing import Any
 
 from diagnostics.contract.formatting import bytes_text, counted, seconds_text
+from diagnostics.contract.mesh import divisors
 from dtk.config.checks import check
 from dtk.config.compose import Composed
 from dtk.config.schema import Config
 from dtk.errors import DtkError
 from dtk.parallel.batch_plan import BatchPlan
-from dtk.parallel.mesh import divisors
 from dtk.plan.engines import Machine, on_device, predict
 from dtk.plan.formatting import percent_text
 from dtk.plan.formulas.stages import least_bytes

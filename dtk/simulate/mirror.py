@@ -18,10 +18,10 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.tensor import debug
 from torch.futures import Future
 
+from diagnostics.contract.mesh import Mesh
 from dtk.errors import DtkError
 from dtk.models import moe
 from dtk.parallel.context import Context, leave
-from dtk.parallel.mesh import Mesh
 
 _Group: Any = dist.ProcessGroup  # Untyped: torch declares several signatures per collective and uses one of them.
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from diagnostics.contract.mesh import EXPERTS
 from dtk.errors import DtkError
-from dtk.parallel.mesh import EXPERTS
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.declared import Collective, ModelShapes, Shape
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.optim import Optimizer
 
+    from diagnostics.contract.mesh import Mesh
     from dtk.parallel.collectives import Axis
     from dtk.parallel.context import Context
-    from dtk.parallel.mesh import Mesh
     from dtk.parallel.tiers import Tier
 
     Fill = Callable[[nn.Module], None]

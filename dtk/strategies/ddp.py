@@ -10,9 +10,9 @@ from dataclasses import dataclass, fields, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from diagnostics.contract.mesh import DATA, ORDER, Mesh
 from dtk.errors import DtkError
 from dtk.parallel.compression import BLOCK, BLOCK_BYTES, int8_blocks, rounding_bytes, topk_bytes
-from dtk.parallel.mesh import COMPOUND, ORDER, Mesh
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.base import Strategy, materialise
 from dtk.strategies.declared import Collective, ModelShapes, Shape
@@ -64,7 +64,7 @@ class DDPConfig(StrategyConfig):
     )
     limits = {"bucket_cap_mb": (math.ulp(0.0), math.inf), "powersgd_rank": (1, math.inf)}
     limits |= {"topk_ratio": (math.ulp(0.0), 1)}
-    plain = (*COMPOUND["dp"], "cp", "pp")  # In these dimensions a model, or a stage of it, has plain parameters.
+    plain = (*DATA, "cp", "pp")  # In these dimensions a model, or a stage of it, has plain parameters.
 
     name: Literal["ddp"] = "ddp"
     bucket_cap_mb: float = 25.0

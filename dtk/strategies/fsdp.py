@@ -10,9 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from diagnostics.contract.formatting import counted
+from diagnostics.contract.mesh import SECONDARY, Mesh, divisors
 from dtk.errors import DtkError
 from dtk.parallel.compression import BLOCK
-from dtk.parallel.mesh import SECONDARY, Mesh, divisors
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.base import Strategy, local, materialise, model_shapes
 from dtk.strategies.declared import ITEM_BYTES, Collective, ModelShapes, reduced_item_bytes, shard_elements, wire_bytes

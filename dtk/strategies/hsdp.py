@@ -5,8 +5,8 @@ from math import inf
 from typing import Literal
 
 from diagnostics.contract.formatting import counted
+from diagnostics.contract.mesh import Mesh, divisors
 from dtk.errors import DtkError
-from dtk.parallel.mesh import Mesh, divisors
 from dtk.strategies.fsdp import FSDP, FSDPConfig
 from dtk.strategies.traits import TableRow
 

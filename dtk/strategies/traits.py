@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
-from dtk.parallel.mesh import ORDER, Mesh
+from diagnostics.contract.mesh import ORDER, Mesh
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.declared import Collective, ModelShapes, Shape
 

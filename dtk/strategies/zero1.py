@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
-from dtk.parallel.mesh import COMPOUND, Mesh
+from diagnostics.contract.mesh import DATA, Mesh
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.ddp import DDP, DDPConfig, ddp_collectives
 from dtk.strategies.declared import Collective, ModelShapes
@@ -37,7 +37,7 @@ class Zero1Config(DDPConfig):
         use_when="DDP almost fits, and only the optimizer state is too large",
     )
 
-    plain = (*COMPOUND["dp"], "cp")
+    plain = (*DATA, "cp")
 
     name: Literal["zero1"] = "zero1"  # type: ignore[assignment]
 

@@ -95,7 +95,7 @@ class Toy(Strategy):
 CONFIG, STRATEGY = ToyConfig, Toy
 '''
 TOY_STRATEGY_TEST = """
-from dtk.parallel.mesh import Mesh
+from diagnostics.contract.mesh import Mesh
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.declared import ModelShapes
 from dtk.strategies.toy import CONFIG

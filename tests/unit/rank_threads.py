@@ -13,10 +13,10 @@ from torch.testing._internal.distributed.multi_threaded_pg import (
     _uninstall_threaded_pg,
 )
 
+from diagnostics.contract.mesh import Mesh
 from dtk.parallel import regions
 from dtk.parallel.collectives import Axis
 from dtk.parallel.context import Context
-from dtk.parallel.mesh import Mesh
 
 _LIMIT_S = 60.0
 

@@ -8,9 +8,9 @@ from typing import Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from diagnostics.analysis.layout import MODEL
 from diagnostics.analysis.memory import units
 from diagnostics.analysis.memory.units import Move, Phase, Whole
+from diagnostics.contract.mesh import MODEL
 from diagnostics.evidence.calls import Call, GroupKey, is_library, settle
 from diagnostics.evidence.model import Frame
 from diagnostics.evidence.ring.format import RingDump

@@ -7,13 +7,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from diagnostics.analysis.layout import MODEL
 from diagnostics.analysis.step_profile.breakdown import Breakdown, Covers, charge, compatible
 from diagnostics.analysis.step_profile.classify import TEXT, Call, Work, classify
 from diagnostics.analysis.step_profile.copies import CopyProfile, copy_profiles
 from diagnostics.analysis.step_profile.gaps import Gap, find_gaps, mark_pauses
 from diagnostics.analysis.step_profile.intervals import Interval, total, union
 from diagnostics.analysis.step_profile.phases import Phase, Step, find_steps, window
+from diagnostics.contract.mesh import MODEL
 from diagnostics.evidence.trace.events import Message
 from diagnostics.evidence.trace.model import About, Trace
 

@@ -2,6 +2,7 @@
 
 import re
 
+from diagnostics.analysis.layout import joint_group
 from diagnostics.analysis.pairwise import pairs
 from diagnostics.analysis.stall.circular import PointToPoint
 from diagnostics.analysis.stall.explain import Stall, explain
@@ -28,7 +29,7 @@ def decide(stall: Stall) -> Finding:
     calls = pairs(stall.job.evidence)
     layout, case = calls.layout, calls.messages()
     if case is None:
-        if layout is not None and layout.degrees["pp"] == 1:
+        if layout is not None and layout.pp == 1:
             return _TEXTS.ruled_out("no_pipeline")
         if layout is not None and len(calls.records) > 1:
             return _TEXTS.ruled_out("fit")
@@ -37,7 +38,7 @@ def decide(stall: Stall) -> Finding:
         return _TEXTS.undecided(missing=_parts.recording(calls.evidence))
     assert layout is not None
     first, what = case.misfits[0], "sizes" if case.shapes else "counts"
-    stages = [(layout.place(rank)["pp"], rank) for rank in (first.sender, first.receiver)]
+    stages = [(layout.index("pp", rank), rank) for rank in (first.sender, first.receiver)]
     sender, receiver = (_TEXTS.phrase("stage", stage=stage, rank=rank) for stage, rank in stages)
     row = f"{what}_tie" if {first.sender, first.receiver} <= {*case.culprits} else what
     return Finding(
@@ -46,7 +47,7 @@ def decide(stall: Stall) -> Finding:
         confidence=SEEN,
         ranks=case.culprits,
         victims=case.victims,
-        group=layout.groups("pp", case.group),
+        group=joint_group(layout, "pp", case.group),
         step=case.misfits[0].calls[1].step,
         where=places(case),
         evidence=seen(calls, case, "elements" if case.shapes else "messages"),

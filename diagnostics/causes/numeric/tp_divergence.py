@@ -23,7 +23,7 @@ def _facts(first: Difference, is_tie: bool, equal_step: int | None) -> Formatted
 
 def _without(evidence: Evidence, run: RunEvidence) -> Finding | None:
     mesh = layout(evidence)
-    tp = mesh.degrees["tp"] if mesh is not None else run.get("parallel.tp", 1)
+    tp = mesh.tp if mesh is not None else run.get("parallel.tp", 1)
     return _TEXTS.ruled_out() if tp == 1 else None
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from diagnostics.analysis.layout import layout
+from diagnostics.analysis.layout import joint_group, layout
 from diagnostics.analysis.metrics_series import Figures, read
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.overlap._shared import TEXTS
@@ -68,5 +68,5 @@ def at_place(figures: Figures, place: int) -> tuple[tuple[int, ...], Group]:
     mesh, world = layout(figures.evidence), range(figures.evidence.world_size or 0)
     if mesh is None:
         return (), Group("pp", ())
-    ranks = tuple(rank for rank in world if mesh.place(rank)["pp"] == place)
-    return ranks, mesh.groups("pp", ranks)
+    ranks = tuple(rank for rank in world if mesh.index("pp", rank) == place)
+    return ranks, joint_group(mesh, "pp", ranks)

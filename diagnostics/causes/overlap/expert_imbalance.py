@@ -1,6 +1,6 @@
 """One rank of an expert-parallel group gets most of the tokens; the others wait for its experts in every block."""
 
-from diagnostics.analysis.layout import layout
+from diagnostics.analysis.layout import joint_group, layout
 from diagnostics.analysis.metrics_series import Figures
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap._layout import layout_cause, slow
@@ -26,7 +26,7 @@ def decide(figures: Figures, run: RunEvidence, metrics: Metrics) -> Finding:
     world = tuple(range(figures.evidence.world_size or 0))
     known = mesh is not None and len(loads) == len(world)
     busiest = tuple(rank for rank in world if known and loads[rank] - 1 >= _OWN * (load - 1))
-    group = Group("ep", ()) if mesh is None else mesh.groups("ep", busiest or world)
+    group = Group("ep", ()) if mesh is None else joint_group(mesh, "ep", busiest or world)
     row = "usual" if busiest else "changes" if known else "unknown"
     cut = any(run.get(f"parallel.{name}", 1) != 1 for name in ("tp", "cp"))  # dtk refuses a capacity with them.
     rows, raised = (row,) if cut else (row, "capacity"), max(0.01, 10 * run.number("model.balance_loss", 0.0))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from diagnostics.analysis.layout import recorded_layout
+from diagnostics.analysis.layout import joint_group, recorded_layout
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
@@ -36,7 +36,7 @@ def decide(view: Overview) -> Finding:
     found = shared.judged(view, shared.costly(view, exposed, _TEXTS, tp=tp, node=node, better=better))
     if mesh is None or found.status != "confirmed":
         return found
-    group = mesh.groups("tp", (group[0] for group in crossing))
+    group = joint_group(mesh, "tp", (group[0] for group in crossing))
     return replace(found, group=group, ranks=tuple(rank for rank in found.ranks if rank in group.ranks) or found.ranks)
 
 

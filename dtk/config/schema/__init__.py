@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Literal, get_args, get_type_hints
 
+from diagnostics.contract.mesh import Mesh
 from dtk.config.schema.data import *
 from dtk.config.schema.fault import *
 from dtk.config.schema.launcher import *
@@ -18,7 +19,6 @@ from dtk.config.schema.numerics import *
 from dtk.config.schema.parallel import ParallelConfig as ParallelConfig
 from dtk.config.schema.run import *
 from dtk.parallel.batch_plan import BatchPlan
-from dtk.parallel.mesh import Mesh
 from dtk.parallel.number_formats import PrecisionConfig as PrecisionConfig
 from dtk.parallel.pipeline import stage_sizes
 from dtk.strategies.registry import CONFIG_TYPES, NATIVE

@@ -8,8 +8,8 @@ from math import log, prod
 from typing import Literal
 
 from diagnostics.contract.formatting import counted
+from diagnostics.contract.mesh import Mesh, divisors
 from dtk.errors import DtkError
-from dtk.parallel.mesh import Mesh, divisors
 from dtk.parallel.pipeline import Pipeline
 from dtk.strategies.registry import alternatives
 from dtk.strategies.traits import StrategyConfig

@@ -8,8 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from diagnostics.contract.mesh import Mesh
 from dtk.config.schema import AdamWConfig, Config, SGDConfig
-from dtk.parallel.mesh import Mesh
 from dtk.plan.formulas.shape import ModelShape
 from dtk.plan.formulas.tape import Buffer, Ledger
 from dtk.strategies.declared import Shape

@@ -4,9 +4,9 @@ import dataclasses
 from collections import deque
 from math import prod
 
+from diagnostics.contract.mesh import Mesh
 from dtk.config.schema import Config
 from dtk.dimensions import inside
-from dtk.parallel.mesh import Mesh
 from dtk.parallel.pipeline import OUTSTANDING, RECEIVES, SCHEDULES, SENDS, Order, Pipeline
 from dtk.plan.formulas.flat_parts import FlatParts
 from dtk.plan.formulas.holding import Holding

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from diagnostics.contract.mesh import SECONDARY, Mesh
 from dtk.config.schema import Config
 from dtk.dimensions import inside
-from dtk.parallel.mesh import SECONDARY, Mesh
 from dtk.parallel.pipeline import Action, Pipeline, walk as walk_pipeline
 from dtk.plan.formulas.closed_form import link
 from dtk.plan.formulas.replication import owned_elements

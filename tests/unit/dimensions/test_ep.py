@@ -5,12 +5,12 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor, Shard
 
+from diagnostics.contract.mesh import Mesh
 from dtk.config.compose import compose
 from dtk.config.schema import PrecisionConfig
 from dtk.dimensions import ep
 from dtk.models.build import build_model
 from dtk.models.moe import MixtureMLP
-from dtk.parallel.mesh import Mesh
 from dtk.strategies.declared import Collective
 from dtk.strategies.fsdp import FSDPConfig
 from dtk.strategies.registry import build_strategy

@@ -8,12 +8,12 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
+from diagnostics.contract.mesh import Mesh
 from dtk.config.compose import compose
 from dtk.config.schema import PrecisionConfig
 from dtk.dimensions import tp
 from dtk.errors import DtkError
 from dtk.models.build import build_model
-from dtk.parallel.mesh import Mesh
 from dtk.strategies.ddp import ReplicatedUnitsConfig
 from dtk.strategies.registry import build_strategy
 from tests.unit.rank_threads import context, on_ranks

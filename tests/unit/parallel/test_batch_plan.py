@@ -2,8 +2,8 @@
 
 from hypothesis import given, settings, strategies as st
 
+from diagnostics.contract.mesh import Mesh
 from dtk.parallel.batch_plan import LARGEST_CHOSEN, BatchPlan, evaluation_positions, evaluation_rounds
-from dtk.parallel.mesh import Mesh
 from tests.unit.parallel.test_mesh import meshes
 
 SMALL = st.integers(1, 6)

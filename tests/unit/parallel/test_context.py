@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
+from diagnostics.contract.mesh import Mesh
 from dtk.parallel.context import join, leave, meet
-from dtk.parallel.mesh import Mesh
 from tests.unit.rank_threads import context, on_ranks
 
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from diagnostics.contract.mesh import Mesh
 from dtk.parallel.control import agree, list_over_ranks, sum_over_ranks
-from dtk.parallel.mesh import Mesh
 from dtk.parallel.regions import observe
 from tests.unit.rank_threads import context, on_ranks
 

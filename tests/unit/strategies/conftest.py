@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+from diagnostics.contract.mesh import Mesh
 from dtk.config.schema import GPTConfig, PrecisionConfig
 from dtk.models.build import build_model
 from dtk.models.initialize import initialize_model
 from dtk.parallel.context import Context
-from dtk.parallel.mesh import Mesh
 from dtk.parallel.regions import Region, observe
 from dtk.strategies.base import Strategy
 from dtk.strategies.registry import build_strategy

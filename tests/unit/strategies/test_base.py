@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from diagnostics.contract.mesh import Mesh
 from dtk.config.schema import PrecisionConfig
 from dtk.errors import DtkError
 from dtk.models.build import build_model
-from dtk.parallel.mesh import Mesh
 from dtk.strategies.base import local, materialise, model_shapes, owned_state
 from dtk.strategies.ddp import DDPConfig
 from dtk.strategies.hsdp import HSDPConfig

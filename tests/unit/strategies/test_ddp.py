@@ -5,9 +5,9 @@ from math import prod
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from diagnostics.contract.mesh import Mesh
 from dtk.config.schema import PrecisionConfig
 from dtk.errors import DtkError
-from dtk.parallel.mesh import Mesh
 from dtk.strategies.ddp import DDPConfig, bucket_reduction, ddp_collectives, gradient_buckets
 from dtk.strategies.declared import Collective, ModelShapes
 from dtk.strategies.single import SingleConfig

@@ -1,6 +1,6 @@
 """DeepSpeed's stage 1: replicas that reduce once a step, and parts of the update that are gathered."""
 
-from dtk.parallel.mesh import Mesh
+from diagnostics.contract.mesh import Mesh
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.declared import Collective, ModelShapes
 from dtk.strategies.deepspeed_zero1 import DeepSpeedZero1Config

@@ -1,6 +1,6 @@
 """DeepSpeed's stage 2: as stage 1, but gradients are reduced in every micro-batch, as no rank keeps them whole."""
 
-from dtk.parallel.mesh import Mesh
+from diagnostics.contract.mesh import Mesh
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.declared import Collective, ModelShapes
 from dtk.strategies.deepspeed_zero1 import DeepSpeedZero1Config

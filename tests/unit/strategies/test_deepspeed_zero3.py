@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.contract.mesh import Mesh
 from dtk.errors import DtkError
-from dtk.parallel.mesh import Mesh
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.declared import Collective, ModelShapes
 from dtk.strategies.deepspeed_zero3 import DeepSpeedZero3Config

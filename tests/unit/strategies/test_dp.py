@@ -2,10 +2,10 @@
 
 import pytest
 
+from diagnostics.contract.mesh import Mesh
 from dtk.config.checks import check_ranks
 from dtk.config.compose import compose
 from dtk.errors import DtkError
-from dtk.parallel.mesh import Mesh
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.declared import ModelShapes
 from dtk.strategies.dp import DPConfig

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
+from diagnostics.contract.mesh import Mesh
 from dtk.config.schema import PrecisionConfig
 from dtk.models.build import build_model
-from dtk.parallel.mesh import Mesh
 from dtk.parallel.precision import DTYPES
 from dtk.strategies.base import local
 from dtk.strategies.declared import ModelShapes

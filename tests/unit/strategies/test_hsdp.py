@@ -2,8 +2,8 @@
 
 import pytest
 
+from diagnostics.contract.mesh import Mesh
 from dtk.errors import DtkError
-from dtk.parallel.mesh import Mesh
 from dtk.strategies.hsdp import HSDPConfig
 
 

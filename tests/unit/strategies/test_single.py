@@ -1,6 +1,6 @@
 """One process on one device."""
 
-from dtk.parallel.mesh import Mesh
+from diagnostics.contract.mesh import Mesh
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.declared import ModelShapes
 from dtk.strategies.single import SingleConfig

@@ -5,8 +5,8 @@ from functools import partial
 import torch
 from torch import nn
 
+from diagnostics.contract.mesh import Mesh
 from dtk.config.schema import PrecisionConfig
-from dtk.parallel.mesh import Mesh
 from dtk.strategies.base import owned_state
 from dtk.strategies.declared import Collective, ModelShapes
 from dtk.strategies.zero1 import Zero1, Zero1Config

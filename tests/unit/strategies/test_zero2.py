@@ -2,9 +2,9 @@
 
 import pytest
 
+from diagnostics.contract.mesh import Mesh
 from dtk.config.schema import PrecisionConfig
 from dtk.errors import DtkError
-from dtk.parallel.mesh import Mesh
 from dtk.strategies.declared import ModelShapes
 from dtk.strategies.fsdp import FSDPConfig
 from dtk.strategies.zero2 import Zero2Config

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dtk.parallel.mesh import Mesh
+from diagnostics.contract.mesh import Mesh
 from dtk.strategies.registry import CONFIG_TYPES
 from dtk.strategies.zero3 import Zero3Config
 

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from diagnostics.contract.artifacts import CHECKPOINT_INFO
+from diagnostics.contract.mesh import Mesh
 from dtk.config.schema import CallbackConfig
 from dtk.errors import DtkError
-from dtk.parallel.mesh import Mesh
 from dtk.train.callbacks import Callback, Callbacks, EarlyStopping, Training, build_callbacks
 from tests.unit.rank_threads import context, on_ranks
 from tests.unit.train.conftest import config

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from torch import Tensor, nn
 
+from diagnostics.contract.mesh import Mesh
 from dtk.config.schema import PrecisionConfig
 from dtk.data.dataset import Batch, Dataset, to_batch
-from dtk.parallel.mesh import Mesh
 from dtk.strategies.ddp import DDP, DDPConfig
 from dtk.tasks.cross_entropy import Classification
 from dtk.train.evaluation import evaluate

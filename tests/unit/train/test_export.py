@@ -9,13 +9,13 @@ import torch
 from safetensors.torch import load_file
 
 from diagnostics.contract.artifacts import RunPaths
+from diagnostics.contract.mesh import Mesh
 from dtk.config import schema
 from dtk.config.schema import PrecisionConfig
 from dtk.dimensions import tp
 from dtk.models.build import build_model
 from dtk.models.hf import llama_name
 from dtk.models.initialize import initialize_model
-from dtk.parallel.mesh import Mesh
 from dtk.strategies.fsdp import FSDPConfig
 from dtk.strategies.hsdp import HSDPConfig
 from dtk.strategies.registry import build_strategy

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from diagnostics.contract.mesh import Mesh
 from dtk.config import schema
 from dtk.config.schema import PrecisionConfig
 from dtk.data.dataset import Batch
@@ -14,7 +15,6 @@ from dtk.models.build import build_model
 from dtk.models.initialize import initialize_model
 from dtk.models.moe import Answer
 from dtk.parallel.collectives import Axis
-from dtk.parallel.mesh import Mesh
 from dtk.strategies.single import Single, SingleConfig
 from dtk.tasks.cross_entropy import LanguageModeling
 from dtk.train.runner import Accumulate, ExpertLoads, own_part

@@ -10,9 +10,9 @@ from math import inf, prod
 from typing import Any, NamedTuple, Self
 
 from diagnostics.contract.files import read_json, table_beside
+from diagnostics.contract.mesh import Mesh
 from diagnostics.contract.origins import flat
 from dtk.errors import DtkError, refused
-from dtk.parallel.mesh import Mesh
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.declared import ITEM_BYTES, Collective, ModelShapes, reduced_item_bytes
 from dtk.strategies.engines.deepspeed.stage3 import gathered, persistent

@@ -1,17 +1,13 @@
-from dataclasses import replace
+import json
+from dataclasses import asdict
 
 import pytest
-from hypothesis import given, settings, strategies as st
 
-from diagnostics.analysis.layout import ORDER, Layout, layout, named, recorded_layout
+from diagnostics.analysis.layout import group_name, joint_group, layout, named, recorded_layout
 from diagnostics.contract.findings import Finding, Group, Stated
+from diagnostics.contract.mesh import NUMBERED, ORDER, Mesh
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, RunEvidence
-from dtk.parallel.mesh import Mesh
-
-
-def degrees(ep=1, **sizes):
-    return Layout({name: sizes.get(name, 1) for name in ORDER}, ep)
 
 
 def evidence(tmp_path, mesh, world_size):
@@ -36,12 +32,12 @@ def evidence(tmp_path, mesh, world_size):
     ],
 )
 def test_a_group_is_called_by_its_dimension_and_stage(ranks, name):
-    assert degrees(pp=2, dp_shard=4, tp=2).name(ranks) == name
+    assert group_name(Mesh(pp=2, dp_shard=4, tp=2), ranks) == name
 
 
 def test_numbers_are_left_out_where_there_is_one_group():
-    assert degrees(tp=2).name((0, 1)) == "tp group"
-    assert degrees(dp_replicate=2, dp_shard=2).name((0, 1, 2, 3)) == "dp group"
+    assert group_name(Mesh(tp=2), (0, 1)) == "tp group"
+    assert group_name(Mesh(dp_replicate=2, dp_shard=2), (0, 1, 2, 3)) == "dp group"
 
 
 @pytest.mark.parametrize(
@@ -57,19 +53,19 @@ def test_numbers_are_left_out_where_there_is_one_group():
     ],
 )
 def test_a_group_of_experts_is_told_from_one_of_the_same_ranks(mesh, ranks, of, name):
-    assert degrees(2, **mesh).name(ranks, of) == name
+    assert group_name(Mesh(**mesh, ep=2), ranks, of) == name
 
 
-@settings(max_examples=50)
-@given(st.fixed_dictionaries({name: st.integers(1, 3) for name in ORDER}), st.sampled_from(["tp", "dp", "pp"]))
-def test_places_and_groups_are_those_of_the_mesh_of_the_run(sizes, innermost):
-    alone = Mesh(**sizes, innermost=innermost)
-    theirs = replace(alone, ep=alone.divided_by_ep)
-    ours = recorded_layout({"mesh": {**sizes, "ep": theirs.ep, "order": list(theirs.order)}}, theirs.world_size)
-    for rank in range(theirs.world_size):
-        assert ours.place(rank) == {name: theirs.coordinate(rank)[name] for name in ORDER}
-        for name in (*ORDER, "ep"):
-            assert list(ours.group(name, rank)) == theirs.group(name, rank)
+@pytest.mark.parametrize("innermost", NUMBERED)
+def test_the_mesh_of_a_run_is_the_one_in_its_manifest(innermost):
+    mesh = Mesh(pp=2, dp_shard=2, tp=2, ep=2, innermost=innermost)
+    recorded = json.loads(json.dumps({**asdict(mesh), "order": mesh.order}))
+    assert recorded_layout({"mesh": recorded}, 8) == mesh
+    assert recorded_layout({"mesh": {**recorded, "order": recorded["order"][::-1]}}, 8) is None, "of another dtk"
+
+
+def test_several_groups_are_counted():
+    assert joint_group(Mesh(pp=2, tp=2), "tp", (0, 3)) == Group("tp", (0, 1, 2, 3), "2 tp groups")
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from diagnostics.contract.mesh import Mesh
 from dtk.config.schema import AdamWConfig, MoEConfig
-from dtk.parallel.mesh import Mesh
 from dtk.plan.formulas.holding import ROOT
 from dtk.plan.formulas.shape import elements, model_shape
 from dtk.plan.formulas.sharding import Sharded, shard_units

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+from diagnostics.contract.mesh import Mesh
 from dtk.config.schema import PrecisionConfig
 from dtk.errors import DtkError
-from dtk.parallel.mesh import Mesh
 from dtk.strategies.ddp import DDPConfig
 from dtk.strategies.engines.accelerate import STRATEGY, AccelerateDDP, AccelerateFSDP
 from dtk.strategies.fsdp import FSDPConfig

@@ -1,9 +1,9 @@
 import json
 
-from diagnostics.analysis.layout import ORDER
 from diagnostics.causes.numeric import rank_divergence
 from diagnostics.causes.numeric.tp_divergence import CAUSE
 from diagnostics.contract.findings import text_of
+from diagnostics.contract.mesh import ORDER
 from tests.unit.diagnostics.causes.examples import Example
 from tests.unit.diagnostics.causes.numeric.runs import foreign, run
 from tests.unit.diagnostics.causes.numeric.test_rank_divergence import drift, equal

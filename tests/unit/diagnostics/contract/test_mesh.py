@@ -6,7 +6,7 @@ from math import prod
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from dtk.parallel.mesh import EXPERTS, NUMBERED, ORDER, Mesh, divisors
+from diagnostics.contract.mesh import EXPERTS, NUMBERED, ORDER, Mesh, divisors
 
 DEGREE = st.integers(1, 3)
 

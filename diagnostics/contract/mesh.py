@@ -2,7 +2,6 @@
 `world_size` counts processes; code that divides data uses `dp_size` and `dp_rank`.
 """
 
-import functools
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -16,8 +15,10 @@ EXPERTS = ("expert_replicate", "expert_shard", "ep")
 """How the ranks of a stage are divided for experts, outermost first: a second view of all dimensions except `pp`."""
 SECONDARY = "dp_secondary"
 """Consecutive ranks of dp_shard that together keep a copy of gathered parameters from forward to backward."""
-COMPOUND = {"dp": ("dp_replicate", "dp_shard"), **dict.fromkeys(EXPERTS, ("dp_replicate", "dp_shard", "cp", "tp"))}
-"""Dimensions that overlap others: `dp` covers both kinds of data parallelism, `EXPERTS` all within a stage."""
+DATA: tuple[str, ...] = ("dp_replicate", "dp_shard")
+"""Dimensions of data parallelism, which the dimension `dp` covers together. They are adjacent in every order."""
+MODEL = ("tp", "cp", "ep", "pp")
+"""Dimensions that split the model or its activations: their ranks exchange neither parameters nor gradients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +103,14 @@ class Mesh:
         """Return the rank distance of neighbours along a dimension; for `dp` along its innermost part."""
         self.size(dimension)
         if dimension in EXPERTS:
-            return prod(self.size(name) for name in EXPERTS[EXPERTS.index(dimension) + 1 :])
-        innermost = COMPOUND.get(dimension, ("dp_shard" if dimension == SECONDARY else dimension,))[-1]
+            inner = prod(self.size(name) for name in EXPERTS[EXPERTS.index(dimension) + 1 :])
+            return inner * self.pp if self.innermost == "pp" else inner
+        innermost = DATA[-1] if dimension in ("dp", SECONDARY) else dimension
         return prod(self.size(name) for name in self.order[self.order.index(innermost) + 1 :])
+
+    def index(self, dimension: str, rank: int) -> int:
+        """Return a rank's index along a dimension."""
+        return rank // self.stride(dimension) % self.size(dimension)
 
     def crosses(self, dimension: str, local_size: int) -> bool:
         """Whether a group of a dimension spans several nodes with `local_size` ranks each."""
@@ -114,11 +120,11 @@ class Mesh:
         """Return a rank's index along each dimension, also `dp` and the experts'; ValueError if out of range."""
         if not 0 <= rank < self.world_size:
             raise ValueError(f"rank {rank} is not one of the {self.world_size} ranks of the mesh")
-        return dict(_coordinate(self, rank))
+        return {name: self.index(name, rank) for name in (*ORDER, "dp", *EXPERTS)}
 
     def dp_rank(self, rank: int) -> int:
         """Return the index of a rank's part of the global batch; equal on ranks that share the work on it."""
-        return _coordinate(self, rank)["dp"]
+        return self.index("dp", rank)
 
     def leads(self, rank: int, of_tokens: bool = False) -> bool:
         """Whether a rank counts, among those that share one part of the batch.
@@ -127,8 +133,8 @@ class Mesh:
         contribute. With `of_tokens`, for sums of losses, one rank for each part of the tokens counts, as ranks along cp
         have different tokens, and each along pp, as those without the last stage have zeros.
         """
-        own = (*COMPOUND["dp"], "pp", "cp") if of_tokens else COMPOUND["dp"]
-        return not any(_coordinate(self, rank)[name] for name in ORDER if name not in own)
+        own = (*DATA, "pp", "cp") if of_tokens else DATA
+        return not any(self.index(name, rank) for name in ORDER if name not in own)
 
     def folded(self, into: str) -> "Mesh":
         """Return the mesh with cp folded into the dimension `into`: the same ranks at the same coordinates."""
@@ -136,31 +142,13 @@ class Mesh:
 
     def groups(self, dimension: str) -> list[list[int]]:
         """Return the ranks of every group of a dimension, in order; each rank is in exactly one group."""
-        size = self.size(dimension)
-        if dimension == SECONDARY:
-            return [[*range(first, first + size)] for first in range(0, self.world_size, size)]
-        fixed = {*ORDER} - {*COMPOUND.get(dimension, (dimension,))}
-        if dimension in EXPERTS:
-            fixed |= {*EXPERTS} - {dimension}
-        groups: dict[tuple[int, ...], list[int]] = {}
-        for rank in range(self.world_size):
-            place = _coordinate(self, rank)
-            groups.setdefault(tuple(place[name] for name in fixed), []).append(rank)
-        return list(groups.values())
+        ranks = range(self.world_size)
+        return [self.group(dimension, rank) for rank in ranks if self.index(dimension, rank) == 0]
 
     def group(self, dimension: str, rank: int) -> list[int]:
-        """Return the ranks of the group that a rank belongs to in a dimension."""
-        return next(ranks for ranks in self.groups(dimension) if rank in ranks)
-
-
-@functools.cache
-def _coordinate(mesh: Mesh, rank: int) -> dict[str, int]:
-    """Compute `Mesh.coordinate`, cached as ranks read it at every step."""
-    place = {name: rank // mesh.stride(name) % mesh.size(name) for name in ORDER}
-    place["dp"] = place["dp_replicate"] * mesh.dp_shard + place["dp_shard"]
-    within = rank // mesh.pp if mesh.innermost == "pp" else rank % (mesh.world_size // mesh.pp)
-    place.update((name, within // mesh.stride(name) % mesh.size(name)) for name in EXPERTS)
-    return place
+        """Return the ranks of the group that a rank belongs to in a dimension, ascending."""
+        stride, first = self.stride(dimension), rank - self.index(dimension, rank) * self.stride(dimension)
+        return [first + i * stride for i in range(self.size(dimension))]
 
 
 def divisors(number: int) -> list[int]:
