@@ -100,13 +100,14 @@ def preflight(request: Request, say: Progress | None = None, composed: Composed 
     job = _script_job(request) if composed is None else _job(composed, request)
     job = dataclasses.replace(job, note=" ".join(filter(None, (note, job.note))))
     collected, records = simulate_all(job, request, say)
-    verdict = judge(records, job.plain, job.source, degrees=job.degrees, made_up=collected.made_up)
+    steps = 0 if job.config is None else job.config.train.steps
+    judged = partial(judge, plain=job.plain, degrees=job.degrees, steps=steps)
+    verdict = judged(records, source=job.source, made_up=collected.made_up)
     tried: tuple[Tried, ...] = ()
     if request.what_if and job.config is not None and verdict.ends:
-        what_if = WhatIf(job.config, job.plain, records, collected, request.local_size, request.limit_s, job.reads)
+        what_if = WhatIf(job.config, judged, records, collected, request.local_size, request.limit_s, job.reads)
         tried = tuple(map(what_if.inject, INJECTED_FAILURES))
-    steps = job.config.train.steps if job.config is not None else request.steps
-    return Preflight(job, verdict, len(collected.records), steps, time.monotonic() - began_s, tried)
+    return Preflight(job, verdict, len(collected.records), steps or request.steps, time.monotonic() - began_s, tried)
 
 
 def _script_job(request: Request) -> Job:

@@ -67,11 +67,12 @@ def judge(
     *,
     degrees: Mapping[str, int] | None = None,
     made_up: bool = False,
+    steps: int = 0,
 ) -> Verdict:
     """Match the calls of all ranks, and explain why they do not all finish.
 
     `plain` is the job's configuration, empty for a script; `degrees` those of its mesh, outermost first. With `made_up`
-    the code may have read placeholder results of collectives.
+    the code may have read placeholder results of collectives. `steps` is the requested number; 0 = unknown.
     """
     outcome = match(records.values())
     failed = any(record.end.kind not in ("finished", "exited") for record in records.values())
@@ -81,7 +82,7 @@ def judge(
         standings = {rank: Standing(len(record.issued()), None) for rank, record in records.items()}
         outcome = dataclasses.replace(outcome, standings=standings)
     left = evidence(records, outcome.standings, plain, degrees)
-    report = explain(left, divergence_of(records, outcome.misfit), source)
+    report = explain(left, divergence_of(records, outcome.misfit, steps), source)
     waiting: dict[int, str] = {}
     stands: dict[str, list[int]] = {}
     for rank, standing in sorted(outcome.standings.items()):
@@ -127,7 +128,7 @@ def explain(evidence: Evidence, divergence: Divergence | None, source: str) -> R
     return conclude(evidence, built_in(), findings, measures, source)
 
 
-def divergence_of(records: Mapping[int, Record], misfit: Misfit | None) -> Divergence | None:
+def divergence_of(records: Mapping[int, Record], misfit: Misfit | None, steps: int = 0) -> Divergence | None:
     """Return how the ranks' whole programs differ; None if a rank failed or the calls do not show it."""
     if misfit is not None:
         sent = whole_history(records[misfit.sender])[misfit.sent]
@@ -145,4 +146,4 @@ def divergence_of(records: Mapping[int, Record], misfit: Misfit | None) -> Diver
         ranks_of = {group.name: group.ranks for group in reversed(first.groups)}
         members = {call.key: ranks_of[call.key.name] for call in calls}
         programs.append(Program((first.rank, *(other.rank for other in others)), calls, members, first.rounds))
-    return compare_programs(programs)
+    return compare_programs(programs, steps)

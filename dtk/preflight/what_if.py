@@ -5,7 +5,7 @@ read values.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,7 +14,7 @@ from dtk.preflight.calls import Record
 from dtk.preflight.job import play_job
 from dtk.preflight.pool import MOST_LIVE_RANKS, Body, Collected, simulate
 from dtk.preflight.sandbox import simulate_rank
-from dtk.preflight.verdict import Verdict, judge
+from dtk.preflight.verdict import Verdict
 
 STEPS = 3
 """An injected failure happens in the second step or at its end, so that the others have something to wait for."""
@@ -62,8 +62,8 @@ class WhatIf:
 
     config: Config
     """The simulated configuration, with at least STEPS steps."""
-    plain: Mapping[str, object]
-    """The user's configuration."""
+    judged: Callable[..., Verdict]
+    """Judges records as those of the whole job: `verdict.judge` with what is known of the job."""
     records: Mapping[int, Record]
     collected: Collected
     """Results of the simulated ranks."""
@@ -90,7 +90,7 @@ class WhatIf:
             whole = Collected()
             body: Body = lambda exchange: (failing if exchange.rank == faulty_rank else sound)(exchange)  # noqa: E731
             simulate(records, body, whole, 2, self.limit_s, live=True)
-            verdict = judge(whole.records, self.plain, failure.title, made_up=whole.made_up)
+            verdict = self.judged(whole.records, source=failure.title, made_up=whole.made_up)
             return _tried(failure, faulty_rank, verdict)
         spreads = failure.fault == "nan_on_one_rank"
         of_faulty = Collected(offers=dict(offers), watches=spreads)
@@ -106,7 +106,7 @@ class WhatIf:
                 if new := became.get(id(record.program)):
                     changed[rank] = dataclasses.replace(record, program=new.program, end=new.end, rounds=new.rounds)
             changed |= {**spread.records, **of_faulty.records}
-        return _tried(failure, faulty_rank, judge(changed, self.plain, failure.title))
+        return _tried(failure, faulty_rank, self.judged(changed, source=failure.title))
 
 
 def _tried(failure: InjectedFailure, rank: int, verdict: Verdict) -> Tried:

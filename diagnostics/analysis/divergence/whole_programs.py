@@ -122,21 +122,23 @@ class Program(Struct, frozen=True, dict=True):
         return tuple(paths)
 
 
-def compare_programs(programs: Iterable[Program]) -> Divergence | None:
+def compare_programs(programs: Iterable[Program], steps: int = 0) -> Divergence | None:
     """Return the first difference between the programs of all ranks that consists of dropped or inserted calls.
 
     None if the programs are equal, are more than `MOST_PROGRAMS` or have no majority (unless the job has 2 ranks), or
-    if the difference is of another kind.
+    if the difference is of another kind. `steps` is the requested number of iterations, which shows which of two
+    equally large sides is right; 0 = unknown.
     """
     by_program: dict[tuple[object, ...], list[Program]] = {}
     for program in sorted(programs, key=lambda program: program.ranks):
         by_program.setdefault((program.paths, program.iterations), []).append(program)
     sides = [replace(same[0], ranks=tuple(sorted(chain(*(one.ranks for one in same))))) for same in by_program.values()]
-    sides.sort(key=lambda side: (-len(side.ranks), side.ranks))
+    sides.sort(key=lambda side: (-len(side.ranks), side.iterations != steps, side.ranks))
     if not 1 < len(sides) <= MOST_PROGRAMS:
         return None
     majority = sides[0]
-    tie = len(sides[1].ranks) == len(majority.ranks)
+    others_stop_early = sides[1].iterations < majority.iterations == steps
+    tie = len(sides[1].ranks) == len(majority.ranks) and not others_stop_early
     everyone = {rank for side in sides for rank in side.ranks}
     if tie and len(everyone) > 2:
         return None
@@ -147,13 +149,10 @@ def compare_programs(programs: Iterable[Program]) -> Divergence | None:
     lines = first.kind, first.majority.site, first.minority.site
     same_lines = [other for _, other in compared if (other.kind, other.majority.site, other.minority.site) == lines]
     culprits = tuple(sorted(rank for divergence in same_lines for rank in divergence.culprits))
-    if tie:
-        vote = replace(first.vote, sides=(majority.ranks, culprits))
-        return replace(first, culprits=tuple(sorted(everyone)), vote=vote)
-    if 2 * len(culprits) >= len(everyone):
+    if 2 * len(culprits) >= len(everyone) and not (tie or others_stop_early):
         return None
     vote = replace(first.vote, sides=(tuple(sorted(everyone - {*culprits})), culprits))
-    return replace(first, culprits=culprits, vote=vote)
+    return replace(first, culprits=tuple(sorted(everyone)) if tie else culprits, vote=vote, tie=tie)
 
 
 def _compare(majority: Program, minority: Program, *, tie: bool) -> tuple[int, Divergence] | None:
@@ -226,7 +225,7 @@ def _divergence(
     sides = (majority.ranks[0], minority.ranks[0], expected, got)
     return expected_at, Divergence(
         *(Vote(key, got.seq, ()), *sides, explanation, minority.ranks),
-        tie=len(majority.ranks) == len(minority.ranks),
+        tie=False,
         whole=True,
         ended=change.minority_at >= len(minority.calls),
         iterations=(minority.iterations, majority.iterations) if place == "round" else None,

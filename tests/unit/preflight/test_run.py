@@ -11,6 +11,7 @@ from tests.faults.truth import ROOT, TRUTH, place
 from tests.unit.preflight.simulations import simulate
 
 TINY = ["model=gpt2_tiny", "model.layers=2", "model.width=32", "data.sequence_length=16", "launcher.device=cpu"]
+EARLY = ["early_stop", "uneven_batches"]
 FAULTS = ["rank0_state_dict", "accumulation_boundary", "unused_parameters"]
 SWEEP = tuple(name for name, truth in TRUTH.items() if truth.ending != "finished")
 HEALTHY: dict[str, tuple[int, list[str]]] = {
@@ -70,10 +71,11 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]
     }
     wanted["classes"][1].append("train.global_batch_size=512")
     asked = jobs(*wanted.values())
-    asked += jobs((4, [*TINY, "strategy=fsdp"]), what_if=True)
+    asked += jobs(*((2, [*TINY, "strategy=fsdp", f"fault={name}"]) for name in EARLY))
+    asked += jobs(*((size, [*TINY, "strategy=fsdp"]) for size in (4, 2)), what_if=True)
     results = simulate(asked, folder)
     assert not list(folder.iterdir()), "a preflight left files"
-    return dict(zip([*wanted, "what_if"], results, strict=True))
+    return dict(zip([*wanted, *EARLY, "what_if", "what_if of 2"], results, strict=True))
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -106,6 +108,19 @@ def test_what_if(found: dict[str, dict[str, Any]]) -> None:
         assert call.startswith(("all_", "reduce_", "broadcast", "gather", "scatter", "barrier")), (fault, call)
         assert "/dtk/faults/" not in at and source_line(at).strip(), (fault, at)
     assert waits["exception"][0] in source_of_the_waiting(found["what_if"], "exception")
+
+
+@pytest.mark.parametrize("fault", EARLY)
+def test_one_of_two_ranks_that_ends_early_has_one_cause(found: dict[str, dict[str, Any]], fault: str) -> None:
+    (root,) = found[fault]["roots"]
+    assert (root["cause"], tuple(root["ranks"])) == ("hang.uneven_iterations", (1,)), found[fault]
+    causes = {name: cause for name, _, cause, *_ in found["what_if of 2"]["tried"]}
+    assert causes[fault] == root["cause"]
+
+
+def test_what_if_has_the_same_causes_with_two_ranks(found: dict[str, dict[str, Any]]) -> None:
+    two, four = ([one[:3] for one in found[name]["tried"]] for name in ("what_if of 2", "what_if"))
+    assert two == four
 
 
 def source_of_the_waiting(result: dict[str, Any], fault: str) -> str:

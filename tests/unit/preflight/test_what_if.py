@@ -56,7 +56,13 @@ def test_a_job_that_ends_or_only_fails_does_not_hang() -> None:
 def test_a_branch_of_the_users_own_model_is_not_guessed() -> None:
     config = dataclasses.replace(job(3, DDPConfig()), model=CustomModelConfig(_target_="mine.Model", name="mine"))
     trial = WhatIf(
-        config=config, plain={}, records=records(2, 2, 2), collected=Collected(), local_size=8, limit_s=1.0, reads=True
+        config=config,
+        judged=judge,
+        records=records(2, 2, 2),
+        collected=Collected(),
+        local_size=8,
+        limit_s=1.0,
+        reads=True,
     )
     branch = next(failure for failure in INJECTED_FAILURES if failure.fault == "unused_parameters")
     found = trial.inject(branch)

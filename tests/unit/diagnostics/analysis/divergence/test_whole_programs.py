@@ -136,6 +136,17 @@ def test_one_against_one_is_a_tie() -> None:
     assert (divergence.tie, divergence.culprits, divergence.vote.sides) == (True, (0, 1), ((0,), (1,)))
     steps = [replace(one, iterations=2 + number) for number, one in enumerate(both)]
     assert compare_programs(steps) is None, "nothing says which number of steps is right"
+    assert compare_programs(steps, 4) is None, "neither rank ran the requested number"
+    early = compare_programs(steps, 3)
+    assert early is not None
+    assert (early.kind, early.tie, early.culprits, early.iterations) == ("fewer_iterations", False, (0,), (2, 3))
+
+
+def test_the_half_that_stops_early_is_at_fault() -> None:
+    halves = [replace(program((0, 2), [A, B, C]), iterations=1), program((1, 3), [A, B, C] * 2)]
+    divergence = compare_programs(halves, 2)
+    assert divergence is not None
+    assert (divergence.kind, divergence.tie, divergence.culprits) == ("fewer_iterations", False, (0, 2))
 
 
 def test_ranks_that_differ_alike_are_blamed_together() -> None:
