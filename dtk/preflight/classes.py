@@ -6,32 +6,34 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from diagnostics.contract.findings import Group
+from diagnostics.contract.mesh import Mesh
 from dtk.preflight.calls import Record
 
 ALL_UP_TO = 256  # Largest job of which every rank is simulated by default.
+_ONE_RANK = Mesh()  # That of a script, which has no dimensions.
 _DEFAULT = "0"  # torch's name of the group of all ranks; later groups have the following numbers.
 
 
 def representatives(
     world_size: int,
     local_size: int,
-    degrees: Mapping[str, int] | None = None,
+    mesh: Mesh = _ONE_RANK,
     named: Iterable[int] = (),
     apart: Collection[str] = (),
 ) -> dict[int, int]:
     """Return a mapping from every rank to the rank that is simulated for it.
 
-    `degrees` are the mesh's, outermost first; `named` ranks are configured by number, such as that of a fault; of the
-    dimensions `apart`, such as a pipeline's, each coordinate is a class.
+    `named` ranks are configured by number, such as that of a fault; of the dimensions `apart`, such as a pipeline's,
+    each coordinate is a class.
     """
     own = {0, world_size - 1, *named}
     first: dict[tuple[str, ...], int] = {}
     stands_for = {}
     for rank in range(world_size):
-        places, rest = [_place(rank % local_size, local_size)], rank
-        for name, degree in reversed(list((degrees or {}).items())):
-            rest, index = divmod(rest, degree)
-            places.append(str(index) if name in apart else _place(index, degree))
+        places = [_place(rank % local_size, local_size)]
+        for name in mesh.order:
+            index = mesh.index(name, rank)
+            places.append(str(index) if name in apart else _place(index, mesh.size(name)))
         stands_for[rank] = rank if rank in own else first.setdefault(tuple(places), rank)
     return stands_for
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from math import prod
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from diagnostics.contract.artifacts import Status
+from diagnostics.contract.mesh import Mesh
 from diagnostics.evidence.calls import SIMULATED, Call, Described, Dump, GroupKey, describe, is_library
 from diagnostics.evidence.job.assign_ranks import merge_errors
 from diagnostics.evidence.limits import Limits
@@ -32,13 +33,13 @@ def evidence(
     records: Mapping[int, Record],
     standings: Mapping[int, Standing],
     config: Mapping[str, object],
-    degrees: Mapping[str, int] | None = None,
+    mesh: Mesh | None = None,
 ) -> Evidence:
-    """Return the stuck state as evidence; for a script, `config` is empty and `degrees` is None."""
+    """Return the stuck state as evidence; for a script, `config` is empty and `mesh` is None."""
     last = LAST_CALLS if len(records) <= MANY_RANKS else LAST_CALLS_OF_MANY
     failed = any(record.end.kind in ("killed", "raised") or record.end.code for record in records.values())
     run = RunEvidence(NOWHERE, Status("failed" if failed else "hung", exit_code=1), dict(config), {}, {}, {}, {}, {})
-    run.manifest["mesh"] = {**(degrees or {}), "order": [*(degrees or {})]}
+    run.manifest["mesh"] = {**asdict(mesh), "order": [*mesh.order]} if mesh is not None else {}
     gathered = Evidence(NOWHERE, Limits(), run=run, world_size=len(records))
     for rank, record in sorted(records.items()):
         history = History(record, standings[rank], last)

@@ -2,13 +2,14 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from diagnostics.analysis.processes import usable_cores
+from diagnostics.contract.mesh import Mesh
 from dtk.config.compose import Composed
 from dtk.config.placement import is_remote, ranks_per_node
 from dtk.config.schema import Config
@@ -52,8 +53,8 @@ class Job:
     """Name of the job in the report."""
     world_size: int
     body: Body
-    degrees: Mapping[str, int] = field(default_factory=dict)
-    """Degrees of its mesh, outermost first; empty for a script."""
+    mesh: Mesh | None = None
+    """None for a script."""
     named: tuple[int, ...] = ()
     """Ranks that are configured by number."""
     config: Config | None = None
@@ -101,7 +102,7 @@ def preflight(request: Request, say: Progress | None = None, composed: Composed 
     job = dataclasses.replace(job, note=" ".join(filter(None, (note, job.note))))
     collected, records = simulate_all(job, request, say)
     steps = 0 if job.config is None else job.config.train.steps
-    judged = partial(judge, plain=job.plain, degrees=job.degrees, steps=steps)
+    judged = partial(judge, plain=job.plain, mesh=job.mesh, steps=steps)
     verdict = judged(records, source=job.source, made_up=collected.made_up)
     tried: tuple[Tried, ...] = ()
     if request.what_if and job.config is not None and verdict.ends:
@@ -124,13 +125,12 @@ def _job(composed: Composed, request: Request) -> Job:
     config = simulated_config(composed.config, max(request.steps, STEPS) if request.what_if else request.steps)
     warm_up(config, world_size, request.local_size)
     play, steps = play_job(config, request.local_size), config.train.steps
-    mesh = config.mesh(world_size)
     rank = getattr(config.fault, "rank", None)
     return Job(
         source=f"preflight of {' '.join(request.overrides) or 'the default job'}, {world_size} ranks",
         world_size=world_size,
         body=partial(simulate_rank, world_size=world_size, steps=steps, limit_s=request.limit_s, play=play),
-        degrees={name: mesh.size(name) for name in mesh.order},
+        mesh=config.mesh(world_size),
         named=() if rank is None else (rank,),
         config=config,
         plain=composed.plain,
@@ -147,7 +147,7 @@ def simulate_all(job: Job, request: Request, say: Progress | None) -> tuple[Coll
     by_class = request.ranks == "classes" or (request.ranks == "auto" and world_size > ALL_UP_TO)
     stands_for = {rank: rank for rank in range(world_size)}
     if by_class:
-        stands_for = representatives(world_size, request.local_size, job.degrees, job.named, _APART)
+        stands_for = representatives(world_size, request.local_size, job.mesh or Mesh(), job.named, _APART)
     chosen = sorted(set(stands_for.values()))
     collected = Collected()
     processes = min(PROCESSES, usable_cores())
@@ -158,7 +158,7 @@ def simulate_all(job: Job, request: Request, say: Progress | None) -> tuple[Coll
         collected.made_up = job.reads
     if not by_class:
         return collected, dict(sorted(collected.records.items()))
-    if not replaceable(collected.records.values(), apart=bool(job.degrees)):
+    if not replaceable(collected.records.values(), apart=job.mesh is not None):
         what = "ranks of one class are not equivalent here"
         raise DtkError(what, "they send to each other by number, or create their own groups", "use --ranks all")
     return collected, spread(collected.records, stands_for)

@@ -14,6 +14,7 @@ from diagnostics.analysis.divergence.single_calls import misfit as misfit_diverg
 from diagnostics.analysis.divergence.whole_programs import Program, compare_programs
 from diagnostics.analysis.stall.explain import explain as explain_stall
 from diagnostics.causes.registry import collect
+from diagnostics.contract.mesh import Mesh
 from diagnostics.diagnose import Facts, conclude, decide
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.model import Evidence
@@ -65,14 +66,14 @@ def judge(
     plain: Mapping[str, object],
     source: str,
     *,
-    degrees: Mapping[str, int] | None = None,
+    mesh: Mesh | None = None,
     made_up: bool = False,
     steps: int = 0,
 ) -> Verdict:
     """Match the calls of all ranks, and explain why they do not all finish.
 
-    `plain` is the job's configuration, empty for a script; `degrees` those of its mesh, outermost first. With `made_up`
-    the code may have read placeholder results of collectives. `steps` is the requested number; 0 = unknown.
+    `plain` is the job's configuration, empty for a script, which has no mesh. With `made_up` the code may have read
+    placeholder results of collectives. `steps` is the requested number; 0 = unknown.
     """
     outcome = match(records.values())
     failed = any(record.end.kind not in ("finished", "exited") for record in records.values())
@@ -81,7 +82,7 @@ def judge(
     if outcome.ends:  # All calls of all ranks are complete, but one of the ranks failed.
         standings = {rank: Standing(len(record.issued()), None) for rank, record in records.items()}
         outcome = dataclasses.replace(outcome, standings=standings)
-    left = evidence(records, outcome.standings, plain, degrees)
+    left = evidence(records, outcome.standings, plain, mesh)
     report = explain(left, divergence_of(records, outcome.misfit, steps), source)
     waiting: dict[int, str] = {}
     stands: dict[str, list[int]] = {}

@@ -1,12 +1,13 @@
 """The stages of a pipeline wait: for the first micro-batch to arrive, for the last to leave, or for messages."""
 
-import math
 from typing import Any
 
+from diagnostics.analysis.layout import layout
 from diagnostics.analysis.metrics_series import Figures
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap._layout import at_place, layout_cause, slow
 from diagnostics.contract.findings import POSSIBLE, Finding
+from diagnostics.contract.mesh import Mesh
 from diagnostics.evidence.metrics import Metrics
 from diagnostics.evidence.model import RunEvidence
 
@@ -32,18 +33,16 @@ def decide(figures: Figures, run: RunEvidence, metrics: Metrics) -> Finding:
     facts: dict[str, Any] = {"bubble": bubble, "ideal": ideal, "busiest": int(busiest) % pp}
     if ideal > small / virtual + 1e-9 and min(bubble, ideal) > small / virtual:
         share = 1 - (1 - ideal) / (1 - small / virtual)
-        shown = {**facts, "change": _more(run, pp), "enough": ENOUGH}
+        shown = {**facts, "change": _more(run, layout(figures.evidence), pp), "enough": ENOUGH}
         return slow(figures, _TEXTS, "usual", share, ranks, first, f"bubble {bubble:.0%}", **shown)
     if beyond > _BEYOND and run.get("launcher.device") == "cuda":
         return slow(figures, _TEXTS, "messages", beyond, ranks, first, f"bubble {bubble:.0%}", POSSIBLE, **facts)
     return _TEXTS.ruled_out(bubble=bubble, ideal=ideal)
 
 
-def _more(run: RunEvidence, pp: int) -> str:
+def _more(run: RunEvidence, mesh: Mesh | None, pp: int) -> str:
     """Return the override for more micro-batches: of the same batch if it is divisible, otherwise of a larger one."""
-    mesh = run.manifest.get("mesh")
-    degrees = [mesh.get(name) for name in ("dp_replicate", "dp_shard")] if isinstance(mesh, dict) else []
-    dp = math.prod(degree for degree in degrees if isinstance(degree, int) and degree > 0)
+    dp = 1 if mesh is None else mesh.dp_size
     samples = min(int(run.number("train.global_batch_size", 0)) // dp, _MOST_SAMPLES)
     fitting = [count for count in range(1, samples + 1) if samples % count == 0 and count >= ENOUGH * pp]
     if fitting:

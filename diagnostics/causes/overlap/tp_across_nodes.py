@@ -1,7 +1,5 @@
 """Tensor-parallel groups span nodes, so every layer waits for the links between them."""
 
-from collections.abc import Sequence
-
 from msgspec.structs import replace
 
 from diagnostics.analysis.layout import joint_group, recorded_layout
@@ -9,7 +7,6 @@ from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.contract.findings import Finding
-from diagnostics.evidence.values import MOST_RANKS, integer
 
 _GROUPS = ("tp", "mesh_tp")  # Names of the tensor-parallel group in traces.
 _TEXTS = Texts(__file__)
@@ -17,24 +14,19 @@ _TEXTS = Texts(__file__)
 
 def decide(view: Overview) -> Finding:
     """Decide from the nodes of the ranks, and from the cost of the tensor-parallel collectives."""
-    topology = view.run.manifest.get("topology") if view.run is not None else None
-    tp = view.run.get("parallel.tp", 1) if view.run is not None else 1
+    manifest = view.run.manifest if view.run is not None else {}
+    topology, mesh = manifest.get("topology"), recorded_layout(manifest, view.world_size)
     node = topology.get("nproc") if isinstance(topology, dict) else None
-    if view.run is None or not isinstance(tp, int) or not isinstance(node, int) or node < 1:
+    if mesh is None or not isinstance(node, int) or node < 1:
         return _TEXTS.undecided()
-    world = integer(topology.get("world_size"), 1, MOST_RANKS + 1) if isinstance(topology, dict) else None
-    mesh = recorded_layout(view.run.manifest, world)
-    groups: list[Sequence[int]] = [range(i, i + tp) for i in range(0, world or tp, max(1, tp))]
-    if mesh is not None:
-        groups = [mesh.group("tp", rank) for rank in range(mesh.world_size)]
-    crossing = [group for group in groups if group[0] // node != group[-1] // node]
+    tp, crossing = mesh.tp, [group for group in mesh.groups("tp") if group[0] // node != group[-1] // node]
     if tp == 1 or not crossing:
         return _TEXTS.ruled_out("no_tp" if tp == 1 else "inside", tp=tp, node=node)
     near = max((n for n in range(1, node + 1) if node % n == 0 and tp % n == 0), default=1)
     better = "parallel.placement=tp" if near == tp else f"parallel.tp={near}"
     exposed = shared.exposed_ms(view, lambda call: call.message.group in _GROUPS)
     found = shared.judged(view, shared.costly(view, exposed, _TEXTS, tp=tp, node=node, better=better))
-    if mesh is None or found.status != "confirmed":
+    if found.status != "confirmed":
         return found
     group = joint_group(mesh, "tp", (group[0] for group in crossing))
     return replace(found, group=group, ranks=tuple(rank for rank in found.ranks if rank in group.ranks) or found.ranks)

@@ -209,9 +209,9 @@ def _comparison(comparison: Comparison, used: Sequence[Category]) -> doc.Section
             offloaded.setdefault(_host(plan), []).append(name)
     remarks = [("invalid", f"{', '.join(names)}: {problem}") for problem, names in invalid.items()]
     remarks += [("host", f"{' and '.join(names)}: {size} in host memory") for size, names in offloaded.items()]
-    mesh = next((row.overrides[1:3] for row in comparison.rows if "dp_shard=" in " ".join(row.overrides)), ())
-    if mesh:
-        remarks.append(("mesh", f"hsdp shards inside a node and replicates across nodes: {' '.join(mesh)}"))
+    meshes = {row.variant.strategy: [text for text in row.overrides if ".dp_" in text] for row in comparison.rows}
+    across = "shards inside a node and replicates across nodes"
+    remarks += [("mesh", f"{name} {across}: {' '.join(mesh)}") for name, mesh in meshes.items() if mesh]
     fields = [doc.Field(label, doc.Span(text, "soft")) for label, text in remarks]
     chosen = [("simplest" if comparison.fastest else "take", comparison.recommended), ("fastest", comparison.fastest)]
     fields += [doc.Field(label, doc.Span(" ".join(row.overrides), "code"), "good") for label, row in chosen if row]

@@ -3,6 +3,7 @@
 import pytest
 
 from diagnostics.contract.findings import Group
+from diagnostics.contract.mesh import Mesh
 from dtk.preflight.calls import End, Record
 from dtk.preflight.classes import replaceable, representatives, spread
 from dtk.preflight.match import match
@@ -17,7 +18,7 @@ def test_first_and_last_and_named_ranks_stand_for_themselves() -> None:
 
 
 def test_each_place_of_a_mesh_has_its_class() -> None:
-    found = representatives(64, 8, degrees={"dp_shard": 4, "tp": 16})
+    found = representatives(64, 8, mesh=Mesh(dp_shard=4, tp=16))
     assert found[16] != found[17] != found[31]
     assert found[16] == found[32]  # both first in dp_shard, in the middle of dp_replicate
 
@@ -38,7 +39,7 @@ def simulated(rank: int, made: tuple[tuple[tuple[int, ...], str], ...], world_si
 
 def test_others_get_their_own_groups() -> None:
     made = hybrid(16, 4)
-    stands_for = representatives(16, 8, degrees={"dp_shard": 4, "tp": 4})
+    stands_for = representatives(16, 8, mesh=Mesh(dp_shard=4, tp=4))
     records = {rank: simulated(rank, made, 16) for rank in set(stands_for.values())}
     assert replaceable(records.values())
     found = spread(records, stands_for)
@@ -76,7 +77,7 @@ def two_stages(rank: int, world_size: int) -> Record:
 
 
 def test_a_stage_stands_for_the_same_stage_of_other_pipelines() -> None:
-    stands_for = representatives(8, 8, degrees={"pp": 2, "dp_shard": 4}, apart=("pp",))
+    stands_for = representatives(8, 8, mesh=Mesh(pp=2, dp_shard=4), apart=("pp",))
     records = {rank: two_stages(rank, 8) for rank in set(stands_for.values())}
     assert not replaceable(records.values()) and replaceable(records.values(), apart=True)
     assert len(records) < 8

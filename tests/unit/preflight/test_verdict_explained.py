@@ -4,6 +4,7 @@ import dataclasses
 from array import array
 
 from diagnostics.contract.findings import Group
+from diagnostics.contract.mesh import Mesh
 from dtk.preflight.calls import End, Program, Record
 from dtk.preflight.evidence import evidence
 from dtk.preflight.match import match
@@ -83,8 +84,8 @@ def test_stages_that_send_another_number_of_messages() -> None:
         return Record(rank, Program(entries, array("i", events).tobytes()), (pair,), End())
 
     records = {0: stage(0, "recv", 2), 1: stage(1, "send", 1)}
-    outcome, degrees = match(records.values()), {"pp": 2, "dp_replicate": 1, "dp_shard": 1, "cp": 1, "tp": 1}
-    found = evidence(records, outcome.standings, {}, degrees)
+    outcome = match(records.values())
+    found = evidence(records, outcome.standings, {}, Mesh(pp=2))
     (root,) = explain(found, divergence_of(records, outcome.misfit), "a test").root_causes
     assert (root.cause, root.ranks) == ("hang.pipeline_mismatch", (1,))
     (root,) = explain(evidence(records, outcome.standings, {}), None, "a script").root_causes
