@@ -373,19 +373,16 @@ def _program_order(expected: Call, got: Call, before: list[Call]) -> Explanation
         return None
     if (alone := _for_one_rank(got, expected)) is not None:
         return alone
-    if expected.wire.op == got.wire.op:
-        return Explanation("change", "within", (expected, got), (support("branches of a function"),))
-    if replaces(expected, got):
-        return Explanation("substitute", "within", (expected, got), (support("branches of a function"),))
+    if expected.wire.op == got.wire.op or replaces(expected, got):
+        return _what_meets(expected, got, "branches of a function")
     if expected.stack[1:] == got.stack[1:] and at_line(expected) not in {at_line(call) for call in before}:
         return Explanation("substitute", "within", (expected, got), (support("neither came to the other"),))
     return Explanation("insert", "within", (got,), (support("peers past that line"),))
 
 
 def _for_one_rank(got: Call, expected: Call, *, again: bool = False) -> Explanation | None:
-    if not loop_exit.for_one_rank(got, expected, again=again):
-        return None
-    return Explanation("insert", "within", (got,), (position("source one rank"),))
+    alone = loop_exit.for_one_rank(got, expected, again=again)
+    return Explanation("insert", "within", (got,), (position("source one rank"),)) if alone else None
 
 
 def _by_text_alone(expected: Call, got: Call) -> Explanation | None:

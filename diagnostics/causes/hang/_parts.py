@@ -21,14 +21,14 @@ from diagnostics.evidence.readers.start import watched
 _FILES_SHOWN = 6  # Maximum number of dumps that a finding cites.
 says = Texts(__file__).phrase
 """Returns what a rank does, or what its record shows, from a row of the YAML file next to this module."""
-RECORD, _WATCHED = says("record"), says("watched")  # How to record the calls of all ranks.
+RECORD, _WATCHED, _RUN = map(says, ("record", "watched", "run"))  # How to record the calls of all ranks.
 ASSUMED_CONFIDENCE = 0.65
 """Maximum confidence of a finding that assumes that ranks without a dump are not in a group of unknown membership."""
 
 
 def recording(evidence: Evidence, how: Phrase = RECORD) -> Phrase:
-    """Return how to record what is missing; ranks that were under `dtk watch` only have to wait until it looks."""
-    return _WATCHED if watched(evidence) else how
+    """Return how to record what is missing; of ranks that dtk ran or watched, where their records are."""
+    return _RUN if evidence.run is not None else _WATCHED if watched(evidence) else how
 
 
 def where(rank: int | None, place: Call | Frame | None, does: str | Phrase | None = None) -> tuple[Where, ...]:

@@ -48,7 +48,12 @@ def unconfirmed(
     if answer := otherwise(stall, bool(waiting)):
         return answer
     if not waiting and (behind := job.behind()):
-        return left_open(TEXTS.phrase("behind", who=behind), missing)
+        ends = [job.endings[rank] for rank in behind if rank in job.endings]
+        unexplained = any(end.in_order or end.only_exit_code or not end.by_itself for end in ends)
+        if len(ends) == len(behind) and not unexplained:
+            return TEXTS.ruled_out("ended", who=behind, count=len(behind), what=ends[0].summary)
+        row = "behind_at_end" if job.state or len(ends) == len(behind) else "behind"
+        return left_open(TEXTS.phrase(row, who=behind), missing)
     if not waiting:
         return TEXTS.ruled_out("completed", dumps=len(job.survey.ranks), count=positions)
     if stall.confirmed:

@@ -58,7 +58,7 @@ def decide(stall: Stall) -> list[Finding]:
         findings.append(sizes)
     findings += _watchdog.findings(stall, "arguments")
     findings += [_root_differs(stall, root) for root in stall.roots_differ]
-    return decided(stall, READING, findings, _MISSING, otherwise=_otherwise)
+    return decided(stall, READING, findings, _parts.recording(stall.job.evidence, _MISSING), otherwise=_otherwise)
 
 
 def _no_object(stall: Stall, ends: tuple[Ending, ...]) -> Finding:

@@ -1,5 +1,7 @@
 """Why a cause of hangs is not confirmed: what was measured rules it out, or what is missing leaves it open."""
 
+from pathlib import Path
+
 import pytest
 
 from diagnostics.analysis.stall.endings import Missing
@@ -8,6 +10,7 @@ from diagnostics.analysis.stall.late import late_hosts
 from diagnostics.causes.hang._parts import RECORD
 from diagnostics.causes.hang._unconfirmed import UNRECORDED, ending_unknown, left_open, unconfirmed
 from diagnostics.contract.findings import Finding, text_of
+from diagnostics.evidence.model import RankError, RunEvidence
 from tests.unit.diagnostics.analysis.calls import call, fact, job, waiting
 
 DONE = {rank: [call(1), call(2)] for rank in range(2)}
@@ -32,6 +35,29 @@ def test_calls_that_completed_rule_it_out() -> None:
 def test_completed_calls_of_unequal_numbers_rule_nothing_out() -> None:
     finding = unconfirmed(Stall(job({0: [call(1), call(2)], 1: [call(1)]}, 2)))
     assert finding.status == "undecided" and text_of(finding).summary.startswith("Rank 1 made fewer calls")
+
+
+def behind(*, type_: str = "", message: str = "", exit_code: int | None = None) -> Finding:
+    """The finding about rank 1, which made a call less than rank 0 and ended with an error."""
+    error = RankError(1, "error.json", 0, type_, message, exit_code=exit_code)
+    return unconfirmed(Stall(job({0: [call(1), call(2)], 1: [call(1)]}, 2, errors=[error])))
+
+
+def test_a_rank_that_failed_by_itself_made_fewer_calls_for_that_reason() -> None:
+    finding = behind(type_="ValueError", message="bad sample")
+    assert finding.status == "ruled_out"
+    assert text_of(finding).summary.startswith("Rank 1 ended by itself (ValueError: bad sample)")
+
+
+def test_an_ending_that_does_not_explain_fewer_calls_leaves_it_open() -> None:
+    finding = behind(exit_code=1)
+    assert finding.status == "undecided" and "no record shows why" in text_of(finding).summary
+
+
+def test_what_a_run_of_dtk_lacks_is_in_its_folder(tmp_path: Path) -> None:
+    run = RunEvidence(tmp_path, None, {}, {}, {}, {}, {}, {})
+    missing = text_of(unconfirmed(Stall(job({}, 2, run=run)))).missing
+    assert "the run's folder" in missing and "dtk watch" not in missing
 
 
 def test_ranks_that_were_watched_are_not_to_be_watched_again() -> None:
