@@ -7,6 +7,7 @@ from itertools import accumulate, groupby
 from diagnostics.analysis.memory.over_time import MemoryStack
 from diagnostics.causes.families import family
 from diagnostics.contract.formatting import bytes_text, numbers_text, seconds_text
+from diagnostics.evidence.memory import levels as kinds
 from diagnostics.report import document as doc, measures
 from diagnostics.report.measures import Call, RankMemory, memory_notes, share_text
 from diagnostics.report.model import Report
@@ -17,12 +18,11 @@ _REGIONS = {"forward": "k0", "backward": "k1", "after backward": "k4"}
 _CELLS = 32  # Ranks in a row of the heat map: four nodes of eight.
 _LEVELS = 6  # Colours of the heat map.
 _SAME = 0.02  # Chosen: if the shares of all ranks differ by less, all cells have the colour of the lowest.
-UNATTRIBUTED = "not attributed"
-_KIND_COLOURS = {
-    "parameters": 0, "gradients": 1, "optimizer states": 2, UNATTRIBUTED: 3, "activations": 4,
-    "communication buffers": 5, "temporaries": 6, "reserved, in no tensor": 7, "kept from earlier steps": 8,
-    "checkpoint copies": 9,
-}  # fmt: skip
+_COLOURED = (
+    kinds.PARAMETERS, kinds.GRADIENTS, kinds.OPTIMIZER, kinds.UNKNOWN, kinds.ACTIVATIONS, kinds.BUFFERS,
+    kinds.TEMPORARIES, kinds.RESERVED, kinds.KEPT, kinds.SAVED,
+)  # fmt: skip
+_KIND_COLOURS = {kind: n for n, kind in enumerate(_COLOURED)}
 _NAMED_SHARE = 0.005  # Chosen: smaller parts of a peak would be shown as 0% or 1%.
 _MOMENTS = 9  # Number of moments of memory over time that are listed as figures.
 _TICKS = 5  # Number of ticks on a time axis.
@@ -168,7 +168,7 @@ def memory(report: Report) -> doc.Section | None:
     highest = sorted(ranks, key=lambda rank: (rank not in compared, -ranks[rank].peak_bytes, rank))
     stacked = {rank: stack for rank in highest if (stack := ranks[rank].over_time) is not None}
     curves = {rank: record for rank, record in compared.items() if len(record.curve) > 1}
-    named = {rank: record for rank, record in ranks.items() if any(name != UNATTRIBUTED for name, _ in record.at_peak)}
+    named = {rank: record for rank, record in ranks.items() if any(name != kinds.UNKNOWN for name, _ in record.at_peak)}
     alone = len(curves) == 1 and bool(stacked)
     pictures = doc.present(
         _over_time(stacked, {rank: one.name(rank) for rank, one in ranks.items()}, culprits) if stacked else None,

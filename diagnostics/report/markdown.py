@@ -29,6 +29,12 @@ def code(value: str) -> str:
     return f"{ticks}{space}{content}{space}{ticks}"
 
 
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of cells in Markdown as a table; the first row is its heading."""
+    head, *body = ["| " + " | ".join(cell or " " for cell in row) + " |" for row in rows]
+    return "\n".join([head, "|" + " --- |" * len(rows[0]), *body])
+
+
 def _inline(value: doc.Text, *, in_table: bool = False) -> str:
     """Return a text with its code spans and strong parts; other tones are colours, which Markdown does not have."""
     pieces = []
@@ -61,8 +67,7 @@ def _block(block: doc.Block) -> str:
             for row in block.rows:
                 cells = [[_inline(line, in_table=True) for line in (c.text, *c.below)] for c in map(doc.cell_of, row)]
                 rows.append(["; ".join(filter(None, lines)) for lines in cells])
-            head, *body = ["| " + " | ".join(cell or " " for cell in row) + " |" for row in rows]
-            return "\n".join([head, "|" + " --- |" * len(block.header), *body])
+            return table(rows)
         case doc.Cards():
             lines = [", ".join(map(_inline, reversed(card.lines))) for card in block.cards]
             return "\n".join(f"- **{text(card.title)}**: {line}" for card, line in zip(block.cards, lines, strict=True))

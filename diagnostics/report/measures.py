@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from diagnostics.analysis.memory.categories import GATHERED
 from diagnostics.analysis.memory.over_time import PROCESS, MemoryStack, largest
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import UNNAMED, bytes_text, counted, joined, ranks_spoken
@@ -90,8 +91,8 @@ class Planned(msgspec.Struct):
     def difference(self, name: str) -> str:
         """Return `activations 5 GiB instead of 2 GiB`."""
         planned, was = self.planned.get(name, 0.0), self.was.get(name, 0.0)
-        if name == "gathered parameters" and was > planned and (self.gathered_blocks or 0) > 1:
-            return f"gathered parameters of {self.gathered_blocks} blocks alive at once ({bytes_text(was)})"
+        if name == GATHERED and was > planned and (self.gathered_blocks or 0) > 1:
+            return f"{name} of {self.gathered_blocks} blocks alive at once ({bytes_text(was)})"
         if not planned:
             return f"{name} {bytes_text(was)} instead of none"
         return f"{name} {bytes_text(was)} instead of {bytes_text(planned)}"

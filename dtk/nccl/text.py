@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from diagnostics.contract.formatting import clean, counted
 from diagnostics.contract.invocation import command
 from diagnostics.report import document as doc
+from diagnostics.report.markdown import table
 from diagnostics.report.terminal import render
 from dtk.console import output
 from dtk.errors import DtkError
@@ -95,11 +96,9 @@ def markdown(presets: Mapping[str, Preset]) -> str:
         parts.append(f"`{_usage(preset)}`\n\n")
         about = ((key, preset.about.get(key)) for key in ("versions", "harms", "remove", "advice"))
         parts += [f"- {key}: {text}\n" for key, text in about if text]
-        names = ("variable", "value", "why", "source", "versions", "harms", "remove")
-        parts.append(f"\n| {' | '.join(names)} |\n|{' --- |' * len(names)}\n")
-        for s in preset.settings:
-            cells = (f"`{s.name}`", f"`{s.value}`", s.why, s.source, s.versions, s.harms, s.remove)
-            parts.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n")
+        settings, names = preset.settings, ("variable", "value", "why", "source", "versions", "harms", "remove")
+        rows = [(f"`{s.name}`", f"`{s.value}`", s.why, s.source, s.versions, s.harms, s.remove) for s in settings]
+        parts.append(f"\n{table([names, *([cell.replace('|', chr(92) + '|') for cell in row] for row in rows)])}\n")
     return "".join(parts)
 
 

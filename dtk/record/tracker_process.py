@@ -22,6 +22,7 @@ from typing import Any, TextIO
 
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.origins import flat
+from diagnostics.report import markdown
 from diagnostics.runs.records import mapping, number
 from dtk.data.network import bounded
 from dtk.record.metrics import BOOKKEEPING
@@ -146,8 +147,7 @@ class Tensorboard(OwnTracker):
 
     def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         """Write a table as Markdown."""
-        lines = [columns, ["---"] * len(columns), *rows]
-        self._writer.add_text(name, "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines))
+        self._writer.add_text(name, markdown.table([columns, *([*map(str, row)] for row in rows)]))
 
     def alert(self, title: str, text: str) -> None:
         """Write the message as text."""

@@ -4,7 +4,7 @@ Sources: Rajbhandari et al. 2020 (ZeRO), Li et al. 2020 (DDP), Zhao et al. 2023 
 """
 
 from diagnostics.contract.files import table_beside
-from diagnostics.report import document as doc, terminal
+from diagnostics.report import document as doc, markdown, terminal
 from dtk.strategies.registry import CONFIG_TYPES
 from dtk.strategies.traits import TableRow
 
@@ -24,8 +24,7 @@ def render(form: str = "terminal", columns: int = _WIDE) -> str:
     rows = {**{name: section.row for name, section in CONFIG_TYPES.items()}, **dimensions}
     cells = {name: (name, *row.kept, row.collectives, row.sent) for name, row in rows.items()}
     if form == "markdown":
-        lines = ["| " + " | ".join(_COLUMNS) + " |", "|" + "---|" * len(_COLUMNS)]
-        return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in cells.values()]) + "\n"
+        return markdown.table([_COLUMNS, *cells.values()]) + "\n"
     if form != "terminal":
         raise ValueError(f"unknown form {form!r}")
     blocks: list[doc.Block] = []

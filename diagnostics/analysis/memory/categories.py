@@ -17,20 +17,15 @@ from diagnostics.analysis.memory.profiled import ROUND_BYTES
 from diagnostics.evidence.memory import levels as memory_levels
 from diagnostics.evidence.memory.levels import AT, KINDS, RESERVED, Row, Stack
 
-PARAMETERS, GATHERED, GRADIENTS = "parameters", "gathered parameters", "gradients"
-OPTIMIZER, ACTIVATIONS, LOGITS = "optimizer states", "activations", "logits"
-BUCKETS, COLLECTED, KEPT, SAVED = "buckets", "gathered tensors", "kept from earlier steps", "checkpoint copies"
-TEMPORARIES, OTHER, UNKNOWN = "optimizer temporaries", "other", "unknown"
-COPIES = "the backend's copies"
+PARAMETERS, GRADIENTS, OPTIMIZER = memory_levels.PARAMETERS, memory_levels.GRADIENTS, memory_levels.OPTIMIZER
+ACTIVATIONS, KEPT, SAVED = memory_levels.ACTIVATIONS, memory_levels.KEPT, memory_levels.SAVED
+GATHERED, LOGITS, BUCKETS, COLLECTED = "gathered parameters", "logits", "buckets", "gathered tensors"
+TEMPORARIES, OTHER, UNKNOWN, COPIES = "optimizer temporaries", "other", "unknown", "the backend's copies"
 KIND_OF = {
-    PARAMETERS: memory_levels.PARAMETERS,
-    GRADIENTS: memory_levels.GRADIENTS,
-    OPTIMIZER: memory_levels.OPTIMIZER,
+    **{kind: kind for kind in (PARAMETERS, GRADIENTS, OPTIMIZER, ACTIVATIONS, KEPT, SAVED)},
     **dict.fromkeys((GATHERED, BUCKETS, COLLECTED, COPIES), memory_levels.BUFFERS),
-    **dict.fromkeys((ACTIVATIONS, LOGITS), memory_levels.ACTIVATIONS),
+    LOGITS: ACTIVATIONS,
     TEMPORARIES: memory_levels.TEMPORARIES,
-    KEPT: memory_levels.KEPT,
-    SAVED: memory_levels.SAVED,
     **dict.fromkeys((OTHER, UNKNOWN), memory_levels.UNKNOWN),
 }
 """Kind under which each category is drawn over time."""

@@ -2,10 +2,13 @@
 
 import dataclasses
 import json
+from typing import get_args
 
 import pytest
 
-from dtk.plan.prediction import SCHEMA, Memory
+from diagnostics.analysis.memory import categories
+from diagnostics.evidence.memory.levels import TEMPORARIES
+from dtk.plan.prediction import SCHEMA, Category, Memory
 from tests.unit.plan.samples import GIB, on_device, plan
 
 
@@ -47,3 +50,8 @@ def test_plain_values_have_the_figures_that_are_properties() -> None:
     assert (made["schema"], made["fits"], made["peak_bytes"]) == (SCHEMA, True, 20 * GIB)
     assert made["memory"]["at_peak_bytes"]["parameters"] == GIB
     assert made["traffic"][0]["op"] == "all_gather"
+
+
+def test_the_categories_of_a_plan_are_those_of_a_diagnosis() -> None:
+    """Otherwise a diagnosis would call a peak that fits its plan a difference."""
+    assert {*get_args(Category)} - {"allocator slack"} <= {*categories.KIND_OF, TEMPORARIES}
