@@ -93,6 +93,12 @@ def test_a_barrier_that_timed_out_counts_once() -> None:
     assert clues(stands(absent=(3,), timed_out=text)).keys() == {"absent"}
 
 
+def test_a_warning_of_horovod_is_no_timeout() -> None:
+    warned = stands(absent=(1,), kinds=frozenset({"missing_ranks"}))
+    assert suspicions(warned)[0].cause == "hang.host_stall"
+    assert suspicions(stands(absent=(1,)))[0].cause == "hang.timeout_budget"
+
+
 def test_what_speaks_against_it_is_told() -> None:
     (found,) = (one for one in suspicions(stands(WAIT)) if one.cause == "hang.uneven_iterations")
     against = [one.speaks_against for one in suspicions(stands(replace(WAIT, op="broadcast"))) if one.speaks_against]
@@ -150,6 +156,7 @@ def test_every_clue_of_the_table_can_be_shown() -> None:
         stands(unlisted=(2,)),
         stands(threaded=(0, 1)),
         stands(unanswered=(21,)),
+        stands(absent=(1,), kinds=frozenset({"missing_ranks"})),
     ]
     assert {name for standing in everything for name in clues(standing)} == set(TABLE["clues"])
 
