@@ -44,8 +44,15 @@ class Described(NamedTuple):
     """A signature, and its formatted text."""
 
     wire: Wire
-    text: str
-    """For example `all_reduce [1024] float32`."""
+    op: str
+    """The operation as recorded."""
+    arguments: str = ""
+    """For example `[1024] float32`."""
+
+    @property
+    def text(self) -> str:
+        """Format both: `all_reduce [1024] float32`."""
+        return f"{self.op} {self.arguments}".strip()
 
 
 class Call(Struct):
@@ -177,13 +184,6 @@ def dtype(name: str) -> str:
     return _DTYPES.get(name, name.removeprefix("torch."))
 
 
-def text_of(op: str, sizes: Iterable[object], dtypes: Iterable[str], extra: str = "") -> str:
-    """Format an operation: `all_reduce [1024], [8] float32`, `all_reduce scalar float32`."""
-    shapes = ["scalar" if size in ([], ()) else str(size) for size in sizes]
-    kinds = "/".join(dict.fromkeys(dtypes))
-    return " ".join(part for part in (op, first_of(shapes, 3), kinds, extra) if part)
-
-
 def describe(
     op: str,
     wire: Wire,
@@ -198,7 +198,8 @@ def describe(
         parts = [f"{'to' if p2p == 'send' else 'from'} {'any' if peer is None else peer}", f"tag {tag}" if tag else ""]
     else:
         parts = [wire.reduce_op, "" if wire.root is None else f"root {wire.root}"]
-    return Described(wire, text_of(op, sizes, (kind,), " ".join(part for part in parts if part)))
+    shapes = ["scalar" if size in ([], ()) else str(size) for size in sizes]
+    return Described(wire, op, " ".join(part for part in (first_of(shapes, 3), kind, *parts) if part))
 
 
 _LIBRARY = patterns_beside(__file__, "files")["library"]

@@ -9,7 +9,7 @@ from itertools import pairwise
 from math import prod
 from typing import Any
 
-from diagnostics.evidence.calls import Call, Described, Dump, GroupKey, Wire, dtype, operation, text_of
+from diagnostics.evidence.calls import Call, Described, Dump, GroupKey, Wire, describe, dtype, operation
 from diagnostics.evidence.ring.format import MAX_MEMBERS
 from diagnostics.evidence.values import MOST_RANKS, integer
 
@@ -205,8 +205,8 @@ def _description(name: str, ins: Any, in_types: Any, outs: Any, out_types: Any) 
         wire = Wire(op, tuple(prod(size) for size in side), types)
         if op in {"gather", "scatter"}:
             wire = Wire(op, wire.amounts, tuple(dict.fromkeys(types)))
-    sizes = inputs or outputs
-    return recorder, Described(wire, text_of(op, (list(size) for size in sizes) if op != "barrier" else (), types))
+    sizes = () if op == "barrier" else inputs or outputs
+    return recorder, describe(op, wire, map(list, sizes), "/".join(dict.fromkeys(types)))
 
 
 def _sizes(raw: Any) -> tuple[tuple[int, ...], ...]:

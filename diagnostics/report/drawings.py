@@ -82,9 +82,8 @@ def _call(call: Call | None, majority: tuple[str, ...], at_divergence: bool) -> 
     differs = compared != majority
     tone = "bad" if differs else "good" if call.state in _DONE else "" if call.state == "issued" else "warn"
     hint = "; ".join(part for part in (call.op, call.signature, call.state, call.where) if part)
-    place = call.where.partition(" in ")[0].replace("\\", "/").rpartition("/")[2]
     text = f"{call.op} {call.signature}".strip() if differs or at_divergence else call.op
-    return doc.Cell(text, tone, (place,) if at_divergence else (), hint)  # type: ignore[arg-type]
+    return doc.Cell(text, tone, (call.place,) if at_divergence else (), hint)  # type: ignore[arg-type]
 
 
 def overlap(report: Report) -> doc.Section | None:

@@ -32,6 +32,8 @@ class Call(msgspec.Struct):
     signature: str = ""
     state: str = ""
     where: str = ""
+    place: str = ""
+    """File name and line of `where`."""
 
 
 class Timeline(msgspec.Struct):

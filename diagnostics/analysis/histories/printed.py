@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS, digest
 from diagnostics.analysis.histories.read import Reading
-from diagnostics.evidence.calls import ROOTED, Call, Described, Dump, GroupKey, Wire, dtype, operation, settle, text_of
+from diagnostics.evidence.calls import ROOTED, Call, Described, Dump, GroupKey, Wire, describe, dtype, operation, settle
 from diagnostics.evidence.flight_entries import DEFAULT_GROUP
 from diagnostics.evidence.model import Evidence, LogFact
 from diagnostics.evidence.trace.events import DTYPE_BYTES
@@ -122,7 +122,7 @@ def _fingerprint(
         amounts, dtypes, sizes = (prod(shape),), (dtype(match["dtype"] or ""),), [shape]
     elif not own and match["seq"]:
         op = "barrier"
-    described = Described(Wire(op, amounts, dtypes), text_of(op, sizes, dtypes))
+    described = describe(op, Wire(op, amounts, dtypes), sizes, "".join(dtypes))
     frames = _frames(evidence, fact.rank if fact.rank is not None else fact.fields["rank_a"]) if own else None
     printed_s = fact.time_s
     with suppress(OSError, ValueError):
@@ -170,7 +170,7 @@ def _cut_call(evidence: Evidence, fact: LogFact, rank: int, histories: list[list
     peer = last[-1]
     same_op = [call for history in histories for call in history if call.wire.op == peer.wire.op]
     alike = [call for call in same_op if expected in message_bytes(call.wire, world)]
-    described = Described(Wire(peer.wire.op, (), ()), f"{peer.wire.op} with messages of {expected} bytes")
+    described = Described(Wire(peer.wire.op, (), ()), peer.wire.op, f"with messages of {expected} bytes")
     call = replace(peer, described=described, stack=(), frames=_frames(evidence, rank), done=False)
     if len({(call.wire, call.stack) for call in alike}) == 1 and not call.frames:
         return replace(alike[-1], seq=peer.seq, created_s=peer.created_s, done=False)

@@ -29,6 +29,7 @@ from diagnostics.analysis.stall.stack_evidence import HostOutside, by_stacks
 from diagnostics.analysis.stall.straggler import Straggler, straggler
 from diagnostics.analysis.stall.watchdog import WatchdogCase, WatchdogDecided, WatchdogGap, watchdog_case
 from diagnostics.analysis.wait_graph.graph import Operation
+from diagnostics.contract.formatting import file_name
 from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.evidence.model import Evidence
 
@@ -74,12 +75,13 @@ def _row(line: Line, calls: list[Call], middle: int) -> list[dict[str, Any]]:
         {
             "position": call.seq,
             "op": call.user_op or call.wire.op,
-            "signature": call.described.text.partition(" ")[2],
+            "signature": call.described.arguments,
             # The ring only records the start of an asynchronous call, unless later ones completed.
             "state": "completed"
             if call.done or call.seq <= line.done
             else ("issued", "pending")[call.completion_known],
             "where": f"{call.site.file}:{call.site.line} in {call.site.function}" if call.site else "",
+            "place": f"{file_name(call.site.file)}:{call.site.line}" if call.site else "",
         }
         for call in calls
         if middle - BEFORE <= call.seq <= middle + AFTER

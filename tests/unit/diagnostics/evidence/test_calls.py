@@ -14,7 +14,6 @@ from diagnostics.evidence.calls import (
     is_library,
     operation,
     settle,
-    text_of,
 )
 from diagnostics.evidence.model import Frame
 
@@ -60,10 +59,12 @@ def test_types_as_torch_writes_them_in_python():
 
 
 def test_at_most_three_shapes_are_printed():
-    assert text_of("all_reduce", [[1024], [8]], ["float32", "float32"]) == "all_reduce [1024], [8] float32"
-    assert text_of("broadcast", [[]], ["int64"], "root 2") == "broadcast scalar int64 root 2"
-    assert text_of("all_reduce", [[n] for n in range(5)], []) == "all_reduce [0], [1], [2] and 2 more"
-    assert text_of("barrier", [], []) == "barrier"
+    wire = Wire("any", (), ())
+    two = describe("all_reduce", wire, [[1024], [8]], "float32")
+    assert (two.text, two.arguments) == ("all_reduce [1024], [8] float32", "[1024], [8] float32")
+    assert describe("broadcast", wire._replace(root=2), [[]], "int64").text == "broadcast scalar int64 root 2"
+    assert describe("all_reduce", wire, [[n] for n in range(5)], "").text == "all_reduce [0], [1], [2] and 2 more"
+    assert describe("barrier", wire, [], "").text == "barrier"
 
 
 def test_what_ranks_must_agree_on_is_printed_behind_the_shape():

@@ -64,7 +64,7 @@ def test_what_was_not_issued_is_shown_as_such() -> None:
 def test_where_the_ranks_part_the_line_counts_too() -> None:
     """Equal calls may match by chance: there the place is compared and shown."""
     calls = {
-        str(rank): [{"position": 0, "op": "barrier", "where": f"/x/t.py:{line} in f"}]
+        str(rank): [{"position": 0, "op": "barrier", "where": f"/x/t.py:{line} in f", "place": f"t.py:{line}"}]
         for rank, line in ((0, 1), (1, 1), (2, 9))
     }
     root = finding("hang.conditional_collective", ranks=(2,), position=0)

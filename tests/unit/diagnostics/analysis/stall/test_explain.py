@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from diagnostics.analysis.divergence.explanation import explain
 from diagnostics.analysis.divergence.identity import differing_parts
 from diagnostics.analysis.stall.explain import Stall, explain as explain_stall
-from diagnostics.evidence.calls import Call, Described, Dump, GroupKey, Wire, text_of
+from diagnostics.evidence.calls import Call, Described, Dump, GroupKey, Wire, describe
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError, Stacks, Thread
 from diagnostics.evidence.readers.flight import FlightFile
@@ -403,7 +403,8 @@ def test_ddps_own_complaint_is_no_exception_of_the_rank(tmp_path: Path) -> None:
 
 
 def test_a_scalar_is_called_so() -> None:
-    assert text_of("all_reduce", [[], [2, 3]], ["float32", "float32"], "SUM") == "all_reduce scalar, [2, 3] float32 SUM"
+    summed = Wire("all_reduce", (1, 6), ("float32",), reduce_op="SUM")
+    assert describe("all_reduce", summed, [[], [2, 3]], "float32").text == "all_reduce scalar, [2, 3] float32 SUM"
 
 
 def test_a_long_message_is_cut_to_its_first_words(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ def test_it_shows_both_sides_of_the_divergence(tmp_path: Path) -> None:
         "signature": "[8] float32",
         "state": "pending",
         "where": "/job/train.py:31 in train",
+        "place": "train.py:31",
     }
     assert {cell["state"] for cell in drawn["ranks"]["0"][:-1]} == {"completed"}
 
@@ -60,13 +61,15 @@ def test_a_healthy_job_has_none(tmp_path: Path) -> None:
     assert timeline(tmp_path, Job({0: [A, B], 1: [A, B]})) is None
 
 
-def cell(position: int, where: str, state: str = "completed") -> dict[str, Any]:
-    return {"position": position, "op": "all_reduce", "signature": "scalar", "state": state, "where": where}
+def cell(position: int, place: str, state: str = "completed") -> dict[str, Any]:
+    where = f"/job/work in progress/{place} in f"
+    shown = {"op": "all_reduce", "signature": "scalar", "state": state, "where": where, "place": place}
+    return {"position": position, **shown}
 
 
 def test_equal_calls_from_another_line_differ_where_the_ranks_parted_and_only_there() -> None:
-    rows = {str(rank): [cell(4, "/job/a.py:9 in f"), cell(5, "/job/a.py:10 in f", "issued")] for rank in range(3)}
-    rows["1"] = [cell(4, "/job/b.py:1 in g"), cell(5, "/job/b.py:2 in g")]
+    rows = {str(rank): [cell(4, "a.py:9"), cell(5, "a.py:10", "issued")] for rank in range(3)}
+    rows["1"] = [cell(4, "b.py:1"), cell(5, "b.py:2")]
     measures = {"hang": {"timeline": {"group": "0", "positions": [4, 5], "ranks": rows}}}
     page = as_page(report(finding("hang.collective_mismatch", ranks=(1,), position=5), measures=measures))
     drawn = page.partition('<table class="dense">')[2].partition("</table>")[0]
