@@ -1,5 +1,5 @@
 """The mesh of a job: the degree of each kind of parallelism, and the coordinates of a rank. Pure Python, no torch.
-`world_size` counts processes; code that divides data uses `dp_size` and `dp_rank`.
+`world_size` counts processes; code that divides data uses `dp_size` and the index along `dp`.
 """
 
 from dataclasses import dataclass, replace
@@ -109,7 +109,7 @@ class Mesh:
         return prod(self.size(name) for name in self.order[self.order.index(innermost) + 1 :])
 
     def index(self, dimension: str, rank: int) -> int:
-        """Return a rank's index along a dimension."""
+        """Return a rank's index along a dimension; along `dp` that of its part of the global batch."""
         return rank // self.stride(dimension) % self.size(dimension)
 
     def crosses(self, dimension: str, local_size: int) -> bool:
@@ -121,10 +121,6 @@ class Mesh:
         if not 0 <= rank < self.world_size:
             raise ValueError(f"rank {rank} is not one of the {self.world_size} ranks of the mesh")
         return {name: self.index(name, rank) for name in (*ORDER, "dp", *EXPERTS)}
-
-    def dp_rank(self, rank: int) -> int:
-        """Return the index of a rank's part of the global batch; equal on ranks that share the work on it."""
-        return self.index("dp", rank)
 
     def leads(self, rank: int, of_tokens: bool = False) -> bool:
         """Whether a rank counts, among those that share one part of the batch.

@@ -44,7 +44,7 @@ class Context:
     @property
     def dp_rank(self) -> int:
         """Index of this rank's part of the global batch."""
-        return self.mesh.dp_rank(self.rank)
+        return self.mesh.index("dp", self.rank)
 
     @property
     def dp_size(self) -> int:

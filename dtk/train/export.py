@@ -53,7 +53,7 @@ class _Entry:
 def _entries(state: Mapping[str, Tensor], context: Context) -> dict[str, _Entry]:
     """Return every tensor of the whole model by name, in stage order; the same on every rank."""
     pipeline = context.mesh.group("pp", 0)
-    holder = pipeline[context.mesh.coordinate(context.rank)["pp"]]
+    holder = pipeline[context.mesh.index("pp", context.rank)]
     own = {name: _Entry(tuple(value.shape), stored_dtype(value.dtype), holder) for name, value in state.items()}
     if len(pipeline) == 1:
         return own

@@ -159,7 +159,7 @@ def _pipelined(
 ) -> Pipelined:
     """Cut this rank's stages out of whole models, distribute them, and connect them with those of other ranks."""
     context, axis, parallel = strategy.context, strategy.axes["pp"], config.parallel
-    pipeline, first = parallel.pipeline(1), context.mesh.coordinate(context.rank)["pp"]
+    pipeline, first = parallel.pipeline(1), context.mesh.index("pp", context.rank)
     cuts, stages = config.stage_blocks(len(blocks_of(model))), {}
     for number in pipeline.stages_of(first):
         part = cut(model if number == first else make(config), number, cuts)

@@ -17,8 +17,8 @@ def test_every_sample_is_taken_once_by_one_data_parallel_rank(mesh: Mesh, micro:
     taken: dict[int, set[int]] = {}
     for rank in range(mesh.world_size):
         for step in range(plan.accumulation_steps):
-            for sample in range(plan.global_batch_size)[plan.positions(mesh.dp_rank(rank), step)]:
-                taken.setdefault(sample, set()).add(mesh.dp_rank(rank))
+            for sample in range(plan.global_batch_size)[plan.positions(mesh.index("dp", rank), step)]:
+                taken.setdefault(sample, set()).add(mesh.index("dp", rank))
     assert sorted(taken) == list(range(plan.global_batch_size))
     assert {len(ranks) for ranks in taken.values()} == {1}
 

@@ -45,7 +45,7 @@ def test_neighbours_lie_a_stride_apart_and_coordinates_name_one_rank(mesh: Mesh)
 @given(meshes())
 @settings(deadline=None)
 def test_one_rank_leads_for_each_part_of_the_batch(mesh: Mesh) -> None:
-    leading = [mesh.dp_rank(rank) for rank in range(mesh.world_size) if mesh.leads(rank)]
+    leading = [mesh.index("dp", rank) for rank in range(mesh.world_size) if mesh.leads(rank)]
     assert sorted(leading) == list(range(mesh.dp_size))
 
 
@@ -70,7 +70,7 @@ def test_states_take_the_ranks_along_cp_for_data_parallel_ones() -> None:
 
 def test_tensor_parallel_neighbours_share_their_samples() -> None:
     mesh = Mesh(dp_replicate=2, dp_shard=2, tp=2)
-    assert [mesh.dp_rank(rank) for rank in range(8)] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert [mesh.index("dp", rank) for rank in range(8)] == [0, 0, 1, 1, 2, 2, 3, 3]
     assert mesh.groups("tp") == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert mesh.groups("dp_shard") == [[0, 2], [1, 3], [4, 6], [5, 7]]
     assert mesh.groups("dp_replicate") == [[0, 4], [1, 5], [2, 6], [3, 7]]
