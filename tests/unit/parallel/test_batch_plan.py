@@ -4,7 +4,7 @@ from hypothesis import given, settings, strategies as st
 
 from diagnostics.contract.mesh import Mesh
 from dtk.parallel.batch_plan import LARGEST_CHOSEN, BatchPlan, evaluation_positions, evaluation_rounds
-from tests.unit.parallel.test_mesh import meshes
+from tests.unit.diagnostics.contract.test_mesh import meshes
 
 SMALL = st.integers(1, 6)
 
