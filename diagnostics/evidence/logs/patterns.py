@@ -74,6 +74,9 @@ def decode(kind: str, match: re.Match[str]) -> dict[str, Any]:
             continue
         if name == "ranks":
             fields[name] = _ranks(text)
+        elif name == "ready":  # Those that came: of ranks above the highest of them nothing is known.
+            came = {*_ranks(text)}
+            fields["ranks"] = [rank for rank in range(min(max(came, default=0), _MAX_RANKS)) if rank not in came]
         elif name.endswith("_bytes"):
             fields[name] = int(text) if text.isdecimal() and len(text) < 20 else size_bytes(text)
         elif name not in ("value", "version", "gpu", "group", "guid") and _NUMBER.fullmatch(text):

@@ -219,6 +219,7 @@ def test_horovod_tells_which_ranks_did_not_come(tmp_path: Path) -> None:
         3,
     )
     assert read(tmp_path, head + "Stalled ops:\ngrads_0 [missing ranks: 2, 4]\n").absent == (2, 4)
+    assert read(tmp_path, head + "Stalled ops: grads_0 [ready ranks: 1, 5, 4, 0], b [ready ranks: 1]").absent == (2, 3)
     assert read(tmp_path, head.replace("\n", "Stalled ranks:\n") + "0: [grads_0]\n").absent == (0,)
     went_on = "".join(f"iter {n}: loss 3.5, time 9.00ms, mfu 1.00%\n" for n in range(12))
     (tmp_path / "job.log").write_text(head + "Missing ranks:\n1: [grads_0]\n" + went_on)
