@@ -83,7 +83,8 @@ def as_json(result: Preflight) -> dict[str, Any]:
             {
                 "failure": tried.failure.title,
                 "hangs": None if tried.skipped else tried.hangs,
-                **{name: getattr(tried, name) for name in ("rank", "cause", "where", "stands", "skipped")},
+                **{name: getattr(tried, name) for name in ("rank", "cause", "stands", "skipped")},
+                "where": str(tried.where),
             }
             for tried in result.tried
         ],
@@ -95,9 +96,9 @@ def _what_if(tried: tuple[Tried, ...]) -> tuple[doc.Block, ...]:
     rows = []
     for trial in tried:
         outcome = f"not tried: {trial.skipped}" if trial.skipped else "would hang" if trial.hangs else "would finish"
-        call, _, place = trial.where.partition(" at ")
+        where = trial.where
         with suppress(ValueError):
-            place = str(Path(place).relative_to(Path.cwd()))
-        rows.append((trial.failure.title, outcome, trial.cause, f"{call} at {place}" if place else ""))
-    header = (f"if on rank {tried[0].rank}", "the job", "cause", "where the others wait")
+            where = where._replace(place=str(Path(where.place).relative_to(Path.cwd())))
+        rows.append((trial.failure.title, outcome, trial.cause, str(where)))
+    header = (f"what happens on rank {tried[0].rank}", "the job", "cause", "where the others wait")
     return (doc.Section(f"What if, on rank {tried[0].rank} alone", (doc.Table(header, tuple(rows), len(header)),)),)

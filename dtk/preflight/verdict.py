@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -14,6 +14,7 @@ from diagnostics.analysis.divergence.single_calls import misfit as misfit_diverg
 from diagnostics.analysis.divergence.whole_programs import Program, compare_programs
 from diagnostics.analysis.stall.explain import explain as explain_stall
 from diagnostics.causes.registry import collect
+from diagnostics.contract.formatting import file_name
 from diagnostics.contract.mesh import Mesh
 from diagnostics.diagnose import Facts, conclude, decide
 from diagnostics.evidence.calls import own_line
@@ -33,6 +34,22 @@ MADE_UP = (
 MOST_PLACES = 4  # Maximum number of places that the answer names.
 
 
+class Waiting(NamedTuple):
+    """Where a rank waits."""
+
+    call: str
+    """The call, or what a rank does that is stuck outside any."""
+    place: str = ""
+    """`file:line` of the call."""
+
+    def __str__(self) -> str:
+        """Return `all_reduce at train.py:12`."""
+        return f"{self.call} at {self.place}" if self.place else self.call
+
+
+NOBODY_WAITS = Waiting("")
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The verdict of a preflight."""
@@ -42,8 +59,8 @@ class Verdict:
     """The report; None if every rank finishes."""
     stands: str = ""
     """The first place where ranks are stuck, in one line."""
-    waiting: Mapping[int, str] = field(default_factory=dict)
-    """Rank -> call and `file:line` at which it waits or is stalled; only ranks that are."""
+    waiting: Mapping[int, Waiting] = field(default_factory=dict)
+    """Only ranks that wait or are stalled."""
 
     @property
     def ends(self) -> bool:
@@ -55,10 +72,10 @@ class Verdict:
         """Whether a rank would wait forever; if not, the ranks that do not finish fail."""
         return bool(self.waiting)
 
-    def waits(self, without: int) -> str:
+    def waits(self, without: int) -> Waiting:
         """Return where most of the other ranks wait."""
         places = Counter(place for rank, place in self.waiting.items() if rank != without)
-        return places.most_common(1)[0][0] if places else ""
+        return places.most_common(1)[0][0] if places else NOBODY_WAITS
 
 
 def judge(
@@ -84,19 +101,19 @@ def judge(
         outcome = dataclasses.replace(outcome, standings=standings)
     left = evidence(records, outcome.standings, plain, mesh)
     report = explain(left, divergence_of(records, outcome.misfit, steps), source)
-    waiting: dict[int, str] = {}
+    waiting: dict[int, Waiting] = {}
     stands: dict[str, list[int]] = {}
     for rank, standing in sorted(outcome.standings.items()):
         record = records[rank]
         if standing.pending is not None:
             entry = record.issued()[standing.pending]
             call, place = entry.user_op or entry.op, entry.site.partition("\t")[0]
-            waiting[rank] = f"{call} at {place}"
-            text = f"in {call} at {place.rpartition('/')[2]}"
+            waiting[rank] = Waiting(call, place)
+            text = f"in {Waiting(call, file_name(place))}"
         else:
             text = _end(record.end)
             if record.end.kind == "stalled":
-                waiting[rank] = text
+                waiting[rank] = Waiting(text)
         stands.setdefault(text, []).append(rank)
     most = sorted(stands.items(), key=lambda item: -len(item[1]))[:MOST_PLACES]
     parts = [f"{'rank' if len(of) == 1 else 'ranks'} {format_ranks(tuple(of))} {text}" for text, of in most]
@@ -110,7 +127,7 @@ def _end(end: End) -> str:
     if end.error is not None:
         frames = end.error.frames
         frame = own_line(frames) or next(iter(frames), None)
-        return f"raised {end.error.type}" + (f" at {Path(frame.file).name}:{frame.line}" if frame else "")
+        return f"raised {end.error.type}" + (f" at {file_name(frame.file)}:{frame.line}" if frame else "")
     if end.kind == "killed":
         return f"was killed by {end.signal}"
     return "is stuck outside any call" if end.kind == "stalled" else "ended"

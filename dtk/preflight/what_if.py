@@ -14,7 +14,7 @@ from dtk.preflight.calls import Record
 from dtk.preflight.job import play_job
 from dtk.preflight.pool import MOST_LIVE_RANKS, Body, Collected, simulate
 from dtk.preflight.sandbox import simulate_rank
-from dtk.preflight.verdict import Verdict
+from dtk.preflight.verdict import NOBODY_WAITS, Verdict, Waiting
 
 STEPS = 3
 """An injected failure happens in the second step or at its end, so that the others have something to wait for."""
@@ -49,8 +49,8 @@ class Tried:
     rank: int
     hangs: bool
     cause: str = ""
-    where: str = ""
-    """Call and `file:line` at which the other ranks wait."""
+    where: Waiting = NOBODY_WAITS
+    """Where most of the other ranks wait."""
     stands: str = ""
     skipped: str = ""
     """Why it was not tried."""

@@ -57,7 +57,7 @@ def _one(job: dict[str, Any]) -> dict[str, Any]:
             }
             for one in (() if report is None else report.root_causes)
         ],
-        "tried": [(one.failure.fault, one.hangs, one.cause, one.where, one.stands) for one in found.tried],
+        "tried": [(one.failure.fault, one.hangs, one.cause, str(one.where), one.stands) for one in found.tried],
     }
 
 

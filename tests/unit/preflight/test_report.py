@@ -10,7 +10,7 @@ from diagnostics.report import html, jsonform, terminal
 from dtk.preflight.calls import End, Record
 from dtk.preflight.report import ASSUMED, LIMITS, answer, as_json, document
 from dtk.preflight.run import Job, Preflight
-from dtk.preflight.verdict import judge
+from dtk.preflight.verdict import Waiting, judge
 from dtk.preflight.what_if import INJECTED_FAILURES, Tried
 from tests.unit.preflight.programs import Step, blocking, record
 
@@ -56,8 +56,9 @@ def test_a_job_that_would_hang_says_where() -> None:
     assert "hang." in shown(made)
 
 
+HERE = Waiting("all_reduce", "/job/look at this/train.py:12")
 TRIED = (
-    Tried(INJECTED_FAILURES[0], 1, hangs=True, cause="hang.uneven_iterations", where="all_reduce at /job/train.py:12"),
+    Tried(INJECTED_FAILURES[0], 1, hangs=True, cause="hang.uneven_iterations", where=HERE),
     Tried(INJECTED_FAILURES[1], 1, hangs=False, skipped="only you know which branch of your model"),
     Tried(INJECTED_FAILURES[3], 1, hangs=False),
 )
@@ -74,7 +75,7 @@ def test_injected_failures_are_rows_whatever_the_job_does(last: int) -> None:
         "would finish",
     ):
         assert row in text
-    assert "all_reduce at /job/train.py:12" in text
+    assert "what happens on rank 1" in text and "all_reduce at /job/look at this/train.py:12" in text
 
 
 def test_json_is_complete() -> None:
@@ -82,4 +83,6 @@ def test_json_is_complete() -> None:
     assert (made["schema"], made["ends"], made["hangs"], made["world_size"]) == ("dtk.preflight/1", False, True, 2)
     assert made["stands"].startswith("rank 0 in all_reduce") and made["report"]["root_causes"]
     assert [row["hangs"] for row in made["what_if"]] == [True, None, False]
+    assert made["what_if"][0]["where"] == "all_reduce at /job/look at this/train.py:12"
+    assert made["what_if"][2]["where"] == ""
     assert as_json(found())["report"] is None

@@ -3,7 +3,7 @@
 from diagnostics.contract.findings import Group
 from diagnostics.evidence.model import Frame, RankError
 from dtk.preflight.calls import End, Record
-from dtk.preflight.verdict import MADE_UP, judge
+from dtk.preflight.verdict import MADE_UP, Waiting, judge
 from tests.unit.preflight.programs import Step, blocking, record
 
 WORLD = Group("0", (0, 1, 2), "default_pg")
@@ -31,8 +31,8 @@ def test_ranks_that_wait_for_one_that_raised() -> None:
     verdict = judge(records(End(), End(), End("raised", error=RAISED), last=1), {}, "a test", made_up=True)
     assert (verdict.ends, verdict.hangs) == (False, True)
     assert verdict.stands == "ranks 0-1 in all_reduce at train.py:12; rank 2 raised ValueError at data.py:7"
-    assert verdict.waiting == dict.fromkeys((0, 1), "all_reduce at /job/train.py:12")
-    assert verdict.waits(without=0) == "all_reduce at /job/train.py:12"
+    assert verdict.waiting == dict.fromkeys((0, 1), Waiting("all_reduce", "/job/train.py:12"))
+    assert verdict.waits(without=0) == Waiting("all_reduce", "/job/train.py:12")
     assert verdict.report is not None
     assert verdict.report.root_causes[0].cause == "hang.rank_raised"
     assert verdict.report.notes[0].endswith("The job would hang here.") and MADE_UP in verdict.report.notes
@@ -53,6 +53,6 @@ def test_other_ends() -> None:
         records(End(), End(), End("stalled", stack=(Frame("/job/data.py", 9, "read"),)), last=1), {}, "a test"
     )
     assert stuck.stands.endswith("rank 2 is stuck outside any call")
-    assert stuck.waiting[2] == "is stuck outside any call"
+    assert str(stuck.waiting[2]) == "is stuck outside any call"
     exited = judge(records(End(), End(), End("exited"), last=1), {}, "a test")
     assert exited.stands.endswith("rank 2 ended")

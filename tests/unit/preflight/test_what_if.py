@@ -10,7 +10,7 @@ from diagnostics.evidence.model import RankError
 from dtk.config.schema import CustomModelConfig, RankFault
 from dtk.preflight.calls import End, Record
 from dtk.preflight.pool import Collected
-from dtk.preflight.verdict import judge
+from dtk.preflight.verdict import Waiting, judge
 from dtk.preflight.what_if import INJECTED_FAILURES, RESUME, STEPS, Tried, WhatIf, _tried
 from dtk.strategies.ddp import DDPConfig
 from tests.unit.plan.closed_form_jobs import job
@@ -40,7 +40,7 @@ def test_an_injected_failure_is_a_fault_of_one_rank_within_the_steps(failure: ob
 def test_others_that_wait_are_told_with_the_cause() -> None:
     found = _tried(INJECTED_FAILURES[4], 1, judge(records(2, 1, 2, end=End("exited")), {}, "a test"))
     assert found.hangs and found.cause.startswith("hang.")
-    assert found.where == "all_reduce at /job/train.py:12"
+    assert found.where == Waiting("all_reduce", "/job/train.py:12")
     assert found.stands.startswith("ranks 0,2 in all_reduce")
 
 
