@@ -373,9 +373,11 @@ def _program_order(expected: Call, got: Call, before: list[Call]) -> Explanation
         return None
     if (alone := _for_one_rank(got, expected)) is not None:
         return alone
-    if expected.wire.op == got.wire.op or replaces(expected, got):
+    known = {at_line(call) for call in before}
+    are_branches = not {at_line(expected), at_line(got)} <= known  # One rank that made both calls is no such evidence.
+    if are_branches and (expected.wire.op == got.wire.op or replaces(expected, got)):
         return _what_meets(expected, got, "branches of a function")
-    if expected.stack[1:] == got.stack[1:] and at_line(expected) not in {at_line(call) for call in before}:
+    if expected.stack[1:] == got.stack[1:] and at_line(expected) not in known:
         return Explanation("substitute", "within", (expected, got), (support("neither came to the other"),))
     return Explanation("insert", "within", (got,), (support("peers past that line"),))
 
@@ -403,11 +405,8 @@ def _by_text_alone(expected: Call, got: Call) -> Explanation | None:
         # Of two calls in one loop, the one in a branch is not made in every round.
         expected_branch, got_branch = loop_exit.in_branch(expected, got), loop_exit.in_branch(got, expected)
         terms = (term, position("any call")) if expected_branch != got_branch else (term,)
-        return (
-            Explanation("drop", "within", (expected,), terms)
-            if expected_branch and not got_branch
-            else Explanation("insert", "within", (got,), terms)
-        )
+        drops = expected_branch and not got_branch
+        return Explanation("drop" if drops else "insert", "within", (expected if drops else got,), terms)
     return None
 
 

@@ -5,12 +5,13 @@ their own. The same tree runs on all ranks; the edit changes what the minority d
 """
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from diagnostics.analysis.divergence.explanation import Kind
 from diagnostics.analysis.divergence.find import Divergence, find
 from diagnostics.analysis.divergence.identity import at_line, differing_parts
 from diagnostics.analysis.histories.align import Survey
@@ -277,11 +278,15 @@ def judge(case: Case) -> str:
         fits = _fits_whole(one, usual, edited)
     if not fits:
         return f"{one.kind} does not explain the calls"
-    kinds = {one.kind, *one.explanation.alternatives}
+    past = [at_line(call) for call in edited[: one.position - 1]]
+    kinds = (one.kind, *one.explanation.alternatives)
+    for kind in kinds:
+        if kind != _EXPECTED[case.planted] and not _alike(case, kind, one, past):
+            return f"{kind} is told from the planted edit by the record"
     return "right" if _EXPECTED[case.planted] in kinds else "equal"
 
 
-_EXPECTED = {
+_EXPECTED: dict[Planted, Kind] = {
     "insert": "added",
     "drop": "left_out",
     "swap": "other_operation",
@@ -290,6 +295,84 @@ _EXPECTED = {
     "stop early": "fewer_iterations",
     "run on": "more_iterations",
 }
+Condition = Callable[[Divergence, Sequence[object]], bool]
+"""Whether a record shows no more than both readings share; given what both sides called before, oldest first."""
+
+
+def _in_loop(one: Divergence, past: Sequence[object]) -> bool:
+    """The peers' call was made before, so they may be in another round of a loop."""
+    return at_line(one.majority) in past
+
+
+def _again(one: Divergence, past: Sequence[object]) -> bool:
+    """The minority's call was made before, so it may be the next of its loop, or of an outer one."""
+    return at_line(one.minority) in past
+
+
+def _unusual(one: Divergence, past: Sequence[object]) -> bool:
+    """The loop that the peers are in did not make the minority's call in its last round: in a branch, or behind it."""
+    expected = at_line(one.majority)
+    return expected in past and at_line(one.minority) not in past[len(past) - 1 - past[::-1].index(expected) :]
+
+
+def _both_new(one: Divergence, past: Sequence[object]) -> bool:
+    """Neither the peers' call nor its operation was seen at the minority: two branches, or one after the other."""
+    return at_line(one.majority) not in past and one.majority.wire.op != one.minority.wire.op
+
+
+def _other_op(one: Divergence, past: Sequence[object]) -> bool:
+    """A call that no rank made before, of another operation: beside the peers' call or instead of it."""
+    return at_line(one.minority) not in past and one.majority.wire.op != one.minority.wire.op
+
+
+def _same_op(one: Divergence, past: Sequence[object]) -> bool:
+    """A call of the same operation from another line: beside the peers' call or instead of it."""
+    return one.majority.wire.op == one.minority.wire.op
+
+
+def _always(one: Divergence, past: Sequence[object]) -> bool:
+    return True
+
+
+_ALIKE_AT_THE_CUT: dict[tuple[Planted, Kind], Condition] = {
+    # Whether the peers' call comes after the unusual one is not recorded.
+    ("insert", "other_operation"): _other_op,
+    ("insert", "other_arguments"): _same_op,
+    ("substitute", "added"): _unusual,
+    # A call that the loop does not make in every round is in a branch of the loop, or after it.
+    ("insert", "fewer_iterations"): _unusual,
+    ("drop", "added"): _unusual,
+    ("swap", "added"): _unusual,
+    ("stop early", "added"): _unusual,
+    ("run on", "left_out"): _again,
+    # The calls up to the minority's are the rest of a round, or whole rounds of an inner loop.
+    ("drop", "fewer_iterations"): _in_loop,
+    ("swap", "fewer_iterations"): _in_loop,
+    ("stop early", "left_out"): _in_loop,
+    # One loop's calls lead to both: less of the loop that the peers are in, or more of the one that ended before.
+    ("drop", "more_iterations"): _again,
+    ("stop early", "more_iterations"): _again,
+    ("run on", "fewer_iterations"): _in_loop,
+    # The call that was made too early is the next one without those left out; what is made too late is not recorded.
+    ("swap", "left_out"): _always,
+    # The lines of a function that a rank was never seen to pass one after the other may be its branches.
+    ("drop", "other_operation"): _both_new,
+    ("run on", "other_operation"): _both_new,
+}
+"""What cannot be told apart if the record ends at the calls that differ, or no single edit aligns the later ones."""
+_ALIKE_IN_FULL: dict[tuple[Planted, Kind], Condition] = {
+    # Equal calls one after the other are rounds of a loop or statements; an inner loop's rounds are calls of the outer.
+    ("drop", "fewer_iterations"): _in_loop,
+    ("stop early", "left_out"): _in_loop,
+}
+"""What cannot be told apart if the later calls align."""
+
+
+def _alike(case: Case, kind: Kind, one: Divergence, past: Sequence[object]) -> bool:
+    """Whether the record cannot tell a kind from the planted edit."""
+    cut = case.blocked or not one.explanation.aligned
+    condition = (_ALIKE_AT_THE_CUT if cut else _ALIKE_IN_FULL).get((case.planted, kind))
+    return condition is not None and condition(one, past)
 
 
 def _visible(case: Case, recorded: dict[int, dict[GroupKey, list[Call]]]) -> dict[GroupKey, set[int]]:

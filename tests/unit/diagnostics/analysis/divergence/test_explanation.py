@@ -184,3 +184,15 @@ def test_a_call_against_the_loops_next_one() -> None:
 def test_every_kind_is_in_the_table() -> None:
     assert KINDS["drop", "within"] == "left_out" and KINDS["insert", "after"] == "fewer_iterations"
     assert Explanation("swap", "within", (), (support("same line"),)).kind == "other_operation"
+
+
+def test_two_lines_that_one_rank_passed_one_after_the_other_are_no_branches() -> None:
+    """Line 29 begins the next round of an outer loop, of which line 32 is an inner one."""
+    past = history(29, 32, 32, 32)
+    majority, minority = (
+        [*past, call(5, line, op=op, size=2)] for line, op in ((32, "reduce_scatter"), (29, "broadcast"))
+    )
+    assert explained(majority, minority, 5)[0] == "other_operation", "calls that were not made before"
+    for at, (line, op) in enumerate(((29, "broadcast"), *[(32, "reduce_scatter")] * 3), 1):
+        majority[at - 1] = minority[at - 1] = call(at, line, op=op, size=2)
+    assert explained(majority, minority, 5)[0] != "other_operation"
