@@ -47,7 +47,9 @@ def same_statement(first: Call, second: Call) -> bool:
     if first.site == second.site and first.stack[1:3] == second.stack[1:3]:
         return True
     same_payload = (first.wire.amounts, first.wire.dtypes) == (second.wire.amounts, second.wire.dtypes)
-    return same_payload and (first.wire.op in ROOTED or first.wire.reduce_op != second.wire.reduce_op)
+    roots = {first.wire.root, second.wire.root}  # Not recorded in NCCL's dumps, so they may differ there.
+    other_root = first.wire.op in ROOTED and (len(roots) > 1 or None in roots)
+    return same_payload and (other_root or first.wire.reduce_op != second.wire.reduce_op)
 
 
 def at_line(call: Call) -> Hashable:

@@ -10,6 +10,7 @@ from diagnostics.analysis.divergence.identity import (
     in_backward,
     on_path,
     replaces,
+    same_statement,
     shared_path,
     signature,
 )
@@ -71,3 +72,12 @@ def test_one_signature_for_what_ranks_must_agree_on() -> None:
     assert signature(one) == signature(Wire("all_reduce", (8,), ("float32",))) != signature(other)
     assert 0 < signature(one) < 1 << 64
     assert agree(one, one) and agree(one, Wire("all_reduce", (), ())) and not agree(one, other)
+
+
+@pytest.mark.parametrize(("root", "other", "same"), [(0, 1, True), (0, 0, False), (None, None, True), (0, None, True)])
+def test_rooted_calls_of_two_lines_are_one_statement_only_if_their_roots_may_differ(
+    root: int | None, other: int | None, same: bool
+) -> None:
+    first, second = call(1, 10, "broadcast", wire={"root": root}), call(1, 12, "broadcast", wire={"root": other})
+    assert same_statement(first, second) == same
+    assert same_statement(call(1, 10), call(1, 10)) and not same_statement(call(1, 10), call(1, 12))
