@@ -83,7 +83,7 @@ def _call(call: Call | None, majority: tuple[str, ...], at_divergence: bool) -> 
     tone = "bad" if differs else "good" if call.state in _DONE else "" if call.state == "issued" else "warn"
     hint = "; ".join(part for part in (call.op, call.signature, call.state, call.where) if part)
     text = f"{call.op} {call.signature}".strip() if differs or at_divergence else call.op
-    return doc.Cell(text, tone, (call.place,) if at_divergence else (), hint)  # type: ignore[arg-type]
+    return doc.Cell(text, tone, (call.place or call.where,) if at_divergence else (), hint)  # type: ignore[arg-type]
 
 
 def overlap(report: Report) -> doc.Section | None:
