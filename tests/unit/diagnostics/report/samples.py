@@ -118,7 +118,8 @@ def full(name: str = "/home/me/project/train.py") -> Report:
             "op": "broadcast" if (rank, position) == (1, 41) else "all_reduce",
             "signature": "[1] int64" if (rank, position) == (1, 41) else "[1048576] float32",
             "state": "completed" if position < 41 else "scheduled",
-            "where": f"{name}:61",
+            "where": f"{name}:61 in step",
+            "place": f"{Path(name).name}:61",
         }
         for rank in range(4)
         for position in range(34, 42)
