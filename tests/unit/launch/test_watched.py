@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,26 @@ import pytest
 from diagnostics.contract.artifacts import FINISHED, RunPaths, write_json
 from dtk.launch import watched
 from dtk.launch.watched import HUNG, run_watched
+from tests.patience import stretched
 
 
 def watch(script: str, folder: Path) -> int:
     """Run a shell script under the watch, whose limits are not reached."""
     return run_watched(["sh", "-c", script], folder, 60.0, 60.0)
+
+
+def runs(pid: int) -> bool:
+    """Return whether a process runs; a zombie does not."""
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def ends(pid: int) -> None:
+    """Wait for a killed process: it has no environment any more a moment before it has ended."""
+    limit_s = time.monotonic() + stretched(10.0)
+    while runs(pid):
+        assert time.monotonic() < limit_s, "what a failed job leaves behind ends with it"
+        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -136,11 +152,11 @@ def test_what_a_failed_job_leaves_behind_ends_with_it_and_nothing_else(tmp_path:
             folder = tmp_path / f"job_{code}"
             assert run_watched([sys.executable, "-S", "-c", script, str(told)], folder, 60.0, 60.0) == code
             pid = int(told.read_text())
-            stat = Path(f"/proc/{pid}/stat")
-            alive = stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
-            assert alive is left, "a service that a successful command leaves behind stays"
-            if alive:
+            if left:
+                assert runs(pid), "a service that a successful command leaves behind stays"
                 os.kill(pid, signal.SIGKILL)
+            else:
+                ends(pid)
         assert other.poll() is None
     finally:
         other.kill()

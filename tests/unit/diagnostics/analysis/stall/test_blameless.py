@@ -58,7 +58,7 @@ def test_a_recorded_root_or_an_operation_without_one_is_another_matter() -> None
 
 def start(rank: int, state: str, alive_s: float = 60.0, worked_s: float = 0.0, world: int = 3) -> LogFact:
     times = {"since_s": 0.0, "alive_s": alive_s, "worked_s": worked_s}
-    return fact(KIND, rank, nranks=world, state=state, **times)
+    return fact(KIND, rank, nranks=world, state=state, frames=(), **times)
 
 
 def test_ranks_that_wait_for_one_that_does_not_move() -> None:
