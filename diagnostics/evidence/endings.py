@@ -151,6 +151,11 @@ _THEN = " (then "
 """Separates errors during cleanup, which are not informative, in an assembled traceback."""
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an exception means that memory ran out, on the host or on the device."""
+    return kind_of_exception(type(error).__name__, str(error)) == "oom"
+
+
 def kind_of_exception(type_: str, message: str, frames: tuple[Frame, ...] = ()) -> Kind:
     """Classify one exception; its class may lack the module, its message may be combined from a chain.
 

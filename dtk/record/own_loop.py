@@ -26,7 +26,7 @@ from torch.distributed import distributed_c10d as c10d
 from diagnostics.contract.artifacts import Failure, RunPaths, Verdict, read_status, write_json
 from diagnostics.contract.invocation import command, typed
 from diagnostics.contract.origins import Origins
-from diagnostics.evidence.endings import kind_of_exception
+from diagnostics.evidence.endings import is_out_of_memory
 from diagnostics.evidence.metrics import WARMUP_STEPS
 from dtk.config.schema import RecordConfig, TrainConfig, WatchConfig
 from dtk.config.strict import kind_of, section_from_plain
@@ -149,8 +149,7 @@ class Recording:
         if read_status(self._paths.status).state == "running":
             reason, log = failure_reason(record), f"logs/attempt_{attempt}/rank_{rank:05d}"
             failure = Failure(rank, reason, self.step, failed_in(), log=log)
-            out_of_memory = kind_of_exception(type(error).__name__, str(error)) == "oom"
-            run_folder.close(self._paths, "oom" if out_of_memory else "failed", 1, failure=failure)
+            run_folder.close(self._paths, "oom" if is_out_of_memory(error) else "failed", 1, failure=failure)
         self._recorder.failed(error)
 
     def _raised(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from diagnostics.evidence.endings import kind_of_exception
+from diagnostics.evidence import endings
 from dtk.errors import DtkError
 from dtk.parallel.tiers import Tier
 
@@ -102,5 +102,4 @@ def in_words(error: BaseException) -> str:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether the error means that memory ran out, rather than that the files are wrong."""
-    inner = root(error)
-    return kind_of_exception(type(inner).__name__, str(inner)) == "oom"
+    return endings.is_out_of_memory(root(error))
