@@ -49,9 +49,9 @@ def assign_ranks(evidence: Evidence, read: list[tuple[Contents, Owner]]) -> None
         offset = contents.offset if contents.offset is not None else 0 if single else None
         evidence.facts += [replace(fact, rank=settled(fact.rank, fact)) for fact in contents.facts]
         for error in contents.errors:
-            rank, is_local = settled(error.rank), error.rank is not None and error.rank < 0
-            local = -1 - (error.rank or 0) if rank is None and is_local else None
-            evidence.errors.append(replace(error, rank=rank, local_rank=local))
+            rank = settled(error.rank)
+            local_rank = -1 - error.rank if rank is None and error.rank is not None else None
+            evidence.errors.append(replace(error, rank=rank, local_rank=local_rank))
         evidence.stacks += [replace(dump, rank=settled(dump.rank)) for dump in contents.stacks]
 
 

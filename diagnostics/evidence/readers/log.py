@@ -209,8 +209,9 @@ class _Scan(Struct):
         return False
 
     def _add(self, kind: str, rank: int | None, line: Line, fields: dict[str, Any]) -> None:
-        if kind == "resume" and len(self.steps.resumes) < MAX_POINTS:
-            self.steps.resumes.append(line.number)
+        if kind == "resume":
+            if len(self.steps.resumes) < MAX_POINTS:
+                self.steps.resumes.append(line.number)
             return
         if kind in ("host_progress", "host_work"):
             self.work = LogFact(kind, rank, self.read.file, line.number, shortened(line.text.strip(), TEXT), fields)
