@@ -18,7 +18,7 @@ from diagnostics.evidence.values import Rank
 
 COUNTS, LOST, AGREES = "ras_counts", "ras_lost", "ras_agrees"
 _TEXT = patterns_beside(__file__)
-_Told = tuple[str, int, str, list[int]]
+_Difference = tuple[str, int, str, list[int]]
 """Kind, line, text, and the ranks that do not answer; empty unless the communicator is that of the whole job."""
 
 
@@ -45,15 +45,16 @@ def recognise(head: bytes) -> bool:
 def read(source: Source) -> Contents:
     """Return a fact for each difference that the answer reports."""
     text, file = whole(source.path, source.limits).decode("utf-8", "replace").replace("\r\n", "\n"), source.file
-    told = _of_json(text) if text.lstrip()[:1] == "{" else _of_text(text)
-    facts = [LogFact(kind, None, file, line, what, {"ranks": ranks}) for kind, line, what, ranks in told]
+    differences = _of_json(text) if text.lstrip()[:1] == "{" else _of_text(text)
+    facts = [LogFact(kind, None, file, line, what, {"ranks": ranks}) for kind, line, what, ranks in differences]
     return Contents(file, facts=facts or [LogFact(AGREES, None, file, 0, "RAS reports no difference between ranks")])
 
 
-def _of_json(text: str) -> Iterator[_Told]:
+def _of_json(text: str) -> Iterator[_Difference]:
     value = msgspec.json.decode(_TEXT["no_comma"].sub(r",\1", text))
     communicators = msgspec.convert(value.get("communicators"), list[_Communicator])
-    sizes = [communicator.size for communicator in communicators]
+    sizes = sorted(communicator.size for communicator in communicators)
+    of_job = sizes[-1] if sizes and sizes[-1] > 0 and sizes[-2:-1] != sizes[-1:] else None  # The only one of its size.
     for communicator in communicators:
         launched: dict[str, dict[int, list[int]]] = {}
         for own in communicator.ranks:
@@ -65,19 +66,20 @@ def _of_json(text: str) -> Iterator[_Told]:
             if len(by_count) > 1:
                 yield COUNTS, 1, f"{op} of {name}: {'; '.join(parts)}", []
         if lost := [own.rank for own in communicator.missing_ranks if any(own.status.values())]:
-            of_job = sizes.count(communicator.size) == 1 and communicator.size == max(sizes) > 0
-            yield LOST, 1, f"no answer from {ranks_spoken(lost)} of {name}", lost if of_job else []
+            ranks = lost if communicator.size == of_job else []
+            yield LOST, 1, f"no answer from {ranks_spoken(lost)} of {name}", ranks
 
 
-def _of_text(text: str) -> Iterator[_Told]:
+def _of_text(text: str) -> Iterator[_Difference]:
     """Read the paragraphs of an answer. NCCL lists ranks below a line about them, except those of a majority."""
     groups = {row["group"]: (int(row["size"]), row["count"] == "1") for row in _TEXT["group"].finditer(text)}
+    largest = max(groups.values())[0] if groups else 0
     name, of_job, at, line = "a communicator", False, 0, 1
     for paragraph in _TEXT["paragraph"].finditer(text):
         line, at, own = line + text.count("\n", at, paragraph.start()), paragraph.start(), paragraph[0]
         if head := _TEXT["communicator"].match(own):
             name = f"communicator {head['hash'][:40]}"
-            of_job = groups.get(head["group"]) == (max(groups.values())[0] if groups else 0, True)
+            of_job = groups.get(head["group"]) == (largest, True)
         if differs := _TEXT["differs"].search(own):
             parts = []
             for row in _TEXT["launched"].finditer(own):
@@ -90,12 +92,8 @@ def _of_text(text: str) -> Iterator[_Told]:
             who = ranks_spoken(ranks) if ranks else lost["who"]
             yield LOST, line, f"no answer from {who} of {name}", ranks if of_job else []
         if processes := [one[1] for one in _TEXT["process"].finditer(own)]:
-            yield (
-                LOST,
-                line,
-                f"{'considered dead' if own.startswith('DEAD') else 'no answer'}: {first_of(processes)}",
-                [],
-            )
+            state = "considered dead" if own.startswith("DEAD") else "no answer"
+            yield LOST, line, f"{state}: {first_of(processes)}", []
 
 
 def unanswered(evidence: Evidence) -> list[int]:
