@@ -166,6 +166,11 @@ def non_finite_to_the_end(log: Printed) -> NonFinite | None:
     return max(jumps, key=lambda case: case.lasting, default=None)
 
 
+def step_text(step: float) -> str:
+    """Return `step 40`, or `epoch 0.4` of a trainer that only prints epochs; empty if it prints neither."""
+    return "" if math.isnan(step) else f"{'step' if step >= 1 else 'epoch'} {step:g}"
+
+
 def jump(log: Printed) -> Jump | None:
     """Return the jump of the loss from which training does not recover within the log, or None."""
     if (series := log.series) is None or len(points := _last_run(series)) < WINDOW + LEAST_AFTER:

@@ -158,6 +158,11 @@ class RunEvidence(Struct):
     seen: bool = True
     """False if status.json is `running`, and this machine cannot check whether the process that wrote it is alive."""
 
+    @property
+    def traits(self) -> StrategyTraits:
+        """Return what is recorded of the strategy."""
+        return strategy_traits(self.manifest, self.config)
+
     def silent_s(self, now_s: float) -> float | None:
         """Return the seconds since the latest heartbeat of any rank; None without heartbeats."""
         return max(0.0, now_s - max(beat.time_s for beat in self.heartbeats.values())) if self.heartbeats else None
@@ -220,7 +225,7 @@ class Evidence(Struct):
     @property
     def traits(self) -> StrategyTraits:
         """Return what is recorded of the strategy of dtk's run; unknown for other jobs."""
-        return strategy_traits(self.run.manifest, self.run.config) if self.run is not None else UNKNOWN
+        return self.run.traits if self.run is not None else UNKNOWN
 
     def declared(self, key: str) -> Any:
         """Return a value of the run's configuration, or None without a dtk run."""

@@ -15,7 +15,7 @@ from diagnostics.analysis.step_profile.profile import CallProfile, RankProfile, 
 from diagnostics.analysis.step_profile.reductions import TINY_BYTES, Reductions, find_reductions
 from diagnostics.analysis.step_profile.skew import Skew, find_skew
 from diagnostics.analysis.step_profile.units import MicroBatch, Units, find_units
-from diagnostics.contract.strategy_traits import UNKNOWN, StrategyTraits, strategy_traits
+from diagnostics.contract.strategy_traits import UNKNOWN, StrategyTraits
 from diagnostics.evidence.budget import budget, disk_bytes
 from diagnostics.evidence.limits import uncollected
 from diagnostics.evidence.model import Evidence, Problem, RunEvidence
@@ -152,7 +152,7 @@ class Overview(Struct):
     @property
     def traits(self) -> StrategyTraits:
         """What is recorded of the strategy of dtk's run; unknown for other jobs."""
-        return UNKNOWN if self.run is None else strategy_traits(self.run.manifest, self.run.config)
+        return UNKNOWN if self.run is None else self.run.traits
 
     @property
     def crowded(self) -> tuple[int, int] | None:

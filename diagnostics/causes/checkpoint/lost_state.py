@@ -1,7 +1,7 @@
 """`checkpoint.lost_state`: the loss after a resume is far above the loss before it."""
 
 from diagnostics.analysis.printed_pairs import worse_after_resume
-from diagnostics.analysis.printed_steps import PrintedSteps, printed_steps
+from diagnostics.analysis.printed_steps import PrintedSteps, printed_steps, step_text
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.findings import PLAUSIBLE, EvidenceItem, Finding
 
@@ -21,7 +21,7 @@ def decide(job: PrintedSteps) -> Finding:
     )
     row = "weights" if after >= _AT_START * earlier.rows[0][1] else "rest"
     step = resumed.rows[0][0]
-    facts = _TEXTS.facts(row, before=before, after=after, at=f"{'step' if step >= 1 else 'epoch'} {step:g}")
+    facts = _TEXTS.facts(row, before=before, after=after, at=step_text(step))
     return Finding(status="confirmed", facts=facts, confidence=PLAUSIBLE, step=int(step) or None, evidence=items)
 
 

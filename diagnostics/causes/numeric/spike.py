@@ -2,7 +2,7 @@
 
 import math
 
-from diagnostics.analysis.printed_steps import PrintedSteps, climb, jump, printed_steps
+from diagnostics.analysis.printed_steps import PrintedSteps, climb, jump, printed_steps, step_text
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.numeric._printed import not_to_the_end
 from diagnostics.contract.findings import CERTAIN, PLAUSIBLE, SUSPECTED, EvidenceItem, Finding
@@ -18,7 +18,7 @@ def decide(job: PrintedSteps) -> Finding:
     if case is None:
         return not_to_the_end("spike", job)
     by_gradient = case.norms is not None and case.norms[1] > _GRADIENT * case.norms[0]
-    at = "" if math.isnan(case.step) else f"step {case.step:g}" if case.step >= 1 else f"epoch {case.step:g}"
+    at = step_text(case.step)
     figures = {"case": case, "at": f" at {at}" if at else "", "since": f" from {at}" if at else ""}
     norm = _TEXTS.phrase("norm", before=case.norms[0], after=case.norms[1]) if case.norms else ""
     return Finding(
