@@ -260,27 +260,19 @@ def standing(evidence: Evidence) -> Standing | None:
     before = [end for end in gave_up if end.line <= stops.get(end.file, inf)]
     victims = gave_up if held_s else before
     lost = [end for end in before if end.kind == "lost_peer"]
-    dead_workers = [fact for fact in evidence.facts if fact.kind == "worker_died"]
     bare = [one for one in evidence.errors if one.exit_code == 1 and not one.type]
     warned = [] if kinds & {"cuda_oom", "cpu_oom"} else [fact for fact in evidence.facts if fact.kind == "nccl_warn"]
     seen_waits, outside = _observed(evidence, victims, held_s)
     says_little = not kinds & (_OPENS | _FAILED | {ras.LOST})
-    told = [fact for fact in evidence.facts if says_little and not victims and fact.kind in _KINDS["told"]]
-    if says_little and not (aborted or victims or bare or warned or seen_waits or outside or told):
+    noticed = [fact for fact in evidence.facts if says_little and not victims and fact.kind in _KINDS["noticed"]]
+    if says_little and not (aborted or victims or bare or warned or seen_waits or outside or noticed):
         return None
     failures = [fact for fact in evidence.facts if fact.kind in _FAILED]
-    said = {fact.kind: str(fact.fields["what"]) for fact in reversed(told)}
-    said |= {end.kind: _CPP_FILE.sub("", end.message) for end in reversed(victims) if end.kind == "timed_out"}
-    gone = {end.rank for end in lost} | {fact.rank for fact in told}
     groups = read_all(evidence)
     possibly_late = _possibly_late(victims)
     waits = _all_waits(evidence, groups, [end for end in victims if (end.rank,) != possibly_late], seen_waits)
-    connects = [fact for fact in evidence.facts if fact.kind == "nccl_connect"]
-    stuck = {fact.rank: fact.fields.get("stuck_s") for fact in evidence.facts if fact.kind == "monitor_stuck"}
-    late = [set(fact.fields["ranks"]) for fact in evidence.facts if fact.kind in ("monitored_barrier", "missing_ranks")]
     listed = {rank for fact in evidence.facts if fact.kind == "torchrun_list" for rank in fact.fields["ranks"]}
     placed = {rank for wait in waits if wait.site for rank in wait.ranks}
-    roots = {fact.fields["root"] for fact in evidence.facts if fact.kind == "nccl_id_timeout"}
     side = [fact for fact in evidence.facts if fact.kind == "side_error"]
     broken = {fact.rank for fact in side if fact.rank is not None}
     return Standing(
@@ -294,29 +286,51 @@ def standing(evidence: Evidence) -> Standing | None:
         failed_silently=tuple(sorted({one.rank for one in bare if one.rank is not None})) if not waits else (),
         has_unnamed_exit=any(one.rank is None for one in bare),
         kinds=kinds,
-        stuck_s=max((float(value) for value in stuck.values() if isinstance(value, int)), default=0.0),
-        stuck=tuple(sorted(rank for rank in stuck if rank is not None)),
-        refused=any("refused" in str(fact.fields.get("why")) for fact in connects),
-        inside_node=next(filter(None, (network_inside("node", fact.fields.get("peer")) for fact in connects)), ""),
         broken=tuple(sorted(broken - {rank for wait in waits for rank in wait.ranks})),
         failure=_failure(evidence, failures),
         warning=shortened(str(warned[0].fields.get("warning")), 160) if warned else "",
         failed=tuple(sorted({fact.rank for fact in failures if fact.rank is not None})),
-        absent=tuple(sorted(roots.union(*late))),
-        unanswered=tuple(ras.unanswered(evidence)),
-        lost=_CPP_FILE.sub("", lost[0].message) if lost else said.get("lost_peer", ""),
-        lost_peer=tuple(sorted(rank for rank in gone if rank is not None and rank != NOBODY)),
-        timed_out=said.get("timed_out", ""),
         without_report=tuple(sorted(listed.union(possibly_late) - placed)) if placed else (),
         possibly_late=possibly_late,
         side_error=next((shortened(fact.text.strip(), 80) for fact in side if fact.rank is None), ""),
         uses_gloo=any(kind.startswith("gloo_") for kind in kinds) or any(end.raised_by_gloo for end in victims),
-        **_met_sizes(evidence, lost),
-        differ=next((_one_side(fact) for fact in evidence.facts if fact.kind == "calls_differ"), ""),
-        worker_died=next((str(fact.fields["detail"]) for fact in dead_workers if "stopped" not in fact.fields), ""),
-        work=next((fact for fact in evidence.facts if fact.kind in ("host_work", "host_progress")), None),
         results=frozenset(str(fact.fields["result"]) for fact in failures if fact.kind == "nccl_result"),
+        **_peers_lost(victims, lost, noticed),
+        **_met_sizes(evidence, lost),
+        **_reported(evidence),
     )
+
+
+def _peers_lost(victims: Sequence[Ending], lost: Sequence[Ending], noticed: Sequence[LogFact]) -> dict[str, Any]:
+    """Return the fields about ranks that lost a peer or timed out: from their exceptions, else from single lines."""
+    texts = {fact.kind: str(fact.fields["what"]) for fact in reversed(noticed)}
+    ends = [*lost, *(end for end in victims if end.kind == "timed_out")]
+    texts |= {end.kind: _CPP_FILE.sub("", end.message) for end in reversed(ends)}
+    ranks = {end.rank for end in lost} | {fact.rank for fact in noticed}
+    named = tuple(sorted(rank for rank in ranks if rank is not None and rank != NOBODY))
+    return {"lost": texts.get("lost_peer", ""), "lost_peer": named, "timed_out": texts.get("timed_out", "")}
+
+
+def _reported(evidence: Evidence) -> dict[str, Any]:
+    """Return the fields that lines of one kind each tell, whatever else the log holds."""
+    of_kind: defaultdict[str, list[LogFact]] = defaultdict(list)
+    for fact in evidence.facts:
+        of_kind[fact.kind].append(fact)
+    stuck = {fact.rank: fact.fields.get("stuck_s") for fact in of_kind["monitor_stuck"]}
+    late = [set(fact.fields["ranks"]) for fact in (*of_kind["monitored_barrier"], *of_kind["missing_ranks"])]
+    connects = of_kind["nccl_connect"]
+    dead = (fact for fact in of_kind["worker_died"] if "stopped" not in fact.fields)
+    return {
+        "stuck_s": max((float(value) for value in stuck.values() if isinstance(value, int)), default=0.0),
+        "stuck": tuple(sorted(rank for rank in stuck if rank is not None)),
+        "refused": any("refused" in str(fact.fields.get("why")) for fact in connects),
+        "inside_node": next(filter(None, (network_inside("node", fact.fields.get("peer")) for fact in connects)), ""),
+        "absent": tuple(sorted({fact.fields["root"] for fact in of_kind["nccl_id_timeout"]}.union(*late))),
+        "unanswered": tuple(ras.unanswered(evidence)),
+        "differ": next(map(_one_side, of_kind["calls_differ"]), ""),
+        "worker_died": next((str(fact.fields["detail"]) for fact in dead), ""),
+        "work": next((fact for fact in evidence.facts if fact.kind in ("host_work", "host_progress")), None),
+    }
 
 
 def _unlisted(evidence: Evidence, listed: set[int]) -> tuple[int, ...]:

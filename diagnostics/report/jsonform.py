@@ -74,5 +74,5 @@ def _finding(report: Report, finding: Finding) -> dict[str, Any]:
     text = text_of(finding)
     about = {"cause": finding.cause, "title": report.title(finding.cause), "status": finding.status}
     own = {name: getattr(finding, name) for name in _OF_FINDING}
-    worded = {"remedies": text.remedies, "measured": text.measured, "missing": text.missing}
-    return {**about, "summary": text.summary, **own, **worded}
+    texts = {"remedies": text.remedies, "measured": text.measured, "missing": text.missing}
+    return {**about, "summary": text.summary, **own, **texts}

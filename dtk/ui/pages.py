@@ -156,7 +156,7 @@ def run_page(folder: Path, identity: str) -> doc.Document:
     if figures.get("mfu_reason") and figures.get("mfu") is None:
         lead.append(doc.Field("MFU", doc.Span(f"not available: {figures['mfu_reason']}", "soft")))
     lead.append(doc.Field("terminal", doc.Span(command("diagnose", path), "code")))
-    all_ = tuple(doc.Field(name, _text(name, value)) for name, value in details.summary.items() if value is not None)
+    summary = tuple(doc.Field(name, _text(name, value)) for name, value in details.summary.items() if value is not None)
     actions = (link("All runs", "/"), "  ", link("Diagnose", f"{where}/diagnosis"), "  ", link("Plan", f"{where}/plan"))
     return doc.Document(
         title=f"{run.state}: {identity}",
@@ -169,7 +169,7 @@ def run_page(folder: Path, identity: str) -> doc.Document:
             _ranks(ranks(paths, time.time(), live=live), live=live),
             where_a_step_goes({"a step": [step]}) if step is not None else None,
             _planned(paths, figures),
-            doc.Section("All figures", (doc.Fold("summary.json", (doc.Fields(all_),)),)) if all_ else None,
+            doc.Section("All figures", (doc.Fold("summary.json", (doc.Fields(summary),)),)) if summary else None,
         ),
     )
 

@@ -69,9 +69,9 @@ def read(evidence: Evidence, workers: int | None = None) -> Reading:
         else:
             reading.files.setdefault(rank, []).append(file)
     reading.survey.world_size = evidence.world_size
-    for one in digests(reading.files, reading.attempt, workers):
-        reading.problems += one.problems
-        reading.survey.take(one)
+    for of_rank in digests(reading.files, reading.attempt, workers):
+        reading.problems += of_rank.problems
+        reading.survey.take(of_rank)
     reading.survey.close()
     survey = reading.survey
     for ahead_s, ranks in () if evidence.doubt else survey.clocks.far_off():

@@ -1,6 +1,5 @@
 """Arithmetic on intervals (start, end) with start <= end, and on covers: disjoint intervals in order. Any unit."""
 
-import sys
 from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import accumulate, pairwise
@@ -12,14 +11,19 @@ Cover = list[Interval]
 def union(intervals: Iterable[Interval]) -> Cover:
     """Return the union of the intervals. Empty intervals are dropped."""
     result: Cover = []
-    first = last = -sys.maxsize
-    for start, end in sorted((*intervals, (sys.maxsize, sys.maxsize))):  # The end of the last one is behind it.
+    rows = sorted(intervals)
+    if not rows:
+        return result
+    first, last = rows[0]
+    for start, end in rows:
         if start > last:
             if last > first:
                 result.append((first, last))
             first, last = start, end
         elif end > last:
             last = end
+    if last > first:
+        result.append((first, last))
     return result
 
 

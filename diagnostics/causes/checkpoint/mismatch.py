@@ -53,9 +53,9 @@ def decide(evidence: Evidence) -> Finding:
 
 
 def _said(error: RankError) -> str:
-    """Return the message; of an error without words of its own, its class and the frame that raised it too."""
-    frames = (frame.file for frame in error.frames[:1])
-    return error.message if " " in error.message else ": ".join((error.type, error.message, *frames))
+    """Return the message; of a KeyError, which only has the key, also its class and the file that raised it."""
+    raised_in = (frame.file for frame in error.frames[:1])
+    return ": ".join((error.type, error.message, *raised_in)) if error.type == "KeyError" else error.message
 
 
 def _loader_text(message: str) -> str:

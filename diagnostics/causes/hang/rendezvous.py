@@ -45,11 +45,9 @@ def decide(stall: Stall) -> Finding:
     row = "too_many" if any(fields["joined"] > fields["size"] for fields in counts) else row
     alone = row == "mesh_failed" and any(_NO_PEER.search(str(fact.fields.get("why"))) for fact in case.facts)
     message, count = shortened(case.facts[0].text.strip().rstrip("."), 200), counted(len(kinds), "message")
-    facts, lines = (
-        _TEXTS.facts("mesh_alone" if alone else row, message=message, count=count),
-        _parts.lines(case.facts[:4]),
-    )
-    return _parts.confirmed(job, facts, OPEN if alone else LIKELY, evidence=lines, victims=victims)
+    facts = _TEXTS.facts("mesh_alone" if alone else row, message=message, count=count)
+    confidence, lines = OPEN if alone else LIKELY, _parts.lines(case.facts[:4])
+    return _parts.confirmed(job, facts, confidence, evidence=lines, victims=victims)
 
 
 def _seen(starts: Iterable[LogFact]) -> tuple[EvidenceItem, ...]:

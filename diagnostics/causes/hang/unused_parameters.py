@@ -34,10 +34,8 @@ def decide(stall: Stall) -> list[Finding]:
     if case is not None:
         # Ranks below the highest one are inferred, not seen.
         known = range(job.evidence.world_size) if job.evidence.world_size else {*job.survey.ranks, *job.endings}
-        names, fixes = (
-            f" ({shortened(case.names, 120)})" if case.names else "",
-            under_ddp("", is_dtk_run=job.is_dtk_run),
-        )
+        names = f" ({shortened(case.names, 120)})" if case.names else ""
+        fixes = under_ddp("", is_dtk_run=job.is_dtk_run)
         findings.append(
             _parts.confirmed(
                 job,
