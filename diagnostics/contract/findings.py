@@ -151,6 +151,16 @@ class Finding(Struct, frozen=True, kw_only=True, dict=True):
     cost: Cost | None = None
     evidence: tuple[EvidenceItem, ...] = ()
 
+    @property
+    def suspected(self) -> bool:
+        """Whether evidence names the cause with too little confidence for a root cause."""
+        return self.status == "confirmed" and self.confidence < SURE
+
+    @property
+    def verdict(self) -> Status:
+        """The status that trees and reports show: what is only suspected stays undecided."""
+        return "undecided" if self.suspected else self.status
+
     @cached_property
     def _text(self) -> Text:
         """Return the text, cached because findings are sorted, evaluated and displayed by it."""

@@ -38,7 +38,7 @@ def _of_leaf(leaf: Branch) -> dict[str, str]:
     if not leaf.findings:
         return {"reason": _TEXTS["no_finding"]}
     text = text_of(leaf.findings[0])
-    others = sum(finding.status == "confirmed" for finding in leaf.findings[1:])
+    others = sum(finding.verdict == "confirmed" for finding in leaf.findings[1:])
     measured = text.measured + (_TEXTS["others"].format(others=others) if others else "")
     reason = "" if leaf.status == "confirmed" else text.summary
     return {"measured": measured, "reason": reason, "missing": text.missing}

@@ -107,7 +107,7 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
     related, _ = overview.undecided(report)
     if report.root_causes and not brief:
         rows.append(doc.Field("rest", _counts(report), "soft"))
-    suspicions = [decided.finding for decided in report.findings if overview.is_suspicion(decided.finding)]
+    suspicions = [decided.finding for decided in report.findings if decided.finding.suspected]
     weighed = report.suspicions and report.waiting is not None and report.waiting.peer_calls
     shown = {suspicion.cause for suspicion in report.suspicions}
     for cause in built_in():
@@ -311,7 +311,9 @@ def _causes(report: Report, causes: Sequence[Decided]) -> doc.Table | None:
         below += [f"record it: {lacks}"] if lacks else []
         rows.append(
             (
-                doc.Span(finding.status.replace("_", " "), _STATUSES[finding.status]),
+                doc.Span(
+                    "suspected" if finding.suspected else finding.verdict.replace("_", " "), _STATUSES[finding.verdict]
+                ),
                 doc.Cell(report.title(finding.cause), below=(doc.Span(finding.cause, "code"),)),
                 ranks_text(finding.ranks),
                 doc.Cell(text_of(finding).summary, below=tuple(below)),

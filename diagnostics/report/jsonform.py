@@ -72,7 +72,7 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 def _finding(report: Report, finding: Finding) -> dict[str, Any]:
     text = text_of(finding)
-    about = {"cause": finding.cause, "title": report.title(finding.cause), "status": finding.status}
+    about = {"cause": finding.cause, "title": report.title(finding.cause), "status": finding.verdict}
     own = {name: getattr(finding, name) for name in _OF_FINDING}
     texts = {"remedies": text.remedies, "measured": text.measured, "missing": text.missing}
     return {**about, "summary": text.summary, **own, **texts}

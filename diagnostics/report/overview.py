@@ -6,7 +6,7 @@ from typing import get_args
 
 from diagnostics.causes.families import FAMILIES, family, traits
 from diagnostics.causes.registry import by_id
-from diagnostics.contract.findings import SURE, Finding, Outcome, Status, text_of
+from diagnostics.contract.findings import Finding, Outcome, Status, text_of
 from diagnostics.contract.formatting import counted, joined
 from diagnostics.report import standing
 from diagnostics.report.model import Decided, Report
@@ -28,7 +28,7 @@ def headline(report: Report, *, figures: bool = True) -> str:
         return standing.headline(report.waiting)
     if report.suspicions:
         return "a device ran out of memory; the cause is not certain"
-    suspected = [decided.finding for decided in report.findings if is_suspicion(decided.finding)]
+    suspected = [decided.finding for decided in report.findings if decided.finding.suspected]
     if len(suspected) == 1 and suspected[0].cause in by_id() and by_id()[suspected[0].cause].names_outcome:
         return text_of(suspected[0]).summary.rstrip(".")
     if suspected:
@@ -49,12 +49,7 @@ def first_open(report: Report) -> Finding | None:
 
 def count(report: Report) -> Counter[Status]:
     """Return the number of findings of each status."""
-    return Counter(decided.finding.status for decided in report.findings)
-
-
-def is_suspicion(finding: Finding) -> bool:
-    """Return whether a finding is confirmed, but with too little confidence for a root cause."""
-    return finding.status == "confirmed" and finding.confidence < SURE
+    return Counter(decided.finding.verdict for decided in report.findings)
 
 
 def families(report: Report) -> frozenset[str]:
@@ -63,7 +58,7 @@ def families(report: Report) -> frozenset[str]:
     They are those of the root causes, else of the suspicions, else what the evidence was recorded for. Undecided
     causes of other families are unrelated to the problem.
     """
-    suspicions = [decided.finding for decided in report.findings if is_suspicion(decided.finding)]
+    suspicions = [decided.finding for decided in report.findings if decided.finding.suspected]
     named = {family(finding.cause) for finding in report.root_causes or suspicions}
     if named or report.healthy:
         return frozenset(named)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from diagnostics.contract.causes import Relation
-from diagnostics.contract.findings import CERTAIN, SURE, Finding, Outcome
+from diagnostics.contract.findings import CERTAIN, Finding, Outcome
 from diagnostics.tree.model import Leaf, Rule, Tree, leaves
 
 SHARE = 0.5
@@ -35,7 +35,7 @@ class Verdict(Struct, frozen=True):
 
 def arbitrate(trees: Sequence[Tree], findings: Sequence[Finding]) -> Verdict:
     """Return the root causes among the confirmed findings, by the rules of all trees."""
-    sure = [n for n, finding in enumerate(findings) if finding.status == "confirmed" and finding.confidence >= SURE]
+    sure = [n for n, finding in enumerate(findings) if finding.verdict == "confirmed"]
     relations = _Relations([rule for tree in trees for rule in tree.rules])
     edges = {a: {b for b in sure if a != b and relations.hold(findings[a], findings[b])} for a in sure}
     reach = {a: _reachable(a, edges) for a in sure}

@@ -66,7 +66,7 @@ def cut_sets(trees: Sequence[Tree], findings: Sequence[Finding]) -> list[CutSet]
     result: list[CutSet] = []
     for tree in trees:
         for causes in minimal_cut_sets(tree.top):
-            status = combine("and", [table[cause][0].status if cause in table else "undecided" for cause in causes])
+            status = combine("and", [table[cause][0].verdict if cause in table else "undecided" for cause in causes])
             if status != "ruled_out":
                 result.append(CutSet(tree.top.id, tuple(sorted(causes)), status))
     return sorted(result, key=lambda cut: -_STRENGTH[cut.status])
@@ -76,7 +76,7 @@ def _branch(node: Node, table: Mapping[str, list[Finding]]) -> Branch:
     if isinstance(node, Gate):
         return _gate(node.id, node.title, node.gate, tuple(_branch(child, table) for child in node.children))
     findings = table.get(node.cause, ())
-    return Branch(node.cause, node.title, None, findings[0].status if findings else "undecided", tuple(findings))
+    return Branch(node.cause, node.title, None, findings[0].verdict if findings else "undecided", tuple(findings))
 
 
 def _gate(name: str, title: str, gate: GateKind, children: tuple[Branch, ...]) -> Branch:

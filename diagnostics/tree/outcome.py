@@ -9,7 +9,7 @@ from diagnostics.causes.families import traits
 from diagnostics.causes.registry import by_id
 from diagnostics.contract.causes import Sign
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import SURE, Finding, Outcome
+from diagnostics.contract.findings import Finding, Outcome
 from diagnostics.evidence.coverage import damaged
 from diagnostics.evidence.endings import kind_of_exception
 from diagnostics.evidence.model import Evidence
@@ -54,7 +54,7 @@ def _without_cause(evidence: Evidence, findings: Sequence[Finding]) -> Outcome:
     if damaged(evidence) or any(problem.kind in ("cause", "detector") for problem in evidence.problems):
         return "undecided"  # The findings of a failed detector are unknown too.
     state = _state(evidence)
-    suspected = any(finding.status == "confirmed" and finding.confidence < SURE for finding in findings)
+    suspected = any(finding.suspected for finding in findings)
     if state in ("finished", "preempted", "running"):
         warned = suspected or any(fact.kind == "nccl_warn" for fact in evidence.facts)
         return "undecided" if warned or (state == "running" and is_unheard(evidence)) else "healthy"

@@ -127,6 +127,6 @@ def explain(
     causes = [
         f"{report.title(decided.finding.cause)}: {text_of(decided.finding).summary}"
         for decided in report.findings
-        if decided.finding.status == "confirmed" and decided.finding.cause.split(".")[0] in ("overlap", "memory")
+        if decided.finding.verdict == "confirmed" and decided.finding.cause.split(".")[0] in ("overlap", "memory")
     ]
     return breakdown(report.measures), tuple(causes)

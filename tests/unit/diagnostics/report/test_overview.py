@@ -12,7 +12,6 @@ from diagnostics.report.overview import (
     families,
     family,
     headline,
-    is_suspicion,
     missing,
     others_text,
     undecided,
@@ -46,8 +45,10 @@ def test_the_headline_without_a_cause_says_what_is_known() -> None:
 
 def test_a_suspicion_is_confirmed_but_not_sure() -> None:
     likely, sure = finding("memory.leak", confidence=0.4), finding("memory.leak", confidence=0.5)
-    assert is_suspicion(likely) and not is_suspicion(sure)
-    assert not is_suspicion(open_cause("memory.leak").finding)
+    assert likely.suspected and not sure.suspected
+    assert (likely.verdict, sure.verdict) == ("undecided", "confirmed")
+    assert not open_cause("memory.leak").finding.suspected
+    assert count(report(likely))["confirmed"] == 0
     assert "one is suspected" in headline(replace(report(likely), outcome="undecided"))
     ran_out = finding("hang.rank_oom", confidence=0.4)
     assert headline(replace(report(ran_out), outcome="oom")) == text_of(ran_out).summary.rstrip(".")

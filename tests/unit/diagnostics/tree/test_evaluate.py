@@ -3,8 +3,9 @@
 from itertools import product
 
 from hypothesis import given, strategies as st
+from msgspec.structs import replace
 
-from diagnostics.contract.findings import Finding, Stated, Status
+from diagnostics.contract.findings import SURE, Finding, Stated, Status
 from diagnostics.tree.evaluate import combine, cut_sets, evaluate
 from diagnostics.tree.model import Gate, Leaf, Node, Tree, leaves, minimal_cut_sets
 
@@ -42,6 +43,14 @@ def test_kleene_tables() -> None:
     t, u, f = STATUSES
     assert [combine("or", pair) for pair in product(STATUSES, repeat=2)] == [t, t, t, t, u, u, t, u, f]
     assert [combine("and", pair) for pair in product(STATUSES, repeat=2)] == [t, u, f, u, u, f, f, f, f]
+
+
+def test_a_suspected_cause_confirms_no_branch_and_no_cut_set() -> None:
+    trees = [tree_of(Gate("g", "g", "and", (Leaf("c.a", "a", "slow"), Leaf("c.b", "b", "slow"))))]
+    sure, suspected = finding("c.a", "confirmed"), replace(finding("c.b", "confirmed"), confidence=SURE - 0.01)
+    assert evaluate(trees, [sure, suspected]).status == "undecided"
+    assert [cut.status for cut in cut_sets(trees, [sure, suspected])] == ["undecided"]
+    assert evaluate(trees, [sure, replace(suspected, confidence=SURE)]).status == "confirmed"
 
 
 @given(node, st.lists(st.sampled_from(STATUSES), min_size=4, max_size=4))
