@@ -42,7 +42,7 @@ def job(name: str, log: Path, jobs: ModuleType = stuck) -> Iterator[int]:
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
             spent_s = cpu_s([int(one) for one in children])
             running = name in (*jobs.HEALTHY, "computes", "ddp_tokenizer")
-            least_s = (2.5 if running else 0.5) * ranks  # Importing torch takes about 2 s.
+            least_s = (6.0 if running else 0.5) * ranks  # Importing torch and its compiler takes up to 6 s here.
             started = spent_s > least_s and len(children) >= ranks - 1
             quiet = quiet + 1 if started and (running or spent_s - before < 0.05) else 0
             before = spent_s
