@@ -49,8 +49,12 @@ def decide(view: Overview) -> Finding:
     waiting = median([ms for rank, ms in waits.items() if rank not in culprits] or waits.values())
     figures = {"step_ms": view.step_ms, "waiting_ms": waiting}
     if not view.on_device:
-        # On CPU it must be a stop rather than slow work, as ranks share cores.
-        of_culprits = [(late, ns) for late, ns in of_culprits if late.reason in ("data", "host", "pause", "sync")]
+        # On CPU it must be a stop rather than slow work, as ranks share cores. That of step 0 may precede the recording.
+        of_culprits = [
+            (late, ns)
+            for late, ns in of_culprits
+            if late.reason in ("data", "host", "pause", "sync") or (late.step == 0 < steps - 1 and not late.reason)
+        ]
         least = min(sum(ns for late, ns in of_culprits if late.step == step) for step in range(steps)) / MS
         if not culprits or least < _STOPS_ON_CPU * view.step_ms:
             return _TEXTS.ruled_out("chance", ms=waiting, share=_STOPS_ON_CPU, **figures)

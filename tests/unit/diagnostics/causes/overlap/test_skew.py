@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,32 @@ def test_a_rank_that_is_late_less_than_the_latest_is_blamed_with_it(tmp_path: Pa
     finding = finding_of(detect(tmp_path), "overlap.skew")
     assert (finding.status, finding.ranks) == ("confirmed", (0, 6))
     assert "work imbalance" in text_of(finding).summary
+
+
+@pytest.mark.parametrize(("stops_ms", "first_ms", "found"), [(60, 0, True), (0, 0, False), (60, 40, False)])
+def test_a_rank_that_stops_on_cpu_may_have_stopped_before_the_recording(
+    tmp_path: Path, detect: Any, stops_ms: int, first_ms: int, found: bool
+) -> None:
+    """Rank 1 stops at the end of each step, so rank 0 waits in the next one; `first_ms` is work before the first call."""
+    for rank in range(2):
+        events: list[dict[str, Any]] = []
+        for step in range(4):
+            work_ms = 30 + (first_ms if rank and not step else 0)
+            call_ms = 5 if rank else 5 + stops_ms
+            ends_ms = 95 - (stops_ms if rank else 0)
+            for kind, name, thread, at_ms, length_ms in (
+                ("user_annotation", f"ProfilerStep#{step}", 1, 0, 100),
+                ("cpu_op", "aten::mm", 1, 0, work_ms),
+                ("user_annotation", "gloo:all_reduce", 2, 95 - stops_ms - call_ms if rank else 30, call_ms),
+                ("cpu_op", "aten::mm", 1, ends_ms - 5, 5),
+            ):
+                times = {"ts": 100_000 * step + 1000 * at_ms, "dur": 1000 * length_ms}
+                events.append({"ph": "X", "cat": kind, "name": name, "pid": 1, "tid": thread, **times, "args": {}})
+        header = {"schemaVersion": 1, "distributedInfo": {"backend": "gloo", "rank": rank, "world_size": 2}}
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps({**header, "traceEvents": events}))
+    finding = finding_of(detect(tmp_path), "overlap.skew")
+    assert finding.status == ("confirmed" if found else "ruled_out"), text_of(finding).summary
+    assert not found or (finding.ranks, finding.victims) == ((1,), (0,))
 
 
 def test_hosts_that_launch_late_are_why_the_group_waits(tmp_path: Path, detect: Any) -> None:
