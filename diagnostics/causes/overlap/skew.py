@@ -49,7 +49,7 @@ def decide(view: Overview) -> Finding:
     waiting = median([ms for rank, ms in waits.items() if rank not in culprits] or waits.values())
     figures = {"step_ms": view.step_ms, "waiting_ms": waiting}
     if not view.on_device:
-        # On CPU it must be a stop rather than slow work, as ranks share cores. That of step 0 may precede the recording.
+        # On CPU it must be a stop rather than slow work, as ranks share cores; that of step 0 may be before the window.
         of_culprits = [
             (late, ns)
             for late, ns in of_culprits

@@ -89,7 +89,7 @@ def test_a_rank_that_is_late_less_than_the_latest_is_blamed_with_it(tmp_path: Pa
 def test_a_rank_that_stops_on_cpu_may_have_stopped_before_the_recording(
     tmp_path: Path, detect: Any, stops_ms: int, first_ms: int, found: bool
 ) -> None:
-    """Rank 1 stops at the end of each step, so rank 0 waits in the next one; `first_ms` is work before the first call."""
+    """Rank 1 stops at the end of each step, so rank 0 waits in the next; `first_ms` is work before the first call."""
     for rank in range(2):
         events: list[dict[str, Any]] = []
         for step in range(4):
