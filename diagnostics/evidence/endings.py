@@ -399,12 +399,4 @@ def last_exception_line(lines: Sequence[str]) -> str:
 def exception_of_line(text: str) -> tuple[str, str]:
     """Return class and message of `KeyError: 'x'`; the class is empty if the line has none."""
     match = _TEXT["exception"].match(text.strip())
-    return (match[1].rpartition(".")[2], match[2]) if match else ("", text.strip())
-
-
-def kind_of_line(text: str) -> Kind:
-    """Classify the last line of a traceback; `unknown` if it does not describe an ending."""
-    type_, message = exception_of_line(text)
-    if type_:
-        return kind_of_exception(type_, message)
-    return "oom" if _TEXT["out_of_memory"].search(text) else "unknown"
+    return (match[1].rpartition(".")[2], match[2] or "") if match else ("", text.strip())

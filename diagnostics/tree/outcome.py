@@ -41,7 +41,8 @@ def outcome(
 def _of_root(evidence: Evidence, root: str, own_outcome: Outcome, measures: Mapping[str, object]) -> Outcome:
     """Return the outcome of a root cause for this run; `own_outcome` is the result of arbitration."""
     cause = by_id().get(root)
-    if own_outcome != (cause.outcome if cause is not None else "at_risk"):
+    waited = any(fact.kind in _WAITS for fact in evidence.facts)
+    if own_outcome != (cause.outcome if cause is not None else "at_risk") and (own_outcome != "hung" or waited):
         return own_outcome  # Something else that it explains tells more of the run.
     if own_outcome == "hung" and _state(evidence) == "finished":
         return "diverged"  # The ranks' calls differed and matched by chance, so nothing hangs.

@@ -122,9 +122,8 @@ def _case(paths: RunPaths, attempt: int, rank: int, exit_code: int | None, recor
     if not last:
         return _Case(replace(ending, kind="exited"), f"exited with code {exit_code}")
     type_, message = endings.exception_of_line(last)
-    return _Case(
-        replace(ending, kind=endings.kind_of_line(last)), f"exited with code {exit_code}: {last}", type_, message
-    )
+    kind = endings.kind_of_exception(type_, message)
+    return _Case(replace(ending, kind=kind), f"exited with code {exit_code}: {last}", type_, message)
 
 
 def _vanished(paths: RunPaths, rank: int) -> bool:

@@ -1,6 +1,6 @@
 """What a launcher's log says of ranks that ended: torchrun's list of failures, and fatal errors of the interpreter."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -37,9 +37,11 @@ def ended_child(message: str, file: str, line: int) -> RankError | None:
     return RankError(rank, file, line, "", what, signal=signal, exit_code=code)
 
 
-def by_launcher(frames: Iterable[Frame]) -> bool:
+def by_launcher(frames: Sequence[Frame], message: str = "") -> bool:
     """Return whether torchrun itself raised the exception. Its decorator `record` also runs in ranks."""
-    return any(_TEXT["launcher_file"].search(frame.file) for frame in frames)
+    return any(_TEXT["launcher_file"].search(frame.file) for frame in frames) or (
+        not frames and bool(_TEXT["child_program"].match(message))
+    )
 
 
 def signal_in(text: str) -> str | None:

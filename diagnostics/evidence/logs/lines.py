@@ -38,16 +38,18 @@ _WIDTHS = dict.fromkeys(range(60, 251), 3) | dict.fromkeys((80, 100, 120, 132), 
 """Columns of terminals -> minimum number of folded lines that shows them: lines have few of these lengths by chance."""
 _MOSTLY = 0.8  # Minimum share of the folded lines among those of that width.
 _MESSAGE_KEYS = ("log", "message", "MESSAGE", "msg", "text")
-"""Keys under which container runtimes, log shippers and `journalctl -o json` store a line that they wrap in JSON."""
+"""Keys under which container runtimes, log shippers and `journalctl -o json` store a line that they wrap in JSON, the
+last one as a list of its bytes if it has a control character."""
 
 
 def split(number: int, raw: bytes, label: re.Pattern[str] | None = None) -> Line:
     """Split a line into prefixes and text; `label` is what `label_of` found in front of the lines."""
     text = raw.decode("utf-8", "replace").rstrip("\r\n")
     if text.startswith("{"):
-        with suppress(ValueError, RecursionError):
+        with suppress(ValueError, TypeError, RecursionError):
             record = json.loads(text)
-            text = next((record[key] for key in _MESSAGE_KEYS if isinstance(record.get(key), str)), text).rstrip("\r\n")
+            said = next((record[key] for key in _MESSAGE_KEYS if isinstance(record.get(key), str | list)), text)
+            text = (said if isinstance(said, str) else bytes(said).decode("utf-8", "replace")).rstrip("\r\n")
     before = ""
     if "\r" in text:  # A progress bar was drawn over itself: its last state counts, and the first one without a loss.
         drawn, _, text = text.rpartition("\r")

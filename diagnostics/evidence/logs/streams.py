@@ -78,7 +78,7 @@ class Streams(Struct):
         for text in texts:
             self._feed(stream, line._replace(text=text), rank)
         if stream.box.inside:
-            self._follow(8 * (1 + len(self.streams)))
+            self.follow(8 * (1 + len(self.streams)))
 
     def _feed(self, stream: _Stream, line: Line, rank: int | None) -> None:
         if spawned := tracebacks.SPAWNED.match(line.text):
@@ -86,16 +86,16 @@ class Streams(Struct):
                 self._keep(stream, end=True)  # Of the rank before it in the list.
             stream.spawned = int(spawned["process"] or spawned["rank"])
             stream.traceback = tracebacks.Assembler()  # That of the parent repeats it.
-            self._follow(4)
+            self.follow(4)
         fatal = fatal_error(line.text, rank, self.read.file, line.number)
         if fatal is not None:
             self._keep(stream)
             stream.fatal = fatal
-            self._follow(8)
+            self.follow(8)
         stream.aside = 3 if line.text.lstrip().startswith(ASIDE) else stream.aside - 1
         if stream.aside == 3:
             self._keep(stream, end=True)
-            self._follow(3)
+            self.follow(3)
         begins = tracebacks.START.match(line.text)
         if begins and not stream.traceback.active:
             stream.raised, stream.steps, stream.finished = [], set(), False
@@ -112,7 +112,7 @@ class Streams(Struct):
         stream.stack.feed(line.text)
         if stream.traceback.active or stream.stack.active:
             # With many writers the next line of this one may be far away.
-            self._follow(40 + 8 * len(self.streams))
+            self.follow(40 + 8 * len(self.streams))
         if stream.traceback.done or stream.stack.done:
             self._keep(stream)
         if stream.number and not stream.traceback.inside:
@@ -145,7 +145,8 @@ class Streams(Struct):
         self.read.errors.remove(error)
         self._fact("handled_error", error.rank, error.line, error)
 
-    def _follow(self, lines: int) -> None:
+    def follow(self, lines: int) -> None:
+        """Request this number of further lines."""
         self.following = max(self.following, lines)
 
     def _take_back(self, stream: _Stream) -> None:
@@ -186,7 +187,9 @@ class Streams(Struct):
                 self._fact("side_error", rank, stream.number, raised)
                 continue
             ended = ended_child(raised.message, self.read.file, stream.number)
-            of_launcher = by_launcher(raised.frames) or (ended is not None and raised.type == "RuntimeError")
+            of_launcher = by_launcher(raised.frames, raised.message) or (
+                ended is not None and raised.type == "RuntimeError"
+            )
             if of_launcher or DRIVER_TYPE.match(raised.type) or LAUNCHER_TYPE.match(raised.type):
                 if not LAUNCHER_TYPE.match(raised.type):
                     self._fact("launcher_error", None, stream.number, raised)
@@ -203,7 +206,7 @@ class Streams(Struct):
                 if raised.remote:
                     self._fact("launcher_error", None, stream.number, raised)
                 self._take_back(stream)
-                self._follow(FOLLOWED + 8 * len(self.streams))
+                self.follow(FOLLOWED + 8 * len(self.streams))
 
     def _error(self, error: RankError) -> None:
         recorded = ((other.type, other.rank, other.message[:TEXT]) for other in self.read.errors[-64:])

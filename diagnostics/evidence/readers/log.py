@@ -68,7 +68,7 @@ WAITED = frozenset(
 """Kinds of lines reporting that a rank waited too long."""
 _MISSING = ("Missing ranks:", "Stalled ranks:")
 """Headings of Horovod's stall inspector."""
-_OTHERS = (*STRUCTURE, *_MISSING, HEAD, _RESTARTS)
+_OTHERS = (*STRUCTURE, *_MISSING, HEAD, _RESTARTS, '"MESSAGE":[')
 WORDS = tuple(dict.fromkeys((*(pattern.word for pattern in TABLE), *(word.encode() for word in _OTHERS))))
 _ESCAPED = "(most recent call last):\\n"
 """A whole traceback in a line: in JSON, as torch's error handler and servers of logs write it."""
@@ -101,8 +101,6 @@ class _Scan(Struct):
     """Last line of the attempts before the last one."""
     aside: Contents | None = None
     """Contents from the attempt before the last restart."""
-    following: int = 0
-    """Number of following lines to read regardless of their content."""
     last_error: bool = False
     missing: bool = False
     """Whether the next line may name a rank that Horovod reports as missing."""
@@ -115,7 +113,7 @@ class _Scan(Struct):
     """A line of torch's watchdog that matches no pattern yet: it may be folded and continue in the next line."""
 
     def wanted(self) -> bool:
-        return self.following > 0 or self.streams.following > 0 or self.collective.number > 0
+        return self.streams.following > 0 or self.collective.number > 0
 
     def feed(self, line: Line, found: Sequence[int] = range(len(WORDS))) -> None:
         """Process one line of interest; `found` are the indices of `WORDS` that it may contain."""
@@ -137,10 +135,9 @@ class _Scan(Struct):
         if line.rank is None and line.local_rank is not None:
             rank = -1 - line.local_rank
             self.read.local = max(self.read.local, line.local_rank + 1)
-        self.following -= 1
         self.streams.following -= 1
         if self.table.feed(line.text, line.number):
-            self.following = max(self.following, 40)
+            self.streams.follow(40)
             row = self.table.row
             rank = rank if row is None else row.rank if row.rank >= 0 else None
         else:
@@ -149,7 +146,7 @@ class _Scan(Struct):
         if missed is not None:
             self._add("missing_ranks", rank, line, decode("missing_ranks", missed))
         self.missing = missed is not None or line.text.rstrip().endswith(_MISSING)
-        self.following = max(self.following, int(self.missing))
+        self.streams.follow(int(self.missing))
         if _RESTARTS in line.text:
             self._restarted(line.number, len(self.read.stacks))
         self._last_error(line, rank)
@@ -164,7 +161,8 @@ class _Scan(Struct):
             text = "".join(part.text.split()) if folded else part.text
             matched = [self._match(_BY_WORD[word], part, text, whose) for word in words if word in text]
         if matched and not any(matched) and _TEXT["folded"].search(line.text):
-            self.wrapped, self.following = line, max(self.following, 1)
+            self.wrapped = line
+            self.streams.follow(1)
 
     def _without_prefix(self, line: Line) -> Line:
         """Remove the prefix of a logger or a progress bar from the lines of a traceback, as seen in its first line."""
@@ -182,7 +180,7 @@ class _Scan(Struct):
         if words and (begins or self.last_error):
             self._add("nccl_last_error", rank, line, {"error": words[:TEXT]})
         self.last_error = begins and not words  # The line after it may be empty.
-        self.following = max(self.following, int(self.last_error))
+        self.streams.follow(int(self.last_error))
 
     def _match(self, patterns: list[Pattern], line: Line, text: str, rank: int | None) -> bool:
         for pattern in patterns:

@@ -1,4 +1,4 @@
-"""JSON whose lines are read as those of a log: `kubectl get pods -o json`, and `journalctl -o json`."""
+"""JSON whose lines are read as those of a log: of `kubectl get -o json`, `sacct --json` and `journalctl -o json`."""
 
 import json
 from contextlib import suppress
@@ -7,12 +7,12 @@ from diagnostics.evidence.limits import whole
 from diagnostics.evidence.reader import Contents, Reader, Source
 from diagnostics.evidence.readers import log
 
-_POD = (b'"apiVersion"', b'"kind"')
 _JOURNAL = b'"__REALTIME_TIMESTAMP"'
+_WORDS = ((_JOURNAL,), (b'"apiVersion"', b'"kind"'), (b'"jobs"', b'"account"'))  # Of the journal, kubectl, Slurm.
 
 
 def _open(source: Source) -> Contents:
-    """Read the journal as it is, and other JSON in the lines of `kubectl`, however it was folded."""
+    """Read the journal as it is, and other JSON in lines of one value each, however it was folded."""
     rank = source.owner.rank
     with suppress(ValueError, RecursionError):  # Cut off, or several objects.
         if _JOURNAL not in source.head:
@@ -23,7 +23,7 @@ def _open(source: Source) -> Contents:
 
 READER = Reader(
     kind="log_json",
-    title="`kubectl get -o json`, `journalctl -o json`",
-    recognise=lambda head: head.lstrip()[:1] == b"{" and (_JOURNAL in head or all(key in head for key in _POD)),
+    title="`kubectl get -o json`, `sacct --json`, `journalctl -o json`",
+    recognise=lambda head: head.lstrip()[:1] == b"{" and any(all(key in head for key in keys) for keys in _WORDS),
     open=_open,
 )

@@ -15,7 +15,6 @@ from diagnostics.evidence.endings import (
     is_victim,
     kind_of_exception,
     kind_of_exit_code,
-    kind_of_line,
     kind_of_signal,
     of_error,
     of_fact,
@@ -81,7 +80,7 @@ OWN = [
     ("RuntimeError", "Tensors must be contiguous", C10D),
     ("RuntimeError", "[enforce fail at /x/third_party/gloo/gloo/alltoallv.cc:138] inLengthPerRank[myRank] == outLengthPerRank[myRank].", C10D),
     ("DistBackendError", "NCCL error in: ../ProcessGroupNCCL.cpp:1691, invalid usage, NCCL version 2.20.5\nncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\nDuplicate GPU detected : rank 0 and rank 1 both on CUDA device 100000", C10D),
-    ("DistNetworkError", "The server socket has failed to listen on any local network address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use", STORE),
+    ("OSError", "[Errno 98] Address already in use", USER),
     ("RuntimeError", "ProcessGroupGloo::allgather: invalid tensor size at index 0 (expected (6), got (4))", C10D),
     ("RuntimeError", "[enforce fail at ../gloo/transport/tcp/device.cc:84] ifa != nullptr. Unable to find address for: eth7", STORE),
     ("RuntimeError", "[1]: params[0] in this process with sizes [7, 8] appears not to match sizes of the same param in process 0.", C10D),
@@ -179,6 +178,8 @@ LOST_PEER = [
     ("RuntimeError", "[/pytorch/torch/csrc/distributed/c10d/TCPStore.cpp:122] recvVector failed: Connection reset by peer", "lost_peer"),
     ("TimeoutError", "The client socket has timed out after 300s while trying to connect to (10.0.0.1, 29500).", "timed_out"),
     ("RuntimeError", "Connection reset by peer", "lost_peer"),
+    ("DistNetworkError", "The server socket has failed to listen on any local network address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use", "lost_peer"),
+    ("RuntimeError", "Address already in use", "lost_peer"),
     ("RuntimeError", "Broken pipe", "lost_peer"),
     ("RuntimeError", "Socket Timeout", "timed_out"),
     ("RuntimeError", "[Rank 0]: Ranks 1, 3 failed to pass monitoredBarrier in 30000 ms", "timed_out"),
@@ -270,15 +271,15 @@ def test_exit_codes() -> None:
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "oom"),
         ("MemoryError: ", "oom"),
         (f"RuntimeError: {GLOO}", "lost_peer"),
-        ("the ranks could not be started", "unknown"),
     ],
 )
 def test_one_line_of_text(text: str, kind: str) -> None:
-    assert kind_of_line(text) == kind
+    assert kind_of_exception(*exception_of_line(text)) == kind
 
 
 def test_the_exception_of_a_line() -> None:
     assert exception_of_line(" pkg.BadError: no (a.py:3)\n") == ("BadError", "no (a.py:3)")
+    assert exception_of_line("KeyboardInterrupt\n") == ("KeyboardInterrupt", "")
     assert exception_of_line("Warning: x") == ("", "Warning: x")
 
 

@@ -121,3 +121,19 @@ def test_a_run_whose_end_cannot_be_read_is_not_healthy(tmp_path: Path, status: s
             (tmp_path / name).write_text(text)
     report = diagnose(tmp_path)
     assert report.outcome == "undecided" and "how the run ended is not known" in report.statement
+
+
+NO_INTERFACE = (
+    "[rank0]: torch.distributed.DistBackendError: NCCL error in: x.cpp:1, internal error, NCCL version 2.14.3\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("then", "expected"),
+    [("", "crashed"), ("[rank1]: Timed out waiting 1800000ms for recv operation to complete\n", "hung")],
+)
+def test_what_raised_at_once_did_not_hang(tmp_path: Path, then: str, expected: str) -> None:
+    last = "[rank0]: Last error:\n[rank0]: Bootstrap : no socket interface found\n"
+    (tmp_path / "train.log").write_text(NO_INTERFACE + last + then)
+    report = diagnose(tmp_path)
+    assert (report.root_causes[0].cause, report.outcome) == ("env.wrong_interface", expected)

@@ -143,3 +143,20 @@ def test_words_in_a_log_without_the_head_of_a_warning(tmp_path, prefix, text, ca
 def test_shm_of_tensors_that_processes_share(how):
     message = f"{how} file </torch_1031_2122143_117>: Resource temporarily unavailable (11)"
     assert "--shm-size" in text_of(decide(job(errors=[error(2, message)]))[SHM]).remedies[0].change
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("n4:71:90 [0] enqueue.cc:58 NCCL WARN Cuda failure 'named symbol not found'", "NVCC_GENCODE"),
+        ("RuntimeError: CUDA error: no kernel image is available for execution on the device", "NVCC_GENCODE"),
+        (
+            "ImportError: /env/torch/lib/libtorch_cuda.so: undefined symbol: ncclCommWindowRegister",
+            "other copies of libnccl.so",
+        ),
+    ],
+)
+def test_libraries_that_do_not_fit_each_other_or_the_gpu(tmp_path, line, words):
+    (tmp_path / "train.log").write_text(f"step 1 loss 2.0\n{line}\n")
+    first = diagnose(tmp_path).root_causes[0]
+    assert first.cause == VERSION and words in text_of(first).remedies[0].change

@@ -185,10 +185,10 @@ def test_known_exceptions_have_a_fix_of_their_own(message: str, words: str) -> N
 
 def test_a_fix_is_found_by_what_a_long_message_says_behind_its_first_sentence() -> None:
     message = (
-        "The server socket has failed to listen on any local network address. port: 29500, useIpv6: false, code: -98, "
-        "name: EADDRINUSE, message: address already in use"
+        "The metrics server of this job could not be started, although it was tried several times with some pauses. "
+        "code: -98, name: EADDRINUSE, message: address already in use"
     )
-    end = of_error(RankError(0, "x.log", 1, "DistNetworkError", message), 0)
+    end = of_error(RankError(0, "x.log", 1, "ServerError", message), 0)
     assert "EADDRINUSE" not in end.summary
     assert fix(end).change.startswith("end the process that holds the port")
 

@@ -126,3 +126,36 @@ def test_a_launcher_that_waits_for_others_at_its_exit_had_started(tmp_path: Path
         ", line 31, in get_all\n    data = store.get(key)\nRuntimeError: Socket Timeout\n"
     )
     assert diagnose(tmp_path).root_causes == ()
+
+
+STORE_AT = (
+    'Traceback (most recent call last):\n  File "/x/torch/distributed/rendezvous.py", line 9, in _create_c10d_store\n'
+)
+BUSY = "The server socket has failed to listen on any local network address. "
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        f"{BUSY}port: 29500, useIpv6: 0, code: -98, name: EADDRINUSE, message: address already in use\n",
+        f"torch.distributed.DistNetworkError: {BUSY}The server socket has failed to bind to [::]:29500 (errno: 98 - "
+        "Address already in use).\n",
+        f"{STORE_AT}RuntimeError: {BUSY}The server socket has failed to bind to [::]:29500 (errno: 98 - "
+        "Address already in use).\n",
+        f"{STORE_AT}RuntimeError: Address already in use\n",
+        "RuntimeError: Address already in use\n",
+    ],
+)
+@pytest.mark.parametrize("rank", [None, 0])
+def test_a_port_that_another_process_holds_is_no_error_of_the_rank(tmp_path: Path, log: str, rank: int | None) -> None:
+    prefix = "" if rank is None else f"[rank{rank}]: "
+    (tmp_path / "train.log").write_text("".join(f"{prefix}{line}\n" for line in log.splitlines()))
+    report = diagnose(tmp_path)
+    assert ([root.cause for root in report.root_causes], report.outcome) == (["hang.rendezvous"], "crashed")
+    assert "holds the port" in text_of(report.root_causes[0]).remedies[0].change
+
+
+def test_a_port_of_the_programs_own_server_is_its_own_error(tmp_path: Path) -> None:
+    lines = ("Traceback (most recent call last):", '  File "/job/serve.py", line 9, in start')
+    (tmp_path / "train.log").write_text("\n".join((*lines, "OSError: [Errno 98] Address already in use")) + "\n")
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == ["hang.rank_raised"]

@@ -114,3 +114,16 @@ def test_what_is_loaded_is_loaded_by_every_rank(tmp_path: Path, bar: str, ranks:
     (root,) = diagnose(tmp_path).root_causes
     assert root.ranks == ranks and change in text_of(root).remedies[0].change
     assert "raise the timeout" in text_of(root).remedies[1].change
+
+
+@pytest.mark.parametrize(
+    ("bar", "cause"),
+    [
+        ("Preparing the validation set...:  40%|####      | 31/77 [29:41<44:03, 57.46s/it]\n", "hang.timeout_budget"),
+        ("Caching images (3.1GB RAM):  12%|#2        | 900/7500 [30:02<3:40:10,  2.00s/it]\n", "hang.timeout_budget"),
+        ("Epoch 3:  40%|####      | 31/77 [29:41<44:03, 57.46s/it]\n", ""),
+    ],
+)
+def test_a_bar_of_named_work_whose_units_are_those_of_steps(tmp_path: Path, bar: str, cause: str) -> None:
+    (tmp_path / "train.log").write_text(bar + WAITS.replace("600000", "1800000").replace("600033", "1800033"))
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == [cause][: len(cause)]

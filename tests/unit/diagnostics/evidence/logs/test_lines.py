@@ -32,6 +32,8 @@ def parts(raw, head=""):
         ("(Train rank=4, pid=77) go", "go", 4, None),
         ("2026-01-01T00:00:00.123456Z stderr F [rank1]: x", "x", 1, None),
         ("node7 | progress 3% [rank2]: x", "x", 2, None),
+        ("[2026-04-18 15:55:06] CRITICAL [job.util:158, rank=6] Uncaught KeyError: 1", "KeyError: 1", 6, None),
+        ("2026-04-18 15:55:06,123 ERROR [job.util:158, rank=6] x", "x", 6, None),
         ("3: loss", "3: loss", None, None),
         ("plain", "plain", None, None),
     ],
@@ -48,6 +50,7 @@ def test_prefixes(raw, text, rank, local_rank):
         "Fri Aug 11 12:31:4{} 2023[1,3]<stdout>:",
         "[2024-02-27T21:35:28.41986{}Z] fa88a9df [rank=6] || ",
         "[2024-02-27T21:35:28.41986{}Z] fa88a9df || ",
+        "[2026-04-18 15:55:0{}] CRITICAL [job.util:158, rank=6] ",
     ],
 )
 def test_times_do_not_part_the_lines_of_one_writer(prefix):

@@ -142,6 +142,8 @@ CASES: dict[str, tuple[str, str, int | None, dict[str, Any]]] = {
                    "param in process 0.", "ddp_shape_mismatch", 1, {"index": 0, "sizes": "[5, 4]"}),
     "joined": ("torch.distributed.DistStoreError: Timed out after 5 seconds waiting for clients. 1/2 clients joined.",
                "rendezvous_timeout", None, {"joined": 1, "expected": 2, "timeout_s": 5}),
+    "workers": ("torch.distributed.DistStoreError: Timed out after 6 seconds waiting for workers. 1/2 workers joined.",
+                "rendezvous_timeout", None, {"joined": 1, "expected": 2, "timeout_s": 6}),
     "store": ("torch.distributed.DistNetworkError: The client socket has timed out after 4000ms while trying to connect to "
               "(node1, 29500).", "store_timeout", None, {"peer": "node1", "port": 29500}),
     "variable": ("ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable RANK "

@@ -715,3 +715,68 @@ def test_torch_npu_says_which_rank_raised_an_exception(tmp_path: Path) -> None:
     )
     (error,) = scan(tmp_path / "x.log", text).errors
     assert (error.rank, error.type) == (3, "RuntimeError")
+
+
+PADDLE = """\
+step 4 loss 2.0
+--------------------------------------
+C++ Traceback (most recent call last):
+--------------------------------------
+0   paddle::operators::Run(std::string const&)
+----------------------
+Error Message Summary:
+----------------------
+FatalError: `{what}` is detected by the operating system.
+  [SignalInfo: *** {name} (@0x0) received by PID 77 (TID 0x7f) from PID 0 ***]
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "name"),
+    [
+        ("Segmentation fault", "SIGSEGV"),
+        ("Erroneous arithmetic operation", "SIGFPE"),
+        ("Access to an undefined portion of a memory object", "SIGBUS"),
+        ("Process abort signal", "SIGABRT"),
+    ],
+)
+def test_a_signal_that_paddle_calls_an_error(tmp_path: Path, what: str, name: str) -> None:
+    (error,) = scan(tmp_path / "x.log", PADDLE.format(what=what, name=name)).errors
+    assert (error.type, error.signal) == ("", name)
+
+
+CUT_CHILD = "CalledProcessError: Command '['/env/bin/python3', '-u', 'train.py',\n'--steps=5']' {how}.\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (CUT_CHILD.format(how="died with <Signals.SIGKILL: 9>"), ("", "SIGKILL", None)),
+        (CUT_CHILD.format(how="returned non-zero exit status 3"), ("", None, 3)),
+        (
+            "CalledProcessError: Command '['ninja', '-v']' returned non-zero exit status 1.\n",
+            ("CalledProcessError", None, None),
+        ),
+        (
+            CUT_CHILD.replace("train.py", "setup.py").format(how="returned non-zero exit status 3"),
+            ("CalledProcessError", None, None),
+        ),
+    ],
+)
+def test_the_last_line_of_a_launcher_without_its_traceback(
+    tmp_path: Path, text: str, expected: tuple[object, ...]
+) -> None:
+    (error,) = scan(tmp_path / "x.log", text).errors
+    assert (error.type, error.signal, error.exit_code) == expected
+
+
+def test_an_ide_that_says_by_which_signal_the_program_ended(tmp_path: Path) -> None:
+    line = "Process finished with exit code 139 (interrupted by signal 11: SIGSEGV)\n"
+    assert [error.signal for error in scan(tmp_path / "x.log", line).errors] == ["SIGSEGV"]
+
+
+def test_the_rank_of_a_logger_names_who_raised_what_others_print_without_it(tmp_path: Path) -> None:
+    said = "TooManyRequests: 429 Client Error for url: https://hub.example/x"
+    head = "[2026-04-18 15:55:0{}] CRITICAL [job.util:158, rank={}] Uncaught "
+    text = f"{said.replace('TooManyRequests', 'HubHTTPError')}\n" + head.format(6, 6) + f"HubHTTPError:{said[16:]}\n"
+    assert {error.rank for error in scan(tmp_path / "x.log", text).errors} == {None, 6}

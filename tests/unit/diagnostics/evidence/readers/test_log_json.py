@@ -85,3 +85,35 @@ def test_messages_of_the_journal(tmp_path: Path, text: str, cause: str, name: st
     (tmp_path / name).write_text(text)
     (tmp_path / "train.log").write_text("step 1 loss 2.0\n")
     assert [root.cause for root in diagnose(tmp_path).root_causes] == [cause][: len(cause)]
+
+
+def bytes_of(text: str) -> list[int]:
+    return [*f"{text}\x1b[0m".encode()]
+
+
+@pytest.mark.parametrize(("numbers", "cause"), [(bytes_of(KILLED), "memory.host"), ([999], ""), ([None], "")])
+def test_a_message_of_the_journal_with_a_control_character(tmp_path: Path, numbers: list[Any], cause: str) -> None:
+    lines = journal("usb 1-1: new device", numbers).splitlines()
+    compact = (json.dumps(json.loads(line), separators=(",", ":")) for line in lines)  # As journalctl writes them.
+    (tmp_path / "journal.json").write_text("\n".join(compact) + "\n")
+    (tmp_path / "train.log").write_text("step 1 loss 2.0\n")
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == [cause][: len(cause)]
+
+
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize(
+    ("state", "cause"),
+    [
+        ("OUT_OF_MEMORY", "memory.host"),
+        ("TIMEOUT", "env.job_stopped"),
+        ("NODE_FAIL", "env.job_stopped"),
+        ("COMPLETED", ""),
+    ],
+)
+def test_how_slurm_says_in_json_that_a_job_ended(tmp_path: Path, state: str, cause: str, listed: bool) -> None:
+    """Since Slurm 23 the state is a list."""
+    job = {"account": "ml", "comment": {"job": "TIMEOUT of 3 h"}, "name": "train", "job_id": 7}
+    job |= {"state": {"current": [state] if listed else state, "reason": "None"}}
+    (tmp_path / "sacct.json").write_text(json.dumps({"jobs": [job], "meta": {"plugin": {}}}))
+    (tmp_path / "train.log").write_text("step 1 loss 2.0\n")
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == [cause][: len(cause)]
