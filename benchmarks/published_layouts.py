@@ -9,6 +9,7 @@ FlashAttention did not exist, gradients were reduced after the last backward, no
 16 bits, which under dtk's autocast (ddp, zero1) is float32.
 """
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -95,6 +96,7 @@ def in_its_software(config: Config, ranks: int, hardware: Hardware, time: Time) 
 
 def main() -> None:
     """Print the table."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     heads = ("model", "ranks", "layout", "memory", "fits", "predicted", "its software", "published", "off", "source")
     print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
     for name, ranks, device, batch, published, source, recomputed, layout in ROWS:
