@@ -212,7 +212,7 @@ class _Job:
         return any(part is each for each in self.parts[: self.schedule.ranks])
 
     def _walk_replicated(self, walk: Walk, part: _Part, rounds: int) -> float:
-        """Walk ddp and zero1, or single and dp without communication; return the seconds of the update."""
+        """Walk a strategy with replicated parameters; return the seconds of the update."""
         strategy, ranks = self.config.strategy, self.mesh.dp_size
         gradients, shapes = _gradients_s(part), part.layout.shapes
         communicates = strategy.traits.gradients_in == "buckets" and ranks > 1
