@@ -18,8 +18,8 @@ sys.path.insert(0, str(ROOT))
 
 from dtk.config.schema import Config  # noqa: E402
 from dtk.plan.engines import machine, predict  # noqa: E402
+from dtk.plan.formulas.prediction import Time  # noqa: E402
 from dtk.plan.job import planned_job  # noqa: E402
-from dtk.plan.prediction import Time  # noqa: E402
 from dtk.plan.timing.hardware import Hardware, load_hardware  # noqa: E402
 
 NARAYANAN = "Narayanan et al. 2021, table 1"

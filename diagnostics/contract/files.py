@@ -75,6 +75,12 @@ def kernel_text(path: Path) -> str:
     return ""
 
 
+def kernel_fields(path: Path) -> dict[str, str]:
+    """Return the `name: value` lines of a kernel file; empty if it is missing or unreadable."""
+    pairs = (line.split(":", 1) for line in kernel_text(path).splitlines() if ":" in line)
+    return {name: value.strip() for name, value in pairs}
+
+
 def kernel_entries(folder: Path) -> list[Path]:
     """Return the sorted entries of a kernel folder (/proc, /sys); empty if it is missing."""
     with suppress(OSError):

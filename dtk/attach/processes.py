@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from diagnostics.contract.files import kernel_text
+from diagnostics.contract.files import kernel_fields, kernel_text
 from diagnostics.evidence.readers.process import Moment
 from diagnostics.evidence.values import MOST_RANKS, integer
 
@@ -122,8 +122,7 @@ def moment(pid: int) -> tuple[Moment, int | None]:
     own, main = _stat(PROC / str(pid)), _stat(PROC / str(pid) / "task" / str(pid))
     if not own:
         return Moment(time.time()), None
-    status = kernel_text(PROC / str(pid) / "task" / str(pid) / "status")
-    switches = status.partition("\nvoluntary_ctxt_switches:")[2].split("\n", 1)[0]
+    switches = kernel_fields(PROC / str(pid) / "task" / str(pid) / "status").get("voluntary_ctxt_switches", "")
     cpu_s = sum(int(ticks) for ticks in (main or own)[_USER : _SYSTEM + 1]) * _TICK_S
     wchan = kernel_text(PROC / str(pid) / "wchan").strip("0")
     ended = own[_STATE] == "Z" and len(own) > _EXIT
@@ -133,8 +132,8 @@ def moment(pid: int) -> tuple[Moment, int | None]:
 
 def about(pid: int) -> dict[str, object]:
     """Return memory, cgroup and number of sockets of a process, as far as they can be read."""
-    status = dict(line.split(":", 1) for line in kernel_text(PROC / str(pid) / "status").splitlines() if ":" in line)
-    facts: dict[str, object] = {name: status[name].strip() for name in ("VmRSS", "Threads") if name in status}
+    status = kernel_fields(PROC / str(pid) / "status")
+    facts: dict[str, object] = {name: status[name] for name in ("VmRSS", "Threads") if name in status}
     for line in kernel_text(PROC / str(pid) / "cgroup").splitlines():
         _, controllers, path = line.split(":", 2)  # Version 2 has one line, without controllers.
         folder = Path("/sys/fs/cgroup") / controllers / path.lstrip("/")

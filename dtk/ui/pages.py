@@ -25,9 +25,9 @@ from diagnostics.runs.text import COLUMNS, age, cells_of
 from dtk.compare.formatting import number_text
 from dtk.compare.report import where_a_step_goes
 from dtk.errors import DtkError, refused
-from dtk.plan.prediction import Prediction
-from dtk.plan.report.document import document as plan_document
-from dtk.plan.report.model import PlanReport
+from dtk.plan.formulas.prediction import Prediction
+from dtk.plan.model import PlanReport
+from dtk.plan.report import document as plan_document
 from dtk.record.metrics import BOOKKEEPING
 from dtk.runs.select import SORTS
 from dtk.ui.live import MOST_MARKS, RankNow, curves, ranks, step_parts, sweeps, tags
