@@ -5,11 +5,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from diagnostics.contract.formatting import ranks_spoken, region_text
+from diagnostics.contract.formatting import age, ranks_spoken, region_text
 from diagnostics.contract.invocation import command, override, typed
 from diagnostics.report import document as doc
 from diagnostics.runs.find import Details
-from diagnostics.runs.text import age
 
 
 def document(run: Details, *, owner: str = "") -> doc.Document:

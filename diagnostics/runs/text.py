@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 
-from diagnostics.contract.formatting import clean
+from diagnostics.contract.formatting import age, clean
 from diagnostics.runs.find import Run
 
 COLUMNS = ("run", "state", "steps", "loss", "tokens/s", "age")
@@ -51,11 +51,3 @@ def cells_of(run: Run) -> tuple[str, ...]:
         "-" if run.tokens_per_s is None else f"{run.tokens_per_s:,.0f}",
         "-" if run.age_s is None else age(run.age_s),
     )
-
-
-def age(seconds: float) -> str:
-    """Format an age: `12s`, `5m`, `3h`, `2d`."""
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= size:
-            return f"{seconds / size:.0f}{unit}"
-    return f"{seconds:.0f}s"

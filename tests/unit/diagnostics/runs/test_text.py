@@ -6,7 +6,7 @@ import re
 import pytest
 
 from diagnostics.runs.find import Run
-from diagnostics.runs.text import age, listing, listing_json
+from diagnostics.runs.text import listing, listing_json
 
 RUNS = [
     Run("first", "runs/first", "finished", step=120, loss=1.23456, tokens_per_s=123456.7, age_s=90.0),
@@ -48,11 +48,6 @@ def test_a_long_name_shifts_its_own_row_only() -> None:
     long = Run("x" * 100, "runs/x", "finished", age_s=5.0)
     heading, first, other = listing([long, RUNS[0]], columns=None, colour=False).splitlines()
     assert heading.index("state") == other.index("finished") == 74 < first.index("finished")
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(0, "0s"), (59, "59s"), (60, "1m"), (3600, "1h"), (86400 * 2.4, "2d")])
-def test_ages(seconds: float, text: str) -> None:
-    assert age(seconds) == text
 
 
 def test_json_forms_can_be_read_back() -> None:
