@@ -186,7 +186,7 @@ def test_show_what_is_not_there(runs: Path, name: str, expected: str, monkeypatc
     done = dtk("show", name, cwd=runs.parent)
     assert done.returncode == 2
     monkeypatch.chdir(runs.parent)
-    assert done.stderr.splitlines()[0] == f"{expected} - {command('ls')} lists the runs"
+    assert done.stderr.splitlines()[0] == f"{expected} - give a path, a run id or last; {command('ls')} lists the runs"
 
 
 def test_untrusted_text_neither_colours_nor_moves_the_cursor(runs: Path) -> None:
