@@ -33,7 +33,7 @@ from diagnostics.report.model import Decided, Report
 from diagnostics.report.notes import notes
 from diagnostics.report.standing import headline, positions
 from diagnostics.report.without_cause import run_measures, without_cause
-from diagnostics.tree.arbitrate import all_leaves, arbitrate
+from diagnostics.tree.arbitrate import all_leaves, arbitrate, settled
 from diagnostics.tree.built_in import built_in
 from diagnostics.tree.evaluate import cut_sets, evaluate, own_tree
 from diagnostics.tree.load import load
@@ -96,6 +96,7 @@ def conclude(
     silent = table.keys() - decided_causes
     every += [Finding(cause=cause, status="undecided", facts=_TEXTS.facts("no_detector")) for cause in silent]
     # Sort, so that the order of files and detectors does not matter.
+    every = settled(trees, every)
     ordered = sorted(every, key=lambda f: (_ORDER[f.status], f.cause, f.ranks, f.position or 0, text_of(f).summary))
     verdict = arbitrate(trees, ordered)
     named = (rank for finding in ordered if finding.group for rank in finding.group.ranks)

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from diagnostics.contract.causes import Sign
+from diagnostics.contract.causes import ExplainedBy, Sign
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Outcome
 
@@ -16,6 +16,7 @@ class Family(msgspec.Struct, frozen=True):
     shows_end: bool = True
     outcome_when: dict[Sign, Outcome] = {}
     verified_by: tuple[str, ...] = ()
+    explained_by: tuple[ExplainedBy, ...] = ()
 
 
 FAMILIES = msgspec.convert(table_beside(__file__), dict[str, Family])

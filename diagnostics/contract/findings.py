@@ -12,6 +12,9 @@ from diagnostics.contract.formatting import Phrase
 Status = Literal["confirmed", "ruled_out", "undecided"]
 Outcome = Literal["healthy", "hung", "oom", "slow", "crashed", "diverged", "at_risk", "undecided"]
 """Outcome of the whole run."""
+Basis = Literal["records", "messages", "places", "waiting"]
+"""What a finding rests on, the best first: recorded calls and endings; messages, such as a size that gloo printed or a
+send that no rank can receive; the places at which ranks stand, without their earlier calls; that ranks wait."""
 Unit = Literal["s blocked", "bytes", "ms per step", "ms per window", "steps lost", "none"]
 
 # How sure a confirmed finding is: the levels of all causes, by what else leaves the same evidence. They order findings.
@@ -27,6 +30,15 @@ POSSIBLE = 0.7  # Another cause often leaves it.
 OPEN = 0.6  # Another cause leaves it as often.
 SURE = 0.5
 SUSPECTED = 0.45  # Another cause leaves it more often.
+# Between these levels: kinds of evidence whose share of right answers was measured, or that differ from another kind.
+WATCHDOGS = {
+    "named": 0.78,  # Watchdogs of one named group differ; less than dumps, which show the preceding calls.
+    "unnamed": 0.72,  # A tie, or a group that they do not name. Right in 5 of 5 logs whose cause became known.
+    "apart": 0.65,  # Ranks at other positions, which may be late or have made other calls before. 3 of 3 logs.
+}
+ASSUMED = 0.65  # At most, if ranks without a dump are assumed not to be in a group of unknown membership.
+AHEAD = 0.55, 0.65  # Few ranks are one call ahead of others, which may be late; or wait in a call that gloo omits.
+SIZES_PRINTED = 0.35  # Two sizes, maybe of different calls: in 1 of 5 jobs that gloo ended so they were of one call.
 LEVEL = {"seen": SEEN, "certain": CERTAIN, "likely": LIKELY, "plausible": PLAUSIBLE, "possible": POSSIBLE, "open": OPEN}
 
 
@@ -150,6 +162,7 @@ class Finding(Struct, frozen=True, kw_only=True, dict=True):
     """Both sides of a mismatch; the culprit first."""
     cost: Cost | None = None
     evidence: tuple[EvidenceItem, ...] = ()
+    basis: Basis = "records"
 
     @property
     def suspected(self) -> bool:

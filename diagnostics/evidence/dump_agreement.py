@@ -46,7 +46,7 @@ def contradiction(one: Any, other: Any) -> str:
     return ""
 
 
-class _Standing(NamedTuple):
+class _LastCalls(NamedTuple):
     handle: Any
     last_s: float
     counters: dict[GroupKey, tuple[int, int]]
@@ -60,19 +60,19 @@ class Moments:
     def __init__(self, handles: Sequence[Any]) -> None:
         stride = max(1, len(handles) // SAMPLE)
         self.dumps: list[tuple[Any, _Calls]] = []
-        self.standing: list[_Standing] = []
+        self.last_calls: list[_LastCalls] = []
         for handle in handles[::stride]:
             dumps = _dumps(handle)
             if calls := _calls(dumps):
                 self.dumps.append((handle, calls))
-            self.standing += [_Standing(handle, dump.last_s(), dump.counters, dump.members) for dump in dumps]
+            self.last_calls += [_LastCalls(handle, dump.last_s(), dump.counters, dump.members) for dump in dumps]
 
     def overtaken(self) -> str:
         """Return two dumps of which one completed a collective that the other, a minute later, had not issued.
 
         A collective completes only after all members issued it, so the dumps are from different jobs or times.
         """
-        ordered = sorted(self.standing, key=lambda dump: (dump.last_s, dump.handle.file))
+        ordered = sorted(self.last_calls, key=lambda dump: (dump.last_s, dump.handle.file))
         for n, early in enumerate(ordered):
             for late in ordered[n + 1 :]:
                 if not early.last_s or late.last_s - early.last_s <= MOMENT_S:

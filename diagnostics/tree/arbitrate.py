@@ -6,13 +6,17 @@ has a reason of its own.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from diagnostics.causes.declared import Texts
 from diagnostics.contract.causes import Relation
-from diagnostics.contract.findings import CERTAIN, Finding, Outcome
-from diagnostics.tree.model import Leaf, Rule, Tree, leaves
+from diagnostics.contract.findings import CERTAIN, Basis, Finding, Outcome
+from diagnostics.tree.model import Leaf, Tree, leaves
 
+_TEXTS, _BASES = Texts(__file__), get_args(Basis)
 SHARE = 0.5
 """A cause that costs less than this share of another finding is not why that one is there. Measured on 61 sets of logs,
 traces and dumps: any share from 0.1 to 0.9 leads to the same root causes, 0.05 to another one of one trace."""
@@ -36,7 +40,7 @@ class Verdict(Struct, frozen=True):
 def arbitrate(trees: Sequence[Tree], findings: Sequence[Finding]) -> Verdict:
     """Return the root causes among the confirmed findings, by the rules of all trees."""
     sure = [n for n, finding in enumerate(findings) if finding.verdict == "confirmed"]
-    relations = _Relations([rule for tree in trees for rule in tree.rules])
+    relations = _Relations(trees)
     edges = {a: {b for b in sure if a != b and relations.hold(findings[a], findings[b])} for a in sure}
     reach = {a: _reachable(a, edges) for a in sure}
     above = {b: [a for a in sure if b in reach[a] and a not in reach[b]] for b in sure}
@@ -49,6 +53,19 @@ def arbitrate(trees: Sequence[Tree], findings: Sequence[Finding]) -> Verdict:
         effect[n] = min(others, key=_ORDER.__getitem__, default=own) if own == "at_risk" else own
     roots.sort(key=lambda n: (_order(effect[n], findings[n]), *severity(findings[n])))
     return Verdict(tuple(findings[n] for n in roots), effect[roots[0]] if roots else None, explained)
+
+
+def settled(trees: Sequence[Tree], findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings; those that are open or unsure are ruled out if a cause with a better basis explains them."""
+    sure, relations = [finding for finding in findings if finding.verdict == "confirmed"], _Relations(trees)
+
+    def settle(finding: Finding) -> Finding:
+        if finding.verdict != "undecided" or finding.basis == "records":
+            return finding
+        by = sorted({root.cause for root in sure if relations.hold(root, finding)})
+        return replace(_TEXTS.ruled_out("explained", by=by), cause=finding.cause) if by else finding
+
+    return [settle(finding) for finding in findings]
 
 
 def _order(effect: Outcome, finding: Finding) -> int:
@@ -76,8 +93,8 @@ def all_leaves(trees: Sequence[Tree]) -> dict[str, Leaf]:
 class _Relations:
     """The rules, looked up once per pair of causes: findings can be many, causes are few."""
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
-        self.rules = rules
+    def __init__(self, trees: Sequence[Tree]) -> None:
+        self.rules = [rule for tree in trees for rule in tree.rules]
         self.of_pair: dict[tuple[str, str], frozenset[Relation]] = {}
 
     def hold(self, root: Finding, other: Finding) -> bool:
@@ -92,8 +109,8 @@ class _Relations:
 
 
 def _related(when: Relation, root: Finding, other: Finding) -> bool:
-    if when == "any":
-        return True
+    if when == "any" or (other.status == "undecided" and when != "basis"):
+        return other.status == "confirmed"
     if when == "ranks":
         return set(other.ranks) <= set(root.ranks) if other.ranks else not root.ranks and _share_record(root, other)
     if when == "victims":
@@ -101,6 +118,10 @@ def _related(when: Relation, root: Finding, other: Finding) -> bool:
     if when == "tie":
         is_tie = not other.victims and root.confidence >= other.confidence
         return is_tie and bool(root.ranks) and set(root.ranks) < set(other.ranks)
+    if when == "basis":
+        accounted = {*root.ranks, *root.victims}
+        is_better = _BASES.index(root.basis) < _BASES.index(other.basis) and bool(root.ranks or not other.ranks)
+        return is_better and (not accounted or accounted >= {*other.ranks, *other.victims})
     concerned = {*other.ranks, *other.victims, *(other.group.ranks if other.group else ())}
     return not concerned or not root.ranks or bool(concerned & set(root.ranks))
 

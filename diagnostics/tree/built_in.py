@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from diagnostics.causes import registry
+from diagnostics.causes.families import traits
 from diagnostics.causes.registry import BRANCHES
 from diagnostics.contract.causes import AnyCause, Branch
 from diagnostics.tree.model import Gate, Leaf, Node, Rule, Tree, leaves
@@ -21,7 +22,7 @@ def built_in(causes: Sequence[AnyCause] | None = None) -> list[Tree]:
             Rule(reason.causes, (cause.id,), reason.when)
             for cause in causes
             if cause.id in below
-            for reason in cause.explained_by
+            for reason in (*cause.explained_by, *traits(cause.id).explained_by)
         ]
         trees.append(Tree(top, tuple(rules), "a built-in tree"))
     return trees

@@ -44,7 +44,7 @@ class Rule(Struct, frozen=True):
 
     def matches(self, cause: str, other: str) -> bool:
         """Return whether this rule applies to the two ids, in this order."""
-        return (cause != other or "tie" in self.when) and all(
+        return (cause != other or not {"tie", "basis"}.isdisjoint(self.when)) and all(
             any(fnmatchcase(name, pattern) for pattern in patterns)
             for name, patterns in ((cause, self.causes), (other, self.explains))
         )

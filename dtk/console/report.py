@@ -14,13 +14,6 @@ if TYPE_CHECKING:
 Report = TypeVar("Report")
 
 
-def rendered(document: "Document", color: str = "auto") -> str:
-    """Return a document as text for standard output; `color` as in `output.colours`."""
-    from diagnostics.report import terminal
-
-    return terminal.render(document, columns=output.columns(), colour=output.colours(color))
-
-
 def hand_over(
     arguments: argparse.Namespace,
     report: Report,
@@ -35,7 +28,7 @@ def hand_over(
     Raises:
         DtkError: writing failed; an error of the page is raised after the text is written.
     """
-    from diagnostics.report import html, jsonform, markdown
+    from diagnostics.report import html, jsonform, markdown, terminal
 
     page: Path | None = getattr(arguments, "html", None)
     problem: DtkError | None = None
@@ -51,7 +44,8 @@ def hand_over(
     else:
         if named.pop("page", False):
             named["page"] = "" if page is None or problem is not None else str(page)
-        text = rendered(document(report, **named), getattr(arguments, "color", "auto"))
+        colour = output.colours(getattr(arguments, "color", "auto"))
+        text = terminal.render(document(report, **named), columns=output.columns(), colour=colour)
     output.put(text)
     if problem is not None:
         raise problem

@@ -1,6 +1,7 @@
 """Starts a prepared job: a preflight if requested, then the ranks of this machine, or a submission to a cluster."""
 
 import gc
+import shutil
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext, redirect_stdout
@@ -76,7 +77,7 @@ def preflight_point(composed: Composed, world_size: int, local_size: int) -> str
     """Return, with preflight=on, the report on a job that would hang; empty if it may be launched."""
     if composed.config.preflight == "off":
         return ""
-    from dtk.console.report import rendered
+    from diagnostics.report.terminal import render
     from dtk.preflight.report import answer, document
     from dtk.preflight.run import Request, preflight
 
@@ -85,4 +86,5 @@ def preflight_point(composed: Composed, world_size: int, local_size: int) -> str
     if prediction.verdict.ends:
         print(f"preflight: {answer(prediction)}", flush=True)
         return ""
-    return rendered(document(prediction, brief=True))
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    return render(document(prediction, brief=True), columns=columns, colour=False)

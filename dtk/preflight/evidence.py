@@ -20,7 +20,7 @@ from diagnostics.evidence.readers.log import read_text
 from diagnostics.evidence.readers.ring import RECORDER
 from diagnostics.evidence.ring.format import RingDump, RingGroup, RingRecord
 from dtk.preflight.calls import Entry, Record
-from dtk.preflight.match import Standing
+from dtk.preflight.match import RankProgress
 
 TICK_S = 1e-3  # Assumed time between two calls of a rank, as nothing is executed.
 LAST_CALLS = 2048  # Number of each rank's last calls that are included: as many as a run keeps (`dtk.record.ring`).
@@ -31,7 +31,7 @@ NOWHERE = Path("preflight")  # Placeholder folder: nothing is read from it or wr
 
 def evidence(
     records: Mapping[int, Record],
-    standings: Mapping[int, Standing],
+    progress: Mapping[int, RankProgress],
     config: Mapping[str, object],
     mesh: Mesh | None = None,
 ) -> Evidence:
@@ -42,15 +42,15 @@ def evidence(
     run.manifest["mesh"] = {**asdict(mesh), "order": [*mesh.order]} if mesh is not None else {}
     gathered = Evidence(NOWHERE, Limits(), run=run, world_size=len(records))
     for rank, record in sorted(records.items()):
-        history = History(record, standings[rank], last)
-        if record.end.kind != "killed" or standings[rank].issued:
+        history = History(record, progress[rank], last)
+        if record.end.kind != "killed" or progress[rank].issued:
             gathered.files.setdefault(SIMULATED, []).append(history)
         if record.errors:
             log = read_text(record.errors, history.file, rank)
             gathered.facts += log.facts
             gathered.errors += log.errors
             gathered.stacks += log.stacks
-        if standings[rank].pending is None:
+        if progress[rank].pending is None:
             _add_end(gathered, run, record, history.file)
     gathered.errors = merge_errors(gathered.errors)
     return gathered
@@ -82,7 +82,7 @@ class History:
     """The calls of one simulated rank, with the interface of `CallFile`."""
 
     record: Record
-    standing: Standing
+    progress: RankProgress
     last: int
     """Number of calls to include."""
 
@@ -98,22 +98,22 @@ class History:
 
     def load(self) -> list[Dump]:
         """See `CallFile`."""
-        record, standing = self.record, self.standing
+        record, progress = self.record, self.progress
         keys = [GroupKey(RECORDER, group.name, group.desc) for group in record.groups]
-        incomplete = set(standing.incomplete)
+        incomplete = set(progress.incomplete)
         issued, sent, completed = ([0] * len(keys) for _ in range(3))
         calls = []
-        for number, entry in enumerate(record.issued()[: standing.issued]):
+        for number, entry in enumerate(record.issued()[: progress.issued]):
             counts = sent if entry.p2p else issued
             seq = counts[entry.group] = counts[entry.group] + 1
             done = number not in incomplete
             if done and not entry.p2p:
                 completed[entry.group] = seq
-            if number >= standing.issued - self.last:
+            if number >= progress.issued - self.last:
                 call = _call(entry, record.groups[entry.group].ranks, keys[entry.group], seq)
                 call.done, call.created_s = done, 1.0 + number * TICK_S
                 # A transfer that no rank waits for yet blocks nothing.
-                call.completion_known = done or not entry.p2p or number == standing.pending
+                call.completion_known = done or not entry.p2p or number == progress.pending
                 calls.append(call)
         return [
             Dump(
@@ -130,18 +130,18 @@ class History:
 
     def read(self) -> RingDump:
         """Return the calls with the bytes that a rank sends to and expects of each other rank, as `RingFile.read`."""
-        record, standing = self.record, self.standing
+        record, progress = self.record, self.progress
         named = [(group.name, group.desc, group.ranks, f"{group.name} {group.ranks}") for group in record.groups]
         groups = tuple(RingGroup(*each, 0, 0, 0) for each in named)
-        seqs, incomplete = [0] * len(groups), {*standing.incomplete}
+        seqs, incomplete = [0] * len(groups), {*progress.incomplete}
         calls = []
-        for number, entry in enumerate(record.issued()[: standing.issued]):
+        for number, entry in enumerate(record.issued()[: progress.issued]):
             group, shapes, at = groups[entry.group], json.loads(entry.sizes or "[]"), frame_of(entry.site)
             seqs[entry.group] += not entry.p2p
-            if number < standing.issued - self.last:
+            if number < progress.issued - self.last:
                 continue
             peer = entry.peer if entry.p2p else entry.wire.root
-            state = "started" if number == standing.pending else "issued" if number in incomplete else "finished"
+            state = "started" if number == progress.pending else "issued" if number in incomplete else "finished"
             row: list[Any] = [number + 1, group, seqs[entry.group], bool(entry.p2p), entry.op, entry.user_op]
             row += [entry.dtype, entry.sizes, "[]", sum(map(prod, shapes)), -1]
             row += [None if peer is None else group.ranks[peer], "", entry.tag]
@@ -163,7 +163,7 @@ def _rows(entry: Entry, ranks: int, shapes: list[list[int]]) -> str:
 def whole_history(record: Record) -> list[Call]:
     """Return all calls that a rank would ever issue, by number."""
     issued = len(record.issued())
-    return History(record, Standing(issued, None), issued).load()[0].calls
+    return History(record, RankProgress(issued, None), issued).load()[0].calls
 
 
 def _call(entry: Entry, ranks: tuple[int, ...], key: GroupKey, seq: int) -> Call:

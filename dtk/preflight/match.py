@@ -27,7 +27,7 @@ _ANY = -1  # Sender of a receive from any rank.
 
 
 @dataclass(slots=True)
-class Standing:
+class RankProgress:
     """Where one rank is when no rank can advance."""
 
     issued: int
@@ -55,7 +55,7 @@ class Misfit:
 class Outcome:
     """The result of matching."""
 
-    standings: dict[int, Standing] = field(default_factory=dict)
+    progress: dict[int, RankProgress] = field(default_factory=dict)
     """Place of every rank if something is incomplete; empty if all finished."""
     events: int = 0
     """Total number of calls and waits of all ranks."""
@@ -65,7 +65,7 @@ class Outcome:
     @property
     def ends(self) -> bool:
         """Whether every rank finished."""
-        return not self.standings
+        return not self.progress
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class _Rank:
         """Whether it exits normally, and so waits for its issued calls."""
         return self.record.end.kind in ("finished", "exited")
 
-    def standing(self) -> Standing:
+    def progress(self) -> RankProgress:
         """Return the rank's current position."""
         incomplete = tuple(number for number, operation in enumerate(self.operations) if not operation.complete)
         pending = None
@@ -99,7 +99,7 @@ class _Rank:
             pending = -1 - self.steps[self.at]
         elif self.at == len(self.steps) and self.ends_waiting and incomplete:
             pending = incomplete[0]
-        return Standing(len(self.operations), pending, incomplete)
+        return RankProgress(len(self.operations), pending, incomplete)
 
 
 def match(records: Iterable[Record]) -> Outcome:
@@ -163,7 +163,7 @@ class _Matching:
         events = sum(len(rank.steps) for rank in self.ranks.values())
         if all(rank.at > len(rank.steps) for rank in self.ranks.values()):
             return Outcome(events=events)
-        return Outcome({number: rank.standing() for number, rank in self.ranks.items()}, events, self.misfit)
+        return Outcome({number: rank.progress() for number, rank in self.ranks.items()}, events, self.misfit)
 
     def _advance(self, rank: _Rank) -> None:
         steps = rank.steps

@@ -24,7 +24,7 @@ from diagnostics.report.model import Report
 from diagnostics.tree.built_in import built_in
 from dtk.preflight.calls import End, Record
 from dtk.preflight.evidence import evidence, whole_history
-from dtk.preflight.match import Misfit, Outcome, Standing, match
+from dtk.preflight.match import Misfit, Outcome, RankProgress, match
 
 NOTE = "This is a preflight: every rank was simulated on this machine, nothing was launched. The job would {} here."
 MADE_UP = (
@@ -97,16 +97,16 @@ def judge(
     if outcome.ends and not failed:
         return Verdict(outcome, None)
     if outcome.ends:  # All calls of all ranks are complete, but one of the ranks failed.
-        standings = {rank: Standing(len(record.issued()), None) for rank, record in records.items()}
-        outcome = dataclasses.replace(outcome, standings=standings)
-    left = evidence(records, outcome.standings, plain, mesh)
+        finished = {rank: RankProgress(len(record.issued()), None) for rank, record in records.items()}
+        outcome = dataclasses.replace(outcome, progress=finished)
+    left = evidence(records, outcome.progress, plain, mesh)
     report = explain(left, divergence_of(records, outcome.misfit, steps), source)
     waiting: dict[int, Waiting] = {}
     stands: dict[str, list[int]] = {}
-    for rank, standing in sorted(outcome.standings.items()):
+    for rank, progress in sorted(outcome.progress.items()):
         record = records[rank]
-        if standing.pending is not None:
-            entry = record.issued()[standing.pending]
+        if progress.pending is not None:
+            entry = record.issued()[progress.pending]
             call, place = entry.user_op or entry.op, entry.site.partition("\t")[0]
             waiting[rank] = Waiting(call, place)
             text = f"in {Waiting(call, file_name(place))}"

@@ -110,7 +110,7 @@ class WhatIf:
 
 
 def _tried(failure: InjectedFailure, rank: int, verdict: Verdict) -> Tried:
-    waiting = [other for other, standing in verdict.outcome.standings.items() if standing.pending is not None]
+    waiting = [other for other, progress in verdict.outcome.progress.items() if progress.pending is not None]
     if verdict.report is None or not waiting:
         return Tried(failure, rank, hangs=False)
     roots = verdict.report.root_causes

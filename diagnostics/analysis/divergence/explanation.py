@@ -347,20 +347,20 @@ def left_loop(deviating: Call, ahead: Call, body: list[Call], *, majority_goes_o
     expected, got = (ahead, deviating) if majority_goes_on else (deviating, ahead)
     if loop_exit.source_says(ahead, body) == "outside":
         return None  # The same function, called after the loop: both sides have left it.
-    standing = loop_exit.standing(deviating, body)
-    is_after = standing.place == "after"
+    at = loop_exit.loop_position(deviating, body)
+    is_after = at.place == "after"
     if not is_after:
-        if standing.terms[0].name == "source within" and loop_exit.source_branches(ahead, deviating):
+        if at.terms[0].name == "source within" and loop_exit.source_branches(ahead, deviating):
             return Explanation("substitute", "within", (expected, got), (support("source branches"),))
         if replaces(ahead, deviating):
             return None
     deviation: Deviation = "insert" if majority_goes_on else "drop"
     # A side that is outside of the loop while the others are in backward has left it, however many ranks it has.
     left_backward = is_after and in_backward(ahead) and not in_backward(deviating)
-    terms = (*standing.terms, support("peers in backward")) if left_backward else standing.terms
+    terms = (*at.terms, support("peers in backward")) if left_backward else at.terms
     shown = (expected, got) if is_after else (deviating,)
-    others = () if standing.clear else (KINDS[deviation, "within" if is_after else "after"],)
-    return Explanation(deviation, standing.place, shown, terms, alternatives=others)
+    others = () if at.clear else (KINDS[deviation, "within" if is_after else "after"],)
+    return Explanation(deviation, at.place, shown, terms, alternatives=others)
 
 
 def _program_order(expected: Call, got: Call, before: list[Call]) -> Explanation | None:

@@ -12,7 +12,7 @@ from diagnostics.analysis.divergence.explanation import Explanation, Kind, expla
 from diagnostics.analysis.divergence.identity import agree, shared_path
 from diagnostics.analysis.histories.align import Survey
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
-from diagnostics.contract.findings import POSSIBLE, PROBABLE, SURE, SUSPECTED
+from diagnostics.contract.findings import POSSIBLE, PROBABLE, SUSPECTED
 from diagnostics.evidence.calls import Call, GroupKey
 
 SAME_MOMENT_S = 0.05
@@ -104,11 +104,6 @@ class Divergence(Struct, frozen=True):
     def time_s(self) -> float:
         """Time of the earlier of the two calls, seconds since 1970; 0 = not recorded."""
         return min((call.created_s for call in (self.majority, self.minority) if call.created_s), default=0.0)
-
-    @property
-    def certain(self) -> bool:
-        """Whether it may be a root cause."""
-        return self.confidence >= SURE
 
     @property
     def confidence(self) -> float:

@@ -19,7 +19,7 @@ _TERM_OF: dict[source_text.Place, Position] = {
 """Position of a call relative to the loop in the source -> its term."""
 
 
-class Standing(Struct, frozen=True):
+class LoopPosition(Struct, frozen=True):
     """Where a call is relative to the loop."""
 
     place: Literal["after", "within"]
@@ -31,7 +31,7 @@ class Standing(Struct, frozen=True):
     """Whether the evidence decides."""
 
 
-def standing(call: Call, body: Sequence[Call]) -> Standing:
+def loop_position(call: Call, body: Sequence[Call]) -> LoopPosition:
     """Weigh whether `call`, which is not among the calls of one round of the loop (`body`), is after or within it."""
     text = by_text(call, body)
     # Lines and callers only serve to guess the structure of the source, so they add nothing if it is known.
@@ -43,7 +43,7 @@ def standing(call: Call, body: Sequence[Call]) -> Standing:
     weight = sum(term.weight for term in terms)
     alone = len(call.stack) == 1 and not call.region and all(len(other.stack) == 1 for other in body)
     clear = weight <= -UNCLEAR or weight >= (UNCLEAR_WITHOUT_CALLERS if alone else UNCLEAR)
-    return Standing("after" if weight > 0 else "within", abs(weight), tuple(terms), clear)
+    return LoopPosition("after" if weight > 0 else "within", abs(weight), tuple(terms), clear)
 
 
 def source_says(call: Call, body: Sequence[Call]) -> source_text.Place:

@@ -18,7 +18,7 @@ from diagnostics.evidence.endings import Ending, in_object_call, is_victim, kind
 from diagnostics.evidence.model import Evidence, Frame, LogFact, Stacks, Thread
 from diagnostics.evidence.readers.start import KIND
 from diagnostics.evidence.readers.watch import VERDICT
-from diagnostics.evidence.stacks.activity import Standing, doing
+from diagnostics.evidence.stacks.activity import Activity, doing
 
 _STARTUP = {
     "rendezvous_timeout", "store_timeout", "store_key_timeout", "missing_variable", "interface_missing",
@@ -78,11 +78,6 @@ class Startup(Struct, frozen=True):
     stuck: tuple[int, ...]
     """Missing ranks that make no progress. A rank that computes or reads before it arrives is late, not stuck."""
     waited_s: float
-
-    @property
-    def certain(self) -> bool:
-        """Whether ranks are known not to arrive."""
-        return bool(self.stuck)
 
 
 class StartupFailed(Struct, frozen=True):
@@ -191,7 +186,7 @@ def _unmet(job: JobState) -> Iterator[LogFact]:
             yield LogFact("unmet", error.rank, error.file, error.line, f"{error.type}: {error.message}", {})
 
 
-def at_start(fact: LogFact) -> Standing:
+def at_start(fact: LogFact) -> Activity:
     """Return what a rank did when `dtk watch` recorded its start."""
     return doing(Stacks(fact.rank, fact.file, (Thread("", fact.fields["frames"], main=True),)))
 
@@ -268,11 +263,6 @@ class SizesDiffer(Struct, frozen=True):
     """The calls that met; None if no ring shows them."""
     objects: tuple[Ending, ...] = ()
     """Ranks that got something else than an object in a collective of objects."""
-
-    @property
-    def certain(self) -> bool:
-        """Whether no calls that met were found, or they show who deviates."""
-        return self.divergence is None or self.divergence.certain
 
     @property
     def victims(self) -> tuple[int, ...]:

@@ -50,11 +50,6 @@ class Missing(Struct, frozen=True):
     """Ending of one of them, if an abort is recorded."""
     last: LastSeen | None = None
 
-    @property
-    def certain(self) -> bool:
-        """Whether it is known how one of them ended."""
-        return self.abort is not None
-
 
 class DdpUnused(Struct, frozen=True):
     """DDP's own message about missing gradients."""

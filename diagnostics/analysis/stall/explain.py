@@ -1,9 +1,8 @@
 """Computes why a job stands still, once for all causes of hangs; each part of the analysis uses its own evidence.
 
-Most parts are built independently; the relations between causes (`explained_by`) say which cause explains others. A
+The parts are built independently; the relations between causes (`explained_by`) say which cause explains others. A
 part asks the job for what it needs: if calls differ (`JobState.differing`), a wait shows neither a late rank nor a
-failing network. Only parts that answer the same question depend on each other: stacks are compared if the recorded
-calls explain nothing.
+failing network.
 """
 
 from collections.abc import Collection, Iterator
@@ -29,6 +28,7 @@ from diagnostics.analysis.stall.stack_evidence import HostOutside, by_stacks
 from diagnostics.analysis.stall.straggler import Straggler, straggler
 from diagnostics.analysis.stall.watchdog import WatchdogCase, WatchdogDecided, WatchdogGap, watchdog_case
 from diagnostics.analysis.wait_graph.graph import Operation
+from diagnostics.contract.findings import Basis
 from diagnostics.contract.formatting import file_name
 from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.evidence.model import Evidence
@@ -98,7 +98,6 @@ class Stall(Struct):
     watchdog: WatchdogCase | None = None
     transfer: UnrecordedTransfer | None = None
     stacks: HostOutside | None = None
-    """Set only if nothing else explains the waiting."""
     roots_differ: tuple[blameless.RootDiffers, ...] = ()
     ddp_unused: DdpUnused | None = None
     endings: tuple[FirstEndings, ...] = ()
@@ -114,13 +113,6 @@ class Stall(Struct):
     straggler: Straggler | None = None
 
     @property
-    def confirmed(self) -> bool:
-        """Whether any part is certain enough to explain the waiting. A part that may not be has the field `certain`."""
-        parts = (getattr(self, name) for name in self.__struct_fields__ if name != "job")
-        found = (part for value in parts for part in (value if isinstance(value, tuple) else (value,)))
-        return any(getattr(part, "certain", True) for part in found if part is not None)
-
-    @property
     def unclear(self) -> tuple[int, ...]:
         """Ranks that never arrived and have no stack that shows why."""
         unknown = self.host.ranks if self.host and not self.host.has_stack else ()
@@ -129,9 +121,9 @@ class Stall(Struct):
         return (*unknown, *behind, *outside)
 
     @property
-    def suspected(self) -> bool:
-        """Whether any cause is known, including suspicions."""
-        return self.confirmed or bool(self.divergences or self.sizes or self.transfer)
+    def unclear_basis(self) -> Basis:
+        """What it rests on that it is unclear why they did not arrive."""
+        return "places" if self.stacks else "records"
 
     def measures(self) -> dict[str, Any]:
         """Return the figures about the hang for the report."""
@@ -140,10 +132,9 @@ class Stall(Struct):
         hang: dict[str, Any] = {"ranks": ranks, "world_size": job.world(), "groups": groups}
         hang |= {"calls_compared": job.survey.positions, "ranks_waiting": waiting}
         hang |= {"young_s": round(job.waited_s(), 1)} if waiting and not (job.stands_still() or job.state) else {}
-        if self.suspected or self.straggler:
-            culprits = {rank for ranks in self._culprits() for rank in ranks}
-            drawn = timeline(job, next(self._points(), None), culprits)
-            hang |= {"timeline": drawn} if drawn is not None else {}
+        culprits, point = {rank for ranks in self._culprits() for rank in ranks}, next(self._points(), None)
+        if (culprits or point) and (drawn := timeline(job, point, culprits)) is not None:
+            hang["timeline"] = drawn
         return {"hang": hang}
 
     def _culprits(self) -> Iterator[tuple[int, ...]]:
@@ -198,20 +189,20 @@ def explain(evidence: Evidence, divergence: Divergence | None = None) -> Stall:
         job.diverging = {*job.survey.members(divergence.key), *divergence.vote.present}
     ended = endings.first_endings(job)
     in_order = endings.ended_in_order(ended)
-    stands_still, circular_waits = job.stands_still(), tuple(circular.circular_waits(job))
+    stands_still = job.stands_still()
     host = late.late_hosts(job) if stands_still else None
     stall = Stall(
         job,
         divergences=tuple(divergences),
-        sizes=None if any(case.culprits for case in divergences) else blameless.sizes_differ(job),
+        sizes=blameless.sizes_differ(job),
         watchdog=watchdog_case(job),
-        transfer=None if circular_waits or not stands_still else unrecorded_transfer(job),
+        transfer=unrecorded_transfer(job) if stands_still else None,
         roots_differ=tuple(blameless.roots_differ(job)),
         ddp_unused=endings.ddp_unused(job),
         endings=ended,
         departure=departure(job, in_order.culprits) if in_order is not None else None,
         missing=endings.missing_ranks(job),
-        circular=circular_waits,
+        circular=tuple(circular.circular_waits(job)),
         device=late.device_stall(job) if stands_still else None,
         host=host if isinstance(host, HostStall) else None,
         ahead=host if isinstance(host, RanAhead) else None,
@@ -219,17 +210,16 @@ def explain(evidence: Evidence, divergence: Divergence | None = None) -> Stall:
         startup=blameless.startup(job),
         straggler=straggler(job),
     )
-    if not stall.suspected:
-        observed = observations(evidence)
-        seen = from_observations(job, observed) if observed else by_stacks(job)
-        if isinstance(seen, Divergence):
-            stall.divergences = (seen,)
-        elif isinstance(seen, blameless.Startup):
-            stall.startup = seen
-        elif isinstance(seen, blameless.RootDiffers):
-            stall.roots_differ = (seen,)
-        else:
-            stall.stacks = seen
+    observed = observations(evidence)
+    seen = from_observations(job, observed) if observed else by_stacks(job)
+    if isinstance(seen, Divergence):
+        stall.divergences += (seen,)
+    elif isinstance(seen, blameless.Startup):
+        stall.startup = stall.startup or seen
+    elif isinstance(seen, blameless.RootDiffers):
+        stall.roots_differ += (seen,)
+    else:
+        stall.stacks = seen
     return stall
 
 

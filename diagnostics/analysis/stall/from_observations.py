@@ -24,7 +24,7 @@ from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.evidence.calls import ROOTED, Call, Described, Wire, is_library
 from diagnostics.evidence.model import Frame, LogFact, Stacks, Thread
 from diagnostics.evidence.stacks import activity, blocking_calls, dumps as stacks
-from diagnostics.evidence.stacks.activity import Standing
+from diagnostics.evidence.stacks.activity import Activity
 
 _UNNAMED: dict[str, str] = {"device": "the wait for its device", "collective": "a call of torch.distributed"}
 _TRANSFERS = {"send", "recv", "batch_isend_irecv"}
@@ -36,8 +36,8 @@ def from_observations(
 ) -> HostOutside | Divergence | Startup | RootDiffers | None:
     """Explain why the ranks are stalled; None while they make progress or if a rank has exited."""
     dumps = job.latest_stacks()
-    inside, standings = places(observed, dumps)
-    outside = list(standings)
+    inside, activities = places(observed, dumps)
+    outside = list(activities)
     if not inside or any(rank.exited for rank in observed.values()):
         return None
     blocked_s = min(observed[rank].blocked_s for rank in inside)
@@ -66,7 +66,7 @@ def from_observations(
     if (2 * len(outside) > len(observed) and not named) or not (idle or blocked_s >= STALL_S):
         return None
     files = {rank: dumps[rank].file if rank in dumps else observed[rank].file for rank in outside}
-    return HostOutside(standings, files, inside, blocked_s, not idle, named)
+    return HostOutside(activities, files, inside, blocked_s, not idle, named)
 
 
 def _not_met(inside: dict[int, InCollective], blocked_s: float) -> Startup:
@@ -113,7 +113,7 @@ def _same_round(at: Frame, place: InCollective, ranks: list[Observation]) -> boo
 
 def places(
     observed: dict[int, Observation], dumps: dict[int, Stacks]
-) -> tuple[dict[int, InCollective], dict[int, Standing]]:
+) -> tuple[dict[int, InCollective], dict[int, Activity]]:
     """Return where each rank communicates, and what each one does that does not; `dumps`: its last stacks."""
     stops = {rank: _inside(observed[rank], dumps.get(rank)) for rank in sorted(observed) if not observed[rank].stopped}
     inside = {rank: place for rank, place in stops.items() if place is not None}
@@ -153,17 +153,17 @@ def _communicates(thread: Thread) -> tuple[str, Frame] | None:
     return None
 
 
-def _does(dump: Stacks | None, observed: Observation) -> Standing:
+def _does(dump: Stacks | None, observed: Observation) -> Activity:
     """Return a rank's activity outside, from its stack, otherwise from its kernel state and CPU time."""
     at = activity.doing(dump, observed.last.time_s) if dump is not None else activity.NOWHERE
     if observed.stopped:
-        return Standing("stopped", activity.phrase("stopped"), at.frame)
+        return Activity("stopped", activity.phrase("stopped"), at.frame)
     if at.doing not in {"unknown", "user code", "importing", "collective"}:
         return at
     if observed.busy:
-        return Standing("computing", activity.phrase("computing"), at.frame)
+        return Activity("computing", activity.phrase("computing"), at.frame)
     if (blocked := blocking_calls.kernel(observed.last.wchan)) is not None:
-        return Standing(*blocked, at.frame)
+        return Activity(*blocked, at.frame)
     wchan = observed.last.wchan
     return replace(at, words=activity.phrase("in_kernel", wchan=wchan), aside="") if wchan else at
 
@@ -179,11 +179,6 @@ class UnrecordedTransfer(Struct, frozen=True):
     """The other ranks, which wait for these."""
     world_known: bool
     """Whether anything besides the files themselves gives the world size."""
-
-    @property
-    def certain(self) -> bool:
-        """Whether no other rank can post the counterpart."""
-        return self.world_known
 
 
 def unrecorded_transfer(job: JobState) -> UnrecordedTransfer | None:

@@ -10,7 +10,7 @@ from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import Stacks
 from diagnostics.evidence.stacks import activity
-from diagnostics.evidence.stacks.activity import Standing
+from diagnostics.evidence.stacks.activity import Activity
 
 
 class DeviceStall(Struct, frozen=True):
@@ -39,7 +39,7 @@ class HostStall(Struct, frozen=True):
     operation: Operation
     call: Call
     waiting: tuple[int, ...]
-    standing: Standing
+    activity: Activity
     """Activity of the first rank; unknown without a stack."""
     stack_file: str
     last: Call | None
@@ -53,7 +53,7 @@ class HostStall(Struct, frozen=True):
     @property
     def has_stack(self) -> bool:
         """Whether a stack shows what the host is doing."""
-        return self.standing.doing not in {"unknown", "collective"}
+        return self.activity.doing not in {"unknown", "collective"}
 
 
 class RanAhead(Struct, frozen=True):
@@ -137,15 +137,15 @@ def late_hosts(job: JobState) -> HostStall | RanAhead | None:
         return RanAhead(waiting, absent, operation, call, last, hidden)
     first = idle[0]
     line = job.survey.ranks[first].lines.get(operation.key)
-    standing = activity.doing(stacks[first], taken_s(job, stacks[first])) if first in stacks else activity.NOWHERE
+    at = activity.doing(stacks[first], taken_s(job, stacks[first])) if first in stacks else activity.NOWHERE
     beat = job.evidence.run.heartbeats.get(first) if job.evidence.run is not None else None
     in_data = beat is not None and beat.region == "data"
-    if in_data and standing.frame is not None and standing.doing != "data loader":
-        standing = standing.in_loader
+    if in_data and at.frame is not None and at.doing != "data loader":
+        at = at.in_loader
     file, issued = stacks[first].file if first in stacks else "", line.issued if line is not None else 0
     failed = tuple(rank for rank in idle if rank in job.endings and job.endings[rank].kind == "failed")
     hidden, last = all(map(job.may_be_unrecorded, idle)), job.survey.ranks[first].last
-    return HostStall(tuple(idle), operation, call, waiting, standing, file, last, issued, failed, hidden)
+    return HostStall(tuple(idle), operation, call, waiting, at, file, last, issued, failed, hidden)
 
 
 def taken_s(job: JobState, stacks: Stacks) -> float | None:

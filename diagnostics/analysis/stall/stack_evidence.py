@@ -18,7 +18,7 @@ from diagnostics.evidence.calls import Call, Described, GroupKey, Wire, is_libra
 from diagnostics.evidence.flight_entries import DEFAULT_GROUP
 from diagnostics.evidence.model import Frame, Stacks
 from diagnostics.evidence.stacks import activity, dumps as stacks
-from diagnostics.evidence.stacks.activity import Standing
+from diagnostics.evidence.stacks.activity import Activity
 
 _C10D = "distributed_c10d.py"
 _WITHIN = {"_engine_run_backward": "backward", "_distributed_broadcast_coalesced": "broadcast of DDP's buffers"}
@@ -49,7 +49,7 @@ class InCollective(Struct, frozen=True):
 class HostOutside(Struct, frozen=True):
     """Ranks whose hosts are outside the collective in which all others wait."""
 
-    standings: dict[int, Standing]
+    activities: dict[int, Activity]
     """Activity of each rank that is outside."""
     files: dict[int, str]
     """Rank -> the stack dump that shows it."""
@@ -64,7 +64,7 @@ class HostOutside(Struct, frozen=True):
     @property
     def ranks(self) -> tuple[int, ...]:
         """The ranks that are outside."""
-        return tuple(self.standings)
+        return tuple(self.activities)
 
 
 def by_stacks(job: JobState) -> Divergence | HostOutside | None:
@@ -82,10 +82,10 @@ def by_stacks(job: JobState) -> Divergence | HostOutside | None:
     outside = {rank: dump for rank, dump in latest.items() if rank not in inside}
     ranks_at = _ranks_at(inside)
     if len(ranks_at) == 1 and outside and job.stands_still():
-        standings = {rank: activity.doing(dump, taken_s(job, dump)) for rank, dump in sorted(outside.items())}
-        if any(at.doing in {"unknown", "collective", "importing", "user code"} for at in standings.values()):
+        activities = {rank: activity.doing(dump, taken_s(job, dump)) for rank, dump in sorted(outside.items())}
+        if any(at.doing in {"unknown", "collective", "importing", "user code"} for at in activities.values()):
             return None
-        return HostOutside(standings, {rank: outside[rank].file for rank in standings}, inside)
+        return HostOutside(activities, {rank: outside[rank].file for rank in activities}, inside)
     if len(ranks_at) == 2 and not outside:
         divergence = compared(inside, job.world())
         if divergence is not None and divergence.culprits and _explained_by_source(divergence):

@@ -155,12 +155,12 @@ def fix_call(call: Call, *, added: bool = False) -> Remedy:
 
 def disagreements(stall: Stall, reading: Reading) -> list[Finding]:
     """Return a finding for each divergence that may have this cause, also if two kinds explain the same calls."""
-    divergences = [(at_parting(divergence), "") for divergence in stall.divergences]
+    found = [(divergence, _parts.basis(divergence.key), "") for divergence in map(at_parting, stall.divergences)]
     if stall.sizes and stall.sizes.divergence:
-        divergences.append((stall.sizes.divergence, stall.sizes.facts[0].text))
+        found.append((stall.sizes.divergence, "messages", stall.sizes.facts[0].text))
     return [
-        _finding(stall, divergence, kind, reading, payload_text)
-        for divergence, payload_text in divergences
+        replace(_finding(stall, divergence, kind, reading, payload_text), basis=basis)
+        for divergence, basis, payload_text in found
         for kind in kinds_of(divergence)
         if kind in reading.kinds
     ]

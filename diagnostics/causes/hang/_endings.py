@@ -149,18 +149,18 @@ def unconfirmed(stall: Stall, kind: Kind, missing: Phrase, **may_be: bool) -> Fi
     if late:
         return left_open(TEXTS.phrase("late", who=late, what=next(iter(late.values()))), missing)
     if stall.unclear:
-        return left_open(TEXTS.phrase("unclear", who=stall.unclear), missing)
+        return left_open(TEXTS.phrase("unclear", who=stall.unclear), missing, basis=stall.unclear_basis)
     silent = sorted({*range(job.world())} - job.survey.ranks.keys() - job.endings.keys()) if job.pending_ranks() else []
     if silent := silent or ras.unanswered(job.evidence):
         return left_open(TEXTS.phrase("silent", who=silent), missing)
-    if not stall.confirmed:
-        if job.evidence.errors and not job.endings:
-            return left_open(TEXTS.phrase("unnamed_exit", what=job.evidence.errors[0].message), missing)
-        if failed := [rank for rank, end in job.endings.items() if end.kind == "failed"]:
-            return left_open(TEXTS.phrase("failed", who=failed), missing)
-        if unknown := job.without_ending():
-            return ending_unknown(missing, unknown)
-        if first_is_unknown(job.endings.values()):
-            row = "unnamed_peer" if UNNAMED in job.endings else "only_peers"
-            return left_open(TEXTS.phrase(row, who=sorted(job.endings)), missing)
+    if job.evidence.errors and not job.endings:
+        text = TEXTS.phrase("unnamed_exit", what=job.evidence.errors[0].message)
+        return left_open(text, missing, basis="waiting")
+    if failed := [rank for rank, end in job.endings.items() if end.kind == "failed"]:
+        return left_open(TEXTS.phrase("failed", who=failed), missing, basis="waiting")
+    if unknown := job.without_ending():
+        return ending_unknown(missing, unknown)
+    if first_is_unknown(job.endings.values()):
+        row = "unnamed_peer" if UNNAMED in job.endings else "only_peers"
+        return left_open(TEXTS.phrase(row, who=sorted(job.endings)), missing, basis="waiting")
     return TEXTS.ruled_out(world=max(job.world(), 1), count=len(job.endings))

@@ -10,9 +10,10 @@ from diagnostics.analysis.histories.align import Survey
 from diagnostics.analysis.histories.printed import RECORDER as PRINTED
 from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.stall.last_seen import LastSeen
+from diagnostics.analysis.stall.stack_evidence import KEY as STACKS
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.causes.declared import Texts
-from diagnostics.contract.findings import EvidenceItem, Facts, Finding, Group, Text, Where
+from diagnostics.contract.findings import ASSUMED, Basis, EvidenceItem, Facts, Finding, Group, Text, Where
 from diagnostics.contract.formatting import Phrase, region_text
 from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.evidence.model import Evidence, Frame, LogFact
@@ -22,8 +23,6 @@ _FILES_SHOWN = 6  # Maximum number of dumps that a finding cites.
 says = Texts(__file__).phrase
 """Returns what a rank does, or what its record shows, from a row of the YAML file next to this module."""
 RECORD, _WATCHED, _RUN = map(says, ("record", "watched", "run"))  # How to record the calls of all ranks.
-ASSUMED_CONFIDENCE = 0.65
-"""Maximum confidence of a finding that assumes that ranks without a dump are not in a group of unknown membership."""
 
 
 def recording(evidence: Evidence, how: Phrase = RECORD) -> Phrase:
@@ -38,6 +37,11 @@ def where(rank: int | None, place: Call | Frame | None, does: str | Phrase | Non
         return ()
     does = does or (place.text if isinstance(place, Call) else "")
     return (Where(rank, site.file, site.line, site.function, does),)
+
+
+def basis(key: GroupKey) -> Basis:
+    """Return what a finding about calls rests on: no recorder has counted the calls that only stacks show."""
+    return "places" if key == STACKS else "records"
 
 
 def group(survey: Survey, key: GroupKey) -> Group:
@@ -111,7 +115,7 @@ def assuming(job: JobState, finding: Finding) -> Finding:
     ranks = tuple(sorted(job.waits.assumed))
     if not ranks or finding.status != "confirmed":
         return finding
-    confidence = min(finding.confidence, ASSUMED_CONFIDENCE)
+    confidence = min(finding.confidence, ASSUMED)
     return replace(finding, confidence=confidence, facts=_Assuming(finding.facts, ranks))
 
 

@@ -6,18 +6,18 @@ from diagnostics.analysis.stall.stack_evidence import InCollective
 from diagnostics.causes.declared import Texts
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import Phrase, file_name
-from diagnostics.evidence.stacks.activity import Doing, Standing
+from diagnostics.evidence.stacks.activity import Activity, Doing
 
 _TEXTS = Texts(__file__)
 _FIXES: dict[Doing | Literal["other"], str] = table_beside(__file__)["fixes"]
 
 
-def fix(at: Standing, look: Phrase | str = _FIXES["other"]) -> str:
+def fix(at: Activity, look: Phrase | str = _FIXES["other"]) -> str:
     """Return the fix; `look` if the stack does not show what the host does."""
     return str(_FIXES.get(at.doing, look)) + (f" ({at.frame.file}:{at.frame.line})" if at.frame else "")
 
 
-def doing(at: Standing, explained: bool = False) -> str:
+def doing(at: Activity, explained: bool = False) -> str:
     """Return a text such as `waiting for a queue (loader.py:7 in get)`; with `explained`, in a form for a sentence."""
     frame = at.frame
     words = f"{at.words}, {at.aside}" if explained and at.aside else str(at.words)

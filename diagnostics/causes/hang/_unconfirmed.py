@@ -5,10 +5,9 @@ from collections.abc import Callable, Collection
 from msgspec.structs import replace
 
 from diagnostics.analysis.stall.explain import Stall
-from diagnostics.analysis.stall.last_seen import LastSeen
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.hang._parts import RECORD, after, last_places, recording
-from diagnostics.contract.findings import Finding
+from diagnostics.contract.findings import Basis, Finding
 from diagnostics.contract.formatting import Phrase
 
 TEXTS = Texts(__file__)
@@ -56,9 +55,7 @@ def unconfirmed(
         return left_open(TEXTS.phrase(row, who=behind), missing)
     if not waiting:
         return TEXTS.ruled_out("completed", dumps=len(job.survey.ranks), count=positions)
-    if stall.confirmed:
-        return TEXTS.ruled_out("explained", count=len(waiting))
-    return left_open(TEXTS.phrase("waits", who=waiting), missing, victims=waiting)
+    return left_open(TEXTS.phrase("waits", who=waiting), missing, victims=waiting, basis="waiting")
 
 
 def undecidable(stall: Stall, missing: Phrase | str, *, silent: bool = False, vanished: bool = False) -> Finding | None:
@@ -78,17 +75,17 @@ def undecidable(stall: Stall, missing: Phrase | str, *, silent: bool = False, va
     if absent.no_dump or not vanished:
         return None
     figures = {"who": absent.ranks, "after": after(absent.last, absent.ranks), "waiting": absent.waiting}
-    return left_open(TEXTS.phrase("vanished", **figures), missing, victims=absent.waiting, last=absent.last)
+    open_ = left_open(TEXTS.phrase("vanished", **figures), missing, victims=absent.waiting)
+    return replace(open_, where=last_places(absent.last))
 
 
 def left_open(
-    text: Phrase | str, missing: Phrase | str, *, victims: tuple[int, ...] = (), last: LastSeen | None = None
+    text: Phrase | str, missing: Phrase | str, *, victims: tuple[int, ...] = (), basis: Basis = "records"
 ) -> Finding:
-    """Return undecided; `last` is where the first of the victims was last seen."""
-    finding = TEXTS.undecided("open", text=text, missing=missing)
-    return replace(finding, victims=victims, where=last_places(last))
+    """Return undecided."""
+    return replace(TEXTS.undecided("open", text=text, missing=missing), victims=victims, basis=basis)
 
 
 def ending_unknown(missing: Phrase | str, ranks: Collection[int]) -> Finding:
     """Return undecided because it is not known how these ranks ended."""
-    return left_open(TEXTS.phrase("ending_unknown", who=ranks), missing)
+    return left_open(TEXTS.phrase("ending_unknown", who=ranks), missing, basis="waiting")

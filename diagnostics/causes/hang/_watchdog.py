@@ -17,14 +17,10 @@ from diagnostics.analysis.stall.watchdog_lines import UNNAMED, GroupLog, Wait
 from diagnostics.analysis.standing import SCALAR
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.hang import _parts
-from diagnostics.contract.findings import EvidenceItem, Facts, Finding, FormattedFacts, Group, Where
+from diagnostics.contract.findings import WATCHDOGS, EvidenceItem, Facts, Finding, FormattedFacts, Group, Where
 from diagnostics.contract.formatting import counted
 
 _TEXTS = Texts(__file__)
-_SURE = 0.78
-"""A mismatch in a group named in the messages; dumps are more certain because they show the preceding calls."""
-_LIKELY = 0.72  # A tie, or messages that do not name their group. Right in 5 of 5 logs whose cause became known.
-_BEHIND = 0.65  # Ranks at other positions, which may be late or may have made other calls before. 3 of 3 logs.
 DUMPS, ALL_RANKS_CALL = _TEXTS.phrase("dumps"), _TEXTS.phrase("all_ranks_call")
 
 
@@ -106,15 +102,19 @@ def _unclear(group: GroupLog) -> FormattedFacts:
 
 def confirmed(case: WatchdogDecided, facts: Facts) -> Finding:
     """Return a confirmed finding, with the log lines that show it."""
-    confidence, group, position = _BEHIND, None, None
+    confidence, group, position = WATCHDOGS["apart"], None, None
     match case:
         case WatchdogMismatch():
             majority, minority, *others = _sides(case)
-            confidence = _LIKELY if case.vote.tie or case.group.name == UNNAMED else _SURE
+            confidence = WATCHDOGS["unnamed" if case.vote.tie or case.group.name == UNNAMED else "named"]
             position, places = case.vote.position, (*_where(minority), *_where(majority))
             evidence = [_line(wait) for wait in (minority, *others[:2], majority)]
         case WatchdogMissed():
-            confidence, position, places = _LIKELY, case.call.seq, (*_where(case.other), *_where(case.call))
+            confidence, position, places = (
+                WATCHDOGS["unnamed"],
+                case.call.seq,
+                (*_where(case.other), *_where(case.call)),
+            )
             evidence = [_line(case.other), _line(case.call)]
         case WatchdogGap():
             position, places = case.call.seq, _where(case.call)

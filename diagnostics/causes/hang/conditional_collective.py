@@ -9,11 +9,9 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _divergence, _parts, _watchdog
 from diagnostics.causes.hang._divergence import Disagreement, Reading
 from diagnostics.causes.hang._endings import more_calls
-from diagnostics.contract.findings import LIKELY, PROBABLE, SEEN, Finding, FormattedFacts, Remedy
+from diagnostics.contract.findings import AHEAD, LIKELY, PROBABLE, SEEN, Finding, FormattedFacts, Remedy
 
 _TEXTS = Texts(__file__)
-_AHEAD_CONFIDENCE, _AHEAD_UNRECORDED_CONFIDENCE = 0.55, 0.65
-"""Uncertain: the few may be right, and the others late. Higher if gloo may not record what the others wait in."""
 
 
 def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:
@@ -95,7 +93,7 @@ def _ahead(stall: Stall, case: RanAhead) -> Finding:
             reach=_TEXTS.phrase("call_at" if case.call.site else "reach", call=case.call),
             count=len(case.ranks) + len(case.others),
         ),
-        _AHEAD_UNRECORDED_CONFIDENCE if case.may_be_unrecorded else _AHEAD_CONFIDENCE,
+        AHEAD[case.may_be_unrecorded],
         at=case.operation,
         seen={
             case.ranks[0]: _parts.says("waits_in", what=case.call.text),

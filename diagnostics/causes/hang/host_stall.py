@@ -13,14 +13,14 @@ from diagnostics.causes.hang._stacks import described, doing, fix
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.findings import OPEN, PLAUSIBLE, SEEN, Cost, EvidenceItem, Finding, FormattedFacts
 from diagnostics.evidence.model import RunEvidence
-from diagnostics.evidence.stacks.activity import Standing, phrase
+from diagnostics.evidence.stacks.activity import Activity, phrase
 
 _TEXTS = Texts(__file__)
 _MISSING = _TEXTS.phrase("stacks")
 
 
 def _late_host(case: HostStall) -> FormattedFacts:
-    call, at, label = case.call, case.standing, case.operation.key.label
+    call, at, label = case.call, case.activity, case.operation.key.label
     missed = _TEXTS.phrase("other_half" if call.p2p else "missed", call=call)
     since = _TEXTS.phrase("before" if case.operation.seq > 1 else "at_start", seq=case.operation.seq, group=label)
     if case.last is not None:
@@ -35,7 +35,7 @@ def _late_host(case: HostStall) -> FormattedFacts:
 
 
 def _host_outside(case: HostOutside) -> FormattedFacts:
-    first, place = case.standings[case.ranks[0]], case.inside[min(case.holders or case.inside)]
+    first, place = case.activities[case.ranks[0]], case.inside[min(case.holders or case.inside)]
     return _TEXTS.facts(
         "holds" if case.holders else ("outside", "working") if case.working else "outside",
         case=case,
@@ -63,7 +63,7 @@ def decide(stall: Stall) -> list[Finding]:
 
 
 def _finding(stall: Stall, case: HostStall) -> Finding:
-    job, first, at = stall.job, case.ranks[0], case.standing
+    job, first, at = stall.job, case.ranks[0], case.activity
     waits = _parts.says("waits_in", what=case.call.text)
     if at.frame is not None:
         place = _parts.where(first, at.frame, _parts.says("is_there", what=at.words))
@@ -74,6 +74,7 @@ def _finding(stall: Stall, case: HostStall) -> Finding:
         status="confirmed",
         facts=_late_host(case),
         confidence=SEEN if case.has_stack else OPEN,  # It may have exited, or be in a call that gloo does not record.
+        basis="records" if case.has_stack else "places",
         ranks=case.ranks,
         victims=tuple(sorted(job.waits.reaching(case.ranks) - set(case.ranks))),
         group=_parts.group(job.survey, case.operation.key),
@@ -93,7 +94,7 @@ def _finding(stall: Stall, case: HostStall) -> Finding:
 def _suspended(run: RunEvidence) -> Finding:
     ranks = run.suspended
     silent_s = max(0.0, time() - max(run.heartbeats[rank].time_s for rank in ranks))
-    at = Standing("stopped", phrase("stopped"), None)
+    at = Activity("stopped", phrase("stopped"), None)
     return Finding(
         status="confirmed",
         facts=_TEXTS.facts("suspended", ranks=ranks, silent_s=silent_s, doing=at.words, fix=fix(at)),
@@ -112,11 +113,11 @@ def _outside(case: HostOutside) -> Finding:
     seen = SEEN if case.blocked_s >= STALL_S else PLAUSIBLE  # A single stack, in a job that hangs by other evidence.
     places = [
         _parts.where(rank, at.frame, _parts.says("is_there", what=at.words))
-        for rank, at in list(case.standings.items())[:4]
+        for rank, at in list(case.activities.items())[:4]
     ]
     stacks = [
         EvidenceItem("stacks", case.files[rank], _parts.says("of_rank", rank=rank, what=doing(at)))
-        for rank, at in case.standings.items()
+        for rank, at in case.activities.items()
     ]
     stands_in = _TEXTS.phrase("stands_in", rank=waiting, place=described(place))
     waits = EvidenceItem(place.kind, place.file, stands_in, place.line)
@@ -131,6 +132,7 @@ def _outside(case: HostOutside) -> Finding:
             *_parts.where(waiting, place.site, _parts.says("waits_in", what=place.op)),
         ),
         evidence=(*stacks, waits)[:6],
+        basis="places",
     )
 
 

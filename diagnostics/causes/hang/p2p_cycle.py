@@ -59,7 +59,7 @@ def _otherwise(stall: Stall, waits: bool) -> Finding | None:
         return left_open(_TEXTS.phrase("maybe", who=unseen), missing)
     if not waits or not any(stall.job.may_be_unrecorded(rank) for rank in stall.unclear):
         return None
-    return left_open(_TEXTS.phrase("maybe_unclear", who=stall.unclear), missing)
+    return left_open(_TEXTS.phrase("maybe_unclear", who=stall.unclear), missing, basis=stall.unclear_basis)
 
 
 def finding(stall: Stall, case: PointToPoint, facts: Facts) -> Finding:
@@ -111,6 +111,7 @@ def _unrecorded(stall: Stall, case: UnrecordedTransfer) -> Finding:
             count=len(case.ranks) + len(case.waiting),
         ),
         confidence if case.world_known else SUSPECTED,
+        basis="messages",
         evidence=[
             EvidenceItem(seen.kind, seen.file, _parts.says("of_rank", rank=rank, what=waits[rank]))
             for rank, seen in ranks[:6]

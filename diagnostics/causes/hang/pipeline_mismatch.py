@@ -11,7 +11,7 @@ from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang.all_to_all_splits import places, seen
 from diagnostics.causes.hang.p2p_cycle import figures, finding
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import SEEN, EvidenceItem, Finding
+from diagnostics.contract.findings import ASSUMED, SEEN, EvidenceItem, Finding
 from diagnostics.evidence.calls import own_line
 
 _TEXTS = Texts(__file__)
@@ -64,7 +64,7 @@ def _at_loss(stall: Stall) -> Finding | None:
             return Finding(
                 status="confirmed",
                 facts=_TEXTS.facts("loss", rank=rank, first=first, second=second),
-                confidence=_parts.ASSUMED_CONFIDENCE,  # A loss with a mistake of its own raises the same.
+                confidence=ASSUMED,  # A loss with a mistake of its own raises the same.
                 victims=tuple(sorted({rank, *others})),
                 where=_parts.where(rank, own_line(end.frames), end.summary),
                 evidence=(EvidenceItem(end.record.kind, end.record.file, end.summary, end.record.line),),

@@ -9,12 +9,9 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _endings
 from diagnostics.causes.hang._endings import EXIT_CODE, Ended
-from diagnostics.contract.findings import PROBABLE, SEEN, Finding, Text
+from diagnostics.contract.findings import OPEN, PROBABLE, SEEN, Finding, Text
 
 _TEXTS = Texts(__file__)
-_EITHER = 0.6
-"""Where as many ranks ended in order as still wait, or more, and nothing shows the calls before: they left early, or
-the others call one more, so that nobody is blamed."""
 
 
 def _text(finding: Finding, ended: Ended) -> Text:
@@ -35,7 +32,8 @@ def decide(stall: Stall) -> Finding:
         return _endings.unconfirmed(stall, "exited", _endings.LAUNCHER_LOG, vanished=True)
     is_half = 2 * len(case.culprits) >= stall.job.world() > 1
     if case.first.in_order and is_half and case.gave_up is not None and case.last is None:
-        finding = _endings.confirmed(stall, case, _text, _EITHER)
+        # They left early or the others call one more, and nothing shows the calls before: nobody is blamed.
+        finding = _endings.confirmed(stall, case, _text, OPEN)
         return replace(finding, ranks=())
     confidence = SEEN if case.culprits else PROBABLE
     return _endings.confirmed(stall, case, _text, confidence)

@@ -6,7 +6,7 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts, _watchdog
 from diagnostics.causes.hang._divergence import DETAIL, Disagreement, Reading, decided
-from diagnostics.contract.findings import LIKELY, OPEN, POSSIBLE, Finding, Remedy
+from diagnostics.contract.findings import LIKELY, OPEN, POSSIBLE, SIZES_PRINTED, Finding, Remedy
 from diagnostics.contract.formatting import UNNAMED, counted, file_name
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.endings import Ending
@@ -14,13 +14,7 @@ from diagnostics.evidence.model import shortened
 
 _TEXTS = Texts(__file__)
 _MISSING = _TEXTS.phrase("arguments")
-_SIZES_CONFIDENCE = 0.35
-"""Gloo printed two sizes that do not match; they may belong to different calls. Of 10 jobs whose ranks disagreed, gloo
-ended 5 this way, and in one of these the ranks passed different sizes to the same call."""
-_OBJECT_CONFIDENCE = OPEN  # What met the size of an object may also be another collective, or that of an earlier call.
 _SHOWN = 4  # Maximum number of ranks whose roots are shown.
-_ROOT_CONFIDENCE, _ROOT_TIE_CONFIDENCE = POSSIBLE, OPEN
-"""Dumps do not record the root: a broadcast that completed on only some ranks may also indicate a link fault."""
 
 
 def _summary(facts: Disagreement) -> str:
@@ -54,7 +48,9 @@ def decide(stall: Stall) -> list[Finding]:
         count, text = counted(len(case.facts), "message"), shortened(case.facts[0].text.strip(), 200)
         facts = _TEXTS.facts(printed=text, count=count, missing=DETAIL if stall.job.survey.ranks else _parts.RECORD)
         printed = _parts.lines(case.facts[:4])
-        sizes = _parts.confirmed(stall.job, facts, _SIZES_CONFIDENCE, evidence=printed, victims=case.victims)
+        sizes = _parts.confirmed(
+            stall.job, facts, SIZES_PRINTED, evidence=printed, victims=case.victims, basis="messages"
+        )
         findings.append(sizes)
     findings += _watchdog.findings(stall, "arguments")
     findings += [_root_differs(stall, root) for root in stall.roots_differ]
@@ -68,7 +64,8 @@ def _no_object(stall: Stall, ends: tuple[Ending, ...]) -> Finding:
     ranks = tuple(sorted(end.rank for end in ends if end.rank != UNNAMED))
     evidence = [end.evidence for end in ends[:4]]
     places = _parts.where(first.rank if ranks else None, own)
-    return _parts.confirmed(stall.job, facts, _OBJECT_CONFIDENCE, evidence=evidence, victims=ranks, where=places)
+    # What met the size of an object may also be another collective, or that of an earlier call.
+    return _parts.confirmed(stall.job, facts, OPEN, evidence=evidence, victims=ranks, where=places, basis="messages")
 
 
 def _otherwise(stall: Stall, waits: bool) -> Finding | None:
@@ -85,8 +82,9 @@ def _root_differs(stall: Stall, case: RootDiffers) -> Finding:
     roots = {rank: made.wire.root for rank, made in case.calls.items() if made.wire.root is not None}
     culprits_row = "root_known" if case.complete else "named_known"
     rows = ("named" if roots else "root", culprits_row if case.deviating else "root_unknown")
-    # If none completed it, the roots were read from the ranks, but not how many calls they had made before.
-    confidence = _ROOT_CONFIDENCE if case.complete else LIKELY
+    # Dumps do not record the root: a broadcast that completed on some ranks only may also mean that a link failed. If
+    # none completed it, the roots were read from the ranks, but not how many calls they had made before.
+    confidence = POSSIBLE if case.complete else LIKELY
     named = [_TEXTS.phrase("names", rank=rank, root=root) for rank, root in sorted(roots.items())[:_SHOWN]]
     return _parts.confirmed(
         stall.job,
@@ -99,12 +97,13 @@ def _root_differs(stall: Stall, case: RootDiffers) -> Finding:
             side="source" if call.wire.op in {"broadcast", "scatter"} else "destination",
             at=f" at {call.place}" if call.site else "",
         ),
-        confidence if case.deviating else _ROOT_TIE_CONFIDENCE,
+        confidence if case.deviating else OPEN,
         at=case.operation if case.operation.seq else None,
         seen={**stuck, **done},
         ranks=ranks,
         victims=tuple(rank for rank in case.members if rank not in ranks),
         where=tuple(place for rank in both for place in _parts.where(rank, case.calls[rank])),
+        basis=_parts.basis(case.operation.key),
     )
 
 

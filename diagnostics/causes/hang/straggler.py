@@ -51,7 +51,7 @@ def decide(stall: Stall) -> Finding:
 def _otherwise(stall: Stall, waits: bool) -> Finding | None:
     if not waits or not stall.unclear:
         return None
-    return left_open(_TEXTS.phrase("maybe", who=stall.unclear), _MISSING)
+    return left_open(_TEXTS.phrase("maybe", who=stall.unclear), _MISSING, basis=stall.unclear_basis)
 
 
 CAUSE = declared(__file__, explain, decide)

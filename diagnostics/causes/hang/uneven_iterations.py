@@ -11,8 +11,6 @@ from diagnostics.causes.hang._unconfirmed import ending_unknown
 from diagnostics.contract.findings import CERTAIN, LIKELY, POSSIBLE, Finding, Remedy
 
 _TEXTS = Texts(__file__)
-_ROUND_CONFIDENCE, _ROUND_UNPLACED_CONFIDENCE = LIKELY, POSSIBLE
-"""A round of two or more calls with known lines is a loop; a single call may repeat for other reasons."""
 
 
 def _summary(facts: Disagreement) -> str:
@@ -83,7 +81,7 @@ def _ended(stall: Stall) -> list[Finding]:
         _parts.confirmed(
             job,
             _TEXTS.facts("between_rounds", **figures),
-            _ROUND_CONFIDENCE if placed else _ROUND_UNPLACED_CONFIDENCE,
+            LIKELY if placed else POSSIBLE,  # Two calls with known lines repeat in a loop; one may do so otherwise.
             evidence=evidence,
             seen={left.peer: waits},
             ranks=ranks,
@@ -95,7 +93,7 @@ def _ended(stall: Stall) -> list[Finding]:
 
 def _otherwise(stall: Stall, waits: bool) -> Finding | None:
     job, ended = stall.job, stall.departure
-    if waits and not stall.confirmed and (unknown := job.without_ending()):
+    if waits and (unknown := job.without_ending()):
         return ending_unknown(LAUNCHER_LOG, unknown)
     if isinstance(ended, EndedInRound) and ended.over:
         return _TEXTS.ruled_out(rank=ended.ranks[0], over=ended.over, size=ended.size)

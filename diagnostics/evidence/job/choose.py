@@ -51,15 +51,15 @@ class Moment(Struct, frozen=True):
     pid: int | None = None
 
 
-def refuse_mixed(evidence: Evidence, handles: Iterable[Any], standing: Iterable[tuple[str, float]]) -> None:
+def refuse_mixed(evidence: Evidence, handles: Iterable[Any], last_calls: Iterable[tuple[str, float]]) -> None:
     """Raise DiagnosticsError if two files cannot be from one job.
 
-    `handles` are those of all traces, `standing` file and time (s since 1970) of the last call of flight dumps.
+    `handles` are those of all traces, `last_calls` file and time (s since 1970) of the last call of flight dumps.
     """
     traces = [moment for handle in handles if (moment := _trace(handle)) is not None]
     began = ((file.file, file.began_s()) for file in evidence.handles(NsysFile))
     nsys = [Moment("Nsight export", file, at) for file, at in began if at is not None]
-    flight = [Moment("flight dump", file, at) for file, at in standing if at > 0]
+    flight = [Moment("flight dump", file, at) for file, at in last_calls if at > 0]
     first: dict[int, Moment] = {}
     for moment in sorted(traces, key=attrgetter("at_s", "file")):
         if moment.rank is not None and (earlier := first.setdefault(moment.rank, moment)).pid != moment.pid:
@@ -163,7 +163,7 @@ def refuse_mixed_times(evidence: Evidence, traces: list[Any]) -> None:
     if why := moments.overtaken():
         what = f"{evidence.root} holds dumps of different jobs or moments: {why}"
         raise DiagnosticsError(what, "put each job into its own folder")
-    refuse_mixed(evidence, traces, [(dump.handle.file, dump.last_s) for dump in moments.standing])
+    refuse_mixed(evidence, traces, [(dump.handle.file, dump.last_s) for dump in moments.last_calls])
     evidence.doubt = moments.doubt()
 
 

@@ -209,7 +209,7 @@ Doing = Literal[
 ]  # fmt: skip
 
 
-class Standing(Struct, frozen=True):
+class Activity(Struct, frozen=True):
     """What a rank's main thread is doing."""
 
     doing: Doing
@@ -221,7 +221,7 @@ class Standing(Struct, frozen=True):
     """A clause to append to `words` that says what else this may be."""
 
     @property
-    def in_loader(self) -> "Standing":
+    def in_loader(self) -> "Activity":
         """The same activity as part of the data loader."""
         return replace(self, doing="data loader", words=phrase("in_loader", what=self.words))
 
@@ -238,13 +238,13 @@ _RULES = tuple(
     (rule["kind"], Phrase(rule["kind"], rule["words"], {}), re.compile("".join(rule["pattern"])))
     for rule in ({"words": _TABLE["words"][rule["kind"]]} | rule for rule in _TABLE["rules"])
 )
-NOWHERE = Standing("unknown", phrase("unknown"), None)
+NOWHERE = Activity("unknown", phrase("unknown"), None)
 _LOADER = re.compile(r"torch/utils/data/(?:dataloader|_utils/)")
 _LOOK = 12
 """Number of innermost frames by which an activity is classified; the training loop is further out."""
 
 
-def doing(stacks: Stacks, taken_s: float | None = None) -> Standing:
+def doing(stacks: Stacks, taken_s: float | None = None) -> Activity:
     """Return what the main thread is doing; `unknown` if it has no frames.
 
     `taken_s` is an upper bound of the time of the dump (seconds since 1970), used if the dump does not contain it.
@@ -263,7 +263,7 @@ def doing(stacks: Stacks, taken_s: float | None = None) -> Standing:
     if in_loader and finding is None:
         finding = "data loader", phrase("data loader")
     kind, words = finding or ("user code", phrase("user code"))
-    at = Standing(kind, words, frame, "" if in_loader else _TABLE["asides"].get(kind, ""))
+    at = Activity(kind, words, frame, "" if in_loader else _TABLE["asides"].get(kind, ""))
     # Without workers, the user's dataset runs in the main thread.
     return at.in_loader if in_loader and kind != "data loader" else at
 

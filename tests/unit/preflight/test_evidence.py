@@ -6,7 +6,7 @@ from diagnostics.evidence.model import Frame, RankError
 from dtk.preflight import evidence as module
 from dtk.preflight.calls import End, Record
 from dtk.preflight.evidence import History, evidence, frame_of, stack_of, whole_history
-from dtk.preflight.match import Standing, match
+from dtk.preflight.match import RankProgress, match
 from tests.unit.preflight.programs import Step, blocking, entry, record
 
 WORLD = Group("0", (4, 7), "default_pg")
@@ -16,7 +16,7 @@ KEY = GroupKey("dtk", "0", "default_pg")
 
 def test_calls_up_to_the_stall_and_where_the_rank_waits() -> None:
     steps = blocking(("call", 0, "all_reduce", 8), ("call", 1, "barrier", -1), ("call", 0, "all_reduce", 4))
-    (dump,) = History(record(4, [WORLD, PAIR], steps), Standing(3, 2, (2,)), 10).load()
+    (dump,) = History(record(4, [WORLD, PAIR], steps), RankProgress(3, 2, (2,)), 10).load()
     assert [(call.key.name, call.seq, call.done) for call in dump.calls] == [
         ("0", 1, True),
         ("1", 1, True),
@@ -33,14 +33,14 @@ def test_calls_up_to_the_stall_and_where_the_rank_waits() -> None:
 
 def test_only_the_last_calls_are_handed_over_but_all_are_counted() -> None:
     steps: list[Step] = [("call", 0, "all_reduce", 8)] * 5
-    (dump,) = History(record(4, [WORLD], steps), Standing(5, None, (4,)), 2).load()
+    (dump,) = History(record(4, [WORLD], steps), RankProgress(5, None, (4,)), 2).load()
     assert [call.seq for call in dump.calls] == [4, 5]
     assert dump.counters[KEY] == (5, 4)
 
 
 def test_calls_after_the_stall_are_in_the_whole_history_only() -> None:
     one = record(4, [WORLD], blocking(("call", 0, "all_reduce", 8), ("call", 0, "all_reduce", 2)))
-    assert len(History(one, Standing(1, 0, (0,)), 10).load()[0].calls) == 1
+    assert len(History(one, RankProgress(1, 0, (0,)), 10).load()[0].calls) == 1
     assert [call.wire.amounts for call in whole_history(one)] == [(8,), (2,)]
 
 
@@ -49,7 +49,7 @@ def test_roots_and_peers_are_global_ranks() -> None:
     steps: list[Step] = [("send", 1, 1), ("recv", 1, 1)]
     made = record(4, [WORLD, PAIR], steps)
     program = made.program.__class__((*made.program.entries, one), made.program.events + (2).to_bytes(4, "little"))
-    (dump,) = History(Record(4, program, made.groups, made.end), Standing(3, 1, (0, 1)), 10).load()
+    (dump,) = History(Record(4, program, made.groups, made.end), RankProgress(3, 1, (0, 1)), 10).load()
     send, receive, broadcast = dump.calls
     assert (send.p2p, send.peer, send.text) == ("send", 4, "send [1] float32 to 4")
     assert (broadcast.wire.root, broadcast.text) == (4, "broadcast [1] float32 root 4")
@@ -68,7 +68,7 @@ def test_how_ranks_ended() -> None:
     }
     group = Group("0", tuple(ends), "default_pg")
     records = {rank: Record(rank, record(rank, [group], []).program, (group,), end) for rank, end in ends.items()}
-    found = evidence(records, {rank: Standing(0, None) for rank in ends}, {"strategy": {"name": "ddp"}})
+    found = evidence(records, {rank: RankProgress(0, None) for rank in ends}, {"strategy": {"name": "ddp"}})
     assert found.run is not None and found.run.status is not None
     assert (found.run.status.state, found.run.get("strategy.name"), found.world_size) == ("failed", "ddp", 6)
     told = {one.rank: (one.type, one.signal, one.exit_code, one.step) for one in found.errors}
@@ -87,7 +87,7 @@ def test_how_ranks_ended() -> None:
 def test_what_a_rank_wrote_to_standard_error_is_read() -> None:
     text = 'Traceback (most recent call last):\n  File "train.py", line 7, in load\n    read()\nKeyError: 3\n'
     one = Record(0, record(0, [WORLD], []).program, (WORLD,), End(), errors=text)
-    found = evidence({0: one}, {0: Standing(0, None)}, {})
+    found = evidence({0: one}, {0: RankProgress(0, None)}, {})
     assert [(error.rank, error.type, error.frames[0].line) for error in found.errors] == [(0, "KeyError", 7)]
 
 
@@ -102,5 +102,5 @@ def test_fewer_calls_of_each_rank_where_there_are_many() -> None:
     group = Group("0", ranks)
     steps: list[Step] = blocking(*[("call", 0, "all_reduce", 8)] * (module.LAST_CALLS_OF_MANY + 1))
     records = {rank: record(rank, [group], steps if rank else steps[:-2]) for rank in ranks}
-    found = evidence(records, match(records.values()).standings, {})
+    found = evidence(records, match(records.values()).progress, {})
     assert len(found.files["simulation"][1].load()[0].calls) == module.LAST_CALLS_OF_MANY

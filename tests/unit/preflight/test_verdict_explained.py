@@ -67,7 +67,7 @@ def test_lengths_that_do_not_fit() -> None:
     divergence = divergence_of(records, outcome.misfit)
     assert divergence is not None
     assert (divergence.payload, divergence.minority_rank, divergence.culprits) == ((12, 4), 1, (0, 1))
-    (root,) = explain(evidence(records, outcome.standings, {}), divergence, "a test").root_causes
+    (root,) = explain(evidence(records, outcome.progress, {}), divergence, "a test").root_causes
     assert (root.cause, root.ranks) == ("hang.all_to_all_splits", (0, 1)), "of two ranks neither can be called wrong"
 
 
@@ -85,17 +85,17 @@ def test_stages_that_send_another_number_of_messages() -> None:
 
     records = {0: stage(0, "recv", 2), 1: stage(1, "send", 1)}
     outcome = match(records.values())
-    found = evidence(records, outcome.standings, {}, Mesh(pp=2))
+    found = evidence(records, outcome.progress, {}, Mesh(pp=2))
     (root,) = explain(found, divergence_of(records, outcome.misfit), "a test").root_causes
     assert (root.cause, root.ranks) == ("hang.pipeline_mismatch", (1,))
-    (root,) = explain(evidence(records, outcome.standings, {}), None, "a script").root_causes
+    (root,) = explain(evidence(records, outcome.progress, {}), None, "a script").root_causes
     assert root.cause == "hang.p2p_cycle", "of a script nobody says which ranks are stages"
 
 
 def test_the_report_names_the_cause_the_ranks_and_the_line() -> None:
     records = ranks([*LOOP, *LOOP], [*LOOP, EXTRA, *LOOP])
     outcome = match(records.values())
-    report = explain(evidence(records, outcome.standings, {}), divergence_of(records, None), "a test")
+    report = explain(evidence(records, outcome.progress, {}), divergence_of(records, None), "a test")
     (root,) = report.root_causes
     assert (root.cause, root.ranks, root.victims) == ("hang.conditional_collective", (2,), (0, 1, 3))
     assert (root.where[0].file, root.where[0].line) == ("/job/train.py", 14)
@@ -107,5 +107,5 @@ def test_the_report_names_the_cause_the_ranks_and_the_line() -> None:
 def test_without_whole_programs_the_calls_up_to_the_stall_decide() -> None:
     records = ranks(LOOP, [("call", 0, "broadcast", 8), LOOP[1]])
     assert divergence_of(records, None) is None
-    (root,) = explain(evidence(records, match(records.values()).standings, {}), None, "a test").root_causes
+    (root,) = explain(evidence(records, match(records.values()).progress, {}), None, "a test").root_causes
     assert (root.cause, root.ranks) == ("hang.collective_mismatch", (2,))

@@ -15,7 +15,7 @@ from diagnostics.evidence import safe_pickle
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, rank_in_name
 from diagnostics.evidence.readers.flight import FlightFile
-from diagnostics.tree.arbitrate import arbitrate
+from diagnostics.tree.arbitrate import arbitrate, settled
 from diagnostics.tree.built_in import built_in as built_in_trees
 
 START_NS = 1_790_000_000_000_000_000
@@ -284,7 +284,7 @@ def decided(found: Evidence) -> tuple[list[Shown], dict[str, Any]]:
     measures: dict[str, Any]
     findings, measures = decide(Registry(causes), found, lambda _: None)
     assert not [problem for problem in found.problems if problem.kind == "cause"], found.problems
-    shown = [Shown(**structs.asdict(finding)) for finding in findings]
+    shown = [Shown(**structs.asdict(finding)) for finding in settled(built_in_trees(), findings)]
     assert all(finding.summary for finding in shown)
     return shown, measures
 

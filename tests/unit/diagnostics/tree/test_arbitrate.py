@@ -3,10 +3,11 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from diagnostics.contract.findings import Cost, Finding, Group, Stated
+from diagnostics.contract.findings import Cost, Finding, Group, Stated, text_of
 from diagnostics.diagnose import diagnose
-from diagnostics.tree.arbitrate import Verdict, arbitrate
+from diagnostics.tree.arbitrate import Verdict, arbitrate, settled
 from diagnostics.tree.built_in import built_in
 from tests.shared_data import shared_data
 from tests.work import calls_in
@@ -135,6 +136,35 @@ def test_findings_that_explain_each_other_are_a_tie() -> None:
         found("hang.rank_raised", 2, victims=(0, 1, 3)),
     )
     assert roots(*tie) == [("hang.rank_raised", (1,)), ("hang.rank_raised", (2,))]
+
+
+OPEN = found("hang.network", status="undecided", victims=(0, 1, 2), basis="waiting")
+
+
+def test_open_waits_are_ruled_out_by_the_cause_that_accounts_for_all_of_them() -> None:
+    killed = found("hang.rank_killed", 3, victims=(0, 1, 2))
+    open_for_another_reason = replace(OPEN, basis="records")
+    ruled_out, left, _ = settled(TREES, [OPEN, open_for_another_reason, killed])
+    assert (ruled_out.status, ruled_out.cause, ruled_out.victims) == ("ruled_out", "hang.network", ())
+    assert "hang.rank_killed" in text_of(ruled_out).summary and left is open_for_another_reason
+    for other in (
+        replace(killed, victims=(0, 1)),  # Rank 2 waits for an unknown reason.
+        replace(killed, confidence=0.4),
+        replace(killed, basis="waiting"),
+        found("numeric.non_finite", 3, victims=(0, 1, 2)),
+    ):
+        assert settled(TREES, [OPEN, other])[0] is OPEN
+
+
+def test_a_finding_explains_those_of_a_weaker_basis_about_its_ranks() -> None:
+    recorded = found("hang.conditional_collective", 3, victims=(0, 1, 2), confidence=0.6)
+    stacks = found("hang.rendezvous", victims=(0, 1), basis="places", confidence=0.95)
+    assert roots(recorded, stacks) == [("hang.conditional_collective", (3,))]
+    assert len(roots(recorded, replace(stacks, basis="records"))) == 2
+    assert len(roots(recorded, replace(stacks, victims=(0, 7)))) == 2, "rank 7 is no victim of it"
+    assert len(roots(replace(recorded, ranks=()), found("hang.rank_oom", 1, basis="places"))) == 2, "it blames nobody"
+    suspected = replace(stacks, confidence=0.4)
+    assert settled(TREES, [recorded, suspected])[1].status == "ruled_out"
 
 
 def test_what_is_not_sure_or_not_confirmed_is_no_root_and_explains_nothing() -> None:

@@ -11,7 +11,7 @@ from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError, Stac
 from diagnostics.evidence.readers.process import Moment
 from diagnostics.report.without_cause import processes_text
 from tests.unit.diagnostics.analysis.stall.test_stack_evidence import C10D, inside
-from tests.unit.diagnostics.hang.dumps import Shown, detect
+from tests.unit.diagnostics.hang.dumps import Shown, unexplained
 
 NOW_S = 4e9
 """After any file of the test was written."""
@@ -49,7 +49,7 @@ def found(*ranks: tuple[list[Stacks], list[LogFact]], errors: tuple[RankError, .
     stacks, facts = [one for dumps, _ in ranks for one in dumps], [one for _, facts in ranks for one in facts]
     size = max(fact.rank or 0 for fact in facts) + 1
     evidence = Evidence(Path("nowhere"), Limits(), world_size=size, stacks=stacks, facts=facts, errors=list(errors))
-    return {one.cause.removeprefix("hang."): one for one in detect(evidence) if one.status == "confirmed"}
+    return {one.cause.removeprefix("hang."): one for one in unexplained(evidence)}
 
 
 def waiting(*numbers: int, **more: Any) -> list[tuple[list[Stacks], list[LogFact]]]:

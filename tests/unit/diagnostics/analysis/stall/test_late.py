@@ -22,7 +22,7 @@ def test_the_rank_that_never_came_is_late_and_its_stack_says_where_it_is() -> No
     case = late_hosts(state)
     assert isinstance(case, HostStall)
     assert (case.ranks, case.waiting, case.issued, case.stack_file) == ((3,), (0, 1, 2), 2, "stacks_3")
-    assert case.operation == Operation(DEFAULT, 3) and case.standing.frame == SLEEP[1] and case.has_stack
+    assert case.operation == Operation(DEFAULT, 3) and case.activity.frame == SLEEP[1] and case.has_stack
     assert case.last is not None and case.last.seq == 2 and not case.failed
     without = late_hosts(job({0: waiting(3), 1: waiting(3), 2: waiting(3), 3: done(2)}, 4))
     assert isinstance(without, HostStall) and not without.has_stack and without.stack_file == ""

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from diagnostics.causes.hang._parts import ASSUMED_CONFIDENCE, after, assuming, last_places, lines, surest, where
-from diagnostics.contract.findings import EvidenceItem, Finding, Stated, text_of
+from diagnostics.causes.hang._parts import after, assuming, last_places, lines, surest, where
+from diagnostics.contract.findings import ASSUMED, EvidenceItem, Finding, Stated, text_of
 from diagnostics.evidence.model import Frame, LogFact
 
 
@@ -61,7 +61,7 @@ def test_the_ranks_that_left_no_dump_are_named(assumed: tuple[int, ...], words: 
     found = assuming(assumed_job(*assumed), FOUND)
     text = text_of(found)
     assert text.summary == f"It is so. {words}" and (text.measured, text.missing) == ("1 of 4", "a dump")
-    assert (found.confidence, found.ranks) == (ASSUMED_CONFIDENCE, (1,))
+    assert (found.confidence, found.ranks) == (ASSUMED, (1,))
 
 
 def test_only_what_is_confirmed_and_surer_is_weakened() -> None:

@@ -7,7 +7,7 @@ import pytest
 from diagnostics.analysis.stall.stack_evidence import InCollective
 from diagnostics.causes.hang._stacks import _FIXES, described, doing, fix
 from diagnostics.evidence.model import Frame
-from diagnostics.evidence.stacks.activity import Doing, Standing, phrase
+from diagnostics.evidence.stacks.activity import Activity, Doing, phrase
 
 BARRIER = InCollective("barrier", Frame("/job/train.py", 25, "main"), "stacks", "rank_1.txt")
 REDUCE = InCollective("all_reduce", None, "stacks", "rank_0.txt")
@@ -25,14 +25,14 @@ UNTOLD = {"collective", "user code", "unknown"}
 
 @pytest.mark.parametrize("what", get_args(Doing))
 def test_every_activity_has_a_fix_at_its_line(what: Doing) -> None:
-    at = Standing(what, phrase("sleep"), LINE)
+    at = Activity(what, phrase("sleep"), LINE)
     assert (what in _FIXES) == (what not in UNTOLD)
     assert fix(at, "look there").endswith(" (/job/src/loader.py:7)")
-    assert fix(Standing(what, phrase("sleep"), None), "look there") == _FIXES.get(what, "look there")
+    assert fix(Activity(what, phrase("sleep"), None), "look there") == _FIXES.get(what, "look there")
 
 
 def test_a_place_is_named_without_its_folders() -> None:
-    at = Standing("sleep", phrase("sleep"), LINE, "or what looks like it")
+    at = Activity("sleep", phrase("sleep"), LINE, "or what looks like it")
     assert doing(at) == "sleeping (loader.py:7 in get)"
     assert doing(at, explained=True) == "sleeping, or what looks like it (loader.py:7 in get)"
-    assert doing(Standing("sleep", phrase("sleep"), None), explained=True) == "sleeping"
+    assert doing(Activity("sleep", phrase("sleep"), None), explained=True) == "sleeping"

@@ -3,14 +3,16 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from diagnostics.analysis.stall.endings import Missing
 from diagnostics.analysis.stall.explain import Stall
-from diagnostics.analysis.stall.late import late_hosts
 from diagnostics.causes.hang._parts import RECORD
 from diagnostics.causes.hang._unconfirmed import UNRECORDED, ending_unknown, left_open, unconfirmed
-from diagnostics.contract.findings import Finding, text_of
+from diagnostics.contract.findings import Finding, Stated, text_of
 from diagnostics.evidence.model import RankError, RunEvidence
+from diagnostics.tree.arbitrate import settled
+from diagnostics.tree.built_in import built_in
 from tests.unit.diagnostics.analysis.calls import call, fact, job, waiting
 
 DONE = {rank: [call(1), call(2)] for rank in range(2)}
@@ -68,10 +70,10 @@ def test_ranks_that_were_watched_are_not_to_be_watched_again() -> None:
 
 def test_ranks_that_wait_leave_it_open_until_another_cause_is_known() -> None:
     state = job(STUCK, 2)
-    open_, known = unconfirmed(Stall(state)), job({0: waiting(3), 1: [call(1), call(2)]}, 2)
-    assert (open_.status, open_.victims) == ("undecided", (0, 1))
-    host = late_hosts(known)
-    assert unconfirmed(Stall(known, host=host)).status == "ruled_out"  # type: ignore[arg-type]
+    open_ = replace(unconfirmed(Stall(state)), cause="hang.network")
+    assert (open_.status, open_.victims, open_.basis) == ("undecided", (0, 1), "waiting")
+    late = Finding(cause="hang.host_stall", status="confirmed", facts=Stated("late"), ranks=(1,), victims=(0,))
+    assert [found.status for found in settled(built_in(), [open_, late])] == ["ruled_out", "confirmed"]
 
 
 def test_what_the_cause_itself_says_comes_before_what_holds_for_all() -> None:

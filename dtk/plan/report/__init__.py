@@ -1,0 +1,1 @@
+"""One plan as terminal text, JSON or an HTML page."""
