@@ -133,9 +133,10 @@ def _of_ranks(standing: Standing) -> dict[str, object]:
     at_other_calls, without_report = standing.at_other_calls, standing.without_report
     missing = longest.members - len(longest.ranks) if longest.members else len(standing.waits and standing.silent)
     is_partial = missing > 0 and not (standing.others or standing.by_position or at_other_calls or without_report)
-    call = (longest.seq, longest.op, longest.group)
-    alike = [wait for wait in standing.waits if (wait.seq, wait.op, wait.group) == call]
-    two_sizes = next(((longest, wait) for wait in alike if wait.numel not in (None, longest.numel)), None)
+    beside = [(longest, wait) for wait in standing.waits if wait.seq == longest.seq]
+    alike = [pair for pair in beside if (pair[1].op, pair[1].group) == (longest.op, longest.group)]
+    two_sizes = next((pair for pair in alike if pair[1].numel not in (None, longest.numel)), None)
+    two_ops = next((pair for pair in beside if pair[1].op not in ("", longest.op)), None)
     low, *_, high = standing.by_position or (longest, longest)
     completed = (high.seq or 0) - 1
     is_fewer = low.enqueued is not None and low.enqueued < completed
@@ -144,6 +145,7 @@ def _of_ranks(standing: Standing) -> dict[str, object]:
         "seems_whole": longest.seems_whole and not (is_partly_known or standing.others) and len(longest.ranks),
         "late": absent,
         "two_sizes": longest.numel and two_sizes,
+        "two_ops": (longest.seq or 0) >= _WARM and two_ops,
         "rank_0": standing.silent == (0,) and len(longest.ranks) > 1 and not longest.first,
         "partly": is_partial and missing,
         "not_called": standing.behind,

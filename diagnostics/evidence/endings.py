@@ -237,16 +237,14 @@ _FAULTS = frozenset({"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP"})
 
 
 def signal_name(number: int) -> str | None:
-    """Return the name of a signal: 9 -> `SIGKILL`; None if the number is not a signal."""
+    """Return the name of a signal: 9 -> `SIGKILL`; None if the number is not a signal.
+
+    For a negative exit code, -9; not for 137 (shells), as programs may exit with it.
+    """
     try:
         return signals.Signals(number).name
     except ValueError:
         return None
-
-
-def signal_of(exit_code: int) -> str | None:
-    """Return the signal of an exit code: -9 -> `SIGKILL`. Not for 137 (shells): programs may exit with it."""
-    return signal_name(-exit_code)
 
 
 def is_fault(signal: str | None) -> bool:
@@ -262,7 +260,7 @@ def kind_of_signal(signal: str) -> Kind:
 def kind_of_exit_code(code: int) -> Kind:
     """Classify an exit code without a known exception; Python exits with 1 after any of them."""
     if code < 0:
-        return kind_of_signal(signal_of(code) or "")
+        return kind_of_signal(signal_name(-code) or "")
     return "failed" if code == 1 else "exited"
 
 
@@ -291,7 +289,7 @@ def of_error(error: RankError, rank: int) -> Ending:
         kind = kind_of_exception(error.type, error.message, error.frames)
         line = _telling_line(error) if kind == "oom" or _TEXT["no_size"].search(error.message) else _first_line(error)
     elif signal is not None or (code or 0) < 0:
-        signal = signal or signal_of(code or 0) or f"signal {-(code or 0)}"
+        signal = signal or signal_name(-(code or 0)) or f"signal {-(code or 0)}"
         kind = kind_of_signal(signal)
     else:
         kind = "killed" if code is None else kind_of_exit_code(code)

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from diagnostics.contract.files import patterns_beside
-from diagnostics.evidence.endings import SIGNAL_TEXTS, signal_of
+from diagnostics.evidence.endings import SIGNAL_TEXTS, signal_name
 from diagnostics.evidence.logs import tracebacks
 from diagnostics.evidence.model import Frame, RankError
 
@@ -93,7 +93,7 @@ class FailureTable(Struct):
                 self.rows.append(row)
         elif key == "exitcode" and (code := _TEXT["code"].match(value)):
             row.code, row.pid = int(code[1]), int(code[2])
-            row.signal = signal_of(row.code) if row.code < 0 else None
+            row.signal = signal_name(-row.code)
         elif key == "traceback":
             row.signal = signal_in(value) or row.signal
             row.trace.feed(value)

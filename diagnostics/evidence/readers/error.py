@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from diagnostics.evidence.endings import signal_of
+from diagnostics.evidence.endings import signal_name
 from diagnostics.evidence.limits import Limits, small_json
 from diagnostics.evidence.logs import tracebacks
 from diagnostics.evidence.logs.launcher import signal_in
@@ -74,7 +74,7 @@ def _elastic(value: dict[str, Any], file: str, rank: int | None) -> RankError:
     if raised is None:
         kind, message = (typed[1].rpartition(".")[2], typed[2]) if typed else ("", inner)
         raised = tracebacks.Raised(kind, message, tracebacks.parse_stack(stack))
-    number = signal_of(code) if code is not None and code < 0 else signal_in(inner)
+    number = signal_name(-code) if code is not None and code < 0 else signal_in(inner)
     return RankError(
         rank, file, 0, raised.type, raised.message[: tracebacks.MAX_MESSAGE], raised.frames, number, code, time_s
     )

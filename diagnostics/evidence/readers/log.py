@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from diagnostics.contract.files import patterns_beside
 from diagnostics.evidence.calls import is_library
-from diagnostics.evidence.endings import signal_of
+from diagnostics.evidence.endings import signal_name
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.logs import tracebacks
 from diagnostics.evidence.logs.launcher import ROW, FailureTable
@@ -247,7 +247,7 @@ class _Scan(Struct):
         """Add a launcher's line about a process that failed. torchrun's list of failures may never follow."""
         code, local = fields.get("exit_code", -fields.get("signal", 0)), fields.get("local_rank")
         if isinstance(code, int) and code != 0:
-            signal = signal_of(code) if code < 0 else None
+            signal = signal_name(-code)
             what = f"killed by {signal}" if signal else f"exit code {code}"
             if (agent := _TEXT["agent"].match(line.text)) is not None:
                 before = self.failed.get(agent[1])

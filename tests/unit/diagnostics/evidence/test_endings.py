@@ -255,13 +255,13 @@ def test_ddp_and_interrupts() -> None:
 def test_signals(name: str, kind: str) -> None:
     assert kind_of_signal(name) == kind
     assert kind_of_exit_code(-signal.Signals[name]) == kind
-    assert endings.signal_of(-signal.Signals[name]) == name
+    assert endings.signal_name(signal.Signals[name]) == name
     assert endings.is_fault(name) is (name in ("SIGSEGV", "SIGBUS"))
 
 
 def test_exit_codes() -> None:
     assert [kind_of_exit_code(code) for code in (0, 1, 2, 137)] == ["exited", "failed", "exited", "exited"]
-    assert endings.signal_of(-250) is None
+    assert endings.signal_name(250) is None
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,8 @@ def test_words_that_only_look_like_it(tmp_path, text):
     [
         ("step 100 loss 2.31\nstep 101 loss nan\nstep 102 loss nan\n", 101),
         ("epoch 1 | iter 7 | loss: inf | lr 0.1\nepoch 1 | iter 8 | loss: nan | lr 0.1\n", 7),
+        ("Steps:   0%|  | 7/600 [00:10<09:10,  1.1it/s, lr=1e-5, step_loss=nan]\n" * 2, 7),
+        ("Steps:   0%|  | 7/600 [00:10<09:10,  1.1it/s, lr=1e-5, noise_step_loss=nan]\n" * 2, 7),
         ("{'loss': nan, 'grad_norm': nan, 'learning_rate': 0.1}\n", None),
         (" 4%|4   | 41/1000 [00:01<00:40, 25it/s, loss=NaN]\n", 41),
         ("[rank0]: step=3 train_loss=-inf\n", 3),
@@ -165,7 +167,15 @@ def test_a_rank_is_named_if_the_others_printed_a_finite_loss_in_that_step(tmp_pa
 
 
 @pytest.mark.parametrize(
-    "text", ["best loss inf\n", "val_loss=nan\n", "val/loss: nan\n", "step 3 loss 2.1 info nan\n", "loss_scale: inf\n"]
+    "text",
+    [
+        "best loss inf\n",
+        "val_loss=nan\n",
+        "val_step_loss=nan\n",
+        "val/loss: nan\n",
+        "step 3 loss 2.1 info nan\n",
+        "loss_scale: inf\n",
+    ],
 )
 def test_a_log_that_prints_other_figures(tmp_path, text):
     (tmp_path / "train.log").write_text("CUDA error: unspecified launch failure\n" + text)
