@@ -6,8 +6,8 @@ python benchmarks/divergence_programs.py [NUMBER]
 `blocked`: each rank stops at its first call that does not fit, so that nothing after it is recorded.
 """
 
+import argparse
 import random
-import sys
 from collections import Counter
 
 from tests.unit.diagnostics.analysis.divergence.programs import PLANTED, judge, plant
@@ -17,10 +17,12 @@ VERDICTS = ("right", "equal", "nothing to see")
 
 def main() -> None:
     """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("number", type=int, nargs="?", default=10_000, metavar="NUMBER")
+    number = parser.parse_args().number
     counts: Counter[tuple[str, bool, str]] = Counter()
     wrong: list[str] = []
     seed = cases = 0
-    number = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
     while cases < number:
         case = plant(random.Random(seed))
         seed += 1

@@ -64,7 +64,7 @@ def page_s(root: Path) -> float:
 
 def main() -> None:
     """Make the folders, print the table."""
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=10_000)
     runs = parser.parse_args().runs
     with tempfile.TemporaryDirectory() as name:

@@ -7,10 +7,10 @@ the loop, and the first calls behind it. The logarithms of the ratios are the we
 terms in `diagnostics/analysis/divergence/evidence_terms.py`.
 """
 
+import argparse
 import ast
 import importlib.util
 import math
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
@@ -66,10 +66,13 @@ def around(block: list[ast.stmt]) -> Iterator[tuple[str, ast.Call, int]]:
 
 def main() -> None:
     """Print the counts, and what they weigh."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("packages", nargs="*", default=["torch", "datasets", "huggingface_hub"], metavar="PACKAGE")
     counts: Counter[tuple[str, str, str]] = Counter()
-    for package in sys.argv[1:] or ["torch", "datasets", "huggingface_hub"]:
+    for package in parser.parse_args().packages:
         spec = importlib.util.find_spec(package)
-        assert spec is not None and spec.origin is not None
+        if spec is None or spec.origin is None:
+            parser.error(f"the package {package} is not installed")
         for path in sorted(Path(spec.origin).parent.rglob("*.py")):
             try:
                 tree = ast.parse(path.read_bytes())

@@ -7,6 +7,7 @@ rank counts the memory of every tensor of floating numbers that is alive: weight
 and whatever else the strategy or its library keeps. Both ranks together, as zero1 cuts unevenly, over the parameters.
 """
 
+import argparse
 import gc
 import json
 import subprocess
@@ -81,11 +82,14 @@ def measured(strategy: str, precision: str, model: str) -> float:
 
 def main() -> None:
     """Print a row for each strategy and precision."""
-    model = sys.argv[1] if len(sys.argv) > 1 else "gpt2_tiny"
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", nargs="?", default="gpt2_tiny", metavar="MODEL")
+    parser.add_argument("first_row", type=int, nargs="?", default=0, metavar="FIRST_ROW")
+    arguments = parser.parse_args()
     table = {training.name: training for training in TRAININGS}
     print("| strategy | precision | row of the table | stage | table | measured |\n" + "|---" * 6 + "|")
-    for strategy, precision, row, stage in ROWS if len(sys.argv) < 3 else ROWS[int(sys.argv[2]) :]:
-        planned, found = table[row].rank_bytes(1, stage, RANKS), measured(strategy, precision, model)
+    for strategy, precision, row, stage in ROWS[arguments.first_row :]:
+        planned, found = table[row].rank_bytes(1, stage, RANKS), measured(strategy, precision, arguments.model)
         print(f"| {strategy} | {precision} | {row} | {stage} | {planned:g} | {found:.2f} |", flush=True)
 
 

@@ -26,8 +26,8 @@ sys.path.insert(0, str(ROOT))
 
 from dtk.errors import DtkError  # noqa: E402
 from dtk.plan.formulas.closed_form import closed_form  # noqa: E402
+from dtk.plan.formulas.prediction import Prediction  # noqa: E402
 from dtk.plan.job import planned_job  # noqa: E402
-from dtk.plan.prediction import Prediction  # noqa: E402
 from dtk.plan.simulated.engine import simulate  # noqa: E402
 from tests.dist.layouts import EXPERTS, LAYOUTS  # noqa: E402
 from tests.dist.ranks import run_ranks  # noqa: E402

@@ -6,6 +6,7 @@ trace_speed.py need dumps and traces of real jobs, slow_link.py needs root, engi
 `accelerate`: they are run by hand.
 """
 
+import argparse
 import os
 import platform
 import subprocess
@@ -55,6 +56,7 @@ def cpu() -> str:
 
 def main() -> None:
     """Print the machine, then run the parts one after another."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     print(f"Machine: {cpu()}, {len(os.sched_getaffinity(0))} cores, no GPU used; {platform.platform()}")
     for package in ("torch", "accelerate", "lightning", "hydra-core"):
         try:

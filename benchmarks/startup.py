@@ -3,6 +3,7 @@
 python benchmarks/startup.py
 """
 
+import argparse
 import statistics
 import subprocess
 import sys
@@ -39,6 +40,7 @@ def row(name: str, seconds: list[float]) -> None:
 
 def main() -> None:
     """Print the table."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     print("| what | seconds (median) | range |\n|---|---|---|")
     row("`dtk --help`", [command_s("-m", "dtk", "--help") for _ in range(REPEATS)])
     row("`python -m dtk.run --help`", [command_s("-m", "dtk.run", "--help") for _ in range(REPEATS)])

@@ -23,7 +23,7 @@ from dtk.extras import load, require_training
 if TYPE_CHECKING:
     from diagnostics.report.model import Report
     from dtk.config.compose import Composed
-    from dtk.plan.report.model import PlanReport
+    from dtk.plan.model import PlanReport
 
 __all__ = ["DtkError", "RunResult", "compose", "diagnose", "plan", "run"]
 

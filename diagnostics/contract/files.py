@@ -75,6 +75,18 @@ def kernel_text(path: Path) -> str:
     return ""
 
 
+def kernel_fields(path: Path) -> dict[str, str]:
+    """Return the `name: value` lines of a kernel file; empty if it is missing or unreadable."""
+    pairs = (line.split(":", 1) for line in kernel_text(path).splitlines() if ":" in line)
+    return {name: value.strip() for name, value in pairs}
+
+
+def stat_fields(process: Path) -> list[str]:
+    """Return the fields of proc_pid_stat(5) in a folder of /proc from the third one on; empty if it has exited."""
+    # The command's name before them may hold anything.
+    return kernel_text(process / "stat").rpartition(")")[2].split()
+
+
 def kernel_entries(folder: Path) -> list[Path]:
     """Return the sorted entries of a kernel folder (/proc, /sys); empty if it is missing."""
     with suppress(OSError):

@@ -89,6 +89,14 @@ def seconds_text(value_s: float) -> str:
     return f"{value_s:.1e} s"
 
 
+def age(seconds: float) -> str:
+    """Format an age: `12s`, `5m`, `3h`, `2d`."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:.0f}s"
+
+
 def figure(value: float) -> str:
     """Format a number with three significant digits."""
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from diagnostics.contract.files import kernel_text
+from diagnostics.contract.files import stat_fields
 
 PROC = Path("/proc")
 _STATE, _PARENT, _START = 0, 1, 19
@@ -15,16 +15,10 @@ _STATE, _PARENT, _START = 0, 1, 19
 def process_start(pid: int) -> int | None:
     """Return the start time of a process, in clock ticks since boot; None if it has exited or is inaccessible."""
     try:
-        fields = _stat(pid)
+        fields = stat_fields(PROC / str(pid))
         return None if fields[_STATE] in "ZX" else int(fields[_START])
     except (ValueError, IndexError):
         return None
-
-
-def _stat(pid: int) -> list[str]:
-    """Return the fields of proc_pid_stat(5) from the third one on; empty if the process has exited."""
-    # The command's name before them may hold anything.
-    return kernel_text(PROC / str(pid) / "stat").rpartition(")")[2].split()
 
 
 def suspended(pid: int, manifest: Mapping[str, Any]) -> bool:
@@ -32,10 +26,13 @@ def suspended(pid: int, manifest: Mapping[str, Any]) -> bool:
 
     Ids are reused, so the process has to be a child of the run's, which is alive here, or its sibling.
     """
-    stat, of_run = _stat(pid), manifest.get("pid")
+    stat, of_run = stat_fields(PROC / str(pid)), manifest.get("pid")
     if len(stat) <= _PARENT or stat[_STATE] not in "Tt" or not isinstance(of_run, int):
         return False
-    return pid == of_run or int(stat[_PARENT]) in (of_run, *(map(int, _stat(of_run)[_PARENT : _PARENT + 1])))
+    return pid == of_run or int(stat[_PARENT]) in (
+        of_run,
+        *(map(int, stat_fields(PROC / str(of_run))[_PARENT : _PARENT + 1])),
+    )
 
 
 def still_runs(manifest: Mapping[str, Any]) -> bool | None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from diagnostics.contract.files import kernel_text
+from diagnostics.contract.files import kernel_fields, kernel_text, stat_fields
 from diagnostics.evidence.readers.process import Moment
 from diagnostics.evidence.values import MOST_RANKS, integer
 
@@ -26,7 +26,13 @@ _GROUP_THREADS = {"pt_gloo_runloop": 2, "pt_nccl_watchdg": 1}
 """Names of torch's threads (ProcessGroupGloo.cpp, ProcessGroupNCCL.cpp) -> number per process group."""
 _JOB = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")  # Unit of the times in /proc/PID/stat, proc(5).
-_STATE, _PARENT, _USER, _SYSTEM, _EXIT = 0, 1, 11, 12, 49  # Fields of proc_pid_stat(5), counted from the third one on.
+_STATE, _PARENT, _USER, _SYSTEM, _EXIT = (
+    0,
+    1,
+    11,
+    12,
+    49,
+)  # Fields of proc_pid_stat(5), counted from the third one on.
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,7 @@ def find(pids: Collection[int] = ()) -> list[Job]:
     parents: dict[int, int] = {}
     ranks: dict[int, RankProcess] = {}
     for folder in PROC.iterdir():
-        if folder.name.isdecimal() and (fields := _stat(folder)):
+        if folder.name.isdecimal() and (fields := stat_fields(folder)):
             pid = int(folder.name)
             parents[pid] = int(fields[_PARENT])
             if (process := _rank(pid)) is not None:
@@ -119,11 +125,10 @@ def missing(ranks: Job) -> list[int]:
 
 def moment(pid: int) -> tuple[Moment, int | None]:
     """Return what /proc says of a process now; of one that ended and was not waited for also its exit code."""
-    own, main = _stat(PROC / str(pid)), _stat(PROC / str(pid) / "task" / str(pid))
+    own, main = stat_fields(PROC / str(pid)), stat_fields(PROC / str(pid) / "task" / str(pid))
     if not own:
         return Moment(time.time()), None
-    status = kernel_text(PROC / str(pid) / "task" / str(pid) / "status")
-    switches = status.partition("\nvoluntary_ctxt_switches:")[2].split("\n", 1)[0]
+    switches = kernel_fields(PROC / str(pid) / "task" / str(pid) / "status").get("voluntary_ctxt_switches", "")
     cpu_s = sum(int(ticks) for ticks in (main or own)[_USER : _SYSTEM + 1]) * _TICK_S
     wchan = kernel_text(PROC / str(pid) / "wchan").strip("0")
     ended = own[_STATE] == "Z" and len(own) > _EXIT
@@ -133,8 +138,8 @@ def moment(pid: int) -> tuple[Moment, int | None]:
 
 def about(pid: int) -> dict[str, object]:
     """Return memory, cgroup and number of sockets of a process, as far as they can be read."""
-    status = dict(line.split(":", 1) for line in kernel_text(PROC / str(pid) / "status").splitlines() if ":" in line)
-    facts: dict[str, object] = {name: status[name].strip() for name in ("VmRSS", "Threads") if name in status}
+    status = kernel_fields(PROC / str(pid) / "status")
+    facts: dict[str, object] = {name: status[name] for name in ("VmRSS", "Threads") if name in status}
     for line in kernel_text(PROC / str(pid) / "cgroup").splitlines():
         _, controllers, path = line.split(":", 2)  # Version 2 has one line, without controllers.
         folder = Path("/sys/fs/cgroup") / controllers / path.lstrip("/")
@@ -206,8 +211,3 @@ def _process(pid: int, rank: int, size: int, environment: Mapping[str, str]) -> 
 def _environment(pid: int) -> dict[str, str]:
     pairs = (entry.partition("=") for entry in kernel_text(PROC / str(pid) / "environ").split("\0"))
     return {name: value for name, _, value in pairs}
-
-
-def _stat(folder: Path) -> list[str]:
-    """Return the fields of proc_pid_stat(5) from the third one on; empty if the process has exited."""
-    return kernel_text(folder / "stat").rpartition(")")[2].split()

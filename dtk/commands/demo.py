@@ -5,11 +5,11 @@ import os
 import subprocess
 import sys
 import webbrowser
-from pathlib import Path
 
 from diagnostics.contract.invocation import command, override
 from dtk.console.options import read_options
 from dtk.errors import DtkError
+from dtk.launch.short_run import folders
 
 PARTS: dict[str, str] = read_options(__file__)["parts"]  # Fault -> title printed before its run.
 
@@ -21,9 +21,9 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"\n[{number}/{len(PARTS)}] {title}", flush=True)
         typed = ["run", f"fault={fault}", override("runs_folder", runs_folder)]
         print(f"$ {command(*typed)}", flush=True)
-        before = _folders(runs_folder)
+        before = folders(runs_folder)
         code = subprocess.run([sys.executable, "-m", "dtk", *typed], check=False).returncode
-        folder = max(_folders(runs_folder) - before, default=None)
+        folder = max(folders(runs_folder) - before, default=None)
         if folder is None:
             raise DtkError(f"fault={fault} left no run folder", f"dtk run ended with exit code {code}")
         print(f"\n$ {command('diagnose', folder)}", flush=True)
@@ -38,10 +38,6 @@ def run(arguments: argparse.Namespace) -> int:
         for page in pages:
             webbrowser.open(page.resolve().as_uri())
     return 0 if diagnosed else 1
-
-
-def _folders(runs_folder: Path) -> set[Path]:
-    return {path for path in runs_folder.iterdir() if path.is_dir()} if runs_folder.is_dir() else set()
 
 
 def has_screen() -> bool:

@@ -70,16 +70,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def find(name: str) -> Path:
     """Return the path of a file, a folder, a run id or its beginning, or `last`; DtkError if nothing is found."""
-    from diagnostics.runs.find import NoSuchRunError, find_run
+    from dtk.runs.find import find as find_run
 
     path = Path(name)
-    if path.exists() and name:
-        return path
-    try:
-        return find_run(name)
-    except NoSuchRunError as error:
-        fix = f"give a folder, a file, a run id or last; {command('ls')} lists the runs"
-        raise DtkError(str(error), fix=fix) from error
+    return path if path.exists() and name else find_run(name)
 
 
 def _settle(arguments: argparse.Namespace) -> None:

@@ -21,17 +21,20 @@ if TYPE_CHECKING:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the checks and print the report; DtkError if an option cannot be used, or ranks did not meet."""
+    from diagnostics.report import document as doc
     from dtk.doctor.registry import BETWEEN, chosen
     from dtk.launch.children import end_all
     from dtk.rank.job import started_by
 
     checks, between = chosen(arguments.only, arguments.skip)
     if arguments.list:
-        rows = [{"topic": check.topic, "name": check.name, "about": check.about} for check in checks]
-        nodes = {name: about for name, about in BETWEEN.items() if name in between}
-        rows += [{"topic": "nodes", "name": name, "about": f"between nodes: {about}"} for name, about in nodes.items()]
-        table = "".join(f"{row['topic']:<12} {row['name']:<17} {row['about']}\n" for row in rows)
-        output.put(f"{json.dumps(rows, indent=2)}\n" if arguments.json else table)
+        header = ("topic", "name", "about")
+        rows = [(check.topic, check.name, check.about) for check in checks]
+        rows += [("nodes", name, f"between nodes: {about}") for name, about in BETWEEN.items() if name in between]
+        if arguments.json:
+            output.put(json.dumps([dict(zip(header, row, strict=True)) for row in rows], indent=2) + "\n")
+        else:
+            output.put(report_forms.rendered(doc.Document("", "", (doc.table([header, *rows]),))))
         return 0
     if not arguments.runs_folder.strip():
         raise DtkError("--runs-folder names no folder", fix="dtk doctor --runs-folder runs")

@@ -4,19 +4,18 @@ Never imports torch.
 """
 
 import argparse
-import shutil
 from collections.abc import Iterator
 
 from diagnostics.contract.formatting import counted
 from diagnostics.contract.suggest import did_you_mean
+from diagnostics.report import document as doc
 from dtk.config.folders import conf_folder, groups
 from dtk.config.help import description
-from dtk.console.help_text import wrapped
 from dtk.console.output import put
+from dtk.console.report import rendered
 from dtk.errors import DtkError
 
 Rows = list[tuple[str, str]]  # Label and text; the first label is the name itself.
-_LABEL = 14  # Columns of the labels.
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -31,8 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
             lists = "docs/causes.md lists causes, dtk run --help the groups"
             raise DtkError(f'there is no cause, key, strategy or option named "{name}"', fix=near or lists)
         matches += full or last  # Named in full, else by the last part.
-    width = max(40, min(110, shutil.get_terminal_size().columns))
-    put("\n".join(_text(rows, width) for rows in matches))
+    put(rendered(doc.Document("", "", tuple(map(_section, matches)))))
     return 0
 
 
@@ -102,10 +100,8 @@ def _keys() -> Iterator[Rows]:
         yield [(name, about), ("type", typed), ("default", default), ("only with", ", ".join(filter(None, only)))]
 
 
-def _text(rows: Rows, width: int) -> str:
+def _section(rows: Rows) -> doc.Section:
     (name, about), *others = rows
-    lines = wrapped(f"{name}: {about}" if about else name, width, below="  ")
-    for label, text in others:
-        if text:
-            lines += wrapped(text, width, f"  {label:<{_LABEL}}", " " * (_LABEL + 2))
-    return "\n".join(lines) + "\n"
+    details = tuple((f"  {label}", text) for label, text in others if text)
+    heading = doc.Paragraph(f"{name}: {about}" if about else name)
+    return doc.Section("", (heading, doc.Table(("", ""), details, names=2)))

@@ -32,8 +32,8 @@ def run(arguments: argparse.Namespace) -> int:
         report_forms.hand_over(arguments, hardware, calibrate.as_json, calibrate.document)
         return FITS
     output.check_page(arguments.html, PAGE)
-    from dtk.plan.report.document import document
-    from dtk.plan.report.model import as_json
+    from dtk.plan.model import as_json
+    from dtk.plan.report import document
 
     report = make(request)
     report_forms.hand_over(arguments, report, as_json, document, page=True)

@@ -2,12 +2,14 @@
 
 import argparse
 import os
+from dataclasses import asdict
 from pathlib import Path
 
+from diagnostics.report.run_details import document
 from diagnostics.runs.find import read_details
-from diagnostics.runs.text import details, details_json
 from dtk.config.trust import owner
 from dtk.console import output
+from dtk.console.report import hand_over
 from dtk.runs.find import RUN_HELP, find_readable
 from dtk.runs.why import why
 
@@ -20,8 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.why is not None:
         output.put(why(path, arguments.why, as_json=arguments.json))
         return 0
-    run = read_details(path)
-    output.put(details_json(run) if arguments.json else details(run))
-    if not arguments.json and hasattr(os, "geteuid") and path.stat().st_uid != os.geteuid():
-        output.put(f"owner  {owner(path)}, not you: --rerun and resume= refuse it without --trust\n")
+    somebody = owner(path) if hasattr(os, "geteuid") and path.stat().st_uid != os.geteuid() else ""
+    note = somebody and f"{somebody}, not you: --rerun and resume= refuse it without --trust"
+    hand_over(arguments, read_details(path), asdict, document, owner=note)
     return 0

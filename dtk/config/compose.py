@@ -10,6 +10,7 @@ from dtk.config.folders import groups, main_file, search_path, source_tree as so
 from dtk.config.overrides import expand_sweep, normalise, parse
 from dtk.config.schema import Config
 from dtk.config.strict import MISSING, from_plain, to_plain
+from dtk.console.report import rendered
 from dtk.errors import DtkError
 
 _PATHS = (
@@ -87,16 +88,16 @@ def lists_of_files(overrides: list[str], config_dir: Path | None = None) -> list
 
 def files_merged(overrides: list[str], config_dir: Path | None = None) -> str:
     """Return the search path and the files in merge order, as text for `--info`."""
+    from diagnostics.report import document as doc
     from dtk.config.hydra_compose import merged
 
     sources = _sources(overrides, config_dir)
     rows = [
         (part.config, part.package or "(all)", part.chosen_in.replace("<root>", "-")) for part in merged(*sources).files
     ]
-    rows = [("file", "sets keys of", "chosen in"), *rows]
-    wide, middle = (max(len(row[column]) for row in rows) for column in (0, 1))
-    lines = [f"{file:<{wide}}  {package:<{middle}}  {by}" for file, package, by in rows]
-    return "\n".join(["searched, in this order:", *(f"  {path}" for path in sources[1]), "", *lines]) + "\n"
+    searched = doc.Items(tuple(str(path) for path in sources[1]))
+    merged_files = doc.Section("", (doc.table([("file", "sets keys of", "chosen in"), *rows]),))
+    return rendered(doc.Document("", "searched, in this order:", (searched, merged_files)))
 
 
 def without_reasons(composed: Composed) -> Composed:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics.analysis.processes import usable_cores
+from diagnostics.contract.files import kernel_fields, kernel_text
 from diagnostics.contract.formatting import counted
 from dtk.config.limits import check_numbers
 from dtk.config.schema import Config, LauncherConfig, RemoteLauncher
@@ -117,15 +118,13 @@ def _check_host(nproc: int) -> None:
 
 def host_memory(meminfo: Path = Path("/proc/meminfo"), group: Path = Path("/sys/fs/cgroup")) -> tuple[int, int] | None:
     """Return (host memory, available memory) in bytes within the container's limit; None if unknown."""
+    fields = kernel_fields(meminfo)
     try:
-        pairs = (line.split(":") for line in meminfo.read_text(encoding="utf-8").splitlines() if ":" in line)
-        kib = {name: int(value.split()[0]) for name, value in pairs}
-        whole, free = kib["MemTotal"] * 1024, kib["MemAvailable"] * 1024
-    except (OSError, ValueError, KeyError, IndexError):
+        whole, free = (1024 * int(fields[name].removesuffix("kB")) for name in ("MemTotal", "MemAvailable"))
+    except (ValueError, KeyError):
         return None
-    with suppress(OSError, ValueError):  # `max`, or no such cgroup.
-        limit = int((group / "memory.max").read_text(encoding="utf-8"))
-        used = int((group / "memory.current").read_text(encoding="utf-8"))
+    with suppress(ValueError):  # `max`, or no such cgroup.
+        limit, used = (int(kernel_text(group / name)) for name in ("memory.max", "memory.current"))
         whole, free = min(whole, limit), min(free, max(0, limit - used))
     return whole, free
 

@@ -14,6 +14,13 @@ if TYPE_CHECKING:
 Report = TypeVar("Report")
 
 
+def rendered(document: "Document", color: str = "auto") -> str:
+    """Return a document as text for standard output; `color` as in `output.colours`."""
+    from diagnostics.report import terminal
+
+    return terminal.render(document, columns=output.columns(), colour=output.colours(color))
+
+
 def hand_over(
     arguments: argparse.Namespace,
     report: Report,
@@ -28,7 +35,7 @@ def hand_over(
     Raises:
         DtkError: writing failed; an error of the page is raised after the text is written.
     """
-    from diagnostics.report import html, jsonform, markdown, terminal
+    from diagnostics.report import html, jsonform, markdown
 
     page: Path | None = getattr(arguments, "html", None)
     problem: DtkError | None = None
@@ -44,8 +51,7 @@ def hand_over(
     else:
         if named.pop("page", False):
             named["page"] = "" if page is None or problem is not None else str(page)
-        colour = output.colours(getattr(arguments, "color", "auto"))
-        text = terminal.render(document(report, **named), columns=output.columns(), colour=colour)
+        text = rendered(document(report, **named), getattr(arguments, "color", "auto"))
     output.put(text)
     if problem is not None:
         raise problem

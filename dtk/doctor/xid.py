@@ -9,6 +9,7 @@ from pathlib import Path
 
 from diagnostics.analysis.gpu_faults import XIDS
 from diagnostics.causes.hardware.gpu_fault import MEANINGS
+from diagnostics.contract.formatting import age
 from dtk.doctor.gpus import TOPIC, nvidia_devices
 from dtk.doctor.model import Check, Finding, Remedy, Result, found, judged, not_applicable
 
@@ -82,11 +83,8 @@ def parse(line: str) -> Event | None:
 
 def _finding(bus: str, code: int, events: list[Event]) -> Finding:
     own = [event for event in events if (event.bus, event.code) == (bus, code)]
-    last, when = own[-1].age_s, ""
-    if last is not None:
-        units = ((86400, "days"), (3600, "hours"), (60, "minutes"), (0.5, "s"))
-        size, unit = next((pair for pair in units if last >= 2 * pair[0]), (1, "s"))
-        when = f", the last {last / max(size, 1):.0f} {unit} ago"
+    last = own[-1].age_s
+    when = "" if last is None else f", the last {age(last)} ago"
     text = f"{bus}: Xid {code} ({MEANINGS.get(code, 'see the Xid catalogue of NVIDIA')}) {len(own)} x{when}"
     if XIDS.get(code) == "program":
         return found("xid_program", text=text)

@@ -30,31 +30,28 @@ def banner(
     only_warmup = f", all of them warm-up (schedule.warmup_steps={warmup})" if warmup >= train.steps else ""
     again = f" (attempt {attempt})" if attempt else ""
     console.line(f"dtk {config.model.name} under {config.strategy.name}{again}", 36)
-    console.line(f"  strategy  {config.strategy.row.summary}")
+    rows = [("strategy", config.strategy.row.summary)]
     if warning := config.strategy.warning(config.optimizer):
-        console.line(f"            warning: {warning}")
-    console.line(
-        f"  ranks     {world_size} on {placement.device} over {placement.backend}, "
-        f"{counted(placement.threads, 'CPU thread')} each" + "".join(f"; {reason}" for reason in placement.reasons)
-    )
+        rows.append(("", f"warning: {warning}"))
+    threads = f"{counted(placement.threads, 'CPU thread')} each"
+    ranks = f"{world_size} on {placement.device} over {placement.backend}, {threads}"
+    rows.append(("ranks", "; ".join((ranks, *placement.reasons))))
     if mesh.dp_size != world_size or mesh.ep > 1:
         divide = f"{counted(mesh.dp_size, 'rank')} along dp_replicate and dp_shard divide the batch"
-        console.line(f"  mesh      {mesh}; {divide}")
+        rows.append(("mesh", f"{mesh}; {divide}"))
         if warning := tp_warning(config, world_size, placement.nproc):
-            console.line(f"            warning: {warning}")
+            rows.append(("", f"warning: {warning}"))
     tokens = config.data.sequence_length
     each = f", {counted(tokens, 'token')} each" if config.data.unit == "token" else ""
-    console.line(
-        f"  batch     {counted(train.global_batch_size, 'sample')} = {counted(mesh.dp_size, 'rank')} x "
-        f"{accumulation:,} micro-batch{'es' if accumulation != 1 else ''} of {train.micro_batch_size}{each}; "
-        f"{counted(train.steps, 'step')}{only_warmup}"
-    )
+    samples = f"{counted(train.global_batch_size, 'sample')} = {counted(mesh.dp_size, 'rank')}"
+    micro = f"{accumulation:,} micro-batch{'es' if accumulation != 1 else ''} of {train.micro_batch_size}{each}"
+    rows.append(("batch", f"{samples} x {micro}; {counted(train.steps, 'step')}{only_warmup}"))
     parallel = config.parallel
     if parallel.pp > 1:  # A rank idles while the first micro-batch arrives and the last one leaves.
         bubble = parallel.pipeline(accumulation).ideal_bubble
         stages = counted(parallel.pp * parallel.stages_per_rank, "stage")
         pieces = f"{parallel.schedule}, {stages}, micro-batches: {accumulation}"
-        console.line(f"  pipeline  {pieces}; {bubble:.0%} of a step is idle at best (bubble)")
+        rows.append(("pipeline", f"{pieces}; {bubble:.0%} of a step is idle at best (bubble)"))
         if accumulation < parallel.pp:
             enough, batch = 4 * parallel.pp, ""
             most = max(n for n in divisors(train.global_batch_size // mesh.dp_size) if n <= enough)
@@ -63,22 +60,22 @@ def banner(
             else:
                 enough = most
             more = f"with parallel.microbatches={enough}{batch} it is {parallel.pipeline(enough).ideal_bubble:.0%}"
-            console.line(f"            warning: fewer micro-batches than ranks; {more}")
+            rows.append(("", f"warning: fewer micro-batches than ranks; {more}"))
     if train.compile:
         in_turn = ", stage after stage" if parallel.pp > 1 else ""
         when = f"in the first step{in_turn}, and for evaluation in the first one"
-        console.line(f"  compile   each block {when}, for minutes if it is large")
+        rows.append(("compile", f"each block {when}, for minutes if it is large"))
     if config.strategy.offload != "none":
         states = "parameters and optimizer states" if config.strategy.offloads_parameters else "optimizer states"
         nothing = ", where they already are: nothing is saved; strategy.offload_to=nvme moves them to a file"
         on_host = f"host memory{nothing if placement.device == 'cpu' else ''}"
         folder = config.strategy.offload_folder
-        console.line(f"  offload   {states} in {on_host if folder is None else f'a file in {folder}'}")
+        rows.append(("offload", f"{states} in {on_host if folder is None else f'a file in {folder}'}"))
     offline = offline_reason(config.tracker)
     tracker = config.tracker.name + (f", offline: {offline}" if offline else "")
-    console.line(f"  precision {config.precision.name}; record={config.record.level}; tracker={tracker}")
-    _nccl(console, render(config.nccl, os.environ, paths.root), placement.backend)
-    console.line(f"  run       {typed(paths.root)}")
+    rows.append(("precision", f"{config.precision.name}; record={config.record.level}; tracker={tracker}"))
+    rows += _nccl(render(config.nccl, os.environ, paths.root), placement.backend)
+    console.fields([*rows, ("run", str(typed(paths.root)))])
 
 
 def farewell(console: Console, paths: RunPaths, outcome: Outcome) -> None:
@@ -107,19 +104,18 @@ def farewell(console: Console, paths: RunPaths, outcome: Outcome) -> None:
     console.line(f"next: {following}")
 
 
-def _nccl(console: Console, rendered: Rendered, backend: str) -> None:
-    """Print the NCCL variables that are set and the user's overriding values; with gloo only a chosen preset."""
+def _nccl(rendered: Rendered, backend: str) -> list[tuple[str, str]]:
+    """Return the NCCL variables that are set and the user's overriding values; with gloo only a chosen preset."""
     if backend == "gloo" and rendered.preset == "auto" and set(rendered.variables) <= {"NCCL_DEBUG"}:
-        return
+        return []
     texts = [f"{name}={value}" for name, value in rendered.variables.items()]
     more = f" and {len(texts) - NAMED} more (manifest.json)" if len(texts) > NAMED + 1 else ""
     text = " ".join(texts[:NAMED] if more else texts)
-    console.line(f"  nccl      {rendered.preset}: {text or 'nothing to set'}{more}")
+    rows = [("nccl", f"{rendered.preset}: {text or 'nothing to set'}{more}")]
     for own in rendered.kept:
         where = "" if own.source == ENVIRONMENT else f" in {own.source}"
-        console.line(f"            your {own.name}={own.value}{where} takes precedence (the preset has {own.preset})")
-    for line in doubts(rendered.variables):
-        console.line(f"            {line}")
+        rows.append(("", f"your {own.name}={own.value}{where} takes precedence (the preset has {own.preset})"))
+    return rows + [("", line) for line in doubts(rendered.variables)]
 
 
 def _figures(paths: RunPaths) -> tuple[str, bool]:

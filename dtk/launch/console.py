@@ -1,22 +1,24 @@
 """Terminal output of `dtk run`: banner, progress, failure, next command."""
 
 import os
-import re
 import shutil
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from textwrap import indent
 
 from diagnostics.contract.artifacts import Failure, RunPaths, read_status, write_json
 from diagnostics.contract.files import open_regular
 from diagnostics.contract.formatting import clean, ranks_spoken, region_text
 from diagnostics.contract.invocation import typed
 from dtk.launch.blame import find_failure
+from dtk.train.progress import REPLACEABLE
 
 POLL_S = 0.1  # Chosen: lines appear without visible delay.
+_ERASE = "\r\x1b[2K"
 
 
 class Console:
@@ -32,23 +34,26 @@ class Console:
         self.rendered(f"\x1b[1;{colour}m{text}\x1b[0m" if colour is not None and self.live else text)
 
     def rendered(self, text: str) -> None:
-        """Print text that a renderer has already made safe for a terminal."""
-        self.end_live()
-        _write(f"{text}\n")
+        """Print text that a renderer has already made safe for a terminal, in place of the live line."""
+        _write(f"{_ERASE * self._line_open}{text}\n")
+        self._line_open = False
 
     def progress(self, text: str) -> None:
-        """Show a step line: in place on a terminal, where every tenth of the run is permanent; otherwise as a line."""
-        text = clean(text)
+        """Show a line that the next one replaces on a terminal; otherwise print it as `line` does."""
         if not self.live:
-            _write(f"{text}\n")
+            self.line(text)
             return
         width = shutil.get_terminal_size().columns
-        _write(f"\r\x1b[2K{text[: width - 1]}")
+        _write(f"{_ERASE}{clean(text)[: width - 1]}")
         self._line_open = True
-        if match := re.match(r"step (\d+)/(\d+)", text):
-            step, steps = int(match[1]), int(match[2])
-            if step * 10 // steps > (step - 1) * 10 // steps:
-                self.end_live()
+
+    def fields(self, rows: Iterable[tuple[str, str]]) -> None:
+        """Print labels and texts, aligned and indented; a row without a label continues the one before."""
+        from diagnostics.report import document as doc, terminal
+
+        fields = doc.Fields(tuple(doc.Field(label, text) for label, text in rows))
+        text = terminal.render(doc.Document("", "", (fields,)), columns=None, colour=self.live)
+        self.rendered(indent(text, "  ").rstrip("\n"))
 
     def end_live(self) -> None:
         """Make the live line permanent and continue below it."""
@@ -62,12 +67,15 @@ class Console:
         where += [f"region {region_text(failure.region)}"] if failure.region else []
         who = f": rank {failure.rank}{' failed first' * (state != 'hung')}" if failure.rank >= 0 else ""
         self.line(f"{state.upper()}{who}", 31)
-        self.line(f"  what   {failure.reason}")
-        self.line(f"  where  {', '.join(where) or 'before the first step, or unknown (record=off)'}")
+        rows = [
+            ("what", failure.reason),
+            ("where", ", ".join(where) or "before the first step, or unknown (record=off)"),
+        ]
         if failure.victims:
-            self.line(f"  then   {ranks_spoken(failure.victims)} ended as a consequence")
+            rows.append(("then", f"{ranks_spoken(failure.victims)} ended as a consequence"))
         if failure.log:
-            self.line(f"  log    {typed(paths.root / failure.log)}")
+            rows.append(("log", str(typed(paths.root / failure.log))))
+        self.fields(rows)
 
 
 def _write(text: str) -> None:
@@ -131,7 +139,7 @@ class Follower:
 
     def _read_all(self) -> None:
         for text in self._new_lines(self.paths.logs(self.attempt, 0) / "stdout.log"):
-            (self.console.progress if text.startswith("step ") else self.console.line)(text)
+            (self.console.progress if text.endswith(REPLACEABLE) else self.console.line)(text.removesuffix(REPLACEABLE))
         for rank in range(self.nproc):
             for text in self._new_lines(self.paths.logs(self.attempt, rank) / "stderr.log"):
                 if text.startswith("dtk: "):
@@ -146,4 +154,4 @@ class Follower:
             return []
         end = data.rfind(b"\n") + 1
         self._offsets[path] = self._offsets.get(path, 0) + end
-        return data[:end].decode("utf-8", "replace").splitlines()
+        return data[:end].decode("utf-8", "replace").split("\n")[:-1]

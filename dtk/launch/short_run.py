@@ -24,13 +24,13 @@ _END_S = (2.0, 15.0, 5.0)
 
 def run_short(arguments: Sequence[str], home: Path) -> Path:
     """Run `dtk run` to its end and return its folder below `home`; DtkError with its error if it could not start."""
-    before = _folders(home)
+    before = folders(home)
     code, errors = _run([*arguments, override("runs_folder", home.absolute())])
-    folders = sorted(_folders(home) - before)
-    if not folders or code == USER_ERROR:
+    made = sorted(folders(home) - before)
+    if not made or code == USER_ERROR:
         line = (errors.strip().splitlines() or ["it left no run folder"])[-1].removeprefix("dtk: ")
         raise DtkError("a short run could not start", line, f"tried: dtk run {shlex.join(arguments)}")
-    return folders[-1]
+    return made[-1]
 
 
 def speed_and_peak(run: Details) -> tuple[float | None, float | None]:
@@ -41,7 +41,8 @@ def speed_and_peak(run: Details) -> tuple[float | None, float | None]:
     return number(figures.get("tokens_per_s")), number(peak)
 
 
-def _folders(home: Path) -> set[Path]:
+def folders(home: Path) -> set[Path]:
+    """Return the folders in a folder, which may be absent."""
     return {entry for entry in home.iterdir() if entry.is_dir()} if home.is_dir() else set()
 
 

@@ -1,7 +1,6 @@
 """Starts a prepared job: a preflight if requested, then the ranks of this machine, or a submission to a cluster."""
 
 import gc
-import shutil
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext, redirect_stdout
@@ -77,7 +76,7 @@ def preflight_point(composed: Composed, world_size: int, local_size: int) -> str
     """Return, with preflight=on, the report on a job that would hang; empty if it may be launched."""
     if composed.config.preflight == "off":
         return ""
-    from diagnostics.report.terminal import render
+    from dtk.console.report import rendered
     from dtk.preflight.report import answer, document
     from dtk.preflight.run import Request, preflight
 
@@ -86,5 +85,4 @@ def preflight_point(composed: Composed, world_size: int, local_size: int) -> str
     if prediction.verdict.ends:
         print(f"preflight: {answer(prediction)}", flush=True)
         return ""
-    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    return render(document(prediction, brief=True), columns=columns, colour=False)
+    return rendered(document(prediction, brief=True))

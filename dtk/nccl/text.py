@@ -6,8 +6,7 @@ from diagnostics.contract.formatting import clean, counted
 from diagnostics.contract.invocation import command
 from diagnostics.report import document as doc
 from diagnostics.report.markdown import table
-from diagnostics.report.terminal import render
-from dtk.console import output
+from dtk.console.report import rendered
 from dtk.errors import DtkError
 from dtk.nccl.lint import Linted
 from dtk.nccl.presets import ABOUT_WHOLE, Preset
@@ -21,7 +20,7 @@ def listing(presets: Mapping[str, Preset], problems: Mapping[str, DtkError]) -> 
     """Return one line for each preset; unreadable presets come last."""
     rows = [(name, _WORDS[p.config.backend], str(len(p.settings)), p.summary) for name, p in presets.items()]
     rows += [(name, "-", "-", f"cannot be used: {problem}") for name, problem in problems.items()]
-    return _rendered(doc.Document("", "", (doc.table([("preset", "for", "sets", "what it is"), *rows]),)))
+    return rendered(doc.Document("", "", (doc.table([("preset", "for", "sets", "what it is"), *rows]),)))
 
 
 def shown(preset: Preset) -> str:
@@ -36,7 +35,7 @@ def shown(preset: Preset) -> str:
         fields = [doc.Field(key, text) for key, text in texts.items() if text and text != preset.about.get(key)]
         settings.append(doc.Section((doc.Span(f"{setting.name}={setting.value}"),), (doc.Fields(tuple(fields)),)))
     answer = doc.Span(f"nccl={preset.name}: {preset.summary}", "strong")
-    return _rendered(doc.Document(preset.name, answer, (doc.Fields(tuple(rows)), *settings)))
+    return rendered(doc.Document(preset.name, answer, (doc.Fields(tuple(rows)), *settings)))
 
 
 def _usage(preset: Preset) -> str:
@@ -73,7 +72,7 @@ def linted(result: Linted) -> str:
     where = f"{counted(result.checked, 'variable')} of {', '.join(result.read)}"
     verdict = doc.Paragraph(f"{totals or 'nothing wrong'} in {where} ({version}; {result.facts})")
     fields = (doc.Fields(tuple(rows)),) if rows else ()
-    return _rendered(doc.Document("", "", (*fields, verdict)))
+    return rendered(doc.Document("", "", (*fields, verdict)))
 
 
 def recommended(advices: Sequence[Advice], besides: Sequence[str]) -> str:
@@ -85,7 +84,7 @@ def recommended(advices: Sequence[Advice], besides: Sequence[str]) -> str:
         rows.append(doc.Field("use", command("run", f"nccl={advice.preset}")))
         blocks += [doc.Paragraph(doc.Span(f"{advice.case}: nccl={advice.preset}", "strong")), doc.Fields(tuple(rows))]
     blocks.append(doc.Fields(tuple(doc.Field("also", note) for note in besides)))
-    return _rendered(doc.Document("", "", tuple(blocks)))
+    return rendered(doc.Document("", "", tuple(blocks)))
 
 
 def markdown(presets: Mapping[str, Preset]) -> str:
@@ -100,7 +99,3 @@ def markdown(presets: Mapping[str, Preset]) -> str:
         rows = [(f"`{s.name}`", f"`{s.value}`", s.why, s.source, s.versions, s.harms, s.remove) for s in settings]
         parts.append(f"\n{table([names, *([cell.replace('|', chr(92) + '|') for cell in row] for row in rows)])}\n")
     return "".join(parts)
-
-
-def _rendered(document: doc.Document) -> str:
-    return render(document, columns=output.columns(), colour=output.colours())

@@ -13,8 +13,8 @@ from dtk.config.schema import Config
 from dtk.errors import DtkError
 from dtk.plan.engines import Machine, predict
 from dtk.plan.formatting import rate_text
+from dtk.plan.formulas.prediction import Prediction
 from dtk.plan.job import ranks_of, settled_job
-from dtk.plan.prediction import Prediction
 from dtk.plan.solve import at_world_size
 from dtk.strategies.registry import CONFIG_TYPES, preferred
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dtk.config.placement import is_remote, ranks_per_node
 from dtk.config.schema import Config
-from dtk.plan.prediction import Engine, Prediction
+from dtk.plan.formulas.prediction import Engine, Prediction
 
 if TYPE_CHECKING:
     from dtk.plan.timing.hardware import Hardware

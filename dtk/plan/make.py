@@ -14,7 +14,7 @@ from dtk.plan.compare import compare
 from dtk.plan.engines import Choice, Machine, differences, machine, predict
 from dtk.plan.formulas.holding import TRAININGS
 from dtk.plan.job import planned_job, ranks_of
-from dtk.plan.report.model import Check, PlanReport
+from dtk.plan.model import Check, PlanReport
 from dtk.plan.search import search
 from dtk.plan.solve import DEFAULT_WORLD_SIZES, check_solvable, max_batch, max_model, parse_world_sizes, scaling
 

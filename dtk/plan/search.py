@@ -20,9 +20,9 @@ from dtk.errors import DtkError
 from dtk.parallel.batch_plan import BatchPlan
 from dtk.plan.engines import Machine, on_device, predict
 from dtk.plan.formatting import percent_text
+from dtk.plan.formulas.prediction import Prediction, Time
 from dtk.plan.formulas.stages import least_bytes
 from dtk.plan.job import ranks_of
-from dtk.plan.prediction import Prediction, Time
 from dtk.strategies.registry import CONFIG_TYPES
 
 SHOWN = 10  # Number of layouts that are ranked and fully planned.

@@ -10,8 +10,8 @@ from dtk.config.schema import Config, CustomModelConfig
 from dtk.errors import DtkError
 from dtk.plan.engines import Machine, on_device, predict
 from dtk.plan.formulas.closed_form import memory
+from dtk.plan.formulas.prediction import Prediction
 from dtk.plan.job import check_world_size, ranks_of, settled_job
-from dtk.plan.prediction import Prediction
 from dtk.strategies.registry import for_several_ranks
 
 DEEPEST = 100_000  # Layers; the schema's own limit.

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import CodeType
 
-from diagnostics.contract.files import kernel_text
+from diagnostics.contract.files import kernel_text, stat_fields
 
 COMPILING = ("/torch/_dynamo/convert_frame.py", "/torch/_inductor/async_compile.py", "/triton/compiler/compiler.py")
 """Frames that are on the stack only during compilation, which may run in another process."""
@@ -46,7 +46,7 @@ class Activity:
         if (scheduled := scheduled_s(os.getpid())) is not None:
             return sum(scheduled)
         with suppress(ValueError, IndexError):
-            fields = kernel_text(self._task / "stat").rpartition(")")[2].split()
+            fields = stat_fields(self._task)
             return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
         return 0.0
 

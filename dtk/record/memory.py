@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from diagnostics.contract.files import kernel_text
+from diagnostics.contract.files import kernel_fields
 
 STATUS = Path("/proc/self/status")
 HISTORY_ENTRIES = 100_000  # As in the example of torch's documentation.
@@ -33,7 +33,7 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 def _status_bytes() -> dict[str, int]:
     """Return VmHWM and VmRSS of this process in bytes; empty without /proc."""
-    fields = dict(line.split(":", 1) for line in kernel_text(STATUS).splitlines() if ":" in line)
+    fields = kernel_fields(STATUS)
     return {name: int(fields[name].split()[0]) * 1024 for name in ("VmHWM", "VmRSS") if name in fields}
 
 

@@ -16,7 +16,7 @@ def find(name: str, folder: Path = RUNS) -> Path:
     try:
         return find_run(name, folder)
     except NoSuchRunError as error:
-        raise DtkError(clean(error), fix=f"{command('ls')} lists the runs") from error
+        raise DtkError(clean(error), fix=f"give a path, a run id or last; {command('ls')} lists the runs") from error
 
 
 def matching(name: str, folder: Path = RUNS) -> list[str]:

@@ -10,7 +10,9 @@ from diagnostics.contract.formatting import clean
 from diagnostics.contract.invocation import command
 from diagnostics.contract.origins import Choice, Origins, Setting
 from diagnostics.contract.suggest import did_you_mean
+from diagnostics.report import document as doc
 from diagnostics.runs.records import read_origins, reason
+from dtk.console.report import rendered
 from dtk.errors import DtkError
 
 _LONGEST = 60  # Maximum characters of a value in a table.
@@ -29,7 +31,7 @@ def why(run: Path, key: str, *, as_json: bool) -> str:
         plain = {name: {"value": origins.values[name], "set_by": set_by[name]} for name in keys}
         choice = origins.choices.get(key.split(".")[0])
         return json.dumps({"keys": plain, "choice": asdict(choice) if choice else None}, indent=2) + "\n"
-    return _key(origins, key) if keys == [key] else _section(origins, key, keys)
+    return rendered(_key(origins, key) if keys == [key] else _section(origins, key, keys))
 
 
 def _read(run: Path) -> Origins:
@@ -44,30 +46,27 @@ def _read(run: Path) -> Origins:
         raise DtkError(f"{run}: origins.json is damaged", clean(reason(error))) from error
 
 
-def _key(origins: Origins, key: str) -> str:
-    """Return the value of a key, the setting that determines it, and overridden settings, newest first, as text."""
+def _key(origins: Origins, key: str) -> doc.Document:
+    """Return the value of a key, the setting that determines it, and overridden settings, newest first."""
     last, *overruled = reversed(origins.keys[key])
-    lines = [f"{clean(key)} = {_value(origins.values[key])}", f"  set by  {_place(last, origins)}"]
+    fields = [doc.Field("set by", _place(last, origins))]
     if last.written and last.written != _value(origins.values[key]):
-        lines.append(f"          written {clean(last.written)}")
+        fields.append(doc.Field("", f"written {last.written}"))
     for setting in overruled:
-        was = f", which had {clean(setting.written)}" if setting.written else ""
-        lines.append(f"  over    {_place(setting, origins)}{was}")
-    return "\n".join(lines) + "\n"
+        was = f", which had {setting.written}" if setting.written else ""
+        fields.append(doc.Field("over", f"{_place(setting, origins)}{was}"))
+    return doc.Document("", f"{key} = {_value(origins.values[key])}", (doc.Fields(tuple(fields)),))
 
 
-def _section(origins: Origins, key: str, keys: list[str]) -> str:
-    lines = []
-    if choice := origins.choices.get(key):
-        lines.append(f"{clean(key)}={clean(choice.option)}: {clean(choice.file)}, chosen by {_chooser(choice)}")
+def _section(origins: Origins, key: str, keys: list[str]) -> doc.Document:
+    choice = origins.choices.get(key)
+    chosen = f"{key}={choice.option}: {choice.file}, chosen by {_chooser(choice)}" if choice else ""
     rows = []
     for name in keys:
         value = _value(origins.values[name])
         text = value if len(value) <= _LONGEST else f"{value[: _LONGEST - 3]}..."
-        rows.append((clean(name), text, _brief(origins.keys[name][-1])))
-    widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
-    lines += [f"{name:<{widths[0]}}  {value:<{widths[1]}}  {by}" for name, value, by in rows]
-    return "\n".join(lines) + "\n"
+        rows.append((name, text, _brief(origins.keys[name][-1])))
+    return doc.Document("", chosen, (doc.table([("key", "value", "set by"), *rows], names=3),) if rows else ())
 
 
 def _place(setting: Setting, origins: Origins) -> str:
@@ -78,19 +77,18 @@ def _place(setting: Setting, origins: Origins) -> str:
 
 
 def _brief(setting: Setting) -> str:
-    by = clean(setting.by)
     return {
-        "file": by,
-        "typed": f"{by} on the command line",
+        "file": setting.by,
+        "typed": f"{setting.by} on the command line",
         "default": "the default of dtk",
         "launch": "dtk at the launch, from ranks and devices",
-        "run": f"the configuration of {by}",
+        "run": f"the configuration of {setting.by}",
     }[setting.kind]
 
 
 def _chooser(choice: Choice) -> str:
-    return f"{clean(choice.by)} on the command line" if choice.kind == "typed" else clean(choice.by)
+    return f"{choice.by} on the command line" if choice.kind == "typed" else choice.by
 
 
 def _value(value: Any) -> str:
-    return clean(value if isinstance(value, str) and value else json.dumps(value))
+    return value if isinstance(value, str) and value else json.dumps(value)

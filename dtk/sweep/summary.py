@@ -10,8 +10,8 @@ from diagnostics.contract.files import open_regular
 from diagnostics.contract.formatting import counted
 from diagnostics.contract.invocation import typed
 from diagnostics.runs.records import as_mapping, mapping, objects
-from dtk.console import output
-from dtk.console.output import say
+from dtk.console.output import put, say
+from dtk.console.report import rendered
 from dtk.launch.stopping import STOPPED
 from dtk.sweep.folder import Sweep, Trial
 from dtk.sweep.runner import DONE, STOPPED_EARLY
@@ -68,10 +68,8 @@ def say_ending(sweep: Sweep, code: int, again: str, total: int, metric: dict[str
     if metric:
         _rank(sweep, metric)
     if sweep.about.method in COMPARED and (compared := comparison(last)) is not None:
-        from diagnostics.report.terminal import render
-
         say()
-        output.put(render(compared, columns=output.columns(), colour=output.colours()))
+        put(rendered(compared))
     composed = {point.index for point in sweep.points if point.config}
     if code in STOPPED or any(trial.state not in DONE and trial.point in composed for trial in last):
         say(f"to continue with the remaining runs: {again}")
@@ -81,7 +79,7 @@ def say_ending(sweep: Sweep, code: int, again: str, total: int, metric: dict[str
 def _rank(sweep: Sweep, metric: dict[str, Any]) -> None:
     """Print the points, best first, each by the best figure of its runs: the final one, else the last one logged."""
     name, sign = metric["name"], -1 if metric["goal"] == "maximize" else 1
-    ranked: list[tuple[float, str]] = []
+    ranked: list[tuple[float, str, str]] = []
     last = last_trials(sweep)
     for point in sweep.points:
         trials = [trial for trial in last if trial.point == point.index]
@@ -91,14 +89,15 @@ def _rank(sweep: Sweep, metric: dict[str, Any]) -> None:
             values = (recorded.summary.get(name), *logged[-1:])
             figures += [float(value) for value in values if value is not None and value == value][:1]
         if figures:
-            state = " ".join({trial.state for trial in trials} - {"finished"})
-            label = f"{point.name or 'unchanged'}{f'  ({state})' if state else ''}"
-            ranked.append((min(figures, key=lambda figure: sign * figure), label))
-    ranked.sort(key=lambda pair: sign * pair[0])
+            states = ", ".join(sorted({trial.state for trial in trials} - {"finished"}))
+            ranked.append((min(figures, key=lambda figure: sign * figure), point.name or "unchanged", states))
+    ranked.sort(key=lambda row: sign * row[0])
     if ranked:
+        from diagnostics.report import document as doc
+
         say(f"\nby {name} ({metric['goal']}), best first")
-    for value, label in ranked[:_MOST_RANKED]:
-        say(f"  {value:<12.6g} {label}")
+        rows = [(f"{value:.6g}", point, states) for value, point, states in ranked[:_MOST_RANKED]]
+        put(rendered(doc.Document("", "", (doc.table([(name, "point", "unfinished"), *rows]),))))
     if len(ranked) > _MOST_RANKED:
         say(f"  and {counted(len(ranked) - _MOST_RANKED, 'point')} more")
 

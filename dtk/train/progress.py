@@ -11,6 +11,8 @@ from dtk.parallel.regions import current
 from dtk.record.metrics import model_flops_utilization
 
 GIB = 2**30
+REPLACEABLE = "\r"
+"""End of a line that a terminal may replace by the next one; in a log it is part of a line ending."""
 _SHORT = {"token": "tok", "sample": "samples"}
 
 
@@ -54,7 +56,10 @@ def printing_elapsed(text: str, on: bool, every_s: float = 5.0) -> Iterator[None
 
 @dataclass(slots=True)
 class Progress:
-    """Formats step lines. The ETA uses the mean step time after the first step."""
+    """Formats step lines. The ETA uses the mean step time after the first step.
+
+    A line is `REPLACEABLE` unless another tenth of the run is complete.
+    """
 
     steps: int
     world_size: int
@@ -62,6 +67,8 @@ class Progress:
     unit: str = "token"
     """The unit in which speed is counted."""
     began_s: float = field(default_factory=time.perf_counter)
+    tenths: int = 0
+    """Tenths of the run that were complete at the last line."""
 
     def line(self, record: dict[str, Any]) -> str:
         """Return one line from a metrics record."""
@@ -76,9 +83,11 @@ class Progress:
         ideal = record.get("pipeline_bubble_ideal")
         bubble = "" if ideal is None else f"  bubble {record['pipeline_bubble']:.0%} (ideal {ideal:.0%})"
         mfu = f"{record['mfu']:.1%}" if record["mfu"] is not None else "n/a"
+        before, self.tenths = self.tenths, done * 10 // self.steps
         return (
             f"step {done}/{self.steps}  loss {record['loss']:.4f}  {_SHORT[self.unit]}/s {speed:,.0f}{ranks}  "
             f"mfu {mfu}{bubble}  mem {record['peak_memory_bytes'] / GIB:.2f} GiB  eta {eta}"
+            f"{REPLACEABLE * (self.tenths == before)}"
         )
 
 

@@ -14,20 +14,20 @@ from msgspec.structs import replace
 
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.formatting import bytes_text, counted, region_text, seconds_text
+from diagnostics.contract.formatting import age, bytes_text, counted, region_text, seconds_text
 from diagnostics.contract.invocation import command
 from diagnostics.report import document as doc
 from diagnostics.report.measures import Breakdown
 from diagnostics.runs.find import FAILED, list_runs, looks_like_run, read_details
 from diagnostics.runs.planned import planned_and_measured
 from diagnostics.runs.records import mapping, read_origins
-from diagnostics.runs.text import COLUMNS, age, cells_of
+from diagnostics.runs.text import COLUMNS, cells_of
 from dtk.compare.formatting import number_text
 from dtk.compare.report import where_a_step_goes
 from dtk.errors import DtkError, refused
-from dtk.plan.prediction import Prediction
-from dtk.plan.report.document import document as plan_document
-from dtk.plan.report.model import PlanReport
+from dtk.plan.formulas.prediction import Prediction
+from dtk.plan.model import PlanReport
+from dtk.plan.report import document as plan_document
 from dtk.record.metrics import BOOKKEEPING
 from dtk.runs.select import SORTS
 from dtk.ui.live import MOST_MARKS, RankNow, curves, ranks, step_parts, sweeps, tags

@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Any
 
-from tests.unit.plan.report.test_document import as_page as render
 from tests.unit.plan.samples import HOSTILE, on_device, plan, report
+from tests.unit.plan.test_report import as_page as render
 
 
 def test_everything_is_there_and_nothing_is_wrong(visit: Any) -> None:

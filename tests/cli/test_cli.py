@@ -145,9 +145,9 @@ def test_ls_of_nothing(tmp_path: Path) -> None:
 def test_show_a_failed_run_by_its_beginning(runs: Path) -> None:
     done = dtk("show", "20260101", cwd=runs.parent)
     assert done.returncode == 0
-    assert "state     failed (attempt 0, exit code 1)" in done.stdout
-    assert "failure   rank 3 at step 7 in backward: killed by SIGKILL" in done.stdout
-    assert "log       runs/20260101-000000-gpt2-fsdp-w4-bbbb/logs/attempt_0/rank_00003" in done.stdout
+    assert "state   failed (attempt 0, exit code 1)" in done.stdout
+    assert "failure rank 3 at step 7 in backward: killed by SIGKILL" in done.stdout
+    assert "log     runs/20260101-000000-gpt2-fsdp-w4-bbbb/logs/attempt_0/rank_00003" in done.stdout
 
 
 def test_show_a_finished_run_as_json(runs: Path) -> None:
@@ -186,7 +186,7 @@ def test_show_what_is_not_there(runs: Path, name: str, expected: str, monkeypatc
     done = dtk("show", name, cwd=runs.parent)
     assert done.returncode == 2
     monkeypatch.chdir(runs.parent)
-    assert done.stderr.splitlines()[0] == f"{expected} - {command('ls')} lists the runs"
+    assert done.stderr.splitlines()[0] == f"{expected} - give a path, a run id or last; {command('ls')} lists the runs"
 
 
 def test_untrusted_text_neither_colours_nor_moves_the_cursor(runs: Path) -> None:

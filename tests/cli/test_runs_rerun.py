@@ -172,9 +172,9 @@ def test_why_names_the_override_and_what_it_overrules(project: Path, capsys: Any
     assert (code, err) == (0, "")
     first, second, third, fourth = out.splitlines()
     assert first == "train.steps = 3"
-    assert second == "  set by  train.steps=3 on the command line"
-    assert third.startswith("  over    conf/experiment/smoke.yaml:8 (chosen by experiment=smoke on the command line)")
-    assert fourth.startswith("  over    conf/config.yaml:") and fourth.endswith(", which had 15")
+    assert second == "set by  train.steps=3 on the command line"
+    assert third.startswith("over    conf/experiment/smoke.yaml:8 (chosen by experiment=smoke on the command line)")
+    assert fourth.startswith("over    conf/config.yaml:") and fourth.endswith(", which had 15")
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_why_of_a_section(project: Path, capsys: Any) -> None:
     made(project)
     out = asked(capsys, "show", "one", "--why", "strategy")[1].splitlines()
     assert out[0] == "strategy=ddp: conf/strategy/ddp.yaml, chosen by strategy=ddp on the command line"
-    assert {line.split()[0] for line in out[1:]} == {f"strategy.{key}" for key in usual().plain["strategy"]}
+    assert {line.split()[0] for line in out[2:]} == {f"strategy.{key}" for key in usual().plain["strategy"]}
     out = asked(capsys, "show", "one", "--why", "experiment")[1]
     assert out == "experiment=smoke: conf/experiment/smoke.yaml, chosen by experiment=smoke on the command line\n"
 
@@ -224,7 +224,7 @@ def test_why_holds_when_the_files_are_gone(project: Path, capsys: Any) -> None:
     made(project, typed=["model=wide", "data.sequence_length=32"], config_dir=own)
     (own / "model" / "wide.yaml").unlink()
     out = asked(capsys, "show", "one", "--why", "model.width")[1]
-    assert out == f"model.width = 64\n  set by  {own}/model/wide.yaml:8 (chosen by model=wide on the command line)\n"
+    assert out == f"model.width = 64\nset by  {own}/model/wide.yaml:8 (chosen by model=wide on the command line)\n"
 
 
 def test_why_after_a_rerun_goes_on(project: Path) -> None:

@@ -79,8 +79,8 @@ def say_submitted(paths: RunPaths, number: str) -> None:
     """Print where to look next after the submission to Slurm."""
     log = paths.root / "logs" / slurm.LOG.replace("%j", number)
     print(f"submitted to Slurm as job {number}: squeue -j {number}; scancel {number} stops it, with a checkpoint")
-    print(f"  run       {typed(paths.root)}")
-    print(f"  log       {typed(log)}")
+    print(f"run: {typed(paths.root)}")
+    print(f"log: {typed(log)}")
     print(f"next: {command('show', typed(paths.root))}", flush=True)
 
 

@@ -10,9 +10,9 @@ from math import prod
 
 from dtk.config.schema import EncoderConfig, LlamaConfig
 from dtk.plan.formulas.holding import Holding
+from dtk.plan.formulas.prediction import Category
 from dtk.plan.formulas.shape import ROW, ModelShape
 from dtk.plan.formulas.tape import Buffer, Tape, Value, drop
-from dtk.plan.prediction import Category
 from dtk.strategies.declared import Shape
 
 FLOAT_BYTES = 4  # Bytes of a float32.

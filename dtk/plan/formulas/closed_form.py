@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from dtk.config.schema import Config
+from dtk.plan.formulas.prediction import Link, Memory, Prediction, Traffic
 from dtk.plan.formulas.shape import model_shape
 from dtk.plan.formulas.stages import rank_memory, stage_declarations, states_mesh
-from dtk.plan.prediction import Link, Memory, Prediction, Traffic
 
 
 def closed_form(config: Config, world_size: int, local_size: int = 8) -> Prediction:

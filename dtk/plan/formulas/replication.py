@@ -1,4 +1,4 @@
-"""What a strategy with replicated parameters (single, ddp, zero1) holds at each moment of a step."""
+"""What a strategy with replicated parameters holds at each moment of a step."""
 
 import heapq
 from collections import Counter

@@ -10,12 +10,12 @@ from dtk.dimensions import inside
 from dtk.parallel.pipeline import OUTSTANDING, RECEIVES, SCHEDULES, SENDS, Order, Pipeline
 from dtk.plan.formulas.flat_parts import FlatParts
 from dtk.plan.formulas.holding import Holding
+from dtk.plan.formulas.prediction import Memory
 from dtk.plan.formulas.replication import Replicated
 from dtk.plan.formulas.shape import ModelShape, cut, model_shape, partial
 from dtk.plan.formulas.sharding import Sharded, shard_units
 from dtk.plan.formulas.tape import Buffer, Ledger, Value
 from dtk.plan.formulas.walk import Step, Stretch, in_units, micro_batches, stream_item_bytes, stretch
-from dtk.plan.prediction import Memory
 from dtk.strategies.declared import Collective, shard_elements
 
 CUDA_BLOCK_BYTES = 512  # Allocation granularity of CUDA's caching allocator.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dtk.plan.prediction import Category, Memory
+from dtk.plan.formulas.prediction import Category, Memory
 
 
 @dataclass(slots=True, eq=False)

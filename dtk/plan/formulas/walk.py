@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from dtk.config.schema import Config
 from dtk.parallel.pipeline import Pipeline
 from dtk.plan.formulas.holding import ROOT, Holding
+from dtk.plan.formulas.prediction import Category
 from dtk.plan.formulas.tape import Buffer, Tape, Value, drop
 from dtk.plan.formulas.transformer import Model
-from dtk.plan.prediction import Category
 from dtk.strategies.declared import ITEM_BYTES
 
 

@@ -11,7 +11,7 @@ from dtk.config.schema import Config, CustomModelConfig
 from dtk.errors import DtkError
 from dtk.models.build import build_on_meta
 from dtk.plan.formulas.closed_form import lines
-from dtk.plan.prediction import Category, Memory, Prediction
+from dtk.plan.formulas.prediction import Category, Memory, Prediction
 from dtk.plan.simulated.smaller import Sample, edge_blocks, extended, ranks_of_job, samples, simulated_places
 from dtk.simulate.step import MICRO_BATCHES, OWN_GRADIENTS, Call, Observed, simulate_step
 from dtk.strategies.registry import for_several_ranks

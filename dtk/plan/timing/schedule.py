@@ -8,7 +8,7 @@ and reshard), and torch.distributed.fsdp for the behaviour of FSDP2.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from dtk.plan.prediction import Transfer
+from dtk.plan.formulas.prediction import Transfer
 from dtk.plan.timing.alpha_beta import Cost
 
 Price = Callable[[str, str, float], Cost]  # Operation, group and bytes of the full buffer -> cost of a call.

@@ -12,9 +12,9 @@ from dtk.config.schema import Config
 from dtk.dimensions import inside
 from dtk.parallel.pipeline import Action, Pipeline, walk as walk_pipeline
 from dtk.plan.formulas.closed_form import link
+from dtk.plan.formulas.prediction import Time, Transfer
 from dtk.plan.formulas.replication import owned_elements
 from dtk.plan.formulas.stages import message_bytes, messages, on_mesh, stage_states, states_mesh, sums_of_gradients
-from dtk.plan.prediction import Time, Transfer
 from dtk.plan.timing.alpha_beta import Cost, Group, collective
 from dtk.plan.timing.hardware import Hardware
 from dtk.plan.timing.schedule import Bucket, Price, Sharded, Unit, Walk, ddp_micro_batch, fsdp_micro_batch, update
@@ -212,7 +212,7 @@ class _Job:
         return any(part is each for each in self.parts[: self.schedule.ranks])
 
     def _walk_replicated(self, walk: Walk, part: _Part, rounds: int) -> float:
-        """Walk ddp and zero1, or single and dp without communication; return the seconds of the update."""
+        """Walk a strategy with replicated parameters; return the seconds of the update."""
         strategy, ranks = self.config.strategy, self.mesh.dp_size
         gradients, shapes = _gradients_s(part), part.layout.shapes
         communicates = strategy.traits.gradients_in == "buckets" and ranks > 1

@@ -43,7 +43,7 @@ def test_a_path_a_run_and_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     for name in ("", "20990101"):
         with pytest.raises(DtkError) as caught:
             find(name)
-        assert "give a folder, a file, a run id or last" in caught.value.fix
+        assert "give a path, a run id or last" in caught.value.fix
 
 
 LOG = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    main()\nKeyError: 5\n'

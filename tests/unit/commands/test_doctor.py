@@ -25,7 +25,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_list_makes_no_check(checks: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--list", "--only", "topic"]) == 0
-    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["good", "bad"]
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["name", "good", "bad"]
     assert main(["doctor", "--list", "--only", "nodes", "--json"]) == 0
     assert {row["topic"] for row in json.loads(capsys.readouterr().out)} == {"nodes"}
 

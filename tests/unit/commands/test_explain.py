@@ -33,14 +33,14 @@ def test_a_family_and_a_group_list_what_they_have(capsys: pytest.CaptureFixture[
     text = said(capsys, "hang")
     ids = [cause.id for cause in registry.built_in() if cause.id.startswith("hang.")]
     assert text.startswith(f"hang: {len(ids)} causes of hangs and crashes\n") and all(f"{id_}: " in text for id_ in ids)
-    assert "option        schedule=cosine: " in said(capsys, "schedule")
+    assert "  option  schedule=cosine: " in said(capsys, "schedule")
 
 
 def test_a_key_that_several_kinds_share_comes_once(capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, "bucket_cap_mb")
     assert text.count("strategy.bucket_cap_mb") == 1 and "strategy=ddp, strategy=zero1" in text
     text = said(capsys, "train.micro_batch_size")
-    assert "type          int" in text and "default       0" in text and "only with" not in text
+    assert "type     int" in text and "default  0" in text and "only with" not in text
 
 
 @pytest.mark.parametrize(("name", "near"), [("hang.rank_ooom", "hang.rank_oom"), ("fsdpp", "fsdp"), ("xyzzy", "docs/")])

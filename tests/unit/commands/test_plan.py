@@ -8,8 +8,7 @@ import pytest
 
 from dtk.bench import calibrate
 from dtk.commands.main import main
-from dtk.plan import make
-from dtk.plan.report import model
+from dtk.plan import make, model
 
 
 @pytest.mark.parametrize(("fits", "code"), [(True, 0), (None, 0), (False, 1)])

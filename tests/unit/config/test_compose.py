@@ -328,7 +328,7 @@ def test_a_main_file_and_lists_of_ones_own_as_hydra_has_them(tmp_path: Path) -> 
     assert lists_of_files(["experiment=grid", "strategy=ddp,zero1"], tmp_path) == ["train.steps=3,4"]
     assert lists_of_files(["seed=1,2"], night) == []
     rows = [line.split() for line in files_merged(["model=gpt2"], night).splitlines()]
-    assert ["strategy/ddp", "strategy", "night"] in rows and rows[1] == [str(tmp_path)]
+    assert ["strategy/ddp", "strategy", "night"] in rows and rows[1] == ["-", str(tmp_path)]
     assert message(config_dir=tmp_path / "nigt.yaml") == (
         f"--config-name nigt: there is no {tmp_path / 'nigt.yaml'} - name its folder by --config-dir"
     )

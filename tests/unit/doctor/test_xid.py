@@ -16,7 +16,7 @@ def record(text, age_s=60.0):
     ("text", "age_s", "status", "told"),
     [
         ("NVRM: Xid (PCI:0000:3b:00): 79, pid=77, GPU has fallen off the bus.", 60, "failure", "fallen off the bus"),
-        ("NVRM: Xid (PCI:0000:3b:00): 79, pid=77, GPU has fallen off the bus.", 180, "warning", "3 minutes ago"),
+        ("NVRM: Xid (PCI:0000:3b:00): 79, pid=77, GPU has fallen off the bus.", 180, "warning", "3m ago"),
         ("NVRM: Xid (PCI:0000:3b:00): 31, pid=77, name=python, Ch 00000008", 60, "warning", "page fault"),
         ("NVRM: Xid (PCI:0000:3b:00): 999, something new", 60, "failure", "see the Xid catalogue of NVIDIA"),
         ("usb 1-1: new device", 60, "ok", "no Xid"),

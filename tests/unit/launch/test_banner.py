@@ -39,15 +39,15 @@ def test_one_is_singular(capsys, paths):
     )
     assert "8 samples = 2 ranks x 1 micro-batch of 4" in opening(capsys, paths)
     Console().failure(Failure(rank=1, reason="x", victims=[0]), "failed", paths)
-    assert "then   rank 0 ended as a consequence" in capsys.readouterr().out
+    assert "then    rank 0 ended as a consequence" in capsys.readouterr().out
     Console().failure(Failure(rank=1, reason="x", victims=[0, 2]), "failed", paths)
-    assert "then   ranks 0 and 2 ended as a consequence" in capsys.readouterr().out
+    assert "then    ranks 0 and 2 ended as a consequence" in capsys.readouterr().out
 
 
 def test_the_degrees_of_the_mesh_are_named_those_of_experts_too(capsys, paths):
     assert "  mesh      dp_shard 2, ep 2; 2 ranks along" in opening(capsys, paths, "model=moe_tiny", "strategy=moe")
     assert "  mesh      pp 2; 1 rank along" in opening(capsys, paths, "strategy=pp")
-    assert "  mesh" not in opening(capsys, paths, "strategy=fsdp")
+    assert "  mesh " not in opening(capsys, paths, "strategy=fsdp")
 
 
 @pytest.mark.parametrize(

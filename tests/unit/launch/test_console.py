@@ -10,6 +10,9 @@ import pytest
 
 from diagnostics.contract.artifacts import Failure, RunPaths, Status, read_status, write_json
 from dtk.launch.console import Console, Follower
+from dtk.train.progress import Progress
+
+ERASE = "\r\x1b[2K"
 
 
 class Terminal(io.StringIO):
@@ -28,19 +31,21 @@ def test_in_a_file_every_step_is_a_line(capsys: pytest.CaptureFixture[str]) -> N
     assert out.splitlines()[:2] == ["step 1/100 loss 2.0", "a word in between"] and "\x1b" not in out
 
 
-def test_on_a_terminal_steps_share_a_line_and_tenths_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_terminal_steps_share_a_line_that_other_lines_replace(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
     monkeypatch.setenv("COLUMNS", "30")
     console = Console()
-    for step in range(1, 21):
+    for step in range(1, 4):
         console.progress(f"step {step}/20 {'x' * 40}")
     shown = terminal.getvalue()
-    assert shown.count("\n") == 10, "every second of twenty steps completes a tenth"
-    assert {len(part.rstrip("\n")) for part in shown.split("\r\x1b[2K")[1:]} == {29}, "cut to the width"
-    console.progress("step 21/20")
-    console.line("end", 32)
-    assert terminal.getvalue().endswith("step 21/20\n\x1b[1;32mend\x1b[0m\n")
+    assert "\n" not in shown and {len(part) for part in shown.split(ERASE)[1:]} == {29}, "cut to the width"
+    console.line("a word in between", 32)
+    assert terminal.getvalue() == f"{shown}{ERASE}\x1b[1;32ma word in between\x1b[0m\n", "in place of the live line"
+    console.progress("step 4/20")
+    console.end_live()
+    console.line("end")
+    assert terminal.getvalue().endswith(f"{ERASE}step 4/20\nend\n")
 
 
 def test_a_failure_names_who_where_whom_and_which_log(
@@ -53,10 +58,10 @@ def test_a_failure_names_who_where_whom_and_which_log(
     Console().failure(failure, "failed", RunPaths(tmp_path / "runs" / "a"))
     assert capsys.readouterr().out.splitlines() == [
         "FAILED: rank 3 failed first",
-        "  what   ValueError: bad",
-        "  where  step 7, region backward",
-        "  then   ranks 4-23 ended as a consequence",
-        "  log    runs/a/logs/x.log",
+        "  what    ValueError: bad",
+        "  where   step 7, region backward",
+        "  then    ranks 4-23 ended as a consequence",
+        "  log     runs/a/logs/x.log",
     ]
     Console().failure(Failure(rank=-1, reason="nobody in particular"), "hung", RunPaths(tmp_path))
     lines = capsys.readouterr().out.splitlines()
@@ -83,7 +88,7 @@ def write(path: Path, text: str) -> None:
 def test_the_logs_of_the_ranks_are_followed_line_by_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths, ticks = RunPaths(tmp_path), []
     follower = Follower(paths, Console(), 2, 0, {}, lambda: ticks.append(1))
-    write(paths.logs(0, 0) / "stdout.log", "step 1/2 loss 3\nhalf a li")
+    write(paths.logs(0, 0) / "stdout.log", "step 1/2 loss 3\r\nhalf a li")
     write(paths.logs(0, 1) / "stderr.log", "a library's warning\ndtk: warning: slow disk\n")
     follower._poll()
     assert capsys.readouterr().out == "step 1/2 loss 3\n[rank 1] warning: slow disk\n"
@@ -128,3 +133,16 @@ def test_what_comes_last_is_still_shown(tmp_path: Path, capsys: pytest.CaptureFi
     with Follower(paths, Console(), 1, 0, {}, lambda: None):
         write(paths.logs(0, 0) / "stdout.log", "the end\n")
     assert capsys.readouterr().out == "the end\n"
+
+
+def test_a_step_line_stays_where_a_tenth_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    progress, paths = Progress(steps=20, world_size=1, first_step=0), RunPaths(tmp_path)
+    record = {"loss": 2.5, "tokens_per_s": 4.0, "mfu": None, "peak_memory_bytes": 0}
+    lines = [progress.line({**record, "step": step}) for step in range(1, 21)]
+    write(paths.logs(0, 0) / "stdout.log", "step by step\n" + "".join(f"{line}\n" for line in lines))
+    with Follower(paths, Console(), 1, 0, {}, lambda: None):
+        pass
+    shown = [line.rpartition(ERASE)[2].split("  ")[0] for line in terminal.getvalue().split("\n")[:-1]]
+    assert shown == ["step by step", *(f"step {step}/20" for step in range(2, 21, 2))]

@@ -5,8 +5,8 @@ from typing import Any
 
 from dtk.plan.compare import VARIANTS, Comparison, Row
 from dtk.plan.engines import Difference
-from dtk.plan.prediction import Memory, Prediction, Time, Traffic
-from dtk.plan.report.model import Check, PlanReport
+from dtk.plan.formulas.prediction import Memory, Prediction, Time, Traffic
+from dtk.plan.model import Check, PlanReport
 from dtk.plan.solve import Largest, Point
 
 GIB = 1 << 30

@@ -7,9 +7,9 @@ import pytest
 
 from dtk.plan.compare import VARIANTS, Comparison, Row, compare
 from dtk.plan.engines import Difference, Machine, differences
+from dtk.plan.formulas.prediction import Prediction, Traffic
 from dtk.plan.job import planned_job
 from dtk.plan.make import Request, make
-from dtk.plan.prediction import Prediction, Traffic
 from dtk.plan.timing.hardware import load_hardware
 from tests.unit.plan.samples import GIB, plan
 

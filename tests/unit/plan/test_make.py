@@ -6,7 +6,7 @@ import pytest
 
 from dtk.errors import DtkError
 from dtk.plan.make import Request, make
-from dtk.plan.report.model import PlanReport
+from dtk.plan.model import PlanReport
 
 TINY = ("model=gpt2_tiny", "data=synthetic", "launcher.device=cpu")
 

@@ -6,8 +6,8 @@ from dtk.errors import DtkError
 from dtk.plan.engines import machine, predict
 from dtk.plan.job import planned_job
 from dtk.plan.make import Request, make
-from dtk.plan.report.document import document
-from dtk.plan.report.model import as_json
+from dtk.plan.model import as_json
+from dtk.plan.report import document
 from dtk.plan.search import search
 from dtk.plan.timing.hardware import load_hardware
 

@@ -37,25 +37,25 @@ def run(tmp_path: Path) -> Path:
 def test_the_setting_that_counts_and_those_that_it_overrules(run: Path) -> None:
     assert why(run, "train.steps", as_json=False).splitlines() == [
         "train.steps = 3",
-        "  set by  train.steps=3 on the command line",
-        "  over    conf/experiment/smoke.yaml:7 (chosen by conf/config.yaml), which had 5",
-        "  over    conf/config.yaml:9, which had 15",
+        "set by  train.steps=3 on the command line",
+        "over    conf/experiment/smoke.yaml:7 (chosen by conf/config.yaml), which had 5",
+        "over    conf/config.yaml:9, which had 15",
     ]
 
 
 def test_what_dtk_derived_and_what_is_its_default(run: Path) -> None:
     assert why(run, "train.micro_batch_size", as_json=False).splitlines() == [
         "train.micro_batch_size = 2",
-        "  set by  dtk at the launch, from ranks and devices",
-        "  over    the default of dtk",
+        "set by  dtk at the launch, from ranks and devices",
+        "over    the default of dtk",
     ]
 
 
 def test_a_section_is_a_table_with_its_choice(run: Path) -> None:
     lines = why(run, "strategy", as_json=False).splitlines()
     assert lines[0] == "strategy=ddp: conf/strategy/ddp.yaml, chosen by strategy=ddp on the command line"
-    assert lines[1] == "strategy.name  ddp  conf/strategy/ddp.yaml:2"
-    assert [line.split()[0] for line in why(run, "train", as_json=False).splitlines()] == [
+    assert lines[1:] == ["key            value  set by", "strategy.name  ddp    conf/strategy/ddp.yaml:2"]
+    assert [line.split()[0] for line in why(run, "train", as_json=False).splitlines()[1:]] == [
         "train.steps",
         "train.micro_batch_size",
     ]

@@ -25,7 +25,7 @@ def test_the_rest_is_told_from_the_second_step_on(monkeypatch: pytest.MonkeyPatc
     now = [10.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     progress = Progress(steps=11, world_size=1, first_step=0)
-    assert progress.line(RECORD) == "step 1/11  loss 2.5000  tok/s 4,000  mfu n/a  mem 3.00 GiB  eta ?"
+    assert progress.line(RECORD) == "step 1/11  loss 2.5000  tok/s 4,000  mfu n/a  mem 3.00 GiB  eta ?\r"
     now[0] = 16.0
     assert progress.line({**RECORD, "step": 3}).endswith("eta 24s"), "3 s a step, 8 steps left"
 

@@ -48,7 +48,7 @@ def stands(*waits: Waiting, **more: object) -> Standing:
         (stands(WAIT, replace(WAIT, op="broadcast", group="0", ranks=(3,))), "hang.collective_mismatch", 0.4),
         (stands(sizes="340 vs 4. Received data size"), "hang.conditional_collective", 0.4),
         (stands(sizes="1046204 vs 1040256"), "hang.signature_mismatch", 0.5),
-        (stands(worker_died="Worker unexpectedly exits with a connection error code 2"), "hang.rank_killed", 0.4),
+        (stands(worker_died="Worker unexpectedly exits with a connection error code 2"), "memory.host", 0.4),
         (stands(differ="around rank 39, as NCCL says"), "hang.collective_mismatch", 0.3),
         (stands(absent=(4, 5)), "hang.timeout_budget", 0.2),
         (stands(unlisted=(2,)), "hang.rank_exited", 0.3),
@@ -92,6 +92,11 @@ def test_ranks_that_did_not_come_are_named() -> None:
 def test_a_barrier_that_timed_out_counts_once() -> None:
     text = "[Rank 0]: Ranks 3 failed to pass monitoredBarrier in 1800000 ms"
     assert clues(stands(absent=(3,), timed_out=text)).keys() == {"absent"}
+
+
+def test_who_gave_up_waiting_may_have_been_at_the_rendezvous() -> None:
+    found = {one.cause for one in suspicions(stands(timed_out="Socket Timeout"))}
+    assert "hang.rendezvous" in found and "hang.rendezvous" not in {one.cause for one in suspicions(stands(WAIT))}
 
 
 def test_a_warning_of_horovod_is_no_timeout() -> None:

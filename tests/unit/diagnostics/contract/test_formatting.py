@@ -9,6 +9,7 @@ from diagnostics.contract.formatting import (
     RUNS_SHOWN,
     UNNAMED,
     Bytes,
+    age,
     bytes_text,
     clean,
     counted,
@@ -192,3 +193,8 @@ def test_ranks_that_no_file_names_are_counted() -> None:
     assert ranks_spoken([UNNAMED]) == "an unidentified rank"
     assert ranks_spoken([0, 1, 2, UNNAMED]) == "ranks 0-2 and an unidentified rank"
     assert ranks_spoken([UNNAMED, 2 * UNNAMED]) == "2 unidentified ranks"
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0s"), (59, "59s"), (60, "1m"), (3600, "1h"), (86400 * 2.4, "2d")])
+def test_ages(seconds: float, text: str) -> None:
+    assert age(seconds) == text

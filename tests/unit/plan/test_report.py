@@ -5,8 +5,8 @@ import re
 
 from diagnostics.report import html, terminal
 from dtk.plan.formatting import percent_text
-from dtk.plan.report.document import document
-from dtk.plan.report.model import PlanReport, as_json
+from dtk.plan.model import PlanReport, as_json
+from dtk.plan.report import document
 from tests.unit.plan.samples import HOSTILE, check, on_device, plan, report
 
 

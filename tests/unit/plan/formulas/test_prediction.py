@@ -8,7 +8,7 @@ import pytest
 
 from diagnostics.analysis.memory import categories
 from diagnostics.evidence.memory.levels import TEMPORARIES
-from dtk.plan.prediction import SCHEMA, Category, Memory
+from dtk.plan.formulas.prediction import SCHEMA, Category, Memory
 from tests.unit.plan.samples import GIB, on_device, plan
 
 

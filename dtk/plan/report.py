@@ -10,8 +10,8 @@ from dtk.parallel.batch_plan import BatchPlan
 from dtk.plan.compare import Comparison
 from dtk.plan.formatting import count_text, flops_text, percent_text, rate_text
 from dtk.plan.formulas.holding import STAGES
-from dtk.plan.prediction import Category, Prediction, Time
-from dtk.plan.report.model import Check, PlanReport
+from dtk.plan.formulas.prediction import Category, Prediction, Time
+from dtk.plan.model import Check, PlanReport
 from dtk.plan.search import Search
 from dtk.plan.solve import Largest, Point
 

@@ -6,7 +6,7 @@ from typing import Any
 from dtk.plan.compare import Comparison, Row
 from dtk.plan.engines import Difference
 from dtk.plan.formulas.holding import STAGES, Training
-from dtk.plan.prediction import Prediction
+from dtk.plan.formulas.prediction import Prediction
 from dtk.plan.search import FittingLayout, Search
 from dtk.plan.solve import Largest, Point
 

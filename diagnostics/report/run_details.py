@@ -1,0 +1,63 @@
+"""One run as a document: status, failure, figures and recorded files, for `dtk show`."""
+
+import contextlib
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from diagnostics.contract.formatting import age, ranks_spoken, region_text
+from diagnostics.contract.invocation import command, override, typed
+from diagnostics.report import document as doc
+from diagnostics.runs.find import Details
+
+
+def document(run: Details, *, owner: str = "") -> doc.Document:
+    """Return the details of a run; `owner` describes its owner if that is another user."""
+    sections = (
+        _section("summary", run.summary),
+        _section("last record in metrics.jsonl", run.last_metrics),
+        _section("recorded (files)", run.recorded),
+    )
+    rows = tuple(doc.Field(label, text) for label, text in (*_heading(run), ("owner", owner)) if text)
+    return doc.Document("", "", doc.present(doc.Fields(rows), *sections))
+
+
+def _heading(run: Details) -> list[tuple[str, str]]:
+    status = run.status
+    state = run.run.state
+    if status is not None:
+        code = "" if status.exit_code is None else f", exit code {status.exit_code}"
+        state += f" (attempt {status.attempt}{code})"
+    rows = [("run", run.run.path), ("state", state)]
+    if status is not None and status.reason != (status.failure and status.failure.reason):
+        rows.append(("reason", status.reason))
+    rows += [("problem", problem) for problem in run.run.problems]
+    rows += [("age", age(run.run.age_s))] if run.run.age_s is not None else []
+    rows.append(("typed", " ".join(run.overrides)))
+    failure = status.failure if status else None
+    if failure is not None:
+        where = f" at step {failure.step}" if failure.step is not None else ""
+        where += f" in {region_text(failure.region)}" if failure.region else ""
+        rows.append(("failure", f"{f'rank {failure.rank}{where}: ' if failure.rank >= 0 else ''}{failure.reason}"))
+        rows += [("victims", ranks_spoken(failure.victims))] if failure.victims else []
+    rows.append(("log", run.log or ""))
+    if run.launcher != "own" and run.run.state in ("lost", "preempted", "failed", "hung", "oom"):
+        again = command("run", override("resume", typed(Path(run.run.path))))
+        rows.append(("next", f"{again}  (from its last checkpoint, or from the start)"))
+    return rows
+
+
+def _section(title: str, values: dict[str, Any]) -> doc.Section | None:
+    rows = tuple(doc.Field(key, _figure(key, value)) for key, value in values.items())
+    return doc.Section(title, (doc.Fields(rows),)) if rows else None
+
+
+def _figure(key: str, value: Any) -> str:
+    if value is None:
+        return "n/a"
+    if key == "time_s" and isinstance(value, int | float):  # A moment, not a length of time.
+        with contextlib.suppress(ValueError, OverflowError, OSError):
+            return datetime.fromtimestamp(value, UTC).isoformat(sep=" ", timespec="seconds")
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.6g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -1,1 +1,0 @@
-"""One plan as terminal text, JSON or an HTML page."""
