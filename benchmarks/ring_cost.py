@@ -1,14 +1,17 @@
-"""What the record of collectives costs a call: microseconds with it, less without it, on one gloo rank.
+"""What recording costs a rank: the record of collectives, the live watch and the black box, on one gloo rank.
 
     python benchmarks/ring_cost.py
 
-Rounds with and without alternate in one process; the median of the differences is printed, for calls made
-directly and from deep below the user's frame.
+A call with the record, less the call without it: rounds with and without alternate in one process, and the median of
+the differences is printed. Then the processor time of one sample of the main thread, of one rank's report that the
+judge of the live watch reads, and of one refresh of the black box with 2,000 entries in torch's flight recorder.
 """
 
 import argparse
+import json
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -18,8 +21,12 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
-from dtk.record import collectives, wrappers
+from dtk.record import collectives, flight, wrappers
+from dtk.record.judge import Judge, pack
 from dtk.record.ring import Ring
+from dtk.record.watch import RECENT
+
+RANKS, ENTRIES = 1000, 2000
 
 
 def per_call_us(call: Callable[[], object], calls: int) -> float:
@@ -48,7 +55,33 @@ def measure(name: str, make: Callable[[], Callable[[], object]], log: collective
     print(f"| {name} | {statistics.median(plain):.1f} | {statistics.median(added):.1f} | {max(added):.1f} |")
 
 
+def periodic(log: collectives.CollectiveLog, rounds: int) -> None:
+    """Print what the threads of recording do between steps."""
+    frame = sys._getframe()
+    print("\n| what a thread does at intervals | median us | worst us |\n|---|---|---|")
+    store, judge = dist.HashStore(), Judge(RANKS)
+    number = 0
+
+    def judged_us() -> float:
+        nonlocal number
+        for rank in range(RANKS):
+            number += 1
+            groups = {"0" * 16: (number, pack([(number + n) << 32 for n in range(RECENT)]))}
+            about = {"tick": number, "idle_s": 0.0, "stepping": True, "leaving": "", "sound": True, "groups": groups}
+            store.set(f"rank/{rank}", json.dumps(about))
+        return per_call_us(lambda: (judge.read(store, 0.5, 0.0), judge.find(60.0, 600.0)), 1) / RANKS
+
+    for name, cost_us in (
+        ("sample of the main thread", lambda: per_call_us(lambda: log.sample(frame), 1000)),
+        (f"report of one of {RANKS} ranks, judged", judged_us),
+        (f"black box with {ENTRIES} entries", lambda: per_call_us(flight.last_collectives, 1)),
+    ):
+        times_us = [cost_us() for _ in range(rounds)]
+        print(f"| {name} | {statistics.median(times_us):,.1f} | {max(times_us):,.1f} |")
+
+
 def main() -> None:
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
     rounds = parser.parse_args().rounds
@@ -73,9 +106,13 @@ def main() -> None:
             rounds,
         )
         wrappers.remove()
+        for _ in range(ENTRIES):
+            dist.all_reduce(value)
+        periodic(log, rounds)
         dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(ENTRIES))
     main()

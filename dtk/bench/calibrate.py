@@ -16,8 +16,8 @@ from dtk.errors import DtkError
 from dtk.launch.children import Children, culprit, local_ranks
 from dtk.plan.timing.hardware import MEASURED, Hardware, measured_path, store_hardware
 
-SECONDS = 8.0  # Measuring time; starting the ranks is extra.
-_PATIENCE_S = 90.0  # A machine that needs longer to start the ranks is too busy to be measured.
+SECONDS = 8.0  # Chosen: measuring time besides the start of the ranks; less makes the figures noisier.
+_PATIENCE_S = 90.0  # Chosen: a machine that needs longer to start the ranks is too busy to be measured.
 _ADAPTER_BYTES_PER_S = 1.25e9  # 10 Gbit/s Ethernet: assumed, as one machine cannot measure it.
 _ADAPTER_LATENCY_S = 50e-6  # Of TCP between two hosts of a rack: assumed too.
 

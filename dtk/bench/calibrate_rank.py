@@ -22,8 +22,8 @@ SIZES_BYTES = tuple(4**i for i in range(5, 13))  # Sizes of the all_reduce: 1 Ki
 WIDTH = {"cpu": 1024, "cuda": 8192}  # Width of the square matrix: large enough to run at full speed.
 ROWS = {"cpu": 512, "cuda": 8192}  # Chosen: one product takes milliseconds on either.
 COPIED_BYTES = {"cpu": 2**26, "cuda": 2**30}  # Far more than caches hold.
-MATMUL, COPY, ALL_REDUCE = 0.45, 0.1, 0.45  # Fractions of the time.
-START_S = TIMEOUT_S = 60.0  # Timeout for the other ranks, at the start and in a collective.
+MATMUL, COPY, ALL_REDUCE = 0.45, 0.1, 0.45  # Chosen: fractions of the time; a copy has one size, the others many.
+START_S = TIMEOUT_S = 60.0  # Chosen: for the other ranks to import torch, or to answer in a collective.
 
 
 def _median_s(device: str, budget_s: float, run: Callable[[], object]) -> float:

@@ -14,9 +14,9 @@ from dtk.bench.team import GRACE_S, POLL_S, Team
 from dtk.compare.statistics import estimate
 from dtk.launch.children import Children, culprit
 
-AB_PASSES = 3  # Times that each launch of two sides measures everything; their median is one repeat.
-_START_S = 150.0  # Timeout until the ranks have joined and reported.
-_LATER_S = 10.0  # A collective's own timeout is shorter: it names the operation.
+AB_PASSES = 3  # Chosen: the median of three passes of a launch ignores one disturbance, and is one repeat.
+_START_S = 150.0  # Chosen: longer than a rank's own timeout to join, which names what is missing.
+_LATER_S = 10.0  # Chosen: what is waited beyond a collective's own timeout, which names the operation.
 STOPPED = "stopped by Ctrl-C"
 Progress = Callable[[str], None]
 

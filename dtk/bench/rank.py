@@ -19,7 +19,7 @@ from dtk.parallel.verified import Buffers, make, timed_s, wrong_elements
 
 _NOT_OFFERED = re.compile(r"invalid scalar type|not supported|unsupported|does not support|not implemented", re.I)
 """Error texts of a backend that lacks an operation or dtype, which it raises on every rank before sending."""
-_START_S = 120.0  # Importing torch takes seconds, on a cold network file system a minute.
+_START_S = 120.0  # Chosen: importing torch takes seconds, on a cold network file system a minute.
 
 
 class Bench:

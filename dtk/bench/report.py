@@ -8,8 +8,8 @@ from dtk.bench.bandwidth import DEFINITIONS, OPERATIONS
 from dtk.bench.model import BenchReport, Result
 from dtk.compare.statistics import METHOD
 
-_ROOM = 1.25  # Above and below the outermost figures of a logarithmic axis, as a factor.
-_TICKS = 10  # Labels that fit side by side under a plot.
+_ROOM = 1.25  # Chosen: factor above and below the outermost figures of a logarithmic axis, so that no dot is cut.
+_TICKS = 10  # Chosen: labels that fit side by side under a plot.
 
 
 def document(report: BenchReport, *, page: str = "") -> doc.Document:

@@ -25,7 +25,7 @@ from dtk.record.manifest import network
 _SECTIONS = ("launcher", "nccl")
 RANK = ("-m", "dtk.bench.rank")
 POLL_S = 0.2  # Chosen: exits are noticed quickly, and the CPU is left to the ranks.
-GRACE_S = 2.0  # After the first failure: those that were torn down with it tell their part meanwhile.
+GRACE_S = 2.0  # Chosen: those torn down by the first failure report soon after it; longer only delays the result.
 BYE_S = 5.0  # Chosen: the store's last messages take milliseconds.
 
 

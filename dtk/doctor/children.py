@@ -9,7 +9,7 @@ from typing import Any
 from dtk.launch.children import Children
 
 POLL_S = 0.05  # Chosen: far below the duration of the checks.
-GRACE_S = 3.0  # Chosen: time for which other children may continue after one has failed.
+GRACE_S = 3.0  # Chosen: children torn down by a failure report soon after it; longer only delays the result.
 
 
 @dataclass(slots=True)

@@ -11,11 +11,11 @@ from dtk.record.nvml import event_reasons
 
 CORRECTED, UNCORRECTED = 0, 1  # nvmlMemoryErrorType_t, nvml.h.
 VOLATILE, AGGREGATE = 0, 1  # Arguments of nvmlDeviceGetTotalEccErrors: since the last reset, and over the lifetime.
-MANY_CORRECTED = 1000  # Chosen: corrected errors since the last reset above which a cell is likely to be failing.
+MANY_CORRECTED = 1000  # Chosen: since the last reset; single errors are normal, a failing cell repeats them.
 SM_CLOCK = 1  # NVML_CLOCK_SM, nvml.h.
-SLOW_CLOCK = 0.7  # Chosen: fraction of the highest SM clock below which a busy device is slow.
-POWER_SHARE = 0.9  # Chosen: fraction of the default power limit below which it was lowered on purpose.
-HELD_SHARE = 0.1  # Chosen: fraction of memory in use without a visible process that exceeds what a driver needs.
+SLOW_CLOCK = 0.7  # Chosen: thermal and power management cost some percent of the highest SM clock, a lock more.
+POWER_SHARE = 0.9  # Chosen: of the default limit; above it speed hardly suffers, below it was lowered on purpose.
+HELD_SHARE = 0.1  # Chosen: of the memory; a driver needs less without a process, a leftover process needs more.
 THROTTLES = {
     "hardware_slowdown": "failure",
     "hardware_thermal": "failure",

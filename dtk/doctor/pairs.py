@@ -23,7 +23,7 @@ STATUS = {
     6: "unknown",
 }
 """Values of nvmlGpuP2PStatus_t other than OK (nvml.h)."""
-SLOW_SHARE = 0.5  # Chosen: fraction of the median speed of all copies below which a pair is reported.
+SLOW_SHARE = 0.5  # Chosen: of the median; equal links differ by some percent, a degraded one by half or more.
 LISTED = 28  # Maximum number of pairs listed individually: those of 8 GPUs.
 
 

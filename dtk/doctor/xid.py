@@ -14,9 +14,9 @@ from dtk.doctor.gpus import TOPIC, nvidia_devices
 from dtk.doctor.model import Check, Finding, Remedy, Result, found, judged, not_applicable
 
 KERNEL_LOG = Path("/dev/kmsg")
-RECORD_BYTES, LOG_BYTES = 8192, 64 << 20  # Maximum bytes of a record of /dev/kmsg, and of the log that is read.
+RECORD_BYTES, LOG_BYTES = 8192, 64 << 20  # CONSOLE_EXT_LOG_MAX; chosen: above the log of any kernel.
 XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:, ?(.{0,160}))?")
-SHOWN = 8  # Number of the last events that are listed.
+SHOWN = 8  # Chosen: the last events fit on a screen; the summary counts all.
 RECENT_S = 24 * 3600.0  # Chosen: an older hardware error is a warning, as it may have been fixed since.
 
 

@@ -17,7 +17,7 @@ from dtk.nccl.lint import doubts
 from dtk.nccl.render import ENVIRONMENT, Rendered, render
 from dtk.record.trackers import offline_logs, offline_reason
 
-NAMED = 5  # Variables of a preset that the banner prints.
+NAMED = 5  # Chosen: variables that fit on one line; manifest.json has all.
 
 
 def banner(

@@ -20,8 +20,8 @@ from dtk.launch.processes import killed_by
 from dtk.record.desync import find_desync
 from dtk.record.failure import failure_reason
 
-MESSAGE = 2000  # Length of an exception's message in status.json; error.json has all of it.
-_TAIL_BYTES = 65536  # Bytes of a log that are searched for its last exception.
+MESSAGE = 2000  # Chosen: bytes of an exception's message in status.json, some twenty lines; error.json has all of it.
+_TAIL_BYTES = 65536  # Chosen: bytes of a log that are searched; the last exception is among its last few hundred lines.
 
 
 @dataclass(frozen=True, slots=True)

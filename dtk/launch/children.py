@@ -24,8 +24,8 @@ from diagnostics.evidence.endings import (
 from dtk.launch.processes import free_port, importable, killed_by
 from dtk.parallel import loopback
 
-SHOWN = 300  # Length of an error message that is shown.
-KILLED_S = 2.0  # Timeout for a killed child to exit: one that is blocked in a driver cannot be killed.
+SHOWN = 300  # Chosen: characters of an error message, two or three lines of a terminal.
+KILLED_S = 2.0  # Chosen: a killed child exits at once unless a driver blocks it, and then no timeout is enough.
 Environments = dict[int, dict[str, str]]  # Rank -> all variables of its process.
 _live: "set[Children]" = set()  # Children to kill if nothing waits for them any more.
 

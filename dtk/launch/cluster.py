@@ -28,7 +28,7 @@ from dtk.rank.job import Job
 from dtk.record.run_folder import close
 
 SHARE_TIMEOUT_S = 300.0  # torch's own timeout of a store: rank 0 may tokenise data meanwhile.
-VANISH_S = 2.0  # Timeout of a rank that lost a peer for finding out which one is gone.
+VANISH_S = 2.0  # Chosen: a lost peer's exit is visible soon after its closed connections; waiting delays the failure.
 LAUNCHERS = {"torchrun": "torchrun", "slurm": "Slurm"}  # Foreign launchers, spelled as users write them.
 
 

@@ -17,9 +17,9 @@ from typing import BinaryIO
 
 from dtk.errors import refused
 
-LOG_BYTES = 64 << 20  # The log is rotated at this size, with one older part: the last lines matter.
-DRAIN_S = 2.0  # Timeout for error output after the exit: a process left behind may keep the pipe open.
-KILL_S = 5.0  # Time between SIGTERM and SIGKILL when the command is to be terminated.
+LOG_BYTES = 64 << 20  # Chosen: size at which the log is rotated, with one older part: the last lines matter.
+DRAIN_S = 2.0  # Chosen: error output is there at the exit, but a process left behind may keep the pipe open.
+KILL_S = 5.0  # Chosen: longer than a rank's last dumps may take (3 s), before SIGKILL follows SIGTERM.
 _CHUNK = 1 << 16  # Capacity of a pipe on Linux, pipe(7).
 
 

@@ -8,7 +8,7 @@ from diagnostics.contract.artifacts import RunPaths
 from dtk.launch.console import Console
 from dtk.record.guard import bounded
 
-LIMIT_S = 20.0  # Timeout of a diagnosis; the run's own reason is printed before.
+LIMIT_S = 20.0  # Chosen: longer than a terminal should wait; the run's own reason is printed before.
 
 
 def explain(console: Console, paths: RunPaths) -> None:

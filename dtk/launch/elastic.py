@@ -20,7 +20,7 @@ from diagnostics.contract.artifacts import RunPaths
 from dtk.launch.processes import importable
 from dtk.parallel import loopback
 
-SHUTDOWN_TIMEOUT_S = 5  # Timeout of the agent for the peers of a failed rank after SIGTERM.
+SHUTDOWN_TIMEOUT_S = 5  # Chosen: longer than a rank's last dumps may take (3 s), before SIGKILL follows SIGTERM.
 ExitCodes = dict[int, dict[int, int]]
 """Attempt -> rank -> exit code of every rank that failed before the agent stopped the others; negative = signal."""
 

@@ -19,7 +19,7 @@ from dtk.orphan import killed_with
 QUIET = ("train.evaluate_every=-1", "checkpoint=off", "tracker=none")
 """Overrides with which a run writes nothing except its records."""
 _END_S = (2.0, 15.0, 5.0)
-"""Timeouts for a run to exit: by itself, as Ctrl-C has reached it too, then after each of two requests."""
+"""Chosen: time to exit by itself, as Ctrl-C has reached it too, after a request (with a checkpoint), and another."""
 
 
 def run_short(arguments: Sequence[str], home: Path) -> Path:

@@ -27,11 +27,11 @@ from dtk.record.stall_probe import STANDS_S
 from dtk.record.watch_environment import watch_variables, watched_processes
 
 POLL_S = 0.1  # Chosen: far below the seconds that a verdict takes.
-LOOK_S = 1.0  # Interval between two checks of ranks that have not joined.
-LEAVE_S = 1.0  # Time for the command to exit after the watch terminated its ranks, before the report is printed.
-COMPARE_S = 5.0  # Limit of the comparison of the ranks' last calls at the end of a job.
-ANSWER_S = 2.5  # Limit for which a stop signal is held until the ranks have reported their places.
-FRESH_S = 5.0  # A rank without a report for longer has exited, or native code holds the GIL: its state is unknown.
+LOOK_S = 1.0  # Chosen: interval of checks for ranks that have not joined; their timeout is minutes.
+LEAVE_S = 1.0  # Chosen: most commands exit at once when their ranks are gone; the report does not wait for others.
+COMPARE_S = 5.0  # Chosen: limit for comparing the last calls; a disk that stalls must not hold the exit for longer.
+ANSWER_S = 2.5  # Chosen: ranks answer after dumps of 2 s at most; a scheduler kills 30 s after its stop signal.
+FRESH_S = 5.0  # Chosen: five missed reports: it has exited, or native code holds the GIL; its state is unknown.
 HUNG = 1  # Exit code if the watch ended the job.
 
 

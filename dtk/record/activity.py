@@ -14,7 +14,7 @@ COMPILING = ("/torch/_dynamo/convert_frame.py", "/torch/_inductor/async_compile.
 """Frames that are on the stack only during compilation, which may run in another process."""
 SAMPLES = 8  # Chosen: only the newest samples count, so that a rank that stops working is detected.
 MOVING = 3  # Chosen: stack changes in the last samples that count as work; a loop around `sleep` shows one at times.
-BUSY = 0.5  # Chosen: share of the time in which the thread runs or waits for a core.
+BUSY = 0.5  # Chosen: a thread that computes gets most of a core or waits for one; one that polls needs a few percent.
 TRANSFER_BYTES = 1 << 20  # Chosen: bytes read or written between two samples; polling a queue moves less.
 _DEPTH = 200  # Chosen: deeper stacks are recursion, whose end is enough.
 

@@ -17,7 +17,7 @@ from diagnostics.evidence.ring.format import RingDump, RingRecord, format_ranks,
 from dtk.record import verdict_text as text
 from dtk.record.verdict_text import Place
 
-_SHOWN = 4  # Maximum number of groups of ranks that a sentence names.
+_SHOWN = 4  # Chosen: groups of ranks that a sentence names; with more it is not read to its end.
 LOOKED_BACK = 32  # Chosen: calls before a difference in which ranks may have diverged without one.
 LOOKED_AHEAD = 8  # Chosen: calls after it, which show what was omitted or added.
 

@@ -28,7 +28,7 @@ from dtk.record.guard import STOP_S, guarded, run_all
 ENTRIES_PER_GROUP = 64  # Chosen: several steps of most jobs, in a file that is rewritten every few seconds.
 FIRST_S = 0.2  # Chosen: a job that dies immediately leaves a snapshot too.
 _TORCH = f"{os.sep}torch{os.sep}"
-SHARE = 0.0015  # Share of one core for refreshing the entries, which holds the GIL for 10 to 20 ms per 2000 entries.
+SHARE = 0.0015  # Chosen: of one core. With 2,000 entries a refresh holds the GIL for 51 ms (benchmarks/ring_cost.py).
 MAX_EVERY_S = 60.0  # Chosen: a snapshot older than a minute explains little.
 
 Dump = Callable[..., bytes]

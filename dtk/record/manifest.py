@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 GIT_TIMEOUT_S = 5.0  # Chosen: timeout for all git commands; git answers in milliseconds, except on a busy machine.
 NEW_FILES, NEW_BYTES = 1000, 16 << 20
-"""Limits on the untracked files whose contents are hashed: their number and total bytes."""
+"""Chosen: number and bytes of untracked files to hash at each launch; of further files only the names count."""
 PACKAGES = ("torch", "numpy", "hydra-core", "omegaconf", "wandb", "nvidia-ml-py", "nvtx", "safetensors", "triton")
 PREFIXES = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "OMP_", "SLURM_", "PYTORCH_", "TORCHELASTIC_", "DTK_")
 PAGES = ("dtk-report.html", "dtk-comparison.html", "dtk-bench-comm.html", "dtk-preflight.html")

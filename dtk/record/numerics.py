@@ -20,7 +20,7 @@ from dtk.record.parity import bits_of
 from dtk.record.recorder import Recorder
 from dtk.strategies.base import local
 
-_CPU_BLOCK, _DEVICE_BLOCK = 2**20, 2**28  # Elements summed at once: the CPU makes an int64 copy of them.
+_CPU_BLOCK, _DEVICE_BLOCK = 2**20, 2**28  # Chosen: elements summed at once: the CPU makes an int64 copy of them.
 INPUTS = "inputs"  # Name of the samples of a step among the compared parameters.
 _UNKNOWN = 0  # Fingerprint of a rank that cannot be compared: its parameters are not finite or could not be read.
 Ranks = tuple[int, ...]

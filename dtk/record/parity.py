@@ -27,7 +27,7 @@ _MASK = (1 << 64) - 1  # Hashes are sums modulo 2^64.
 _STEP, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 """Constants of SplitMix64 (Steele, Lea & Flood 2014)."""
 _CPU_BLOCK, _DEVICE_BLOCK = 2**15, 2**22
-"""Elements mixed at once: what fits the cache of a CPU, and what hides the launch overhead on a device."""
+"""Chosen: elements mixed at once: what fits the cache of a CPU, and what hides the launch overhead on a device."""
 
 
 def parity(model: nn.Module, context: Context, strategy: Strategy, compute: str) -> dict[str, Any]:

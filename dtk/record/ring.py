@@ -25,9 +25,9 @@ from dtk.record.heartbeat import mapped
 GROUPS = 128  # Chosen: more than a mesh of all dimensions has on one rank.
 SLOTS = 2048  # Chosen: number of calls kept: about as many as the flight recorder keeps.
 TABLE_BYTES = 256 << 10
-"""Space for the strings of call sites, regions, groups and sizes; when it is full, further strings read as empty."""
+"""Chosen: space for the strings of call sites, regions, groups and sizes; when full, further ones read as empty."""
 LONGEST_TEXT = 400  # Chosen: paths and lists of ranks are shorter; longer ones are truncated.
-REWRITTEN = 64  # Records before the new ones that a thread rewrites: their calls may have returned since.
+REWRITTEN = 64  # Chosen: records before the new ones that a thread rewrites: their calls may have returned since.
 _STARTED_AT, _FINISHED_AT = GROUP.size - 16, GROUP.size - 8  # The last two fields of a group, see the format.
 Ints = tuple[int, ...]
 _LAST, _NUMBER, _TIME = struct.Struct("<q"), struct.Struct("<Q"), struct.Struct("<d")

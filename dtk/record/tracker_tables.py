@@ -12,7 +12,7 @@ from diagnostics.runs.records import as_mapping, mapping, objects
 from dtk.record.guard import bounded
 
 Table = tuple[tuple[str, ...], list[list[Any]]]
-DIAGNOSIS_S = 20.0  # Timeout of a diagnosis, as for the launcher's.
+DIAGNOSIS_S = 20.0  # Chosen: as for the launcher's diagnosis; without it the run is uploaded all the same.
 SETTLE_S = 15.0  # Chosen: timeout for the launcher to write the final status, which takes a second or two.
 POLL_S = 0.2  # Chosen: far below the time that the launcher takes.
 TIMELINE_ROWS = 2000  # Chosen: more points than a chart shows.

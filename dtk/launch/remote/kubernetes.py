@@ -12,8 +12,8 @@ from dtk.errors import DtkError
 from dtk.launch.remote.submission import RANK, Submission
 
 FROZEN = "/etc/dtk/run"  # Mount path of the frozen run.
-PORT = 23456  # Port of the store, unless `launcher.master_port` is set; the operator passes it to all pods.
-_CONFIG_MAP_BYTES = 1_000_000  # Size limit of a ConfigMap, minus some margin.
+PORT = 23456  # Default of the training operator for PyTorchJob, unless `launcher.master_port` is set.
+_CONFIG_MAP_BYTES = 1_000_000  # A ConfigMap holds 1 MiB at most; the rest is for its metadata.
 _NAME_LENGTH = 46  # Limit of the job's name: the operator derives pod and service names from it, which have at most 63.
 _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?([EPTGMk]i?|Ki|m)?")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -8,7 +8,7 @@ from dtk.console.script_text import as_yaml, check_form, check_line, shell
 from dtk.errors import DtkError
 from dtk.launch.remote.submission import RANK, Submission
 
-PORT = 29500  # Port of the store, unless `launcher.master_port` is set.
+PORT = 29500  # torchrun's default, unless `launcher.master_port` is set.
 _MEMORY = re.compile(r"\d+(?:\.\d+)?[+x]?")
 _END = "DTK_END_OF_FILE"
 

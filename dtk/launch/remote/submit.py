@@ -15,7 +15,7 @@ from dtk.launch.remote.submission import Submission
 from dtk.record.run_folder import now, writing
 
 SCRIPT = "job.sbatch"  # Name of the batch script in the run folder.
-TIMEOUT_S = 120.0  # Timeout of sbatch or kubectl.
+TIMEOUT_S = 120.0  # Chosen: sbatch and kubectl answer in seconds, a busy controller within a minute.
 PROGRAMS = {"slurm": "sbatch", "kubernetes": "kubectl", "skypilot": "sky"}
 
 

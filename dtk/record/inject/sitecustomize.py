@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
 """Folder with the packages dtk and diagnostics; not added to the script's path, where it may hide its packages."""
-EVERY_S = 1.0  # Interval between two reports of a rank that is on its way to its process group.
-TRANSFER_BYTES = 1 << 20  # Bytes that a working process reads or writes in that time.
-CHILD_WORKS = 0.05  # Of a core: a child that polls uses less than 0.01, a compiler on a busy machine more than 0.1.
-BUSY_SHARE = 0.5  # Of that interval on a core, above which a process works; one that polls needs a few percent.
+EVERY_S = 1.0  # Chosen: far below the timeout for ranks that do not join; each report is one small file.
+TRANSFER_BYTES = 1 << 20  # Chosen: bytes read or written in that time; polling moves less, as in dtk.record.activity.
+CHILD_WORKS = 0.05  # Chosen: of a core, between a child that polls (0.01) and a compiler on a busy machine (0.1).
+BUSY_SHARE = 0.5  # Chosen: of that interval on a core; a process that polls needs a few percent.
 FRAMES = 24  # Chosen: torch's own frames and some of the user's.
 AWAITED = "torch.distributed.distributed_c10d"
 OLDEST = (3, 11)  # As `requires-python` in pyproject.toml.
