@@ -193,7 +193,7 @@ def test_untrusted_text_neither_colours_nor_moves_the_cursor(runs: Path) -> None
     evil = RunPaths(runs / "evil")
     write_json(evil.status, Status(state="failed", reason="[bold]x\x1b[2J\rgone\n", started="2026-01-03T00:00:00Z"))
     shown = dtk("show", "evil", cwd=runs.parent).stdout
-    assert "reason    [bold]x\\x1b[2J\\rgone\\n" in shown and "\x1b" not in shown
+    assert "reason  [bold]x\\x1b[2J\\rgone\\n" in shown and "\x1b" not in shown
     coloured = listing(list_runs(runs), columns=120, colour=True)
     assert "[red]x" in coloured and "\x1b[32mfinished" in coloured
 
