@@ -12,7 +12,7 @@ from diagnostics import settings
 from diagnostics.analysis.layout import named
 from diagnostics.analysis.memory.out_of_memory import ran_out
 from diagnostics.analysis.printed_steps import printed_steps
-from diagnostics.analysis.standing import Standing, standing
+from diagnostics.analysis.stall.symptoms import Symptoms, symptoms
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.registry import Registry, by_id, collect
 from diagnostics.causes.suspicions import of_memory, suspicions
@@ -31,7 +31,7 @@ from diagnostics.evidence.values import MOST_RANKS
 from diagnostics.report.coverage import coverage
 from diagnostics.report.model import Decided, Report
 from diagnostics.report.notes import notes
-from diagnostics.report.standing import headline, positions
+from diagnostics.report.symptoms import headline, positions
 from diagnostics.report.without_cause import run_measures, without_cause
 from diagnostics.tree.arbitrate import all_leaves, arbitrate, settled
 from diagnostics.tree.built_in import built_in
@@ -134,9 +134,9 @@ def conclude(
 
 def _suspected(
     evidence: Evidence, ruled_out: Sequence[str], dry: bool
-) -> tuple[Standing | None, tuple[Suspicion, ...]]:
+) -> tuple[Symptoms | None, tuple[Suspicion, ...]]:
     """Return the waiting ranks and the likely causes by a log that confirms none; only of memory if that ran out."""
-    if dry or (waiting := standing(evidence)) is None:
+    if dry or (waiting := symptoms(evidence)) is None:
         return None, of_memory(ran_out(evidence), printed_steps(evidence).count)
     headline(waiting), [*positions(waiting)]  # If these texts fail, they fail here, inside the guard.
     return waiting, suspicions(waiting, ruled_out)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from math import inf
 
 from diagnostics.analysis.memory.out_of_memory import RanOut
-from diagnostics.analysis.standing import SCALAR, TRANSPORT, Standing, Waiting
+from diagnostics.analysis.stall.symptoms import SCALAR, TRANSPORT, Symptoms, Waiting
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Suspicion
 from diagnostics.contract.formatting import UNNAMED, filled
@@ -34,10 +34,10 @@ TABLE = table_beside(__file__)
 _CAUSES, _CLUES, _DECIDE, _FIT = TABLE["causes"], TABLE["clues"], TABLE["decide"], TABLE["fit"]
 
 
-def suspicions(standing: Standing, ruled_out: Collection[str] = ()) -> tuple[Suspicion, ...]:
+def suspicions(symptoms: Symptoms, ruled_out: Collection[str] = ()) -> tuple[Suspicion, ...]:
     """Return the likeliest causes that are supported by a clue, at most `MOST`, the likeliest first."""
-    signs, culprits, suspected = clues(standing), _culprits(standing), list[Suspicion]()
-    no_dumps = standing.uses_gloo or process.KIND in standing.kinds  # A running job can be watched instead.
+    signs, culprits, suspected = clues(symptoms), _culprits(symptoms), list[Suspicion]()
+    no_dumps = symptoms.uses_gloo or process.KIND in symptoms.kinds  # A running job can be watched instead.
     likely = sorted(probabilities(signs, ruled_out).items(), key=lambda item: -item[1])
     for cause, probability in likely:
         speaks_for = tuple(text for name, text in signs.items() if _CLUES[name].get(cause, 1.0) > 1)
@@ -45,8 +45,8 @@ def suspicions(standing: Standing, ruled_out: Collection[str] = ()) -> tuple[Sus
         if speaks_for and probability >= LEAST and len(suspected) < MOST:
             ranks, decide = culprits[_CAUSES[cause]["ranks"]], _CAUSES[cause]["decide"]
             ranks = tuple(rank for rank in ranks if rank > UNNAMED)
-            of_ray = decide == "ends" and standing.worker_died
-            of_nccl = (decide == "dumps" and no_dumps) or (decide in ("transport", "device") and standing.uses_gloo)
+            of_ray = decide == "ends" and symptoms.worker_died
+            of_nccl = (decide == "dumps" and no_dumps) or (decide in ("transport", "device") and symptoms.uses_gloo)
             decide = _DECIDE["ray" if of_ray else "watch" if of_nccl else decide]
             suspected.append(Suspicion(cause, round(probability, 2), ranks, speaks_for, against, decide))
     return tuple(suspected)
@@ -87,22 +87,22 @@ def of_memory(records: Sequence[RanOut], steps: int = 0) -> tuple[Suspicion, ...
     )
 
 
-def clues(standing: Standing) -> dict[str, str]:
+def clues(symptoms: Symptoms) -> dict[str, str]:
     """Return the clues found in a log: name in `suspicions.yaml` -> description, in the table's order."""
-    signs = _of_call(standing.longest) | _of_ranks(standing) | _of_libraries(standing)
+    signs = _of_call(symptoms.longest) | _of_ranks(symptoms) | _of_libraries(symptoms)
     return {name: filled(text, {"it": signs[name]}) for name, text in TABLE["says"].items() if signs.get(name)}
 
 
-def _culprits(standing: Standing) -> dict[str, tuple[int, ...]]:
+def _culprits(symptoms: Symptoms) -> dict[str, tuple[int, ...]]:
     """Return the ranks that a cause would blame, by the names used in the table."""
-    behind = standing.behind or standing.absent or standing.minority or standing.without_report or standing.mismatched
-    behind = standing.by_position[0].ranks if standing.by_position and not behind else behind
+    behind = symptoms.behind or symptoms.absent or symptoms.minority or symptoms.without_report or symptoms.mismatched
+    behind = symptoms.by_position[0].ranks if symptoms.by_position and not behind else behind
     silent = (
-        standing.unanswered
-        or standing.unlisted
-        or (standing.silent if len(standing.silent) <= len(standing.longest.ranks) else ())
+        symptoms.unanswered
+        or symptoms.unlisted
+        or (symptoms.silent if len(symptoms.silent) <= len(symptoms.longest.ranks) else ())
     )
-    return {"nobody": (), "behind": behind, "silent": silent, "stalled": standing.broken or behind or silent}
+    return {"nobody": (), "behind": behind, "silent": silent, "stalled": symptoms.broken or behind or silent}
 
 
 def _of_call(wait: Waiting) -> dict[str, object]:
@@ -125,78 +125,78 @@ def _of_call(wait: Waiting) -> dict[str, object]:
     }
 
 
-def _of_ranks(standing: Standing) -> dict[str, object]:
+def _of_ranks(symptoms: Symptoms) -> dict[str, object]:
     """Return the clues in the progress of the ranks; see `_of_call`."""
-    longest = standing.longest
-    late = standing.absent if "nccl_id_timeout" in standing.kinds else ()
-    absent = (standing.silent or standing.behind) if longest.first else late
-    at_other_calls, without_report = standing.at_other_calls, standing.without_report
-    missing = longest.members - len(longest.ranks) if longest.members else len(standing.waits and standing.silent)
-    is_partial = missing > 0 and not (standing.others or standing.by_position or at_other_calls or without_report)
-    beside = [(longest, wait) for wait in standing.waits if wait.seq == longest.seq]
+    longest = symptoms.longest
+    late = symptoms.absent if "nccl_id_timeout" in symptoms.kinds else ()
+    absent = (symptoms.silent or symptoms.behind) if longest.first else late
+    at_other_calls, without_report = symptoms.at_other_calls, symptoms.without_report
+    missing = longest.members - len(longest.ranks) if longest.members else len(symptoms.waits and symptoms.silent)
+    is_partial = missing > 0 and not (symptoms.others or symptoms.by_position or at_other_calls or without_report)
+    beside = [(longest, wait) for wait in symptoms.waits if wait.seq == longest.seq]
     alike = [pair for pair in beside if (pair[1].op, pair[1].group) == (longest.op, longest.group)]
     two_sizes = next((pair for pair in alike if pair[1].numel not in (None, longest.numel)), None)
     two_ops = next((pair for pair in beside if pair[1].op not in ("", longest.op)), None)
-    low, *_, high = standing.by_position or (longest, longest)
+    low, *_, high = symptoms.by_position or (longest, longest)
     completed = (high.seq or 0) - 1
     is_fewer = low.enqueued is not None and low.enqueued < completed
-    is_partly_known = at_other_calls or standing.outside or without_report or standing.possibly_late
+    is_partly_known = at_other_calls or symptoms.outside or without_report or symptoms.possibly_late
     return {
-        "seems_whole": longest.seems_whole and not (is_partly_known or standing.others) and len(longest.ranks),
+        "seems_whole": longest.seems_whole and not (is_partly_known or symptoms.others) and len(longest.ranks),
         "late": absent,
         "two_sizes": longest.numel and two_sizes,
         "two_ops": (longest.seq or 0) >= _WARM and two_ops,
-        "rank_0": standing.silent == (0,) and len(longest.ranks) > 1 and not longest.first,
+        "rank_0": symptoms.silent == (0,) and len(longest.ranks) > 1 and not longest.first,
         "partly": is_partial and missing,
-        "not_called": standing.behind,
+        "not_called": symptoms.behind,
         "at_other_calls": at_other_calls,
         "without_report": () if at_other_calls else without_report,
-        "side_thread": standing.broken,
-        "threaded": standing.threaded,
-        "unnamed_thread": (without_report or standing.silent) and standing.side_error,
-        "positions_differ": standing.by_position and not is_fewer and (low, high),
-        "positions_apart": standing.by_position and not is_fewer and max(0, completed - (low.seq or 0)),
-        "fewer": standing.by_position and is_fewer and (low, high, completed),
+        "side_thread": symptoms.broken,
+        "threaded": symptoms.threaded,
+        "unnamed_thread": (without_report or symptoms.silent) and symptoms.side_error,
+        "positions_differ": symptoms.by_position and not is_fewer and (low, high),
+        "positions_apart": symptoms.by_position and not is_fewer and max(0, completed - (low.seq or 0)),
+        "fewer": symptoms.by_position and is_fewer and (low, high, completed),
     }
 
 
-def _of_libraries(standing: Standing) -> dict[str, object]:
+def _of_libraries(symptoms: Symptoms) -> dict[str, object]:
     """Return the clues in the reports of watchdogs and transports; see `_of_call`."""
-    timed = [(wait, wait.waited_s or 0, wait.timeout_s or inf) for wait in standing.waits]
+    timed = [(wait, wait.waited_s or 0, wait.timeout_s or inf) for wait in symptoms.waits]
     over = next((wait for wait, waited_s, limit_s in timed if waited_s > _OVERRUN * max(limit_s, _SHORT_S)), None)
     short = next((wait for wait, waited_s, limit_s in timed if limit_s < _SHORT_S and wait is not over), None)
-    reported, absent, is_id = standing.kinds & TRANSPORT, standing.absent, "nccl_id_timeout" in standing.kinds
-    is_closed = reported == {"nccl_peer_closed"} and not standing.results
-    is_remote = "ncclRemoteError" in standing.results
-    waits_for_nothing = not (standing.waits or standing.failure or absent or standing.sizes or standing.differ)
-    unnamed = waits_for_nothing or (standing.waits and not standing.longest.ranks)
-    small, large = sorted(map(int, sizes.groups())) if (sizes := _TWO_SIZES.search(standing.sizes)) else (0, 0)
-    gap, peer_calls = (large - small) / max(large, 1), standing.peer_calls
-    is_told = reported or standing.refused  # NCCL's result only repeats it.
-    work = standing.work.fields if standing.work else {}
+    reported, absent, is_id = symptoms.kinds & TRANSPORT, symptoms.absent, "nccl_id_timeout" in symptoms.kinds
+    is_closed = reported == {"nccl_peer_closed"} and not symptoms.results
+    is_remote = "ncclRemoteError" in symptoms.results
+    waits_for_nothing = not (symptoms.waits or symptoms.failure or absent or symptoms.sizes or symptoms.differ)
+    unnamed = waits_for_nothing or (symptoms.waits and not symptoms.longest.ranks)
+    small, large = sorted(map(int, sizes.groups())) if (sizes := _TWO_SIZES.search(symptoms.sizes)) else (0, 0)
+    gap, peer_calls = (large - small) / max(large, 1), symptoms.peer_calls
+    is_told = reported or symptoms.refused  # NCCL's result only repeats it.
+    work = symptoms.work.fields if symptoms.work else {}
     return {
         "working": shortened(str(work.get("what", "")).strip(" *"), 60),
         "ended": work.get("ended"),
-        "stuck": standing.stuck_s,
+        "stuck": symptoms.stuck_s,
         "overrun": over,
         "short": short,
-        "transport": reported and not is_closed and not standing.refused,
-        "refused": standing.refused,
-        "system_error": "ncclSystemError" in standing.results and not is_told,
+        "transport": reported and not is_closed and not symptoms.refused,
+        "refused": symptoms.refused,
+        "system_error": "ncclSystemError" in symptoms.results and not is_told,
         "remote_error": "ncclRemoteError" if is_remote else is_closed and TABLE["texts"]["closed"],
-        "inside_node": standing.inside_node,
-        "sizes": standing.sizes,
-        "scalar_met": _SCALAR_MET.match(standing.sizes) and standing.sizes,
-        "differ": standing.differ,
-        "unlisted": standing.unlisted,
-        "peer_lost": standing.lost and waits_for_nothing and shortened(standing.lost, 80),
-        "absent": () if is_id or "missing_ranks" in standing.kinds else absent,
-        "warned": absent if "missing_ranks" in standing.kinds else (),
-        "unanswered": standing.unanswered,
-        "timed_out": unnamed and not standing.lost and shortened(standing.timed_out, 80),
-        "worker_died": standing.worker_died and waits_for_nothing and standing.worker_died,
-        "of_model": standing.of_model and peer_calls,
-        "gathered": not standing.of_model and {wait.op for wait in peer_calls} <= _OWN_SIZES and peer_calls,
+        "inside_node": symptoms.inside_node,
+        "sizes": symptoms.sizes,
+        "scalar_met": _SCALAR_MET.match(symptoms.sizes) and symptoms.sizes,
+        "differ": symptoms.differ,
+        "unlisted": symptoms.unlisted,
+        "peer_lost": symptoms.lost and waits_for_nothing and shortened(symptoms.lost, 80),
+        "absent": () if is_id or "missing_ranks" in symptoms.kinds else absent,
+        "warned": absent if "missing_ranks" in symptoms.kinds else (),
+        "unanswered": symptoms.unanswered,
+        "timed_out": unnamed and not symptoms.lost and shortened(symptoms.timed_out, 80),
+        "worker_died": symptoms.worker_died and waits_for_nothing and symptoms.worker_died,
+        "of_model": symptoms.of_model and peer_calls,
+        "gathered": not symptoms.of_model and {wait.op for wait in peer_calls} <= _OWN_SIZES and peer_calls,
         "twice": small > 0 and large == 2 * small,
-        "close_sizes": not standing.of_model and small > 99 and gap < _CLOSE and gap,
+        "close_sizes": not symptoms.of_model and small > 99 and gap < _CLOSE and gap,
     }

@@ -7,7 +7,7 @@ from diagnostics.causes.registry import built_in
 from diagnostics.contract.findings import CERTAIN, EvidenceItem, Finding, Where, text_of
 from diagnostics.contract.formatting import counted, ranks_text, sentence
 from diagnostics.evidence.model import shortened
-from diagnostics.report import document as doc, drawings, overview, standing, wording
+from diagnostics.report import document as doc, drawings, overview, symptoms, wording
 from diagnostics.report.branches import WordedBranch, worded
 from diagnostics.report.figures import figures
 from diagnostics.report.measures import plan_lines
@@ -102,7 +102,7 @@ def _first_screen(report: Report, brief: bool) -> tuple[doc.Block, ...]:
 
 def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
     """Return waits, plan, counts, suspicions, what would decide the rest, and problems and notes of the evidence."""
-    rows = [*standing.rows(report)]
+    rows = [*symptoms.rows(report)]
     rows += [doc.Field("plan", text) for text in plan_lines(report.measures, everything=not brief)]
     related, _ = overview.undecided(report)
     if report.root_causes and not brief:
@@ -158,7 +158,7 @@ def _about(report: Report) -> tuple[doc.Block, ...]:
     ranks = f"; {report.world_size} ranks" if report.world_size else ""
     counts = f"{ranks}; {overview.count(report)['confirmed']} confirmed; {_counts(report)}"
     source = doc.Paragraph((doc.Span(report.source, "code"), doc.Span(counts, "soft")))
-    waiting = (doc.Fields(tuple(standing.rows(report))),) if report.waiting else ()
+    waiting = (doc.Fields(tuple(symptoms.rows(report))),) if report.waiting else ()
     verdict = report.statement if report.healthy and account_of(report.measures) is None else ""
     # The heading of a page leaves the figures to the paragraph below it.
     verdict = report.figures if overview.headline(report) != overview.headline(report, figures=False) else verdict

@@ -19,8 +19,8 @@ DEPTH = 32  # Chosen: maximum nesting of measures; deeper values become null.
 
 def as_json(report: Report) -> dict[str, Any]:
     """Return the report as JSON values, in the order of the schema."""
-    standing = report.waiting
-    waiting = {"waiting": dict(zip(standing.__struct_encode_fields__, structs.astuple(standing)))} if standing else {}
+    symptoms = report.waiting
+    waiting = {"waiting": dict(zip(symptoms.__struct_encode_fields__, structs.astuple(symptoms)))} if symptoms else {}
     values = {
         "schema": SCHEMA,
         "source": report.source,

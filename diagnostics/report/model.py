@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from diagnostics.analysis.standing import Standing
+from diagnostics.analysis.stall.symptoms import Symptoms
 from diagnostics.contract.findings import Finding, Outcome, Suspicion
 from diagnostics.tree.evaluate import Branch, CutSet
 
@@ -52,7 +52,7 @@ class Report(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     """Notes on the evidence as a whole, such as that the job is still running."""
 
-    waiting: Standing | None = None
+    waiting: Symptoms | None = None
     """Who waits in which call, if only logs show it and no cause is confirmed; in the JSON under `measures`."""
     suspicions: tuple[Suspicion, ...] = ()
     """Likely causes in that case, the most likely first."""

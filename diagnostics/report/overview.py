@@ -8,7 +8,7 @@ from diagnostics.causes.families import FAMILIES, family, traits
 from diagnostics.causes.registry import by_id
 from diagnostics.contract.findings import Finding, Outcome, Status, text_of
 from diagnostics.contract.formatting import counted, joined
-from diagnostics.report import standing
+from diagnostics.report import symptoms
 from diagnostics.report.model import Decided, Report
 
 OUTCOMES = {name: name.replace("_", " ").upper() for name in get_args(Outcome)} | {"oom": "OUT OF MEMORY"}
@@ -25,7 +25,7 @@ def headline(report: Report, *, figures: bool = True) -> str:
         account = f"; {report.statement}" if report.statement else ""
         return f"no cause found: {counts['ruled_out']} ruled out, {counts['undecided']} undecided{account}"
     if report.waiting is not None:
-        return standing.headline(report.waiting)
+        return symptoms.headline(report.waiting)
     if report.suspicions:
         return "a device ran out of memory; the cause is not certain"
     suspected = [decided.finding for decided in report.findings if decided.finding.suspected]

@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from diagnostics.analysis.divergence.identity import agree, differing_parts
 from diagnostics.analysis.stall.explain import Stall
+from diagnostics.analysis.stall.symptoms import SCALAR
 from diagnostics.analysis.stall.watchdog import (
     WatchdogDecided,
     WatchdogDrift,
@@ -14,7 +15,6 @@ from diagnostics.analysis.stall.watchdog import (
     WatchdogSites,
 )
 from diagnostics.analysis.stall.watchdog_lines import UNNAMED, GroupLog, Wait
-from diagnostics.analysis.standing import SCALAR
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.hang import _parts
 from diagnostics.contract.findings import WATCHDOGS, EvidenceItem, Facts, Finding, FormattedFacts, Group, Where

@@ -1,7 +1,7 @@
 """The first collective of a group never completes on any of its ranks: their connections were never established."""
 
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.analysis.standing import not_set_up, standing
+from diagnostics.analysis.stall.symptoms import not_set_up, symptoms
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed
@@ -12,7 +12,7 @@ _TEXTS = Texts(__file__)
 
 def decide(stall: Stall) -> Finding:
     """Decide from NCCL's lines about its set-up on several ranks, or the watchdog messages of all ranks of a group."""
-    state = None if stall.job.finished() or stall.job.any_calls() else standing(stall.job.evidence)
+    state = None if stall.job.finished() or stall.job.any_calls() else symptoms(stall.job.evidence)
     if state and state.waits and all(wait.first for wait in state.waits) and (late := not_set_up(stall.job.evidence)):
         stage, ranks, others, told = late
         facts = _TEXTS.facts(stage, others=others, nranks=len(ranks) + len(others), phase=told[0].fields["phase"])

@@ -3,7 +3,7 @@
 import re
 
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.analysis.standing import standing
+from diagnostics.analysis.stall.symptoms import symptoms
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed
@@ -31,7 +31,7 @@ def decide(stall: Stall) -> Finding:
     timeout_s = min(limits_ms, default=_DEFAULT_MS if timeouts else float("inf")) / 1000
     if work is None or stall.job.finished() or took_s < _SHARE * timeout_s:
         return unconfirmed(stall)
-    state = standing(stall.job.evidence)
+    state = symptoms(stall.job.evidence)
     waiting = {rank for wait in (state.waits if state else ()) for rank in wait.ranks}
     waiting |= {fact.rank for fact in timeouts if fact.rank is not None}
     others = tuple(rank for rank in range(stall.job.world()) if rank not in waiting) if waiting else ()

@@ -35,9 +35,9 @@ def waits(evidence: Evidence) -> Waits:
     ranks = {rank: wait for rank, wait in sorted(ranks.items()) if wait[0] >= _LEAST_S}
     lines = tuple(fact for fact in evidence.facts if fact.kind == "storage_silent")
     last = {dump.rank: (dump, doing(dump)) for dump in evidence.stacks if dump.rank is not None}
-    standing = {rank: at for rank, (_, at) in last.items() if at.doing == "file I/O" and (lines or rank in ranks)}
-    ranks = {rank: (0.0, last[rank][0].file) for rank in standing} | ranks
-    place = next((_TEXTS.phrase("doing", at=at) for at in standing.values() if at.frame), "")
+    doing_io = {rank: at for rank, (_, at) in last.items() if at.doing == "file I/O" and (lines or rank in ranks)}
+    ranks = {rank: (0.0, last[rank][0].file) for rank in doing_io} | ranks
+    place = next((_TEXTS.phrase("doing", at=at) for at in doing_io.values() if at.frame), "")
     return Waits(lines, ranks, bool(observed) or any(node.ranks for node in nodes), place)
 
 

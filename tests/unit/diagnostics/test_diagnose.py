@@ -68,7 +68,7 @@ def test_a_cause_that_a_detector_forgets_is_undecided() -> None:
     assert [one.status for one in detection.findings] == ["ruled_out", "undecided"] and not seen.problems
 
 
-@pytest.mark.parametrize("part", ["standing", "suspicions", "headline"])
+@pytest.mark.parametrize("part", ["symptoms", "suspicions", "headline"])
 def test_suspicions_that_fail_cost_no_report(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
     def fails(*arguments: object) -> None:
         raise KeyError("odd")

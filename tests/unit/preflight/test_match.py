@@ -20,7 +20,7 @@ def both(first: list[Step], second: list[Step], *kinds: str) -> list[Record]:
 
 
 def pending(records: list[Record]) -> dict[int, int | None]:
-    return {rank: standing.pending for rank, standing in match(records).standings.items()}
+    return {rank: progress.pending for rank, progress in match(records).progress.items()}
 
 
 def test_equal_programs_end() -> None:
@@ -157,7 +157,7 @@ def test_work_is_linear_in_the_calls() -> None:
     records[0] = record(0, [Group("0", ranks)], [*steps, ("call", 0, "barrier", 1), ("wait", 500)])
     found = match(records)
     assert found.events == 64 * 1000 + 2
-    assert found.standings[0].pending == 500
+    assert found.progress[0].pending == 500
 
 
 def transfer(rank: int, sent: tuple[int, ...], taken: tuple[int, ...]) -> Record:
@@ -170,7 +170,7 @@ def test_what_is_sent_must_be_expected() -> None:
     assert match([transfer(0, (4,), (4,)), transfer(1, (4,), (4,))]).ends
     assert match([transfer(0, (4, 8), (4, 12)), transfer(1, (12, 4), (8, 4))]).ends
     found = match([transfer(0, (4,), (4,)), transfer(1, (12, 4), (4,))])
-    assert {rank: one.pending for rank, one in found.standings.items()} == {0: 0, 1: 0}
+    assert {rank: one.pending for rank, one in found.progress.items()} == {0: 0, 1: 0}
     assert found.misfit == Misfit(sender=1, sent=0, receiver=0, taken=0, sent_bytes=12, taken_bytes=4)
 
 

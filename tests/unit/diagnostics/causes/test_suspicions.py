@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from diagnostics.analysis.memory.out_of_memory import RanOut
-from diagnostics.analysis.standing import Progress, Standing, Waiting
+from diagnostics.analysis.stall.symptoms import Progress, Symptoms, Waiting
 from diagnostics.causes.registry import built_in
 from diagnostics.causes.suspicions import MOST, TABLE, clues, of_memory, probabilities, suspicions
 from diagnostics.contract.findings import EvidenceItem
@@ -18,12 +18,12 @@ ENDS = LogFact("host_work", 0, "job.log", 9, "{'train_runtime': 119.8}", {"ended
 PLACED = Waiting((0, 1, 2), "backward", members=4, waited_s=12.0, site="train.py:12")
 
 
-def stands(*waits: Waiting, **more: object) -> Standing:
-    return replace(Standing(waits, (), (), (), frozenset()), **more)  # type: ignore[arg-type]
+def stands(*waits: Waiting, **more: object) -> Symptoms:
+    return replace(Symptoms(waits, (), (), (), frozenset()), **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("standing", "cause", "least"),
+    ("symptoms", "cause", "least"),
     [
         (stands(replace(WAIT, numel=1)), "hang.timeout_budget", 0.3),  # A barrier behind an evaluation or a save.
         (stands(replace(WAIT, numel=1), work=SAVES), "hang.timeout_budget", 0.6),
@@ -74,8 +74,8 @@ def stands(*waits: Waiting, **more: object) -> Standing:
         (stands(WAIT, replace(WAIT, ranks=(1,), seq=4998, enqueued=5000)), "hang.collective_mismatch", 0.2),
     ],
 )
-def test_the_clue_decides(standing: Standing, cause: str, least: float) -> None:
-    found = suspicions(standing)
+def test_the_clue_decides(symptoms: Symptoms, cause: str, least: float) -> None:
+    found = suspicions(symptoms)
     assert found[0].cause == cause and found[0].probability >= least
     assert found[0].speaks_for and found[0].decide
 
@@ -112,11 +112,11 @@ def test_what_speaks_against_it_is_told() -> None:
 
 
 def test_probabilities_are_those_of_one_whole() -> None:
-    for standing in (stands(WAIT), stands(replace(WAIT, numel=1), stuck_s=4.0), stands(refused=True)):
-        found = suspicions(standing)
+    for symptoms in (stands(WAIT), stands(replace(WAIT, numel=1), stuck_s=4.0), stands(refused=True)):
+        found = suspicions(symptoms)
         assert len(found) <= MOST and sum(one.probability for one in found) < 1
         assert [one.probability for one in found] == sorted((one.probability for one in found), reverse=True)
-        assert sum(probabilities(clues(standing)).values()) < 1, "the rest is for causes that the table does not name"
+        assert sum(probabilities(clues(symptoms)).values()) < 1, "the rest is for causes that the table does not name"
 
 
 def test_nothing_is_suspected_without_a_clue_or_against_what_is_ruled_out() -> None:
@@ -165,7 +165,7 @@ def test_every_clue_of_the_table_can_be_shown() -> None:
         stands(unanswered=(21,)),
         stands(absent=(1,), kinds=frozenset({"missing_ranks"})),
     ]
-    assert {name for standing in everything for name in clues(standing)} == set(TABLE["clues"])
+    assert {name for symptoms in everything for name in clues(symptoms)} == set(TABLE["clues"])
 
 
 def test_a_size_that_no_line_tells_is_no_second_size() -> None:

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from diagnostics.analysis.standing import Standing, Waiting
+from diagnostics.analysis.stall.symptoms import Symptoms, Waiting
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Stated, Suspicion, Where
 from diagnostics.report import document as doc
 from diagnostics.report.diagnosis import document
@@ -75,7 +75,7 @@ def test_a_suspicion_that_the_others_weigh_is_not_listed_beside_them(cause: str,
     unsure = Decided(replace(finding(cause), confidence=0.35))
     made = replace(report(), findings=(unsure,), outcome="undecided")
     call = Waiting((1, 2), "all_gather")
-    stands = Standing((call,), (), (), (), frozenset(), peer_calls=(call,))
+    stands = Symptoms((call,), (), (), (), frozenset(), peer_calls=(call,))
     likely = (Suspicion("hang.rank_raised", 0.4),)
     assert [label for label, _ in fields(made)].count("maybe") == 1
     assert [cause in text for label, text in fields(replace(made, waiting=stands, suspicions=likely))].count(True) == (

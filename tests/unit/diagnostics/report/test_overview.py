@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from diagnostics.analysis.standing import Standing, Waiting
+from diagnostics.analysis.stall.symptoms import Symptoms, Waiting
 from diagnostics.contract.findings import Finding, Stated, Suspicion, text_of
 from diagnostics.report.model import Coverage, Decided
 from diagnostics.report.overview import (
@@ -34,7 +34,7 @@ def test_the_headline_is_the_first_root_cause_in_words() -> None:
 def test_the_headline_without_a_cause_says_what_is_known() -> None:
     healthy = report()
     assert healthy.healthy and headline(healthy).startswith(f"no cause found: {len(healthy.findings)} ruled out, 0 und")
-    waiting = Standing((Waiting((0, 1), "all_reduce", 9, 4),), (), (), (), frozenset())
+    waiting = Symptoms((Waiting((0, 1), "all_reduce", 9, 4),), (), (), (), frozenset())
     open_report = replace(healthy, outcome="undecided")
     assert headline(replace(open_report, waiting=waiting)).startswith("ranks 0 and 1 wait in all_reduce of 4 elements")
     suspicion = Suspicion("memory.activations", 0.4)

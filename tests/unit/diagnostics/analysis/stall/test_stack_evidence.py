@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.analysis.stall.stack_evidence import InCollective, compared
-from diagnostics.analysis.standing import standing
+from diagnostics.analysis.stall.symptoms import symptoms
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError, Stacks, Thread
 from tests.unit.diagnostics.hang.dumps import Shown, detect
@@ -77,7 +77,7 @@ def test_stages_in_branches_of_one_step_are_one_side_against_who_left_the_loop(t
 
 def stood(**evidence: object) -> dict[tuple[str, str], tuple[int, ...]]:
     """Where the first screen says that ranks stand."""
-    seen = standing(Evidence(Path("nowhere"), Limits(), **evidence))  # type: ignore[arg-type]
+    seen = symptoms(Evidence(Path("nowhere"), Limits(), **evidence))  # type: ignore[arg-type]
     assert seen is not None
     return {(wait.op, wait.site): wait.ranks for wait in seen.waits}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.diagnose import diagnose
-from diagnostics.report.standing import headline
+from diagnostics.report.symptoms import headline
 from tests.unit.diagnostics.causes.hang.helpers import STEP, finding, job
 from tests.unit.diagnostics.hang.dumps import Op
 

@@ -7,12 +7,12 @@ import jsonschema
 import pytest
 from msgspec.structs import replace
 
-from diagnostics.analysis.standing import Standing, Waiting
+from diagnostics.analysis.stall.symptoms import Symptoms, Waiting
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence.readers.process import Moment
 from diagnostics.report import html, jsonform, markdown, terminal
 from diagnostics.report.diagnosis import document
-from diagnostics.report.standing import headline
+from diagnostics.report.symptoms import headline
 from tests.unit.diagnostics.analysis.stall.test_watchdog import hung, in_group
 from tests.unit.diagnostics.report.test_jsonform import SCHEMA
 
@@ -135,7 +135,7 @@ def test_what_a_line_speaks_of_is_the_headline_and_what_decides_it(
 
 
 def test_a_wait_in_an_unknown_call_and_a_failure_of_which_no_line_tells() -> None:
-    nothing = Standing((), (), (), (), frozenset({"watchdog_status"}))
+    nothing = Symptoms((), (), (), (), frozenset({"watchdog_status"}))
     waits = replace(nothing, waits=(Waiting((0, 1), ""),))
     assert headline(waits) == "ranks 0 and 1 wait in a collective; no cause is confirmed"
     assert headline(nothing).startswith("the log shows that something failed")

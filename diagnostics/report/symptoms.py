@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from diagnostics.analysis.standing import TRANSPORT, Standing, Waiting
+from diagnostics.analysis.stall.symptoms import TRANSPORT, Symptoms, Waiting
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import (
     UNNAMED,
@@ -25,39 +25,39 @@ _TABLE = table_beside(__file__)
 _SHOWN = 3  # Maximum number of calls, and of groups of ranks, on the first screen.
 
 
-def headline(standing: Standing) -> str:
+def headline(symptoms: Symptoms) -> str:
     """Return which ranks wait in which call, in one clause."""
-    if standing.waits and (standing.waits[0].ranks or not standing.absent):
+    if symptoms.waits and (symptoms.waits[0].ranks or not symptoms.absent):
         first, *rest = (
-            f"{_who(wait)} {verb(wait.ranks or (0,), 'waits', 'wait')} in {_call(wait)}" for wait in standing.waits
+            f"{_who(wait)} {verb(wait.ranks or (0,), 'waits', 'wait')} in {_call(wait)}" for wait in symptoms.waits
         )
-        while_others = f", {rest[0]}" if rest and standing.at_other_calls else ""
+        while_others = f", {rest[0]}" if rest and symptoms.at_other_calls else ""
         return f"{first}{while_others}; no cause is confirmed"
-    kinds, absent, transport = standing.kinds, standing.absent, standing.kinds & TRANSPORT
-    other = standing.others[0] if standing.others and "watchdog_status" in kinds else None
+    kinds, absent, transport = symptoms.kinds, symptoms.absent, symptoms.kinds & TRANSPORT
+    other = symptoms.others[0] if symptoms.others and "watchdog_status" in kinds else None
     shown: dict[str, tuple[object, tuple[int, ...]]] = {
-        "still": (standing.outside and standing.outside[0][1], standing.outside[0][0] if standing.outside else ()),
-        "failure": (standing.failure, standing.failed),
-        "odd_sizes": (standing.odd_sizes and standing.sizes, standing.odd_sizes),
-        "peer_calls": (standing.peer_calls and standing.aborted and standing.sizes, standing.aborted),
-        "sizes": (standing.sizes, standing.aborted),
-        "differ": (standing.differ, ()),
-        "aborted": (standing.aborted, standing.aborted),
+        "still": (symptoms.outside and symptoms.outside[0][1], symptoms.outside[0][0] if symptoms.outside else ()),
+        "failure": (symptoms.failure, symptoms.failed),
+        "odd_sizes": (symptoms.odd_sizes and symptoms.sizes, symptoms.odd_sizes),
+        "peer_calls": (symptoms.peer_calls and symptoms.aborted and symptoms.sizes, symptoms.aborted),
+        "sizes": (symptoms.sizes, symptoms.aborted),
+        "differ": (symptoms.differ, ()),
+        "aborted": (symptoms.aborted, symptoms.aborted),
         "not_in_call": (absent and "missing_ranks" in kinds, absent),
         "not_set_up": (absent and "nccl_id_timeout" in kinds, absent),
         "not_at_barrier": (absent, absent),
-        "unanswered": (standing.unanswered, standing.unanswered),
+        "unanswered": (symptoms.unanswered, symptoms.unanswered),
         "process_gone": (ras.LOST in kinds, ()),
-        "lost": (shortened(standing.lost, 120), standing.lost_peer),
-        "timed_out": (shortened(standing.timed_out, 120), ()),
-        "failed_silently": (standing.failed_silently, standing.failed_silently),
-        "worker_died": (standing.worker_died, ()),
-        "stuck": (standing.stuck_s, standing.stuck),
+        "lost": (shortened(symptoms.lost, 120), symptoms.lost_peer),
+        "timed_out": (shortened(symptoms.timed_out, 120), ()),
+        "failed_silently": (symptoms.failed_silently, symptoms.failed_silently),
+        "worker_died": (symptoms.worker_died, ()),
+        "stuck": (symptoms.stuck_s, symptoms.stuck),
         "open": (other and other.enqueued - other.completed, other.ranks if other else ()),
         "none_open": (other, other.ranks if other else ()),
-        "warning": (not transport and standing.warning, ()),
+        "warning": (not transport and symptoms.warning, ()),
         "ended_by_watchdog": ("watchdog_abort" in kinds, ()),
-        "silent_process": (standing.has_unnamed_exit and not transport, ()),
+        "silent_process": (symptoms.has_unnamed_exit and not transport, ()),
         "transport": (transport, ()),
         "unknown": (True, ()),
     }
@@ -68,55 +68,55 @@ def headline(standing: Standing) -> str:
 
 def rows(report: Report) -> Iterator[Field]:
     """Yield the waiting ranks with call and time, the position of the others, likely causes, and how to confirm one."""
-    standing = report.waiting
-    yield from positions(standing) if standing is not None else ()
+    symptoms = report.waiting
+    yield from positions(symptoms) if symptoms is not None else ()
     for suspicion in report.suspicions:
         ranks = f", {ranks_text(suspicion.ranks)}" if suspicion.ranks else ""
         named = f"{suspicion.probability:.0%} {report.title(suspicion.cause)} [{suspicion.cause}]{ranks}"
         against = f". Against it: {'; '.join(suspicion.speaks_against)}" if suspicion.speaks_against else ""
         yield Field("maybe", f"{named}: {'; '.join(suspicion.speaks_for)}{against}", "warn")
-    if report.suspicions or (standing is not None and (standing.waits or not standing.outside)):
-        yield Field("needed", needed(report, standing))
+    if report.suspicions or (symptoms is not None and (symptoms.waits or not symptoms.outside)):
+        yield Field("needed", needed(report, symptoms))
 
 
-def positions(standing: Standing) -> Iterator[Field]:
+def positions(symptoms: Symptoms) -> Iterator[Field]:
     """Yield the waiting ranks with call and time, and the position of the others."""
-    waiting = {rank for wait in standing.waits for rank in wait.ranks}
-    for wait in standing.waits[:_SHOWN]:
+    waiting = {rank for wait in symptoms.waits for rank in wait.ranks}
+    for wait in symptoms.waits[:_SHOWN]:
         yield Field("waits", _waits(wait))
-    if len(standing.waits) > _SHOWN:
-        yield Field("", f"and {len(standing.waits) - _SHOWN} more calls, in report.json")
-    for wait in standing.peer_calls[:_SHOWN]:
+    if len(symptoms.waits) > _SHOWN:
+        yield Field("", f"and {len(symptoms.waits) - _SHOWN} more calls, in report.json")
+    for wait in symptoms.peer_calls[:_SHOWN]:
         yield Field("others", f"{sentence(_who(wait))}: lost a peer in {_call(wait)}")
-    for ranks, words in standing.outside[:_SHOWN]:
+    for ranks, words in symptoms.outside[:_SHOWN]:
         yield Field("others", f"{sentence(ranks_spoken(ranks))}: {words}")
-    for rest in standing.others[:_SHOWN]:
+    for rest in symptoms.others[:_SHOWN]:
         then = f", enqueued #{rest.enqueued:,}" if rest.completed != rest.enqueued else " and called nothing after it"
         who = sentence(ranks_spoken(rest.ranks))
         yield Field("others", f"{who}: completed #{rest.completed:,} of group {rest.group}{then}")
-    known = waiting.union(*(rest.ranks for rest in standing.others), *(ranks for ranks, _ in standing.outside))
-    members = standing.waits[0].members if standing.waits else 0
-    if standing.silent and process.KIND not in standing.kinds:
-        yield Field("silent", f"{ranks_spoken(standing.silent)} left no log line")
+    known = waiting.union(*(rest.ranks for rest in symptoms.others), *(ranks for ranks, _ in symptoms.outside))
+    members = symptoms.waits[0].members if symptoms.waits else 0
+    if symptoms.silent and process.KIND not in symptoms.kinds:
+        yield Field("silent", f"{ranks_spoken(symptoms.silent)} left no log line")
     elif members and members > len(waiting):
         yield Field("silent", f"{counted(members - len(waiting), 'other rank')} of the group logged nothing about it")
     elif waiting and not members and (missing := max(waiting) + 1 - len(known)) > 0:
         yield Field("silent", f"at least {counted(missing, 'other rank')} of the job logged nothing about it")
 
 
-def needed(report: Report, standing: Standing | None) -> str:
+def needed(report: Report, symptoms: Symptoms | None) -> str:
     """Return what the user can run or collect to confirm a cause."""
     if report.suspicions:
         return report.suspicions[0].decide
-    if standing is not None and not standing.sizes and (silent := standing.aborted or standing.failed_silently):
+    if symptoms is not None and not symptoms.sizes and (silent := symptoms.aborted or symptoms.failed_silently):
         return filled(_TABLE["needed"]["silent"], {"ranks": silent})
-    if standing is not None and (failed := standing.failure or standing.warning):
+    if symptoms is not None and (failed := symptoms.failure or symptoms.warning):
         return str(next(ask for words, ask in _TABLE["asks"] if re.search(words, failed)))
-    if standing is None:
+    if symptoms is None:
         return str(_TABLE["needed"]["logs"])
-    is_bare = not (standing.waits or standing.kinds & TRANSPORT)
-    rest = "again" if not standing.kinds else "gloo" if standing.uses_gloo else "logs"
-    return str(_TABLE["needed"]["stopped" if "stop_ignored" in standing.kinds else "stderr" if is_bare else rest])
+    is_bare = not (symptoms.waits or symptoms.kinds & TRANSPORT)
+    rest = "again" if not symptoms.kinds else "gloo" if symptoms.uses_gloo else "logs"
+    return str(_TABLE["needed"]["stopped" if "stop_ignored" in symptoms.kinds else "stderr" if is_bare else rest])
 
 
 def _who(wait: Waiting) -> str:

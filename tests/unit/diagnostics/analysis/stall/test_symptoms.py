@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.analysis.standing import Standing, standing
+from diagnostics.analysis.stall.symptoms import Symptoms, symptoms
 from diagnostics.contract.formatting import UNNAMED
 from diagnostics.evidence.gather import gather
 from diagnostics.evidence.limits import Limits
@@ -20,8 +20,8 @@ def gather_text(folder: Path, text: str) -> Evidence:
     return gather(folder, Limits())
 
 
-def read(folder: Path, text: str) -> Standing:
-    found = standing(gather_text(folder, text))
+def read(folder: Path, text: str) -> Symptoms:
+    found = symptoms(gather_text(folder, text))
     assert found is not None
     return found
 
@@ -100,7 +100,7 @@ def test_a_call_that_was_enqueued_behind_another_one_is_no_cause(tmp_path: Path)
 
 def test_a_log_in_which_nothing_waits(tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text("NCCL version 2.21.5+cuda12.4\n")
-    assert standing(gather(tmp_path, Limits())) is None
+    assert symptoms(gather(tmp_path, Limits())) is None
 
 
 GLOO = "RuntimeError: [/third_party/gloo/gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.0.1.17]:22780"
@@ -144,7 +144,7 @@ def test_a_line_that_only_tells_that_a_peer_is_gone(
 
 
 def test_ranks_that_leave_after_the_training_lost_nobody(tmp_path: Path) -> None:
-    assert standing(gather_text(tmp_path, "{'train_runtime': 12.1, 'epoch': 3.0}\n" + STORE_GONE)) is None
+    assert symptoms(gather_text(tmp_path, "{'train_runtime': 12.1, 'epoch': 3.0}\n" + STORE_GONE)) is None
 
 
 def test_an_unnamed_process_that_aborted(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_who_did_not_come_to_a_monitored_barrier(tmp_path: Path) -> None:
     ],
 )
 def test_a_mismatch_of_which_one_side_is_told(tmp_path: Path, text: str, side: str) -> None:
-    assert read(tmp_path, text + "\n").differ == side
+    assert str(read(tmp_path, text + "\n").differ) == side
 
 
 def test_why_nccl_gave_up(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_horovod_tells_which_ranks_did_not_come(tmp_path: Path) -> None:
     assert read(tmp_path, head.replace("\n", "Stalled ranks:\n") + "0: [grads_0]\n").absent == (0,)
     went_on = "".join(f"iter {n}: loss 3.5, time 9.00ms, mfu 1.00%\n" for n in range(12))
     (tmp_path / "job.log").write_text(head + "Missing ranks:\n1: [grads_0]\n" + went_on)
-    assert standing(gather(tmp_path, Limits())) is None, "they came after all"
+    assert symptoms(gather(tmp_path, Limits())) is None, "they came after all"
 
 
 def test_torchcomms_tells_that_a_call_timed_out_but_not_which(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_who_is_silent_where_no_line_tells_the_size(tmp_path: Path, ranks: range
     line = "[E ProcessGroupNCCL.cpp:737] [Rank {}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=46, "
     line += "OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1802211 milliseconds before timing out.\n"
     (tmp_path / "train.log").write_text("".join(map(line.format, ranks)))
-    found = standing(gather(tmp_path, Limits()))
+    found = symptoms(gather(tmp_path, Limits()))
     assert found is not None and found.silent == silent
 
 
@@ -375,7 +375,7 @@ def test_a_rank_that_torchrun_does_not_list_beside_the_codes_of_the_others(
     tmp_path: Path, codes: dict[int, int], unlisted: tuple[int, ...]
 ) -> None:
     text = "train.py FAILED\n------------\nFailures:\n" + "".join(row(*one) for one in codes.items())
-    found = standing(gather_text(tmp_path, text))
+    found = symptoms(gather_text(tmp_path, text))
     assert (found.unlisted if found else ()) == unlisted
 
 
@@ -423,7 +423,7 @@ def test_ranks_that_no_interrupt_could_end_waited_where_they_lost_their_peers(tm
     assert [(wait.ranks, wait.op, wait.site) for wait in found.waits] == [((1, 2), "barrier", "train.py:36")]
     assert round(found.waits[0].waited_s or 0) == 30
     assert not found.lost and found.silent == (), "torchrun killed rank 0 first, so that it could not say anything"
-    assert standing(gather_text(tmp_path, INTERRUPTED + WAITED.format(1))) is None, "a wait of any step"
+    assert symptoms(gather_text(tmp_path, INTERRUPTED + WAITED.format(1))) is None, "a wait of any step"
     assert read(tmp_path, WAITED.format(1)).lost.startswith("Connection closed")
 
 
@@ -438,7 +438,7 @@ def test_several_threads_that_communicate() -> None:
         ranks = [observed(number, inside("all_reduce", (reduce,))) for number in range(2)]
         stacks = [Stacks(one.rank, one.file, threads, one.time_s) for dumps, _ in ranks for one in dumps]
         facts = [fact for _, facts in ranks for fact in facts]
-        found = standing(Evidence(Path("nowhere"), Limits(), world_size=2, stacks=stacks, facts=facts))
+        found = symptoms(Evidence(Path("nowhere"), Limits(), world_size=2, stacks=stacks, facts=facts))
         assert found is not None
         return found.threaded
 

@@ -30,7 +30,7 @@ from diagnostics.analysis.stall.watchdog_lines import (
     stamp_s,
 )
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.formatting import UNNAMED as NOBODY, file_name
+from diagnostics.contract.formatting import UNNAMED as NOBODY, Phrase, file_name
 from diagnostics.evidence.calls import ROOTED, operation
 from diagnostics.evidence.endings import Ending, of_error
 from diagnostics.evidence.model import Evidence, Frame, LogFact, Stacks, shortened
@@ -39,14 +39,15 @@ from diagnostics.evidence.stacks.activity import doing
 from diagnostics.evidence.stacks.dumps import main_thread, target
 
 TRANSPORT = frozenset({"nccl_ib_error", "nccl_ib_async", "nccl_peer_closed", "nccl_connect", "link_down"})
-_KINDS = {name: frozenset(kinds) for name, kinds in table_beside(__file__)["kinds"].items()}
+_TABLE = table_beside(__file__)
+_KINDS = {name: frozenset(kinds) for name, kinds in _TABLE["kinds"].items()}
 _OPENS = TRANSPORT | _KINDS["opens"]
 """Kinds of lines that say that something waits, or why it may wait."""
 _BEST_WORDS = ("nccl_last_error", "nccl_result", "dist_backend_error")
 """Kinds of lines in which NCCL gives up, the most specific first; the last one only gives a place in torch's source."""
 _FAILED = frozenset(_BEST_WORDS)
 _SHOWN = _OPENS - {"nccl_connect"} | {"watchdog_abort", "flight_dump_signal"}
-"""Kinds of lines whose whole content is in `Standing`."""
+"""Kinds of lines whose whole content is in `Symptoms`."""
 _PHASES = ("START", "COMPLETE")  # Of NCCL's lines about the set-up of a communicator.
 SCALAR = 16  # Maximum number of elements of a metric, a flag or a barrier; a gradient or a shard has thousands.
 _SENT = {"SIGTERM", "SIGKILL"}  # Signals by which launchers and the kernel end a rank.
@@ -116,7 +117,7 @@ class Progress(Struct, frozen=True):
     enqueued: int
 
 
-class Standing(Struct, frozen=True):
+class Symptoms(Struct, frozen=True):
     """A job that stands still, as its log or observations of its processes show it."""
 
     waits: tuple[Waiting, ...]
@@ -163,7 +164,7 @@ class Standing(Struct, frozen=True):
     """Ranks with such an exception, if their lines name them."""
     uses_gloo: bool = False
     """Whether gloo wrote any of the lines."""
-    differ: str = ""
+    differ: Phrase | str = ""
     """What a check of torch or NCCL reported of calls that do not match; it names one side at most."""
     sizes: str = ""
     """The line with which gloo ended a process because two sizes do not match."""
@@ -185,7 +186,7 @@ class Standing(Struct, frozen=True):
     """Ranks that torchrun lists without a known line at which they gave up, while that of others is known."""
     unlisted: tuple[int, ...] = ()
     """Few ranks of a node that torchrun does not list, while it lists the others with exit codes of their own."""
-    outside: tuple[tuple[tuple[int, ...], str], ...] = ()
+    outside: tuple[tuple[tuple[int, ...], Phrase], ...] = ()
     """Ranks that were observed outside of communication, and what they do."""
     threaded: tuple[int, ...] = ()
     """Ranks with a collective in a thread that the program started, beside others that communicate or wait."""
@@ -238,6 +239,10 @@ class Standing(Struct, frozen=True):
         return tuple(next(divided, ()))
 
 
+def _says(row: str, **figures: object) -> Phrase:
+    return Phrase(row, _TABLE["texts"][row], figures)
+
+
 def _failure(evidence: Evidence, failures: Sequence[LogFact]) -> str:
     """Return how NCCL or gloo failed, from its most specific line; empty if no line says so."""
     reasons = {fact.kind: str(fact.fields.get("error") or fact.fields.get("result")) for fact in reversed(failures)}
@@ -248,7 +253,7 @@ def _failure(evidence: Evidence, failures: Sequence[LogFact]) -> str:
     return f"{failure}: {reason}" if reason and re.search("(?i)cuda ?error", failure) else failure
 
 
-def standing(evidence: Evidence) -> Standing | None:
+def symptoms(evidence: Evidence) -> Symptoms | None:
     """Return the state of a job that stands still; None if nothing shows that a rank waits, was lost or failed."""
     kinds = frozenset(fact.kind for fact in evidence.facts)
     aborted = {NOBODY if one.rank is None else one.rank for one in evidence.errors if one.signal == "SIGABRT"}
@@ -275,7 +280,7 @@ def standing(evidence: Evidence) -> Standing | None:
     placed = {rank for wait in waits if wait.site for rank in wait.ranks}
     side = [fact for fact in evidence.facts if fact.kind == "side_error"]
     broken = {fact.rank for fact in side if fact.rank is not None}
-    return Standing(
+    return Symptoms(
         waits=tuple(sorted(waits, key=lambda wait: (bool(wait.behind), -len(wait.ranks), wait.seq or 0))),
         outside=outside,
         unlisted=_unlisted(evidence, listed),
@@ -442,7 +447,7 @@ def _held_s(evidence: Evidence) -> float:
 
 def _observed(
     evidence: Evidence, victims: list[Ending], held_s: float
-) -> tuple[list[Waiting], tuple[tuple[tuple[int, ...], str], ...]]:
+) -> tuple[list[Waiting], tuple[tuple[tuple[int, ...], Phrase], ...]]:
     """Return the calls in which observations, single stacks or exceptions show ranks, and what the other ranks do."""
     dumps = {one.rank: one for one in evidence.stacks if one.rank is not None}
     spied = {one.pid: one for one in evidence.stacks if one.pid is not None and not evidence.facts}
@@ -450,7 +455,7 @@ def _observed(
     pids = {NOBODY - number: pid for number, pid in nameless}
     dumps |= {rank: spied[pid] for rank, pid in pids.items()}
     observed = {rank: seen for rank, seen in observations(evidence).items() if not seen.exited}
-    inside, standings = places(observed, dumps)
+    inside, activities = places(observed, dumps)
     blocked_s = {rank: observed[rank].blocked_s for rank in inside if observed[rank].blocked_s >= STALL_S}
     sites = {rank: (inside[rank].op, inside[rank].site) for rank in blocked_s}
     mains = {rank: main_thread(dump) for rank, dump in dumps.items() if not observed}
@@ -459,26 +464,25 @@ def _observed(
         sites |= {rank: place} if (place := collective_of(path)) is not None else {}
     if len({*sites.values()}) < 2 and not (observed or held_s or len(spied) > 1):
         return [], ()
-    idle = (observed[rank].stopped or observed[rank].idle_s >= STALL_S for rank in standings)
-    is_still = not inside and all(idle) and not any(at.doing == "importing" for at in standings.values())
-    standings |= {rank: doing(dump) for rank, dump in dumps.items() if spied and rank not in sites}
-    does: dict[str, list[int]] = {}
-    for rank, standing in standings.items():
-        at = f" at {file_name(standing.frame.file)}:{standing.frame.line}" if standing.frame else ""
-        process = f" (process {pids[rank]})" if rank in pids else ""
-        does.setdefault(f"{standing.words}{at}{process}", []).append(rank)
+    idle = (observed[rank].stopped or observed[rank].idle_s >= STALL_S for rank in activities)
+    is_still = not inside and all(idle) and not any(at.doing == "importing" for at in activities.values())
+    activities |= {rank: doing(dump) for rank, dump in dumps.items() if spied and rank not in sites}
+    does: dict[Phrase, list[int]] = {}
+    for rank, at in activities.items():
+        row = f"does{'_at' if at.frame else ''}{'_process' if rank in pids else ''}"
+        does.setdefault(_says(row, words=at.words, at=at.frame, pid=pids.get(rank)), []).append(rank)
     waits = []
     for (op, site), ranks in _by_call(sites).items():
         processes = tuple(sorted(pids[rank] for rank in ranks if rank in pids))
         waited_s = min(blocked_s.get(rank, held_s) for rank in ranks) or None
         waits.append(Waiting(ranks, op, waited_s=waited_s, site=site, processes=processes))
-    return waits, tuple((tuple(ranks), words) for words, ranks in does.items()) if waits or is_still else ()
+    return waits, tuple((tuple(ranks), text) for text, ranks in does.items()) if waits or is_still else ()
 
 
-def _one_side(fact: LogFact) -> str:
+def _one_side(fact: LogFact) -> Phrase | str:
     if "call_a" in fact.fields:
-        return f"rank {fact.fields['rank_a']} called {shortened(str(fact.fields['call_a']), 60)}"
-    return str(fact.fields.get("sizes") or f"around rank {fact.fields.get('rank')}, as NCCL says")
+        return _says("called", rank=fact.fields["rank_a"], call=shortened(str(fact.fields["call_a"]), 60))
+    return fact.fields.get("sizes") or _says("around", rank=fact.fields.get("rank"))
 
 
 def _all_waits(
@@ -565,7 +569,7 @@ def _without_position(evidence: Evidence, victims: list[Ending]) -> list[Waiting
         if fact.rank not in placed and (seq is None or (fact.rank is None and seq not in placed.values())):
             alike.setdefault((operation(str(fact.fields.get("op", ""))), seq, numel), []).append(fact)
     for fact in timeouts:
-        alike.setdefault((f"a {fact.fields.get('direction')} of gloo", None, None), []).append(fact)
+        alike.setdefault((str(_says("transfer", direction=fact.fields.get("direction"))), None, None), []).append(fact)
     ranks = [tuple(sorted({fact.rank for fact in facts if fact.rank is not None})) for facts in alike.values()]
     return [
         Waiting(who, *call, "", members_of(facts[0]), None, None, *_since(facts[0]))
