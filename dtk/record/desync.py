@@ -4,9 +4,9 @@ blamed. Positions are found here, by hashes that ranks exchange while they run (
 ranks differ and how is decided by `divergence.find`, as for a finished job.
 """
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from diagnostics.analysis.divergence.find import between, count_votes
 from diagnostics.contract.artifacts import RunPaths, Verdict
@@ -21,6 +21,7 @@ _SHOWN = 4  # Chosen: groups of ranks that a sentence names; with more it is not
 LOOKED_BACK = 32  # Chosen: calls before a difference in which ranks may have diverged without one.
 LOOKED_AHEAD = 8  # Chosen: calls after it, which show what was omitted or added.
 
+K = TypeVar("K", int, tuple[int, str])  # A position, alone or with the group.
 History = tuple[int, tuple[int, ...]]
 """Number of calls of one rank on one group, and the rolling hash after each of the last ones."""
 
@@ -42,18 +43,15 @@ def first_difference(histories: Mapping[int, History]) -> int | None:
 
     Only hashes after the same number of calls are compared, so a rank may be ahead of the others.
     """
-    ordered = sorted(histories.items(), key=lambda item: (item[1][0], item[0]))
-    for (_, (count, behind)), (_, (ahead, other)) in itertools.pairwise(ordered):
-        # Equal hashes after n calls mean n equal calls, so comparing neighbours is enough.
-        skip = ahead - count
-        length = min(len(behind), len(other) - skip)
-        if length <= 0 or count == 0:
-            continue
-        behind_part, other_part = behind[len(behind) - length :], other[len(other) - skip - length : len(other) - skip]
-        if behind_part[-1] != other_part[-1]:
-            first = next(i for i in range(length) if behind_part[i] != other_part[i])
-            return count - length + 1 + first
-    return None
+    return _first_differing(
+        issued for count, hashes in histories.values() for issued in enumerate(hashes, count - len(hashes) + 1)
+    )
+
+
+def _first_differing(issued: Iterable[tuple[K, int]]) -> K | None:
+    """Return the first place at which the hashes of two calls differ; None if all agree."""
+    hashes: dict[K, int] = {}
+    return min((place for place, value in issued if hashes.setdefault(place, value) != value), default=None)
 
 
 def place_of(record: RingRecord, rank: int, step: int | None) -> Place:
@@ -120,17 +118,11 @@ def stall(
 
 def find_desync(paths: RunPaths, attempt: int, world_size: int, time_s: float) -> Verdict | None:
     """Return the verdict on a proven difference between the rings of an attempt; None if there is none."""
-    signatures: dict[tuple[str, int], int] = {}
-    differing: set[tuple[str, int]] = set()
-    for ring in _rings(paths, attempt, range(world_size)):
-        for record in ring.records:
-            if not record.is_p2p:
-                where = (record.group.key, record.seq)
-                if signatures.setdefault(where, record.signature) != record.signature:
-                    differing.add(where)
-    if not differing:
+    records = (record for ring in _rings(paths, attempt, range(world_size)) for record in ring.records)
+    where = _first_differing(((r.seq, r.group.key), r.signature) for r in records if not r.is_p2p)
+    if where is None:
         return None
-    group, position = min(differing, key=lambda where: (where[1], where[0]))
+    position, group = where
     return desync(left_at(paths, attempt, range(world_size), group, position), position, attempt, time_s)
 
 
