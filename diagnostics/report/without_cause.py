@@ -15,6 +15,7 @@ from diagnostics.contract.findings import Finding, Outcome, text_of
 from diagnostics.contract.formatting import bytes_text, counted, filled, ranks_spoken, seconds_text, verb
 from diagnostics.evidence.coverage import damaged
 from diagnostics.evidence.model import Evidence, LogFact, RunEvidence
+from diagnostics.evidence.readers import process
 from diagnostics.report.measures import memory, share_text
 from diagnostics.report.model import Report
 from diagnostics.runs.records import as_mapping, number
@@ -91,9 +92,10 @@ def set_up_text(inits: Sequence[LogFact], evidence: Evidence) -> str:
 
 
 def log_asks(report: Report) -> str:
-    """Return what to record if only a log is available and it shows no problem; empty with other evidence."""
-    only_logs = {entry.kind for entry in report.coverage} <= {"log", "logs"}
-    return _TEXTS["ask_log"] if report.statement and only_logs else ""
+    """Return what to record if only a log, or observations, show no problem; empty with other evidence."""
+    kinds = {entry.kind for entry in report.coverage}
+    row = "ask_log" if kinds <= {"log", "logs"} else "ask_again" if process.KIND in kinds else ""
+    return _TEXTS[row] if report.statement and row else ""
 
 
 def account_asks(account: Account) -> str:
@@ -175,14 +177,16 @@ def run_text(run: RunEvidence) -> str:
 
 
 def processes_text(evidence: Evidence) -> str:
-    """Return whether the ranks of a running job made progress while observed; empty if they were not observed."""
+    """Return which ranks of a running job made progress while observed, and which waited; empty without any."""
     observed = observations(evidence)
     ended = [rank for rank, seen in observed.items() if seen.exited]
-    moved = [rank for rank, seen in observed.items() if not (seen.exited or seen.stopped or seen.blocked_s)]
+    alive = {rank: seen.blocked_s for rank, seen in observed.items() if not (seen.exited or seen.stopped)}
+    moved, waited = [rank for rank in alive if not alive[rank]], [rank for rank in alive if alive[rank]]
     exited = f"{ranks_spoken(ended)} no longer {verb(ended, 'has', 'have')} a process; " if ended else ""
     have_group = any(seen.groups != 0 for seen in observed.values())
     start = "" if have_group else "no rank has made a process group yet; "
-    return f"{exited}{start}{ranks_spoken(moved)} made progress between the observations" if observed else ""
+    peers = f"; {ranks_spoken(waited)} waited for {max(alive[rank] for rank in waited):.0f} s" if waited else ""
+    return f"{exited}{start}{ranks_spoken(moved)} made progress between the observations{peers}" if observed else ""
 
 
 def printed_text(printed: PrintedSteps) -> str:

@@ -275,7 +275,8 @@ def test_what_is_said_without_a_cause() -> None:
     gone = rank(0, (), looks=(), last=Moment(NOW_S))
     facts = [one for _, facts in (gone, *waiting(1), rank(2, WAIT, switches=9)) for one in facts]
     said = processes_text(Evidence(Path("nowhere"), Limits(), facts=facts))
-    assert said == "rank 0 no longer has a process; rank 2 made progress between the observations"
+    moved = "rank 0 no longer has a process; rank 2 made progress between the observations"
+    assert said == f"{moved}; rank 1 waited for 12 s"
     assert processes_text(Evidence(Path("nowhere"), Limits())) == ""
 
 
