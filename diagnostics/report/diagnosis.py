@@ -70,12 +70,9 @@ def _first_screen(report: Report, brief: bool) -> tuple[doc.Block, ...]:
         text, shorter = wording.place_of(ranks, where)
         answer.append(doc.Field("victim" if suffers else "where", text, brief=shorter))
     if fixes:
-        best, gain = fixes[0], ""  # The saving; if there is no figure for a setting, the reason.
-        if best.saves:
-            gain = f" (saves {best.saves})"
-        elif best.kind == "override" and best.why:
-            gain = f" ({best.why})"
-        answer.append(doc.Field("fix", best.change + gain, "good"))
+        best = fixes[0]  # With the saving; if there is no figure for a setting, with the reason.
+        gain = f"saves {best.saves}" if best.saves else best.why if best.kind == "override" else ""
+        answer.append(doc.Field("fix", best.change + (f" ({gain})" if gain else ""), "good"))
     answer.append(doc.Field("what", text_of(root).summary))
     answer.append(doc.Field("cause", f"{root.cause}{_sure(root)}", beside_answer=True))
     if wording.cost(root.cost):
@@ -107,15 +104,14 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
     related, _ = overview.undecided(report)
     if report.root_causes and not brief:
         rows.append(doc.Field("rest", _counts(report), "soft"))
-    suspicions = [decided.finding for decided in report.findings if decided.finding.suspected]
     weighed = report.suspicions and report.waiting is not None and report.waiting.peer_calls
     shown = {suspicion.cause for suspicion in report.suspicions}
-    for cause in built_in():
-        if (cause.names_outcome and cause.outcome == report.outcome) or (cause.weighed and weighed):
-            shown.add(cause.id)
-    suspicions = [suspicion for suspicion in suspicions if suspicion.cause not in shown]
-    for suspicion in suspicions[:_BRIEF]:
-        rows.append(doc.Field("maybe", f"{_named(report, suspicion)}: {text_of(suspicion).summary}", "warn"))
+    shown |= {one.id for one in built_in() if one.names_outcome and one.outcome == report.outcome}
+    shown |= {one.id for one in built_in() if one.weighed and weighed}
+    suspicions = [one.finding for one in report.findings if one.finding.suspected and one.finding.cause not in shown]
+    rows += [
+        doc.Field("maybe", f"{_named(report, one)}: {text_of(one).summary}", "warn") for one in suspicions[:_BRIEF]
+    ]
     unsure = report.root_causes and report.root_causes[0].confidence < CERTAIN
     if unsure or (report.outcome == "undecided" and report.waiting is None and not report.suspicions):
         most_likely = next(iter((*report.root_causes, *suspicions)), None) or overview.first_open(report)
@@ -140,10 +136,8 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
     rows += problems[: _BRIEF if brief else None]
     if brief and len(problems) > _BRIEF:
         rows.append(doc.Field("", f"and {len(problems) - _BRIEF} more", "warn"))
-    if not brief:
-        notes = [f"{coverage.kind}: {text}" for coverage in report.coverage for text in coverage.notes]
-        rows += [doc.Field("note", note, "soft") for note in notes]
-    return rows
+    notes = [f"{coverage.kind}: {text}" for coverage in report.coverage for text in coverage.notes if not brief]
+    return rows + [doc.Field("note", note, "soft") for note in notes]
 
 
 def _counts(report: Report) -> str:
