@@ -42,7 +42,7 @@ THRESHOLDS: dict[str, tuple[float, ...]] = {
     "analysis.stall.watchdog_lines._SLACK_S": (10, 30, 120, 600),
     "analysis.stall.symptoms.SCALAR": (1, 4, 64, 256),
     "analysis.stall.symptoms._NEAR": (0.9, 0.95, 0.999),
-    "analysis.job_state.STALL_S": (2.0, 5.0, 20.0, 60.0),
+    "analysis.stall.job_state.STALL_S": (2.0, 5.0, 20.0, 60.0),
     "causes.hang.rank_exited.OPEN": (0.5, 0.8, 0.95),
     "causes.hang.timeout_budget._SHARE": (0.5, 0.7, 0.9, 0.95),
     "causes.suspicions._CLOSE": (0.02, 0.05, 0.2, 0.5),

@@ -24,7 +24,7 @@ import sys
 from pathlib import Path
 from diagnostics.causes.registry import Registry, built_in
 from diagnostics.diagnose import decide
-from diagnostics.evidence.gather import gather
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 if __name__ == "__main__":
     causes = tuple(cause for cause in built_in() if cause.id.startswith("overlap."))

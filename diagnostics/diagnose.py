@@ -21,7 +21,7 @@ from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.files import inside
 from diagnostics.contract.findings import Detection, Detector, Finding, Outcome, Status, Suspicion, text_of
 from diagnostics.evidence.budget import budget, failure
-from diagnostics.evidence.coverage import unused
+from diagnostics.evidence.job.coverage import unused
 from diagnostics.evidence.limits import Limits, reading
 from diagnostics.evidence.model import Evidence, Problem
 from diagnostics.evidence.readers import watch
@@ -66,7 +66,7 @@ def diagnose(path: Path, options: Options | None = None, source: str = "") -> Re
     Raises:
         DiagnosticsError: `path` contains no evidence, or a tree file is invalid.
     """
-    from diagnostics.evidence.gather import gather
+    from diagnostics.evidence.job.gather import gather
 
     options = options or Options()
     registry = collect()

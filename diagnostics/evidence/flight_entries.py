@@ -10,8 +10,7 @@ from math import prod
 from typing import Any
 
 from diagnostics.evidence.calls import Call, Described, Dump, GroupKey, Wire, describe, dtype, operation
-from diagnostics.evidence.ring.format import MAX_MEMBERS
-from diagnostics.evidence.values import MOST_RANKS, integer
+from diagnostics.evidence.values import MAX_MEMBERS, MOST_RANKS, integer
 
 DEFAULT_GROUP = "default_pg"
 _P2P = re.compile(r"(?:^|:)(send|recv)\s+(\d+|\?)\s*(?:->|<-)\s*(\d+|\?)", re.ASCII)

@@ -8,6 +8,8 @@ import msgspec
 _DECIMAL = re.compile(r"-?\d{1,19}", re.ASCII)
 MOST_BYTES = 1 << 50
 MOST_RANKS = 2**18  # A larger number in a file is no number of ranks: the largest training jobs have some 100,000.
+MAX_MEMBERS = 1 << 22
+"""Maximum number of ranks in all groups of one rank, counted once per group; a file with more is not a job's."""
 Rank = Annotated[int, msgspec.Meta(ge=0, lt=MOST_RANKS)]
 Size = Annotated[int, msgspec.Meta(ge=0, lt=MOST_BYTES)]
 Time = Annotated[float, msgspec.Meta(ge=0, lt=1e11)]  # Seconds since 1970.

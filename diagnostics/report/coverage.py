@@ -4,7 +4,7 @@ from collections.abc import Collection
 from typing import Any
 
 from diagnostics.contract.formatting import ranks_text
-from diagnostics.evidence.coverage import absent_without, records
+from diagnostics.evidence.job.coverage import absent_without, records
 from diagnostics.evidence.model import Evidence
 from diagnostics.report.model import Coverage
 

@@ -13,7 +13,7 @@ from diagnostics.causes.registry import by_id
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding, Outcome, text_of
 from diagnostics.contract.formatting import bytes_text, counted, filled, ranks_spoken, seconds_text, verb
-from diagnostics.evidence.coverage import damaged
+from diagnostics.evidence.job.coverage import damaged
 from diagnostics.evidence.model import Evidence, LogFact, RunEvidence
 from diagnostics.evidence.readers import process
 from diagnostics.report.measures import memory, share_text

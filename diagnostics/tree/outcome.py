@@ -10,8 +10,8 @@ from diagnostics.causes.registry import by_id
 from diagnostics.contract.causes import Sign
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding, Outcome
-from diagnostics.evidence.coverage import damaged
 from diagnostics.evidence.endings import kind_of_exception
+from diagnostics.evidence.job.coverage import damaged
 from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.readers import process, watch
 from diagnostics.tree.arbitrate import Verdict

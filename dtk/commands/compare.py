@@ -13,8 +13,8 @@ VALUES = {"page": PAGE}
 
 def run(arguments: argparse.Namespace) -> int:
     """Compare runs, print the report and write the page; DtkError if a run or an option cannot be used."""
+    from diagnostics.evidence.job.run_folder import is_run, runs_in
     from diagnostics.evidence.metrics import WARMUP_STEPS
-    from diagnostics.evidence.run_folder import is_run, runs_in
     from dtk.compare.compare import Options, compare
     from dtk.compare.jsonform import as_json
     from dtk.compare.limits import check_limits, limit_text, parse_limit

@@ -11,7 +11,7 @@ from diagnostics.contract.artifacts import SCHEMA_VERSION, RunPaths
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.formatting import counted
 from diagnostics.contract.invocation import command
-from diagnostics.evidence import run_folder
+from diagnostics.evidence.job import run_folder
 from diagnostics.evidence.limits import Limits, small_json
 from diagnostics.evidence.model import Problem
 from diagnostics.runs.processes import still_runs

@@ -11,7 +11,7 @@ from typing import Any
 from diagnostics.contract.artifacts import NewerSchemaError, RunPaths, complete_checkpoints, read_status
 from diagnostics.contract.invocation import typed
 from diagnostics.contract.origins import at_key
-from diagnostics.evidence.run_folder import last_attempt
+from diagnostics.evidence.job.run_folder import last_attempt
 from diagnostics.runs.find import RUNS, NoSuchRunError, find_run
 from diagnostics.runs.processes import still_runs
 from diagnostics.runs.records import mapping

@@ -20,7 +20,7 @@ def explain(console: Console, paths: RunPaths) -> None:
 def prepare() -> None:
     """Import what a diagnosis needs, so that it does not delay one later."""
     with suppress(ImportError):  # `explanation` reports it.
-        for module in ("diagnose", "evidence.gather", "report.terminal", "report.diagnosis"):
+        for module in ("diagnose", "evidence.job.gather", "report.terminal", "report.diagnosis"):
             import_module(f"diagnostics.{module}")
         import_module("diagnostics.causes.registry").collect()
 

@@ -9,10 +9,10 @@ from diagnostics.analysis.environment.recorded import echoes_as, interfaces
 from diagnostics.analysis.environment.values import level, number
 from diagnostics.contract.artifacts import RunPaths, write_json
 from diagnostics.contract.files import open_regular, read_json
+from diagnostics.evidence.job.run_folder import last_attempt
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import LogFact
 from diagnostics.evidence.readers import log as logs
-from diagnostics.evidence.run_folder import last_attempt
 
 MOST_FILES = 32  # Number of logs to read: those of all ranks are similar.
 MOST_BYTES = 4 << 20  # Bytes of one log: NCCL reports its settings at the start.

@@ -10,7 +10,7 @@ from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.files import read_record
 from diagnostics.contract.findings import Finding, text_of
 from diagnostics.diagnose import diagnose
-from diagnostics.evidence import run_folder
+from diagnostics.evidence.job import run_folder
 from diagnostics.evidence.limits import Limits
 from diagnostics.report.model import Report
 from diagnostics.runs.find import FAILED as FAILED_STATES, Details, read_details

@@ -19,11 +19,11 @@ from pathlib import Path
 
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.evidence import safe_pickle
-from diagnostics.evidence.gather import gather
+from diagnostics.evidence.job.gather import gather
+from diagnostics.evidence.job.registry import readers as all_readers
 from diagnostics.evidence.limits import Limits, head
 from diagnostics.evidence.model import Owner
 from diagnostics.evidence.reader import Reader, Source
-from diagnostics.evidence.registry import readers as all_readers
 from diagnostics.evidence.stacks import activity
 from diagnostics.evidence.stacks.dumps import where
 from tests.fuzz.seeds import seeds

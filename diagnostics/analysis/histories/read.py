@@ -12,12 +12,12 @@ from diagnostics.analysis.histories.one_rank import Digest, choose, digest, load
 from diagnostics.analysis.processes import spread, usable_cores
 from diagnostics.evidence.budget import budget, disk_bytes
 from diagnostics.evidence.calls import Call, CallFile, GroupKey, settle
+from diagnostics.evidence.job.registry import call_files
 from diagnostics.evidence.limits import uncollected
 from diagnostics.evidence.model import Evidence, Problem
 from diagnostics.evidence.reader import loaded
 from diagnostics.evidence.readers.flight import FlightFile
 from diagnostics.evidence.readers.ring import RingFile
-from diagnostics.evidence.registry import call_files
 
 MAX_WORKERS = 8  # A convention: each worker holds one dump, and the results are merged in one process.
 WORTH_BYTES = 128 << 20  # Starting workers takes as long as reading about this many bytes.

@@ -9,7 +9,7 @@ from diagnostics.analysis.divergence.find import Divergence, Vote
 from diagnostics.analysis.divergence.identity import agree, at_line, in_backward
 from diagnostics.analysis.divergence.single_calls import outside_backward
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
-from diagnostics.analysis.job_state import STALL_S, JobState
+from diagnostics.analysis.stall.job_state import STALL_S, JobState
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.contract.files import patterns_beside
 from diagnostics.contract.formatting import UNNAMED

@@ -6,8 +6,8 @@ from msgspec import Struct
 
 from diagnostics.analysis.divergence.find import count_votes
 from diagnostics.analysis.divergence.identity import on_path
-from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.stall import missed_call
+from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.stall.missed_call import MissedCall
 from diagnostics.analysis.wait_graph.graph import Cycle, Operation, same_tag
 from diagnostics.evidence.calls import Call

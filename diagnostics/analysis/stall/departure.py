@@ -11,7 +11,7 @@ from diagnostics.analysis.divergence.identity import on_path
 from diagnostics.analysis.divergence.sequences import predict
 from diagnostics.analysis.divergence.whole_programs import PathCall, align
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
-from diagnostics.analysis.job_state import JobState
+from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.stall.last_seen import LastSeen, last_seen
 from diagnostics.evidence.calls import Call, GroupKey
 

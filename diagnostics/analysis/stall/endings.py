@@ -6,8 +6,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from diagnostics.analysis.job_state import STALL_S, JobState
 from diagnostics.analysis.observations import observations
+from diagnostics.analysis.stall.job_state import STALL_S, JobState
 from diagnostics.analysis.stall.last_seen import LastSeen, last_seen
 from diagnostics.contract.formatting import UNNAMED
 from diagnostics.evidence.calls import own_line

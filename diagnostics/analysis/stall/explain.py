@@ -11,17 +11,16 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diagnostics.analysis import job_state
 from diagnostics.analysis.divergence import same_role
 from diagnostics.analysis.divergence.find import Divergence, find as find_divergences
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS, Line
-from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.observations import observations
-from diagnostics.analysis.stall import blameless, circular, endings, late
+from diagnostics.analysis.stall import blameless, circular, endings, job_state, late
 from diagnostics.analysis.stall.circular import CircularWait, GroupOrder, PointToPoint
 from diagnostics.analysis.stall.departure import Departure, EndedInRound, MoreCalls, departure
 from diagnostics.analysis.stall.endings import DdpUnused, FirstEndings, Missing
 from diagnostics.analysis.stall.from_observations import UnrecordedTransfer, from_observations, unrecorded_transfer
+from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.stall.late import DeviceStall, HostStall, RanAhead
 from diagnostics.analysis.stall.missed_call import MissedCall
 from diagnostics.analysis.stall.stack_evidence import HostOutside, by_stacks

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from diagnostics.analysis import source_text
 from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.divergence.single_calls import by_lines, is_for_one_rank
-from diagnostics.analysis.job_state import STALL_S, JobState
 from diagnostics.analysis.observations import Observation
 from diagnostics.analysis.stall.blameless import RootDiffers, Startup, other_roots
+from diagnostics.analysis.stall.job_state import STALL_S, JobState
 from diagnostics.analysis.stall.stack_evidence import (
     KEY,
     HostOutside,

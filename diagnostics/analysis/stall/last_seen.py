@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 from diagnostics.analysis.divergence.find import SAME_MOMENT_S
-from diagnostics.analysis.job_state import JobState
+from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.evidence.calls import Call
 
 

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from msgspec import Struct
 
-from diagnostics.analysis.job_state import JobState
+from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import Stacks

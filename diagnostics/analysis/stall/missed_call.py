@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from diagnostics.analysis.divergence.explanation import program_order
 from diagnostics.analysis.divergence.loop_exit import for_one_rank, in_branch, source_branches
-from diagnostics.analysis.job_state import JobState
+from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.wait_graph.graph import Cycle, Operation
 from diagnostics.evidence.calls import Call
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from diagnostics.analysis.divergence.evidence_terms import CERTAIN_AFTER, OCCASIONAL
 from diagnostics.analysis.divergence.find import Divergence, between, count_votes
 from diagnostics.analysis.divergence.loop_exit import in_branch, may_be_skipped, source_branches
-from diagnostics.analysis.job_state import JobState
+from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.stall.late import taken_s
 from diagnostics.contract.findings import SURE
 from diagnostics.evidence.calls import Call, Described, GroupKey, Wire, is_library, operation

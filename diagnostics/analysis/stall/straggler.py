@@ -7,8 +7,8 @@ from typing import ClassVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.node_health import node_health
+from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.contract.artifacts import PAUSED
 from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.evidence.model import Frame

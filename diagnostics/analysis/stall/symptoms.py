@@ -16,9 +16,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diagnostics.analysis.environment.addresses import network_inside
-from diagnostics.analysis.job_state import STALL_S
 from diagnostics.analysis.observations import observations
 from diagnostics.analysis.stall.from_observations import places
+from diagnostics.analysis.stall.job_state import STALL_S
 from diagnostics.analysis.stall.stack_evidence import collective_of
 from diagnostics.analysis.stall.watchdog_lines import (
     COUNTED,

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.find import Vote, count_votes
 from diagnostics.analysis.divergence.identity import agree
-from diagnostics.analysis.job_state import JobState
+from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.stall.watchdog_lines import UNNAMED, GroupLog, Wait, enqueued_behind, members_of, read
 from diagnostics.evidence.calls import GroupKey
 from diagnostics.evidence.model import Frame

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.explanation import Kind
 from diagnostics.analysis.divergence.find import Divergence, at_parting
-from diagnostics.analysis.job_state import JobState
 from diagnostics.analysis.stall.explain import Stall
+from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._parts import RECORD
@@ -17,8 +17,8 @@ from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, Where
 from diagnostics.contract.formatting import Phrase, filled
 from diagnostics.evidence.calls import Call
+from diagnostics.evidence.job.rank_endings import mismatch_facts
 from diagnostics.evidence.model import shortened
-from diagnostics.evidence.rank_endings import mismatch_facts
 
 TEXTS = Texts(__file__)
 DETAIL = TEXTS.phrase("detail")

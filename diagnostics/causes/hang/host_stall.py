@@ -2,8 +2,8 @@
 
 from time import time
 
-from diagnostics.analysis.job_state import STALL_S
 from diagnostics.analysis.stall.explain import Stall, explain
+from diagnostics.analysis.stall.job_state import STALL_S
 from diagnostics.analysis.stall.late import HostStall
 from diagnostics.analysis.stall.stack_evidence import HostOutside
 from diagnostics.analysis.stall.watchdog import WatchdogGap
@@ -70,24 +70,19 @@ def _finding(stall: Stall, case: HostStall) -> Finding:
     else:
         place = _parts.where(first, case.last, _parts.says("last_called", what=case.last.text) if case.last else None)
     stack = EvidenceItem("stacks", case.stack_file, _parts.says("of_rank", rank=first, what=doing(at)))
-    return Finding(
-        status="confirmed",
-        facts=_late_host(case),
-        confidence=SEEN if case.has_stack else OPEN,  # It may have exited, or be in a call that gloo does not record.
+    return _parts.confirmed(
+        job,
+        _late_host(case),
+        SEEN if case.has_stack else OPEN,  # It may have exited, or be in a call that gloo does not record.
         basis="records" if case.has_stack else "places",
+        seen={**dict.fromkeys(case.ranks, _parts.says("nothing_pending")), case.waiting[0]: waits},
+        evidence=[stack] if case.stack_file else [],
         ranks=case.ranks,
         victims=tuple(sorted(job.waits.reaching(case.ranks) - set(case.ranks))),
         group=_parts.group(job.survey, case.operation.key),
         position=case.operation.seq if case.operation.peer < 0 else None,
         step=job.step_of(first),
         where=(*place, *_parts.where(case.waiting[0], case.call, waits)),
-        cost=job.cost(),
-        evidence=(
-            *((stack,) if case.stack_file else ()),
-            *_parts.dumps(
-                job.survey, {**dict.fromkeys(case.ranks, _parts.says("nothing_pending")), case.waiting[0]: waits}
-            ),
-        ),
     )
 
 

@@ -7,7 +7,7 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.findings import CERTAIN, SEEN, Finding, Where
 from diagnostics.contract.formatting import UNNAMED
 from diagnostics.evidence.calls import own_line
-from diagnostics.evidence.rank_endings import memory_kills
+from diagnostics.evidence.job.rank_endings import memory_kills
 
 _TEXTS = Texts(__file__)
 _HOST = {"cgroup": ["limit", "raise_limit"], "host_memory": ["killed"], "host_allocation": ["allocation"]}

@@ -9,9 +9,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from diagnostics.evidence.endings import is_victim, kind_of_exception
+from diagnostics.evidence.job.registry import files_of_ranks
 from diagnostics.evidence.model import Evidence, LogFact, Owner, RankError, rank_in_name
 from diagnostics.evidence.reader import Contents
-from diagnostics.evidence.registry import files_of_ranks
 from diagnostics.evidence.stacks.dumps import of_helper
 
 _FILLED = ("frames", "signal", "exit_code", "time_s", "step", "region")

@@ -7,8 +7,8 @@ from msgspec import Struct, field
 
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.formatting import first_of
+from diagnostics.evidence.job.registry import files_of_ranks
 from diagnostics.evidence.model import Evidence, Problem
-from diagnostics.evidence.registry import files_of_ranks
 from diagnostics.evidence.values import MOST_RANKS, integer
 
 ALL_RANKS = -1  # Key of `Evidence.environment` for the variables of the whole job.

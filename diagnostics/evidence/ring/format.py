@@ -6,10 +6,8 @@ import struct
 
 from msgspec import Struct
 
-from diagnostics.evidence.values import MOST_RANKS
+from diagnostics.evidence.values import MAX_MEMBERS, MOST_RANKS
 
-MAX_MEMBERS = 1 << 22
-"""Maximum number of ranks in all groups of one rank, counted once per group; a file with more is not a job's."""
 _RUN = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?(?:/(\d{1,7}))?", re.ASCII)
 
 

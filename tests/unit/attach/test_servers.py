@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.evidence.gather import gather
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from dtk.attach import collect, processes, servers
 from dtk.attach.processes import Job, RankProcess

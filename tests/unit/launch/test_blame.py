@@ -8,7 +8,7 @@ import pytest
 
 from diagnostics.contract.artifacts import RunPaths, Status, write_json
 from diagnostics.evidence.endings import of_error
-from diagnostics.evidence.run_folder import failure_error
+from diagnostics.evidence.job.run_folder import failure_error
 from dtk.launch.blame import find_failure
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from diagnostics.analysis.histories.align import Survey
 from diagnostics.analysis.histories.one_rank import digest
-from diagnostics.analysis.job_state import JobState, build
+from diagnostics.analysis.stall.job_state import JobState, build
 from diagnostics.evidence.calls import Call, Described, Dump, GroupKey, Wire
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, LogFact

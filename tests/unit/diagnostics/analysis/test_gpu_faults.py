@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from diagnostics.analysis.gpu_faults import HARMLESS, WORST, XIDS, After, Event, gpu_faults
-from diagnostics.evidence.gather import gather
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, LogFact, RankError
 from tests.unit.diagnostics.analysis.calls import fact

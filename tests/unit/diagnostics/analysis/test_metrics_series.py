@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from diagnostics.analysis.metrics_series import read
-from diagnostics.evidence.gather import gather
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
 from tests.unit.diagnostics.causes.examples import Example

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from diagnostics.analysis.node_health import node_health
-from diagnostics.evidence.gather import gather
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 
 GIB = 1 << 30

@@ -19,7 +19,7 @@ from diagnostics.analysis.printed_steps import (
     printed_steps,
     skipped_to_the_end,
 )
-from diagnostics.evidence.gather import gather
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.logs.steps import Series, Steps
 

@@ -2,7 +2,7 @@
 
 from diagnostics.causes.families import FAMILIES, family, traits
 from diagnostics.causes.registry import built_in
-from diagnostics.evidence.registry import readers
+from diagnostics.evidence.job.registry import readers
 
 
 def test_every_cause_is_of_a_family_and_every_family_has_causes() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.evidence.gather import gather
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.report.overview import headline
 from tests.unit.diagnostics.hang.dumps import Job, Op, detect, set_clock, write

@@ -7,7 +7,7 @@ import pytest
 from diagnostics.causes.registry import collect
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import decide
-from diagnostics.evidence.gather import gather
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from tests.dist.ranks import run_ranks
 from tests.unit.diagnostics.healthy.healthy_ranks import CASES, WINDOWS

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.analysis import job_state
 from diagnostics.analysis.divergence import same_role
 from diagnostics.analysis.divergence.find import Divergence
+from diagnostics.analysis.stall import job_state
 from tests.unit.diagnostics.hang.dumps import Job, Op, detect, evidence, write
 
 PAIRS = {str(1 + pair): [2 * pair, 2 * pair + 1] for pair in range(4)}

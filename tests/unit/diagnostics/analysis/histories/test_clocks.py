@@ -10,7 +10,7 @@ import pytest
 from diagnostics.analysis.histories.read import read
 from diagnostics.evidence import safe_pickle
 from diagnostics.evidence.clock_offset import offset
-from diagnostics.evidence.gather import gather
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.ring.format import FINISHED

@@ -10,7 +10,7 @@ import pytest
 
 from diagnostics.analysis.histories.printed import message_bytes
 from diagnostics.evidence.calls import Wire
-from diagnostics.evidence.gather import gather
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import LogFact
 from tests.dist.ranks import free_port

@@ -6,7 +6,7 @@ from diagnostics.analysis.memory.job import JobMemory, RankMemory, read
 from diagnostics.analysis.memory.model_size import ModelSize
 from diagnostics.analysis.memory.out_of_memory import RanOut
 from diagnostics.contract.findings import EvidenceItem
-from diagnostics.evidence.gather import gather
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame
 from diagnostics.evidence.readers.timeline import DeviceSamples, StepMemory, Timeline

@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.memory import model_size
 from diagnostics.analysis.memory.model_size import ModelSize
+from diagnostics.evidence.job.run_folder import read
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
-from diagnostics.evidence.run_folder import read
 from tests.traits import recorded_traits, traits_of
 
 GB = 10**9

@@ -3,7 +3,7 @@
 import pytest
 
 from diagnostics.analysis.memory.out_of_memory import RanOut, ran_out
-from diagnostics.evidence.gather import gather
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, RankError
 from tests.unit.diagnostics.causes.memory.oom_texts import CPU, FRAGMENTED, NCCL, OTHERS, job_of

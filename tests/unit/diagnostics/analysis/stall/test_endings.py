@@ -9,7 +9,7 @@ import pytest
 
 from diagnostics.contract.findings import Finding, text_of
 from diagnostics.diagnose import diagnose
-from diagnostics.evidence.gather import gather
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, RankError
 from tests.unit.diagnostics.hang.dumps import Job, Op, detect, write as dumps

@@ -7,7 +7,7 @@ import pytest
 
 from diagnostics.analysis.stall.symptoms import Symptoms, symptoms
 from diagnostics.contract.formatting import UNNAMED
-from diagnostics.evidence.gather import gather
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, Stacks, Thread
 from tests.unit.diagnostics.analysis.stall.test_from_observations import rank as observed

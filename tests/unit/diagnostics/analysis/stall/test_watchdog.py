@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.analysis.stall.watchdog_lines import read
-from diagnostics.evidence.gather import gather
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.logs import watchdogs
 from tests.unit.diagnostics.hang.dumps import Shown, detect

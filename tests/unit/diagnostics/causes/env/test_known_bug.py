@@ -10,7 +10,7 @@ from diagnostics.analysis.environment.situation import gpu_names
 from diagnostics.causes.env.known_bug import seen
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
-from diagnostics.evidence.gather import gather
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 
 # ruff: noqa: E501

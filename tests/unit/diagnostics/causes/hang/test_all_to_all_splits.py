@@ -5,7 +5,7 @@ import pytest
 from diagnostics.analysis.pairwise import pairs
 from diagnostics.causes.hang import all_to_all_splits
 from diagnostics.contract.findings import text_of
-from diagnostics.evidence.gather import gather
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
 from tests.unit.diagnostics.causes.examples import Example

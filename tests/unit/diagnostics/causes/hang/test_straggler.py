@@ -8,7 +8,7 @@ import pytest
 
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
-from diagnostics.evidence.gather import gather
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from tests.unit.diagnostics.causes.hang.helpers import STEP, finding, job
 from tests.unit.diagnostics.hang.dumps import detect, write

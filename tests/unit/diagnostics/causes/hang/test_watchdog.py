@@ -8,7 +8,7 @@ import pytest
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.hang import _watchdog
 from diagnostics.contract.findings import Finding, text_of
-from diagnostics.evidence.gather import gather
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from tests.unit.diagnostics.analysis.stall.test_watchdog import hung, status, timeout
 

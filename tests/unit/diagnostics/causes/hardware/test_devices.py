@@ -8,7 +8,7 @@ from diagnostics.analysis.node_health import DeviceHealth, NodeHealth, node_heal
 from diagnostics.causes.hardware import _devices
 from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import text_of
-from diagnostics.evidence.gather import gather
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from tests.unit.diagnostics.causes.nodes import telemetry
 

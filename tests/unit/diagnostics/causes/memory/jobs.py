@@ -7,7 +7,7 @@ from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.registry import Registry, built_in
 from diagnostics.contract.findings import Finding, text_of
 from diagnostics.diagnose import decide
-from diagnostics.evidence.gather import gather
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
 

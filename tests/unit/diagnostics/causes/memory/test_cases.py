@@ -15,7 +15,7 @@ from diagnostics.analysis.memory.measures import read
 from diagnostics.analysis.memory.model_size import ModelSize
 from diagnostics.analysis.memory.over_time import over_time
 from diagnostics.contract.findings import text_of
-from diagnostics.evidence.gather import gather
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.memory.levels import MAX_ROWS
 from tests.dist.ranks import run_ranks

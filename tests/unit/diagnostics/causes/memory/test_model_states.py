@@ -11,7 +11,7 @@ from diagnostics.analysis.memory.out_of_memory import ran_out
 from diagnostics.causes.memory.model_states import decide
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
-from diagnostics.evidence.gather import gather
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from tests.unit.diagnostics.analysis.memory.test_model_size import paper
 from tests.unit.diagnostics.causes.memory.oom_texts import TRUE_DEMAND, job_of

@@ -6,7 +6,7 @@ import pytest
 from diagnostics.causes.numeric.non_finite import CAUSE
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
-from diagnostics.evidence.gather import gather
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from tests.unit.diagnostics.causes.examples import Example
 from tests.unit.diagnostics.causes.numeric.runs import foreign, non_finite, run, write

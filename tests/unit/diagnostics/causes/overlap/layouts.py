@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 import yaml
 
 from diagnostics.contract.findings import text_of
-from diagnostics.evidence.gather import gather
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from tests.trace_generator import Simulator, write
 from tests.trace_scenarios import MIB, STEPS, backward, forward

@@ -10,7 +10,7 @@ from diagnostics.analysis.metrics_series import Figures, read
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap._layout import at_place, slow
 from diagnostics.contract.findings import Group, text_of
-from diagnostics.evidence.gather import gather
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
 from tests.unit.diagnostics.causes.examples import Example

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.contract.errors import DiagnosticsError
-from diagnostics.evidence.gather import gather
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.readers.flight import FlightFile
 from diagnostics.evidence.readers.trace import TraceFile

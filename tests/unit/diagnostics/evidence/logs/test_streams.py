@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.diagnose import diagnose
-from diagnostics.evidence.gather import gather
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 
 THREAD = """\

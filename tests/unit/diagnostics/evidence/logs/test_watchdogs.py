@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.evidence.gather import gather
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.logs import watchdogs
 from diagnostics.evidence.model import LogFact

@@ -11,7 +11,7 @@ import torch
 from diagnostics.analysis.memory.measures import read
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.diagnose import diagnose
-from diagnostics.evidence.gather import gather
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 
 _MS = 1_000_000

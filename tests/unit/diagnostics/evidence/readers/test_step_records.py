@@ -9,7 +9,7 @@ import pytest
 
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.diagnose import diagnose
-from diagnostics.evidence.gather import gather
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 
 NAN = float("nan")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from diagnostics.evidence.gather import gather
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.readers.trace import TraceFile, recognise
 from diagnostics.evidence.trace import model as trace_index

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from diagnostics.contract.artifacts import FINISHED
-from diagnostics.evidence.gather import gather
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, LogFact, RankError
 from diagnostics.evidence.readers.watch import ENDED_WELL, LEFT, VERDICT, ended_well, read, recognise

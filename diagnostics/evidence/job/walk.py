@@ -10,9 +10,9 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
+from diagnostics.evidence.job.registry import suffixes
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Problem
-from diagnostics.evidence.registry import suffixes
 
 SKIPPED_FOLDERS = frozenset(
     {".git", ".hg", ".svn", "__pycache__", "node_modules", "wandb", "site-packages", ".venv", "venv", ".tox", ".cache"}

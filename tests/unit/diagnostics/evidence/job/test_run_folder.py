@@ -5,9 +5,9 @@ import json
 import pytest
 
 from diagnostics.contract.artifacts import Failure, RunPaths, Status, write_json
-from diagnostics.evidence import run_folder
+from diagnostics.evidence.job import run_folder
+from diagnostics.evidence.job.run_folder import failure_error, is_run, last_attempt, runs_in
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.run_folder import failure_error, is_run, last_attempt, runs_in
 
 STATUS = Status(state="failed", attempt=1)
 

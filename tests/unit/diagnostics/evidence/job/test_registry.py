@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from diagnostics.evidence import registry
-from diagnostics.evidence.coverage import absent_without, damaged, records, unused
-from diagnostics.evidence.gather import gather
+from diagnostics.evidence.job import registry
+from diagnostics.evidence.job.coverage import absent_without, damaged, records, unused
+from diagnostics.evidence.job.gather import gather
+from diagnostics.evidence.job.registry import LOG, call_files, files_of_ranks, reader_of, readers, suffixes, titles
 from diagnostics.evidence.limits import Limits, head
 from diagnostics.evidence.model import Evidence, LogFact, Owner, Problem
 from diagnostics.evidence.reader import Contents, Reader, Source
 from diagnostics.evidence.readers.flight import FlightFile
-from diagnostics.evidence.registry import LOG, call_files, files_of_ranks, reader_of, readers, suffixes, titles
 
 KINDS = [reader.kind for reader in readers()]
 READ_AS_LOGS = ("log_json",)

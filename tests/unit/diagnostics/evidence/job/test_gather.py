@@ -15,8 +15,8 @@ import pytest
 from diagnostics.contract.artifacts import FINISHED, Failure, RunPaths, Status, Verdict, write_json
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.diagnose import diagnose
-from diagnostics.evidence import gather as module
-from diagnostics.evidence.gather import gather
+from diagnostics.evidence.job import gather as module
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.readers.flight import FlightFile

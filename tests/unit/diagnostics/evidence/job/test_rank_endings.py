@@ -7,9 +7,7 @@ import pytest
 
 from diagnostics.contract.artifacts import Status
 from diagnostics.contract.formatting import UNNAMED
-from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError, RunEvidence
-from diagnostics.evidence.rank_endings import (
+from diagnostics.evidence.job.rank_endings import (
     add_unnamed,
     after_timeout,
     mismatch_facts,
@@ -17,6 +15,8 @@ from diagnostics.evidence.rank_endings import (
     rank_endings,
     settle_exit_codes,
 )
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError, RunEvidence
 from diagnostics.evidence.readers.log import read_text
 
 GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [192.168.7.7]:57000"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.analysis import job_state
+from diagnostics.analysis.stall import job_state
 from diagnostics.analysis.stall.blameless import deviating_rank, stuck_ranks
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence.model import Frame, RankError

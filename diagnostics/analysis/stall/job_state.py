@@ -12,8 +12,14 @@ from diagnostics.analysis.wait_graph import graph
 from diagnostics.analysis.wait_graph.graph import Operation, WaitGraph
 from diagnostics.contract.findings import Cost
 from diagnostics.evidence.endings import Ending, kind_of_exception
+from diagnostics.evidence.job.rank_endings import (
+    add_unnamed,
+    after_timeout,
+    peer_vanished,
+    rank_endings,
+    settle_exit_codes,
+)
 from diagnostics.evidence.model import Evidence, RankError, Stacks, Thread
-from diagnostics.evidence.rank_endings import add_unnamed, after_timeout, peer_vanished, rank_endings, settle_exit_codes
 from diagnostics.evidence.readers import watch
 
 STALL_S = 10.0

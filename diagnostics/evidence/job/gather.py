@@ -14,19 +14,19 @@ from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.files import open_regular
 from diagnostics.contract.invocation import command
 from diagnostics.contract.suggest import nearest
-from diagnostics.evidence import run_folder, safe_pickle
+from diagnostics.evidence import safe_pickle
 from diagnostics.evidence.budget import budget, disk_bytes, failure
-from diagnostics.evidence.job import assign_ranks, world_size
+from diagnostics.evidence.job import assign_ranks, run_folder, world_size
 from diagnostics.evidence.job.attempts import set_aside
 from diagnostics.evidence.job.choose import one_per_rank, refuse_mixed_times
+from diagnostics.evidence.job.registry import LOG, Unreadable, reader_of, readers, suffixes, titles
+from diagnostics.evidence.job.walk import Walk, is_ruled_out
 from diagnostics.evidence.job.world_size import Claims
 from diagnostics.evidence.limits import EmptyFileError, Limits, head, is_deeper, whole
 from diagnostics.evidence.model import Evidence, LogFact, Owner, Problem, owner
 from diagnostics.evidence.reader import Contents, Reader, Source
 from diagnostics.evidence.readers.log import is_named_like_a_log
 from diagnostics.evidence.readers.trace import TraceFile
-from diagnostics.evidence.registry import LOG, Unreadable, reader_of, readers, suffixes, titles
-from diagnostics.evidence.walk import Walk, is_ruled_out
 from diagnostics.runs.find import NoSuchRunError, find_run
 
 QUIET_S = 2.0

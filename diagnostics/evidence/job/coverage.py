@@ -3,8 +3,8 @@
 from contextlib import suppress
 from typing import Any
 
+from diagnostics.evidence.job.registry import LOG, readers
 from diagnostics.evidence.model import Evidence, Problem
-from diagnostics.evidence.registry import LOG, readers
 
 
 def records(evidence: Evidence) -> dict[str, list[Any]]:

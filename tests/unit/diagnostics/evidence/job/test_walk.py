@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.evidence.job.walk import Walk, is_ruled_out
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.walk import Walk, is_ruled_out
 
 
 def walked(root, skipped=frozenset(), files=100):
