@@ -105,7 +105,7 @@ class _Writer:
             label = Rich(clean(row.label), style="dim")
             if not self.wrap:
                 label.pad_right(width - len(label))
-                self.console.print(label + _styled(row.text, row.tone), soft_wrap=True)
+                self.console.print(Rich().append_text(label).append_text(_styled(row.text, row.tone)), soft_wrap=True)
                 continue
             text = _styled(row.text, row.tone)
             if row.brief:

@@ -18,7 +18,7 @@ from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, RankError, RunEvidence, Stacks, Thread
 from diagnostics.evidence.readers.log import read_text
 from diagnostics.evidence.readers.ring import RECORDER
-from diagnostics.evidence.ring.format import RingDump, RingGroup, RingRecord
+from diagnostics.evidence.ring.format import RingDump, RingGroup, RingRecord, place_of
 from dtk.preflight.calls import Entry, Record
 from dtk.preflight.match import RankProgress
 
@@ -203,6 +203,4 @@ def stack_of(text: str) -> tuple[tuple[Frame, ...], bool]:
 
 def frame_of(site: str) -> Frame:
     """Return the frame of `file:line<tab>function`."""
-    place, _, function = site.partition("\t")
-    file, _, line = place.rpartition(":")
-    return Frame(file, int(line or 0), function)
+    return Frame(*place_of(site))

@@ -213,13 +213,13 @@ def _texts(table: bytes) -> list[str]:
 def _samples(data: bytes, texts: list[str]) -> tuple[RingSample, ...]:
     samples = []
     for text, times, last_s in SAMPLE.iter_unpack(data[SAMPLES_AT : SAMPLES_AT + SAMPLES * SAMPLE.size]):
-        file, line, function = _place(_text(texts, text))
+        file, line, function = place_of(_text(texts, text))
         if times and file:
             samples.append(RingSample(file, line, function, times, last_s))
     return tuple(sorted(samples, key=lambda sample: (-sample.times, sample.file, sample.line)))
 
 
-def _place(text: str) -> tuple[str, int, str]:
+def place_of(text: str) -> tuple[str, int, str]:
     """Parse `file:line<tab>function`."""
     place, _, function = text.partition("\t")
     file, _, line = place.rpartition(":")
@@ -273,7 +273,7 @@ def _record(fields: tuple[int, ...], texts: list[str], groups: dict[int, RingGro
     inputs, outputs, reduce_op, splits, seq, numel, amount, signature, state, p2p, asynchronous = fields[12:23]
     if group not in groups or state not in STATES:
         return None
-    file, line, function = _place(_text(texts, site))
+    file, line, function = place_of(_text(texts, site))
     return RingRecord(
         id=number,
         group=groups[group],

@@ -146,3 +146,10 @@ def test_a_step_line_stays_where_a_tenth_is_complete(tmp_path: Path, monkeypatch
         pass
     shown = [line.rpartition(ERASE)[2].split("  ")[0] for line in terminal.getvalue().split("\n")[:-1]]
     assert shown == ["step by step", *(f"step {step}/20" for step in range(2, 21, 2))]
+
+
+def test_of_a_field_on_a_terminal_only_the_label_is_dim(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    Console().fields([("run", "/runs/a"), ("", "more")])
+    assert terminal.getvalue().splitlines()[0] == "  \x1b[2mrun     \x1b[0m/runs/a"
