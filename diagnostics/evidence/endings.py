@@ -237,10 +237,7 @@ _FAULTS = frozenset({"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP"})
 
 
 def signal_name(number: int) -> str | None:
-    """Return the name of a signal: 9 -> `SIGKILL`; None if the number is not a signal.
-
-    For a negative exit code, -9; not for 137 (shells), as programs may exit with it.
-    """
+    """Return the name of a signal: 9 -> `SIGKILL`; None if there is none. Not of 137: programs may exit with it."""
     try:
         return signals.Signals(number).name
     except ValueError:

@@ -39,9 +39,8 @@ def ended_child(message: str, file: str, line: int) -> RankError | None:
 
 def by_launcher(frames: Sequence[Frame], message: str = "") -> bool:
     """Return whether torchrun itself raised the exception. Its decorator `record` also runs in ranks."""
-    return any(_TEXT["launcher_file"].search(frame.file) for frame in frames) or (
-        not frames and bool(_TEXT["child_program"].match(message))
-    )
+    named = not frames and bool(_TEXT["child_program"].match(message))
+    return named or any(_TEXT["launcher_file"].search(frame.file) for frame in frames)
 
 
 def signal_in(text: str) -> str | None:

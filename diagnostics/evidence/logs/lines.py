@@ -37,9 +37,10 @@ MATCHED = 4096
 _WIDTHS = dict.fromkeys(range(60, 251), 3) | dict.fromkeys((80, 100, 120, 132), 2)
 """Columns of terminals -> minimum number of folded lines that shows them: lines have few of these lengths by chance."""
 _MOSTLY = 0.8  # Minimum share of the folded lines among those of that width.
+_MOST_OF = 0.6  # The same of lines that end with a blank: what was folded may end with one of its own.
+_WORD = 60  # Maximum characters of a word in the next line; of longer ones, mostly paths, no pattern needs all.
 _MESSAGE_KEYS = ("log", "message", "MESSAGE", "msg", "text")
-"""Keys under which container runtimes, log shippers and `journalctl -o json` store a line that they wrap in JSON, the
-last one as a list of its bytes if it has a control character."""
+"""Keys under which log shippers and journalctl store a line that they wrap in JSON, the last one also as its bytes."""
 
 
 def split(number: int, raw: bytes, label: re.Pattern[str] | None = None) -> Line:
@@ -84,16 +85,22 @@ def label_of(head: bytes) -> re.Pattern[str] | None:
     return next((label for label in labels if all(map(label.match, lines))), None)
 
 
-def width_of(head: bytes) -> int:
-    """Return the width at which a terminal folded the lines of a log; 0 if its first lines do not show it.
+def widths_of(head: bytes) -> tuple[int, int]:
+    """Return the lengths of lines that a terminal, or `fold -s`, folded; (0, 0) if the first lines of a log show none.
 
-    Then no line is longer, and what follows a line of that width begins neither like a line of a log nor like that one.
+    No line is longer than a terminal's width, and what follows a line of that width begins neither like a line of a log
+    nor like that one. Between words lines are folded behind a blank, where the next word would not fit.
     """
     lines = re.sub(r"\d", "0", head.decode("utf-8", "replace")).split("\n")[:-1]
     width = max(map(len, lines), default=0)
-    full = [(line, after) for line, after in pairwise(lines) if len(line) == width in _WIDTHS]
-    folded = [line[:6] != after[:6] and _TEXT["goes_on"].search(f"{line}\n{after}") for line, after in full]
-    return width if sum(map(bool, folded)) >= max(_WIDTHS.get(width, 1), _MOSTLY * len(full)) else 0
+    others = [(line, after) for line, after in pairwise(lines) if line[:6] != after[:6]]
+    full = [line for line in lines[:-1] if len(line) == width in _WIDTHS]
+    folded = [line for line, after in others if len(line) == width and _TEXT["goes_on"].search(f"{line}\n{after}")]
+    at_blank = [(line, after.split(" ")[0]) for line, after in others if line[-1:] == " " != line[-2:-1]]
+    behind = [line for line, word in at_blank if len(line) + len(word) >= width]
+    if len(behind) >= max(_WIDTHS.get(width, len(lines) + 1), _MOST_OF * len(at_blank), len(full)):
+        return width - _WORD, width
+    return (width, width) if len(folded) >= max(_WIDTHS.get(width, len(lines) + 1), _MOSTLY * len(full)) else (0, 0)
 
 
 def has_utf16_mark(head: bytes) -> bool:
@@ -122,8 +129,8 @@ class LineReader(Struct):
     """Whether the consumer requests the next line, whatever its content."""
     every: Callable[[bytes, int], None] | None = None
     """Called with blocks of whole lines and the number of the first, before the relevant ones are yielded."""
-    width: int = 0
-    """Width at which the lines were folded; 0 if they were not."""
+    widths: tuple[int, int] = (0, 0)
+    """Least and largest length of the lines that were folded, as `widths_of` returns them."""
     found: tuple[int, ...] = ()
     """Indices of the words that are in the line that was yielded last."""
 
@@ -157,9 +164,12 @@ class LineReader(Struct):
 
     def _among(self, data: bytes, number: int) -> Iterator[tuple[int, bytes]]:
         """Yield the relevant lines in a block of whole lines, the first of which is `number`."""
-        if self.width:
-            most, goes_on = MATCHED // self.width, _TEXT["goes_on"].pattern.encode()
-            folded = rb"(?m)^(?:[^\n]{%d}(?:%s)){1,%d}.*" % (self.width, goes_on, most)
+        if self.widths[0]:
+            low, high = self.widths
+            goes_on = (
+                rb"(?:(?<=[^ ] )|(?<=^[^\n ]{%d}))\n(?!\n)" % high if low < high else _TEXT["goes_on"].pattern.encode()
+            )
+            folded = rb"(?m)^(?:[^\n]{%d,%d}(?:%s)){1,%d}.*" % (low, high, goes_on, MATCHED // high)
             # Lines keep their numbers.
             data = re.sub(folded, lambda line: line[0].replace(b"\n", b"") + b"\n" * line[0].count(b"\n"), data)
         if self.every is not None:

@@ -14,7 +14,7 @@ from diagnostics.evidence.endings import signal_name
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.logs import tracebacks
 from diagnostics.evidence.logs.launcher import ROW, FailureTable
-from diagnostics.evidence.logs.lines import MATCHED, Line, LineReader, has_utf16_mark, label_of, split, width_of
+from diagnostics.evidence.logs.lines import MATCHED, Line, LineReader, has_utf16_mark, label_of, split, widths_of
 from diagnostics.evidence.logs.patterns import TABLE, Pattern, decode
 from diagnostics.evidence.logs.steps import MAX_POINTS, Steps
 from diagnostics.evidence.logs.streams import GOES_ON, MAX_ERRORS, STRUCTURE, TEXT, Streams
@@ -310,7 +310,7 @@ def read(path: Path, file: str, rank: int | None, limits: Limits, head: bytes) -
     scan = _scan(file, rank)
     label = label_of(head)
     try:
-        reader = LineReader(path, limits, WORDS, scan.wanted, scan.steps.feed, width_of(head))
+        reader = LineReader(path, limits, WORDS, scan.wanted, scan.steps.feed, widths_of(head))
         for number, raw in reader.lines():
             # Words may be inside escapes of JSON, and colours inside words.
             found = range(len(WORDS)) if raw[:1] == b"{" or b"\x1b" in raw else reader.found

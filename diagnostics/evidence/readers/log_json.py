@@ -13,12 +13,11 @@ _WORDS = ((_JOURNAL,), (b'"apiVersion"', b'"kind"'), (b'"jobs"', b'"account"')) 
 
 def _open(source: Source) -> Contents:
     """Read the journal as it is, and other JSON in lines of one value each, however it was folded."""
-    rank = source.owner.rank
     with suppress(ValueError, RecursionError):  # Cut off, or several objects.
         if _JOURNAL not in source.head:
             value = json.loads(whole(source.path, source.limits))
-            return log.read_text(json.dumps(value, indent=4), source.file, rank)
-    return log.read(source.path, source.file, rank, source.limits, source.head)
+            return log.read_text(json.dumps(value, indent=4), source.file, source.owner.rank)
+    return log.read(source.path, source.file, source.owner.rank, source.limits, source.head)
 
 
 READER = Reader(

@@ -1,13 +1,14 @@
 """Logs that a terminal folded at its width: read like the whole ones, and nothing else is joined."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.logs.lines import LineReader, width_of
+from diagnostics.evidence.logs.lines import LineReader, widths_of
 from diagnostics.evidence.reader import Contents
 from diagnostics.evidence.readers.log import read
 
@@ -45,6 +46,18 @@ def fold(text: str, width: int) -> str:
     return "\n".join(lines)
 
 
+def fold_between_words(text: str, width: int) -> str:
+    """As `fold -s` does: behind the last blank that fits, within a word that is too long."""
+    made = []
+    for line in text.split("\n"):
+        while len(line) > width:
+            at = line.rfind(" ", 0, width) + 1 or width
+            made.append(line[:at])
+            line = line[at:]
+        made.append(line)
+    return "\n".join(made)
+
+
 def said(contents: Contents) -> list[object]:
     facts = [(fact.kind, fact.rank, fact.text, fact.fields) for fact in contents.facts]
     return [*facts, *((error.rank, error.type, error.message, error.frames) for error in contents.errors)]
@@ -56,8 +69,16 @@ def test_a_folded_log_says_the_same(tmp_path: Path, width: int) -> None:
     assert said(folded) == said(whole) and len(said(whole)) > 9
 
 
-def test_lines_keep_their_numbers(tmp_path: Path) -> None:
-    text = fold(LOG, 80)
+@pytest.mark.parametrize("width", [72, 80, 100, 117, 120, 160])
+def test_a_log_that_was_folded_between_words_says_the_same(tmp_path: Path, width: int) -> None:
+    text = LOG.replace("/projects/pretraining/source/package", "")  # A shorter word than a path may be.
+    folded = scanned(tmp_path / "b.log", fold_between_words(text, width))
+    assert said(folded) == said(scanned(tmp_path / "a.log", text))
+
+
+@pytest.mark.parametrize("folding", [fold, fold_between_words])
+def test_lines_keep_their_numbers(tmp_path: Path, folding: Callable[[str, int], str]) -> None:
+    text = folding(LOG, 80)
     number = 1 + text[: text.index("srun: error")].count("\n")
     assert [fact.line for fact in scanned(tmp_path / "a.log", text).facts if fact.kind == "srun_task"] == [number]
 
@@ -72,13 +93,20 @@ WHOLE = [
     f"{'=' * 80}\ntrain.py FAILED\n{'-' * 80}\nFailures:\n{'=' * 80}\nroot cause below\n{'-' * 80}\nnothing\n",
     "| 0  NVIDIA H200  On | 00000000:19:00.0 Off | 0 | N/A 31C P0 77W / 700W | 4MiB |\nmore of it\n" * 20,
     "short\n" * 20,
+    "".join(
+        f"{line:130}\n" for line in ("  host      : a", "  rank      : 0 (local_rank: 0)", "  exitcode  : -11", "=")
+    ),
+    "".join(
+        f"epoch {n} of 90, loss 1.2345, accuracy 0.{n:02}, learning rate 0.0001, {n} samples a second \n"
+        for n in range(60)
+    ),
     "",
 ]
 
 
 @pytest.mark.parametrize("text", WHOLE)
 def test_logs_whose_lines_are_whole_have_no_width(text: str) -> None:
-    assert width_of(text.encode()) == 0
+    assert widths_of(text.encode()) == (0, 0)
 
 
 def test_a_line_of_exactly_the_width_before_a_line_of_its_own_is_whole(tmp_path: Path) -> None:
@@ -87,10 +115,10 @@ def test_a_line_of_exactly_the_width_before_a_line_of_its_own_is_whole(tmp_path:
     assert waits == [0, 1, 2, 3, 5]
 
 
-@given(st.lists(st.text("ab1 [.", max_size=90), max_size=40), st.integers(60, 90))
+@given(st.lists(st.text("ab1 [.", max_size=90), max_size=40), st.integers(60, 90), st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_no_text_is_lost(lines: list[str], width: int) -> None:
-    reader = LineReader(Path("x"), Limits(), (b"zz",), lambda: True, None, width)
+def test_no_text_is_lost(lines: list[str], width: int, between_words: bool) -> None:
+    reader = LineReader(Path("x"), Limits(), (b"zz",), lambda: True, None, (width - 60 * between_words, width))
     data = "".join(f"{line}\n" for line in lines).encode()
     found = [*reader._among(data, 1)]
     assert b"".join(text for _, text in found) == data.replace(b"\n", b"")
