@@ -12,7 +12,7 @@ from diagnostics.analysis.step_profile.account import LEAST_MS, Account
 from diagnostics.causes.registry import by_id
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding, Outcome, text_of
-from diagnostics.contract.formatting import bytes_text, counted, filled, ranks_spoken, seconds_text, verb
+from diagnostics.contract.formatting import bytes_text, counted, filled, seconds_text
 from diagnostics.evidence.job.coverage import damaged
 from diagnostics.evidence.model import Evidence, LogFact, RunEvidence
 from diagnostics.evidence.readers import process
@@ -42,7 +42,7 @@ def without_cause(
     if outcome == "healthy":
         return (account_text(account) if account is not None else run_text(evidence.run) if evidence.run else ""), ""
     if evidence.doubt:
-        return "the dumps may be of different jobs, so the ranks are not compared", ""
+        return _TEXTS["doubt"], ""
     undecided = [finding for finding in findings if finding.status == "undecided"]
     if waits := [text_of(finding).claim for finding in undecided if finding.victims]:
         return waits[0], ""
@@ -52,19 +52,18 @@ def without_cause(
         return text_of(stopped[0]).summary.rstrip("."), ""
     trouble = in_trouble(evidence)
     if account is not None and outcome == "undecided" and not trouble and (account.unaccounted or not evidence.run):
-        open_time = ", and the time is not accounted for" if account.unaccounted else ""
-        return f"no cause is confirmed{open_time}", account_text(account)
+        return _TEXTS["unaccounted" if account.unaccounted else "unconfirmed"], account_text(account)
     if outcome in ("oom", "undecided") and not trouble and (peak := memory_text(measures)):
         told = next((text_of(finding).summary.rstrip(".") for finding in undecided if finding.ranks), "")
-        return "no cause is confirmed", f"{peak}; {told[0].lower()}{told[1:]}" if told else peak
+        return _TEXTS["unconfirmed"], f"{peak}; {told[0].lower()}{told[1:]}" if told else peak
     if failure := recorded_failure(evidence.run):
-        return filled(_TEXTS["failed"], {"reason": failure}), ""
+        return _said("failed", reason=failure), ""
     if not trouble and evidence.run is not None and not evidence.run.state:
-        return "there is no status.json that this dtk can read, so how the run ended is not known", ""
+        return _TEXTS["no_status"], ""
     if not trouble and any(fact.kind == "torchrun_signal" for fact in evidence.facts):
         return _TEXTS["stopping"], ""
     if logs := next((fact.fields["logs"] for fact in evidence.facts if fact.kind == "nothing_known"), 0):
-        return f"no line of {counted(logs, 'log')} reports a known problem, which does not show that there was none", ""
+        return _said("nothing_known", logs=logs), ""
     inits = {(fact.file, fact.fields["comm_rank"]): fact for fact in evidence.facts if fact.kind == "nccl_init"}
     if inits and not (trouble or any(evidence.files.values()) or printed_steps(evidence).count):
         return set_up_text([*inits.values()], evidence), ""
@@ -73,6 +72,10 @@ def without_cause(
     if not any(evidence.files.values()) and not trouble and (steps := printed_text(printed_steps(evidence))):
         return steps, ""
     return (calls_text(hang) if isinstance(hang, dict) and not (trouble or damaged(evidence)) else ""), ""
+
+
+def _said(row: str, **figures: object) -> str:
+    return filled(_TEXTS[row], figures)
 
 
 def recorded_failure(run: RunEvidence | None) -> str:
@@ -88,7 +91,7 @@ def set_up_text(inits: Sequence[LogFact], evidence: Evidence) -> str:
     nranks = max(fact.fields["nranks"] for fact in inits)
     stage, ranks, others, _ = not_set_up(evidence) or ("", (), (), ())
     row = f"did_not_{stage}" if stage else "set_up" if len(complete) == nranks else "set_up_partly"
-    return filled(_TEXTS[row], {"complete": len(complete), "nranks": nranks, "ranks": ranks, "others": others})
+    return _said(row, complete=len(complete), nranks=nranks, ranks=ranks, others=others)
 
 
 def log_asks(report: Report) -> str:
@@ -113,46 +116,38 @@ def memory_text(measures: Mapping[str, Any]) -> str:
     rank, own = max(ranks.items(), key=lambda item: item[1].peak_bytes)
     parts = ", ".join(f"{name}{share_text(size, own.peak_bytes)}" for name, size in own.at_peak[:_PARTS])
     failed = own.over_time.failed if own.over_time is not None else None
-    request = f"a request of {bytes_text(failed.bytes)} failed; " if failed is not None else ""
-    what = own.over_time.of if own.over_time is not None else "tensors"
-    who = f"{ranks_spoken([rank])}{f' ({own.file})' if own.file else ''}"
-    return f"{request}{bytes_text(own.peak_bytes)} in {what} on {who}{f': {parts}' if parts else ''}"
+    request = _said("request", size=failed.bytes) if failed is not None else ""
+    what, file = own.over_time.of if own.over_time is not None else "tensors", f" ({own.file})" if own.file else ""
+    peak = _said("peak", size=own.peak_bytes, what=what, ranks=[rank], file=file)
+    return f"{request}{peak}{f': {parts}' if parts else ''}"
 
 
 def unheard_text(run: RunEvidence) -> str:
     """Return why a run may have ended although its status is running."""
     silent_s = run.silent_s(time())
-    last = "no rank has left a heartbeat" if silent_s is None else f"its last heartbeat is {seconds_text(silent_s)} old"
-    where = "its processes exist (dtk attach shows where)" if run.seen else "its processes are on another machine"
-    return f"status.json says that the run is running, but {last}, and {where}"
+    last = _TEXTS["no_heartbeat"] if silent_s is None else _said("heartbeat", silent_s=silent_s)
+    return _said("unheard", last=last, where=_TEXTS["here" if run.seen else "elsewhere"])
 
 
 def calls_text(hang: Mapping[str, Any]) -> str:
     """Return that all ranks' recorded calls completed, or are too recent to hang; empty if they did not complete."""
     if hang.get("young_s"):
-        return filled(_TEXTS["young"], hang)
+        return _said("young", **hang)
     if hang.get("ranks_waiting") or not hang.get("ranks") or hang["ranks"] != hang.get("world_size"):
         return ""
-    return filled(_TEXTS["completed" if hang["calls_compared"] else "no_calls"], hang)
+    return _said("completed" if hang["calls_compared"] else "no_calls", **hang)
 
 
 def account_text(account: Account) -> str:
     """Return how the time of a step was spent."""
     if account.no_device_events:
-        return "the traces hold no event of a device"
-    parts = [] if account.overlap is None else [f"{account.overlap:.0%} of the communication overlaps"]
-    exposed = f"exposed communication {account.exposed:.0%} of the step"
-    if account.on_device:
-        idle = f"idle {account.idle:.0%}"
-        idle += f" (the least busy of {account.devices} devices)" if account.devices > 1 else ""
-        parts.append(f"{exposed}, copies {account.copies:.0%}, {idle}")
-    else:
-        exposed += f" ({account.waiting:.0%} waiting for other ranks)" if account.waiting is not None else ""
-        parts.append(f"{exposed}, no operation in {account.idle:.0%}")
-    parts += [f"only {account.seen_ms:.2g} ms are in the traces"] if account.seen_ms < LEAST_MS else []
-    all_traced = account.traced >= account.world_size
-    parts += [] if all_traced else [f"{account.traced} of {account.world_size} ranks traced"]
-    return ", ".join(parts)
+        return _TEXTS["no_device_events"]
+    of_device = ["copies", *(["least_busy"] if account.devices > 1 else [])]
+    of_cpu = [*(["waiting"] if account.waiting is not None else []), "no_operation"]
+    rows = [*(["overlap"] if account.overlap is not None else []), "exposed"]
+    rows += of_device if account.on_device else of_cpu
+    rows += ["short"] * (account.seen_ms < LEAST_MS) + ["traced"] * (account.traced < account.world_size)
+    return "".join(_said(row, account=account) for row in rows).removeprefix(", ")
 
 
 def run_measures(run: RunEvidence | None) -> dict[str, object]:
@@ -173,7 +168,7 @@ def run_text(run: RunEvidence) -> str:
     parts = [
         f"{text(figures[name], figures['speed_unit'])}" for name, text in _OF_RUN.items() if name in figures and text
     ]
-    return f"{', '.join(parts)}; where the time of a step goes was not traced (record=full)" if parts else ""
+    return _said("untraced", parts=parts) if parts else ""
 
 
 def processes_text(evidence: Evidence) -> str:
@@ -182,11 +177,11 @@ def processes_text(evidence: Evidence) -> str:
     ended = [rank for rank, seen in observed.items() if seen.exited]
     alive = {rank: seen.blocked_s for rank, seen in observed.items() if not (seen.exited or seen.stopped)}
     moved, waited = [rank for rank in alive if not alive[rank]], [rank for rank in alive if alive[rank]]
-    exited = f"{ranks_spoken(ended)} no longer {verb(ended, 'has', 'have')} a process; " if ended else ""
-    have_group = any(seen.groups != 0 for seen in observed.values())
-    start = "" if have_group else "no rank has made a process group yet; "
-    peers = f"; {ranks_spoken(waited)} waited for {max(alive[rank] for rank in waited):.0f} s" if waited else ""
-    return f"{exited}{start}{ranks_spoken(moved)} made progress between the observations{peers}" if observed else ""
+    parts = [_said("exited", ranks=ended)] if ended else []
+    parts += [] if any(seen.groups != 0 for seen in observed.values()) else [_TEXTS["no_group"]]
+    parts.append(_said("moved", ranks=moved))
+    parts += [_said("waited", ranks=waited, waited_s=max(alive[rank] for rank in waited))] if waited else []
+    return "; ".join(parts) if observed else ""
 
 
 def printed_text(printed: PrintedSteps) -> str:
@@ -194,12 +189,12 @@ def printed_text(printed: PrintedSteps) -> str:
     logs = [log.series for log in printed.logs if log.series is not None]
     losses = [loss for series in logs for loss in (series.loss[0], series.loss[-1]) if math.isfinite(loss)]
     scales = [scale for log in printed.logs for scale in log.steps.overflow_scales]
-    parts = [f"{printed.count:,} printed steps, loss {losses[0]:.4g} to {losses[-1]:.4g}"] if losses else []
+    parts = [_said("losses", count=printed.count, first=losses[0], last=losses[-1])] if losses else []
     if scales:
         scale = f", now {scales[-1]:,.0f}" if math.isfinite(scales[-1]) else ""
-        parts.append(f"{counted(len(scales), 'step')} skipped to find float16's loss scale{scale}")
+        parts.append(_said("scaled", scales=len(scales), scale=scale))
     if not parts:
         return ""
     row = "non_finite" if any(series.is_non_finite() for series in logs) else "nothing_wrong"
     row = "scale_lowest" if scales and scales[-1] <= SCALE_ENDS else row
-    return f"{', '.join(parts)}, and {_TEXTS[row]}; what else happened is not recorded"
+    return _said("printed", parts=parts, verdict=_TEXTS[row])
