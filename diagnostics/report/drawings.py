@@ -2,16 +2,19 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from itertools import accumulate, groupby
 
 from diagnostics.analysis.memory.over_time import MemoryStack
 from diagnostics.causes.families import family
-from diagnostics.contract.formatting import bytes_text, numbers_text, seconds_text
+from diagnostics.contract.files import table_beside
+from diagnostics.contract.formatting import bytes_text, filled, numbers_text, seconds_text
 from diagnostics.evidence.memory import levels as kinds
 from diagnostics.report import document as doc, measures
-from diagnostics.report.measures import Call, RankMemory, memory_notes, share_text
+from diagnostics.report.measures import Call, RankMemory, memory_notes, peak_place, share_text
 from diagnostics.report.model import Report
 
+_TABLE = table_beside(__file__)
 _DONE = frozenset({"completed", "retired", "done"})
 _SEGMENTS = ("compute only", "compute and communication", "exposed communication", "idle and other")
 _REGIONS = {"forward": "k0", "backward": "k1", "after backward": "k4"}
@@ -30,6 +33,10 @@ _STEPS = 12  # Maximum number of step starts that are marked.
 _FAR = 1.6
 """Chosen: a capacity above this multiple of the highest value is only written: drawing it would flatten the curves."""
 _ABOVE = 1.04  # Height of a plot of memory, as a factor of the highest value.
+
+
+def _said(row: str, **figures: object) -> str:
+    return filled(_TABLE["texts"][row], figures)
 
 
 def timeline(report: Report) -> doc.Only | None:
@@ -56,15 +63,10 @@ def timeline(report: Report) -> doc.Only | None:
     rows = [(doc.Cell(f"{numbers_text(ranks)}{marked.text}"), *calls) for (marked, *calls), ranks in by_row.items()]
     focus = positions.index(position) + 1 if position in positions else None
     header = ("ranks", *map(str, positions))
-    legend = (
-        "Green: completed. Yellow: issued, not completed. Grey: issued, completion not recorded. "
-        "Red: not what most ranks issued. Dashed: not issued, or not recorded. * to blame."
-    )
-    legend += (
-        f" {len(cells)} of {report.world_size:,} ranks are drawn." if len(cells) < (report.world_size or 0) else ""
-    )
+    world = report.world_size or 0
+    legend = _said("calls") + (_said("some_calls", drawn=len(cells), world=world) if len(cells) < world else "")
     blocks = (doc.remark(legend), doc.Table(header, tuple(rows), len(header), "dense", focus))
-    title = f"Last collectives of group {lines.group}" if lines.group else "Last collectives"
+    title = _said("calls_of_group" if lines.group else "calls_title", group=lines.group)
     return doc.on_page(doc.Section(title, blocks))
 
 
@@ -78,7 +80,7 @@ def _compared(call: Call | None, at_divergence: bool) -> tuple[str, ...]:
 def _call(call: Call | None, majority: tuple[str, ...], at_divergence: bool) -> doc.Cell:
     compared = _compared(call, at_divergence)
     if call is None or not compared:
-        return doc.Cell("-", "soft", hint="not issued, or not recorded")
+        return doc.Cell("-", "soft", hint=_said("no_call"))
     differs = compared != majority
     tone = "bad" if differs else "good" if call.state in _DONE else "" if call.state == "issued" else "warn"
     hint = "; ".join(part for part in (call.op, call.signature, call.state, call.where) if part)
@@ -104,16 +106,15 @@ def overlap(report: Report) -> doc.Section | None:
         bars.append(doc.Bar(name, values, tuple(f"{value:.2f} ms" for value in values), end))
     step = measures.step_timeline(report.measures)
     window = measures.overlap_window(report.measures)
-    note = "At the end of a bar: wall time of these steps together, and the share of communication that compute hides."
-    note += f" Only the {len(ranks)} ranks that lose most are shown." if len(ranks) < len(shares) else ""
+    note = _said("bars") + (_said("some_bars", drawn=len(ranks)) if len(ranks) < len(shares) else "")
     return doc.Section(
         "Overlap",
         doc.present(
-            doc.remark(f"Of each rank: {window}.") if window else None,
+            doc.remark(_said("window", window=window)) if window else None,
             _step(step, culprits) if step is not None else None,
             _heat(shares) if len(shares) > _CELLS else None,
             doc.on_page(doc.remark(note)),
-            doc.Bars("Where the time of each rank went", tuple(bars), _SEGMENTS),
+            doc.Bars(_said("bars_title"), tuple(bars), _SEGMENTS),
             doc.Fold("Figures", (doc.table(measures.overlap_rows(ranks)),)),
         ),
     )
@@ -129,17 +130,15 @@ def _step(timeline: measures.StepTimeline, culprits: Collection[int]) -> doc.Onl
         ]
         for name, start, end, waiting in track.calls:
             since = start + min(max(waiting, 0.0), end - start)  # A call first waits for late ranks.
-            hint = f"{name}: {end - start:.2f} ms" + (f", {waiting:.2f} ms of it for late ranks" if waiting else "")
+            hint = _said("call_waits" if waiting else "call", name=name, length=end - start, waiting=waiting)
             stretches += [doc.Stretch(start, since, "k8", hint)] if since > start else []
             stretches.append(doc.Stretch(since, end, "k5", hint))
-        stretches += [doc.Stretch(a, b, "k3", f"idle ({name}): {b - a:.2f} ms") for name, a, b, _ in track.idle]
+        stretches += [doc.Stretch(a, b, "k3", _said("idle", name=name, length=b - a)) for name, a, b, _ in track.idle]
         rows.append((f"rank {rank}{'*' if rank in culprits else ''}", tuple(stretches), f"{track.length_ms:.1f} ms"))
-    names = ("forward", "backward", "after backward", "collective", "waiting for late ranks", "idle")
-    of = "a step" if timeline.step is None else f"step {timeline.step}"
-    note = "Each rank from the start of its own step; the longest stretches (dtk trace RUN has all). Empty: compute."
+    title = _said("a_step" if timeline.step is None else "one_step", step=timeline.step)
     width = max(track.length_ms for track in timeline.ranks.values()) or 1.0
-    drawing = doc.Tracks(f"Timeline of {of}", tuple(rows), width, doc.Legend(names, (0, 1, 4, 5, 8, 3)), "ms")
-    return doc.on_page(doc.Section(f"Timeline of {of}", (doc.remark(note), drawing), 3))
+    drawing = doc.Tracks(title, tuple(rows), width, doc.Legend(tuple(_TABLE["step"]), (0, 1, 4, 5, 8, 3)), "ms")
+    return doc.on_page(doc.Section(title, (doc.remark(_said("stretches")), drawing), 3))
 
 
 def _heat(shares: Mapping[int, tuple[float, str]]) -> doc.Only:
@@ -151,9 +150,7 @@ def _heat(shares: Mapping[int, tuple[float, str]]) -> doc.Only:
         row = {rank - place * _CELLS: shares[rank] for rank in ranks}
         cells = tuple(doc.Stretch(n, n + 1, f"h{round((v - least) * scale)}", hint) for n, (v, hint) in row.items())
         rows.append((str(place * _CELLS), cells, f"{max(v for v, _ in row.values()):.0%}"))
-    note = f"Each cell is a rank, coloured by its share of time without compute: green {least:.0%}, red {most:.0%}. "
-    note += "Beside a row: its first rank, and its highest share."
-    drawing = doc.Tracks("Share of time without compute", tuple(rows), _CELLS)
+    note, drawing = _said("heat", least=least, most=most), doc.Tracks(_said("heat_title"), tuple(rows), _CELLS)
     return doc.on_page(doc.Section("All ranks", (doc.remark(note), drawing), 3))
 
 
@@ -181,7 +178,7 @@ def memory(report: Report) -> doc.Section | None:
         doc.present(
             doc.Only(
                 ("html", "markdown"),
-                tuple(doc.Paragraph(f"Against the plan: {text}.") for text in measures.plan_lines(report.measures)),
+                tuple(doc.Paragraph(_said("plan", text=text)) for text in measures.plan_lines(report.measures)),
             ),
             doc.on_page(*pictures),
             doc.Fold("Figures", (doc.table(measures.memory_rows(ranks)),)),
@@ -209,7 +206,7 @@ def _over_time(
     names = tuple(dict.fromkeys(name for stack in stacks.values() for name in stack.kinds))
     folds = [
         doc.Fold(
-            f"{names_of[rank]}{'*' if rank in culprits else ''}: peak of {stack.of} {bytes_text(stack.peak.bytes)}",
+            _said("fold", name=f"{names_of[rank]}{'*' if rank in culprits else ''}", stack=stack),
             doc.present(
                 doc.Paragraph(_described(stack)),
                 _areas(names_of[rank], stack),
@@ -225,18 +222,20 @@ def _over_time(
 
 def _described(stack: MemoryStack) -> str:
     """Return `Peak of tensors: 14.8 GiB at 1.24 s, in step 3, backward: activations (62%), ...`."""
-    peak, place = stack.peak, stack.peak.place
+    peak, place = stack.peak, peak_place(stack.peak)
     place = f", {'' if place.startswith('at ') else 'in '}{place}" if place else ""
-    parts = ", ".join(
-        f"{name}{share_text(size, peak.bytes)}" for name, size in peak.largest if size > _NAMED_SHARE * peak.bytes
-    )
-    text = f"Peak of {stack.of}: {bytes_text(peak.bytes)} at {stack.time_text(peak.time)}{place}"
-    text += f": {parts}." if parts else "."
+    named = [(name, size) for name, size in peak.largest if size > _NAMED_SHARE * peak.bytes]
+    parts = ", ".join(f"{name}{share_text(size, peak.bytes)}" for name, size in named)
+    figures = {"stack": stack, "at": _time(stack, peak.time), "place": place, "parts": f": {parts}" if parts else ""}
+    text = _said("peak", **figures)
     if stack.failed is not None:
-        text += f" A request of {bytes_text(stack.failed.bytes)} failed at {stack.time_text(stack.failed.time)}."
-    if stack.capacity_bytes is not None:
-        text += f" The device has {bytes_text(stack.capacity_bytes)}."
-    return text
+        text += _said("failed", failed=stack.failed, at=_time(stack, stack.failed.time))
+    return text + (_said("capacity", stack=stack) if stack.capacity_bytes is not None else "")
+
+
+def _time(stack: MemoryStack, time: float) -> str:
+    """Return a time of a stack as text: `18.3 ms`, or `event 12`."""
+    return f"event {time:,.0f}" if stack.unit == "event" else seconds_text(time)
 
 
 def _areas(who: str, stack: MemoryStack) -> doc.Plot:
@@ -248,9 +247,9 @@ def _areas(who: str, stack: MemoryStack) -> doc.Plot:
     curves = []
     for n, (name, colour) in enumerate(zip(stack.kinds, colours_of_memory(stack.kinds), strict=True)):
         size = stack.peak.kinds.get(name, 0.0)
-        hint = f"{name}: {bytes_text(size)}{share_text(size, stack.peak.bytes)} at the peak"
+        hint = _said("kind", name=name, size=size, share=share_text(size, stack.peak.bytes))
         if name in stack.unused:
-            hint = f"{name}: at most {bytes_text(max(row[n + 1] for row in stack.rows))}"
+            hint = _said("kind_unused", name=name, size=max(row[n + 1] for row in stack.rows))
         points = tuple((row[0], edges[n + 1]) for row, edges in zip(stack.rows, sums, strict=True))
         lower = tuple(edges[n] for edges in sums)
         curves.append(doc.Curve(hint, points, colour, lower=lower, faint=name in stack.unused))
@@ -259,18 +258,18 @@ def _areas(who: str, stack: MemoryStack) -> doc.Plot:
     for time, step in stack.steps:  # Only steps that are far enough apart for their names.
         far = not marks or time - (marks[-1].x or 0.0) >= (end - start) / _STEPS
         if start <= time <= end and far:
-            marks.append(doc.Mark(f"step {step}", x=time, tone="step", hint=f"step {step} begins"))
+            marks.append(doc.Mark(f"step {step}", x=time, tone="step", hint=_said("begins", step=step)))
     if capacity is not None:
-        marks.append(doc.Mark(f"the device has {bytes_text(capacity)}", y=capacity))
+        marks.append(doc.Mark(_said("capacity_mark", capacity=capacity), y=capacity))
     if stack.failed is not None:
-        marks.append(doc.Mark(f"a request of {bytes_text(stack.failed.bytes)} failed", x=stack.failed.time))
+        marks.append(doc.Mark(_said("failed_mark", failed=stack.failed), x=stack.failed.time))
     peak = f"peak {bytes_text(stack.peak.bytes)}"
-    hint = ", ".join(filter(None, (peak, stack.peak.place)))
+    hint = ", ".join(filter(None, (peak, peak_place(stack.peak))))
     marks.append(doc.Mark(peak, stack.peak.time, stack.peak.bytes, "peak", hint))
     ticks = doc.round_values(start, end, _TICKS)
     return doc.Plot(
-        f"Memory of {who} over time. {_described(stack)}",
-        doc.Axis(stack.time_text, start, end, ticks=tuple(ticks)),
+        _said("over_time", who=who, described=_described(stack)),
+        doc.Axis(partial(_time, stack), start, end, ticks=tuple(ticks)),
         doc.axis(bytes_text, [0.0, _ABOVE * max(most, capacity or 0.0)], base=1024),
         (*curves, doc.Curve(stack.of, totals, "ink")),
         tuple(marks),
@@ -287,7 +286,7 @@ def _moments(stack: MemoryStack) -> tuple[doc.Block, ...]:
     for n in sorted({*range(0, len(stack.rows), width), len(stack.rows) - 1, peak}):
         time, *sizes = stack.rows[n]
         figures = [bytes_text(size) if size else "0" for size in (stack.in_tensors(stack.rows[n]), *sizes)]
-        rows.append((stack.time_text(time) + (" (peak)" if n == peak else ""), *figures))
+        rows.append((_time(stack, time) + (" (peak)" if n == peak else ""), *figures))
     source = doc.Paragraph((doc.Span("From ", "soft"), doc.Span(stack.file, "code"))) if stack.file else None
     return doc.present(doc.table(rows, 1), source)
 
@@ -322,7 +321,7 @@ def _curves(ranks: Mapping[int, RankMemory], culprits: Collection[int]) -> tuple
         legend=few,
         height=260.0,
     )
-    thick = doc.remark("Thick lines are the ranks to blame. A point marks a peak.")
+    thick = doc.remark(_said("thick"))
     return doc.present(None if few else thick, drawing)
 
 
@@ -344,4 +343,4 @@ def _at_peak(ranks: Mapping[int, RankMemory], drawn_as: Mapping[str, str]) -> do
         texts = tuple(bytes_text(value) for value in values)
         bars.append(doc.Bar(ranks[rank].name(rank), tuple(values), texts, bytes_text(sum(values))))
     legend = (*parts, *(["other"] if others else []))
-    return doc.Bars("What the peak of each rank consists of", tuple(bars), legend, colours_of_memory(legend))
+    return doc.Bars(_said("at_peak"), tuple(bars), legend, colours_of_memory(legend))

@@ -10,9 +10,9 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from diagnostics.analysis.memory.categories import GATHERED
-from diagnostics.analysis.memory.over_time import PROCESS, MemoryStack, largest
+from diagnostics.analysis.memory.over_time import PROCESS, MemoryStack, Peak, largest
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.formatting import UNNAMED, bytes_text, counted, joined, ranks_spoken
+from diagnostics.contract.formatting import UNNAMED, bytes_text, counted, joined, ranks_spoken, region_text
 from diagnostics.evidence.readers.timeline import thinned
 from diagnostics.evidence.values import Number
 
@@ -199,7 +199,7 @@ def memory_rows(ranks: Mapping[int, RankMemory]) -> list[tuple[str, ...]]:
         (
             record.file or str(rank),
             bytes_text(record.peak_bytes),
-            (record.over_time.peak.place if record.over_time is not None else "") or "-",
+            (peak_place(record.over_time.peak) if record.over_time is not None else "") or "-",
             ", ".join(
                 f"{name} {bytes_text(size)}{share_text(size, record.peak_bytes)}"
                 for name, size in record.at_peak[:_SHOWN]
@@ -304,6 +304,13 @@ def overlap_window(measures: Mapping[str, Any]) -> str:
     if span is None or not (span.steps_marked and span.steps and span.step_ms):
         return span.window if span is not None else ""
     return f"{span.window}, {counted(span.steps, 'step')} of {span.step_ms:.1f} ms"
+
+
+def peak_place(peak: Peak) -> str:
+    """Return a location such as `step 3, backward, at train.py:88 in loss_of`; empty if none was recorded."""
+    parts = ["" if peak.step is None else f"step {peak.step}", region_text(peak.region or "")]
+    parts += [f"at {peak.where.file}:{peak.where.line} in {peak.where.function}"] if peak.where else []
+    return ", ".join(filter(None, parts))
 
 
 def share_text(part_bytes: float, whole_bytes: float) -> str:

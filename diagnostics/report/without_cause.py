@@ -1,7 +1,7 @@
 """The report of a job without a confirmed cause: the account of its steps, its processes, what it printed."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from time import time
 from typing import Any
 
@@ -12,7 +12,7 @@ from diagnostics.analysis.step_profile.account import LEAST_MS, Account
 from diagnostics.causes.registry import by_id
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding, Outcome, text_of
-from diagnostics.contract.formatting import bytes_text, counted, filled, seconds_text
+from diagnostics.contract.formatting import filled
 from diagnostics.evidence.job.coverage import damaged
 from diagnostics.evidence.model import Evidence, LogFact, RunEvidence
 from diagnostics.evidence.readers import process
@@ -23,15 +23,7 @@ from diagnostics.tree.outcome import account_of, in_trouble, is_unheard
 
 _TEXTS: dict[str, str] = table_beside(__file__)["texts"]
 _PARTS = 4  # Chosen: the number of parts of a peak that fit on a line.
-_OF_RUN: dict[str, Callable[[float, str], str] | None] = {
-    "step": lambda step, _: counted(int(step), "step"),
-    "loss": lambda loss, _: f"loss {loss:.4g}",
-    "step_time_s": lambda time_s, _: f"{seconds_text(time_s)} a step",
-    "tokens_per_s": lambda speed, unit: f"{speed:,.0f} {unit}s/s",
-    "peak_memory_bytes": lambda peak_bytes, _: f"peak {bytes_text(peak_bytes)} on rank 0",
-    "mfu": None,
-}
-"""Figure of a summary -> its format in a line; None if only the page shows it."""
+_OF_RUN: dict[str, str] = table_beside(__file__)["run"]
 
 
 def without_cause(
@@ -165,9 +157,8 @@ def run_measures(run: RunEvidence | None) -> dict[str, object]:
 def run_text(run: RunEvidence) -> str:
     """Return the speed and memory of a dtk run without traces, from its summary; empty without one."""
     figures: dict[str, Any] = run_measures(run)
-    parts = [
-        f"{text(figures[name], figures['speed_unit'])}" for name, text in _OF_RUN.items() if name in figures and text
-    ]
+    figures |= {"step": int(figures["step"])} if "step" in figures else {}
+    parts = [filled(text, figures) for name, text in _OF_RUN.items() if name in figures and text]
     return _said("untraced", parts=parts) if parts else ""
 
 

@@ -7,7 +7,6 @@ from msgspec import Meta, Struct
 
 from diagnostics.analysis.memory import categories
 from diagnostics.analysis.memory.job import JobMemory, RankMemory
-from diagnostics.contract.formatting import region_text, seconds_text
 from diagnostics.evidence.memory.levels import AT, KINDS, MAX_ROWS, RESERVED, UNKNOWN, Row, highest, total
 from diagnostics.evidence.model import Frame
 from diagnostics.evidence.readers.snapshot import SnapshotFile
@@ -36,13 +35,6 @@ class Peak(Struct):
     def largest(self) -> list[tuple[str, float]]:
         """The kinds and their sizes, largest first."""
         return largest(self.kinds)
-
-    @property
-    def place(self) -> str:
-        """Location such as `step 3, backward, at train.py:88 in loss_of`; empty if none was recorded."""
-        parts = ["" if self.step is None else f"step {self.step}", region_text(self.region or "")]
-        parts += [f"at {self.where.file}:{self.where.line} in {self.where.function}"] if self.where else []
-        return ", ".join(filter(None, parts))
 
 
 class Request(Struct):
@@ -91,10 +83,6 @@ class MemoryStack(Struct, rename={"source": "from"}):
     def in_tensors(self, row: Sequence[float]) -> float:
         """Return the bytes of a row that are in tensors."""
         return sum(size for name, size in zip(self.kinds, row[1:], strict=True) if name in self.peak.kinds)
-
-    def time_text(self, time: float) -> str:
-        """Return a time as text: `18.3 ms`, or `event 12`."""
-        return f"event {time:,.0f}" if self.unit == "event" else seconds_text(time)
 
 
 def largest(sizes: Mapping[str, float]) -> list[tuple[str, float]]:

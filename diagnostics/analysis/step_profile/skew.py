@@ -41,8 +41,8 @@ class Skew(Struct):
 
     late: list[Late] = field(default_factory=list)
     matched: int = 0
-    differing: list[str] = field(default_factory=list)
-    """Descriptions of collectives that ranks recorded in different numbers."""
+    differing: list[dict[str, object]] = field(default_factory=list)
+    """Operation, group and step of collectives that ranks recorded in different numbers."""
     complete: bool = False
     """Whether every member of every matched group was traced."""
 
@@ -78,7 +78,7 @@ def find_skew(profiles: Sequence[RankProfile], world_size: int | None) -> Skew:
             matched[stem + number][profile.rank] = call
     for key, count in sorted(counts.items(), key=lambda item: str(item[0])):
         if len(set(count.values())) > 1 or set(count) != members[key]:
-            skew.differing.append(f"{key[3]} of group {key[0] or '?'} in step {key[2]}")
+            skew.differing.append({"op": key[3], "group": key[0], "step": key[2]})
     for calls in matched.values():
         if len(calls) > 1:
             skew.matched += 1

@@ -8,6 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from diagnostics.analysis.memory.over_time import MemoryStack, Peak
 from diagnostics.report import measures
+from diagnostics.report.drawings import _time
 from diagnostics.report.measures import RANKS_DRAWN, RankMemory, memory_notes
 
 NAMES = st.sampled_from(["ranks", "peak", "0", "window"])
@@ -101,8 +102,8 @@ def test_a_stack_tells_what_is_in_tensors_and_notes_what_is_computed() -> None:
         "a and b are computed from the size of the model, not measured",
         "the highest peak of the whole run, 2 KiB, is outside the plotted range",
     ]
-    assert stack.time_text(1200.0) == "event 1,200"
-    assert MemoryStack(["a"], [[0.0, 1.0]] * 2, Peak(0.0, 1.0)).time_text(0.0183) == "18.3 ms"
+    assert _time(stack, 1200.0) == "event 1,200"
+    assert _time(MemoryStack(["a"], [[0.0, 1.0]] * 2, Peak(0.0, 1.0)), 0.0183) == "18.3 ms"
 
 
 def test_the_rows_of_a_table_name_the_largest_categories_first() -> None:

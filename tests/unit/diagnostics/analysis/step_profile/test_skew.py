@@ -58,7 +58,7 @@ def test_collectives_are_matched_in_order_and_by_sequence_number() -> None:
 def test_ranks_that_recorded_different_numbers_are_told() -> None:
     profiles = [rank(0, call(), call(start=200)), rank(1, call())]
     skew = find_skew(profiles, 2)
-    assert skew.differing == ["all_reduce of group dp in step 0"] and skew.matched == 1
+    assert skew.differing == [{"op": "all_reduce", "group": "dp", "step": 0}] and skew.matched == 1
     apart = find_skew([rank(0, call(), steps=[step(3)]), rank(1, call(), steps=[step(4)])], 2)
     assert apart.matched == 0 and len(apart.differing) == 2
 
