@@ -10,6 +10,7 @@ BLOCK_BYTES = BLOCK + 4  # Bytes of a block on the wire: one byte per element an
 
 BLOCKS_AT_ONCE = 2**16
 """Blocks that are quantized or dequantized at once: 64 MiB of float32, so that large units need no second copy."""
+MIN_COMPRESSION_RATE = 2  # PowerSGD's factors are smaller by more than this, as in torch's own hook.
 
 
 def rows_at_once(blocks: int) -> int:
@@ -42,3 +43,9 @@ def int8_blocks(sizes: Iterable[int], ranks: int) -> int:
 def topk_bytes(sizes: Iterable[int], ratio: float, ranks: int) -> int:
     """Return the bytes of all ranks' TopK elements of a bucket: a float32 value and an int32 index each."""
     return 8 * ranks * sum(kept(size, ratio) for size in sizes)
+
+
+def factor_rank(rows: int, columns: int, rank: int) -> int:
+    """Return the rank of PowerSGD's factors of a matrix; 0 if the matrix is sent whole."""
+    rank = min(rows, columns, rank)
+    return rank if (rows + columns) * rank * MIN_COMPRESSION_RATE < rows * columns else 0

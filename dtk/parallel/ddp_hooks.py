@@ -14,7 +14,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.futures import Future
 
 from dtk.parallel.collectives import all_gather_single
-from dtk.parallel.compression import kept
+from dtk.parallel.compression import MIN_COMPRESSION_RATE, factor_rank, kept
 from dtk.parallel.int8 import Blocks, dequantize, leave_rounding, quantize, total
 from dtk.parallel.regions import communication
 
@@ -197,24 +197,18 @@ class TopK(Compressed):
 class PowerSGD(ErrorFeedback):
     """torch's powerSGD_hook (Vogels et al. 2019), whose per-bucket memory is stored per parameter between steps.
 
-    With `feedback` the error of a step is added to the next gradient; matrices that do not shrink by `rate` are sent
-    whole.
+    With `feedback` the error of a step is added to the next gradient; `factor_rank` decides what is sent whole.
     """
 
     def __init__(
-        self,
-        group: dist.ProcessGroup | None,
-        parameters: Sequence[nn.Parameter],
-        feedback: bool,
-        rank: int,
-        rate: float,
+        self, group: dist.ProcessGroup | None, parameters: Sequence[nn.Parameter], feedback: bool, rank: int
     ) -> None:
         super().__init__(group, parameters, feedback)
         self.power = powersgd.PowerSGDState(
             group,
             matrix_approximation_rank=rank,
             start_powerSGD_iter=POWERSGD_START,
-            min_compression_rate=rate,
+            min_compression_rate=MIN_COMPRESSION_RATE,
             use_error_feedback=feedback,
         )
         # Gloo runs the callbacks of several buckets on its own threads in any order, so that ranks could pair the
@@ -224,8 +218,7 @@ class PowerSGD(ErrorFeedback):
         """Rows, columns and rank of the factors of each parameter; the rank is 0 if it is sent whole."""
         for p in parameters:
             n, m = len(p), p.numel() // len(p)
-            r = min(n, m, rank)
-            self.sizes[p] = n, m, r if (n + m) * r * rate < n * m else 0
+            self.sizes[p] = n, m, factor_rank(n, m, rank)
         self.factors = ByParameter(parameters, [m * r for _, m, r in self.sizes.values()])
 
     def sent_bytes(self, bucket: GradBucket) -> int:

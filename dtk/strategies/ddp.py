@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from diagnostics.contract.mesh import DATA, ORDER, Mesh
 from dtk.errors import DtkError
-from dtk.parallel.compression import BLOCK, BLOCK_BYTES, int8_blocks, rounding_bytes, topk_bytes
+from dtk.parallel.compression import BLOCK, BLOCK_BYTES, factor_rank, int8_blocks, rounding_bytes, topk_bytes
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.strategies.base import Strategy, materialise
 from dtk.strategies.declared import Collective, ModelShapes, Shape
@@ -37,8 +37,6 @@ TOPK_BEHIND_AVERAGES = (
     "strategy.communication_hook=topk trains worse where the optimizer averages gradients over steps (loss +15% with "
     "adamw, +6% with momentum 0.9 in strategies.md); use int8, or optimizer=sgd optimizer.momentum=0"
 )
-MIN_COMPRESSION_RATE = 2
-"""PowerSGD compresses a matrix only if its factors are smaller by this factor, as in torch's own hook."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -195,7 +193,7 @@ class DDP(Strategy):
             return SixteenBit(group, torch.float16 if kind == "fp16" else torch.bfloat16)
         remembered = [p for p in model.parameters() if p.requires_grad], config.error_feedback
         if kind == "powersgd":
-            return PowerSGD(group, *remembered, config.powersgd_rank, MIN_COMPRESSION_RATE)
+            return PowerSGD(group, *remembered, config.powersgd_rank)
         if kind == "int8":
             return Int8(group, *remembered)
         if max(p.numel() for p in remembered[0]) >= LARGEST_INDEX:
@@ -289,8 +287,7 @@ def bucket_reduction(config: DDPConfig, members: Sequence[int], shapes: Sequence
         # Tensors too small to compress, then the factors P and Q (Vogels et al. 2019, alg. 1); the library reduces all
         # three even if one is empty.
         matrices = [(shape[0], prod(shape[1:])) for shape in shapes if len(shape) > 1]
-        ranked = [(n, m, min(n, m, config.powersgd_rank)) for n, m in matrices]
-        factors = [(n, m, r) for n, m, r in ranked if (n + m) * r * MIN_COMPRESSION_RATE < n * m]
+        factors = [(n, m, r) for n, m in matrices if (r := factor_rank(n, m, config.powersgd_rank))]
         whole = sum(elements) - sum(n * m for n, m, _ in factors)
         sent = whole, sum(n * r for n, _, r in factors), sum(m * r for _, m, r in factors)
         calls = [("all_reduce", 4 * count) for count in sent]

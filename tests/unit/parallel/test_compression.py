@@ -1,8 +1,9 @@
 """Sizes on the wire: never less than what is sent, the same for every bucket that holds the same parameters."""
 
+import pytest
 from hypothesis import given, settings, strategies as st
 
-from dtk.parallel.compression import BLOCK, BLOCK_BYTES, int8_blocks, kept, rounding_bytes, topk_bytes
+from dtk.parallel.compression import BLOCK, BLOCK_BYTES, factor_rank, int8_blocks, kept, rounding_bytes, topk_bytes
 
 SIZES = st.lists(st.integers(1, 5000), min_size=1, max_size=6)
 
@@ -36,3 +37,11 @@ def test_by_hand() -> None:
 def test_a_unit_without_parameters_rounds_nothing() -> None:
     """The root unit of a stage in the middle of a pipeline."""
     assert [rounding_bytes(0, 4, gathers) for gathers in (True, False)] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("shape", "rank", "expected"),
+    [((64, 64), 4, 4), ((64, 2), 4, 0), ((8, 8), 4, 0), ((64, 1), 4, 0), ((99, 99), 1, 1)],
+)
+def test_a_matrix_that_factors_hardly_shrink_is_sent_whole(shape: tuple[int, int], rank: int, expected: int) -> None:
+    assert factor_rank(*shape, rank) == expected

@@ -64,14 +64,14 @@ def test_without_feedback_nothing_is_remembered(alone: None) -> None:
 
 
 def test_powersgd_sends_whole_gradients_first_then_factors_of_its_rank(alone: None) -> None:
-    hook, found, exact = gradients_of(lambda parameters: PowerSGD(None, parameters, True, 2, 2.0), 4)
+    hook, found, exact = gradients_of(lambda parameters: PowerSGD(None, parameters, True, 2), 4)
     for sent, made in zip(found[0], exact[0], strict=True):
         assert torch.allclose(sent, made, atol=1e-4), "whole in the first steps"
     assert int(torch.linalg.matrix_rank(found[3][0])) <= 2 < int(torch.linalg.matrix_rank(exact[3][0]))
     assert torch.allclose(found[3][1], exact[3][1], atol=1e-4), "a bias is sent whole"
     state = hook.state()
     assert int(state["steps"]) == 4 and state["factor"].numel() == 2 * 40, "of the large matrix alone"
-    again = PowerSGD(None, list(hook.sizes), True, 2, 2.0)
+    again = PowerSGD(None, list(hook.sizes), True, 2)
     again.restore(state)
     assert again.power.iter == 4
 
