@@ -295,7 +295,8 @@ class _Scan(Struct):
             read.errors, read.stacks = self.aside.errors, self.aside.stacks
             read.facts += self.aside.facts
             read.earlier.pop()
-        if self.steps:
+        # Of memory that ran out, already the first step tells that the model's states were in place.
+        if self.steps or (self.steps.series and any(fact.kind == "cuda_oom" for fact in read.facts)):
             read.facts.append(LogFact("steps", None, file, 0, "", {"steps": self.steps}))
         read.offset = self.table.offset()
         if self.table.rows:
