@@ -56,14 +56,25 @@ def arbitrate(trees: Sequence[Tree], findings: Sequence[Finding]) -> Verdict:
 
 
 def settled(trees: Sequence[Tree], findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings; those that are open or unsure are ruled out if a cause with a better basis explains them."""
+    """Return the findings; those that are open or unsure are ruled out if causes with a better basis explain them.
+
+    Of an open one of which they explain only a part, the ranks that still wait for an unknown reason remain.
+    """
     sure, relations = [finding for finding in findings if finding.verdict == "confirmed"], _Relations(trees)
 
     def settle(finding: Finding) -> Finding:
         if finding.verdict != "undecided" or finding.basis == "records":
             return finding
-        by = sorted({root.cause for root in sure if relations.hold(root, finding)})
-        return replace(_TEXTS.ruled_out("explained", by=by), cause=finding.cause) if by else finding
+        left, by = set(finding.victims), set[str]()
+        for root in sure:
+            accounted = {*root.ranks, *root.victims} or set(finding.victims)
+            part = tuple(rank for rank in finding.victims if rank in accounted)
+            if bool(part) == bool(finding.victims) and relations.hold(root, replace(finding, victims=part)):
+                left -= accounted
+                by.add(root.cause)
+        if by and not left:
+            return replace(_TEXTS.ruled_out("explained", by=sorted(by)), cause=finding.cause)
+        return replace(finding, victims=tuple(sorted(left))) if finding.status == "undecided" else finding
 
     return [settle(finding) for finding in findings]
 

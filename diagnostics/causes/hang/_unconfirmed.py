@@ -55,7 +55,7 @@ def unconfirmed(
         return left_open(TEXTS.phrase(row, who=behind), missing)
     if not waiting:
         return TEXTS.ruled_out("completed", dumps=len(job.survey.ranks), count=positions)
-    return left_open(TEXTS.phrase("waits", who=waiting), missing, victims=waiting, basis="waiting")
+    return replace(TEXTS.undecided("waits", missing=missing), victims=waiting, basis="waiting")
 
 
 def undecidable(stall: Stall, missing: Phrase | str, *, silent: bool = False, vanished: bool = False) -> Finding | None:

@@ -153,7 +153,16 @@ def test_open_waits_are_ruled_out_by_the_cause_that_accounts_for_all_of_them() -
         replace(killed, basis="waiting"),
         found("numeric.non_finite", 3, victims=(0, 1, 2)),
     ):
-        assert settled(TREES, [OPEN, other])[0] is OPEN
+        assert settled(TREES, [OPEN, other])[0].status == "undecided"
+
+
+def test_causes_rule_a_wait_out_together_and_leave_the_ranks_that_none_of_them_explains() -> None:
+    one, other = found("hang.rank_killed", 3, victims=(0,)), found("hang.device_stall", 2, victims=(1,))
+    ruled_out, *_ = settled(TREES, [OPEN, one, other])
+    assert text_of(ruled_out).summary == "hang.device_stall, hang.rank_killed explain the waiting."
+    assert [found.victims for found in settled(TREES, [OPEN, one])] == [(1, 2), (0,)]
+    nobody = found("hang.network")
+    assert settled(TREES, [OPEN, nobody])[0].status == "ruled_out", "it concerns the whole job"
 
 
 def test_a_finding_explains_those_of_a_weaker_basis_about_its_ranks() -> None:
