@@ -25,14 +25,16 @@ _TABLE = table_beside(__file__)
 _SHOWN = 3  # Maximum number of calls, and of groups of ranks, on the first screen.
 
 
+def _said(row: str, **figures: object) -> str:
+    return filled(_TABLE["texts"][row], figures)
+
+
 def headline(symptoms: Symptoms) -> str:
     """Return which ranks wait in which call, in one clause."""
     if symptoms.waits and (symptoms.waits[0].ranks or not symptoms.absent):
-        first, *rest = (
-            f"{_who(wait)} {verb(wait.ranks or (0,), 'waits', 'wait')} in {_call(wait)}" for wait in symptoms.waits
-        )
-        while_others = f", {rest[0]}" if rest and symptoms.at_other_calls else ""
-        return f"{first}{while_others}; no cause is confirmed"
+        shown_waits = symptoms.waits[: 2 if symptoms.at_other_calls else 1]
+        waits = [_said("waits", who=_who(one), ranks=one.ranks or (0,), call=_call(one)) for one in shown_waits]
+        return _said("unconfirmed", waits=waits)
     kinds, absent, transport = symptoms.kinds, symptoms.absent, symptoms.kinds & TRANSPORT
     other = symptoms.others[0] if symptoms.others and "watchdog_status" in kinds else None
     shown: dict[str, tuple[object, tuple[int, ...]]] = {
@@ -73,7 +75,7 @@ def rows(report: Report) -> Iterator[Field]:
     for suspicion in report.suspicions:
         ranks = f", {ranks_text(suspicion.ranks)}" if suspicion.ranks else ""
         named = f"{suspicion.probability:.0%} {report.title(suspicion.cause)} [{suspicion.cause}]{ranks}"
-        against = f". Against it: {'; '.join(suspicion.speaks_against)}" if suspicion.speaks_against else ""
+        against = _said("against", reasons=suspicion.speaks_against) if suspicion.speaks_against else ""
         yield Field("maybe", f"{named}: {'; '.join(suspicion.speaks_for)}{against}", "warn")
     if report.suspicions or (symptoms is not None and (symptoms.waits or not symptoms.outside)):
         yield Field("needed", needed(report, symptoms))
@@ -85,23 +87,21 @@ def positions(symptoms: Symptoms) -> Iterator[Field]:
     for wait in symptoms.waits[:_SHOWN]:
         yield Field("waits", _waits(wait))
     if len(symptoms.waits) > _SHOWN:
-        yield Field("", f"and {len(symptoms.waits) - _SHOWN} more calls, in report.json")
+        yield Field("", _said("more_calls", count=len(symptoms.waits) - _SHOWN))
     for wait in symptoms.peer_calls[:_SHOWN]:
-        yield Field("others", f"{sentence(_who(wait))}: lost a peer in {_call(wait)}")
+        yield Field("others", _said("lost_a_peer", who=_who(wait), call=_call(wait)))
     for ranks, words in symptoms.outside[:_SHOWN]:
         yield Field("others", f"{sentence(ranks_spoken(ranks))}: {words}")
     for rest in symptoms.others[:_SHOWN]:
-        then = f", enqueued #{rest.enqueued:,}" if rest.completed != rest.enqueued else " and called nothing after it"
-        who = sentence(ranks_spoken(rest.ranks))
-        yield Field("others", f"{who}: completed #{rest.completed:,} of group {rest.group}{then}")
+        yield Field("others", _said("completed" if rest.completed == rest.enqueued else "enqueued", rest=rest))
     known = waiting.union(*(rest.ranks for rest in symptoms.others), *(ranks for ranks, _ in symptoms.outside))
     members = symptoms.waits[0].members if symptoms.waits else 0
     if symptoms.silent and process.KIND not in symptoms.kinds:
-        yield Field("silent", f"{ranks_spoken(symptoms.silent)} left no log line")
+        yield Field("silent", _said("no_line", ranks=symptoms.silent))
     elif members and members > len(waiting):
-        yield Field("silent", f"{counted(members - len(waiting), 'other rank')} of the group logged nothing about it")
+        yield Field("silent", _said("of_group", count=members - len(waiting)))
     elif waiting and not members and (missing := max(waiting) + 1 - len(known)) > 0:
-        yield Field("silent", f"at least {counted(missing, 'other rank')} of the job logged nothing about it")
+        yield Field("silent", _said("of_job", count=missing))
 
 
 def needed(report: Report, symptoms: Symptoms | None) -> str:
@@ -137,18 +137,17 @@ def _waits(wait: Waiting) -> str:
     if wait.seq is not None and wait.op:
         parts.append(f"#{wait.seq:,}")
     if wait.group:
-        size = f" ({wait.members:,} ranks)" if wait.members else ""
-        parts.append(f"group {wait.group}{size}")
+        parts.append(_said("group_of" if wait.members else "group", wait=wait))
     elif wait.members:
-        parts.append(f"a group of {wait.members:,} ranks")
+        parts.append(_said("unnamed_group", wait=wait))
     if wait.waited_s:
         since = f" since {wait.since}" if wait.since else ""
         parts.append(f"for {seconds_text(round(wait.waited_s) if wait.waited_s >= 1 else wait.waited_s)}{since}")
     if wait.enqueued is not None and wait.seq is not None and wait.enqueued > wait.seq:
-        parts.append(f"{counted(wait.enqueued - wait.seq, 'call')} enqueued after it")
+        parts.append(_said("after_it", count=wait.enqueued - wait.seq))
     if wait.behind:
         who = "" if wait.behind == wait.ranks else f" on {ranks_text(wait.behind)}"
-        parts.append(f"behind a call of another group{who}")
+        parts.append(_said("behind", who=who))
     if wait.first:
-        parts.append("the first of its group")
+        parts.append(_said("first"))
     return ", ".join(parts)

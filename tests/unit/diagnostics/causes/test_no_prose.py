@@ -47,7 +47,7 @@ def test_causes_build_no_sentences(family: str) -> None:
     assert {name: texts for name, texts in found.items() if texts} == {}
 
 
-@pytest.mark.parametrize("name", ["drawings", "without_cause"])
+@pytest.mark.parametrize("name", ["drawings", "symptoms", "without_cause"])
 def test_statements_and_drawings_of_the_report_build_no_sentences(name: str) -> None:
     assert [*prose((ROOT.parent / "report" / f"{name}.py").read_text(encoding="utf-8"))] == []
 
