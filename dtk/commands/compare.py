@@ -15,9 +15,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Compare runs, print the report and write the page; DtkError if a run or an option cannot be used."""
     from diagnostics.evidence.job.run_folder import is_run, runs_in
     from diagnostics.evidence.metrics import WARMUP_STEPS
+    from diagnostics.report import document as doc
     from dtk.compare.compare import Options, compare
     from dtk.compare.jsonform import as_json
-    from dtk.compare.limits import check_limits, limit_text, parse_limit
+    from dtk.compare.limits import check_limits, limit_row, parse_limit
     from dtk.compare.report import document
     from dtk.runs.find import find, matching
 
@@ -42,7 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
     limits = check_limits(comparison, folders[:first], arguments.fail_if) if arguments.fail_if else []
     report_forms.hand_over(arguments, comparison, lambda compared: {**as_json(compared), "limits": limits}, document)
     if limits and not arguments.json:
-        output.put("\n" + "".join(f"{limit_text(limit)}\n" for limit in limits))
+        rows = doc.Table(("", ""), tuple(map(limit_row, limits)), names=2)
+        output.put("\n" + report_forms.rendered(doc.Document("", "", (rows,))))
     if arguments.html and not (arguments.json or arguments.markdown):
         output.put(f"\npage: {arguments.html}\n")
     return COMPARABLE if comparison.comparable and not any(limit["failed"] for limit in limits) else NOT_COMPARABLE

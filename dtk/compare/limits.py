@@ -68,10 +68,10 @@ def _ratio(
     return ratio.median, min(ratio.median, new.low / old.high), max(ratio.median, new.high / old.low)  # type: ignore[operator]
 
 
-def limit_text(result: dict[str, Any]) -> str:
-    """Return one line: `FAIL slower=2%: ddp takes 1.08 times the baseline (95% interval 1.05 to 1.11)`."""
+def limit_row(result: dict[str, Any]) -> tuple[str, str]:
+    """Return `FAIL` and `slower=2%: ddp takes 1.08 times the baseline (95% interval 1.05 to 1.11)`."""
     word = "FAIL" if result["failed"] else "ok" if result["decided"] else "undecided"
     interval = "" if result["low"] is None else f" (95% interval {result['low']:.3f} to {result['high']:.3f})"
     more = "" if result["decided"] else ": more steps, or three repeats of each, would decide it"
     ratio = f"{result['variant']} takes {result['ratio']:.3f} times the baseline"
-    return f"{word:<9} {result['limit']}: {ratio}{interval}{more}"
+    return word, f"{result['limit']}: {ratio}{interval}{more}"

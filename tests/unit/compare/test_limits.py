@@ -4,7 +4,7 @@ import pytest
 
 from dtk.commands.main import main
 from dtk.compare.compare import compare
-from dtk.compare.limits import check_limits, limit_text, parse_limit
+from dtk.compare.limits import check_limits, limit_row, parse_limit
 from dtk.compare.model import Comparison
 from dtk.errors import DtkError
 from tests.unit.compare.folders import CONFIG, make_run
@@ -35,14 +35,15 @@ def test_a_limit_is_a_kind_and_a_percentage():
 def test_a_run_that_is_clearly_slower_fails(tmp_path):
     found = checked(tmp_path, "slower=2%", times(0.12))
     assert found["failed"] and found["ratio"] == pytest.approx(1.2) and 1.02 < found["low"] < 1.2 < found["high"]
-    assert limit_text(found).startswith("FAIL      slower=2%: ")
-    assert " takes 1.200 times the baseline (95% interval 1." in limit_text(found)
+    assert limit_row(found)[0] == "FAIL" and limit_row(found)[1].startswith("slower=2%: ")
+    assert " takes 1.200 times the baseline (95% interval 1." in limit_row(found)[1]
 
 
 def test_what_noise_explains_is_undecided_and_does_not_fail(tmp_path):
     found = checked(tmp_path, "slower=2%", times(0.102, 0.1))
     assert not found["failed"] and not found["decided"]
-    assert limit_text(found).startswith("undecided slower=2%") and "three repeats" in limit_text(found)
+    word, text = limit_row(found)
+    assert word == "undecided" and text.startswith("slower=2%") and "three repeats" in text
 
 
 def sides(tmp_path: Path, before: list[list[float]], **after: list[list[float]]) -> tuple[Comparison, list[Path]]:
@@ -89,7 +90,7 @@ def test_the_first_name_may_be_a_folder_of_repeats(tmp_path, monkeypatch, capsys
 
 def test_a_faster_run_is_ok(tmp_path):
     found = checked(tmp_path, "slower=2%", times(0.08))
-    assert not found["failed"] and found["decided"] and limit_text(found).startswith("ok ")
+    assert not found["failed"] and found["decided"] and limit_row(found)[0] == "ok"
 
 
 def test_the_highest_peak_is_compared(tmp_path):
