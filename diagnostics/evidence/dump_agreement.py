@@ -39,10 +39,10 @@ def contradiction(one: Any, other: Any) -> str:
     for key in sorted(first.keys() & second.keys()):
         first_call, second_call = first[key], second[key]
         if first_call.text != second_call.text:
-            return f"collective #{key[1]} is {first_call.text} in one and {second_call.text} in the other"
+            return filled(_TEXTS["other_call"], {"seq": key[1], "first": first_call, "second": second_call})
         apart_s = abs(first_call.at_s - second_call.at_s)
         if first_call.at_s and second_call.at_s and apart_s > SAME_S:
-            return f"collective #{key[1]} was issued {apart_s:,.0f} s later in one than in the other"
+            return filled(_TEXTS["later_call"], {"seq": key[1], "apart_s": apart_s})
     return ""
 
 
