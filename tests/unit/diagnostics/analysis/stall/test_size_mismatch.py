@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from diagnostics.analysis.stall.explain import explain
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, LogFact
 from diagnostics.evidence.readers.flight import FlightFile
 from diagnostics.evidence.ring.format import STARTED
 from tests.unit.diagnostics.analysis.divergence.test_loop_exit import backward, job
-from tests.unit.diagnostics.hang.dumps import Op, detect, evidence, unexplained, write
+from tests.unit.diagnostics.hang.dumps import Job, Op, detect, evidence, unexplained, write
 from tests.unit.diagnostics.hang.rings import START_S, write_ring
 
 
@@ -115,3 +116,14 @@ def test_ranks_whose_calls_in_cpp_were_not_recorded_are_not_said_to_agree(tmp_pa
     said = {one.cause: one for one in found}
     for cause in ("hang.conditional_collective", "hang.uneven_iterations"):
         assert said[cause].status == "undecided" and "calls of rank 0" in said[cause].summary
+
+
+def test_recorded_calls_that_differ_explain_the_sizes_that_gloo_printed(tmp_path: Path) -> None:
+    usual = [Op(line=line) for line in (10, 20, 10, 20)]
+    write(tmp_path, Job({0: usual, 1: usual, 2: [*usual[:2], Op(size=4, line=10)]}, backend="gloo"))
+    fact = LogFact("gloo_mismatch", 2, "stderr.log", 2, "32 vs 16. Received data size doesn't match expected size")
+    found = evidence(tmp_path, world_size=3, facts=[fact])
+    assert explain(found).sizes is not None, "no part of the analysis decides what another one explains"
+    assert [(one.cause, one.ranks, one.basis) for one in unexplained(found)] == [
+        ("hang.signature_mismatch", (2,), "records")
+    ]
