@@ -187,7 +187,7 @@ def test_a_run_that_falls_behind_is_ended_early(tmp_path):
     assert "the search ends this run: others were better at this step" in out
     (stopped,) = [run for run in list_runs(runs) if run.state == "preempted"]
     assert 10 <= stopped.step < 150
-    ranking = [line.split()[1] for line in out[out.index("best first") :].splitlines()[1:4]]
+    ranking = [line.split()[1] for line in out[out.index("best first") :].splitlines()[2:5]]
     assert ranking[-1] == "optimizer.lr=1e-09"
 
 

@@ -37,7 +37,7 @@ def test_points_that_do_not_fit_are_recorded_and_the_search_goes_on(tmp_path, la
     assert refused and launches.seen and refused + len(launches.seen) == 5
     assert "tracker=wandb of the file is only used by W&B's agent" in out
     assert "to continue with the remaining" not in out, "it would refuse the same again"
-    assert out.splitlines()[out.splitlines().index("by loss (minimize), best first") + 1].split()[0] == "2"
+    assert out.splitlines()[out.splitlines().index("by loss (minimize), best first") + 2].split()[0] == "2"
     before = len(launches.seen)
     assert sweep(tmp_path, CONTENT, "--resume") == 0
     assert len(launches.seen) == before, "nothing was left to do"
