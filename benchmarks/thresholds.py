@@ -1,8 +1,10 @@
 """Which thresholds decide a verdict: each is set to other values, and the answers are compared with those of today.
 
 python benchmarks/thresholds.py [NAME ...] [--dumps FOLDER] [--logs FOLDER] [--layouts NUMBER] [--fault TEXT]
+python benchmarks/thresholds.py overlap step_profile --layouts 0 --simulated-traces [--traces FOLDER]
 
-The cases: simulated NCCL jobs with a planted fault (`hang_layouts.py`), sets of flight-recorder dumps, folders of logs.
+The cases: simulated NCCL jobs with a planted fault (`hang_layouts.py`), sets of flight-recorder dumps, folders of logs,
+simulated traces with a planted cause (tests/trace_scenarios.py), folders of traces.
 A row says for each value how many answers (confirmed causes, their ranks, and whether they may be root causes) differ,
 how many of these were right and are wrong now, and the other way round. NAME chooses among the thresholds.
 """
@@ -20,8 +22,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.hang_accuracy import TRUTH, dtk
 from benchmarks.hang_layouts import FAULTS, case
+from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.findings import SURE, Finding
 from diagnostics.diagnose import diagnose
+from tests.trace_generator import write
+from tests.trace_scenarios import SCENARIOS, Scenario
 
 THRESHOLDS: dict[str, tuple[float, ...]] = {
     "analysis.stall.straggler.LATE_S": (0.05, 0.1, 0.5, 1.0, 2.0),
@@ -46,6 +51,35 @@ THRESHOLDS: dict[str, tuple[float, ...]] = {
     "causes.hang.rank_exited.OPEN": (0.5, 0.8, 0.95),
     "causes.hang.timeout_budget._SHARE": (0.5, 0.7, 0.9, 0.95),
     "causes.suspicions._CLOSE": (0.02, 0.05, 0.2, 0.5),
+    "analysis.step_profile.account._MOST": (0.05, 0.15, 0.2, 0.3),
+    "analysis.step_profile.gaps.DEVICE_NS": (500, 1_000, 5_000, 10_000),
+    "analysis.step_profile.gaps._LAUNCH_NS": (5_000, 10_000, 30_000, 60_000),
+    "analysis.step_profile.gaps._NEAR_NS": (5_000, 10_000, 40_000, 80_000),
+    "analysis.step_profile.gaps._MOST": (0.3, 0.4, 0.6, 0.8),
+    "analysis.step_profile.gaps._PAUSE_SHARE": (0.5, 0.6, 0.8, 0.9),
+    "analysis.step_profile.gaps._BREAK": (3.0, 5.0, 12.0, 20.0),
+    "analysis.step_profile.gaps.PAUSE_NS": (200_000, 500_000, 2_000_000, 5_000_000),
+    "analysis.step_profile.overview.SHARE": (0.01, 0.03, 0.05, 0.1),
+    "analysis.step_profile.profile._AT_ONCE": (0.02, 0.05, 0.2, 0.4),
+    "analysis.step_profile.reductions.MANY": (4, 6, 12, 20),
+    "analysis.step_profile.reductions.MOST": (0.6, 0.7, 0.9, 0.95),
+    "analysis.step_profile.skew._MOST": (0.3, 0.4, 0.6, 0.8),
+    "analysis.step_profile.skew._CLOSE": (0.005, 0.01, 0.05, 0.1),
+    "causes.overlap._idle._OUTLIER": (1.5, 2.0, 5.0, 10.0),
+    "causes.overlap.accumulation_sync._REPEATED": (0.2, 0.35, 0.7, 0.9),
+    "causes.overlap.communication_bound._NEAR_BOUND": (0.5, 0.6, 0.8, 0.9),
+    "causes.overlap.communication_bound._BEYOND": (1.1, 1.25, 2.0, 3.0),
+    "causes.overlap.communication_bound._FILLS": (0.3, 0.4, 0.6, 0.7),
+    "causes.overlap.host_bound._HOST_SHARE": (0.05, 0.1, 0.2, 0.3),
+    "causes.overlap.no_prefetch._NOT_AHEAD": (0.05, 0.1, 0.25, 0.4),
+    "causes.overlap.root_only_wrapping._FEW": (1, 2, 4, 6),
+    "causes.overlap.same_stream._SHARE": (0.2, 0.35, 0.7, 0.9),
+    "causes.overlap.single_bucket._LATE": (0.5, 0.6, 0.85, 0.95),
+    "causes.overlap.skew._MOST": (0.4, 0.5, 0.7, 0.8),
+    "causes.overlap.skew._STANDS_OUT": (1.25, 1.5, 3.0, 4.0),
+    "causes.overlap.skew._WANDERING": (0.02, 0.03, 0.08, 0.15),
+    "causes.overlap.skew._COMPARABLE": (0.25, 0.35, 0.7, 0.9),
+    "causes.overlap.small_units._BRIEF_NS": (30_000, 50_000, 200_000, 400_000),
 }
 """Threshold below `diagnostics` -> other values to try."""
 Answer = tuple[tuple[str, tuple[int, ...], bool], ...]
@@ -85,10 +119,22 @@ def dumps(folder: Path) -> Iterator[tuple[str, Ask, Callable[[Answer], bool]]]:
         yield name, lambda name=name: of_findings(dtk(folder / name)), right
 
 
-def logs(folder: Path) -> Iterator[tuple[str, Ask, Callable[[Answer], bool]]]:
-    """Yield folders of logs; a different answer about one counts as neither right nor wrong."""
+def folders(folder: Path) -> Iterator[tuple[str, Ask, Callable[[Answer], bool]]]:
+    """Yield folders of logs or of traces; a different answer about one counts as neither right nor wrong."""
     for place in sorted(path for path in folder.iterdir() if path.is_dir()):
         yield place.name, lambda place=place: of_report(place), lambda _: True
+
+
+def simulated_traces(folder: Path) -> Iterator[tuple[str, Ask, Callable[[Answer], bool]]]:
+    """Yield simulated jobs; an answer about one is right if it names exactly the planted cause, or none."""
+    for number, one in enumerate(SCENARIOS):
+        write(one.build(), folder / f"traces_{number}")
+
+        def right(answer: Answer, one: Scenario = one) -> bool:
+            planted = {(one.cause, tuple(one.ranks))} if one.cause else set()
+            return {(cause, ranks) for cause, ranks, _ in answer} == planted
+
+        yield one.name, lambda place=folder / f"traces_{number}": of_report(place), right
 
 
 def of_findings(found: Iterable[Finding]) -> Answer:
@@ -98,7 +144,10 @@ def of_findings(found: Iterable[Finding]) -> Answer:
 
 def of_report(folder: Path) -> Answer:
     """Return the root causes of a diagnosis, and what it suspects."""
-    report = diagnose(folder)
+    try:
+        report = diagnose(folder)
+    except DiagnosticsError:  # It holds several jobs.
+        return ()
     return of_findings(report.root_causes) + tuple((each.cause, each.ranks, False) for each in report.suspicions)
 
 
@@ -124,6 +173,8 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="only thresholds whose name contains it")
     parser.add_argument("--dumps", type=Path)
     parser.add_argument("--logs", type=Path)
+    parser.add_argument("--traces", type=Path)
+    parser.add_argument("--simulated-traces", action="store_true")
     parser.add_argument("--layouts", type=int, default=60, metavar="NUMBER")
     parser.add_argument("--seed", type=int, default=2000)
     parser.add_argument("--fault", default="", metavar="TEXT", help="only simulated jobs whose fault contains it")
@@ -132,9 +183,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         cases = [*layouts(options.layouts, options.seed, options.fault, Path(name))]
         cases += [*dumps(options.dumps)] if options.dumps else []
-        cases += [*logs(options.logs)] if options.logs else []
+        for each in (options.logs, options.traces):
+            cases += [*folders(each)] if each else []
+        cases += [*simulated_traces(Path(name))] if options.simulated_traces else []
         today = {label: ask() for label, ask, _ in cases}
-        print(f"{len(cases)} cases\n\n| threshold | value | other answers | now wrong | now right |\n|{'---|' * 5}")
+        known = sum(right(today[label]) for label, _, right in cases)
+        print(f"{len(cases)} cases, {known} right or without a truth\n")
+        print(f"| threshold | value | other answers | now wrong | now right |\n|{'---|' * 5}")
         for threshold in chosen:
             for value in THRESHOLDS[threshold]:
                 with changed(threshold, value):
