@@ -16,6 +16,7 @@ import torch
 import yaml
 
 from tests.cli.command import FAULTY, ROOT, TINY, environment, only_run, run, start, status
+from tests.patience import stretched
 
 CPU_ONLY = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU: it is no error here")
 
@@ -242,7 +243,7 @@ def test_files_that_cannot_grow(tmp_path: Path) -> None:
         preexec_fn=quota,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=stretched(60),
         check=False,
     )
     assert f"cannot write to the runs folder {runs}" in one_line(process)
@@ -324,7 +325,7 @@ def test_a_full_disk_does_not_cost_the_run_that_is_resumed(copy: Path) -> None:
         preexec_fn=quota,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=stretched(60),
         check=False,
     )
     assert "cannot write to the runs folder" in one_line(process)

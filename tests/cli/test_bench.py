@@ -14,6 +14,7 @@ import pytest
 
 from dtk.commands.main import main
 from tests.cli.command import ROOT, environment
+from tests.patience import stretched
 from tests.warm_python import run_module
 
 SMALL = ["--min-size", "1K", "--max-size", "64K", "--factor", "64", "--seconds", "3", "--calls", "3"]
@@ -131,7 +132,7 @@ def test_a_rank_that_dies_is_one_line(launcher: tuple[str, ...], victim: int) ->
     try:
         ranks = ranks_of(process)
         os.kill(ranks[victim].pid, signal.SIGKILL)
-        _, error = process.communicate(timeout=60)
+        _, error = process.communicate(timeout=stretched(60))
     finally:
         process.kill()
     lines = [line for line in error.splitlines() if line.startswith("dtk: rank")]

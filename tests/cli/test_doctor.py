@@ -19,6 +19,7 @@ from dtk.doctor.registry import BETWEEN, CHECKS, topics
 from tests import nvml_stub
 from tests.cli.command import ROOT, environment
 from tests.dist.ranks import free_port
+from tests.patience import stretched
 from tests.unit.doctor import shim
 
 QUICK = "python,limits,hostname,space"
@@ -153,7 +154,9 @@ def test_help_and_the_rest_work_without_torch(tmp_path):
 
     def run(*arguments, **more):
         command = [sys.executable, "-S", "-m", "dtk", "doctor", *arguments]
-        return subprocess.run(command, env={**os.environ, **more}, capture_output=True, text=True, timeout=50)
+        return subprocess.run(
+            command, env={**os.environ, **more}, capture_output=True, text=True, timeout=stretched(50)
+        )
 
     help_text = run("--help", PYTHONPATH=path)
     assert help_text.returncode == 0, help_text.stderr
@@ -193,7 +196,7 @@ def test_colours_and_progress_on_a_terminal_only(tmp_path):
         while part := os.read(parent, 4096):
             seen += part
     os.close(parent)
-    assert process.wait(30) == 0
+    assert process.wait(stretched(30)) == 0
     assert b"dtk: checking collectives_gloo ..." in seen
     assert re.search(rb"\x1b\[32mok", seen)
 
@@ -215,7 +218,7 @@ def test_a_signal_leaves_no_child_behind(tmp_path, number, code):
         time.sleep(0.05)
     child = int((tmp_path / "pid").read_text())
     process.send_signal(number)
-    _, error = process.communicate(timeout=30)
+    _, error = process.communicate(timeout=stretched(30))
     assert process.returncode == code, error
     assert b"Traceback" not in error
     with pytest.raises(ProcessLookupError):

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from tests.cli.command import ROOT, TINY, environment, metrics, only_run, run, status
+from tests.patience import stretched
 
 TRAINED = [*TINY, "train.steps=6", "checkpoint.export=true", "schedule=constant", "optimizer.lr=0.01"]
 
@@ -94,7 +95,7 @@ def test_on_a_terminal_the_step_line_is_live(tmp_path):
             data += chunk
     except OSError:
         pass  # the terminal is gone when the last writer has closed it
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=stretched(60)) == 0
     lines = data.decode().replace("\r\n", "\n").split("\n")
     live = [line for line in lines if "\r\x1b[2K" in line]
     assert 10 <= len(live) < 20, "every tenth of the run stays, the steps between are overwritten"

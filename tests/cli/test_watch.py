@@ -25,7 +25,7 @@ def hang(folder, fault, *more, **options):
         lines.append(line)
         if line.startswith("  what  "):
             told_s = told_s or time.time()
-    error = process.communicate(timeout=30)[1]
+    error = process.communicate(timeout=stretched(30))[1]
     out, ended_s = "".join(lines), told_s or time.time()
     planted = re.findall(r"planted at ([\d.]+)", out)
     assert planted, out + error

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from dtk.commands.main import _COMMANDS
+from tests.patience import stretched
 from tests.unit.sweep.files import GRID, write
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -138,7 +139,7 @@ def watched(words: Sequence[str], folder: Path, codes: tuple[int, ...] = (0,)) -
             time.sleep(0.05)
             if words[0] == "ui" and watching.seen:  # It serves until somebody ends it.
                 process.send_signal(signal.SIGINT)
-                process.wait(20)
+                process.wait(stretched(20))
         process.kill()
     assert process.wait() in codes, (folder / "output.log").read_text()
     return watching.seen

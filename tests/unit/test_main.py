@@ -6,11 +6,12 @@ import sys
 import pytest
 
 import dtk
+from tests.patience import stretched
 
 
 def run(*arguments):
     return subprocess.run(
-        [sys.executable, "-m", "dtk", *arguments], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "dtk", *arguments], capture_output=True, text=True, timeout=stretched(60), check=False
     )
 
 

@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+from tests.patience import stretched
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -19,7 +21,7 @@ def run(code: str) -> "subprocess.CompletedProcess[str]":
         text=True,
         check=False,
         cwd=ROOT,
-        timeout=30,
+        timeout=stretched(30),
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dtk.attach import processes
+from tests.patience import stretched
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is Linux's")
 TREE = """\
@@ -151,7 +152,7 @@ def test_places_that_no_launcher_gives_are_none() -> None:
     assert found[:4] == [[]] * 4
     assert [processes.missing(jobs[0]) for jobs in found[4:]] == [[], []]
     for process in begun:
-        process.communicate("\n", timeout=20)
+        process.communicate("\n", timeout=stretched(20))
 
 
 def test_the_process_that_holds_a_file_lock_is_found(tmp_path: Path) -> None:

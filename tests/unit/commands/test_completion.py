@@ -8,6 +8,7 @@ import pytest
 from dtk.commands.completion import SCRIPTS
 from dtk.commands.main import _COMMANDS, main
 from dtk.run import main as run
+from tests.patience import stretched
 
 
 @pytest.fixture
@@ -53,7 +54,8 @@ def test_fish_completes_values_without_file_names(tmp_path):
     ]
     done = subprocess.run(
         ["fish", "--no-config", "-c", f"dtk completion fish | source; {'; '.join(asked)}"], capture_output=True,
-        text=True, timeout=60, env={"PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHONPATH": str(Path(__file__).parents[3])},
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHONPATH": str(Path(__file__).parents[3])},
+        text=True, timeout=stretched(60),
         cwd=tmp_path,
     )  # fmt: skip
     values, files, logs = done.stdout.split("@@\n")[:3]
@@ -75,7 +77,7 @@ def test_scripts_are_printed_and_their_shell_takes_them(shell, capsys):
     assert f"dtk completion {shell}" in script.splitlines()[0]
     if shutil.which(shell) is None:
         pytest.skip(f"there is no {shell} here")
-    assert subprocess.run([shell, "-n"], input=script, text=True, timeout=20).returncode == 0
+    assert subprocess.run([shell, "-n"], input=script, text=True, timeout=stretched(20)).returncode == 0
 
 
 def test_an_unknown_shell_is_refused_with_the_shells_only(capsys):
@@ -89,8 +91,8 @@ def test_bash_completes_behind_the_equals_sign(tmp_path):
     typed = 'COMP_LINE="dtk run strategy=f"; COMP_POINT=${#COMP_LINE}; _dtk; echo "${COMPREPLY[@]}"'
     root = str(Path(__file__).parents[3])
     done = subprocess.run(
-        ["bash", "-c", f'eval "$(dtk completion bash)"; {typed}'], capture_output=True, text=True, timeout=60,
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHONPATH": root}, cwd=tmp_path,
+        ["bash", "-c", f'eval "$(dtk completion bash)"; {typed}'], capture_output=True, text=True,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHONPATH": root}, cwd=tmp_path, timeout=stretched(60),
     )  # fmt: skip
     assert done.stdout.split() == ["fsdp"], done.stderr
 

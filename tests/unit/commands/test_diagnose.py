@@ -11,6 +11,7 @@ from diagnostics.evidence.limits import Limits
 from dtk.commands.diagnose import find
 from dtk.commands.main import main, make_parser
 from dtk.errors import DtkError
+from tests.patience import stretched
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,9 @@ def test_a_small_log_imports_what_it_needs(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text(LOG, encoding="utf-8")
     code = f"import sys\nfrom dtk.commands.main import main\nmain(['diagnose', {str(tmp_path)!r}])\n"
     code += f"print([name for name in {NOT_NEEDED!r} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=stretched(60), check=True
+    )
     assert done.stdout.splitlines()[-1] == "[]" and "KeyError" in done.stdout
 
 

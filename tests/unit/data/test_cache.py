@@ -12,6 +12,7 @@ from dtk.data.corpus import text_corpus
 from dtk.data.tokenizer import build_tokenizer
 from dtk.data.tokens import Tokens, corpus_tokens
 from dtk.errors import DtkError
+from tests.patience import stretched
 
 UINT16 = np.dtype(np.uint16)
 
@@ -153,7 +154,7 @@ def test_processes_that_build_at_once_agree(tmp_path: Path, cache_folder: Path) 
     children = [context.Process(target=build_in_child, args=(str(tmp_path), ready, results)) for _ in range(4)]
     for child in children:
         child.start()
-    answers = [results.get(timeout=30) for _ in children]
+    answers = [results.get(timeout=stretched(30)) for _ in children]
     for child in children:
         child.join(30)
     assert len(set(answers)) == 1

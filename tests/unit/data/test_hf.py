@@ -10,6 +10,7 @@ import pytest
 from dtk.config.schema import HFData
 from dtk.data.build import build_dataset
 from dtk.errors import DtkError
+from tests.patience import stretched
 
 
 @pytest.fixture
@@ -82,5 +83,7 @@ def test_a_hub_name_without_network_fails(tmp_path: Path) -> None:
         "except DtkError as error: print(error)"
     )
     environment = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:1", "HF_HOME": str(tmp_path)}
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=50)
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=stretched(50)
+    )
     assert "cannot load split 'train' of somebody/something" in run.stdout, run.stderr

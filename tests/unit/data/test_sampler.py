@@ -8,6 +8,7 @@ from hypothesis import given, settings, strategies as st
 from dtk.data import sampler
 from dtk.data.sampler import evaluation_ids, permute, sample_ids, samples_sum
 from dtk.parallel.batch_plan import BatchPlan
+from tests.patience import stretched
 
 SEEDS = st.integers(-(2**63), 2**63)
 
@@ -90,7 +91,9 @@ def test_pure_in_another_process_and_without_torch() -> None:
         "import sys; from dtk.data.sampler import sample_ids; import dtk.data.corpus, dtk.data.tokens;"
         "print(sample_ids(5, 77, 6, 123).tolist()); assert 'torch' not in sys.modules"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=stretched(60)
+    )
     assert run.stdout.strip() == str(sample_ids(5, 77, 6, 123).tolist())
 
 

@@ -14,6 +14,7 @@ from dtk.config.placement import place
 from dtk.launch.banner import banner, farewell
 from dtk.launch.console import Console
 from dtk.launch.local import Outcome
+from tests.patience import stretched
 
 
 @pytest.fixture
@@ -153,5 +154,5 @@ sys.exit(7)
     assert process.stdout.readline() == b"first\n"
     process.stdout.close()
     process.stdin.close()
-    assert process.wait(timeout=60) == 7
+    assert process.wait(timeout=stretched(60)) == 7
     assert process.stderr.read() == b""

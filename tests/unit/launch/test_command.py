@@ -11,6 +11,7 @@ import pytest
 from dtk.errors import DtkError
 from dtk.launch import command as command_module
 from dtk.launch.command import Command
+from tests.patience import stretched
 
 TRAPPED = "trap 'exit 5' TERM; echo ready >&2; while :; do sleep 0.02; done"
 
@@ -21,7 +22,7 @@ def shell(script: str, log: Path) -> Command:
 
 def end_of(command: Command) -> int:
     """Wait for the end, which a defect must not put off for ever."""
-    code = command.wait(20)
+    code = command.wait(stretched(20))
     assert code is not None, "the command continues"
     return code
 

@@ -8,6 +8,7 @@ import pytest
 from dtk.config.compose import compose
 from dtk.errors import DtkError
 from dtk.parallel.number_formats import PrecisionConfig
+from tests.patience import stretched
 
 
 @pytest.mark.parametrize(
@@ -42,4 +43,4 @@ def test_another_format_is_refused(override: str) -> None:
 
 def test_it_is_read_without_torch() -> None:
     code = "import sys, dtk.parallel.number_formats; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=stretched(60))

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tests.patience import stretched
+
 STAND_IN = """
 import gc, os, runpy, sys, types
 worker = types.ModuleType("dtk.rank.worker")
@@ -26,7 +28,7 @@ def run(folder, launcher_pid):
         capture_output=True,
         env={**os.environ, "TORCHELASTIC_RESTART_COUNT": "0"},
         text=True,
-        timeout=60,
+        timeout=stretched(60),
         check=False,
     )
 

@@ -9,6 +9,7 @@ import pytest
 
 from dtk.config.schema import RecordConfig
 from dtk.record.flight import SHARE, BlackBox, environment
+from tests.patience import stretched
 
 RANK = """
 import os, sys, time
@@ -129,7 +130,7 @@ def test_the_black_box_of_a_killed_rank_holds_its_last_collective(paths, child):
 @pytest.mark.timeout(90)
 def test_a_full_ring_is_dumped_whole_and_boxed_cheaply(paths, child):
     process = child(FULL_RING, paths.root, TORCH_FR_BUFFER_SIZE="2000")
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=stretched(60))
     assert process.returncode == 0, errors
     interval_s, cost_s = map(float, output.split())
     assert interval_s >= cost_s / SHARE or interval_s >= 60
@@ -150,6 +151,6 @@ def test_dear_entries_are_renewed_less_often(paths):
 
 def test_standing_still_renews_the_entries_at_once_and_moving_does_not(paths, child):
     process = child(MOVING, paths.root, TORCH_FR_BUFFER_SIZE="2000")
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=stretched(60))
     assert process.returncode == 0, errors
     assert json.loads(output) == {"moving": [1, 3], "still": [3, 3]}

@@ -4,6 +4,7 @@ import pytest
 
 from dtk.record.guard import Writer
 from dtk.record.jsonl import JsonLines
+from tests.patience import stretched
 
 FULL_DISK = """
 import resource, sys
@@ -39,7 +40,7 @@ def test_records_arrive_in_order(tmp_path):
 def test_after_a_full_disk_the_next_record_is_whole_again(tmp_path, child):
     path = tmp_path / "metrics.jsonl"
     process = child(FULL_DISK, path)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=stretched(30))
     assert process.returncode == 0, errors
     assert len([line for line in errors.splitlines() if line.startswith("dtk:")]) == 1
     steps, torn = [], 0

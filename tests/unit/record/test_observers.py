@@ -7,6 +7,7 @@ import torch
 from dtk.parallel.regions import communication, observe, region
 from dtk.record.guard import flush_reports, report
 from dtk.record.observers import ProfilerMarks
+from tests.patience import stretched
 
 # A tool that NVTX loads into the process, as Nsight Systems does: it writes every push and pop on stdout.
 # Numbers of tables and callbacks are those of nvtxDetail/nvtxTypes.h, version 3.
@@ -55,7 +56,7 @@ def test_nvtx_ranges_reach_a_tool_without_a_gpu(tmp_path, child):
     library = tmp_path / "libtool.so"
     subprocess.run([compiler, "-shared", "-fPIC", "-w", "-o", library, tmp_path / "tool.c"], check=True)
     process = child(MARKED, NVTX_INJECTION64_PATH=str(library))
-    output, errors = process.communicate(timeout=30)
+    output, errors = process.communicate(timeout=stretched(30))
     assert process.returncode == 0, errors
     assert output.splitlines() == ["domain dtk", "push backward", "push all_reduce 4096 B dp", "pop", "pop"]
 

@@ -8,6 +8,8 @@ import time
 
 import pytest
 
+from tests.patience import stretched
+
 _ROUND = """
 import ctypes, sys, threading, time
 from dtk.record import pause
@@ -40,5 +42,5 @@ def test_only_a_suspended_process_has_paused(what: str, paused: bool) -> None:
         os.kill(process.pid, signal.SIGSTOP)
         time.sleep(1.6)
         os.kill(process.pid, signal.SIGCONT)
-    lasted_s = [float(line) for line in process.communicate(timeout=60)[0].split()]
+    lasted_s = [float(line) for line in process.communicate(timeout=stretched(60))[0].split()]
     assert bool(lasted_s) is paused and all(one_s > 1.0 for one_s in lasted_s)

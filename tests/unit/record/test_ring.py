@@ -13,6 +13,7 @@ from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.evidence.ring.format import parse
 from dtk.record import collectives, heartbeat, ring, wrappers
 from dtk.record.ring import Ring
+from tests.patience import stretched
 
 taken_early = dist.isend
 ORIGINALS = {name: getattr(c10d, name) for name in (*wrappers.KINDS, *wrappers.OBJECTS) if hasattr(c10d, name)}
@@ -143,7 +144,7 @@ def test_one_and_the_same_collective_has_one_signature(log):
 @pytest.mark.timeout(60)
 def test_p2p_is_recorded_and_may_differ_by_rank(tmp_path, child):
     ranks = [child(PAIR, tmp_path / f"rank_{rank:05d}.ring", rank, tmp_path / "store") for rank in range(2)]
-    hashes = [process.communicate(timeout=50) for process in ranks]
+    hashes = [process.communicate(timeout=stretched(50)) for process in ranks]
     assert hashes[0][0].split()[-1] == hashes[1][0].split()[-1], hashes
     sender, receiver = (read(tmp_path / f"rank_{rank:05d}.ring") for rank in range(2))
     sent = [(record.op, record.root, record.tag) for record in sender.records if record.is_p2p]

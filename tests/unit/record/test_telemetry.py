@@ -4,6 +4,7 @@ import psutil
 import pytest
 
 from tests import nvml_stub
+from tests.patience import stretched
 
 # One device whose energy is not supported, and whose temperature fails from the third call on.
 ANSWERS = {
@@ -42,7 +43,7 @@ def stub_driver(tmp_path):
 
 def run(child, paths, uuids, **environment):
     process = child(SAMPLE, paths.root, json.dumps(uuids), **environment)
-    output, errors = process.communicate(timeout=50)
+    output, errors = process.communicate(timeout=stretched(50))
     assert process.returncode == 0, errors
     assert "dtk:" not in errors
     return [json.loads(line) for line in paths.telemetry(0).read_text().splitlines()], json.loads(output)

@@ -13,6 +13,7 @@ import pytest
 from diagnostics.contract.artifacts import Failure, RunPaths, Status, write_json
 from dtk.record import tracker_process, tracker_tables
 from dtk.record.own_tracker import OwnTracker
+from tests.patience import stretched
 
 
 class Heard(OwnTracker):
@@ -136,7 +137,7 @@ def test_a_hung_tracker_ends_after_its_rank_with_what_it_started(tmp_path):
         "tracker.stdin.write(b'{}\\n'); tracker.stdin.flush()\n"
         f"while not Path({str(tmp_path / 'pids')!r}).is_file(): time.sleep(0.05)\n"
     )
-    subprocess.run([sys.executable, "-c", rank], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", rank], check=True, timeout=stretched(30))
     processes = []
     for pid in (tmp_path / "pids").read_text().split():
         with suppress(psutil.NoSuchProcess):

@@ -13,6 +13,7 @@ from dtk.errors import DtkError
 from dtk.record import trackers
 from dtk.record.guard import flush_reports
 from dtk.record.trackers import Tracker, check_tracker, offline_logs, offline_reason
+from tests.patience import stretched
 from tests.unit.record import wandb_file
 from tests.work import waited_s
 
@@ -96,7 +97,7 @@ def test_without_a_key_wandb_tracks_offline_in_the_run_folder(paths, make_config
     tracker.start()
     assert waited_s() - began_s < 5 and track(tracker) < 1  # Neither waits for a process or a server.
     tracker.close(0)
-    assert tracker._process.wait(40) == 0
+    assert tracker._process.wait(stretched(40)) == 0
     (log,) = logs_of(paths.root)
     content = log.read_bytes()
     assert log.name == f"run-{paths.root.name}.wandb"
@@ -120,7 +121,7 @@ def test_a_server_that_never_answers_delays_nothing(
     began_s = waited_s()
     tracker.close(0)
     assert waited_s() - began_s < trackers.CLOSE_S + 1
-    assert tracker._process.wait(40) == 0
+    assert tracker._process.wait(stretched(40)) == 0
     assert accepted, "the server was asked"
     assert logs_of(paths.root), "and the run went offline"
 
@@ -203,7 +204,7 @@ def test_tensorboard_writes_event_files(paths, make_config):
     tracker.start()
     track(tracker)
     tracker.close(0)
-    assert tracker._process.wait(30) == 0
+    assert tracker._process.wait(stretched(30)) == 0
     assert list((paths.root / "tensorboard").glob("events.out.*"))
 
 
@@ -225,7 +226,7 @@ def test_what_wandb_holds_of_a_run_read_back_by_its_own_messages(paths, make_con
         tracker.log({"step": step, "loss": 1.0, "tokens": 64 * step, "attempt": 0, "time_s": 1767225600.0 + 10 * step})
     tracker.alert("loss is nan", "step 2")
     tracker.close(1, timeout_s=60)
-    assert tracker._process.wait(60) == 0
+    assert tracker._process.wait(stretched(60)) == 0
     (folder,) = offline_logs(paths.root)
     found = wandb_file.records(next(folder.glob("*.wandb")))
     (run,) = [record.run for record in found if record.WhichOneof("record_type") == "run"]
@@ -258,7 +259,7 @@ def test_tensorboard_shows_hyperparameters_and_only_what_people_plot(paths, make
     tracker.start()
     tracker.log({"step": 1, "loss": 2.0, "tokens": 64, "attempt": 0, "time_s": 5.0, "validation_samples": 8})
     tracker.close(0, timeout_s=40)
-    assert tracker._process.wait(40) == 0
+    assert tracker._process.wait(stretched(40)) == 0
     events = EventAccumulator(str(paths.root / "tensorboard"))
     events.Reload()
     assert events.Tags()["scalars"] == ["loss"] and events.Scalars("loss")[0].wall_time == 5.0
@@ -280,7 +281,7 @@ def test_tensorboard_calls_no_run_successful_that_failed(paths, make_config):
     tracker = Tracker(make_config(tracker=TensorboardTracker()), paths.root)
     tracker.start()
     tracker.close(1, timeout_s=40)
-    assert tracker._process.wait(40) == 0
+    assert tracker._process.wait(stretched(40)) == 0
     events = EventAccumulator(str(paths.root / "tensorboard"))
     events.Reload()
     assert set(events.PluginTagToContent("hparams")) == {"_hparams_/experiment", "_hparams_/session_start_info"}

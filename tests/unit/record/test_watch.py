@@ -5,6 +5,7 @@ import socket
 import pytest
 
 from diagnostics.contract.artifacts import ENDED_BY_WATCH, RunPaths, read_verdict
+from tests.patience import stretched
 
 RANK = """
 import os, sys, time
@@ -62,7 +63,7 @@ def verdict(tmp_path, child):
         file.write_text(RANK)
         start = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0])"
         ranks = [child(start, file, tmp_path, rank, port, case) for rank in range(2)]
-        _, error = ranks[0].communicate(timeout=50)
+        _, error = ranks[0].communicate(timeout=stretched(50))
         assert ranks[0].returncode == ENDED_BY_WATCH, error
         return read_verdict(paths.verdict(0))
 

@@ -14,6 +14,7 @@ from diagnostics.contract.strategy_traits import strategy_traits
 from dtk.errors import DtkError
 from dtk.strategies.registry import CONFIG_TYPES, alternatives, for_several_ranks, one_device, preferred
 from dtk.strategies.traits import Traits
+from tests.patience import stretched
 from tests.traits import traits_of
 
 
@@ -63,7 +64,7 @@ def test_traits_are_read_without_torch() -> None:
         "import sys; from dtk.strategies.registry import CONFIG_TYPES; "
         "print([kind.traits.sharded for kind in CONFIG_TYPES.values()]); assert 'torch' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=stretched(60))
 
 
 def test_only_the_chosen_file_is_read() -> None:
@@ -71,7 +72,7 @@ def test_only_the_chosen_file_is_read() -> None:
         "import sys; from dtk.config.strict import kind_of; kind_of('strategy', {'name': 'single'}); "
         "assert 'dtk.strategies.single' in sys.modules and 'dtk.strategies.fsdp' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=stretched(60))
 
 
 @pytest.mark.parametrize("name", [name for name, kind in CONFIG_TYPES.items() if not kind.traits.library])

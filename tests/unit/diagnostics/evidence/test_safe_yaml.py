@@ -11,6 +11,7 @@ from hypothesis import given, strategies as st
 
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.safe_yaml import MOST_NODES, loads, text_of
+from tests.patience import stretched
 
 ROOT = Path(__file__).resolve().parents[4]
 LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 20))
@@ -51,7 +52,7 @@ def test_bombs_are_refused_within_a_second_and_little_memory(name: str, tmp_path
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=stretched(60),
     )
     assert done.returncode == 0 and done.stdout.startswith("refused:"), (
         done.returncode,

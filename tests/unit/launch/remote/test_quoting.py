@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 from dtk.errors import DtkError
 from dtk.launch.remote import kubernetes, skypilot, slurm
 from dtk.launch.remote.submission import Submission
+from tests.patience import stretched
 from tests.unit.launch.remote.jobs import HOSTILE, KUBERNETES, SKYPILOT, SLURM, job
 
 TEXT = st.text(
@@ -43,7 +44,9 @@ def test_a_batch_script_gives_srun_what_was_meant_and_runs_nothing_else(name: st
         (Path(folder) / "srun").write_text(SRUN)
         (Path(folder) / "srun").chmod(0o755)
         environment = {"PATH": f"{folder}:/usr/bin:/bin", "HOME": folder}
-        done = subprocess.run(["bash", "-c", script], capture_output=True, env=environment, cwd=folder, timeout=20)
+        done = subprocess.run(
+            ["bash", "-c", script], capture_output=True, env=environment, cwd=folder, timeout=stretched(20)
+        )
         words = done.stdout.decode("utf-8", "surrogateescape").split("\0")
         assert done.returncode == 0 and [path.name for path in Path(folder).iterdir()] == ["srun"], done.stderr
     assert words[0] == value and f"--comment={option}" in words
@@ -86,7 +89,9 @@ def test_a_task_is_read_back_as_it_was_meant(name: str, value: str) -> None:
         (Path(folder) / "torchrun").chmod(0o755)
         environment = {"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2", "HOME": folder}
         environment["PATH"] = f"{folder}:/usr/bin:/bin"
-        done = subprocess.run(["bash", "-c", run], capture_output=True, env=environment, cwd=folder, timeout=20)
+        done = subprocess.run(
+            ["bash", "-c", run], capture_output=True, env=environment, cwd=folder, timeout=stretched(20)
+        )
         left = {path.name.partition("-")[0] for path in Path(folder).iterdir()}
     assert done.returncode == 0 and left == {"torchrun", "dtk"}, done.stderr
     assert str(one.paths.root) in done.stdout.decode("utf-8", "surrogateescape").split("\0")

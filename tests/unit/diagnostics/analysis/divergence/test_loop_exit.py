@@ -15,6 +15,7 @@ from diagnostics.evidence.calls import Call, Described, GroupKey, Wire
 from diagnostics.evidence.model import Evidence, Frame, RankError
 from diagnostics.evidence.readers.flight import FlightFile
 from tests.dist.ranks import free_port
+from tests.patience import stretched
 from tests.unit.diagnostics.hang.dumps import START_NS, Job, Op, Shown, confirmed, detect, evidence, write
 
 AFTER = Op("barrier", line=90, function="main")
@@ -367,7 +368,7 @@ def test_real_ranks_of_gloo(tmp_path: Path, case: str, cause: str) -> None:
     command = [sys.executable, str(tmp_path / "job.py")]
     ranks = [subprocess.Popen(command, cwd=tmp_path, env={**environment, "RANK": str(rank)}) for rank in range(2)]
     for process in ranks:
-        process.wait(60)
+        process.wait(stretched(60))
     found = evidence(tmp_path, world_size=2)
     found.files["flight"] = [file for file in found.handles(FlightFile) if file.file.startswith("tr_")]
     assert confirmed(found) == [(cause, (1,))]

@@ -14,6 +14,7 @@ from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import LogFact
 from tests.dist.ranks import free_port
+from tests.patience import stretched
 from tests.unit.diagnostics.hang.dumps import Job, Op, Shown, confirmed, detect, evidence, unexplained, write
 
 TORCH = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
@@ -223,6 +224,6 @@ def test_real_ranks_of_gloo(tmp_path: Path, level: str) -> None:
         command = [sys.executable, "-X", "faulthandler", str(tmp_path / "job.py")]
         ranks.append(subprocess.Popen(command, cwd=tmp_path, env={**environment, "RANK": str(rank)}, stderr=log))
     for process in ranks:
-        process.wait(60)
+        process.wait(stretched(60))
     found = [(one[0], one[1]) for one in confirmed(gather(tmp_path, Limits()))]
     assert found == ([("conditional_collective", (0,))] if level == "DETAIL" else [("signature_mismatch", ())])

@@ -10,6 +10,7 @@ import pytest
 from diagnostics.evidence.model import LogFact, RankError
 from diagnostics.evidence.readers.watch import LEFT
 from tests.dist.ranks import free_port
+from tests.patience import stretched
 from tests.unit.diagnostics.hang.dumps import Job, Op, confirmed, detect, evidence, write
 
 A, B, C = Op(line=10), Op("all_gather", 16, 20), Op("barrier", line=30)
@@ -97,7 +98,7 @@ def test_real_ranks_of_gloo(tmp_path: Path) -> None:
         subprocess.Popen([sys.executable, "-c", SCRIPT], cwd=tmp_path, env={**environment, "RANK": str(rank)})
         for rank in range(2)
     ]
-    assert [process.wait(60) for process in ranks] == [0, 0]
+    assert [process.wait(stretched(60)) for process in ranks] == [0, 0]
     found = confirmed(evidence(tmp_path, world_size=2, errors=[ended(), lost(0)]))
     assert found == [("uneven_iterations", (1,))], "the exit in order follows from it"
 

@@ -8,6 +8,7 @@ import pytest
 
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
+from tests.patience import stretched
 
 ID = "env.container_limits"
 FILES = (
@@ -18,7 +19,7 @@ THREADS = "OpenBLAS blas_thread_init: pthread_create failed for thread 7 of 64: 
 
 def test_open_files_that_really_ran_out(tmp_path: Path) -> None:
     (tmp_path / "load.py").write_text(FILES)
-    done = subprocess.run([sys.executable, tmp_path / "load.py"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, tmp_path / "load.py"], capture_output=True, text=True, timeout=stretched(60))
     (tmp_path / "rank_3.log").write_text(done.stderr)
     (root,) = diagnose(tmp_path).root_causes
     assert (root.cause, root.ranks) == (ID, (3,))

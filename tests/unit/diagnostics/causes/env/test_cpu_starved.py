@@ -10,6 +10,7 @@ import pytest
 
 from diagnostics.contract.findings import text_of
 from dtk.record.telemetry import ROOT
+from tests.patience import stretched
 from tests.unit.diagnostics.causes.nodes import decided, telemetry
 
 ID = "env.cpu_starved"
@@ -66,7 +67,9 @@ Path(sys.argv[1]).write_text("".join(json.dumps(line) + "\\n" for line in (about
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity") or (os.cpu_count() or 1) < 2, reason="needs two cores")
 def test_ranks_that_really_share_a_core(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", REAL, tmp_path / "node_00000.jsonl", "affinity"], check=True, timeout=60)
+    subprocess.run(
+        [sys.executable, "-c", REAL, tmp_path / "node_00000.jsonl", "affinity"], check=True, timeout=stretched(60)
+    )
     found = decided(tmp_path, ID)
     assert found.status == "confirmed" and "on 1 core of" in text_of(found).summary
 
@@ -82,7 +85,9 @@ def test_a_quota_that_is_really_used_up(tmp_path: Path) -> None:
     except OSError as problem:
         pytest.skip(f"no cgroup can be made here: {problem}")
     try:
-        subprocess.run([sys.executable, "-c", REAL, tmp_path / "node_00000.jsonl", group], check=True, timeout=60)
+        subprocess.run(
+            [sys.executable, "-c", REAL, tmp_path / "node_00000.jsonl", group], check=True, timeout=stretched(60)
+        )
     finally:
         group.rmdir()
     last = json.loads((tmp_path / "node_00000.jsonl").read_text().splitlines()[-1])["host"]

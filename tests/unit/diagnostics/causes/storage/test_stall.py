@@ -14,6 +14,7 @@ from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
 from dtk.record.telemetry import Host
+from tests.patience import stretched
 from tests.unit.diagnostics.causes.nodes import decided, telemetry
 
 # ruff: noqa: E501
@@ -44,7 +45,7 @@ def test_a_rank_that_really_waits_for_a_file(tmp_path: Path) -> None:
         samples = [{"kind": "sample", "time_s": 1e9 + 10 * n, "host": sampler.sample()} for n in range(5)]
     finally:
         fifo.open("wb").close()
-        rank.communicate(timeout=30)
+        rank.communicate(timeout=stretched(30))
     (tmp_path / "job").mkdir()
     about = {"kind": "about", "every_s": 10.0, "cores": 2}
     lines = (json.dumps(line) + "\n" for line in (about, *samples))

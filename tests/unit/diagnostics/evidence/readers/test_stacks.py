@@ -13,6 +13,7 @@ from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Frame, Stacks
 from diagnostics.evidence.readers import stacks as stack_file
 from diagnostics.evidence.stacks import activity, dumps as stacks
+from tests.patience import stretched
 
 TORCH = "/usr/lib/python3.11/site-packages/torch"
 HEAD = "# stacks at 1795259551.250 s since 1970\n"
@@ -136,7 +137,9 @@ def test_py_spy_in_json_is_read_back(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None and process.stdout.readline()
-        done = subprocess.run([spy, "dump", "--json", "--pid", str(process.pid)], capture_output=True, timeout=60)
+        done = subprocess.run(
+            [spy, "dump", "--json", "--pid", str(process.pid)], capture_output=True, timeout=stretched(60)
+        )
     finally:
         process.kill()
         process.communicate()

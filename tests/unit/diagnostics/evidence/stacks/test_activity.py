@@ -14,6 +14,7 @@ from diagnostics.evidence.model import Frame, Stacks
 from diagnostics.evidence.readers.stacks import read
 from diagnostics.evidence.stacks import activity, source_file
 from diagnostics.evidence.stacks.dumps import where
+from tests.patience import stretched
 from tests.unit.diagnostics.evidence.readers.test_stacks import TORCH, dump, fault
 
 LIB = "/usr/lib/python3.11"
@@ -137,7 +138,7 @@ def stand(folder: Path, kind: str) -> tuple[subprocess.Popen[bytes], Path]:
 def test_real_processes_that_stand_in_a_call_into_c(tmp_path: Path) -> None:
     started = {kind: stand(tmp_path, kind) for kind in WAITS}
     for kind, (process, out) in started.items():
-        process.wait(30)
+        process.wait(stretched(30))
         text = out.read_text()
         at = activity.doing(read_text(tmp_path, text), time.time())
         assert WAITS[kind][0] in f"{at.words}, {at.aside}", (kind, at, text)
