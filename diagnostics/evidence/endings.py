@@ -364,8 +364,12 @@ def _telling_line(error: RankError) -> str:
 
 
 def _opening(message: str) -> str:
-    """Return the first line, and the second if the first only introduces it: `Failed to import x because of:`."""
-    first, _, rest = message.strip().partition("\n")
+    """Return the first line, and the second if the first only introduces it: `Failed to import x because of:`.
+
+    NCCL's own reason follows `Last error:`; the lines before it say where in torch's source it was noticed.
+    """
+    reason = message.partition("\nLast error:\n")[2].strip()
+    first, _, rest = (reason or message.strip()).partition("\n")
     announced = rest.partition("\n")[0].strip() if first.rstrip().endswith(":") else ""
     return f"{first.rstrip()} {announced}".rstrip()
 

@@ -6,6 +6,7 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.files import patterns_beside
 from diagnostics.contract.findings import SEEN, EvidenceItem, Finding, Where
 from diagnostics.evidence.calls import own_line
+from diagnostics.evidence.endings import kind_of_exception
 from diagnostics.evidence.model import Evidence, RankError, shortened
 
 _TEXTS = Texts(__file__)
@@ -53,9 +54,12 @@ def decide(evidence: Evidence) -> Finding:
 
 
 def _said(error: RankError) -> str:
-    """Return the message; of a KeyError, which only has the key, also its class and the file that raised it."""
-    raised_in = (frame.file for frame in error.frames[:1])
-    return ": ".join((error.type, error.message, *raised_in)) if error.type == "KeyError" else error.message
+    """Return the message; of a KeyError, which only has the key, and of what a loader raised also class and place."""
+    at = error.frames[0] if error.frames else None
+    own = kind_of_exception(error.type, error.message, error.frames) == "raised"
+    loads = own and at is not None and at.function.rpartition(".")[2] == "load_state_dict"
+    place = (f"{at.file}:{at.function}",) if at is not None else ()
+    return ": ".join((error.type, error.message, *place)) if loads or error.type == "KeyError" else error.message
 
 
 def _loader_text(message: str) -> str:

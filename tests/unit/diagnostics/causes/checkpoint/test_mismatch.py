@@ -48,6 +48,25 @@ def test_the_loader_says_what_differs(tmp_path: Path, error: str, word: str) -> 
     assert word in text_of(root).summary
 
 
+@pytest.mark.parametrize(
+    ("function", "error", "cause"),
+    [
+        ("Sharded.load_state_dict", "RuntimeError: got 4 states for 2 groups", "checkpoint.mismatch"),
+        ("load_state_dict", "KeyError: 'param_groups'", "checkpoint.mismatch"),
+        ("load_state_dict", "RuntimeError: CUDA error: an illegal memory access was encountered", "hang.rank_raised"),
+        ("load_state_dict", "FileNotFoundError: no such file: 'step_40.pt'", "hang.rank_raised"),
+        ("set_up", "RuntimeError: got 4 states for 2 groups", "hang.rank_raised"),
+    ],
+)
+def test_what_an_objects_load_state_dict_raises_itself(tmp_path: Path, function: str, error: str, cause: str) -> None:
+    frame = f'[rank1]:   File "/site-packages/lib/optimizer.py", line 40, in {function}\n'
+    (tmp_path / "train.log").write_text(f"{HEAD}{frame}[rank1]: {error}\n")
+    (root,) = diagnose(tmp_path).root_causes
+    assert (root.cause, root.ranks) == (cause, (1,))
+    if cause == "checkpoint.mismatch":
+        assert error in text_of(root).summary and "optimizer.py" not in text_of(root).summary
+
+
 def test_what_torch_distributed_checkpoint_nests_in_its_exception_counts(tmp_path: Path) -> None:
     error = (
         "CheckpointException: CheckpointException ranks:dict_keys([1])\nTraceback (most recent call last): (RANK 1)\n"

@@ -140,6 +140,11 @@ def test_braces_in_evidence_are_text() -> None:
         ("Error while deserializing header: HeaderTooLarge", "compare the size"),
         ("Expected to mark a variable ready only once", "use activation checkpointing with use_reentrant=False"),
         ("Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized", "start nvidia-fabric"),
+        (
+            "NCCL error in: NCCLUtils.cpp:77, unhandled cuda error, NCCL version 2.25.1\nLast error:\n"
+            "Cuda failure 802 'system not yet initialized'",
+            "start nvidia-fabric",
+        ),
         ("The NVIDIA driver on your system is too old (found version 11040)", "compare nvidia-smi"),
         ("/lib/libtorch_cuda.so: undefined symbol: ncclCommRegister", "let torch find its own NCCL"),
         ("/lib/x.so: undefined symbol: _ZN3c10", "reinstall that library"),

@@ -41,6 +41,14 @@ def only(steps):
         ("step: 7  loss: 2.5  grad_norm: 1.5", "step and loss", 7, 2.5, 1.5, NAN),
         ("iter 7: loss 2.5000, time 3ms", "step and loss", 7, 2.5, NAN, NAN),
         ("step 7 | loss: inf", "step and loss", 7, math.inf, NAN, NAN),
+        ("[titan] INFO - step:  7  loss:      inf  grad_norm:      nan", "step and loss", 7, math.inf, NAN, NAN),
+        (
+            "Training epoch 0, iteration 7/99 | lr: 1e-05 | global_batch_size: 8 | global_step: 7 | "
+            "reduced_train_loss: 2.5 | train_step_timing in s: 1.9", "NeMo", 7, 2.5, NAN, NAN,
+        ),
+        ("Epoch 0: 7%| | 7/100 [00:09<01:30, reduced_train_loss=2.5, global_step=6.0]", "Lightning", 7, 2.5, NAN, NAN),
+        ("step:7 - actor/entropy:0.2 - actor/pg_loss:inf - actor/grad_norm:1.5", "verl", 7, math.inf, 1.5, NAN),
+        ("step:7 - actor/entropy:0.2 - actor/pg_loss:0.3 - actor/grad_norm:1.5", "verl", 7, NAN, 1.5, NAN),
     ],
 )  # fmt: skip
 def test_a_step_of_each_trainer(line, trainer, step, loss, norm, scale):

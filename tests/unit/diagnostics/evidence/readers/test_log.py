@@ -680,6 +680,9 @@ def test_the_last_words_of_rocms_runtime(tmp_path: Path, line: str, message: str
         ("(Worker pid=12) WARN: grad_norm is not finite: nan", "grad_norm", "nan"),
         ("skipped: critic_loss is not finite: inf", "critic_loss", "inf"),
         ("WARNING: non-finite loss, ending training tensor([nan, 0.25], device='cuda:0')", "loss", "nan"),
+        ("[titan] INFO - step: 12  loss:      nan  grad_norm:  1.20", "loss", "nan"),
+        ("Training epoch 0, iteration 5/99 | global_step: 5 | reduced_train_loss: nan", "reduced_train_loss", "nan"),
+        ("step:3 - actor/entropy:0.2 - actor/pg_loss:nan - actor/grad_norm:0.3", "actor/pg_loss", "nan"),
     ],
 )
 def test_a_trainer_says_that_a_figure_is_not_finite(tmp_path: Path, line: str, figure: str, value: str) -> None:
