@@ -1,8 +1,9 @@
-"""Write docs/causes.md from the causes and their fault trees: python docs/causes.py.
+"""Write docs/causes.md, and the ids in docs/report.schema.json, from the causes: python docs/causes.py.
 
-A test checks that it is up to date and that no cause is left out.
+A test checks that both are up to date and that no cause is left out.
 """
 
+import json
 from pathlib import Path
 
 from diagnostics.causes import registry
@@ -63,5 +64,16 @@ def _leaves(node: Node, branch: str = "") -> list[tuple[Leaf, str]]:
     ]
 
 
+def schema(text: str) -> str:
+    """Return the schema of report.json with the ids of all causes; own causes have an id of the same form."""
+    whole = json.loads(text)
+    cause = whole["$defs"]["finding"]["properties"]["cause"]
+    own = {"pattern": cause.pop("pattern", None) or cause["anyOf"][1]["pattern"]}
+    cause["anyOf"] = [{"enum": sorted(cause.id for cause in registry.built_in())}, own]
+    return json.dumps(whole, indent=2) + "\n"
+
+
 if __name__ == "__main__":
     Path(__file__).with_name("causes.md").write_text(render())
+    file = Path(__file__).with_name("report.schema.json")
+    file.write_text(schema(file.read_text()))

@@ -28,7 +28,7 @@ PROBABLE = 0.8  # The same, and the rank or the place is not known.
 PLAUSIBLE = 0.75  # Another cause leaves the same evidence at times.
 POSSIBLE = 0.7  # Another cause often leaves it.
 OPEN = 0.6  # Another cause leaves it as often.
-SURE = 0.5
+SURE = 0.5  # More likely than all other causes together.
 SUSPECTED = 0.45  # Another cause leaves it more often.
 # Between these levels: kinds of evidence whose share of right answers was measured, or that differ from another kind.
 WATCHDOGS = {

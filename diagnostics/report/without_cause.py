@@ -46,8 +46,8 @@ def without_cause(
     if account is not None and outcome == "undecided" and not trouble and (account.unaccounted or not evidence.run):
         return _TEXTS["unaccounted" if account.unaccounted else "unconfirmed"], account_text(account)
     if outcome in ("oom", "undecided") and not trouble and (peak := memory_text(measures)):
-        told = next((text_of(finding).summary.rstrip(".") for finding in undecided if finding.ranks), "")
-        return _TEXTS["unconfirmed"], f"{peak}; {told[0].lower()}{told[1:]}" if told else peak
+        summary = next((text_of(finding).summary.rstrip(".") for finding in undecided if finding.ranks), "")
+        return _TEXTS["unconfirmed"], f"{peak}; {summary[0].lower()}{summary[1:]}" if summary else peak
     if failure := recorded_failure(evidence.run):
         return _said("failed", reason=failure), ""
     if not trouble and evidence.run is not None and not evidence.run.state:

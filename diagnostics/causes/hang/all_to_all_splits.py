@@ -6,7 +6,7 @@ from diagnostics.causes.hang import _parts
 from diagnostics.contract.findings import STATED, EvidenceItem, Finding, Group, Where
 from diagnostics.contract.formatting import file_name
 
-_SHOWN = 4
+_SHOWN = 4  # Chosen: ranks of which a sentence shows the split sizes.
 _TEXTS = Texts(__file__)
 
 

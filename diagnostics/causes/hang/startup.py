@@ -14,9 +14,9 @@ def decide(stall: Stall) -> Finding:
     """Decide from NCCL's lines about its set-up on several ranks, or the watchdog messages of all ranks of a group."""
     state = None if stall.job.finished() or stall.job.any_calls() else symptoms(stall.job.evidence)
     if state and state.waits and all(wait.first for wait in state.waits) and (late := not_set_up(stall.job.evidence)):
-        stage, ranks, others, told = late
-        facts = _TEXTS.facts(stage, others=others, nranks=len(ranks) + len(others), phase=told[0].fields["phase"])
-        items = _parts.lines((told[0], told[-1]))
+        stage, ranks, others, lines = late
+        facts = _TEXTS.facts(stage, others=others, nranks=len(ranks) + len(others), phase=lines[0].fields["phase"])
+        items = _parts.lines((lines[0], lines[-1]))
         return _parts.confirmed(stall.job, facts, PLAUSIBLE, ranks=ranks, victims=others, evidence=items)
     wait = next((wait for wait in state.waits if wait.first and wait.whole_group), None) if state else None
     if wait is None:

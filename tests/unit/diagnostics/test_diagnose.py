@@ -191,6 +191,8 @@ def test_the_list_of_causes_is_that_of_the_trees(monkeypatch: pytest.MonkeyPatch
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
     causes = importlib.import_module("causes")
     assert (ROOT / "docs" / "causes.md").read_text() == causes.render()
+    schema = (ROOT / "docs" / "report.schema.json").read_text()
+    assert schema == causes.schema(schema) and "hang.rank_oom" in schema
 
 
 EMPTY_TRACE = '{"schemaVersion": 1, "traceEvents": []}'
