@@ -29,6 +29,7 @@ _OWN_SIZES = {"all_gather", "all_gather_into_tensor", "all_gather_single", "gath
 """Operations whose tensors often have the number of samples that a rank has."""
 _OF_OBJECTS = re.compile(r"_object(_list)?$")
 _OVERRUN = 3  # Multiple of its timeout that a call waited, which shows that not even the watchdog thread could run.
+_NEVER_S = 2 * 86_400  # Timeout that no run waits for: the wait ended because a connection broke.
 _SHORT_S = 10  # Timeout that the set-up of a communicator or a slow step exceeds; the defaults are 600 s and more.
 TABLE = table_beside(__file__)
 _CAUSES, _CLUES, _DECIDE, _FIT = TABLE["causes"], TABLE["clues"], TABLE["decide"], TABLE["fit"]
@@ -191,6 +192,8 @@ def _of_libraries(symptoms: Symptoms) -> dict[str, object]:
         "unlisted": symptoms.unlisted,
         "peer_lost": symptoms.lost and waits_for_nothing and shortened(symptoms.lost, 80),
         "absent": () if is_id or "missing_ranks" in symptoms.kinds else absent,
+        "endless": absent and symptoms.limit_s > _NEVER_S and symptoms.limit_s,
+        "uneven_load": "uneven_load" in symptoms.kinds,
         "warned": absent if "missing_ranks" in symptoms.kinds else (),
         "unanswered": symptoms.unanswered,
         "timed_out": unnamed and not symptoms.lost and shortened(symptoms.timed_out, 80),

@@ -31,7 +31,7 @@ def _said(row: str, **figures: object) -> str:
 
 def headline(symptoms: Symptoms) -> str:
     """Return which ranks wait in which call, in one clause."""
-    if symptoms.waits and (symptoms.waits[0].ranks or not symptoms.absent):
+    if symptoms.waits and not symptoms.absent:
         shown_waits = symptoms.waits[: 2 if symptoms.at_other_calls else 1]
         waits = [_said("waits", who=_who(one), ranks=one.ranks or (0,), call=_call(one)) for one in shown_waits]
         return _said("unconfirmed", waits=waits)
@@ -100,7 +100,7 @@ def positions(symptoms: Symptoms) -> Iterator[Field]:
         yield Field("silent", _said("no_line", ranks=symptoms.silent))
     elif members and members > len(waiting):
         yield Field("silent", _said("of_group", count=members - len(waiting)))
-    elif waiting and not members and (missing := max(waiting) + 1 - len(known)) > 0:
+    elif waiting and not (members or symptoms.absent) and (missing := max(waiting) + 1 - len(known)) > 0:
         yield Field("silent", _said("of_job", count=missing))
 
 

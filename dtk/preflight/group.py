@@ -3,14 +3,15 @@
 Every communication path uses a process group: Python's functions, functional collectives, DTensor, DDP's reducer.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from dtk.preflight.issuing import ANY_RANK, IssuingGroup, Share, Sizes, current
-from dtk.simulate.mirror import flat, listed
+from dtk.record.signatures import listed, nbytes
+from dtk.simulate.mirror import flat
 
 
 class RecordingGroup(IssuingGroup):
@@ -37,13 +38,13 @@ class RecordingGroup(IssuingGroup):
         tensors = listed(tensors)
         share = self._share("root", tensors, tensors, root=opts.rootRank)
         super().broadcast(tensors, opts)
-        return self._issue("broadcast", tensors, share=share, amount=_nbytes(tensors), root=opts.rootRank)
+        return self._issue("broadcast", tensors, share=share, amount=nbytes(tensors), root=opts.rootRank)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # noqa: D102
         share = self._share("all", inputs, _by_member(outputs))
         super().allgather(outputs, inputs)
         parts, sizes = flat(outputs), _gathered(outputs, inputs)
-        return self._issue("all_gather", list(inputs), parts, share=share, sizes=sizes, amount=_nbytes(parts))
+        return self._issue("all_gather", list(inputs), parts, share=share, sizes=sizes, amount=nbytes(parts))
 
     allgather_coalesced = allgather
 
@@ -53,8 +54,8 @@ class RecordingGroup(IssuingGroup):
         if current().exchange.live:
             share = self._share("all", inputs, _by_member([self._cut(output) for output in outputs]))
         super().all_gather_single(outputs, inputs)
-        amount = _nbytes(outputs)
-        sizes = ([_nbytes(inputs)], [amount // self.size()])
+        amount = nbytes(outputs)
+        sizes = ([nbytes(inputs)], [amount // self.size()])
         return self._issue("all_gather_into_tensor", inputs, outputs, share=share, sizes=sizes, amount=amount)
 
     _allgather_base = all_gather_single_coalesced = allgather_into_tensor_coalesced = all_gather_single
@@ -73,13 +74,13 @@ class RecordingGroup(IssuingGroup):
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # noqa: D102
         share = self._share("root_mine", _by_member(inputs or ()), outputs, root=opts.rootRank)
         super().scatter(outputs, inputs)
-        expected = [_nbytes(outputs)]
+        expected = [nbytes(outputs)]
         sizes = (_bytes_by_member(inputs) if inputs else expected, expected)
         return self._issue("scatter", flat(inputs or ()), list(outputs), share=share, sizes=sizes, root=opts.rootRank)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # noqa: D102
         share = self._share("reduce_mine", _by_member(inputs), outputs, opts)
-        sizes = (_bytes_by_member(inputs), [_nbytes(outputs)])
+        sizes = (_bytes_by_member(inputs), [nbytes(outputs)])
         super().reduce_scatter(outputs, inputs, opts)
         parts, op = flat(inputs), opts.reduceOp
         amount = sum(part.numel() for part in parts)
@@ -92,7 +93,7 @@ class RecordingGroup(IssuingGroup):
             parts = _by_member([self._cut(tensor.contiguous()) for tensor in inputs])
             share = self._share("reduce_mine", parts, outputs, opts)
         super().reduce_scatter_single(outputs, inputs, opts)
-        sizes = ([_nbytes(inputs) // self.size()], [_nbytes(outputs)])
+        sizes = ([nbytes(inputs) // self.size()], [nbytes(outputs)])
         amount, op = sum(tensor.numel() for tensor in inputs), opts.reduceOp
         name = "reduce_scatter_tensor"
         return self._issue(name, inputs, outputs, share=share, sizes=sizes, amount=amount, reduce_op=op)
@@ -131,26 +132,22 @@ class RecordingGroup(IssuingGroup):
 
     def send(self, tensors: Any, destination: int, tag: int) -> Any:  # noqa: D102
         tensors = listed(tensors)
-        work = self._issue("send", tensors, sizes=([_nbytes(tensors)], ()), root=destination, tag=tag)
+        work = self._issue("send", tensors, sizes=([nbytes(tensors)], ()), root=destination, tag=tag)
         current().send(self.group_name, self._global(destination), tag, tensors)
         return work
 
     def recv(self, tensors: Any, source: int, tag: int) -> Any:  # noqa: D102
         tensors = listed(tensors)
         super().recv(tensors, source, tag)
-        work = self._issue("recv", (), tensors, sizes=((), [_nbytes(tensors)]), root=source, tag=tag)
+        work = self._issue("recv", (), tensors, sizes=((), [nbytes(tensors)]), root=source, tag=tag)
         return work.receives(source, current().receive(self.group_name, self._global(source), tag, tensors))
 
     def recv_anysource(self, tensors: Any, tag: int) -> Any:  # noqa: D102
         tensors = listed(tensors)
         super().recv(tensors, 0, tag)
         current().exchange.made_up = True  # Which sender comes first is not deterministic.
-        work = self._issue("recv", (), tensors, sizes=((), [_nbytes(tensors)]), root=ANY_RANK, tag=tag)
+        work = self._issue("recv", (), tensors, sizes=((), [nbytes(tensors)]), root=ANY_RANK, tag=tag)
         return work.receives((self.rank() + 1) % self.size(), [])
-
-
-def _nbytes(tensors: Iterable[Tensor]) -> int:
-    return sum(tensor.nbytes for tensor in tensors)
 
 
 def _by_member(lists: Sequence[Sequence[Tensor]]) -> list[Tensor]:
@@ -158,9 +155,9 @@ def _by_member(lists: Sequence[Sequence[Tensor]]) -> list[Tensor]:
 
 
 def _bytes_by_member(lists: Sequence[Sequence[Tensor]]) -> list[int]:
-    return [_nbytes(parts) for parts in zip(*lists, strict=False)]
+    return [nbytes(parts) for parts in zip(*lists, strict=False)]
 
 
 def _gathered(outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor]) -> Sizes:
     """Return the bytes of a gather: those sent to every member, and those expected of each."""
-    return [_nbytes(inputs)], _bytes_by_member(outputs) or [_nbytes(inputs)]
+    return [nbytes(inputs)], _bytes_by_member(outputs) or [nbytes(inputs)]

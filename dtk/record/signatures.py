@@ -1,6 +1,6 @@
 """The signature of a call of torch.distributed, on which all ranks must agree: the table of recorded functions."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +48,8 @@ def _elements(tensors: Any) -> int:
     return sum(tensor.numel() for tensor in tensors)
 
 
-def _size(tensors: Any) -> int:
+def nbytes(tensors: Iterable[Tensor]) -> int:
+    """Return the size of several tensors."""
     return sum(tensor.nbytes for tensor in tensors)
 
 
@@ -93,13 +94,13 @@ KINDS: dict[str, Kind] = {
             group, async_op, (tensor,), amount=tensor.nbytes, root=(src, group_src))),
     "all_gather": Kind("all_gather", "all_gather",
         lambda tensor_list, tensor, group=None, async_op=False: Call(
-            group, async_op, (tensor,), tensor_list, amount=_size(tensor_list))),
+            group, async_op, (tensor,), tensor_list, amount=nbytes(tensor_list))),
     "all_gather_single": _INTO,
     "all_gather_into_tensor": _INTO,
     "_all_gather_base": _INTO,
     "all_gather_coalesced": Kind("all_gather_coalesced", "all_gather_coalesced",
         lambda output_tensor_lists, input_tensor_list, group=None, async_op=False: Call(
-            group, async_op, tuple(input_tensor_list), amount=_size(input_tensor_list))),
+            group, async_op, tuple(input_tensor_list), amount=nbytes(input_tensor_list))),
     "gather": Kind("gather", "gather",
         lambda tensor, gather_list=None, dst=None, group=None, async_op=False, group_dst=None: Call(
             group, async_op, (tensor,), gather_list or (), root=(dst, group_dst))),

@@ -22,6 +22,7 @@ from diagnostics.contract.mesh import Mesh
 from dtk.errors import DtkError
 from dtk.models import moe
 from dtk.parallel.context import Context, leave
+from dtk.record.signatures import listed
 
 _Group: Any = dist.ProcessGroup  # Untyped: torch declares several signatures per collective and uses one of them.
 
@@ -187,7 +188,7 @@ class MirrorGroup(_Group):  # type: ignore[misc]
         """Report the call with its full buffers, by default the results, and return its finished work."""
         heard = type(self).heard
         if heard is not None:
-            heard(op, self, listed(results if buffers is None else buffers))
+            heard(op, self, list(listed(results if buffers is None else buffers)))
         return _done(listed(results))
 
     def barrier(self, opts: Any = None) -> Any:
@@ -215,20 +216,15 @@ class MirrorGroup(_Group):  # type: ignore[misc]
         return self.store
 
 
-def listed(tensors: Any) -> list[Tensor]:
-    """Return one or several tensors as a list."""
-    return [tensors] if isinstance(tensors, Tensor) else list(tensors)
-
-
 def flat(lists: Sequence[Sequence[Tensor]]) -> list[Tensor]:
     """Return the tensors of all lists."""
     return [tensor for tensors in lists for tensor in tensors]
 
 
-def _done(tensors: list[Tensor]) -> Any:
+def _done(tensors: Sequence[Tensor]) -> Any:
     """Return a finished work object whose future holds the tensors, as DDP's communication hooks expect."""
     future: Future[list[Tensor]] = Future()
-    future.set_result(tensors)
+    future.set_result(list(tensors))
     return c10d_c._create_work_from_future(future)  # type: ignore[attr-defined]
 
 

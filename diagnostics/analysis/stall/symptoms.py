@@ -154,6 +154,8 @@ class Symptoms(Struct, frozen=True):
     """Whether a process of an unknown rank ended with exit code 1 and left no traceback."""
     absent: tuple[int, ...] = ()
     """Ranks that did not reach a monitored barrier, a call of Horovod, or the set-up of a communicator."""
+    limit_s: float = 0.0
+    """Timeout of the monitored barrier that they did not reach; 0 if no line states it."""
     unanswered: tuple[int, ...] = ()
     """Ranks whose processes do not answer NCCL's RAS."""
     lost: str = ""
@@ -223,8 +225,10 @@ class Symptoms(Struct, frozen=True):
 
     @property
     def at_other_calls(self) -> tuple[int, ...]:
-        """Ranks that wait at another of the user's calls than those of the first wait with a known line."""
-        return tuple(rank for wait in [wait for wait in self.waits if wait.site][1:] for rank in wait.ranks)
+        """Ranks that wait at another line of the user, or else in another collective, than those of the first wait."""
+        placed = [wait for wait in self.waits if wait.site]
+        placed = placed or [wait for wait in self.waits if wait.ranks and wait.seq is None and wait.op in COUNTED]
+        return tuple(rank for wait in placed[1:] for rank in wait.ranks if rank not in placed[0].ranks)
 
     @property
     def by_position(self) -> tuple[Waiting, ...]:
@@ -313,7 +317,8 @@ def _peers_lost(victims: Sequence[Ending], lost: Sequence[Ending], noticed: Sequ
     texts |= {end.kind: _CPP_FILE.sub("", end.message) for end in reversed(ends)}
     ranks = {end.rank for end in lost} | {fact.rank for fact in noticed}
     named = tuple(sorted(rank for rank in ranks if rank is not None and rank != NOBODY))
-    return {"lost": texts.get("lost_peer", ""), "lost_peer": named, "timed_out": texts.get("timed_out", "")}
+    lost_text = texts.get("lost_peer", texts.get("reached_barrier", ""))
+    return {"lost": lost_text, "lost_peer": named, "timed_out": texts.get("timed_out", "")}
 
 
 def _reported(evidence: Evidence) -> dict[str, Any]:
@@ -323,6 +328,7 @@ def _reported(evidence: Evidence) -> dict[str, Any]:
         of_kind[fact.kind].append(fact)
     stuck = {fact.rank: fact.fields.get("stuck_s") for fact in of_kind["monitor_stuck"]}
     late = [set(fact.fields["ranks"]) for fact in (*of_kind["monitored_barrier"], *of_kind["missing_ranks"])]
+    late = late or [{fact.fields["root"]} for fact in left_waiting(evidence)]
     connects = of_kind["nccl_connect"]
     dead = (fact for fact in of_kind["worker_died"] if "stopped" not in fact.fields)
     return {
@@ -331,11 +337,19 @@ def _reported(evidence: Evidence) -> dict[str, Any]:
         "refused": any("refused" in str(fact.fields.get("why")) for fact in connects),
         "inside_node": next(filter(None, (network_inside("node", fact.fields.get("peer")) for fact in connects)), ""),
         "absent": tuple(sorted({fact.fields["root"] for fact in of_kind["nccl_id_timeout"]}.union(*late))),
+        "limit_s": min((fact.fields["timeout_ms"] / 1000 for fact in of_kind["monitored_barrier"]), default=0.0),
         "unanswered": tuple(ras.unanswered(evidence)),
         "differ": next(map(_one_side, of_kind["calls_differ"]), ""),
         "worker_died": next((str(fact.fields["detail"]) for fact in dead), ""),
         "work": next((fact for fact in evidence.facts if fact.kind in ("host_work", "host_progress")), None),
     }
+
+
+def left_waiting(evidence: Evidence) -> list[LogFact]:
+    """Return the lines of ranks that rank 0 left waiting in a monitored barrier, unless it is gone."""
+    kinds = {fact.kind for fact in evidence.facts}
+    is_gone = kinds & _KINDS["closed"] and "gloo_timeout" not in kinds
+    return [fact for fact in evidence.facts if fact.kind == "reached_barrier" and not is_gone]
 
 
 def _unlisted(evidence: Evidence, listed: set[int]) -> tuple[int, ...]:
@@ -558,11 +572,12 @@ def _without_position(evidence: Evidence, victims: list[Ending]) -> list[Waiting
     """Return the waits whose lines give no position or no rank: those of torch 1.x and of gloo, and single lines."""
     alike: dict[tuple[str, int | None, int | None], list[LogFact]] = {}
     within = _within(victims)
-    timeouts = [fact for fact in evidence.facts if fact.kind == "gloo_timeout"]
+    at_barrier = left_waiting(evidence)  # Each repeats a timeout of gloo.
+    timeouts = [fact for fact in evidence.facts if fact.kind == "gloo_timeout" and not at_barrier]
     if timeouts and within.keys() >= {NOBODY if fact.rank is None else fact.rank for fact in timeouts}:
         since = (None, None, "", evidence.world_size, None, None, *_since(timeouts[0]))
         return [Waiting(ranks, op, *since, site) for (op, site), ranks in _by_call(within).items()]
-    reported = [fact for fact in evidence.facts if fact.kind == "watchdog_timeout"]
+    reported = [fact for fact in evidence.facts if fact.kind == "watchdog_timeout"] + at_barrier
     placed = {fact.rank: fact.fields["seq"] for fact in reported if fact.rank is not None and "seq" in fact.fields}
     for fact in reported:
         seq, numel = fact.fields.get("seq"), fact.fields.get("numel_in")

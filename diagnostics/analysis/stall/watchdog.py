@@ -145,7 +145,8 @@ def _complete(job: JobState, group: GroupLog, groups: list[GroupLog]) -> bool:
     """Return whether a group's lines are comparable: unnamed ones need one from every rank and no named group."""
     if group.name != UNNAMED:
         return True
-    world = job.evidence.world_size or max(len(group.waits), _SIDE)
+    sizes = filter(None, (members_of(wait.fact) for wait in group.waits.values()))
+    world = job.evidence.world_size or max(sizes, default=max(len(group.waits), _SIDE))
     ranked = [wait.rank for wait in group.waits.values() if wait.group_rank == wait.rank]
     return len(groups) == 1 and sorted(ranked) == list(range(world))
 
@@ -168,7 +169,7 @@ def _vote(group: GroupLog, groups: Iterable[GroupLog]) -> Vote | None:
     issued: defaultdict[object, list[int]] = defaultdict(list)
     for wait in at_position:
         issued[call(wait)].append(wait.rank)
-    vote = count_votes(group.key, position, issued, ())
+    vote = count_votes(GroupKey("nccl", group.name, group.desc), position, issued, ())
     if vote.tie and group.desc:
         alike = [other for other in groups if other is not group and other.desc == group.desc]
         calls = {call(wait) for other in alike for wait in other.waits.values() if wait.seq == position}

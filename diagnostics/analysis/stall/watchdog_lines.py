@@ -11,7 +11,7 @@ from operator import attrgetter
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from diagnostics.evidence.calls import ROOTED, GroupKey, Wire, operation
+from diagnostics.evidence.calls import ROOTED, Wire, operation
 from diagnostics.evidence.model import Evidence, Frame, LogFact
 from diagnostics.evidence.values import MOST_RANKS
 
@@ -103,11 +103,6 @@ class GroupLog(Struct, frozen=True):
     def title(self) -> str:
         """The description, or the name of a group without one."""
         return self.desc or self.name
-
-    @property
-    def key(self) -> GroupKey:
-        """The group as named by recorders."""
-        return GroupKey("nccl", self.name, self.desc)
 
 
 def read(evidence: Evidence) -> list[GroupLog]:

@@ -3,12 +3,12 @@
 import re
 
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.analysis.stall.symptoms import symptoms
+from diagnostics.analysis.stall.symptoms import left_waiting, symptoms
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import LIKELY, Finding
+from diagnostics.contract.findings import LIKELY, POSSIBLE, Finding
 from diagnostics.contract.formatting import ranks_spoken
 from diagnostics.evidence.readers.log import WAITED
 
@@ -23,7 +23,9 @@ def decide(stall: Stall) -> Finding:
     """Decide from a progress bar of such work that was in progress when the first timeout was reported."""
     facts = stall.job.evidence.facts
     work = next((fact for fact in facts if fact.kind == "host_progress"), None)
-    timeouts = [fact for fact in facts if fact.kind in WAITED]
+    at_barrier = left_waiting(stall.job.evidence)
+    ended = any(end.by_itself for end in stall.job.endings.values())  # Then its peers wait for nobody.
+    timeouts = at_barrier * (not ended) + [fact for fact in facts if fact.kind in WAITED - {"reached_barrier"}]
     limits_ms = [value for fact in timeouts if isinstance(value := fact.fields.get("timeout_ms"), int)]
     took_s = 0.0
     for part in str(work.fields["elapsed"]).split(":") if work else ():  # Such as 1:02:03.
@@ -41,7 +43,7 @@ def decide(stall: Stall) -> Finding:
     ranks = (work.rank,) if work.rank is not None else alone
     fields, victims = work.fields, tuple(sorted(waiting - set(ranks)))
     text = _TEXTS.facts(
-        ["usual", "loads" if loads else "prepares", "budget"],
+        ["usual" if len(timeouts) > len(at_barrier) else "barrier", "loads" if loads else "prepares", "budget"],
         what=str(fields["what"]).strip() or _TEXTS.phrase("progress_bar"),
         on=f" on {ranks_spoken(ranks)}" if ranks else "", waits=victims or _TEXTS.phrase("others"),
         done=fields["done"], total=fields["total"],
@@ -50,7 +52,7 @@ def decide(stall: Stall) -> Finding:
     return Finding(
         status="confirmed",
         facts=text,
-        confidence=LIKELY,
+        confidence=LIKELY if len(timeouts) > len(at_barrier) else POSSIBLE,  # Rank 0 may have ended instead.
         ranks=ranks,
         victims=victims,
         evidence=_parts.lines((work, *timeouts[:2])),

@@ -62,7 +62,7 @@ _OF_THE_JOB = frozenset(
 )
 """Kinds of facts that hold for every attempt."""
 WAITED = frozenset(
-    {"watchdog_timeout", "store_key_timeout", "nccl_id_timeout", "gloo_timeout", "monitored_barrier"}
+    {"watchdog_timeout", "store_key_timeout", "nccl_id_timeout", "gloo_timeout", "monitored_barrier", "reached_barrier"}
     | {"rendezvous_timeout", "timed_out"}
 )
 """Kinds of lines reporting that a rank waited too long."""
@@ -159,7 +159,8 @@ class _Scan(Struct):
         words = [_PATTERN_WORDS[index] for index in found if index < len(_PATTERN_WORDS)]
         for part, whose in [*behind, (line, rank)]:
             text = "".join(part.text.split()) if folded else part.text
-            matched = [self._match(_BY_WORD[word], part, text, whose) for word in words if word in text]
+            inside = sorted((word for word in words if word in text), key=text.find)  # A bar may stand in front.
+            matched = [self._match(_BY_WORD[word], part, text, whose) for word in inside]
         if matched and not any(matched) and _TEXT["folded"].search(line.text):
             self.wrapped = line
             self.streams.follow(1)

@@ -50,7 +50,15 @@ def stands(*waits: Waiting, **more: object) -> Symptoms:
         (stands(sizes="1046204 vs 1040256"), "hang.signature_mismatch", 0.5),
         (stands(worker_died="Worker unexpectedly exits with a connection error code 2"), "memory.host", 0.4),
         (stands(differ="around rank 39, as NCCL says"), "hang.collective_mismatch", 0.3),
-        (stands(absent=(4, 5)), "hang.timeout_budget", 0.2),
+        (stands(absent=(4, 5)), "hang.host_stall", 0.2),  # Nothing tells of long work.
+        (stands(absent=(4, 5), work=SAVES), "hang.timeout_budget", 0.3),
+        (stands(absent=(4,), limit_s=9e7), "hang.rank_raised", 0.3),
+        (stands(absent=(4,), kinds=frozenset({"uneven_load"})), "hang.uneven_iterations", 0.5),
+        (
+            stands(replace(PLACED, op="broadcast", site=""), replace(PLACED, ranks=(3,), op="all_reduce", site="")),
+            "hang.conditional_collective",
+            0.3,
+        ),
         (stands(unlisted=(2,)), "hang.rank_exited", 0.3),
         (stands(replace(WAIT, seq=None), threaded=(0, 1)), "hang.group_order", 0.3),
         (
@@ -102,7 +110,7 @@ def test_who_gave_up_waiting_may_have_been_at_the_rendezvous() -> None:
 def test_a_warning_of_horovod_is_no_timeout() -> None:
     warned = stands(absent=(1,), kinds=frozenset({"missing_ranks"}))
     assert suspicions(warned)[0].cause == "hang.host_stall"
-    assert suspicions(stands(absent=(1,)))[0].cause == "hang.timeout_budget"
+    assert "hang.rank_exited" not in {one.cause for one in suspicions(stands(absent=(1,)))}
 
 
 def test_what_speaks_against_it_is_told() -> None:
@@ -141,7 +149,7 @@ def test_every_clue_of_the_table_can_be_shown() -> None:
         stands(WAIT, replace(WAIT, ranks=(1,), seq=4000, enqueued=4000)),
         stands(WAIT, replace(WAIT, ranks=(1,), seq=4998, enqueued=5000)),
         stands(results=frozenset({"ncclSystemError", "ncclRemoteError"}), inside_node="loopback", lost="closed"),
-        stands(absent=(4,)),
+        stands(absent=(4,), limit_s=9e7, kinds=frozenset({"uneven_load"})),
         stands(sizes="4096 vs 8"),
         stands(replace(WAIT, ranks=(1, 2, 3)), silent=(0,)),
         stands(sizes="1046204 vs 1040256"),

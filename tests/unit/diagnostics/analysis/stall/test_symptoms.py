@@ -57,6 +57,17 @@ def test_lines_without_a_group_join_the_only_one_with_that_call(tmp_path: Path) 
     assert [(wait.ranks, wait.seq, wait.group) for wait in found.waits] == [((0, 1), 42, "7"), ((2,), 9, "")]
 
 
+def test_ranks_in_two_collectives_without_a_position_are_apart(tmp_path: Path) -> None:
+    line = "[E ProcessGroupNCCL.cpp:566] [Rank {}] Watchdog caught collective operation timeout: "
+    line += "WorkNCCL(OpType={}, Timeout(ms)=600000) ran for 600140 milliseconds before timing out.\n"
+    apart = "".join(line.format(rank, "ALLGATHER" if rank == 2 else "ALLREDUCE") for rank in range(4))
+    found = read(tmp_path, apart)
+    assert [(wait.ranks, wait.op) for wait in found.waits] == [((0, 1, 3), "all_reduce"), ((2,), "all_gather")]
+    assert found.at_other_calls == found.minority == (2,)
+    both = read(tmp_path, "".join(line.format(rank, op) for rank in (0, 1) for op in ("ALLREDUCE", "BROADCAST")))
+    assert not both.at_other_calls  # Each rank has both calls outstanding.
+
+
 def test_torch_1_and_gloo_state_no_position(tmp_path: Path) -> None:
     old = "[E ProcessGroupNCCL.cpp:587] [Rank {}] Watchdog caught collective operation timeout: "
     old += "WorkNCCL(OpType=BROADCAST, Timeout(ms)=1800000) ran for 1803000 milliseconds before timing out.\n"
@@ -156,6 +167,33 @@ def test_a_store_that_does_not_answer(tmp_path: Path) -> None:
     line = "[rank2]:[W5 socket.cpp:428] [c10d] While waitForInput, poolFD failed with (errno: 0 - Success).\n"
     found = read(tmp_path, line)
     assert found.timed_out.startswith("waitForInput") and not found.lost
+
+
+REACHED = (
+    "[E ProcessGroupGloo.cpp:138] Rank {} successfully reached monitoredBarrier, but received errors while waiting for "
+    "send/recv from rank 0. Please check rank 0 logs for faulty rank.\n"
+)
+GAVE_UP = "[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 9000ms for recv operation to complete\n"
+
+
+def test_who_came_to_a_monitored_barrier_waits_for_rank_0(tmp_path: Path) -> None:
+    found = read(tmp_path, REACHED.format(2) + GAVE_UP + REACHED.format(3))
+    assert [(wait.ranks, wait.op) for wait in found.waits] == [((2, 3), "monitored_barrier")] and found.absent == (0,)
+
+
+def test_rank_0_at_a_monitored_barrier_tells_who_did_not_come(tmp_path: Path) -> None:
+    found = read(
+        tmp_path, REACHED.format(2) + "[E x.cpp:1] [Rank 0]: Rank 1 failed to pass monitoredBarrier in 9000 ms\n"
+    )
+    assert found.absent == (1,) and found.limit_s == 9
+
+
+def test_a_closed_connection_says_that_rank_0_is_gone(tmp_path: Path) -> None:
+    closed = f"{GLOO.removeprefix('RuntimeError: ')}\n"
+    found = read(tmp_path, REACHED.format(2) + closed)
+    assert not found.waits and not found.absent
+    assert found.lost.startswith("Rank 2 successfully") and found.lost_peer == (2,)
+    assert read(tmp_path, REACHED.format(2) + GAVE_UP + closed).absent == (0,)  # Rank 2 closed it once it gave up.
 
 
 def test_who_did_not_come_to_a_monitored_barrier(tmp_path: Path) -> None:

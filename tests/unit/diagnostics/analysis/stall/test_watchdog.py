@@ -410,3 +410,25 @@ def test_ranks_that_only_their_lines_number_are_compared_where_none_is_missing(
     (tmp_path / "job.log").write_text("".join(old(rank, numel) for rank, numel in sizes.items()))
     confirmed = [one for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed"]
     assert [(one.cause, one.ranks) for one in confirmed] == ([("hang.signature_mismatch", blamed)] if blamed else [])
+
+
+BLOCKED = (
+    "[rank{0}]:[E1121 10:00:00.1 ProcessGroupNCCL.cpp:628] [Rank {1}] Work WorkNCCL(SeqNum=42, OpType=_ALLGATHER_BASE, "
+    "NumelIn={2}, NumelOut={3}, Timeout(ms)=600000) timed out in blocking wait (TORCH_NCCL_BLOCKING_WAIT=1).\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("place", "times", "causes"),
+    [
+        (1, 2, ["hang.signature_mismatch"]),
+        (1, 4, []),  # Of a group of 4 the other ranks' lines are missing.
+        (0, 2, []),  # Each is the first of a group of its own.
+    ],
+)
+def test_a_gather_tells_whether_all_of_its_ranks_are_there(
+    tmp_path: Path, place: int, times: int, causes: list[str]
+) -> None:
+    text = BLOCKED.format(0, 0, 4096, 4096 * times) + BLOCKED.format(1, place, 96, 96 * times)
+    (tmp_path / "job.log").write_text(text)
+    assert [one.cause for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed"] == causes

@@ -97,6 +97,30 @@ def test_bars_of_other_work_than_a_data_set_s(tmp_path: Path, bar: str) -> None:
     assert [(root.cause, root.ranks) for root in diagnose(tmp_path).root_causes] == [("hang.timeout_budget", (0,))]
 
 
+BARRIER = (
+    "[E ProcessGroupGloo.cpp:138] Rank 2 successfully reached monitoredBarrier, but received errors while waiting for "
+    "send/recv from rank 0. Please check rank 0 logs for faulty rank.\n"
+)
+CLOSED = "[/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:35230\n"
+RAISED = 'Traceback (most recent call last):\n  File "prepare.py", line 3, in tokens\n    row[8]\nIndexError: 8\n'
+
+
+@pytest.mark.parametrize(
+    ("took", "then", "causes"),
+    [
+        ("40:00", BARRIER, ["hang.timeout_budget"]),
+        ("00:40", BARRIER, []),  # It began long after the others did.
+        ("40:00", BARRIER + CLOSED, []),  # Rank 0 is gone.
+        ("40:00", RAISED + BARRIER, ["hang.rank_raised"]),
+    ],
+)
+def test_a_bar_in_front_of_a_monitored_barrier(tmp_path: Path, took: str, then: str, causes: list[str]) -> None:
+    (tmp_path / "train.log").write_text(BAR.format(percent=89, took=took).rstrip() + then)
+    roots = diagnose(tmp_path).root_causes
+    assert [root.cause for root in roots] == causes
+    assert "hang.timeout_budget" not in causes or ((roots[0].ranks, roots[0].victims) == ((0,), (2,)))
+
+
 def test_the_bar_of_the_steps_is_none_of_these(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text("  2%|#   | 130/6200 [10:07<50:20,  4.98s/it]\n" + WAITS)
     assert not diagnose(tmp_path).root_causes

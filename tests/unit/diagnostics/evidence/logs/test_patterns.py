@@ -124,8 +124,20 @@ CASES: dict[str, tuple[str, str, int | None, dict[str, Any]]] = {
                    None, {"peer": "[127.0.0.1]:7605"}),
     "gloo timeout": ("[/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 6000ms for recv operation to complete",
                      "gloo_timeout", None, {"timeout_ms": 6000, "direction": "recv"}),
-    "barrier": ("[Rank 0]: Ranks 1, 3 failed to pass monitoredBarrier in 6000 ms", "monitored_barrier", None,
+    "barrier": ("[Rank 0]: Ranks 1, 3 failed to pass monitoredBarrier in 6000 ms", "monitored_barrier", 0,
                 {"ranks": [1, 3], "timeout_ms": 6000}),
+    "barrier of others": (
+        "[E ProcessGroupGloo.cpp:138] Rank 5 successfully reached monitoredBarrier, but received errors while waiting for "
+        "send/recv from rank 0. Please check rank 0 logs for faulty rank.", "reached_barrier", 5, {"root": 0}),
+    "uneven load": ("2026-01-02 INFO Detected uneven workload distribution: Rank 1 left", "uneven_load", None, {}),
+    "blocking wait": (
+        "[rank4]:[E612 ProcessGroupNCCL.cpp:628] [Rank 4] Work WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=3, NumelOut=3, "
+        "Timeout(ms)=600000) timed out in blocking wait (TORCH_NCCL_BLOCKING_WAIT=1).", "watchdog_timeout", 4,
+        {"seq": 9, "op": "ALLREDUCE", "numel_in": 3, "timeout_ms": 600000, "group_rank": 4}),
+    "watchdog cut": (
+        "[E ProcessGroupNCCL.cpp:565] [Rank 2] Watchdog caught collective op`resume` is deprecated eration timeout: "
+        "WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=3, NumelOut=3, Timeout(ms)=600000) ran for 600007 milliseconds before "
+        "timing out.", "watchdog_timeout", 2, {"seq": 9, "numel_in": 3, "ran_ms": 600007}),
     "fingerprint": (
         "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: CollectiveFingerPrint("
         "SequenceNumber=2, OpType=ALLREDUCE, TensorShape=[4], TensorDtypes=Float), but Rank 1 is running collective: "
