@@ -96,7 +96,8 @@ def clues(symptoms: Symptoms) -> dict[str, str]:
 
 def _culprits(symptoms: Symptoms) -> dict[str, tuple[int, ...]]:
     """Return the ranks that a cause would blame, by the names used in the table."""
-    behind = symptoms.behind or symptoms.absent or symptoms.minority or symptoms.without_report or symptoms.mismatched
+    few = symptoms.at_other_calls if len(symptoms.at_other_calls) < len(symptoms.longest.ranks) else ()
+    behind = symptoms.behind or symptoms.absent or few or symptoms.without_report or symptoms.mismatched
     behind = symptoms.by_position[0].ranks if symptoms.by_position and not behind else behind
     silent = (
         symptoms.unanswered

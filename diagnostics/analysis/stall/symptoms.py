@@ -213,11 +213,6 @@ class Symptoms(Struct, frozen=True):
         return tuple(rank for rest in behind for rank in rest.ranks)
 
     @property
-    def minority(self) -> tuple[int, ...]:
-        """Ranks that wait at another of the user's calls than the majority; empty if no line or majority is known."""
-        return self.at_other_calls if len(self.at_other_calls) < len(self.longest.ranks) else ()
-
-    @property
     def mismatched(self) -> tuple[int, ...]:
         """Ranks with another size than most, or that gloo ended while most were in a call of the model's sizes."""
         of_peers = self.peer_calls[0].ranks if len(self.peer_calls) == 1 and self.of_model else ()

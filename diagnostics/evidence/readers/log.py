@@ -156,11 +156,10 @@ class _Scan(Struct):
             # The frames of a collective that timed out are on lines without a prefix.
             self._add("collective_stack", self.collective.rank, line, place)
         behind = [(line._replace(text=line.before), None)] if line.before else []
-        words = [_PATTERN_WORDS[index] for index in found if index < len(_PATTERN_WORDS)]
-        for part, whose in [*behind, (line, rank)]:
+        words = sorted((_PATTERN_WORDS[index] for index in found if index < len(_PATTERN_WORDS)), key=line.text.find)
+        for part, whose in [*behind, (line, rank)]:  # Words in the order of the line: a bar may stand in front.
             text = "".join(part.text.split()) if folded else part.text
-            inside = sorted((word for word in words if word in text), key=text.find)  # A bar may stand in front.
-            matched = [self._match(_BY_WORD[word], part, text, whose) for word in inside]
+            matched = [self._match(_BY_WORD[word], part, text, whose) for word in words if word in text]
         if matched and not any(matched) and _TEXT["folded"].search(line.text):
             self.wrapped = line
             self.streams.follow(1)

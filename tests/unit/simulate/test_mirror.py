@@ -7,7 +7,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from dtk.simulate.mirror import MirrorGroup, flat, listed, stand_in
+from dtk.record.signatures import listed
+from dtk.simulate.mirror import MirrorGroup, flat, stand_in
 
 RANK, SIZE = 1, 4
 

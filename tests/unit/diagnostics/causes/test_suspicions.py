@@ -97,6 +97,13 @@ def test_ranks_that_did_not_come_are_named() -> None:
     assert all(one.ranks == (2, 3) and "ranks 2 and 3 completed all their calls" in one.speaks_for[-1] for one in found)
 
 
+def test_the_fewer_ranks_in_another_call_are_named() -> None:
+    most = replace(PLACED, op="all_reduce", site="")
+    (first, *_) = suspicions(stands(most, replace(most, op="broadcast", ranks=(3,)), silent=(4, 5)))
+    assert first.ranks == (3,)
+    assert suspicions(stands(replace(most, ranks=(0,)), replace(most, op="broadcast", ranks=(3,))))[0].ranks == ()
+
+
 def test_a_barrier_that_timed_out_counts_once() -> None:
     text = "[Rank 0]: Ranks 3 failed to pass monitoredBarrier in 1800000 ms"
     assert clues(stands(absent=(3,), timed_out=text)).keys() == {"absent"}

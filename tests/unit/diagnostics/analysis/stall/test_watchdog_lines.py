@@ -31,7 +31,6 @@ def test_a_timeout_without_a_group_belongs_to_that_of_the_status_beside_it() -> 
     assert (group.name, group.desc, group.default, group.mixed) == ("0", "default_pg", True, False)
     assert group.waits.keys() == {0} and group.waits[0].seq == 7
     assert group.counters[0].work == 7 and group.counters[1] == Counters(9, 6, group.counters[1].fact, None)
-    assert group.key == ("nccl", "0", "default_pg")
 
 
 def test_without_a_status_the_group_has_no_name() -> None:
