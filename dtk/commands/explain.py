@@ -57,10 +57,7 @@ def _causes() -> Iterator[Rows]:
             ("source", cause.source),
         ]
     for name, causes in families.items():
-        yield [
-            (name, f"{counted(len(causes), 'cause')} of {traits(name).title}"),
-            *(("cause", row) for row in causes),
-        ]
+        yield [(name, f"{counted(len(causes), 'cause')} of {traits(name).title}"), *(("cause", row) for row in causes)]
 
 
 def _options() -> Iterator[Rows]:

@@ -15,11 +15,7 @@ _DEFAULT = "0"  # torch's name of the group of all ranks; later groups have the 
 
 
 def representatives(
-    world_size: int,
-    local_size: int,
-    mesh: Mesh = _ONE_RANK,
-    named: Iterable[int] = (),
-    apart: Collection[str] = (),
+    world_size: int, local_size: int, mesh: Mesh = _ONE_RANK, named: Iterable[int] = (), apart: Collection[str] = ()
 ) -> dict[int, int]:
     """Return a mapping from every rank to the rank that is simulated for it.
 

@@ -24,10 +24,7 @@ class Zero1Config(DDPConfig):
     """DDP with the optimizer state sharded over ranks (ZeRO stage 1, Rajbhandari et al. 2020)."""
 
     traits = replace(
-        DDPConfig.traits,
-        sharded=("optimizer_state",),
-        collectives=("all_reduce", "broadcast"),
-        simplicity=3,
+        DDPConfig.traits, sharded=("optimizer_state",), collectives=("all_reduce", "broadcast"), simplicity=3
     )
     row = TableRow(
         summary="DDP with the optimizer state sharded by parameter",

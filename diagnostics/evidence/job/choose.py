@@ -102,8 +102,7 @@ def _refuse(evidence: Evidence, first: Moment, second: Moment, why: str = "") ->
     kinds = first.kind if first.kind == second.kind else f"{first.kind} and {second.kind}"
     files = " and ".join((first.file, second.file))
     raise DiagnosticsError(
-        f"{evidence.root} holds files of different jobs: {files} ({kinds}) {why}",
-        "put each job into its own folder",
+        f"{evidence.root} holds files of different jobs: {files} ({kinds}) {why}", "put each job into its own folder"
     )
 
 
