@@ -51,7 +51,7 @@ THRESHOLDS: dict[str, tuple[float, ...]] = {
     "causes.hang.rank_exited.OPEN": (0.5, 0.8, 0.95),
     "causes.hang.timeout_budget._SHARE": (0.5, 0.7, 0.9, 0.95),
     "causes.suspicions._CLOSE": (0.02, 0.05, 0.2, 0.5),
-    "analysis.step_profile.account._MOST": (0.05, 0.15, 0.2, 0.3),
+    "analysis.step_profile.account.MOST": (0.05, 0.15, 0.2, 0.3),
     "analysis.step_profile.gaps.DEVICE_NS": (500, 1_000, 5_000, 10_000),
     "analysis.step_profile.gaps._LAUNCH_NS": (5_000, 10_000, 30_000, 60_000),
     "analysis.step_profile.gaps._NEAR_NS": (5_000, 10_000, 40_000, 80_000),

@@ -8,7 +8,7 @@ from typing import Any
 from diagnostics.analysis.observations import observations
 from diagnostics.analysis.printed_steps import SCALE_ENDS, PrintedSteps, printed_steps
 from diagnostics.analysis.stall.symptoms import not_set_up
-from diagnostics.analysis.step_profile.account import LEAST_MS, Account
+from diagnostics.analysis.step_profile.account import LEAST_MS, MOST, Account
 from diagnostics.causes.registry import by_id
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding, Outcome, text_of
@@ -97,7 +97,7 @@ def account_asks(account: Account) -> str:
     """Return what to record to explain the step time that has no reason."""
     waits = 2 * (account.waiting or 0.0) > account.exposed  # Known on CPU only.
     others = "ask_ranks" if account.traced < account.world_size else "ask_cores" if waits else "ask_shapes"
-    of_calls = account.exposed >= max(account.copies, account.idle)
+    of_calls = account.exposed >= max(account.copies, account.idle) or max(account.copies, account.idle) <= MOST
     return _TEXTS["ask_device" if account.no_device_events else others if of_calls else "ask_stack"]
 
 

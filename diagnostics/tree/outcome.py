@@ -14,6 +14,7 @@ from diagnostics.evidence.endings import kind_of_exception
 from diagnostics.evidence.job.coverage import damaged
 from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.readers import process, watch
+from diagnostics.evidence.readers.inspector import InspectorFile
 from diagnostics.tree.arbitrate import Verdict
 
 TROUBLE, _ENDS, _WAITS = (frozenset[str](table_beside(__file__)[name]) for name in ("trouble", "ends", "waits"))
@@ -67,6 +68,7 @@ def _without_cause(evidence: Evidence, findings: Sequence[Finding]) -> Outcome:
     decided &= not evidence.facts or any(evidence.files.values())
     # Dumps and stacks are mostly taken of jobs that hang: while a hang is possible they show no good health.
     taken = {kind for kind, handles in evidence.files.items() if handles} | ({"stacks"} if evidence.stacks else set())
+    decided &= taken != {InspectorFile.kind}  # It shows collectives only, not the time between them.
     is_open = any(finding.status == "undecided" and traits(finding.cause).taken_while & taken for finding in findings)
     own = evidence.run is not None  # Whose status says no end, or none that can be read.
     return "undecided" if own or suspected or is_open or in_trouble(evidence) or not decided else "healthy"

@@ -103,10 +103,10 @@ def test_no_run_like_that(runs: Path, capsys: Any) -> None:
 
 def test_last_is_the_newest_and_a_folder_of_that_name_comes_first(runs: Path, capsys: Any) -> None:
     assert main(["show", "last"]) == 0
-    assert capsys.readouterr().out.startswith("run       runs/a-new\n")
+    assert capsys.readouterr().out.startswith("run     runs/a-new\n")
     make(runs, "last", "preempted", 10**6)
     assert main(["show", "last"]) == 0
-    assert capsys.readouterr().out.startswith("run       runs/last\n")
+    assert capsys.readouterr().out.startswith("run     runs/last\n")
 
 
 def test_a_run_of_a_newer_dtk_is_a_line_in_the_list_and_one_line_alone(runs: Path, capsys: Any) -> None:

@@ -203,23 +203,29 @@ def build(evidence: Evidence) -> JobState:
     hang = any(fact.kind in _HANG_FACTS for fact in evidence.facts)
     others_wait = bool(waits.of_rank) or bool(evidence.stacks) or hang
     job = JobState(evidence, reading, waits, settle_exit_codes(endings, others_wait))
-    late = {rank: end for rank, end in job.endings.items() if end.exited_early and _waited_before(job, rank, end)}
+    early = {rank: end for rank, end in job.endings.items() if end.exited_early}
+    ways = {rank: (end.exit_code, end.signal, end.type, end.message) for rank, end in early.items()}
+    alike = len(ways) == job.world() > 1 and len({*ways.values()}) == 1
+    late = {rank: end for rank, end in early.items() if _waited_before(job, rank, end, alike)}
     late |= after_timeout(evidence, job.endings)
-    # A job's own watchdog ends all ranks with the same exit code, so one such exit identifies the others.
-    exits = {rank: end for rank, end in job.endings.items() if end.only_exit_code and end.kind == "exited"}
-    codes = {end.exit_code for end in late.values() if end.only_exit_code}
-    if len(exits) == job.world() > 1 and len({end.exit_code for end in exits.values()}) == 1:
-        codes |= {end.exit_code for end in exits.values()}
-    job.after_stall = late | {rank: end for rank, end in exits.items() if end.exit_code in codes}
+    # A job's own watchdog ends all ranks in the same way, so one such end identifies the others. The kernel kills some.
+    own = {rank for rank, end in early.items() if end.only_exit_code or (end.kind == "raised" and end.type) or alike}
+    after = {ways[rank] for rank in late if rank in own}
+    after |= {
+        way for rank, way in ways.items() if alike and early[rank].only_exit_code and early[rank].kind == "exited"
+    }
+    job.after_stall = late | {rank: end for rank, end in early.items() if rank in own and ways[rank] in after}
     job.endings |= {rank: replace(end, kind="timed_out") for rank, end in job.after_stall.items()}
     return job
 
 
-def _waited_before(job: JobState, rank: int, end: Ending) -> bool:
-    """Return whether a rank, blocked by others or known only by its exit code, had waited for `STALL_S` at its end."""
+def _waited_before(job: JobState, rank: int, end: Ending, alike: bool = False) -> bool:
+    """Return whether a rank had waited for `STALL_S` at its end: one that others block, with only an exit code, or
+    where all ranks ended alike.
+    """
     pending = [job.waits.calls[rank, operation] for operation in job.waits.of_rank.get(rank, [])]
     began_s = min((call.created_s for call in pending if call.created_s), default=None)
-    if began_s is None or not (end.only_exit_code or job.waits.blockers(rank)):
+    if began_s is None or not (end.only_exit_code or alike or job.waits.blockers(rank)):
         return False
     alone = any({*ranks} == {rank} for ranks in job.waits.absent.values())
     untimed = alone and bool(end.type) and end.time_s is None

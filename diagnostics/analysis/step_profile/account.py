@@ -8,7 +8,7 @@ from msgspec import Struct
 from diagnostics.analysis.step_profile.gaps import PAUSE_NS
 from diagnostics.analysis.step_profile.profile import RankProfile
 
-_MOST = 0.1
+MOST = 0.1
 """Maximum share of the step that a healthy job may spend in exposed communication, copies or idle without a reason; on
 CPU in waiting for late ranks, or without an operation. Ranks that share cores there are late by chance: healthy runs of
 two ranks on two cores wait for 3 to 15% of a step at a load of 19 to 26, so 4 of 15 are undecided."""
@@ -52,9 +52,9 @@ class Account(Struct, frozen=True):
         if self.no_device_events or self.traced < self.world_size or self.seen_ms < LEAST_MS:
             return True
         if self.on_device:
-            return max(self.exposed, self.copies, self.idle) > _MOST
+            return max(self.exposed, self.copies, self.idle) > MOST
         waiting = self.exposed if self.waiting is None else self.waiting
-        return max(waiting, self.pauses) > _MOST or self.exposed + self.pauses > _LOST_ON_CPU
+        return max(waiting, self.pauses) > MOST or self.exposed + self.pauses > _LOST_ON_CPU
 
 
 def account(profiles: Sequence[RankProfile], world_size: int | None) -> Account | None:
@@ -80,7 +80,9 @@ def account(profiles: Sequence[RankProfile], world_size: int | None) -> Account 
         return min(beyond, profile.window.exposed)  # calls outside the marked steps are not part of the window
 
     on_device = any(profile.on_device for profile in profiles)
-    matched = any(call.floor >= 0 for profile in profiles for call in profile.calls)
+    calls = [call for profile in profiles for call in profile.calls]
+    matched = any(call.floor >= 0 for call in calls)
+    sizes = [max(call.message.group_size, 2) for call in calls]  # A group has other ranks, named or not.
     windows = [profile.window for profile in profiles]
     overlaps = [window.overlapped / window.communication for window in windows if window.communication]
     return Account(
@@ -89,7 +91,7 @@ def account(profiles: Sequence[RankProfile], world_size: int | None) -> Account 
         copies=median(share(lambda profile: profile.window.memory)),
         idle=median(share(idle)),
         traced=len(profiles),
-        world_size=world_size or len(profiles),
+        world_size=world_size or max(len(profiles), *sizes, 0),
         on_device=on_device,
         no_device_events=not on_device
         and any(p.backend == "nccl" or (p.devices and p.backend != "gloo") for p in profiles),

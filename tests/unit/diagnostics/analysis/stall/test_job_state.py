@@ -1,6 +1,7 @@
 """What came first is the cause: ends of ranks that had waited before explain nothing."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,6 +35,42 @@ def test_ranks_that_leave_together_after_they_waited_are_not_blamed(tmp_path: Pa
 def test_equal_exits_of_all_ranks_blame_nobody(tmp_path: Path) -> None:
     exits = [RankError(rank, "log", rank + 1, "", "", exit_code=7) for rank in range(4)]
     assert confirmed(evidence(tmp_path, world_size=4, errors=exits)) == []
+
+
+@pytest.mark.parametrize("after_s", [60, 1])
+@pytest.mark.parametrize(
+    "end", [{"type": "TimeoutError", "message": "step exceeded 60 s"}, {"signal": "SIGKILL", "exit_code": -9}]
+)
+def test_where_calls_differ_the_same_end_of_all_ranks_after_the_wait_blames_nobody(
+    tmp_path: Path, end: dict[str, Any], after_s: float
+) -> None:
+    """As of a job's own watchdog, or of a script that kills what stands still."""
+    other = Op("all_gather", 16, 30)
+    write(tmp_path, Job({rank: [*STEP, other if rank == 2 else STEP[0]] for rank in range(4)}))
+    frames = (Frame("/job/watch.py", 4, "check"),) if "type" in end else ()
+    about = {"type": "", "message": "", "frames": frames, **end}
+    ends = [RankError(rank, "log", rank + 1, time_s=START_S + after_s, **about) for rank in range(4)]
+    found = confirmed(evidence(tmp_path, world_size=4, errors=ends))
+    assert any(cause in ("rank_raised", "rank_killed") for cause, _ in found) == (after_s < 10)
+    if after_s > 10:
+        assert [ranks for _, ranks in found] == [(2,)]
+
+
+def test_a_rank_that_ends_as_those_whose_watchdogs_had_reported_is_one_of_them(tmp_path: Path) -> None:
+    line = (
+        "[rank{0}]:[E1130 10:00:00.164985384 ProcessGroupNCCL.cpp:616] [Rank {0}] Watchdog caught collective operation "
+        "timeout: WorkNCCL(SeqNum=57, OpType=ALLREDUCE, NumelIn=64, NumelOut=64, Timeout(ms)=600000) ran for 600008 "
+        "milliseconds before timing out.\n"
+    )
+    trace = (
+        "Traceback (most recent call last):",
+        '  File "/job/watch.py", line 4, in check',
+        "RuntimeError: no step for 60 s",
+    )
+    raised = "".join(f"[rank{rank}]: {text}\n" for rank in range(4) for text in trace)
+    (tmp_path / "job.log").write_text("".join(map(line.format, (0, 1, 3))) + raised)
+    report = diagnose(tmp_path)
+    assert report.root_causes == () and report.outcome == "undecided"
 
 
 def test_a_rank_that_leaves_while_it_waits_for_nobody_is_blamed(tmp_path: Path) -> None:

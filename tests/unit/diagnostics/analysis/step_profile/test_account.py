@@ -1,5 +1,6 @@
 """A job is healthy only when its traces account for the time of its steps."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,22 @@ def test_one_rank_does_not_speak_for_the_others() -> None:
 
 def test_some_ranks_do_not_speak_for_the_others() -> None:
     assert replace(GOOD, traced=2, world_size=128).unaccounted
+
+
+@pytest.mark.parametrize(("kept", "size"), [((), 2), (("Group size",), 4)])
+def test_the_groups_of_a_trace_say_that_there_are_other_ranks(tmp_path: Path, kept: tuple[str, ...], size: int) -> None:
+    """A trace of torch before 2.2 or of a cut exporter does not say how many ranks the job has."""
+    path = write(ddp(Simulator()), tmp_path)[0]
+    trace = json.loads(gzip.decompress(path.read_bytes()))
+    trace.pop("distributedInfo", None)
+    for event in trace["traceEvents"]:
+        group = [name for name in event.get("args", {}) if "Group" in name and name not in kept]
+        event["args"] = {name: value for name, value in event.get("args", {}).items() if name not in group}
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "alone" / "trace.json").write_text(json.dumps(trace))
+    report = diagnose(tmp_path / "alone")
+    assert report.measures["overlap"]["account"]["world_size"] == size
+    assert report.outcome == "undecided" and f"1 of {size} ranks traced" in headline(report)
 
 
 def test_on_cpu_transfer_is_work_and_only_waiting_and_stops_are_lost() -> None:

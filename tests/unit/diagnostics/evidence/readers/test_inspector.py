@@ -41,6 +41,11 @@ def late(rank: int, world: int = 3, calls: int = 20, by_us: float = 60_000) -> l
     return [[100.0 + n % 3 + (0 if one == rank else by_us) for n in range(calls)] for one in range(world)]
 
 
+def test_collectives_alone_are_no_good_health(tmp_path: Path) -> None:
+    """Not the time between them, nor how the job ended."""
+    assert diagnose(written(tmp_path, [[90_000.0] * 20] * 3)).outcome == "undecided"
+
+
 @pytest.mark.parametrize("own_header", [True, False])
 def test_the_rank_that_waits_least_came_last(tmp_path: Path, own_header: bool) -> None:
     report = diagnose(written(tmp_path, late(1), own_header=own_header))
