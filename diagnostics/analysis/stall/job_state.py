@@ -220,9 +220,7 @@ def build(evidence: Evidence) -> JobState:
 
 
 def _waited_before(job: JobState, rank: int, end: Ending, alike: bool = False) -> bool:
-    """Return whether a rank had waited for `STALL_S` at its end: one that others block, with only an exit code, or
-    where all ranks ended alike.
-    """
+    """Return whether a rank had waited for `STALL_S`: one that is blocked, or that ended by a code or as all others."""
     pending = [job.waits.calls[rank, operation] for operation in job.waits.of_rank.get(rank, [])]
     began_s = min((call.created_s for call in pending if call.created_s), default=None)
     if began_s is None or not (end.only_exit_code or alike or job.waits.blockers(rank)):

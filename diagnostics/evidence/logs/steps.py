@@ -16,6 +16,7 @@ MAX_TIMES = 20_000  # Of steps that are kept.
 LEAST = 10
 """Minimum number of steps for an analysis."""
 _N = rb"-?(?:\d{1,15}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,3})?|[nN]a[nN]|[iI]nf(?:inity)?)"
+_COLOUR = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")  # As torchtitan prints around each figure.
 
 
 @cache
@@ -102,6 +103,7 @@ class Steps(Struct):
 
     def feed(self, data: bytes, number: int) -> None:
         """Read a block of whole lines, the first of which is `number`."""
+        data = _COLOUR.sub(b"", data) if b"\x1b[" in data else data
         at = 0
         if b"verflow" in data or b"OVERFLOW!" in data:
             for match in _compiled(OVERFLOW).finditer(data):

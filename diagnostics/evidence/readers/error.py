@@ -20,12 +20,10 @@ _TYPED = re.compile(
 
 def recognise(head: bytes) -> bool:
     """Return whether a file that starts with `head` is an error file of torch elastic or of dtk."""
-    text = head.lstrip()
-    if not text.startswith(b"{"):
-        return False
-    if text[1:].lstrip().startswith(b'"message"'):
-        return any(key in head for key in (b'"extraInfo"', b'"py_callstack"', b'"errorCode"')) or len(head) < 8192
-    return b'"traceback"' in head and b'"type"' in head and b'"rank"' in head
+    text, own = head.lstrip(), (b'"extraInfo"', b'"py_callstack"', b'"errorCode"')
+    if text.startswith(b"{") and text[1:].lstrip().startswith(b'"message"'):  # A log has an object in each line.
+        return any(key in head for key in own) or (len(head) < 8192 and b"\n{" not in text)
+    return text.startswith(b"{") and all(key in head for key in (b'"traceback"', b'"type"', b'"rank"'))
 
 
 def read(path: Path, file: str, rank: int | None, limits: Limits) -> RankError:

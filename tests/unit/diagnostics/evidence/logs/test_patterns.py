@@ -50,6 +50,8 @@ CASES: dict[str, tuple[str, str, int | None, dict[str, Any]]] = {
         "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1331, "
         "unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.18.1", "dist_backend_error", None,
         {"version": "2.18.1"}),
+    "version": ("gpu1:77:90 [3] NCCL INFO NCCL version 2.29.2+cuda12.8", "nccl_version", None,
+                {"version": "2.29.2", "cuda": "12.8"}),
     "result": ("ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.",
                "nccl_result", None, {"result": "ncclSystemError"}),
     "env": ("gpu1:77:90 [3] NCCL INFO NCCL_IB_DISABLE set by environment to 1.", "nccl_env", None,

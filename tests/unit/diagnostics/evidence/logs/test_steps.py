@@ -41,6 +41,7 @@ def only(steps):
         ("step: 7  loss: 2.5  grad_norm: 1.5", "step and loss", 7, 2.5, 1.5, NAN),
         ("iter 7: loss 2.5000, time 3ms", "step and loss", 7, 2.5, NAN, NAN),
         ("step 7 | loss: inf", "step and loss", 7, math.inf, NAN, NAN),
+        ("\x1b[31mstep:  7  \x1b[32mloss:  2.5000  \x1b[33mgrad_norm:  1.5\x1b[39m", "step and loss", 7, 2.5, 1.5, NAN),
         ("[titan] INFO - step:  7  loss:      inf  grad_norm:      nan", "step and loss", 7, math.inf, NAN, NAN),
         (
             "Training epoch 0, iteration 7/99 | lr: 1e-05 | global_batch_size: 8 | global_step: 7 | "

@@ -38,6 +38,12 @@ def test_elastic(tmp_path: Path) -> None:
     assert [frame.line for frame in found.frames] == [7, 14]
 
 
+def test_a_log_of_json_lines_is_no_error_file() -> None:
+    """Whose key `message` comes first, as some loggers print it."""
+    line = json.dumps({"message": "Traceback (most recent call last):", "level": "error"}).encode()
+    assert not recognise(line + b"\n" + line) and recognise(line) and not recognise(b"[" + line)
+
+
 def test_elastic_in_the_agents_copy_with_a_code(tmp_path: Path) -> None:
     found = error(tmp_path / "error.json", {"message": {**ELASTIC["message"], "errorCode": -6}})
     assert (found.exit_code, found.signal) == (-6, "SIGABRT")
