@@ -153,9 +153,7 @@ def ranks_per_node(launcher: RemoteLauncher, strategy: StrategyConfig) -> int:
     """Return the configured number, else one per GPU, else the default of a machine without a GPU."""
     if launcher.nproc != "auto":
         return launcher.nproc
-    if strategy.traits.one_process:
-        return 1
-    return launcher.gpus_per_node or CPU_RANKS
+    return 1 if strategy.traits.one_process else launcher.gpus_per_node or CPU_RANKS
 
 
 def remote_placement(config: Config) -> Placement:

@@ -49,6 +49,4 @@ def _limited(check: Check, scope: Scope, limit_s: float) -> Result:
     thread = threading.Thread(target=make, name=f"doctor-{check.name}", daemon=True)
     thread.start()
     thread.join(limit_s)
-    if answers:
-        return answers[0]
-    return judged([found("check_hangs", limit_s=limit_s)])
+    return answers[0] if answers else judged([found("check_hangs", limit_s=limit_s)])

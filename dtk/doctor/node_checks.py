@@ -71,9 +71,8 @@ def agreement(nodes: Sequence[Node], of_node: Mapping[int, Mapping[str, str]]) -
         for number, own in values.items():
             groups.setdefault(own.get(name, "(not set)"), []).append(number)
         if len(groups) > 1:
-            texts = []
-            for value, numbers in sorted(groups.items(), key=lambda group: len(group[1])):
-                texts.append(f"{value} on node{'s' * (len(numbers) > 1)} {first_of(numbers)}")
+            rarest = sorted(groups.items(), key=lambda group: len(group[1]))
+            texts = [f"{value} on node{'s' * (len(nodes) > 1)} {first_of(nodes)}" for value, nodes in rarest]
             kind = "variable" if name.isupper() or "_" in name else "version" if name in PACKAGES else "limit"
             findings.append(found(f"{kind}_differs", bad=name in MUST_AGREE, name=name, texts="; ".join(texts)))
     fine = f"{len(names)} versions, limits and variables are the same on {len(nodes)} nodes"

@@ -89,9 +89,7 @@ class Ruler:
     def until(self, point: int) -> int:
         """Return the covered length before `point`."""
         n = bisect_right(self._starts, point)
-        if n == 0:
-            return 0
-        return self._sums[n] - max(0, self.cover[n - 1][1] - point)
+        return self._sums[n] - max(0, self.cover[n - 1][1] - point) if n else 0
 
     def within(self, start: int, end: int) -> int:
         """Return the covered length between `start` and `end`."""

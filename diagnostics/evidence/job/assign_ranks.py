@@ -70,7 +70,11 @@ def _one_node(reads: list[Contents], known: bool) -> bool:
     known = known or bool(prefixed) or any(fact.kind == "one_node" for fact in facts)
     # The first rank of a later node is at least the number of its own.
     begins = min(named) < len(named) if named else known
-    return nodes <= 1 and begins and all(most <= read.local for read in prefixed)
+    # A launcher's own log shows one node if its local ranks fill all gaps between the ranks from 0 on that speak there.
+    own = {-1 - rank if rank < 0 else rank for ranks in stated if any(rank < 0 for rank in ranks) for rank in ranks}
+    highest = max(named, default=-1)
+    known = known or (own == {*range(highest + 1)} and most <= len(own))
+    return nodes <= 1 and known and begins and all(most <= read.local for read in prefixed)
 
 
 def _processes(logs: Iterable[tuple[Contents, Owner]]) -> dict[str, int]:

@@ -51,9 +51,20 @@ def test_local_ranks_of_two_nodes_are_not():
 
 def test_a_local_rank_beside_the_ranks_of_a_later_node_is_of_no_known_rank():
     assert ranks((contents(error(-4), facts=[fact(rank) for rank in range(8, 16)]), Owner())) == [None]
-    assert ranks((contents(error(-4), facts=[fact(rank) for rank in (0, 2)]), Owner())) == [3]
+    assert ranks((contents(error(-4), facts=[fact(rank) for rank in (0, 1, 2, 4)]), Owner())) == [3]
     two = [(contents(error(-1), facts=[fact(0)]), Owner()), (contents(error(-4, file="b.log")), Owner())]
     assert ranks(*two) == [None, None]
+
+
+@pytest.mark.parametrize("speak", [(0, 2), (0, 1, 2), (0, 1, 2, 4, 5, 7)])
+def test_a_local_rank_is_none_where_the_ranks_beside_it_may_be_of_several_nodes(speak):
+    assert ranks((contents(error(-4), facts=[fact(rank) for rank in speak]), Owner())) == [None]
+
+
+def test_ranks_in_another_log_than_the_launchers_or_a_larger_world_show_no_single_node():
+    speak = [fact(rank) for rank in (0, 1, 2, 4)]
+    assert ranks((contents(facts=speak), Owner()), (contents(error(-4, file="b.log")), Owner())) == [None]
+    assert ranks((contents(error(-4), facts=[*speak, fact(None, nranks=16)]), Owner())) == [None]
 
 
 def test_a_local_rank_alone_is_no_rank():
