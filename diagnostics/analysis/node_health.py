@@ -65,10 +65,8 @@ class NodeHealth(Struct, frozen=True):
 
 def node_health(evidence: Evidence) -> tuple[NodeHealth, ...]:
     """Return the nodes with telemetry, then one for the devices reported by `nvidia-smi -q`."""
-    nodes = []
-    for handle, timeline in loaded(evidence.handles(TelemetryFile), lambda file: file.load(0, MOST_SAMPLES)):
-        if timeline.samples:
-            nodes.append(_node(handle.file, timeline.cores, timeline.samples))
+    timelines = loaded(evidence.handles(TelemetryFile), lambda file: file.load(0, MOST_SAMPLES))
+    nodes = [_node(handle.file, timeline.cores, timeline.samples) for handle, timeline in timelines if timeline.samples]
     states = [fact for fact in evidence.facts if fact.kind == "gpu_state"]
     if states:
         devices = tuple(_device(str(f.fields["device"]), None, f.file, [f.fields["sample"]], True) for f in states)

@@ -27,9 +27,8 @@ def declared(file: str, facts: Callable[[Any], F], decide: Callable[[F], Finding
 
     id = f"{Path(file).parent.name}.{Path(file).stem}"
     table = table_beside(file)
-    row, rules, example = dict(table["cause"]), [], None
-    for rule in row.pop("explained_by", ()):
-        rules.append(ExplainedBy(tuple(_names(rule["causes"])), tuple(rule["when"])))
+    row, example = dict(table["cause"]), None
+    rules = [ExplainedBy(tuple(_names(rule["causes"])), tuple(rule["when"])) for rule in row.pop("explained_by", ())]
     if shown := row.pop("example", None):
         text = shown.get("text") or table["example"]
         ranks, counter = tuple(shown.get("ranks", ())), table.get("counterexample", "")

@@ -81,11 +81,9 @@ def _config(raw: Any) -> _Config:
 
 def _ranks(raw: Any) -> tuple[int, ...]:
     """Parse `"[0, 1]"` or a list."""
-    if isinstance(raw, str):
-        numbers = [int(part) for part in re.findall(r"\d{1,9}", raw)]
-    else:
-        numbers = [rank for rank in raw if isinstance(rank, int)] if isinstance(raw, list | tuple) else []
-    return tuple(sorted({rank for rank in numbers if 0 <= rank < MOST_RANKS}))
+    numbers = [int(part) for part in re.findall(r"\d{1,9}", raw)] if isinstance(raw, str) else raw
+    numbers = numbers if isinstance(numbers, list | tuple) else ()
+    return tuple(sorted({rank for rank in numbers if isinstance(rank, int) and 0 <= rank < MOST_RANKS}))
 
 
 def _outside(groups: dict[int, GroupKey]) -> list[tuple[int, int]]:

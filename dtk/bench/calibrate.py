@@ -71,9 +71,7 @@ def fit(sizes_bytes: Sequence[int], seconds: Sequence[float]) -> tuple[float, fl
     fixed, per_byte = (a * bb - b * ab) / determinant, (b * aa - a * ab) / determinant
     if fixed < 0:
         return 0.0, b / bb
-    if per_byte < 0:
-        return a / aa, 0.0
-    return fixed, per_byte
+    return (a / aa, 0.0) if per_byte < 0 else (fixed, per_byte)
 
 
 def _run(device: str, ranks: int, seconds: float, say: Callable[[str], None]) -> list[dict[str, Any]]:

@@ -12,9 +12,7 @@ def value_text(value: float, unit: str) -> str:
         return bytes_text(value)
     if unit == "s":
         return seconds_text(value)
-    if unit == "fraction":
-        return f"{value:.1%}"
-    return f"{number_text(value)} {unit}"
+    return f"{value:.1%}" if unit == "fraction" else f"{number_text(value)} {unit}"
 
 
 def number_text(value: float) -> str:

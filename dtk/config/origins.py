@@ -64,9 +64,7 @@ def _shown(path: Path, folders: Sequence[Path]) -> str:
 def _leaves(node: Any, prefix: str) -> list[tuple[str, int, str]]:
     if isinstance(node, yaml.MappingNode) and (node.value or not prefix):
         return [leaf for key, value in node.value for leaf in _leaves(value, f"{prefix}.{key.value}".lstrip("."))]
-    if node is None:
-        return []
-    return [(prefix, node.start_mark.line + 1, _written(node)[:LONGEST])]
+    return [] if node is None else [(prefix, node.start_mark.line + 1, _written(node)[:LONGEST])]
 
 
 def _written(node: Any) -> str:

@@ -116,9 +116,7 @@ def _is(value: Any, hint: Any) -> bool:
         return True
     if get_origin(hint) is Literal:
         return any(value == choice and type(value) is type(choice) for choice in get_args(hint))
-    if hint is float:
-        return type(value) in (int, float) and math.isfinite(value)
-    return type(value) is hint
+    return type(value) in (int, float) and math.isfinite(value) if hint is float else type(value) is hint
 
 
 _KINDS = {str: "text", int: "a number", bool: "a yes or no", dict: "a section", list: "a list", type(None): "nothing"}

@@ -38,9 +38,7 @@ def compose_point(
     if earlier is not None:
         return rerun(earlier, overrides, config_dir, trust=trust)
     composed = compose(overrides, config_dir, traced=True)
-    if composed.config.resume:
-        return resume(composed, config_dir, trust=trust)
-    return Resumed(composed, None, 0)
+    return resume(composed, config_dir, trust=trust) if composed.config.resume else Resumed(composed, None, 0)
 
 
 def print_configuration(point: Resumed) -> None:

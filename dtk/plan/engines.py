@@ -43,10 +43,8 @@ def machine(config: Config, hardware: "Hardware | None", choice: Choice = "auto"
     closed_form.
     """
     launcher = config.launcher
-    if is_remote(launcher):
-        local_size = ranks_per_node(launcher, config.strategy)
-    else:
-        local_size = launcher.nproc if isinstance(launcher.nproc, int) else NODE
+    here = launcher.nproc if isinstance(launcher.nproc, int) else NODE
+    local_size = ranks_per_node(launcher, config.strategy) if is_remote(launcher) else here
     own = any(getattr(section, "_target_", None) for section in (config.model, config.data, config.optimizer))
     simulated = choice == "simulated" or (own and choice != "closed_form")
     engine: Engine = "simulated" if simulated else "closed_form"

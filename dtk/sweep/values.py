@@ -41,9 +41,7 @@ def refuse_endless(key: str, value: Any) -> None:
 
 def plain(value: Any) -> Any:
     """Return the value without numpy types, which print differently."""
-    if hasattr(value, "item") and not isinstance(value, str | list | dict):
-        return value.item()
-    return value
+    return value.item() if hasattr(value, "item") and not isinstance(value, str | list | dict) else value
 
 
 def _unsafe(key: str, value: Any, why: str) -> DtkError:

@@ -35,9 +35,8 @@ def copy_profiles(trace: Trace, work: Work, covers: Covers) -> list[CopyProfile]
     """Return the copies between host and device by kind, in descending order of exposed time."""
     kinds = [host_copy(name) for name in trace.names] if work.memory else []
     rows = []
-    for at, (start, end, name, memory) in enumerate(
-        zip(trace.device.start, trace.device.end, trace.device.name, trace.is_memory)
-    ):
+    columns = zip(trace.device.start, trace.device.end, trace.device.name, trace.is_memory)
+    for at, (start, end, name, memory) in enumerate(columns):
         if memory and (kind := kinds[name]) is not None:
             rows.append((start, end, at, kind))
     rows.sort(key=lambda row: row[:3])

@@ -152,9 +152,7 @@ def figures(case: WatchdogGap | WatchdogMissed) -> dict[str, Any]:
 
 def named(group: GroupLog) -> str:
     """Return `group default_pg`."""
-    if group.name == UNNAMED:
-        return str(_TEXTS.phrase("default_group"))
-    return f"group {group.title}"
+    return str(_TEXTS.phrase("default_group")) if group.name == UNNAMED else f"group {group.title}"
 
 
 def called(wait: Wait) -> str:

@@ -39,9 +39,7 @@ def decide(job: JobMemory) -> Finding:
         return _TEXTS.ruled_out("only_root" if only_root else "freed", most=most)
     if any(rank.trace for rank in all_ranks) and not any(rank.unit_gathers(job.is_sharded) for rank in all_ranks):
         return shared.TEXTS.ruled_out("no_unit")
-    if declared is True:
-        return _TEXTS.ruled_out("configured")
-    return shared.not_recorded(job, "units")
+    return _TEXTS.ruled_out("configured") if declared is True else shared.not_recorded(job, "units")
 
 
 def _by_trace(job: JobMemory, traces: Mapping[int, Traffic]) -> Finding | None:

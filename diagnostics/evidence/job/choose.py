@@ -3,6 +3,7 @@
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice, pairwise
 from operator import attrgetter
@@ -18,6 +19,7 @@ from diagnostics.contract.invocation import command
 from diagnostics.evidence.budget import disk_bytes
 from diagnostics.evidence.dump_agreement import Moments
 from diagnostics.evidence.limits import BLOCK_BYTES, head
+from diagnostics.evidence.logs.patterns import OF_KERNEL, moments
 from diagnostics.evidence.model import Evidence, Problem
 from diagnostics.evidence.reader import Reader
 from diagnostics.evidence.readers.flight import FlightFile
@@ -28,6 +30,8 @@ JOB_S = 90 * 86_400.0
 """Maximum duration of a job: records of different kinds further apart are from different jobs."""
 WINDOWS_S = 86_400.0
 """Profiler windows further apart are from one job only if a process is in both."""
+BEFORE_S = 12 * 3600.0
+"""A kernel's lines further before a job explain nothing of it: less may be the zones of two logs that tell none."""
 _HEAD_BYTES = 64 << 10
 _EVENT = re.compile(
     rb'"cat"\s*:\s*"(?:cpu_op|operator|user_annotation|cuda_runtime)"[^{}]{0,4000}?"pid"\s*:\s*(\d{1,12})'
@@ -166,6 +170,25 @@ def refuse_mixed_times(evidence: Evidence, traces: list[Any]) -> None:
     evidence.doubt = moments.doubt()
 
 
+def leave_earlier(evidence: Evidence) -> None:
+    """Remove the lines of a kernel's log that are dated long before the job's own records; add a note for each."""
+    dated = {id(fact): at[0] for fact in evidence.facts if fact.kind in OF_KERNEL and (at := moments(fact.text))}
+    if not dated:
+        return
+    began = [dump.last_s for dump in Moments(evidence.handles(FlightFile)).last_calls if dump.last_s > 0]
+    own = {fact.file for fact in evidence.facts if fact.rank is not None or fact.kind == "steps"}
+    kernel = {fact.file for fact in evidence.facts if id(fact) in dated}
+    for file in (own | {error.file for error in evidence.errors}) - kernel:
+        with suppress(OSError, ValueError):
+            times = moments(head(evidence.root / file, _HEAD_BYTES).decode("utf-8", "replace"))
+            began += [min(times)] if len({*times}) > 1 else []  # A single one may be that of the job's end.
+    first_s = min(began, default=0.0) - BEFORE_S
+    for fact in [fact for fact in evidence.facts if dated.get(id(fact), first_s) < first_s]:
+        figures = {"line": fact.line, "text": fact.text}
+        evidence.problems.append(Problem("log", fact.file, "before_job", harmless=True, figures=figures))
+    evidence.facts = [fact for fact in evidence.facts if dated.get(id(fact), first_s) >= first_s]
+
+
 def _choose(group: list[Any], evidence: Evidence, reader: Reader) -> list[Any]:
     """Choose the largest of several files of a rank, or the one with the smallest hash if sizes are equal."""
     if len(group) == 1:
@@ -176,10 +199,8 @@ def _choose(group: list[Any], evidence: Evidence, reader: Reader) -> list[Any]:
     for other in others if evidence.run is None else ():
         if why := reader.contradiction(best, other):
             files = " and ".join(sorted((best.file, other.file)))
-            raise DiagnosticsError(
-                f"{evidence.root} holds files of 2 jobs: {files} both belong to rank {best.rank}, and {why}",
-                "put each job into its own folder",
-            )
+            what = f"{evidence.root} holds files of 2 jobs: {files} both belong to rank {best.rank}, and {why}"
+            raise DiagnosticsError(what, "put each job into its own folder")
     if others:
         names = sorted(handle.file for handle in others)[:3]
         figures = {"rank": best.rank, "count": len(others) + 1, "used": best.file, "others": names}

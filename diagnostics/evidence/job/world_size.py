@@ -53,10 +53,8 @@ def settle(evidence: Evidence, claims: Claims) -> None:
     if len(claims.sizes) > 1:
         parts = [f"{size} ranks ({first_of(sorted(files), 1)})" for size, files in sorted(claims.sizes.items())]
         if len(claims.by_rank) > 1 and evidence.run is None:
-            raise DiagnosticsError(
-                f"{evidence.root} holds files of {len(claims.sizes)} jobs: {' and '.join(parts)}",
-                "put each job into its own folder",
-            )
+            what = f"{evidence.root} holds files of {len(claims.sizes)} jobs: {' and '.join(parts)}"
+            raise DiagnosticsError(what, "put each job into its own folder")
         evidence.problems.append(Problem("file", ".", "jobs_mixed", figures={"sizes": " and ".join(parts)}))
     evidence.world_size = stated or (next(iter(claims.sizes)) if len(claims.sizes) == 1 else None)
     if not claims.sizes and weakest <= MOST_RANKS:

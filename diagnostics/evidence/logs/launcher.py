@@ -1,8 +1,6 @@
 """What a launcher's log says of ranks that ended: torchrun's list of failures, and fatal errors of the interpreter."""
 
 from collections.abc import Sequence
-from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any
 
 from msgspec import Struct, field
@@ -10,6 +8,7 @@ from msgspec import Struct, field
 from diagnostics.contract.files import patterns_beside
 from diagnostics.evidence.endings import SIGNAL_TEXTS, signal_name
 from diagnostics.evidence.logs import tracebacks
+from diagnostics.evidence.logs.patterns import moments
 from diagnostics.evidence.model import Frame, RankError
 
 _MAX_ERRORS = 100_000
@@ -83,9 +82,8 @@ class FailureTable(Struct):
             self.row = _Row(number)
         row = self.row
         if key == "time":
-            with suppress(ValueError, OverflowError):
-                # Local time of the node, written without its zone; taken for UTC, so only differences mean something.
-                row.time_s = datetime.strptime(value, "%Y-%m-%d_%H:%M:%S").replace(tzinfo=UTC).timestamp()
+            # Local time of the node, written without its zone; taken for UTC, so only differences mean something.
+            row.time_s = next(iter(moments(value)), None)
         elif key == "rank" and (ranks := _TEXT["ranks"].match(value)):
             row.rank, row.local_rank = int(ranks[1]), int(ranks[2])
             if len(self.rows) < _MAX_ERRORS:

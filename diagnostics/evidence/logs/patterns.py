@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
@@ -13,10 +15,12 @@ SIZE = r"[\d.]+ ?(?:[KMGT]i?B|bytes|B)\b"  # A size as formatted by torch.
 _DIGITS = 18  # Maximum digits of a number in a line; no valid one has more.
 _OOM_GPU = re.compile(r"\bGPU (\d+)")
 _OOM_OTHER = re.compile(rf"Process (\d+) has (?P<size>{SIZE}) memory in use")
-_PARTS_OF_SIZE = re.compile(r"([\d.]+) ?([KMGT]?)(i?)(B|bytes)")
+_PARTS_OF_SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+) ?([KMGT]?)(i?)(B|bytes)")
 _NUMBER = re.compile(r"-?\d+", re.ASCII)
 _RANKS = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?")
 _MAX_RANKS = 100_000
+OF_KERNEL = frozenset({"xid", "device_error", "kernel_oom", "link_down"})
+"""Kinds of lines of a kernel's log, which may be about what happened days before the job."""
 
 
 class Pattern(Struct, frozen=True, dict=True):
@@ -49,6 +53,7 @@ def _table() -> Iterator[Pattern]:
 
 _FILE = table_beside(__file__)
 TABLE: tuple[Pattern, ...] = tuple(_table())
+_MOMENT = re.compile("".join(_FILE["moment"]), re.ASCII)
 _OOM_PARTS = tuple(
     (name, re.compile(regex.replace("%SIZE%", rf"(?P<size>{SIZE})"))) for name, regex in _FILE["out_of_memory"]
 )
@@ -59,10 +64,7 @@ def size_bytes(text: str) -> int | None:
     match = _PARTS_OF_SIZE.match(text)
     if match is None:
         return None
-    try:
-        value = float(match[1])
-    except ValueError:
-        return None
+    value = float(match[1])
     return int(value * 1024 ** ("KMGT".index(match[2]) + 1 if match[2] else 0)) if value < 1e15 else None
 
 
@@ -86,6 +88,17 @@ def decode(kind: str, match: re.Match[str]) -> dict[str, Any]:
     if kind == "cuda_oom":
         fields.update(oom_parts(match.string))
     return fields
+
+
+def moments(text: str) -> list[float]:
+    """Return the dated times of a text, in seconds since 1970; UTC where it tells no zone."""
+    found = []
+    for match in _MOMENT.finditer(text):
+        with suppress(ValueError):  # No such day, or a word that is no month.
+            form = "%b %d %H:%M:%S %Y%z" if match["month"] else "%Y-%m-%d %H:%M:%S%z"
+            at = (match["month"] or f"{match['date']} {match['time']}").replace("/", "-") + (match["zone"] or "Z")
+            found.append(datetime.strptime(at, form).timestamp())
+    return found
 
 
 def oom_parts(text: str) -> dict[str, Any]:

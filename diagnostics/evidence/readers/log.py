@@ -15,7 +15,7 @@ from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.logs import tracebacks
 from diagnostics.evidence.logs.launcher import ROW, FailureTable
 from diagnostics.evidence.logs.lines import MATCHED, Line, LineReader, has_utf16_mark, label_of, split, widths_of
-from diagnostics.evidence.logs.patterns import TABLE, Pattern, decode
+from diagnostics.evidence.logs.patterns import OF_KERNEL, TABLE, Pattern, decode, moments
 from diagnostics.evidence.logs.steps import MAX_POINTS, Steps
 from diagnostics.evidence.logs.streams import GOES_ON, MAX_ERRORS, STRUCTURE, TEXT, Streams
 from diagnostics.evidence.logs.watchdogs import KINDS, PER_KIND_AND_RANK, Watchdogs
@@ -229,7 +229,8 @@ class _Scan(Struct):
             return
         # What is repeated at each step: the first line of each rank is kept, the others are counted.
         shown = () if kind == "non_finite_loss" else sorted((name, str(value)) for name, value in fields.items())
-        key = (kind, rank, *shown)
+        hours = [at_s // 3600 for at_s in moments(text)[:1]] if kind in OF_KERNEL else ()  # One may be of another job.
+        key = (kind, rank, *shown, *hours)
         if (same := self.counts.get(key)) is not None:
             same["count"] = same.get("count", 1) + 1
             return

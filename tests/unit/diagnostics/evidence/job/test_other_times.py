@@ -1,0 +1,76 @@
+"""Lines of a kernel's log that are dated long before the job decide nothing; other ones do as before."""
+
+from pathlib import Path
+
+import pytest
+
+from diagnostics.evidence.job.gather import gather
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import Evidence
+
+JOB = (
+    "2031-03-10 06:00:00,120 trainer INFO epoch 0 loss 3.2\n"
+    "2031-03-12 18:00:00,120 trainer INFO epoch 1 loss 3.1\n"
+    "[rank2]: Traceback (most recent call last):\n"
+    '[rank2]:   File "/src/fit.py", line 31, in <module>\n'
+    "[rank2]:     fit()\n"
+    "[rank2]: TypeError: unhashable type: 'list'\n"
+)
+LOST = "NVRM: Xid (PCI:0000:1a:00): 79, pid=77, name=fit, GPU has fallen off the bus."
+KILLED = "Out of memory: Killed process 5150 (python3) total-vm:9kB, anon-rss:8kB"
+
+
+def job(folder: Path, kernel: str, log: str = JOB) -> Evidence:
+    (folder / "fit.log").write_text(log)
+    (folder / "dmesg.log").write_text(kernel + "\n")
+    return gather(folder, Limits())
+
+
+def of_kernel(evidence: Evidence) -> list[str]:
+    return [fact.text for fact in evidence.facts if fact.kind in ("xid", "kernel_oom")]
+
+
+@pytest.mark.parametrize(
+    ("stamp", "other"),
+    [
+        ("[Sun Mar  9 17:30:00 2031]", True),
+        ("2031-03-01T06:00:00,123456+01:00", True),
+        ("2031-03-13T06:30:00Z", False),
+        ("[Thu Mar 13 12:00:00 2031]", False),
+        ("[Sun Mar  9 18:30:00 2031]", False),  # The zone may be another one.
+        ("2031-03-11T02:00:00,123456+0000", False),
+        ("[Thu Mar 13 05:00:00 2031]", False),
+        ("[12345.678]", False),
+        ("[Sun Mar 99 17:30:00 2031]", False),
+    ],
+)
+@pytest.mark.parametrize("line", [LOST, KILLED])
+def test_a_dated_line_counts_only_within_the_time_of_the_job(
+    tmp_path: Path, stamp: str, other: bool, line: str
+) -> None:
+    found = job(tmp_path, f"{stamp} {line}")
+    assert of_kernel(found) == ([] if other else [f"{stamp} {line}"])
+    assert [problem.about for problem in found.problems] == ["before_job"] * other
+    assert not other or line in found.problems[0].what
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        JOB.replace("2031-", "31-"),  # No line of the job tells its time.
+        JOB.split("\n", 1)[1],  # A single one may be that of the begin or of the end.
+    ],
+)
+@pytest.mark.parametrize("stamp", ["[Sat Mar  1 17:30:00 2031]", "[Sun Mar 30 17:30:00 2031]"])
+def test_a_job_whose_times_are_not_known_keeps_every_line(tmp_path: Path, log: str, stamp: str) -> None:
+    assert of_kernel(job(tmp_path, f"{stamp} {LOST}", log))
+
+
+def test_the_fault_of_the_job_is_kept_beside_the_same_one_of_another_day(tmp_path: Path) -> None:
+    during = f"[Wed Mar 12 18:00:00 2031] {LOST}"
+    assert of_kernel(job(tmp_path, f"[Sat Mar  1 17:30:00 2031] {LOST}\n{during}")) == [during]
+
+
+def test_a_log_that_holds_the_kernels_lines_too_tells_no_time_of_the_job(tmp_path: Path) -> None:
+    (tmp_path / "all.log").write_text(f"[Sat Mar  1 17:30:00 2031] {LOST}\n{JOB}")
+    assert of_kernel(gather(tmp_path, Limits()))
