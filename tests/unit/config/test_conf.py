@@ -120,7 +120,7 @@ def test_help_needs_neither_hydra_nor_torch() -> None:
 def test_installed_layout(tmp_path: Path) -> None:
     """As a wheel lays it out: site-packages/dtk and in it conf, no pyproject.toml."""
     package = tmp_path / "site-packages" / "dtk"
-    for name in ("config", "strategies", "parallel"):
+    for name in ("config", "console", "strategies", "parallel"):
         shutil.copytree(ROOT / "dtk" / name, package / name)
     for name in ("__init__.py", "errors.py"):
         (package / name).write_text((ROOT / "dtk" / name).read_text())
