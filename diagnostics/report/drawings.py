@@ -8,13 +8,14 @@ from itertools import accumulate, groupby
 from diagnostics.analysis.memory.over_time import MemoryStack
 from diagnostics.causes.families import family
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.formatting import bytes_text, filled, numbers_text, seconds_text
+from diagnostics.contract.formatting import bytes_text, numbers_text, seconds_text
 from diagnostics.evidence.memory import levels as kinds
 from diagnostics.report import document as doc, measures
 from diagnostics.report.measures import Call, RankMemory, memory_notes, peak_place, share_text
 from diagnostics.report.model import Report
+from diagnostics.report.wording import texts_beside
 
-_TABLE = table_beside(__file__)
+_TABLE, _said = table_beside(__file__), texts_beside(__file__)
 _DONE = frozenset({"completed", "retired", "done"})
 _SEGMENTS = ("compute only", "compute and communication", "exposed communication", "idle and other")
 _REGIONS = {"forward": "k0", "backward": "k1", "after backward": "k4"}
@@ -33,10 +34,6 @@ _STEPS = 12  # Maximum number of step starts that are marked.
 _FAR = 1.6
 """Chosen: a capacity above this multiple of the highest value is only written: drawing it would flatten the curves."""
 _ABOVE = 1.04  # Height of a plot of memory, as a factor of the highest value.
-
-
-def _said(row: str, **figures: object) -> str:
-    return filled(_TABLE["texts"][row], figures)
 
 
 def timeline(report: Report) -> doc.Only | None:

@@ -18,10 +18,12 @@ from diagnostics.evidence.model import Evidence, LogFact, RunEvidence
 from diagnostics.evidence.readers import process
 from diagnostics.report.measures import memory, share_text
 from diagnostics.report.model import Report
+from diagnostics.report.wording import texts_beside
 from diagnostics.runs.records import as_mapping, number
 from diagnostics.tree.outcome import account_of, in_trouble, is_unheard
 
 _TEXTS: dict[str, str] = table_beside(__file__)["texts"]
+_said = texts_beside(__file__)
 _PARTS = 4  # Chosen: the number of parts of a peak that fit on a line.
 _OF_RUN: dict[str, str] = table_beside(__file__)["run"]
 
@@ -64,10 +66,6 @@ def without_cause(
     if not any(evidence.files.values()) and not trouble and (steps := printed_text(printed_steps(evidence))):
         return steps, ""
     return (calls_text(hang) if isinstance(hang, dict) and not (trouble or damaged(evidence)) else ""), ""
-
-
-def _said(row: str, **figures: object) -> str:
-    return filled(_TEXTS[row], figures)
 
 
 def recorded_failure(run: RunEvidence | None) -> str:

@@ -1,10 +1,17 @@
 """Text for the parts of a finding other than its own text (`text_of`): culprits, source locations, cost."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Cost, Finding, Where
-from diagnostics.contract.formatting import bytes_text, numbers_text, ranks_text
+from diagnostics.contract.formatting import bytes_text, filled, numbers_text, ranks_text
 from diagnostics.report.document import Span, Text
+
+
+def texts_beside(module: str) -> Callable[..., str]:
+    """Return a function that fills a row of the `texts` in the YAML file next to a module with figures."""
+    rows = table_beside(module)["texts"]
+    return lambda row, **figures: filled(rows[row], figures)
 
 
 def blame(finding: Finding) -> str:

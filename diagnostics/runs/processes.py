@@ -29,10 +29,8 @@ def suspended(pid: int, manifest: Mapping[str, Any]) -> bool:
     stat, of_run = stat_fields(PROC / str(pid)), manifest.get("pid")
     if len(stat) <= _PARENT or stat[_STATE] not in "Tt" or not isinstance(of_run, int):
         return False
-    return pid == of_run or int(stat[_PARENT]) in (
-        of_run,
-        *(map(int, stat_fields(PROC / str(of_run))[_PARENT : _PARENT + 1])),
-    )
+    above = PROC / str(of_run)
+    return pid == of_run or int(stat[_PARENT]) in (of_run, *map(int, stat_fields(above)[_PARENT : _PARENT + 1]))
 
 
 def still_runs(manifest: Mapping[str, Any]) -> bool | None:

@@ -60,14 +60,15 @@ def settled(trees: Sequence[Tree], findings: Sequence[Finding]) -> list[Finding]
 
     Of an open one of which they explain only a part, the ranks that still wait for an unknown reason remain.
     """
-    sure, relations = [finding for finding in findings if finding.verdict == "confirmed"], _Relations(trees)
+    sure = [(finding, {*finding.ranks, *finding.victims}) for finding in findings if finding.verdict == "confirmed"]
+    relations = _Relations(trees)
 
     def settle(finding: Finding) -> Finding:
         if finding.verdict != "undecided" or finding.basis == "records":
             return finding
         left, by = set(finding.victims), set[str]()
-        for root in sure:
-            accounted = {*root.ranks, *root.victims} or set(finding.victims)
+        for root, ranks in sure:
+            accounted = ranks or set(finding.victims)
             part = tuple(rank for rank in finding.victims if rank in accounted)
             if bool(part) == bool(finding.victims) and relations.hold(root, replace(finding, victims=part)):
                 left -= accounted

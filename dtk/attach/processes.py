@@ -26,13 +26,8 @@ _GROUP_THREADS = {"pt_gloo_runloop": 2, "pt_nccl_watchdg": 1}
 """Names of torch's threads (ProcessGroupGloo.cpp, ProcessGroupNCCL.cpp) -> number per process group."""
 _JOB = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")  # Unit of the times in /proc/PID/stat, proc(5).
-_STATE, _PARENT, _USER, _SYSTEM, _EXIT = (
-    0,
-    1,
-    11,
-    12,
-    49,
-)  # Fields of proc_pid_stat(5), counted from the third one on.
+_STATE, _PARENT, _USER, _SYSTEM, _EXIT = 0, 1, 11, 12, 49
+"""Fields of proc_pid_stat(5), counted from the third one on."""
 
 
 @dataclass(frozen=True, slots=True)

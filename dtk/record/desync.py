@@ -6,6 +6,8 @@ ranks differ and how is decided by `divergence.find`, as for a finished job.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
+from operator import itemgetter
 from typing import TypeVar
 
 from diagnostics.analysis.divergence.find import between, count_votes
@@ -43,9 +45,12 @@ def first_difference(histories: Mapping[int, History]) -> int | None:
 
     Only hashes after the same number of calls are compared, so a rank may be ahead of the others.
     """
-    return _first_differing(
-        issued for count, hashes in histories.values() for issued in enumerate(hashes, count - len(hashes) + 1)
-    )
+    ordered = sorted((history for history in histories.values() if history[1]), key=itemgetter(0))
+    # Equal hashes after n calls mean n equal calls, so where each rank agrees with the next one, all do.
+    if all(m - n < len(more) and hashes[-1] == more[n - m - 1] for (n, hashes), (m, more) in pairwise(ordered)):
+        return None
+    calls = (call for count, hashes in ordered for call in enumerate(hashes, count - len(hashes) + 1))
+    return _first_differing(calls)
 
 
 def _first_differing(issued: Iterable[tuple[K, int]]) -> K | None:

@@ -204,16 +204,16 @@ def build(evidence: Evidence) -> JobState:
     others_wait = bool(waits.of_rank) or bool(evidence.stacks) or hang
     job = JobState(evidence, reading, waits, settle_exit_codes(endings, others_wait))
     early = {rank: end for rank, end in job.endings.items() if end.exited_early}
-    ways = {rank: (end.exit_code, end.signal, end.type, end.message) for rank, end in early.items()}
+    # The message of an exception; the launcher's words on an exit may name the process.
+    ways = {rank: (end.exit_code, end.signal, end.type, end.type and end.message) for rank, end in early.items()}
     alike = len(ways) == job.world() > 1 and len({*ways.values()}) == 1
     late = {rank: end for rank, end in early.items() if _waited_before(job, rank, end, alike)}
     late |= after_timeout(evidence, job.endings)
     # A job's own watchdog ends all ranks in the same way, so one such end identifies the others. The kernel kills some.
     own = {rank for rank, end in early.items() if end.only_exit_code or (end.kind == "raised" and end.type) or alike}
     after = {ways[rank] for rank in late if rank in own}
-    after |= {
-        way for rank, way in ways.items() if alike and early[rank].only_exit_code and early[rank].kind == "exited"
-    }
+    if alike and all(end.only_exit_code and end.kind == "exited" for end in early.values()):
+        after |= {*ways.values()}
     job.after_stall = late | {rank: end for rank, end in early.items() if rank in own and ways[rank] in after}
     job.endings |= {rank: replace(end, kind="timed_out") for rank, end in job.after_stall.items()}
     return job

@@ -80,9 +80,9 @@ def account(profiles: Sequence[RankProfile], world_size: int | None) -> Account 
         return min(beyond, profile.window.exposed)  # calls outside the marked steps are not part of the window
 
     on_device = any(profile.on_device for profile in profiles)
-    calls = [call for profile in profiles for call in profile.calls]
-    matched = any(call.floor >= 0 for call in calls)
-    sizes = [max(call.message.group_size, 2) for call in calls]  # A group has other ranks, named or not.
+    matched = any(call.floor >= 0 for profile in profiles for call in profile.calls)
+    # A group has other ranks, named or not.
+    grouped = max((max(call.message.group_size, 2) for profile in profiles for call in profile.calls), default=0)
     windows = [profile.window for profile in profiles]
     overlaps = [window.overlapped / window.communication for window in windows if window.communication]
     return Account(
@@ -91,7 +91,7 @@ def account(profiles: Sequence[RankProfile], world_size: int | None) -> Account 
         copies=median(share(lambda profile: profile.window.memory)),
         idle=median(share(idle)),
         traced=len(profiles),
-        world_size=world_size or max(len(profiles), *sizes, 0),
+        world_size=world_size or max(len(profiles), grouped),
         on_device=on_device,
         no_device_events=not on_device
         and any(p.backend == "nccl" or (p.devices and p.backend != "gloo") for p in profiles),

@@ -110,11 +110,8 @@ def confirmed(case: WatchdogDecided, facts: Facts) -> Finding:
             position, places = case.vote.position, (*_where(minority), *_where(majority))
             evidence = [_line(wait) for wait in (minority, *others[:2], majority)]
         case WatchdogMissed():
-            confidence, position, places = (
-                WATCHDOGS["unnamed"],
-                case.call.seq,
-                (*_where(case.other), *_where(case.call)),
-            )
+            confidence, position = WATCHDOGS["unnamed"], case.call.seq
+            places = (*_where(case.other), *_where(case.call))
             evidence = [_line(case.other), _line(case.call)]
         case WatchdogGap():
             position, places = case.call.seq, _where(case.call)

@@ -32,6 +32,7 @@ class Line(NamedTuple):
 
 
 _TEXT = patterns_beside(__file__)  # Compiled patterns, documented in the table.
+COLOUR = _TEXT["colour"]
 MATCHED = 4096
 """Characters of a line that patterns see: what they take is at most quadratic in it."""
 _WIDTHS = dict.fromkeys(range(60, 251), 3) | dict.fromkeys((80, 100, 120, 132), 2)
@@ -58,7 +59,7 @@ def split(number: int, raw: bytes, label: re.Pattern[str] | None = None) -> Line
             before = drawn[drawn.rfind("\r", 0, bad.start()) + 1 : bad.end()][-MATCHED:]
     text = text[:MATCHED]
     if "\x1b" in text:
-        text = _TEXT["colour"].sub("", text)
+        text = COLOUR.sub("", text)
     rank = local_rank = None
     at = 0
     if label is not None and (labelled := label.match(text)):

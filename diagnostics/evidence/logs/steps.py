@@ -9,6 +9,7 @@ from math import isfinite
 from msgspec import Struct, field
 
 from diagnostics.contract.files import table_beside
+from diagnostics.evidence.logs.lines import COLOUR
 
 MAX_POINTS = 200_000
 """Maximum number of steps kept per log; further ones are only counted."""
@@ -16,7 +17,6 @@ MAX_TIMES = 20_000  # Of steps that are kept.
 LEAST = 10
 """Minimum number of steps for an analysis."""
 _N = rb"-?(?:\d{1,15}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,3})?|[nN]a[nN]|[iI]nf(?:inity)?)"
-_COLOUR = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")  # As torchtitan prints around each figure.
 
 
 @cache
@@ -26,6 +26,7 @@ def _compiled(regex: bytes) -> re.Pattern[bytes]:
 
 
 _TABLE = table_beside(__file__)
+_COLOUR = re.compile(COLOUR.pattern.encode())  # torchtitan prints each figure in its own.
 FORMATS: dict[str, bytes] = {name: "".join(row["regex"]).encode() for name, row in _TABLE["formats"].items()}
 """Trainer -> pattern of a step."""
 _WORDS: dict[str, bytes] = {name: row["word"].encode() for name, row in _TABLE["formats"].items()}

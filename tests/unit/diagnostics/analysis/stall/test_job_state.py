@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from diagnostics.analysis.stall import job_state
 from diagnostics.analysis.stall.blameless import deviating_rank, stuck_ranks
@@ -50,6 +51,8 @@ def test_where_calls_differ_the_same_end_of_all_ranks_after_the_wait_blames_nobo
     frames = (Frame("/job/watch.py", 4, "check"),) if "type" in end else ()
     about = {"type": "", "message": "", "frames": frames, **end}
     ends = [RankError(rank, "log", rank + 1, time_s=START_S + after_s, **about) for rank in range(4)]
+    if "signal" in end:
+        ends = [replace(one, message=f"line 12: {4711 + one.line} Killed") for one in ends]
     found = confirmed(evidence(tmp_path, world_size=4, errors=ends))
     assert any(cause in ("rank_raised", "rank_killed") for cause, _ in found) == (after_s < 10)
     if after_s > 10:

@@ -690,8 +690,14 @@ def test_a_trainer_says_that_a_figure_is_not_finite(tmp_path: Path, line: str, f
     assert (fact.fields["figure"], fact.fields["value"]) == (figure, value)
 
 
-def test_a_line_of_the_kernel_is_no_exception(tmp_path: Path) -> None:
-    line = "LustreError: 11-0: scratch-OST0001-osc: operation ost_read to node 10.0.0.7@o2ib failed: rc = -107"
+@pytest.mark.parametrize(
+    "line",
+    [
+        "LustreError: 11-0: scratch-OST0001-osc: operation ost_read to node 10.0.0.7@o2ib failed: rc = -107",
+        "LNetError: 120-3: Refusing connection from 10.0.0.7 for 10.0.0.9@tcp: No matching NI",
+    ],
+)
+def test_a_line_of_the_kernel_is_no_exception(tmp_path: Path, line: str) -> None:
     assert not scan(tmp_path / "x.log", f"step 3 loss 2.1\n{line}\n").errors
 
 
