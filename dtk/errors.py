@@ -1,9 +1,11 @@
 """Errors that the user can fix: what happened, why, and what to type next."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from diagnostics.contract.formatting import clean
+from diagnostics.contract.files import table_beside
+from diagnostics.contract.formatting import clean, filled
 
 USER_ERROR = 2  # Exit code of every command for a problem that the user can fix.
 INTERRUPTED = 130
@@ -35,6 +37,18 @@ class DtkError(Exception):
 
     def __reduce__(self) -> tuple[type["DtkError"], tuple[str, str, str]]:
         return type(self), (self.what, self.why, self.fix)
+
+
+def errors_beside(module: str) -> Callable[..., DtkError]:
+    """Return a function that makes the error of a row of `errors` in the YAML file next to a module.
+
+    A row lists the arguments of `DtkError`, to be filled with figures; a figure may be a function that returns it.
+    """
+
+    def error(row: str, **figures: Any) -> DtkError:
+        return DtkError(*(filled(text, figures) for text in table_beside(module)["errors"][row]))
+
+    return error
 
 
 class OwnRankError(DtkError):

@@ -1,11 +1,14 @@
 """One line for every problem of the user's, with what to do next."""
 
+import ast
 import copy
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from diagnostics.contract.files import read_table
+from dtk import errors
 from dtk.errors import DtkError, OwnRankError, refused
 
 
@@ -50,3 +53,28 @@ def test_what_a_damaged_file_raises_is_refused_only_where_it_is_named() -> None:
         raise ValueError("two\n lines")
     with pytest.raises(ValueError, match="two"), refused("a.json cannot be read"):
         raise ValueError("two")
+
+
+def tables_of_errors() -> list[Path]:
+    root = Path(errors.__file__).parent
+    return [path for path in sorted(root.rglob("*.yaml")) if path.read_text(encoding="utf-8").count("\nerrors:\n")]
+
+
+def test_a_row_of_errors_is_what_why_and_fix_filled_with_figures(tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text("errors:\n  large: ['{count:#rank} of {most}', too many, 'use {less}']\n")
+    error = errors.errors_beside(str(tmp_path / "rules.py"))("large", count=2, most="1", less=lambda: "one")
+    assert str(error) == "2 ranks of 1: too many - use one"
+
+
+@pytest.mark.parametrize("path", tables_of_errors(), ids=lambda path: path.stem)
+def test_every_row_of_errors_is_named_in_its_module(path: Path) -> None:
+    rows = read_table(path)["errors"]
+    module = ast.parse(path.with_suffix(".py").read_text(encoding="utf-8"))
+    named = {node.value for node in ast.walk(module) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    calls = [
+        node for node in ast.walk(module) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "_error"
+    ]
+    raised = {call.args[0].value for call in calls if isinstance(call.args[0], ast.Constant)}
+    assert rows and set(rows) <= named
+    assert raised <= set(rows)
+    assert all(1 <= len(row) <= 3 for row in rows.values())
