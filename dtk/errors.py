@@ -1,6 +1,6 @@
 """Errors that the user can fix: what happened, why, and what to type next."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,16 +39,24 @@ class DtkError(Exception):
         return type(self), (self.what, self.why, self.fix)
 
 
-def errors_beside(module: str) -> Callable[..., DtkError]:
-    """Return a function that makes the error of a row of `errors` in the YAML file next to a module.
+class Errors:
+    """The errors of a module: rows of `errors` in the YAML file next to it.
 
     A row lists the arguments of `DtkError`, to be filled with figures; a figure may be a function that returns it.
     """
 
-    def error(row: str, **figures: Any) -> DtkError:
-        return DtkError(*(filled(text, figures) for text in table_beside(module)["errors"][row]))
+    def __init__(self, module: str) -> None:
+        self.module = module
 
-    return error
+    def __call__(self, row: str, **figures: Any) -> DtkError:
+        """Return the error of a row."""
+        return DtkError(*(filled(text, figures) for text in table_beside(self.module)["errors"][row]))
+
+    def refuse(self, rules: Mapping[str, object], **figures: Any) -> None:
+        """Raise the error of the first row whose value is true."""
+        for row, is_broken in rules.items():
+            if is_broken:
+                raise self(row, **figures)
 
 
 class OwnRankError(DtkError):

@@ -2,9 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from diagnostics.contract.mesh import divisors
 from dtk.config.batch import check_batch
@@ -12,12 +10,12 @@ from dtk.config.fault_checks import check_fault
 from dtk.config.limits import check_limits
 from dtk.config.placement import check_device
 from dtk.config.schema import Config, LlamaConfig, MoEConfig
-from dtk.errors import DtkError, errors_beside
+from dtk.errors import DtkError, Errors
 from dtk.parallel.pipeline import SCHEDULES, stage_sizes
 from dtk.strategies.registry import NATIVE, alternatives, for_several_ranks
 from dtk.strategies.traits import Traits
 
-_error = errors_beside(__file__)
+_errors = Errors(__file__)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 
 
@@ -53,15 +51,10 @@ def check_ranks(config: Config, world_size: int, device: str, cuda_devices: int 
     }
     figures = {"key": "nproc" if launcher.world_size is None else "world_size", "least": traits.least_cuda_devices}
     instead = partial(alternatives, lambda other: other.least_cuda_devices <= usable)
-    _refuse(config, rules, world_size=world_size, usable=usable, several=for_several_ranks, instead=instead, **figures)
+    _errors.refuse(
+        rules, world_size=world_size, usable=usable, several=for_several_ranks, instead=instead, **figures, c=config
+    )
     config.strategy.on(config.mesh(world_size))
-
-
-def _refuse(config: Config, rules: Mapping[str, object], **figures: Any) -> None:
-    """Raise the error of the first rule that is broken: row of the errors -> whether it is."""
-    for row, broken in rules.items():
-        if broken:
-            raise _error(row, c=config, **figures)
 
 
 def _runs_in_engine(traits: Traits) -> bool:
@@ -87,7 +80,7 @@ def _engine(config: Config) -> None:
         "engine_setting": given,
     }
     changed = " ".join(f"strategy.{key}={str(value).lower()}" for key, value in given.items())
-    _refuse(config, rules, changed=changed, native=NATIVE, instead=partial(alternatives, _runs_in_engine))
+    _errors.refuse(rules, changed=changed, native=NATIVE, instead=partial(alternatives, _runs_in_engine), c=config)
 
 
 def _pipeline(config: Config, world_size: int) -> None:
@@ -95,12 +88,12 @@ def _pipeline(config: Config, world_size: int) -> None:
     if parallel.pp == 1:
         for key, default in (("stages_per_rank", 1), ("blocks_per_stage", [])):
             changed = {"no_pipeline": (value := getattr(parallel, key)) != default}
-            _refuse(config, changed, key=key, value=str(value), default=str(default))
+            _errors.refuse(changed, key=key, value=str(value), default=str(default), c=config)
         return
     pipeline = parallel.pipeline(config.batch_plan(world_size).accumulation_steps)
     pipeline.check()
     tied = model.architecture == "gpt" or getattr(model, "tie_weights", False)
-    _refuse(config, {"pipeline_custom": model.architecture == "custom", "vee_tied": pipeline.vee and tied})
+    _errors.refuse({"pipeline_custom": model.architecture == "custom", "vee_tied": pipeline.vee and tied}, c=config)
     if pipeline.stages > model.layers:
         near = max(pp for pp in divisors(parallel.pp) if pp <= model.layers)
         typed, fewer = [f"parallel.pp={parallel.pp}"], [f"parallel.pp={near}"] if near < parallel.pp else []
@@ -108,41 +101,45 @@ def _pipeline(config: Config, world_size: int) -> None:
             typed.append(f"parallel.stages_per_rank={parallel.stages_per_rank}")
             fewer.append(f"parallel.stages_per_rank={model.layers // near}")
             fewer += ["parallel.schedule=1f1b"] if model.layers == near else []
-        raise _error("stages", c=config, pipeline=pipeline, typed=" x ".join(typed), instead=" ".join(fewer))
+        raise _errors("stages", c=config, pipeline=pipeline, typed=" x ".join(typed), instead=" ".join(fewer))
     sizes = parallel.blocks_per_stage
     if sizes and (len(sizes) != pipeline.stages or sum(sizes) != model.layers or min(sizes) < 1):
         fitting = ",".join(map(str, stage_sizes(model.layers, pipeline.stages)))
-        raise _error("blocks_per_stage", c=config, pipeline=pipeline, sizes=str(sizes), fitting=fitting)
+        raise _errors("blocks_per_stage", c=config, pipeline=pipeline, sizes=str(sizes), fitting=fitting)
     strategy = config.strategy.on(config.mesh(world_size))
     whole = partial(alternatives, lambda traits: "pp" in traits.dimensions and not traits.shards_parameters)
     split = SCHEDULES[parallel.schedule].splits and strategy.traits.shards_parameters and not strategy.gathers_once
     other = "interleaved_1f1b" if parallel.stages_per_rank > 1 else "1f1b"
-    _refuse(config, {"split_backward": split}, whole=whole, other=other)
+    _errors.refuse({"split_backward": split}, whole=whole, other=other, c=config)
     for key in ("static_graph", "find_unused_parameters"):
-        _refuse(config, {"alternating": getattr(strategy, key, False)}, key=key)
+        _errors.refuse({"alternating": getattr(strategy, key, False)}, key=key, c=config)
 
 
 def _model(config: Config) -> None:
     model = config.model
-    _refuse(config, {"model_name": not _NAME.fullmatch(model.name)})
+    _errors.refuse({"model_name": not _NAME.fullmatch(model.name)}, c=config)
     if model.architecture == "custom":
         return
     for whole, parts in (("width", "heads"), ("heads", "kv_heads")):
         number, by = getattr(model, whole), getattr(model, parts, 1)
         near = partial(_nearest_divisor, number, by)
-        _refuse(config, {"model_parts": number % by}, whole=whole, parts=parts, number=number, by=by, near=near)
+        _errors.refuse(
+            {"model_parts": number % by}, whole=whole, parts=parts, number=number, by=by, near=near, c=config
+        )
     width = 2 * model.heads * max(1, model.width // (2 * model.heads))
-    _refuse(config, {"odd_heads": isinstance(model, LlamaConfig) and model.width // model.heads % 2}, width=width)
+    _errors.refuse(
+        {"odd_heads": isinstance(model, LlamaConfig) and model.width // model.heads % 2}, width=width, c=config
+    )
 
 
 def _experts(config: Config) -> None:
     model, parallel, strategy = config.model, config.parallel, config.strategy
     if not isinstance(model, MoEConfig):
-        _refuse(config, {"no_experts": parallel.ep > 1})
+        _errors.refuse({"no_experts": parallel.ep > 1}, c=config)
         return
     sparse = model.layers - 1
     rules = {"experts_per_token": model.experts_per_token > model.experts, "dense_layers": model.dense_layers > sparse}
-    _refuse(config, rules, sparse=sparse)
+    _errors.refuse(rules, sparse=sparse, c=config)
     if model.experts % parallel.ep:
         raise _indivisible("model.experts", model.experts, "parallel.ep", parallel.ep)
     divided = [f"parallel.{name}={getattr(parallel, name)}" for name in ("cp", "tp") if getattr(parallel, name) > 1]
@@ -153,14 +150,14 @@ def _experts(config: Config) -> None:
         "experts_whole_sequences": parallel.tp > 1 and not parallel.sequence_parallel,
         "experts_capacity": bool(divided and model.capacity_factor),
     }
-    _refuse(config, rules, several=for_several_ranks, divided=" ".join(divided))
+    _errors.refuse(rules, several=for_several_ranks, divided=" ".join(divided), c=config)
 
 
 def _tensor_parallel(config: Config) -> None:
     model, parallel = config.model, config.parallel
     if parallel.tp == 1:
         return
-    _refuse(config, {"tp_custom": model.architecture == "custom"})
+    _errors.refuse({"tp_custom": model.architecture == "custom"}, c=config)
     parts = [("model.heads", model.heads), ("model.vocab_size", model.vocab_size)]
     of_all = [key for key in ("kv_heads", "ffn_width") if hasattr(model, key)]
     inner = ["expert_width"] if getattr(model, "shared_experts", 0) else []
@@ -172,7 +169,7 @@ def _tensor_parallel(config: Config) -> None:
             raise _indivisible(key, number, "parallel.tp", parallel.tp, only_more=key == "model.vocab_size")
     dropout = getattr(model, "dropout", 0.0)
     rules = {"tp_dropout": dropout and not parallel.sequence_parallel, "tp_compiled": config.train.compile}
-    _refuse(config, rules, dropout=dropout)
+    _errors.refuse(rules, dropout=dropout, c=config)
 
 
 def _context_parallel(config: Config) -> None:
@@ -181,24 +178,24 @@ def _context_parallel(config: Config) -> None:
     if cp == 1:
         return
     why = "an encoder needs whole samples" if model.architecture == "encoder" else "its attention is local"
-    _refuse(config, {"cp_model": model.architecture in ("custom", "encoder")}, why=why)
+    _errors.refuse({"cp_model": model.architecture in ("custom", "encoder")}, why=why, c=config)
     others = {"data=custom": config.data.name == "custom", "task._target_": config.task._target_}
     others[f"task={config.task.name}"] = config.task.name not in ("auto", "language_modeling")
     for conflict, is_chosen in others.items():
-        _refuse(config, {"cp_targets": is_chosen}, conflict=conflict)
+        _errors.refuse({"cp_targets": is_chosen}, conflict=conflict, c=config)
     ring, dropout = parallel.context == "ring", getattr(model, "dropout", 0.0)
     cut = parallel.tp if parallel.sequence_parallel else 1
     parts, equal = (math.lcm(2 * cp, cp * cut), 2 * cp) if ring else (cp * cut, cp)
     over = f"parallel.cp={cp} parallel.context={parallel.context}" + (f" parallel.tp={cut}" if cut > 1 else "")
     rules = {"cp_compiled": config.train.compile, "cp_length": length % parts, "ring_dropout": ring and dropout}
     multiples = partial(_multiples, "data.sequence_length", length, parts)
-    _refuse(config, rules, over=over, equal=equal, multiples=multiples, dropout=dropout)
+    _errors.refuse(rules, over=over, equal=equal, multiples=multiples, dropout=dropout, c=config)
     for key, number in (("heads", model.heads), ("kv_heads", getattr(model, "kv_heads", model.heads))):
         if not ring and number % (cp * parallel.tp):
             over = f"parallel.cp={cp} parallel.context=ulysses"
             over += f" parallel.tp={parallel.tp}" if parallel.tp > 1 else ""
             near = math.gcd(number // parallel.tp, cp)
-            raise _error("cp_heads", key=key, number=number, over=over, cp=near)
+            raise _errors("cp_heads", key=key, number=number, over=over, cp=near)
 
 
 def _task(config: Config) -> None:
@@ -209,7 +206,7 @@ def _task(config: Config) -> None:
         "labels_need_encoder": data.name == "classification" and model.architecture not in ("encoder", "custom"),
         "encoder_needs_labels": is_encoder and data.name not in ("classification", "custom"),
     }
-    _refuse(config, rules)
+    _errors.refuse(rules, c=config)
 
 
 def _in_backward(config: Config, world_size: int) -> None:
@@ -224,7 +221,7 @@ def _in_backward(config: Config, world_size: int) -> None:
         "in_backward_clipping": config.train.clip_norm,
         "in_backward_accumulation": plan.accumulation_steps > 1,
     }
-    _refuse(config, rules, plan=plan, instead=partial(alternatives, lambda of: not of.in_backward_conflict))
+    _errors.refuse(rules, plan=plan, instead=partial(alternatives, lambda of: not of.in_backward_conflict), c=config)
 
 
 def _states(config: Config) -> None:
@@ -238,7 +235,7 @@ def _states(config: Config) -> None:
         "offload_folder": (strategy.offload_to == "nvme") != bool(strategy.offload_folder),
         "phases": phases and schedule.warmup_steps < config.train.steps < phases,
     }
-    _refuse(config, rules, folder=strategy.offload_folder or "null", phases=phases)
+    _errors.refuse(rules, folder=strategy.offload_folder or "null", phases=phases, c=config)
 
 
 def _indivisible(key: str, number: int, degree: str, parts: int, only_more: bool = False) -> DtkError:
@@ -248,7 +245,7 @@ def _indivisible(key: str, number: int, degree: str, parts: int, only_more: bool
     """
     multiples = f"{key}={-(-number // parts) * parts}" if only_more else _multiples(key, number, parts)
     near, about = _nearest_divisor(number, parts), {"key": key, "number": number, "degree": degree, "parts": parts}
-    return _error("indivisible", near=near, multiples=multiples, **about)
+    return _errors("indivisible", near=near, multiples=multiples, **about)
 
 
 def _multiples(key: str, number: int, parts: int) -> str:

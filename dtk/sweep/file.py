@@ -11,11 +11,12 @@ from diagnostics.contract.suggest import did_you_mean
 from diagnostics.evidence import safe_yaml
 from diagnostics.evidence.limits import Limits
 from dtk.config.overrides import LARGEST_SWEEP, parse
-from dtk.errors import DtkError, refused
+from dtk.errors import DtkError, Errors, refused
 from dtk.sweep.values import refuse_endless, spelled
 
 METHODS = ("grid", "random", "bayes")
-KEYS, SPACE = (tuple(words.split()) for words in table_beside(__file__).values())
+_errors, _TABLE = Errors(__file__), table_beside(__file__)
+KEYS, SPACE = (tuple(_TABLE[name].split()) for name in ("keys", "space"))
 MOST_BYTES = 300_000  # Read in seconds; the maximum of ten thousand values takes less.
 _DEEPEST = 20  # Maximum depth of brackets.
 CHOICES = "${args_no_hyphens}"  # W&B's name for the parameters of a point as `key=value` words.
@@ -66,36 +67,32 @@ def values(space: Mapping[str, Any]) -> list[Any]:
 def _checked(path: Path, content: dict[str, Any]) -> SweepFile:
     for key in content:
         if key not in KEYS:
-            raise DtkError(f'unknown key "{key}"', fix=did_you_mean(key, KEYS) or f"keys: {', '.join(KEYS)}")
+            raise _errors("key", key=key, near=did_you_mean(key, KEYS) or f"keys: {', '.join(KEYS)}")
     method = content.get("method")
     if method not in METHODS:
         what = f"unknown method {method}" if "method" in content else "it has no method"
-        raise DtkError(what, fix=f"method is one of {', '.join(METHODS)}")
-    _refuse_large(content.get("parameters"), method)
-    spaces = content.get("parameters")
+        raise _errors("method", what=what, methods=METHODS)
+    spaces, cap = content.get("parameters"), content.get("run_cap")
+    _refuse_large(spaces, method)
     if not isinstance(spaces, dict) or not spaces:
-        raise DtkError("it has no parameters", fix="write parameters: {strategy: {values: [ddp, fsdp]}}")
+        raise _errors("no_parameters")
     parameters = {str(key): _space(str(key), space) for key, space in spaces.items()}
     metric = _metric(content, method)
-    cap = content.get("run_cap")
-    if cap is not None and (not isinstance(cap, int) or isinstance(cap, bool) or cap < 1):
-        raise DtkError(f"run_cap: {cap} is not a number of runs", "the sweep ends after that many", "write run_cap: 20")
+    is_count = isinstance(cap, int) and not isinstance(cap, bool) and cap >= 1
+    _errors.refuse({"run_cap": cap is not None and not is_count}, cap=str(cap))
     return SweepFile(path, content, method, parameters, fixed_overrides(content), metric, cap)
 
 
 def _refuse_large(given: Any, method: str) -> None:
     """Reject too many points by count: checking each value takes time, and each point far more."""
-    most, points = f"at most {LARGEST_SWEEP:,} are allowed", 1.0
+    points = 1.0
     for key, space in given.items() if isinstance(given, dict) else ():
-        if not isinstance(space, dict):
-            continue
-        points *= _count(space)
-        listed = space.get("values")
-        if isinstance(listed, list) and len(listed) > LARGEST_SWEEP:
-            raise DtkError(f"parameters: {key} has {len(listed):,} values", most, "give min and max")
+        if isinstance(space, dict):
+            points *= _count(space)
+            count = len(space["values"]) if isinstance(space.get("values"), list) else 0
+            _errors.refuse({"many_values": count > LARGEST_SWEEP}, key=key, count=count, most=LARGEST_SWEEP)
     if method == "grid" and points > LARGEST_SWEEP:
-        count = f"{points:,.0f}" if points < 1e15 else "infinitely many"
-        raise DtkError(f"the grid has {count} points", most, "use method: random, or shorter lists")
+        raise _errors("many_points", count=f"{points:,.0f}" if points < 1e15 else "infinitely many", most=LARGEST_SWEEP)
 
 
 def _count(space: Mapping[str, Any]) -> float:
@@ -116,23 +113,19 @@ def _count(space: Mapping[str, Any]) -> float:
 def _space(key: str, space: Any) -> dict[str, Any]:
     """Check one parameter; format each value as it would be typed."""
     if not isinstance(space, dict) or not space:
-        fix = f"write {key}: {{values: [...]}} or {{min: ..., max: ...}}"
-        raise DtkError(f"parameters: {key} has no values", fix=fix)
+        raise _errors("no_values", key=key)
     for word in space:
-        if word == "parameters":
-            why = "W&B would pass it as one dictionary"
-            raise DtkError(f"parameters: {key} is nested", why, f"write dotted keys: {key}.KEY")
+        _errors.refuse({"nested": word == "parameters"}, key=key)
         if word not in SPACE:
-            near = did_you_mean(str(word), SPACE)
-            raise DtkError(f'parameters: {key} has an unknown key "{word}"', fix=near or f"keys: {', '.join(SPACE)}")
+            near = did_you_mean(str(word), SPACE) or f"keys: {', '.join(SPACE)}"
+            raise _errors("space_key", key=key, word=word, near=near)
     for word in ("values", "probabilities"):
-        if word in space and (not isinstance(space[word], list) or not space[word]):
-            raise DtkError(f"parameters: {key}: {word} is not a list of values")
+        is_list = isinstance(space.get(word), list) and space[word]
+        _errors.refuse({"not_a_list": word in space and not is_list}, key=key, word=word)
     for word in _NUMBERS:
-        if isinstance(space.get(word), str):
-            what = f"parameters: {key}: {word}: {space[word]} is a text"
-            raise DtkError(what, "YAML needs a decimal point in such numbers", "write 1.0e-3")
-        refuse_endless(f"{key}: {word}", space.get(word))
+        value = space.get(word)
+        _errors.refuse({"text": isinstance(value, str)}, key=key, word=word, value=value)
+        refuse_endless(f"{key}: {word}", value)
     for value in values(space):
         spelled(key, value)
     return space
@@ -141,23 +134,19 @@ def _space(key: str, space: Any) -> dict[str, Any]:
 def _metric(content: dict[str, Any], method: str) -> dict[str, Any]:
     """Return the metric to minimize or maximize, which must be one that runs record."""
     metric = content.get("metric")
-    example = "write metric: {name: loss, goal: minimize}"
     if metric is None:
         needs = "method: bayes" if method == "bayes" else "early_terminate" if "early_terminate" in content else ""
-        if needs:
-            raise DtkError(f"{needs} needs a metric", fix=example)
+        _errors.refuse({"needs_metric": needs}, needs=needs)
         return {}
     if not isinstance(metric, dict) or not isinstance(metric.get("name"), str):
-        raise DtkError("metric has no name", fix=example)
+        raise _errors("metric_name")
     from dtk.record.metrics import DEFINITIONS
 
-    name = metric["name"]
+    name, goal = metric["name"], metric.get("goal", "minimize")
     if name not in DEFINITIONS:
-        near = did_you_mean(name, DEFINITIONS)
-        raise DtkError(f'no run records the metric "{name}"', fix=near or "loss and tokens_per_s are two of them")
-    goal = metric.get("goal", "minimize")
-    if goal not in ("minimize", "maximize"):
-        raise DtkError(f"metric: unknown goal {goal}", fix="goal is minimize or maximize")
+        near = did_you_mean(name, DEFINITIONS) or "loss and tokens_per_s are two of them"
+        raise _errors("metric", name=name, near=near)
+    _errors.refuse({"goal": goal not in ("minimize", "maximize")}, goal=str(goal))
     return {**metric, "goal": goal}
 
 
@@ -165,17 +154,16 @@ def load(path: Path) -> dict[str, Any]:
     """Return the mapping that a file holds, with its keys as text; DtkError if it is not a regular file, too large, not
     YAML, or has a duplicate key.
     """
-    if path.is_dir():
-        raise DtkError(f"{path} is a folder, not a sweep file", fix="name a YAML file in it")
+    _errors.refuse({"folder": path.is_dir()}, path=path)
     try:
         with refused(f"cannot read {path}"):
             data = read_record(path, MOST_BYTES)
     except ValueError as error:
-        raise DtkError(f"{path} is not a sweep file", f"it has more than {MOST_BYTES:,} bytes") from error
+        raise _errors("size", path=path, most=MOST_BYTES) from error
     with refused(str(path), "see conf/sweep/ for examples", ValueError):
         content = safe_yaml.loads(data, Limits(depth=_DEEPEST))
     if not isinstance(content, dict):
-        raise DtkError(f"{path} is not a sweep file", "it is not a mapping of keys", "see conf/sweep/ for examples")
+        raise _errors("mapping", path=path)
     return {str(key): value for key, value in content.items()}
 
 
@@ -184,22 +172,17 @@ def fixed_overrides(content: dict[str, Any]) -> list[str]:
     not end in dtk's with its overrides.
     """
     words = content.get("command")
-    if words is None:
-        raise DtkError("it has no command", "W&B would pass --key=value to a program", WRITE)
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise DtkError("command is not a list of words", fix=WRITE)
+        raise _errors("no_command" if words is None else "words", write=WRITE)
     named = [word if word != "${program}" else str(content.get("program")) for word in words]
     start = next((at for at, pair in enumerate(pairwise(named)) if pair in (("-m", _PROGRAM), ("dtk", "run"))), None)
     if start is None:
-        raise DtkError("command does not run dtk", "a point is a dtk run", WRITE)
+        raise _errors("not_dtk", write=WRITE)
     overrides = named[start + 2 :]
-    if overrides.count(CHOICES) != 1:
-        what = f"command passes a point's parameters {overrides.count(CHOICES)} times"
-        raise DtkError(what, f"{CHOICES} is what dtk run reads", WRITE)
+    count = overrides.count(CHOICES)
+    _errors.refuse({"choices": count != 1}, count=count, choices=CHOICES, write=WRITE)
     fixed = [word for word in overrides if word != CHOICES]
     for word in fixed:
-        if word.startswith(("-", "$")):
-            raise DtkError(f"command: {word} cannot be used", f"a point takes KEY=VALUE and {CHOICES}", "leave it out")
-        if parse(word).is_sweep_override():
-            raise DtkError(f"command: {word} asks for several runs", fix="list the values under parameters")
+        _errors.refuse({"word": word.startswith(("-", "$"))}, word=word, choices=CHOICES)
+        _errors.refuse({"several": parse(word).is_sweep_override()}, word=word)
     return fixed

@@ -62,8 +62,10 @@ def tables_of_errors() -> list[Path]:
 
 def test_a_row_of_errors_is_what_why_and_fix_filled_with_figures(tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text("errors:\n  large: ['{count:#rank} of {most}', too many, 'use {less}']\n")
-    error = errors.errors_beside(str(tmp_path / "rules.py"))("large", count=2, most="1", less=lambda: "one")
+    error = errors.Errors(str(tmp_path / "rules.py"))("large", count=2, most="1", less=lambda: "one")
     assert str(error) == "2 ranks of 1: too many - use one"
+    with pytest.raises(DtkError, match="1 rank of 0"):
+        errors.Errors(str(tmp_path / "rules.py")).refuse({"absent": 0, "large": [1]}, count=1, most="0", less="none")
 
 
 @pytest.mark.parametrize("path", tables_of_errors(), ids=lambda path: path.stem)
@@ -72,7 +74,7 @@ def test_every_row_of_errors_is_named_in_its_module(path: Path) -> None:
     module = ast.parse(path.with_suffix(".py").read_text(encoding="utf-8"))
     named = {node.value for node in ast.walk(module) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     calls = [
-        node for node in ast.walk(module) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "_error"
+        node for node in ast.walk(module) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "_errors"
     ]
     raised = {call.args[0].value for call in calls if isinstance(call.args[0], ast.Constant)}
     assert rows and set(rows) <= named
