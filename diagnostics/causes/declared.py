@@ -50,7 +50,12 @@ class Texts:
         self._rows: dict[str, Any] = table_beside(file)["texts"]
 
     def __call__(
-        self, finding: Finding, /, said: str | Sequence[str] = "usual", fixes: Sequence[Remedy] = (), **figures: object
+        self,
+        finding: Finding,
+        /,
+        said: str | Sequence[str] = "default",
+        fixes: Sequence[Remedy] = (),
+        **figures: object,
     ) -> Text:
         """Return the text of a finding, made from these rows; `fixes` precede their remedies."""
         figures = {"finding": finding, "ranks": finding.ranks, "victims": finding.victims} | figures
@@ -70,7 +75,7 @@ class Texts:
                 fix |= {"kind": "override", "change": override}
         return Text(**written(lines), remedies=(*fixes, *(Remedy(**fix) for fix in remedies)))
 
-    def facts(self, said: str | Sequence[str] = "usual", /, **figures: object) -> FormattedFacts:
+    def facts(self, said: str | Sequence[str] = "default", /, **figures: object) -> FormattedFacts:
         """Return the figures of a finding, to be formatted with these rows."""
         return FormattedFacts(self, {"said": said, **figures})
 

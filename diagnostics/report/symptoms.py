@@ -40,7 +40,7 @@ def headline(symptoms: Symptoms) -> str:
     shown: dict[str, tuple[object, tuple[int, ...]]] = {
         "still": (symptoms.outside and symptoms.outside[0][1], symptoms.outside[0][0] if symptoms.outside else ()),
         "failure": (symptoms.failure, symptoms.failed),
-        "odd_sizes": (symptoms.odd_sizes and symptoms.sizes, symptoms.odd_sizes),
+        "minority_sizes": (symptoms.minority_sizes and symptoms.sizes, symptoms.minority_sizes),
         "peer_calls": (symptoms.peer_calls and symptoms.aborted and symptoms.sizes, symptoms.aborted),
         "sizes": (symptoms.sizes, symptoms.aborted),
         "differ": (symptoms.differ, ()),

@@ -36,7 +36,7 @@ class Vote(Struct, frozen=True):
 
     @property
     def tie(self) -> bool:
-        """Whether the two largest sides are equally large, and no other group shows which of them is usual."""
+        """Whether the two largest sides are equally large, and no other group shows which is the majority."""
         return len(self.sides) > 1 and len(self.sides[0]) == len(self.sides[1]) and not self.supported
 
     @property

@@ -173,7 +173,7 @@ def stands_out(rings: Iterable[RingFile], rank: int, attempt: int | None) -> tup
     peers: dict[tuple[str, int], int] = {}
     ordered = sorted(rings, key=lambda ring: ring.rank if ring.rank is not None else -1)
     others = [ring for ring in ordered if ring.rank != rank]
-    some = others[:: max(1, -(-len(others) // PEERS))]  # Enough to determine what is usual.
+    some = others[:: max(1, -(-len(others) // PEERS))]  # Enough to determine where most ranks are.
     for _, dump in loaded((*(ring for ring in ordered if ring.rank == rank), *some), lambda file: file.read()):
         if attempt is not None and dump.attempt != attempt:
             continue

@@ -170,7 +170,7 @@ class Symptoms(Struct, frozen=True):
     """What a check of torch or NCCL reported of calls that do not match; it names one side at most."""
     sizes: str = ""
     """The line with which gloo ended a process because two sizes do not match."""
-    odd_sizes: tuple[int, ...] = ()
+    minority_sizes: tuple[int, ...] = ()
     """Ranks whose size differs from that of most, if such lines of several ranks show it."""
     peer_calls: tuple[Waiting, ...] = ()
     """Calls in which other ranks lost that process."""
@@ -216,7 +216,7 @@ class Symptoms(Struct, frozen=True):
     def mismatched(self) -> tuple[int, ...]:
         """Ranks with another size than most, or that gloo ended while most were in a call of the model's sizes."""
         of_peers = self.peer_calls[0].ranks if len(self.peer_calls) == 1 and self.of_model else ()
-        return self.odd_sizes or (self.aborted if len(self.aborted) < len(of_peers) else ())
+        return self.minority_sizes or (self.aborted if len(self.aborted) < len(of_peers) else ())
 
     @property
     def at_other_calls(self) -> tuple[int, ...]:
@@ -381,20 +381,20 @@ def _met_sizes(evidence: Evidence, lost: Sequence[Ending]) -> dict[str, Any]:
     places = _within(lost)
     of_model = bool(places) and all(_of_model(end) for end in lost if end.rank in places)
     calls = tuple(Waiting(ranks, op, site=site) for (op, site), ranks in _by_call(places).items())
-    sizes, odd = shortened(facts[0].text.strip(), 80), _odd_sizes(facts, evidence.world_size or 0)
-    return {"sizes": sizes, "odd_sizes": odd, "peer_calls": calls, "of_model": of_model}
+    sizes, minority = shortened(facts[0].text.strip(), 80), _minority_sizes(facts, evidence.world_size or 0)
+    return {"sizes": sizes, "minority_sizes": minority, "peer_calls": calls, "of_model": of_model}
 
 
-def _odd_sizes(facts: Sequence[LogFact], world: int) -> tuple[int, ...]:
+def _minority_sizes(facts: Sequence[LogFact], world: int) -> tuple[int, ...]:
     """Return the ranks whose own size is not that of most. A line also has the size of a peer, which may have none."""
     lines = {fact.rank: fact.fields for fact in facts if fact.rank is not None and "expected_bytes" in fact.fields}
     own = {rank: fields["expected_bytes"] for rank, fields in lines.items()}
-    (usual, count), *_ = Counter(own.values()).most_common(1) or [(0, 0)]
+    (majority_size, count), *_ = Counter(own.values()).most_common(1) or [(0, 0)]
     if count < 2 or len({*own.values(), *(fields["received_bytes"] for fields in lines.values())}) != 2:
         return ()
     silent = [rank for rank in range(world) if rank not in own]
-    odd = [rank for rank, size in own.items() if size != usual] or (silent if len(silent) == 1 else [])
-    return tuple(sorted(odd)) if len(odd) < count else ()
+    minority = [rank for rank, size in own.items() if size != majority_size] or (silent if len(silent) == 1 else [])
+    return tuple(sorted(minority)) if len(minority) < count else ()
 
 
 def _of_model(end: Ending) -> bool:

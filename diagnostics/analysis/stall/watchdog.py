@@ -154,8 +154,8 @@ def _complete(job: JobState, group: GroupLog, groups: list[GroupLog]) -> bool:
 def _vote(group: GroupLog, groups: Iterable[GroupLog]) -> Vote | None:
     """Return the ranks at the group's first open position if the calls that they wait in do not match.
 
-    At a tie, a side is usual that is in the call at which ranks of other groups with the same description wait at this
-    position, or else one that enqueued as many calls as they all did.
+    At a tie, the side in the call at which ranks of other groups with the same description wait at this position counts
+    as the majority, or else the one that enqueued as many calls as they all did.
     """
     waits = [wait for _, wait in sorted(group.waits.items()) if wait.counted]
     if len(waits) < len(group.waits):

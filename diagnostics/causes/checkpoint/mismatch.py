@@ -37,7 +37,7 @@ def decide(evidence: Evidence) -> Finding:
     return Finding(
         status="confirmed",
         facts=_TEXTS.facts(
-            "prefix" if prefix else "sizes" if sizes else "usual",
+            "prefix" if prefix else "sizes" if sizes else "default",
             who=ranks or "the program",
             differs=parts or [(_loader_text(message) or keys[0].text).rstrip(".")],
             side=sides[0],

@@ -64,7 +64,7 @@ class Ended(Struct, frozen=True):
         if more is None and victims:
             place = f" at {file_name(gave_up_at.file)}:{gave_up_at.line}" if gave_up_at else ""
             more = TEXTS.phrase("waited", victims=victims, names=names, place=place)
-        rows = ["in_order" if self.first.in_order else "usual"]
+        rows = ["in_order" if self.first.in_order else "default"]
         rows += [*(["more"] if more else []), *([] if names else ["which"])]
         local = self.first.local_rank
         unnamed = TEXTS.phrase("process" if local is None else "local_process", local_rank=local)

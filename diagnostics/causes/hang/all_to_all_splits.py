@@ -19,7 +19,7 @@ def decide(calls: Pairs) -> Finding:
             return _TEXTS.ruled_out(count=checked)
         return _TEXTS.undecided(missing=_parts.recording(calls.evidence))
     first, call = case.misfits[0], case.misfits[0].calls[1]
-    row = "tie" if {first.sender, first.receiver} <= set(case.culprits) else "usual"
+    row = "tie" if {first.sender, first.receiver} <= set(case.culprits) else "default"
     at = f" ({file_name(call.file)}:{call.line})" if call.file else ""
     return Finding(
         status="confirmed",

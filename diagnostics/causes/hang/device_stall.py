@@ -24,7 +24,7 @@ def decide(stall: Stall) -> Finding:
     )
     details |= dict.fromkeys(case.peers[:1], peer)
     where = _parts.where(case.ranks[0], case.call, _TEXTS.phrase("does", call=case.call.text))
-    rows = ["begun" if case.begun else "usual", *["others_wait"] * bool(case.waiting)]
+    rows = ["begun" if case.begun else "default", *["others_wait"] * bool(case.waiting)]
     facts, victims = _TEXTS.facts(rows, case=case, counts=counts), case.waiting
     return _parts.confirmed(  # NCCL counts a collective as completed shortly after its completion.
         job, facts, CERTAIN, at=case.operation, seen=details, ranks=case.ranks, victims=victims, where=where

@@ -15,7 +15,7 @@ def decide(stall: Stall) -> list[Finding]:
         _parts.confirmed(
             stall.job,
             _TEXTS.facts(
-                "first" if case.first else "usual" if case.certain else "enqueued",
+                "first" if case.first else "default" if case.certain else "enqueued",
                 ranks=len(case.ranks),
                 call=case.call.cited(),
             ),

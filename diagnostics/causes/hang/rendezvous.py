@@ -40,7 +40,7 @@ def decide(stall: Stall) -> Finding:
         return unconfirmed(stall, _TEXTS.phrase("launcher_logs"))
     victims = tuple(sorted({fact.rank for fact in case.facts if fact.rank is not None}))
     kinds = [fact.kind for fact in case.facts]
-    row = next((kind for kind in ("port_in_use", "port_refused", "mesh_failed") if kind in kinds), "usual")
+    row = next((kind for kind in ("port_in_use", "port_refused", "mesh_failed") if kind in kinds), "default")
     counts = [fact.fields for fact in case.facts if fact.kind == "store_barrier"]
     row = "too_many" if any(fields["joined"] > fields["size"] for fields in counts) else row
     alone = row == "mesh_failed" and any(_NO_PEER.search(str(fact.fields.get("why"))) for fact in case.facts)

@@ -27,7 +27,7 @@ def decide(stall: Stall) -> Finding:
     reached = case.call.cited() if case.call else f"position {case.position}"
     by_chance = case.core_wait_s >= _BY_CHANCE * case.lost_s
     when = _TEXTS.phrase("often" if case.times > 1 else "once", case=case)
-    rows = "suspended" if case.suspended else ("usual", "by_chance") if by_chance else "usual"
+    rows = "suspended" if case.suspended else ("default", "by_chance") if by_chance else "default"
     return _parts.confirmed(
         job,
         _TEXTS.facts(rows, case=case, reached=reached, when=when, others=ranks_spoken(others)),

@@ -43,7 +43,7 @@ def decide(stall: Stall) -> Finding:
     ranks = (work.rank,) if work.rank is not None else alone
     fields, victims = work.fields, tuple(sorted(waiting - set(ranks)))
     text = _TEXTS.facts(
-        ["usual" if len(timeouts) > len(at_barrier) else "barrier", "loads" if loads else "prepares", "budget"],
+        ["default" if len(timeouts) > len(at_barrier) else "barrier", "loads" if loads else "prepares", "budget"],
         what=str(fields["what"]).strip() or _TEXTS.phrase("progress_bar"),
         on=f" on {ranks_spoken(ranks)}" if ranks else "", waits=victims or _TEXTS.phrase("others"),
         done=fields["done"], total=fields["total"],

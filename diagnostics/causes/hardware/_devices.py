@@ -35,7 +35,7 @@ def device_cause(
         figures |= {"measured": measured, "more": len(bad) - 1, "fixes": (own.remedy("fix"),)}
         return Finding(
             status="confirmed",
-            facts=_SHARED.facts(("usual", "several") if len(bad) > 1 else "usual", **figures),
+            facts=_SHARED.facts(("default", "several") if len(bad) > 1 else "default", **figures),
             confidence=PLAUSIBLE if any(device.is_one_look for device in bad) else CERTAIN,
             ranks=tuple(sorted({device.rank for device in bad if device.rank is not None})),
             evidence=tuple(

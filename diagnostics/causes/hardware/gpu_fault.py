@@ -23,7 +23,7 @@ def _facts(events: tuple[Event, ...], ranks: tuple[int, ...]) -> FormattedFacts:
         for event in sorted(events, key=lambda event: not event.by_driver)  # These also name the device.
         if event.by_driver or not any(earlier.by_driver and earlier.code == event.code for earlier in events)
     ]
-    rows = ("usual", "used", after) if ranks else ("usual", after)
+    rows = ("default", "used", after) if ranks else ("default", after)
     return _TEXTS.facts(rows, faults=[*dict.fromkeys(map(str, faults))][:3], events=len(events))
 
 

@@ -38,7 +38,7 @@ def decide(job: JobMemory) -> Finding:
     micro = job.evidence.declared("train.micro_batch_size")
     has_logits, half_batch = logits > MANY_LOGITS * work, micro // 2 if isinstance(micro, int) else 0
     checkpoints = job.evidence.declared("train.activation_checkpoint_every")
-    rows = ["with_logits" if has_logits else "usual"]
+    rows = ["with_logits" if has_logits else "default"]
     rows += ["checkpoint"] if job.evidence.run is None else [] if checkpoints else ["override"]
     rows += (["micro_batch"] if half_batch else []) + (["chunked_loss"] if has_logits and not job.size.strategy else [])
     step = curve.peak_step if curve is not None else None

@@ -132,7 +132,7 @@ def _confirmed(job: JobMemory, leftovers: list[Leftover]) -> Finding:
     return shared.confirmed(
         job,
         _TEXTS.facts(
-            ("usual", kept),
+            ("default", kept),
             each=Bytes(worst.per_step_bytes),
             who=shared.rank_names(ranks),
             at=_TEXTS.phrase("allocated", region=region_text(region), place=place) if region else place,

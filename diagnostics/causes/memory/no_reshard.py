@@ -111,7 +111,7 @@ def _kept(
     return shared.confirmed(
         job,
         _TEXTS.facts(
-            ["usual", "of_dtk" if job.is_dtk else "code"],
+            ["default", "of_dtk" if job.is_dtk else "code"],
             what=what,
             total=Bytes(total_bytes),
             share=shared.share(total_bytes, peak),

@@ -47,7 +47,7 @@ def decide(job: JobMemory) -> Finding:
         return shared.confirmed(
             job,
             _TEXTS.facts(
-                "objects" if call.kind == "object" else "parameters" if call.like_parameter else "usual",
+                "objects" if call.kind == "object" else "parameters" if call.like_parameter else "default",
                 call=call,
                 at=shared.spot(call.site, call.at_head),
                 what=_TEXTS.phrase("like_parameter", what=what) if call.like_parameter else what,

@@ -93,7 +93,7 @@ def _facts(faults: LinkFaults) -> FormattedFacts:
     lines = len(faults.completions) + len(faults.ports) + len(faults.unreached)
     if not lines:
         return _TEXTS.facts("refused", lines=len(faults.refused))
-    rows = ("usual", "common", "look_at_common") if faults.common else ("usual", "look_at_both")
+    rows = ("default", "common", "look_at_common") if faults.common else ("default", "look_at_both")
     return _TEXTS.facts(rows, parts=parts, common=faults.common, lines=lines)
 
 

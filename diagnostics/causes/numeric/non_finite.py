@@ -51,7 +51,7 @@ class Settings(Struct, frozen=True):
         rate = [] if self.rate is None else ["rose"] if self.rose else [] if ranks else ["rate"]
         rows = [*(["own"] if ranks else []), *(["float16"] if self.float16 else [])]
         rows += [*(["unclipped"] if self.unclipped else []), *rate]
-        return rows or ["usual"]
+        return rows or ["default"]
 
 
 class _Event(Struct, frozen=True):
@@ -189,7 +189,7 @@ def _by_log(evidence: Evidence) -> Finding | None:
     step = steps[id(first)]
     place = _TEXTS.phrase("in_log" if step is None else "at_step", at=at, step=step)
     own, finite = _first_alone(printed)
-    rows = [*(["printed_own", "own"] if own else ["printed"]), "usual", "detect_early" if step is None else "detect"]
+    rows = [*(["printed_own", "own"] if own else ["printed"]), "default", "detect_early" if step is None else "detect"]
     seen = {"figure": figure, "value": value, "place": place, "lines": lines, "suspects": own[:MAX_SHOWN]}
     facts = _TEXTS.facts(rows, step=step, finite=finite, **seen)
     items = tuple(fact.quoted() for fact in printed[:4])

@@ -30,7 +30,7 @@ def decide(job: PrintedSteps) -> Finding:
     return Finding(
         status="confirmed",
         facts=_TEXTS.facts(
-            [*rows, "usual"],
+            [*rows, "default"],
             count=case.count if case else 0,
             scale=case.scale if case else 0.0,
             error=shortened(error.message, 160).rstrip(".") if error else "",

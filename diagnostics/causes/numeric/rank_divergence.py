@@ -37,7 +37,7 @@ class Difference(Struct, frozen=True):
 def _facts(first: Difference, is_tie: bool, equal_step: int | None) -> FormattedFacts:
     since = _TEXTS.phrase("not_later" if equal_step is None else "between", step=first.step, equal=equal_step)
     place = _TEXTS.phrase("place", event=first) if first.parameter else ""
-    return _TEXTS.facts("tie" if is_tie else "usual", since=since, place=place)
+    return _TEXTS.facts("tie" if is_tie else "default", since=since, place=place)
 
 
 def decide(figures: Figures) -> Finding:

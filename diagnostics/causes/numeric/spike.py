@@ -23,7 +23,7 @@ def decide(job: PrintedSteps) -> Finding:
     norm = _TEXTS.phrase("norm", before=case.norms[0], after=case.norms[1]) if case.norms else ""
     return Finding(
         status="confirmed",
-        facts=_TEXTS.facts("usual" if case.at_once else "climb", norm=norm, **figures),
+        facts=_TEXTS.facts("default" if case.at_once else "climb", norm=norm, **figures),
         # If the loss never fell, training may not be meant to minimize it (RL).
         confidence=(CERTAIN if by_gradient else PLAUSIBLE) if case.fell or job.known_task else SUSPECTED,
         step=None if math.isnan(case.step) or case.step < 1 else int(case.step),

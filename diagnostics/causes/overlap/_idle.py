@@ -63,7 +63,7 @@ def _a_step(amounts: list[float]) -> float:
 
 
 def judged_idle(
-    view: Overview, idle_time: Idle, confidence: float, texts: Texts, row: str = "usual", /, **figures: Any
+    view: Overview, idle_time: Idle, confidence: float, texts: Texts, row: str = "default", /, **figures: Any
 ) -> Finding:
     """Confirm a reason for idle time if its cost is worth it; the other ranks wait for the outliers.
 

@@ -50,7 +50,7 @@ class Costly(Struct, frozen=True):
     """Values for the row, including the cost."""
 
 
-def costly(view: Overview, ms: float, texts: Texts, row: str = "usual", /, **figures: Any) -> Costly:
+def costly(view: Overview, ms: float, texts: Texts, row: str = "default", /, **figures: Any) -> Costly:
     """Return the facts of a cause that costs `ms` of a step (limited to the step), with the texts of a row."""
     cost = StepCost(max(0.0, min(ms, view.step_ms)), view.step_ms, view.unit)
     is_dtk = view.run is not None and bool(view.run.config) and not view.traits.library  # A library has no dtk keys.

@@ -37,7 +37,7 @@ def decide(view: Overview) -> Finding:
         view,
         cost,
         _TEXTS,
-        "sharded" if any(call.message.op == "reduce_scatter" for call in needless) else "usual",
+        "sharded" if any(call.message.op == "reduce_scatter" for call in needless) else "default",
         micros=micros,
         whole_batch_size=(view.declared("train.micro_batch_size") or 1) * micros,
     )

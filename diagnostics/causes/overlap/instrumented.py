@@ -17,7 +17,7 @@ def decide(view: Overview) -> Finding:
     name = instrument.variable
     does = _TEXTS.phrase(name) if name else ""
     seen = _TEXTS.phrase("variable" if name else "launches", name=name, value=instrument.value, does=does)
-    facts = _TEXTS.facts(("usual", "unset" if name else "unset_launches"), seen=seen, name=name, does=does)
+    facts = _TEXTS.facts(("default", "unset" if name else "unset_launches"), seen=seen, name=name, does=does)
     item = EvidenceItem("environment" if name else "trace", view.profiles[0].file, seen)
     return Finding(status="confirmed", facts=facts, confidence=CERTAIN, ranks=instrument.ranks, evidence=(item,))
 

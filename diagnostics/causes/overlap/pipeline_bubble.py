@@ -34,7 +34,7 @@ def decide(figures: Figures, run: RunEvidence, metrics: Metrics) -> Finding:
     if ideal > small / virtual + 1e-9 and min(bubble, ideal) > small / virtual:
         share = 1 - (1 - ideal) / (1 - small / virtual)
         shown = {**facts, "change": _more(run, layout(figures.evidence), pp), "enough": ENOUGH}
-        return slow(figures, _TEXTS, "usual", share, ranks, first, f"bubble {bubble:.0%}", **shown)
+        return slow(figures, _TEXTS, "default", share, ranks, first, f"bubble {bubble:.0%}", **shown)
     if beyond > _BEYOND and run.get("launcher.device") == "cuda":
         return slow(figures, _TEXTS, "messages", beyond, ranks, first, f"bubble {bubble:.0%}", POSSIBLE, **facts)
     return _TEXTS.ruled_out(bubble=bubble, ideal=ideal)

@@ -43,7 +43,7 @@ def decide(figures: Figures, run: RunEvidence, metrics: Metrics) -> Finding:
     if len(blocks) == pp and (moved := _moved(blocks, int(place), times)) != blocks:
         override = f"'parallel.blocks_per_stage={str(moved).replace(' ', '')}'"
     facts: dict[str, Any] = {"place": int(place), "pp": pp, "times": times, "is_dtk": True, "override": override}
-    return slow(figures, _TEXTS, "usual", share, *ranks, detail, **facts)
+    return slow(figures, _TEXTS, "default", share, *ranks, detail, **facts)
 
 
 CAUSE = layout_cause(__file__, "pp", "pipeline_imbalance", decide)

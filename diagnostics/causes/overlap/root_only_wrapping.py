@@ -24,7 +24,7 @@ def decide(view: Overview) -> Finding:
     if several or view.units.typical(lambda batch: float(_is_root_only(batch))) < 0.5:
         return _TEXTS.ruled_out(count=count)
     gain = view.per_batch_ms(lambda batch: _gain(view, batch))
-    size, case = total_bytes(sample.gathers), "blocks_unknown" if unknown else "usual"
+    size, case = total_bytes(sample.gathers), "blocks_unknown" if unknown else "default"
     of_size = f" of {bytes_text(size)}" if size else ""
     facts = shared.costly(view, gain, _TEXTS, case, gathers=count, of_size=of_size)
     shown = _TEXTS.phrase("shown", gathers=count, scatters=len(sample.scatters))

@@ -25,7 +25,7 @@ def decide(view: Overview) -> Finding:
         return _TEXTS.ruled_out(count=count)
     cost = steps.typical(lambda step: bucket_gain(view, step.after, step.backward))
     site, size = _site(view) if view.worth(cost) else None, total_bytes(steps.sample.after)
-    row = "usual" if count >= MANY else "few"
+    row = "default" if count >= MANY else "few"
     shown = _TEXTS.phrase("shown_size" if size else "shown", count=count, size=size)
     line = f"{site.file}:{site.line}" if site else ""
     place, at = (f" ({line})", f" at {line}") if line else ("", "")

@@ -55,7 +55,7 @@ def decide(case: Waits) -> Finding:
     return Finding(
         status="confirmed",
         facts=_TEXTS.facts(
-            "both" if case.ranks and case.lines else "waits" if case.ranks else "usual",
+            "both" if case.ranks and case.lines else "waits" if case.ranks else "default",
             long=_TEXTS.phrase("long", longest=longest) if longest else "",
             where=f" ({case.doing})" if case.doing else "",
             silent=[*names] or _TEXTS.phrase("disk"),

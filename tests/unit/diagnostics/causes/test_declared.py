@@ -21,7 +21,7 @@ cause:
   explained_by:
     - {causes: [FAILED, "toys.*"], when: [ranks, group]}
 texts:
-  usual:
+  default:
     summary: "{count} toys."
     measured: "{count:.1f}"
     remedies:
@@ -88,7 +88,7 @@ def test_a_phrase_is_a_row_and_its_figures_until_it_is_shown(module: str) -> Non
 
 def test_a_row_rules_a_cause_out_or_leaves_it_open(module: str) -> None:
     texts = Texts(module)
-    none, measured = texts.ruled_out(), texts.ruled_out("usual", count=0)
+    none, measured = texts.ruled_out(), texts.ruled_out("default", count=0)
     assert (none.status, none.confidence) == ("ruled_out", 1.0)
     assert text_of(none).summary == text_of(none).measured == "All here." and text_of(measured).measured == "0.0"
     here = texts.undecided()

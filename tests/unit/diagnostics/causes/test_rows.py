@@ -15,7 +15,7 @@ from diagnostics.contract.findings import LEVEL
 
 ROOT = Path(causes.__file__).parent
 MODULES = sorted(path for path in ROOT.glob("*/*.py") if "Texts(__file__)" in path.read_text(encoding="utf-8"))
-CALLS = {"facts": "usual", "ruled_out": "none", "undecided": "open", "phrase": "", "remedy": ""}
+CALLS = {"facts": "default", "ruled_out": "none", "undecided": "open", "phrase": "", "remedy": ""}
 """Method of `Texts` -> the row that it takes where none is named."""
 ALWAYS = {"finding", "ranks", "victims", "cost"}
 """Figures that every text of a finding may show; `cost` is filled in by the causes of a slow step."""

@@ -44,14 +44,14 @@ def test_without_a_layout_no_rank_is_named(tmp_path: Path) -> None:
 
 def test_a_share_of_the_step_is_its_cost_and_the_others_of_the_group_are_victims(tmp_path: Path) -> None:
     found = figures(tmp_path, {"pp": 4})
-    (tmp_path / "toy.yaml").write_text("texts: {usual: {summary: '{why}: {cost}'}}")
+    (tmp_path / "toy.yaml").write_text("texts: {default: {summary: '{why}: {cost}'}}")
     texts = Texts(str(tmp_path / "toy.py"))
     ranks, group = at_place(found, 2)
-    finding = slow(found, texts, "usual", 0.25, ranks, group, "seen", why="it waits")
+    finding = slow(found, texts, "default", 0.25, ranks, group, "seen", why="it waits")
     assert finding.cost is not None and (finding.cost.value, finding.cost.unit) == (25.0, "ms per step")
     assert (finding.ranks, finding.victims) == ((2,), (0, 1, 3))
     assert finding.evidence[0].file == "metrics.jsonl"
     summary = text_of(finding).summary
     assert summary.startswith("it waits: ") and "25" in summary and "100" in summary
-    nothing = slow(found, texts, "usual", 0.0, ranks, group, "seen", why="")
+    nothing = slow(found, texts, "default", 0.0, ranks, group, "seen", why="")
     assert nothing.cost is None

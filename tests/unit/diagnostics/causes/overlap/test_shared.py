@@ -44,7 +44,7 @@ def texts(tmp_path: Path) -> Texts:
     """Those of a cause with such a row beside it."""
     (tmp_path / "toy.yaml").write_text("""
 texts:
-  usual:
+  default:
     seen: '{count} buckets'
     summary: '{count} tiny buckets: {cost}.'
     measured: '{cost}'
