@@ -24,7 +24,7 @@ def test_the_cost_is_all_but_the_units_in_use():
     found = decide(job(sharded(), call("unit", 10), units=blocks(2)))
     assert (found.ranks, found.cost.value) == ((0, 1), 20 * MIB)
     text = text_of(found)
-    assert text.summary.startswith("4 units are gathered once a step and kept from forward to backward: 40 MiB")
+    assert text.summary.startswith("4 units are gathered once a step and kept from forward to backward (40 MiB)")
     assert "reshard_after_forward=True" in text.remedies[0].change
     of_dtk = decide(job(sharded(), call("unit", 10), units=blocks(2), run={}))
     assert text_of(of_dtk).remedies[0].change == "strategy.reshard_after_forward=true"
