@@ -19,12 +19,11 @@ from diagnostics.causes.suspicions import of_memory, suspicions
 from diagnostics.contract.causes import AnyCause
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.files import inside
-from diagnostics.contract.findings import Detection, Detector, Finding, Outcome, Status, Suspicion, text_of
+from diagnostics.contract.findings import Detection, Detector, Finding, Status, Suspicion, text_of
 from diagnostics.evidence.budget import budget, failure
 from diagnostics.evidence.job.coverage import unused
 from diagnostics.evidence.limits import Limits, reading
 from diagnostics.evidence.model import Evidence, Problem
-from diagnostics.evidence.readers import watch
 from diagnostics.evidence.readers.flight import FlightFile
 from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.evidence.values import MOST_RANKS
@@ -38,10 +37,8 @@ from diagnostics.tree.built_in import built_in
 from diagnostics.tree.evaluate import cut_sets, evaluate, own_tree
 from diagnostics.tree.load import load
 from diagnostics.tree.model import Tree, gates
-from diagnostics.tree.outcome import outcome
+from diagnostics.tree.outcome import outcome, state_of
 
-_ENDED: frozenset[Outcome] = frozenset({"crashed", "oom", "hung"})
-"""Outcomes that a finished run excludes, so that nothing needs to be recorded to rule out their causes."""
 Facts = Callable[[Evidence], object]  # The analysis whose result a cause is decided from.
 T = TypeVar("T")
 _TEXTS = Texts(__file__)
@@ -96,7 +93,7 @@ def conclude(
     silent = table.keys() - decided_causes
     every += [Finding(cause=cause, status="undecided", facts=_TEXTS.facts("no_detector")) for cause in silent]
     # Sort, so that the order of files and detectors does not matter.
-    every = settled(trees, every)
+    every = settled(trees, every, finished=state_of(evidence) == "finished")
     ordered = sorted(every, key=lambda f: (_ORDER[f.status], f.cause, f.ranks, f.position or 0, text_of(f).summary))
     verdict = arbitrate(trees, ordered)
     named = (rank for finding in ordered if finding.group for rank in finding.group.ranks)
@@ -151,7 +148,6 @@ def decide(
     """
     findings: list[Finding] = []
     measures: dict[str, object] = {}
-    finished = watch.ended_well(evidence) or (evidence.run is not None and evidence.run.state == "finished")
     facts: dict[Facts, object] = {}
     for cause in registry.causes:
         tell(f"deciding: {cause.id}")
@@ -159,8 +155,6 @@ def decide(
         decided = _guarded(evidence, "cause", cause.id, partial(_decided, cause, evidence, facts, measures, analyse))
         if isinstance(decided, str):
             decided = [Finding(cause=cause.id, status="undecided", facts=_TEXTS.facts("failed", why=decided))]
-        if finished and cause.outcome in _ENDED and all(finding.status == "undecided" for finding in decided):
-            decided = [Finding(cause=cause.id, status="ruled_out", facts=_TEXTS.facts("finished"))]
         findings += decided
     for detector in registry.detectors:
         tell(f"deciding: {detector.name}")

@@ -1,4 +1,5 @@
 """Compares what ranks send and what their peers expect, pair by pair, from rings: pipeline messages, all_to_all splits.
+The preflight compares its simulated calls in the same way (`misfits`).
 
 `divergence` compares calls that all ranks have to make alike, and decides who differs by the majority. Here the two
 sides need not be alike but fit each other, which is no part of what makes two calls the same (`divergence.identity`).
@@ -8,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
+from typing import Generic, TypeVar
 
 from msgspec import Struct
 
@@ -23,22 +25,44 @@ _MESSAGES = ("recv ", "send ")  # Prefixes of message regions, inside which a ra
 Records = Mapping[int, tuple[RingRecord, ...]]  # Rank -> its last calls, oldest first.
 
 
-class Misfit(Struct, frozen=True):
+C = TypeVar("C")
+
+
+class Misfit(Struct, Generic[C], frozen=True):
     """A pair of ranks of which one does not expect what the other sends."""
 
     sender: int
     receiver: int
     sent: int
-    """Number of rows, elements of a message, or messages of a step."""
+    """Number of rows, of bytes, of elements of a message, or of messages of a step."""
     expected: int
-    calls: tuple[RingRecord, RingRecord]
-    """The calls of the sender and of the receiver."""
+    calls: tuple[C, C]
+    """The calls of the sender and of the receiver, or their numbers."""
+
+
+Sides = Mapping[int, tuple[Sequence[int], Sequence[int], C]]
+"""Rank -> what it sends to each member of its group, what it expects of each, and its call. One number stands for all
+members, none for 0."""
+
+
+def misfits(sides: Sides[C], members: Sequence[int], root: int | None = None) -> Iterator[Misfit[C]]:
+    """Yield the pairs of ranks that do not fit each other; with a `root`, only this place sends or receives."""
+    places = {rank: place for place, rank in enumerate(members)}
+    for sender, (sent, _, call) in sides.items():
+        for receiver, (_, expected, other) in sides.items():
+            gives, gets = _share(sent, places[receiver]), _share(expected, places[sender])
+            if gives != gets and root in (None, places[sender], places[receiver]):
+                yield Misfit(sender, receiver, gives, gets, (call, other))
+
+
+def _share(sizes: Sequence[int], place: int) -> int:
+    return sizes[place] if len(sizes) > 1 else sizes[0] if sizes else 0
 
 
 class Case(Struct, frozen=True):
     """The earliest misfits and the ranks that caused them."""
 
-    misfits: tuple[Misfit, ...]
+    misfits: tuple[Misfit[RingRecord], ...]
     culprits: tuple[int, ...]
     """Ranks at fault; all of them if neither side can be identified as wrong."""
     group: tuple[int, ...]
@@ -69,19 +93,12 @@ class Pairs(Struct, frozen=True):
                     calls.setdefault((record.group.key, record.seq), {})[rank] = record
         for by_rank in sorted(calls.values(), key=lambda calls: min(call.time_s for call in calls.values())):
             members = next(iter(by_rank.values())).group.ranks
-            places = {rank: n for n, rank in enumerate(members)}
-            tables = {rank: table for rank, call in by_rank.items() if (table := _splits(call, len(members)))}
-            misfits = [
-                Misfit(a, b, sent[places[b]], due[places[a]], (by_rank[a], by_rank[b]))
-                for a, (sent, _) in tables.items()
-                for b, (_, due) in tables.items()
-                if sent[places[b]] != due[places[a]]
-            ]
-            if misfits:
-                counts = Counter(rank for m in misfits for rank in {m.sender, m.receiver}).most_common()
+            tables = {rank: (*table, call) for rank, call in by_rank.items() if (table := _splits(call, len(members)))}
+            if found := tuple(misfits(tables, members)):
+                counts = Counter(rank for m in found for rank in {m.sender, m.receiver}).most_common()
                 most = {rank for rank, count in counts if count == counts[0][1]}
                 culprits = most if 2 * len(most) < len(members) else {rank for rank, _ in counts}
-                return Case(tuple(misfits), tuple(sorted(culprits)), members)
+                return Case(found, tuple(sorted(culprits)), members)
         return None
 
     def messages(self) -> Case | None:
@@ -99,7 +116,7 @@ class Pairs(Struct, frozen=True):
             if step is not None:
                 last[rank] = max(last.get(rank, step), step)
         pairs = {(rank, peer) if op == "send" else (peer, rank) for rank, peer, op, _ in between}
-        of_size, of_number = list[Misfit](), list[Misfit]()
+        of_size, of_number = list[Misfit[RingRecord]](), list[Misfit[RingRecord]]()
         for a, b in sorted(pair for pair in pairs if pair[1] in self.layout.group("pp", pair[0])):
             sent, due = (between.get((*ends, last.get(a)), []) for ends in ((a, b, "send"), (b, a, "recv")))
             unlike = (
@@ -107,18 +124,18 @@ class Pairs(Struct, frozen=True):
             )
             of_size += islice(unlike, 1)
             of_number += self._numbers(a, b, sent, due, self.layout.group("pp", a))
-        if not (misfits := tuple(of_size or of_number)):
+        if not (found := tuple(of_size or of_number)):
             return None
-        sides = {rank for m in misfits for rank in (m.sender, m.receiver)}
-        senders, step = {m.sender: self._unsent(m.sender, m.receiver) for m in misfits}, misfits[0].calls[0].step
+        sides = {rank for m in found for rank in (m.sender, m.receiver)}
+        senders, step = {m.sender: self._unsent(m.sender, m.receiver) for m in found}, found[0].calls[0].step
         changed = {rank for rank in sides if self._changed(rank, step, bool(of_size), senders.get(rank))}
         culprits = changed if changed and changed < sides else sides
-        group = joint_group(self.layout, "pp", (m.sender for m in misfits)).ranks
-        return Case(misfits, tuple(sorted(culprits)), group, bool(of_size))
+        group = joint_group(self.layout, "pp", (m.sender for m in found)).ranks
+        return Case(found, tuple(sorted(culprits)), group, bool(of_size))
 
     def _numbers(
         self, a: int, b: int, sent: list[RingRecord], expected: list[RingRecord], stages: Sequence[int]
-    ) -> Iterator[Misfit]:
+    ) -> Iterator[Misfit[RingRecord]]:
         """Yield where one of two ranks waits for a message of a peer that has gone on to a collective of its pipeline.
 
         Stages meet in a collective at the end of a step, and data-parallel ranks of a stage in its last backward. In

@@ -11,6 +11,7 @@ from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding, FormattedFacts, Remedy, Text
 from diagnostics.contract.formatting import Phrase, filled
 
+Rows = str | Sequence[str]  # Names of rows of a cause's texts.
 _GROUPS: dict[str, list[str]] = table_beside(__file__)
 
 
@@ -50,12 +51,7 @@ class Texts:
         self._rows: dict[str, Any] = table_beside(file)["texts"]
 
     def __call__(
-        self,
-        finding: Finding,
-        /,
-        said: str | Sequence[str] = "default",
-        fixes: Sequence[Remedy] = (),
-        **figures: object,
+        self, finding: Finding, /, said: Rows = "default", fixes: Sequence[Remedy] = (), **figures: object
     ) -> Text:
         """Return the text of a finding, made from these rows; `fixes` precede their remedies."""
         figures = {"finding": finding, "ranks": finding.ranks, "victims": finding.victims} | figures
@@ -75,7 +71,7 @@ class Texts:
                 fix |= {"kind": "override", "change": override}
         return Text(**written(lines), remedies=(*fixes, *(Remedy(**fix) for fix in remedies)))
 
-    def facts(self, said: str | Sequence[str] = "default", /, **figures: object) -> FormattedFacts:
+    def facts(self, said: Rows = "default", /, **figures: object) -> FormattedFacts:
         """Return the figures of a finding, to be formatted with these rows."""
         return FormattedFacts(self, {"said": said, **figures})
 
@@ -93,11 +89,11 @@ class Texts:
         written: dict[str, Any] = {name: filled(text, figures) for name, text in fix.items()}
         return Remedy(**written)
 
-    def ruled_out(self, said: str | Sequence[str] = "none", /, **figures: object) -> Finding:
+    def ruled_out(self, said: Rows = "none", /, **figures: object) -> Finding:
         """Return a finding that rules this cause out; its value is the row's `measured`, or else its `summary`."""
         return Finding(status="ruled_out", facts=self.facts(said, **figures))
 
-    def undecided(self, said: str | Sequence[str] = "open", /, **figures: object) -> Finding:
+    def undecided(self, said: Rows = "open", /, **figures: object) -> Finding:
         """Return an undecided finding; the row's `missing` says what would record the missing evidence."""
         return Finding(status="undecided", facts=self.facts(said, **figures), confidence=0.0)
 

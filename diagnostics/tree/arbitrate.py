@@ -13,10 +13,12 @@ from msgspec.structs import replace
 
 from diagnostics.causes.declared import Texts
 from diagnostics.contract.causes import Relation
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import CERTAIN, Basis, Finding, Outcome
 from diagnostics.tree.model import Leaf, Tree, leaves
 
 _TEXTS, _BASES = Texts(__file__), get_args(Basis)
+_EXCLUDED: frozenset[Outcome] = frozenset(table_beside(__file__)["finished_excludes"])
 SHARE = 0.5
 """A cause that costs less than this share of another finding is not why that one is there. Measured on 61 sets of logs,
 traces and dumps: any share from 0.1 to 0.9 leads to the same root causes, 0.05 to another one of one trace."""
@@ -55,11 +57,17 @@ def arbitrate(trees: Sequence[Tree], findings: Sequence[Finding]) -> Verdict:
     return Verdict(tuple(findings[n] for n in roots), effect[roots[0]] if roots else None, explained)
 
 
-def settled(trees: Sequence[Tree], findings: Sequence[Finding]) -> list[Finding]:
+def settled(trees: Sequence[Tree], findings: Sequence[Finding], *, finished: bool = False) -> list[Finding]:
     """Return the findings; those that are open or unsure are ruled out if causes with a better basis explain them.
 
-    Of an open one of which they explain only a part, the ranks that still wait for an unknown reason remain.
+    Of an open one of which they explain only a part, the ranks that still wait for an unknown reason remain. That the
+    run `finished` rules out the open causes of other ends.
     """
+    if finished:
+        ends = {cause for cause, leaf in all_leaves(trees).items() if leaf.outcome in _EXCLUDED}
+        ends -= {finding.cause for finding in findings if finding.status != "undecided"}
+        findings = [finding for finding in findings if finding.cause not in ends]
+        findings += [replace(_TEXTS.ruled_out("finished"), cause=cause) for cause in sorted(ends)]
     sure = [(finding, {*finding.ranks, *finding.victims}) for finding in findings if finding.verdict == "confirmed"]
     relations = _Relations(trees)
 

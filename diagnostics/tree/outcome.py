@@ -45,7 +45,7 @@ def _of_root(evidence: Evidence, root: str, own_outcome: Outcome, measures: Mapp
     waited = any(fact.kind in _WAITS for fact in evidence.facts)
     if own_outcome != (cause.outcome if cause is not None else "at_risk") and (own_outcome != "hung" or waited):
         return own_outcome  # Something else that it explains tells more of the run.
-    if own_outcome == "hung" and _state(evidence) == "finished":
+    if own_outcome == "hung" and state_of(evidence) == "finished":
         return "diverged"  # The ranks' calls differed and matched by chance, so nothing hangs.
     signs = _signs(evidence, measures)
     led_to = traits(root).outcome_when | (dict(cause.outcome_when) if cause is not None else {})
@@ -55,7 +55,7 @@ def _of_root(evidence: Evidence, root: str, own_outcome: Outcome, measures: Mapp
 def _without_cause(evidence: Evidence, findings: Sequence[Finding]) -> Outcome:
     if damaged(evidence) or any(problem.kind in ("cause", "detector") for problem in evidence.problems):
         return "undecided"  # The findings of a failed detector are unknown too.
-    state = _state(evidence)
+    state = state_of(evidence)
     suspected = any(finding.suspected for finding in findings)
     if state in ("finished", "preempted", "running"):
         warned = suspected or any(fact.kind == "nccl_warn" for fact in evidence.facts)
@@ -75,7 +75,7 @@ def _without_cause(evidence: Evidence, findings: Sequence[Finding]) -> Outcome:
 
 
 def _signs(evidence: Evidence, measures: Mapping[str, object]) -> set[Sign]:
-    kinds, state, hang = {fact.kind for fact in evidence.facts}, _state(evidence), measures.get("hang")
+    kinds, state, hang = {fact.kind for fact in evidence.facts}, state_of(evidence), measures.get("hang")
     endings = {kind_of_exception(error.type, error.message, error.frames) for error in evidence.errors}
     waiting = hang.get("ranks_waiting") if isinstance(hang, dict) else None
     signs: dict[Sign, bool] = {
@@ -91,7 +91,7 @@ def _signs(evidence: Evidence, measures: Mapping[str, object]) -> set[Sign]:
     return {sign for sign, is_shown in signs.items() if is_shown}
 
 
-def _state(evidence: Evidence) -> str:
+def state_of(evidence: Evidence) -> str:
     """Return how the run ended according to its record or its watch; empty without either."""
     return "finished" if watch.ended_well(evidence) else evidence.run.state if evidence.run else ""
 

@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from diagnostics.analysis.divergence.identity import agree
+from diagnostics.analysis.pairwise import Misfit, misfits
 from diagnostics.contract.findings import Group
 from diagnostics.evidence.calls import Wire
 from dtk.preflight.calls import Entry, Program, Record
@@ -38,19 +39,6 @@ class RankProgress:
     """Numbers of all its incomplete calls, ascending."""
 
 
-@dataclass(frozen=True, slots=True)
-class Misfit:
-    """A rank sends another more or less than it expects, in matching calls."""
-
-    sender: int
-    sent: int
-    """Number of the sender's call."""
-    receiver: int
-    taken: int
-    sent_bytes: int
-    taken_bytes: int
-
-
 @dataclass(slots=True)
 class Outcome:
     """The result of matching."""
@@ -59,8 +47,8 @@ class Outcome:
     """Place of every rank if something is incomplete; empty if all finished."""
     events: int = 0
     """Total number of calls and waits of all ranks."""
-    misfit: Misfit | None = None
-    """The first misfit, if nothing else is wrong with the call."""
+    misfit: Misfit[int] | None = None
+    """The first pair of calls, by their numbers, of which one expects other bytes than the other sends."""
 
     @property
     def ends(self) -> bool:
@@ -151,7 +139,7 @@ class _Matching:
         self.operations: dict[tuple[Group, int], _Operation] = {}
         self.dead: set[Group] = set()
         """Groups in which members issued different calls, so that these and later calls never complete."""
-        self.misfit: Misfit | None = None
+        self.misfit: Misfit[int] | None = None
         self.posted: dict[tuple[Group, int, int], list[tuple[Entry, _Operation]]] = {}
         """(group, sender, receiver) by rank in the group (_ANY = any) -> unmatched sends or receives."""
         self.ready: deque[int] = deque(self.ranks)
@@ -207,17 +195,12 @@ class _Matching:
         kinds = {(entry.sent, entry.taken) for _, _, entry in members}
         if len(kinds) == 1 and all(sent == taken and len(sent) < 2 for sent, taken in kinds):
             return True
-        places = {number: place for place, number in enumerate(group.ranks)}
-        for sender, sent, sending in members:
-            for receiver, taken, receiving in members:
-                if sending.wire.root not in (None, places[sender], places[receiver]):
-                    continue
-                gives, gets = _share(sending.sent, places[receiver]), _share(receiving.taken, places[sender])
-                if gives != gets:
-                    self.misfit = self.misfit or Misfit(sender, sent, receiver, taken, gives, gets)
-                    self.dead.add(group)
-                    return False
-        return True
+        sides = {rank: (entry.sent, entry.taken, number) for rank, number, entry in members}
+        first = next(misfits(sides, group.ranks, members[0][2].wire.root), None)
+        if first is not None:
+            self.misfit = self.misfit or first
+            self.dead.add(group)
+        return first is None
 
     def _post(self, rank: _Rank, entry: Entry, group: Group) -> _Operation:
         """Post a send or a receive, which is complete once its other half is posted."""
@@ -237,7 +220,8 @@ class _Matching:
                     if half.sent + half.taken != entry.sent + entry.taken:
                         send, receive = (call, operation.members[0]) if sends else (operation.members[0], call)
                         lengths = sum(send[2].sent), sum(receive[2].taken)
-                        self.misfit = self.misfit or Misfit(*send[:2], *receive[:2], *lengths)
+                        misfit = Misfit(send[0], receive[0], *lengths, (send[1], receive[1]))
+                        self.misfit = self.misfit or misfit
                         return _Operation(1, None)
                     self._complete(operation)
                     return operation
@@ -249,8 +233,3 @@ class _Matching:
         operation.complete = True
         self.ready.extend(operation.waiting)
         operation.waiting.clear()
-
-
-def _share(sizes: tuple[int, ...], place: int) -> int:
-    """Return the bytes for or of one member; see `Entry`."""
-    return sizes[place] if len(sizes) > 1 else sizes[0] if sizes else 0

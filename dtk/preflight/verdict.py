@@ -12,6 +12,7 @@ from msgspec import structs
 from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.divergence.single_calls import misfit as misfit_divergence
 from diagnostics.analysis.divergence.whole_programs import Program, compare_programs
+from diagnostics.analysis.pairwise import Misfit
 from diagnostics.analysis.stall.explain import explain as explain_stall
 from diagnostics.causes.registry import collect
 from diagnostics.contract.formatting import file_name
@@ -24,7 +25,7 @@ from diagnostics.report.model import Report
 from diagnostics.tree.built_in import built_in
 from dtk.preflight.calls import End, Record
 from dtk.preflight.evidence import evidence, whole_history
-from dtk.preflight.match import Misfit, Outcome, RankProgress, match
+from dtk.preflight.match import Outcome, RankProgress, match
 
 NOTE = "This is a preflight: every rank was simulated on this machine, nothing was launched. The job would {} here."
 MADE_UP = (
@@ -146,12 +147,12 @@ def explain(evidence: Evidence, divergence: Divergence | None, source: str) -> R
     return conclude(evidence, built_in(), findings, measures, source)
 
 
-def divergence_of(records: Mapping[int, Record], misfit: Misfit | None, steps: int = 0) -> Divergence | None:
+def divergence_of(records: Mapping[int, Record], misfit: Misfit[int] | None, steps: int = 0) -> Divergence | None:
     """Return how the ranks' whole programs differ; None if a rank failed or the calls do not show it."""
     if misfit is not None:
-        sent = whole_history(records[misfit.sender])[misfit.sent]
-        taken = whole_history(records[misfit.receiver])[misfit.taken]
-        return misfit_divergence(taken, sent, misfit.receiver, misfit.sender, misfit.sent_bytes, misfit.taken_bytes)
+        histories = (whole_history(records[rank]) for rank in (misfit.sender, misfit.receiver))
+        sent, taken = (calls[number] for calls, number in zip(histories, misfit.calls, strict=True))
+        return misfit_divergence(structs.replace(misfit, calls=(sent, taken)))  # type: ignore[arg-type]
     if any(record.end.kind not in ("finished", "exited") or record.end.code for record in records.values()):
         return None
     alike: dict[tuple[object, ...], list[Record]] = {}

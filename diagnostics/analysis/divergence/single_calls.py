@@ -9,6 +9,7 @@ from diagnostics.analysis.divergence.evidence_terms import Position, Support, po
 from diagnostics.analysis.divergence.explanation import Explanation, left_loop
 from diagnostics.analysis.divergence.find import Divergence, Vote
 from diagnostics.analysis.divergence.loop_exit import in_branch, source_branches
+from diagnostics.analysis.pairwise import Misfit
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import Frame
 
@@ -39,13 +40,14 @@ def outside_backward(
     return None if explanation is None else _divergence(vote, *sides, explanation)
 
 
-def misfit(taken: Call, sent: Call, receiver: int, sender: int, sent_bytes: int, taken_bytes: int) -> Divergence:
+def misfit(pair: Misfit[Call]) -> Divergence:
     """Return the divergence of a send and a receive that match except for their sizes in bytes."""
-    vote = Vote(sent.key, sent.seq, ((receiver, sender),))
+    sent, taken = pair.calls
+    both = tuple(sorted((pair.receiver, pair.sender)))
+    vote = Vote(sent.key, sent.seq, ((pair.receiver, pair.sender),))
     explanation = Explanation("change", "within", (taken, sent), (support("whole programs"),))
-    both = tuple(sorted((receiver, sender)))
-    sizes = (sent_bytes, taken_bytes)
-    return Divergence(vote, receiver, sender, taken, sent, explanation, both, tie=False, payload=sizes)
+    sides = (pair.receiver, pair.sender, taken, sent)
+    return Divergence(vote, *sides, explanation, both, tie=False, payload=(pair.sent, pair.expected))
 
 
 def is_for_one_rank(divergence: Divergence) -> bool:

@@ -88,7 +88,7 @@ class StartupFailed(Struct, frozen=True):
 
 def roots_differ(job: JobState) -> list[RootDiffers]:
     """Return the rooted operations that completed on some members only, from dumps that do not record the root."""
-    cases, taken = [], job.differing()
+    cases, taken = [], job.waits.incomparable()
     for operation, waiting in sorted(job.waits.waiting.items()):
         calls = {rank: job.waits.calls[rank, operation] for rank in waiting}
         wire, complete = calls[waiting[0]].wire, tuple(job.waits.complete[operation])
@@ -108,7 +108,7 @@ def never_complete(job: JobState) -> list[NeverCompletes]:
     if not job.stands_still() or job.waits.waited_for() or job.peer_vanished():
         return []
     facts = tuple(fact for fact in job.evidence.facts if fact.kind in _TRANSPORT)
-    cases, taken = [], job.differing()
+    cases, taken = [], job.waits.incomparable()
     for operation, waiting in sorted(job.waits.waiting.items()):
         calls = [job.waits.calls[rank, operation] for rank in waiting]
         if operation.peer >= 0 or job.waits.complete[operation] or len(waiting) < 2 or set(waiting) & taken:

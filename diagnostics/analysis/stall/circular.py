@@ -75,7 +75,7 @@ def circular_waits(job: JobState) -> list[CircularWait]:
     if not job.stands_still():
         return []
     cases: list[CircularWait] = []
-    taken = job.differing()
+    taken = job.waits.incomparable()
     for cycle in job.waits.cycles():
         if not set(cycle.ranks) & taken:
             cases.append(_case(job, cycle))

@@ -22,8 +22,10 @@ class FirstEndings(Struct, frozen=True):
 
     kind: Kind
     endings: tuple[Ending, ...]
+    ranks: tuple[int, ...]
+    """The ranks that ended; empty if no file identifies them."""
     culprits: tuple[int, ...]
-    """The ranks that ended, or whose model differs; empty if no file identifies them."""
+    """The same ranks, or those whose model differs; empty if it is a `tie`."""
     victims: tuple[int, ...]
     last: LastSeen | None
     """Last call of the first rank, if its ending has no line."""
@@ -37,6 +39,11 @@ class FirstEndings(Struct, frozen=True):
     def first(self) -> Ending:
         """The ending of the lowest rank."""
         return self.endings[0]
+
+    @property
+    def tie(self) -> bool:
+        """Whether it is open whether these ranks left early or the others called one more."""
+        return bool(self.ranks) and not self.culprits
 
 
 class Missing(Struct, frozen=True):
@@ -99,25 +106,28 @@ def _first(job: JobState, kind: Kind, endings: list[Ending]) -> FirstEndings:
     gave_up = next((end for end in ends if own_line(end.frames)), None)
     last = last_seen(job, ranks[0]) if ranks and not any(own_line(end.frames) for end in endings[:4]) else None
     world = job.world()
+    # Of a half that exited normally, nothing shows the calls before.
+    is_tie = endings[0].in_order and 2 * len(ranks) >= world > 1 and gave_up is not None and last is None
+    culprits = () if is_tie else ranks
     model: Literal["", "rank 0", "tie"] = ""
     if all(end.detail == "model_differs" for end in endings) and len(ranks) >= max(1, world - 1) and 0 not in ranks:
         model = "rank 0" if world > 2 else "tie"
-        ranks, victims = ((0,), tuple(range(1, world))) if world > 2 else ((0, 1), ())
-    return FirstEndings(kind, tuple(endings), ranks, victims, last, gave_up, model)
+        culprits, victims = ((0,), tuple(range(1, world))) if world > 2 else ((0, 1), ())
+    return FirstEndings(kind, tuple(endings), ranks, culprits, victims, last, gave_up, model)
 
 
 def missing_ranks(job: JobState) -> Missing | None:
     """Return ranks that all others wait for, and that vanished or left nothing; None if one ended by itself."""
     if job.finished() or any(end.by_itself for end in job.endings.values()):
         return None
-    differing = job.differing()
-    roots = [rank for rank in job.waits.roots() if rank not in differing]
+    incomparable = job.waits.incomparable()
+    roots = [rank for rank in job.waits.roots() if rank not in incomparable]
     if job.peer_vanished():
         lost = tuple(rank for rank in roots if rank not in job.endings)
         if lost and not any(map(job.silent, lost)):
             waiting = tuple(sorted(job.waits.reaching(lost) - set(lost)))
             return Missing(lost, waiting, no_dump=False, last=last_seen(job, lost[0]))
-    if not job.stands_still() or any(not differing & set(cycle.ranks) for cycle in job.waits.cycles()):
+    if not job.stands_still() or any(not incomparable & set(cycle.ranks) for cycle in job.waits.cycles()):
         return None  # Ranks that are present wait for each other, whatever happened to the others.
     silent = tuple(rank for rank in roots if job.silent(rank))
     if not silent or len(silent) != len(roots) or 2 * len(silent) > job.world():

@@ -1,8 +1,7 @@
 """Computes why a job stands still, once for all causes of hangs; each part of the analysis uses its own evidence.
 
-The parts are built independently; the relations between causes (`explained_by`) say which cause explains others. A
-part asks the job for what it needs: if calls differ (`JobState.differing`), a wait shows neither a late rank nor a
-failing network.
+The parts are built independently; the relations between causes (`explained_by`) say which cause explains others.
+Waits in groups whose calls differ are no evidence for any part (`WaitGraph.incomparable`).
 """
 
 from collections.abc import Collection, Iterator
@@ -185,7 +184,7 @@ def explain(evidence: Evidence, divergence: Divergence | None = None) -> Stall:
     if divergence is None and (divergence := _of_same_role(job, divergences)) is not None:
         divergences = [divergence]
     if divergence is not None:
-        job.diverging = {*job.survey.members(divergence.key), *divergence.vote.present}
+        job.waits.differing |= {*job.survey.members(divergence.key), *divergence.vote.present}
     ended = endings.first_endings(job)
     in_order = endings.ended_in_order(ended)
     stands_still = job.stands_still()
@@ -199,7 +198,7 @@ def explain(evidence: Evidence, divergence: Divergence | None = None) -> Stall:
         roots_differ=tuple(blameless.roots_differ(job)),
         ddp_unused=endings.ddp_unused(job),
         endings=ended,
-        departure=departure(job, in_order.culprits) if in_order is not None else None,
+        departure=departure(job, in_order.ranks) if in_order is not None else None,
         missing=endings.missing_ranks(job),
         circular=tuple(circular.circular_waits(job)),
         device=late.device_stall(job) if stands_still else None,

@@ -40,8 +40,6 @@ class JobState(Struct):
     """How each rank ended; a rank that ended after the job had stalled is considered a victim."""
     after_stall: dict[int, Ending] = field(default_factory=dict)
     """Recorded endings of ranks that ended only after waiting: effects of whatever they waited for."""
-    diverging: set[int] = field(default_factory=set)
-    """Members of a group whose programs are known to differ, such as those of simulated ranks."""
 
     @property
     def survey(self) -> Survey:
@@ -161,23 +159,6 @@ class JobState(Struct):
         broken = self.peer_vanished() or bool(self.behind())
         return [rank for rank in range(self.world()) if rank not in self.endings] if broken else []
 
-    def differing(self) -> set[int]:
-        """Return members of groups whose calls differ, by the records or an error of gloo, and all that wait for them.
-
-        Their waits show neither that a host or a device is late nor that the network fails.
-        """
-        ended, keys = {fact.rank for fact in self.evidence.facts if fact.kind == "gloo_mismatch"}, []
-        for key, table in self.survey.groups.items():
-            # An aborting process leaves no dump, and its message no rank if several aborted.
-            if (
-                None in ended
-                or not ended.isdisjoint(self.survey.members(key))
-                or any(len(table.issued_at(at)) > 1 for at in table.deviations)
-            ):
-                keys.append(key)
-        members = {rank for key in keys for rank in self.survey.members(key)} | self.diverging
-        return members | self.waits.reaching(members)
-
     def silent(self, rank: int) -> bool:
         """Return whether the rank left no readable dump."""
         return rank not in self.survey.ranks
@@ -196,7 +177,8 @@ def build(evidence: Evidence) -> JobState:
     reading = read(evidence)
     add_printed(evidence, reading)
     evidence.problems += [problem for problem in reading.problems if problem not in evidence.problems]
-    waits = graph.build(reading.survey)
+    # An aborting process leaves no dump, and its message no rank if several aborted.
+    waits = graph.build(reading.survey, {fact.rank for fact in evidence.facts if fact.kind == "gloo_mismatch"})
     world = evidence.world_size or reading.survey.world()
     not_waiting = [rank for rank in range(world) if rank not in waits.of_rank]
     endings = add_unnamed(evidence, rank_endings(evidence), not_waiting)

@@ -170,7 +170,7 @@ def _not_late(job: JobState) -> set[int]:
     ended = {rank for rank, end in job.endings.items() if end.exited_early}
     if job.peer_vanished():  # Nobody waited in vain, and the dumps are older than the end.
         ended |= set(job.waits.roots()) - {rank for rank, end in job.endings.items() if end.kind != "lost_peer"}
-    return ended | job.differing()
+    return ended | job.waits.incomparable()
 
 
 def _roots(job: JobState) -> list[int]:

@@ -62,7 +62,7 @@ class Straggler(Struct, frozen=True):
 def straggler(job: JobState) -> Straggler | None:
     """Return the rank that cost the most time over all groups; None if ranks wait for another or calls differ."""
     suspension = suspended(job)
-    if job.waits.waited_for() or job.differing():
+    if job.waits.waited_for() or job.waits.incomparable():
         return None if job.stands_still() else suspension
     cases = [case for key in sorted(job.survey.groups) if (case := _late(job, key)) is not None] or [*_by_times(job)]
     worst = max(cases, key=lambda case: case.lost_s, default=None)

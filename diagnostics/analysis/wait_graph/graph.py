@@ -3,7 +3,7 @@ pending operation instead of one edge per pair of ranks keeps it linear in the n
 """
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from msgspec import Struct, field
@@ -42,6 +42,8 @@ class WaitGraph(Struct):
     """Ranks that wait for a rank not named in the dumps."""
     assumed: set[int] = field(default_factory=set)
     """Ranks without a dump that are assumed not to be in a group without recorded members."""
+    differing: set[int] = field(default_factory=set)
+    """Members of groups whose calls differ, so that a position there is not one operation of all ranks."""
     calls: dict[tuple[int, Operation], Call] = field(default_factory=dict)
     of_rank: dict[int, list[Operation]] = field(default_factory=dict)
 
@@ -75,6 +77,10 @@ class WaitGraph(Struct):
                     todo.extend(fresh)
         return reached
 
+    def incomparable(self) -> set[int]:
+        """Return the ranks whose waits show neither that a rank or a device is late nor that the network fails."""
+        return self.differing | self.reaching(self.differing)
+
     def cycles(self) -> list[Cycle]:
         """Return the strongly connected components of ranks that wait for each other, smallest rank first."""
         names: dict[Operation, int] = {}
@@ -95,8 +101,11 @@ class WaitGraph(Struct):
         return sorted(cycles, key=lambda cycle: cycle.ranks)
 
 
-def build(survey: Survey) -> WaitGraph:
-    """Return the graph of all pending collectives, sends and receives."""
+def build(survey: Survey, aborted: Collection[int | None] = ()) -> WaitGraph:
+    """Return the graph of all pending collectives, sends and receives.
+
+    `aborted` are ranks that ended because of a call that did not match; None = of any rank.
+    """
     waits = WaitGraph()
     for rank in sorted(survey.ranks):
         for key, line in sorted(survey.ranks[rank].lines.items()):
@@ -105,6 +114,11 @@ def build(survey: Survey) -> WaitGraph:
     for operation in waits.waiting:
         _absent(survey, waits, operation)
     _point_to_point(survey, waits)
+    for key, table in survey.groups.items():
+        members = survey.members(key)
+        is_apart = any(len(table.issued_at(at)) > 1 for at in table.deviations)
+        if is_apart or None in aborted or not set(members).isdisjoint(aborted):
+            waits.differing.update(members)
     return waits
 
 

@@ -3,8 +3,6 @@
 Ranks that exit together after they have waited are not blamed: the event they waited for came first.
 """
 
-from msgspec.structs import replace
-
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _endings
@@ -30,12 +28,7 @@ def decide(stall: Stall) -> Finding:
     case = _endings.first_to_end(stall, "exited")
     if case is None:
         return _endings.unconfirmed(stall, "exited", _endings.LAUNCHER_LOG, vanished=True)
-    is_half = 2 * len(case.culprits) >= stall.job.world() > 1
-    if case.first.in_order and is_half and case.gave_up is not None and case.last is None:
-        # They left early or the others call one more, and nothing shows the calls before: nobody is blamed.
-        finding = _endings.confirmed(stall, case, _text, OPEN)
-        return replace(finding, ranks=())
-    confidence = SEEN if case.culprits else PROBABLE
+    confidence = OPEN if case.tie else SEEN if case.culprits else PROBABLE
     return _endings.confirmed(stall, case, _text, confidence)
 
 

@@ -48,7 +48,7 @@ def _ended(stall: Stall) -> list[Finding]:
     left, job, exited = stall.departure, stall.job, ended_in_order(stall.endings)
     if left is None or exited is None or job.evidence.doubt:
         return []
-    ranks = exited.culprits if isinstance(left, EarlierStep) else left.ranks
+    ranks = exited.ranks if isinstance(left, EarlierStep) else left.ranks
     figures: dict[str, object] = {"left": left, "who": ranks, "agree": _divergence.EQUALLY_OFTEN}
     if isinstance(left, MoreCalls):
         figures["extra"] = left.extra[0]

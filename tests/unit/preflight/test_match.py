@@ -5,9 +5,10 @@ from array import array
 
 from hypothesis import given, settings, strategies as st
 
+from diagnostics.analysis.pairwise import Misfit
 from diagnostics.contract.findings import Group
 from dtk.preflight.calls import End, Program, Record
-from dtk.preflight.match import Misfit, alike, match
+from dtk.preflight.match import alike, match
 from tests.unit.preflight.programs import Step, blocking, entry, record
 
 WORLD = Group("0", (0, 1))
@@ -171,7 +172,7 @@ def test_what_is_sent_must_be_expected() -> None:
     assert match([transfer(0, (4, 8), (4, 12)), transfer(1, (12, 4), (8, 4))]).ends
     found = match([transfer(0, (4,), (4,)), transfer(1, (12, 4), (4,))])
     assert {rank: one.pending for rank, one in found.progress.items()} == {0: 0, 1: 0}
-    assert found.misfit == Misfit(sender=1, sent=0, receiver=0, taken=0, sent_bytes=12, taken_bytes=4)
+    assert found.misfit == Misfit(sender=1, receiver=0, sent=12, expected=4, calls=(0, 0))
 
 
 def test_equal_ranks_may_misfit_each_other() -> None:

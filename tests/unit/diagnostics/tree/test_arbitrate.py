@@ -228,3 +228,16 @@ def test_the_largest_cost_of_a_real_job_comes_first() -> None:
     costs = [one.cost.value for one in made.root_causes if one.cost]
     assert made.root_causes[0].cause == "overlap.host_bound" and costs == sorted(costs, reverse=True)
     assert [one.finding.cause for one in made.findings if one.explained_by] == ["overlap.skew"]
+
+
+def test_a_run_that_finished_rules_out_open_causes_of_other_ends_only() -> None:
+    findings = [
+        found("hang.host_stall", 1),
+        found("hang.network", status="undecided"),
+        found("hang.straggler", status="undecided"),
+    ]
+    open_, finished = settled(TREES, findings), settled(TREES, findings, finished=True)
+    assert {one.cause for one in open_ if one.status == "ruled_out"} == set()
+    status = {one.cause: (one.status, text_of(one).summary) for one in finished}
+    assert status["hang.network"] == ("ruled_out", "The run finished.")
+    assert status["hang.host_stall"][0] == "confirmed" and status["hang.straggler"][0] == "undecided"

@@ -9,6 +9,7 @@ from diagnostics.analysis.divergence.evidence_terms import position, support
 from diagnostics.analysis.divergence.explanation import Explanation
 from diagnostics.analysis.divergence.find import Divergence, Vote
 from diagnostics.analysis.divergence.single_calls import by_lines, misfit, outside_backward
+from diagnostics.analysis.pairwise import Misfit
 from diagnostics.evidence.calls import Call, Described, GroupKey, Wire
 from diagnostics.evidence.model import Frame
 
@@ -29,7 +30,7 @@ def call(op: str, *stack: Frame, seq: int = 4, region: str = "") -> Call:
 
 def test_a_misfit_names_both_ends_and_the_bytes() -> None:
     sent, taken = call("all_to_all", seq=7), call("all_to_all", seq=7)
-    found = misfit(taken, sent, receiver=3, sender=1, sent_bytes=64, taken_bytes=32)
+    found = misfit(Misfit(sender=1, receiver=3, sent=64, expected=32, calls=(sent, taken)))
     assert (found.kind, found.culprits, found.payload) == ("other_arguments", (1, 3), (64, 32))
     assert (found.majority_rank, found.minority_rank, found.position, found.tie) == (3, 1, 7, False)
 

@@ -31,7 +31,7 @@ def test_the_rank_that_never_came_is_late_and_its_stack_says_where_it_is() -> No
 def test_a_rank_that_ended_or_whose_calls_differ_is_not_late() -> None:
     assert late_hosts(job({0: waiting(3), 1: done(2)}, 2)) is not None
     differ = {0: waiting(3), 1: [*done(1), call(2, size=9)]}
-    assert late_hosts(job(differ, 2)) is None and job(differ, 2).differing() == {0, 1}
+    assert late_hosts(job(differ, 2)) is None and job(differ, 2).waits.incomparable() == {0, 1}
     raised = [RankError(1, "train.log", 9, "ValueError", "bad batch")]
     assert late_hosts(job({0: waiting(3), 1: done(2)}, 2, errors=raised)) is None
     assert late_hosts(job({0: waiting(3), 1: waiting(3)}, 2)) is None

@@ -153,3 +153,13 @@ def test_a_stack_further_down_shows_who_joined_a_group_first() -> None:
     }
     waits, job = graph(ranks, 3)
     assert waits.assumed == {2} and job.inferred[later] == (0, 1)
+
+
+def test_where_calls_differ_waits_are_no_evidence() -> None:
+    last = {0: 10, 1: 10, 2: 11, 3: 10}
+    ranks = {rank: [call(1), call(2, size=size, done=False)] for rank, size in last.items()}
+    waits, _ = graph(ranks)
+    assert waits.differing == waits.incomparable() == {0, 1, 2, 3}
+    alike = {rank: waits_in(rank, 2, before=1) for rank in range(4)}
+    assert graph(alike)[0].differing == set()
+    assert build(survey(alike, 4), {2}).differing == build(survey(alike, 4), {None}).differing == {0, 1, 2, 3}

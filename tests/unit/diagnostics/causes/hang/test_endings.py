@@ -28,7 +28,7 @@ CAUSES: dict[Kind, ModuleType] = {
 
 def text(end: Ending, where: tuple[Where, ...] = AT, is_dtk_run: bool = False, **more: Any) -> Text:
     """Put an ending into words."""
-    case = FirstEndings(end.kind, (end,), (1,), (0,), None, None, more.pop("model", ""))
+    case = FirstEndings(end.kind, (end,), (1,), (1,), (0,), None, None, more.pop("model", ""))
     finding = Finding(
         cause="hang.x", status="confirmed", facts=Stated(""), ranks=(1,), victims=(0,), where=where, **more
     )
