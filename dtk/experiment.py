@@ -106,7 +106,7 @@ def run(*overrides: str, config_dir: Path | None = None, check: bool = True) -> 
     load("torch")
     from dtk.config.placement import is_remote
     from dtk.launch.prepare import compose_point, place_point
-    from dtk.launch.start import run_point
+    from dtk.start.point import run_point
 
     point = compose_point(list(overrides), config_dir)
     if is_remote(point.composed.config.launcher):

@@ -19,7 +19,7 @@ from dtk.console.options import Parser, add_options, read_options
 from dtk.errors import DtkError
 from dtk.extras import load, require_training
 from dtk.launch.prepare import compose_point, place_point, print_configuration
-from dtk.launch.start import run_point
+from dtk.start.point import run_point
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     if started_by(os.environ) is not None and not arguments.cfg:
         if arguments.multirun:
             raise DtkError("-m starts its jobs itself", "torchrun or srun started this process", "drop -m")
-        from dtk.launch.rank_zero import join_job
+        from dtk.start.rank_zero import join_job
 
         return join_job(arguments)
     if arguments.multirun:

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from diagnostics.contract.strategy_traits import StrategyTraits, strategy_traits
-from dtk.strategies.registry import CONFIG_TYPES
+from dtk.sharding.registry import CONFIG_TYPES
 
 
 def recorded_traits(strategy: str) -> dict[str, Any]:

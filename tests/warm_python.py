@@ -40,7 +40,7 @@ IMPORTED = (
     "dtk.launch.inputs",
     "dtk.launch.local",
     "dtk.launch.prepare",
-    "dtk.launch.start",
+    "dtk.start.point",
     "dtk.plan.stored",
     "dtk.record.manifest",
     "dtk.train.assemble",

@@ -61,7 +61,7 @@ def _causes() -> Iterator[Rows]:
 
 
 def _options() -> Iterator[Rows]:
-    from dtk.strategies.registry import CONFIG_TYPES
+    from dtk.sharding.registry import CONFIG_TYPES
 
     for group, options in groups([conf_folder()]).items():
         listed = [("option", f"{group}={option}: {description(path)}") for option, path in options.items()]

@@ -85,7 +85,7 @@ def make_parser(chosen: Sequence[str] = ()) -> "tuple[Parser, argparse._SubParse
 
 def _strategies(arguments: argparse.Namespace) -> int:
     from dtk.console.output import put
-    from dtk.strategies.table import render
+    from dtk.sharding.table import render
 
     put(render("markdown" if arguments.markdown else "terminal", shutil.get_terminal_size().columns))
     return 0

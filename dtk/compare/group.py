@@ -7,7 +7,7 @@ from typing import Any, Literal
 from diagnostics.contract import origins
 from diagnostics.runs.records import as_mapping
 from dtk.compare.model import NOT_COMPARED, Figure, RunRecord, Scaled, Variant, medians
-from dtk.strategies.registry import NATIVE
+from dtk.sharding.registry import NATIVE
 
 _IGNORED = ("runs_folder", "resume", "tags", "tracker", "watch", "preflight", "allow_targets", "launcher")
 """Keys that affect neither the training nor its speed; of `launcher` only `_LAUNCHER` does."""

@@ -12,8 +12,8 @@ from dtk.config.placement import check_device
 from dtk.config.schema import Config, LlamaConfig, MoEConfig
 from dtk.errors import DtkError, Errors
 from dtk.parallel.pipeline import SCHEDULES, stage_sizes
-from dtk.strategies.registry import NATIVE, alternatives, for_several_ranks
-from dtk.strategies.traits import Traits
+from dtk.sharding.registry import NATIVE, alternatives, for_several_ranks
+from dtk.sharding.traits import Traits
 
 _errors = Errors(__file__)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")

@@ -3,7 +3,7 @@
 from diagnostics.contract.files import table_beside
 from dtk.config.schema import Config, EveryRankFault, NodesFault, NoFault, SettingFault
 from dtk.errors import DtkError
-from dtk.strategies.registry import preferred
+from dtk.sharding.registry import preferred
 
 _ONLY: dict[str, dict[str, list[str]]] = table_beside(__file__)
 

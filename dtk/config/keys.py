@@ -17,7 +17,7 @@ from diagnostics.contract.files import read_table
 from diagnostics.contract.formatting import sentence
 from dtk.config.folders import conf_folder
 from dtk.config.schema import KINDS, Config
-from dtk.strategies.registry import CONFIG_TYPES
+from dtk.sharding.registry import CONFIG_TYPES
 
 _COMMENTED = re.compile(r"^(?P<key>\w+): .*? # (?P<text>.+)$", re.MULTILINE)
 

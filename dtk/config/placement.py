@@ -14,7 +14,7 @@ from diagnostics.contract.formatting import counted
 from dtk.config.limits import check_numbers
 from dtk.config.schema import Config, LauncherConfig, RemoteLauncher
 from dtk.errors import DtkError, refused
-from dtk.strategies.traits import StrategyConfig
+from dtk.sharding.traits import StrategyConfig
 
 CPU_RANKS = 2  # Number of ranks on a machine without a GPU: the smallest that communicates.
 _MOST_CPU_RANKS = 16  # Largest number of ranks that is started on a machine without a GPU because a mesh needs them.

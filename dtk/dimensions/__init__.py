@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from diagnostics.contract.mesh import Mesh
     from dtk.config.schema import Config
-    from dtk.strategies.declared import Collective, Shape
+    from dtk.sharding.declared import Collective, Shape
 
 
 def inside(

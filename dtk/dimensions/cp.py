@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from diagnostics.contract.mesh import Mesh
-from dtk.strategies.declared import ITEM_BYTES, Collective
+from dtk.sharding.declared import ITEM_BYTES, Collective
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -7,14 +7,14 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING
 
-from dtk.strategies.declared import ITEM_BYTES, Collective
+from dtk.sharding.declared import ITEM_BYTES, Collective
 
 if TYPE_CHECKING:
     from torch import nn
 
     from diagnostics.contract.mesh import Mesh
     from dtk.config.schema import Config
-    from dtk.strategies.base import Strategy
+    from dtk.sharding.base import Strategy
 
 
 def cut_model(model: nn.Module, strategy: Strategy) -> None:

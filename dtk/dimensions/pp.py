@@ -15,8 +15,8 @@ from dtk.parallel.collectives import Axis, all_reduce_
 from dtk.parallel.pipeline import OUTSTANDING, RECEIVES, SENDS, Order
 from dtk.parallel.placement import mark_copy
 from dtk.parallel.regions import communication
-from dtk.strategies.base import local
-from dtk.strategies.declared import Collective
+from dtk.sharding.base import local
+from dtk.sharding.declared import Collective
 
 
 def cut(model: Any, stage: int, cuts: Sequence[range]) -> nn.Module:

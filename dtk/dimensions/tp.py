@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from diagnostics.contract.mesh import Mesh
 from dtk.errors import DtkError
-from dtk.strategies.declared import ITEM_BYTES, Collective, Shape
+from dtk.sharding.declared import ITEM_BYTES, Collective, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from dtk.config.schema import Config
     from dtk.models.layers import Role
-    from dtk.strategies.base import Strategy
+    from dtk.sharding.base import Strategy
 
 CUT_ALONG: Mapping[Role, Mapping[str, int]] = {
     "column": {"weight": 0, "bias": 0},

@@ -15,7 +15,7 @@ from dtk.data.dataset import Batch
 from dtk.faults.base import FaultyLoop
 from dtk.parallel.control import Agreement
 from dtk.parallel.regions import region
-from dtk.strategies.base import local
+from dtk.sharding.base import local
 from dtk.train.loop import StepResult
 
 

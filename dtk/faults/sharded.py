@@ -7,7 +7,7 @@ from torch import Tensor
 
 from dtk.data.dataset import Batch
 from dtk.faults.base import FaultyLoop
-from dtk.strategies.base import local
+from dtk.sharding.base import local
 from dtk.train.loop import StepResult
 
 

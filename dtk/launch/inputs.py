@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from dtk.config.compose import Composed
 from dtk.config.schema import Config, CustomModelConfig, CustomOptimizerConfig, DataConfig, GPTConfig
 from dtk.extras import require
-from dtk.strategies.registry import NATIVE
+from dtk.sharding.registry import NATIVE
 
 if TYPE_CHECKING:
     from dtk.data.dataset import Dataset

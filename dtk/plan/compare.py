@@ -16,7 +16,7 @@ from dtk.plan.formatting import rate_text
 from dtk.plan.formulas.prediction import Prediction
 from dtk.plan.job import ranks_of, settled_job
 from dtk.plan.solve import at_world_size
-from dtk.strategies.registry import CONFIG_TYPES, preferred
+from dtk.sharding.registry import CONFIG_TYPES, preferred
 
 STRATEGIES = tuple(name for name, section in CONFIG_TYPES.items() if section.traits.compared)
 """Strategies to compare, simplest first."""

@@ -23,7 +23,7 @@ from dtk.plan.formatting import percent_text
 from dtk.plan.formulas.prediction import Prediction, Time
 from dtk.plan.formulas.stages import least_bytes
 from dtk.plan.job import ranks_of
-from dtk.strategies.registry import CONFIG_TYPES
+from dtk.sharding.registry import CONFIG_TYPES
 
 SHOWN = 10  # Number of layouts that are ranked and fully planned.
 _LARGEST_MICRO_BATCH, _VIRTUAL = 16, (1, 2, 4)

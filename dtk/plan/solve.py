@@ -12,7 +12,7 @@ from dtk.plan.engines import Machine, on_device, predict
 from dtk.plan.formulas.closed_form import memory
 from dtk.plan.formulas.prediction import Prediction
 from dtk.plan.job import check_world_size, ranks_of, settled_job
-from dtk.strategies.registry import for_several_ranks
+from dtk.sharding.registry import for_several_ranks
 
 DEEPEST = 100_000  # Layers; the schema's own limit.
 WIDEST = 4096  # Heads; wider models need sharding along their width, which the search does not vary.

@@ -23,9 +23,9 @@ from dtk.parallel.stop import StopRequest
 from dtk.preflight.evidence import NOWHERE
 from dtk.preflight.simulated_rank import SimulatedRank
 from dtk.record.recorder import Recorder
+from dtk.sharding.registry import NATIVE, one_device
 from dtk.simulate.mirror import simulated_group
 from dtk.simulate.step_position import Places
-from dtk.strategies.registry import NATIVE, one_device
 from dtk.train import assemble, loop, setup
 from dtk.train.assemble import summarise
 from dtk.train.checkpoint import Checkpoints, LoopState

@@ -6,7 +6,7 @@ from types import FrameType
 
 import torch
 
-from dtk.strategies.engines import LIBRARIES
+from dtk.engines import LIBRARIES
 
 _TORCH = str(Path(torch.__file__).parent)
 _DTK = Path(__file__).parents[1]

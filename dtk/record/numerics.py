@@ -18,7 +18,7 @@ from dtk.parallel.regions import region
 from dtk.record.guard import guarded, report
 from dtk.record.parity import bits_of
 from dtk.record.recorder import Recorder
-from dtk.strategies.base import local
+from dtk.sharding.base import local
 
 _CPU_BLOCK, _DEVICE_BLOCK = 2**20, 2**28  # Chosen: elements summed at once: the CPU makes an int64 copy of them.
 INPUTS = "inputs"  # Name of the samples of a step among the compared parameters.

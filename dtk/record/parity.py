@@ -18,7 +18,7 @@ from dtk.parallel.context import Context
 from dtk.parallel.control import sum_over_ranks
 from dtk.parallel.placement import local_piece, replica
 from dtk.record.guard import guarded
-from dtk.strategies.base import Strategy
+from dtk.sharding.base import Strategy
 
 DEFINITIONS: dict[str, str] = table_beside(__file__)  # Key of parity.json -> its meaning.
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

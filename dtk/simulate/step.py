@@ -29,13 +29,13 @@ from dtk.parallel.control import Agreement
 from dtk.parallel.ddp_hooks import POWERSGD_START
 from dtk.parallel.stop import StopRequest
 from dtk.record.recorder import Recorder
+from dtk.sharding.base import local, owned_state
+from dtk.sharding.registry import NATIVE
 from dtk.simulate.data_dependence import check_answer, check_gradients, explained
 from dtk.simulate.ledger import Held, Ledger, highest
 from dtk.simulate.mirror import MirrorGroup, simulated_group
 from dtk.simulate.step_position import Places
 from dtk.simulate.torch_internals import Reducer, check_torch, propagation_ignored, undisturbed
-from dtk.strategies.base import local, owned_state
-from dtk.strategies.registry import NATIVE
 from dtk.tasks.base import leaves
 from dtk.tasks.cross_entropy import logits_of
 from dtk.train.assemble import assemble

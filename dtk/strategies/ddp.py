@@ -14,10 +14,10 @@ from diagnostics.contract.mesh import DATA, ORDER, Mesh
 from dtk.errors import DtkError
 from dtk.parallel.compression import BLOCK, BLOCK_BYTES, factor_rank, int8_blocks, rounding_bytes, topk_bytes
 from dtk.parallel.number_formats import PrecisionConfig
-from dtk.strategies.base import Strategy, materialise
-from dtk.strategies.declared import Collective, ModelShapes, Shape
+from dtk.sharding.base import Strategy, materialise
+from dtk.sharding.declared import Collective, ModelShapes, Shape
+from dtk.sharding.traits import Reduction, StrategyConfig, TableRow, Traits
 from dtk.strategies.fsdp import FSDPConfig
-from dtk.strategies.traits import Reduction, StrategyConfig, TableRow, Traits
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from dtk.parallel.context import Context
     from dtk.parallel.ddp_hooks import Hook
-    from dtk.strategies.base import Fill
+    from dtk.sharding.base import Fill
 
 LIBRARY_BUCKET_CAP_MB = 25.0
 """DDP's default. DDP makes the first bucket small (1 MiB) only if this is not set explicitly."""

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dtk.strategies.engines.deepspeed.config import DeepSpeedConfig
-from dtk.strategies.engines.deepspeed.engine import DeepSpeed
-from dtk.strategies.traits import TableRow
+from dtk.engines.deepspeed.config import DeepSpeedConfig
+from dtk.engines.deepspeed.engine import DeepSpeed
+from dtk.sharding.traits import TableRow
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

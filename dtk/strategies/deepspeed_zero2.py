@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from dtk.engines.deepspeed.engine import DeepSpeed
 from dtk.strategies.deepspeed_zero1 import DeepSpeedZero1Config
-from dtk.strategies.engines.deepspeed.engine import DeepSpeed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from dtk.strategies.base import Strategy, materialise
-from dtk.strategies.traits import StrategyConfig, TableRow, Traits
+from dtk.sharding.base import Strategy, materialise
+from dtk.sharding.traits import StrategyConfig, TableRow, Traits
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from dtk.strategies.base import Fill
+    from dtk.sharding.base import Fill
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,16 +14,16 @@ from diagnostics.contract.mesh import SECONDARY, Mesh, divisors
 from dtk.errors import DtkError
 from dtk.parallel.compression import BLOCK
 from dtk.parallel.number_formats import PrecisionConfig
-from dtk.strategies.base import Strategy, local, materialise, model_shapes
-from dtk.strategies.declared import ITEM_BYTES, Collective, ModelShapes, reduced_item_bytes, shard_elements, wire_bytes
-from dtk.strategies.traits import StrategyConfig, TableRow, Traits
+from dtk.sharding.base import Strategy, local, materialise, model_shapes, unit_group
+from dtk.sharding.declared import ITEM_BYTES, Collective, ModelShapes, reduced_item_bytes, shard_elements, wire_bytes
+from dtk.sharding.traits import StrategyConfig, TableRow, Traits
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
     from torch.distributed.fsdp import FSDPModule
 
-    from dtk.strategies.base import Fill
+    from dtk.sharding.base import Fill
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -315,11 +315,6 @@ class FSDP(Strategy):
 def _parameters(module: FSDPModule) -> list[Any]:
     """Return fully_shard's parameter objects of a unit, in the order in which it gathers them."""
     return [] if (group := unit_group(module)) is None else list(group.fsdp_params)
-
-
-def unit_group(module: FSDPModule) -> Any:
-    """Return fully_shard's parameter group of a unit; None if it has no parameters."""
-    return cast(Any, module)._get_fsdp_state()._fsdp_param_group
 
 
 CONFIG, STRATEGY = FSDPConfig, FSDP

@@ -7,8 +7,8 @@ from typing import Literal
 from diagnostics.contract.formatting import counted
 from diagnostics.contract.mesh import Mesh, divisors
 from dtk.errors import DtkError
+from dtk.sharding.traits import TableRow
 from dtk.strategies.fsdp import FSDP, FSDPConfig
-from dtk.strategies.traits import TableRow
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from diagnostics.contract.mesh import DATA, Mesh
 from dtk.parallel.number_formats import PrecisionConfig
+from dtk.sharding.declared import Collective, ModelShapes
+from dtk.sharding.traits import StrategyConfig, TableRow
 from dtk.strategies.ddp import DDP, DDPConfig, ddp_collectives
-from dtk.strategies.declared import Collective, ModelShapes
 from dtk.strategies.fsdp import FSDPConfig
-from dtk.strategies.traits import StrategyConfig, TableRow
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-    from dtk.strategies.base import BuildOptimizer
+    from dtk.sharding.base import BuildOptimizer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

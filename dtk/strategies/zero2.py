@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dtk.errors import DtkError
+from dtk.sharding.traits import TableRow
 from dtk.strategies.fsdp import FSDP, FSDPConfig
-from dtk.strategies.traits import TableRow
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,8 +15,8 @@ from dtk.config.resume import Resumed, resume
 from dtk.console.output import say
 from dtk.errors import INTERRUPTED, USER_ERROR, DtkError
 from dtk.launch.prepare import place_point
-from dtk.launch.start import FAILED, run_point
 from dtk.launch.stopping import STOPPED
+from dtk.start.point import FAILED, run_point
 from dtk.sweep.folder import Sweep, Trial
 from dtk.sweep.points import Point
 

@@ -26,7 +26,7 @@ from dtk.parallel.context import Context
 from dtk.parallel.regions import region
 from dtk.record.guard import report
 from dtk.record.recorder import Recorder
-from dtk.strategies.base import Strategy
+from dtk.sharding.base import Strategy
 
 Goal = Literal["minimize", "maximize"]
 

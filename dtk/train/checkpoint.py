@@ -34,7 +34,7 @@ from dtk.parallel.regions import region
 from dtk.parallel.tiers import Tier
 from dtk.record.guard import report
 from dtk.record.recorder import Recorder
-from dtk.strategies.base import Strategy, owned_parameters, owned_state
+from dtk.sharding.base import Strategy, owned_parameters, owned_state
 from dtk.train.metadata import Reader
 from dtk.train.storage import PagedPlanner, Writer, in_words, is_out_of_memory
 

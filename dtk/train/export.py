@@ -17,7 +17,7 @@ from dtk.models.safetensors_file import stored_dtype
 from dtk.parallel.context import Context
 from dtk.parallel.placement import local_piece, replica
 from dtk.parallel.regions import communication, region
-from dtk.strategies.base import Strategy
+from dtk.sharding.base import Strategy
 from dtk.train.progress import say
 
 

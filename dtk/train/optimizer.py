@@ -11,7 +11,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from dtk.config.instantiate import find_class
 from dtk.config.schema import AdamWConfig, Config, CustomOptimizerConfig, SGDConfig
 from dtk.errors import DtkError
-from dtk.strategies.registry import alternatives
+from dtk.sharding.registry import alternatives
 
 ELEMENTWISE = frozenset({
     optim.ASGD, SGD, optim.Adadelta, optim.Adagrad, optim.Adam, optim.Adamax, AdamW, optim.NAdam, optim.RAdam,

@@ -18,8 +18,8 @@ from dtk.dimensions.pp import Messages, Shared, declare_messages
 from dtk.parallel.control import sum_over_ranks
 from dtk.parallel.pipeline import FREES, RECEIVES, SENDS, Action, Pipeline, forward_only
 from dtk.parallel.regions import region
-from dtk.strategies.base import Strategy
-from dtk.strategies.declared import Collective
+from dtk.sharding.base import Strategy
+from dtk.sharding.declared import Collective
 from dtk.tasks.base import Task, add_figures, loss_of, no_figures
 from dtk.tasks.cross_entropy import auxiliary_loss, logits_of
 from dtk.train.runner import ExpertLoads, own_part

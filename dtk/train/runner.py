@@ -16,8 +16,8 @@ from dtk.dimensions.cp import Part
 from dtk.parallel.context import Context
 from dtk.parallel.control import sum_over_ranks
 from dtk.parallel.regions import region
-from dtk.strategies.base import Strategy
-from dtk.strategies.declared import Collective
+from dtk.sharding.base import Strategy
+from dtk.sharding.declared import Collective
 from dtk.tasks.base import Task, add_figures, loss_of, no_figures
 from dtk.tasks.cross_entropy import auxiliary_loss
 

@@ -21,9 +21,9 @@ from dtk.models.initialize import initialize_model
 from dtk.parallel.blocks import blocks_of
 from dtk.parallel.context import Context
 from dtk.parallel.precision import allow_tf32
-from dtk.strategies.base import Strategy, owned_parameters
-from dtk.strategies.declared import Collective
-from dtk.strategies.registry import build_strategy
+from dtk.sharding.base import Strategy, owned_parameters
+from dtk.sharding.declared import Collective
+from dtk.sharding.registry import build_strategy
 from dtk.tasks.base import Task
 from dtk.tasks.build import build_task
 from dtk.tasks.cross_entropy import Vocabulary

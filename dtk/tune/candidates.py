@@ -7,7 +7,7 @@ from typing import Any
 from diagnostics.contract.formatting import counted
 from dtk.config.schema import Config
 from dtk.errors import DtkError
-from dtk.strategies.registry import CONFIG_TYPES, preferred
+from dtk.sharding.registry import CONFIG_TYPES, preferred
 
 BUCKETS_MB = (1.0, 5.0, 25.0, 50.0, 100.0)  # DDP's default of 25 and steps of two to five around it.
 MICRO_BATCH_SIZE = "train.micro_batch_size"

@@ -53,9 +53,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-from dtk.strategies.base import Strategy, materialise
-from dtk.strategies.declared import Collective
-from dtk.strategies.traits import StrategyConfig, TableRow, Traits
+from dtk.sharding.base import Strategy, materialise
+from dtk.sharding.declared import Collective
+from dtk.sharding.traits import StrategyConfig, TableRow, Traits
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,7 +97,7 @@ CONFIG, STRATEGY = ToyConfig, Toy
 TOY_STRATEGY_TEST = """
 from diagnostics.contract.mesh import Mesh
 from dtk.parallel.number_formats import PrecisionConfig
-from dtk.strategies.declared import ModelShapes
+from dtk.sharding.declared import ModelShapes
 from dtk.strategies.toy import CONFIG
 
 

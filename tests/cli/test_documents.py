@@ -12,8 +12,8 @@ import pytest
 
 from dtk.commands.main import make_parser
 from dtk.run import _parse as parse_run
-from dtk.strategies.registry import CONFIG_TYPES
-from dtk.strategies.table import render
+from dtk.sharding.registry import CONFIG_TYPES
+from dtk.sharding.table import render
 from tests.cli.command import ROOT, environment
 from tests.warm_python import run_module
 

@@ -13,7 +13,7 @@ from dtk.models.build import build_model
 from dtk.models.initialize import initialize
 from dtk.parallel.context import Context
 from dtk.parallel.regions import Region, observe
-from dtk.strategies.registry import build_strategy
+from dtk.sharding.registry import build_strategy
 from dtk.train.optimizer import clip_factor, parameter_groups, recipe
 from tests.dist.ranks import placed
 

@@ -11,7 +11,7 @@ from dtk.parallel.context import Context
 from dtk.parallel.regions import observe
 from dtk.parallel.stop import StopRequest
 from dtk.record.recorder import Recorder
-from dtk.strategies.registry import CONFIG_TYPES
+from dtk.sharding.registry import CONFIG_TYPES
 from dtk.train.assemble import assemble, begun
 from dtk.train.export import export
 from tests.dist.collectives_ranks import Listener, WireTap, summed

@@ -26,7 +26,7 @@ from dtk.parallel.placement import local_piece, replica
 from dtk.parallel.regions import observe
 from dtk.parallel.stop import StopRequest
 from dtk.record.recorder import Recorder
-from dtk.strategies.base import Strategy, owned_state
+from dtk.sharding.base import Strategy, owned_state
 from dtk.strategies.fsdp import FSDP
 from dtk.train.assemble import assemble
 from dtk.train.evaluation import evaluate

@@ -11,7 +11,7 @@ from dtk.parallel.context import Context
 from dtk.parallel.placement import local_piece
 from dtk.parallel.stop import StopRequest
 from dtk.record.recorder import Recorder
-from dtk.strategies.base import owned_state
+from dtk.sharding.base import owned_state
 from dtk.train.assemble import assemble
 from tests.dist.ranks import placed
 from tests.dist.training_ranks import config

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from dtk.strategies.registry import CONFIG_TYPES
-from dtk.strategies.traits import StrategyConfig
+from dtk.sharding.registry import CONFIG_TYPES
+from dtk.sharding.traits import StrategyConfig
 from tests.warm_python import run_modules
 
 ROOT = Path(__file__).resolve().parents[2]

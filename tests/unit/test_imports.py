@@ -104,6 +104,20 @@ def test_there_are_no_circles_of_types_or_folders(package: str, depth: int) -> N
     assert circles(folders(graph, depth)) == []
 
 
+@pytest.mark.parametrize("package", ["diagnostics", "dtk"])
+def test_the_files_of_a_folder_and_those_of_its_subfolders_import_one_way(package: str) -> None:
+    """Files directly below `dtk` are programs above all folders, or what every folder may use."""
+    graph = imports(package, for_types=True)
+    packages = {module.rpartition(".")[0] for module in graph}
+    between: dict[str, set[str]] = {folder: set() for folder in packages}
+    for module, names in graph.items():
+        source = module if module in packages else module.rpartition(".")[0]
+        targets = {name if name in packages else name.rpartition(".")[0] for name in names}
+        between[source] |= targets - {source, package} if source != package else set()
+    assert sum(map(len, between.values())) > 50, "the imports were not read"
+    assert circles(between) == []
+
+
 @pytest.mark.parametrize(
     ("lower", "higher"),
     [

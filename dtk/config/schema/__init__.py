@@ -21,7 +21,7 @@ from dtk.config.schema.run import *
 from dtk.parallel.batch_plan import BatchPlan
 from dtk.parallel.number_formats import PrecisionConfig as PrecisionConfig
 from dtk.parallel.pipeline import stage_sizes
-from dtk.strategies.registry import CONFIG_TYPES, NATIVE
+from dtk.sharding.registry import CONFIG_TYPES, NATIVE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

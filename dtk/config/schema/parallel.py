@@ -11,8 +11,8 @@ from diagnostics.contract.formatting import counted
 from diagnostics.contract.mesh import Mesh, divisors
 from dtk.errors import DtkError
 from dtk.parallel.pipeline import Pipeline
-from dtk.strategies.registry import alternatives
-from dtk.strategies.traits import StrategyConfig
+from dtk.sharding.registry import alternatives
+from dtk.sharding.traits import StrategyConfig
 
 MODEL_PARALLEL = ("pp", "cp", "tp")
 """Dimensions that reduce data parallelism: ranks of one group work on the same samples."""

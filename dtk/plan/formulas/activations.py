@@ -13,7 +13,7 @@ from dtk.plan.formulas.holding import Holding
 from dtk.plan.formulas.prediction import Category
 from dtk.plan.formulas.shape import ROW, ModelShape
 from dtk.plan.formulas.tape import Buffer, Tape, Value, drop
-from dtk.strategies.declared import Shape
+from dtk.sharding.declared import Shape
 
 FLOAT_BYTES = 4  # Bytes of a float32.
 PER_TARGET_BYTES = 10

@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import prod
 
+from dtk.engines.deepspeed.stage3 import Held, gathered, held, persistent
 from dtk.plan.formulas.holding import MASTER_BYTES, ROOT
 from dtk.plan.formulas.replication import Replicated
 from dtk.plan.formulas.tape import Buffer
-from dtk.strategies.declared import ITEM_BYTES, reduced_item_bytes
-from dtk.strategies.engines.deepspeed.stage3 import Held, gathered, held, persistent
+from dtk.sharding.declared import ITEM_BYTES, reduced_item_bytes
 
 
 @dataclass(slots=True)

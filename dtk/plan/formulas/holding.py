@@ -12,7 +12,7 @@ from diagnostics.contract.mesh import Mesh
 from dtk.config.schema import AdamWConfig, Config, SGDConfig
 from dtk.plan.formulas.shape import ModelShape
 from dtk.plan.formulas.tape import Buffer, Ledger
-from dtk.strategies.declared import Shape
+from dtk.sharding.declared import Shape
 
 MASTER_BYTES = 4  # Bytes per element of parameters and optimizer state, which are float32 under every precision.
 

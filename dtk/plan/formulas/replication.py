@@ -8,7 +8,7 @@ from math import inf, prod
 
 from dtk.plan.formulas.holding import MASTER_BYTES, Holding
 from dtk.plan.formulas.tape import Buffer
-from dtk.strategies.declared import Shape
+from dtk.sharding.declared import Shape
 
 
 def owned_elements(shapes: Sequence[Shape], world_size: int) -> list[int]:

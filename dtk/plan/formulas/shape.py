@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from dtk.config.schema import CustomModelConfig, EncoderConfig, GPTConfig, LlamaConfig, MoEConfig
 from dtk.dimensions.tp import CUT_ALONG
 from dtk.errors import DtkError
-from dtk.strategies.declared import ModelShapes, Shape
+from dtk.sharding.declared import ModelShapes, Shape
 
 if TYPE_CHECKING:
     from dtk.models.layers import Role

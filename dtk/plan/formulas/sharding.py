@@ -7,7 +7,7 @@ from dtk.parallel.compression import rounding_bytes
 from dtk.plan.formulas.holding import MASTER_BYTES, ROOT, Holding
 from dtk.plan.formulas.shape import ModelShape, Named, block_of
 from dtk.plan.formulas.tape import Buffer
-from dtk.strategies.declared import ITEM_BYTES, Shape, reduced_item_bytes, shard_blocks, shard_elements
+from dtk.sharding.declared import ITEM_BYTES, Shape, reduced_item_bytes, shard_blocks, shard_elements
 
 
 @dataclass(frozen=True, slots=True)

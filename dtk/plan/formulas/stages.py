@@ -16,7 +16,7 @@ from dtk.plan.formulas.shape import ModelShape, cut, model_shape, partial
 from dtk.plan.formulas.sharding import Sharded, shard_units
 from dtk.plan.formulas.tape import Buffer, Ledger, Value
 from dtk.plan.formulas.walk import Step, Stretch, in_units, micro_batches, stream_item_bytes, stretch
-from dtk.strategies.declared import Collective, shard_elements
+from dtk.sharding.declared import Collective, shard_elements
 
 CUDA_BLOCK_BYTES = 512  # Allocation granularity of CUDA's caching allocator.
 

@@ -15,7 +15,7 @@ from dtk.plan.formulas.holding import ROOT, Holding
 from dtk.plan.formulas.prediction import Category
 from dtk.plan.formulas.tape import Buffer, Tape, Value, drop
 from dtk.plan.formulas.transformer import Model
-from dtk.strategies.declared import ITEM_BYTES
+from dtk.sharding.declared import ITEM_BYTES
 
 
 @dataclass(frozen=True, slots=True)

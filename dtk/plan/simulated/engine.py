@@ -13,8 +13,8 @@ from dtk.models.build import build_on_meta
 from dtk.plan.formulas.closed_form import lines
 from dtk.plan.formulas.prediction import Category, Memory, Prediction
 from dtk.plan.simulated.smaller import Sample, edge_blocks, extended, ranks_of_job, samples, simulated_places
+from dtk.sharding.registry import for_several_ranks
 from dtk.simulate.step import MICRO_BATCHES, OWN_GRADIENTS, Call, Observed, simulate_step
-from dtk.strategies.registry import for_several_ranks
 
 _HOST = ("parameters", OWN_GRADIENTS, "optimizer states", "temporaries")
 """Categories that offloading keeps in host memory; the optimizer and clipping then run there too."""

@@ -28,7 +28,7 @@ from dtk.plan.timing.work import (
     optimizer_seconds,
 )
 from dtk.record.metrics import model_flops_utilization
-from dtk.strategies.declared import ITEM_BYTES, Collective, Shape, reduced_item_bytes, shard_elements, wire_bytes
+from dtk.sharding.declared import ITEM_BYTES, Collective, Shape, reduced_item_bytes, shard_elements, wire_bytes
 
 _STEADY_ROUNDS = 4  # A schedule repeats from this round on; a round has as many micro-batches as ranks.
 

@@ -13,7 +13,7 @@ from dtk.models.flops import training_flops_per_token
 from dtk.plan.formulas.shape import cut, elements, model_shape
 from dtk.plan.formulas.walk import stream_item_bytes
 from dtk.plan.timing.hardware import Hardware
-from dtk.strategies.declared import ITEM_BYTES, Shape
+from dtk.sharding.declared import ITEM_BYTES, Shape
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from dtk.config.schema import PrecisionConfig
 from dtk.dimensions import ep
 from dtk.models.build import build_model
 from dtk.models.moe import MixtureMLP
-from dtk.strategies.declared import Collective
+from dtk.sharding.declared import Collective
+from dtk.sharding.registry import build_strategy
 from dtk.strategies.fsdp import FSDPConfig
-from dtk.strategies.registry import build_strategy
 from tests.unit.rank_threads import context, on_ranks
 
 MESH = Mesh(dp_shard=2, ep=2)

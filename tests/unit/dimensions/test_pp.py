@@ -11,7 +11,7 @@ from dtk.dimensions.pp import Shared, cut, declare_messages, joined, shared_para
 from dtk.models.build import build_model
 from dtk.parallel.pipeline import Action
 from dtk.parallel.placement import replica
-from dtk.strategies.declared import Collective
+from dtk.sharding.declared import Collective
 from tests.unit.rank_threads import on_ranks, whole_axis
 
 CONFIG = GPTConfig(name="probe", vocab_size=14, context_length=8, layers=5, heads=2, width=8)

@@ -14,8 +14,8 @@ from dtk.config.schema import PrecisionConfig
 from dtk.dimensions import tp
 from dtk.errors import DtkError
 from dtk.models.build import build_model
+from dtk.sharding.registry import build_strategy
 from dtk.strategies.ddp import ReplicatedUnitsConfig
-from dtk.strategies.registry import build_strategy
 from tests.unit.rank_threads import context, on_ranks
 
 SMALL = ["model.layers=2", "model.width=16", "model.heads=2", "data.sequence_length=8", "train.micro_batch_size=2"]

@@ -6,8 +6,8 @@ from dtk.config.compose import compose
 from dtk.plan.formulas.closed_form import closed_form
 from dtk.plan.formulas.replication import owned_elements
 from dtk.plan.formulas.shape import model_shape
+from dtk.sharding.declared import shard_elements
 from dtk.strategies.ddp import DDPConfig
-from dtk.strategies.declared import shard_elements
 from dtk.strategies.zero1 import Zero1Config
 from dtk.strategies.zero3 import Zero3Config
 from tests.unit.plan.closed_form_jobs import gpt, job

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import torch
 
+from dtk.engines import LIBRARIES
 from dtk.record import frames
 from dtk.record.frames import Frames, place
-from dtk.strategies.engines import LIBRARIES
-from dtk.strategies.registry import CONFIG_TYPES
+from dtk.sharding.registry import CONFIG_TYPES
 
 TORCH, DTK = Path(torch.__file__).parent, Path(frames.__file__).parents[1]
 

@@ -15,8 +15,8 @@ from dtk.models.build import build_model
 from dtk.models.initialize import initialize_model
 from dtk.parallel.context import Context
 from dtk.parallel.regions import Region, observe
-from dtk.strategies.base import Strategy
-from dtk.strategies.registry import build_strategy
+from dtk.sharding.base import Strategy
+from dtk.sharding.registry import build_strategy
 from tests.unit.rank_threads import context
 
 MODEL = GPTConfig(name="probe", vocab_size=14, context_length=8, layers=2, heads=2, width=8)

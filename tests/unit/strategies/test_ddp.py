@@ -8,8 +8,8 @@ from hypothesis import given, settings, strategies as st
 from diagnostics.contract.mesh import Mesh
 from dtk.config.schema import PrecisionConfig
 from dtk.errors import DtkError
+from dtk.sharding.declared import Collective, ModelShapes
 from dtk.strategies.ddp import DDPConfig, bucket_reduction, ddp_collectives, gradient_buckets
-from dtk.strategies.declared import Collective, ModelShapes
 from dtk.strategies.single import SingleConfig
 from dtk.strategies.zero1 import Zero1Config
 

@@ -2,7 +2,7 @@
 
 from diagnostics.contract.mesh import Mesh
 from dtk.parallel.number_formats import PrecisionConfig
-from dtk.strategies.declared import Collective, ModelShapes
+from dtk.sharding.declared import Collective, ModelShapes
 from dtk.strategies.deepspeed_zero1 import DeepSpeedZero1Config
 from dtk.strategies.deepspeed_zero2 import DeepSpeedZero2Config
 

@@ -8,7 +8,7 @@ import pytest
 from diagnostics.contract.mesh import Mesh
 from dtk.errors import DtkError
 from dtk.parallel.number_formats import PrecisionConfig
-from dtk.strategies.declared import Collective, ModelShapes
+from dtk.sharding.declared import Collective, ModelShapes
 from dtk.strategies.deepspeed_zero3 import DeepSpeedZero3Config
 
 SHAPES, MESH = ModelShapes([(9, 9), (3,)], [], []), Mesh(dp_shard=2)

@@ -7,7 +7,7 @@ from dtk.config.checks import check_ranks
 from dtk.config.compose import compose
 from dtk.errors import DtkError
 from dtk.parallel.number_formats import PrecisionConfig
-from dtk.strategies.declared import ModelShapes
+from dtk.sharding.declared import ModelShapes
 from dtk.strategies.dp import DPConfig
 from tests.unit.rank_threads import on_ranks
 from tests.unit.strategies.conftest import backward, reference, tokens, wrapped

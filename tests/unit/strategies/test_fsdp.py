@@ -9,8 +9,8 @@ from diagnostics.contract.mesh import Mesh
 from dtk.config.schema import PrecisionConfig
 from dtk.models.build import build_model
 from dtk.parallel.precision import DTYPES
-from dtk.strategies.base import local
-from dtk.strategies.declared import ModelShapes
+from dtk.sharding.base import local
+from dtk.sharding.declared import ModelShapes
 from dtk.strategies.fsdp import FSDPConfig
 from dtk.strategies.hsdp import HSDPConfig
 from dtk.strategies.zero2 import Zero2Config

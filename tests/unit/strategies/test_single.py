@@ -2,7 +2,7 @@
 
 from diagnostics.contract.mesh import Mesh
 from dtk.parallel.number_formats import PrecisionConfig
-from dtk.strategies.declared import ModelShapes
+from dtk.sharding.declared import ModelShapes
 from dtk.strategies.single import SingleConfig
 
 

@@ -7,8 +7,8 @@ from torch import nn
 
 from diagnostics.contract.mesh import Mesh
 from dtk.config.schema import PrecisionConfig
-from dtk.strategies.base import owned_state
-from dtk.strategies.declared import Collective, ModelShapes
+from dtk.sharding.base import owned_state
+from dtk.sharding.declared import Collective, ModelShapes
 from dtk.strategies.zero1 import Zero1, Zero1Config
 from tests.unit.rank_threads import context, on_ranks
 from tests.unit.strategies.conftest import Calls

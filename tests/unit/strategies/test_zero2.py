@@ -5,7 +5,7 @@ import pytest
 from diagnostics.contract.mesh import Mesh
 from dtk.config.schema import PrecisionConfig
 from dtk.errors import DtkError
-from dtk.strategies.declared import ModelShapes
+from dtk.sharding.declared import ModelShapes
 from dtk.strategies.fsdp import FSDPConfig
 from dtk.strategies.zero2 import Zero2Config
 from dtk.strategies.zero3 import Zero3Config

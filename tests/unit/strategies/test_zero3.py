@@ -3,7 +3,7 @@
 import pytest
 
 from diagnostics.contract.mesh import Mesh
-from dtk.strategies.registry import CONFIG_TYPES
+from dtk.sharding.registry import CONFIG_TYPES
 from dtk.strategies.zero3 import Zero3Config
 
 

@@ -16,9 +16,9 @@ from dtk.dimensions import tp
 from dtk.models.build import build_model
 from dtk.models.hf import llama_name
 from dtk.models.initialize import initialize_model
+from dtk.sharding.registry import build_strategy
 from dtk.strategies.fsdp import FSDPConfig
 from dtk.strategies.hsdp import HSDPConfig
-from dtk.strategies.registry import build_strategy
 from dtk.strategies.single import SingleConfig
 from dtk.train.export import export
 from tests.unit.rank_threads import context, on_ranks

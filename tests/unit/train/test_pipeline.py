@@ -13,7 +13,7 @@ from dtk.dimensions.pp import Messages, cut, joined
 from dtk.models.build import build_model
 from dtk.parallel.context import Context
 from dtk.parallel.pipeline import Pipeline
-from dtk.strategies.declared import Collective
+from dtk.sharding.declared import Collective
 from dtk.strategies.single import Single, SingleConfig
 from dtk.tasks.cross_entropy import LanguageModeling
 from dtk.train.pipeline import Clock, Pipelined, Stage

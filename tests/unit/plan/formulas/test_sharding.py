@@ -11,7 +11,7 @@ from dtk.plan.formulas.holding import ROOT
 from dtk.plan.formulas.shape import elements, model_shape
 from dtk.plan.formulas.sharding import Sharded, shard_units
 from dtk.plan.formulas.tape import Ledger
-from dtk.strategies.declared import shard_elements
+from dtk.sharding.declared import shard_elements
 from dtk.strategies.fsdp import FSDPConfig
 from tests.unit.plan.closed_form_jobs import TINY, gpt, job
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings, strategies as st
 
 from dtk.config.schema import AdamWConfig, SGDConfig
 from dtk.plan.formulas.holding import WINDOWS, optimizer_bytes, update_bytes, windows
-from dtk.strategies.declared import shard_elements
+from dtk.sharding.declared import shard_elements
 
 
 @given(st.lists(st.integers(0, 1000), max_size=12))

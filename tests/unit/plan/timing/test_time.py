@@ -21,7 +21,7 @@ from dtk.plan.job import planned_job
 from dtk.plan.timing.hardware import Hardware, load_hardware
 from dtk.plan.timing.time import step_time
 from dtk.plan.timing.work import layout
-from dtk.strategies.declared import ModelShapes
+from dtk.sharding.declared import ModelShapes
 from tests.work import calls_in
 
 STRATEGIES = ("single", "ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp")

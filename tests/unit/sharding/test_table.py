@@ -2,8 +2,8 @@
 
 import pytest
 
-from dtk.strategies.registry import CONFIG_TYPES
-from dtk.strategies.table import render
+from dtk.sharding.registry import CONFIG_TYPES
+from dtk.sharding.table import render
 
 
 @pytest.mark.parametrize("columns", [30, 60, 119, 120, 200])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from diagnostics.contract.mesh import EXPERTS
 from dtk.errors import DtkError
 from dtk.parallel.number_formats import PrecisionConfig
-from dtk.strategies.declared import Collective, ModelShapes, Shape
+from dtk.sharding.declared import Collective, ModelShapes, Shape
 
 if TYPE_CHECKING:
     import torch
@@ -256,6 +256,11 @@ class Strategy(ABC):
 def local(tensor: Tensor) -> Tensor:
     """Return this rank's part of a (possibly sharded) tensor."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # type: ignore[no-any-return, operator]
+
+
+def unit_group(module: Any) -> Any:
+    """Return fully_shard's parameter group of a unit; None if it has no parameters."""
+    return module._get_fsdp_state()._fsdp_param_group
 
 
 def materialise(model: nn.Module, device: torch.device, fill: Fill) -> None:

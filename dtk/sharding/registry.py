@@ -1,4 +1,4 @@
-"""Every strategy is a file of this folder; `strategy=` selects it by name. There is no other list of strategies.
+"""Every strategy is a file of `dtk/strategies`; `strategy=` selects it by name. There is no other list of strategies.
 CONFIG is a `StrategyConfig` that can be read without torch, STRATEGY the class that a rank runs.
 """
 
@@ -12,16 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from dtk.parallel.number_formats import PrecisionConfig
-from dtk.strategies.traits import StrategyConfig, Traits
+from dtk.sharding.traits import StrategyConfig, Traits
 
 if TYPE_CHECKING:
     from dtk.parallel.context import Context
-    from dtk.strategies.base import Strategy
+    from dtk.sharding.base import Strategy
 
 NATIVE: Final = "native"
 """The `engine` of torch alone, without a library that wraps the model."""
-_NO_STRATEGIES = ("base", "declared", "engines", "registry", "table", "traits")
-"""Modules of this folder that are not strategies."""
+_STRATEGIES = Path(__file__).parents[1] / "strategies"
 
 
 class ConfigTypes(Mapping[str, type[StrategyConfig]]):
@@ -76,15 +75,15 @@ def one_device() -> StrategyConfig:
 def build_strategy(config: Any, context: Context, precision: PrecisionConfig, engine: str = NATIVE) -> Strategy:
     """Build the strategy that `config.name` selects; only its file is imported.
 
-    `engine` is `native` or a module of `dtk.strategies.engines` whose class runs instead.
+    `engine` is `native` or a module of `dtk.engines`, whose library then runs it.
     """
     section = config.on(context.mesh)
-    module = section.engine or section.name if engine == NATIVE else f"engines.{engine}"
-    strategy = import_module(f"dtk.strategies.{module}").STRATEGY
+    strategy = import_module(f"dtk.strategies.{section.engine or section.name}").STRATEGY
+    if engine != NATIVE:
+        strategy = import_module(f"dtk.engines.{engine}").run_by_library(strategy, section.traits)
     return cast("Strategy", strategy(section, context, precision))
 
 
 @functools.cache
 def _files() -> frozenset[str]:
-    modules = pkgutil.iter_modules([str(Path(__file__).parent)])
-    return frozenset(module.name for module in modules if module.name not in _NO_STRATEGIES)
+    return frozenset(module.name for module in pkgutil.iter_modules([str(_STRATEGIES)]))

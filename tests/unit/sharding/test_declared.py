@@ -5,7 +5,7 @@ from math import prod
 from hypothesis import given, settings, strategies as st
 
 from dtk.config.schema import PrecisionConfig
-from dtk.strategies.declared import ModelShapes, reduced_item_bytes, shard_elements
+from dtk.sharding.declared import ModelShapes, reduced_item_bytes, shard_elements
 
 SHAPES = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=3).map(tuple), max_size=5)
 

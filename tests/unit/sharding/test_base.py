@@ -8,10 +8,10 @@ from diagnostics.contract.mesh import Mesh
 from dtk.config.schema import PrecisionConfig
 from dtk.errors import DtkError
 from dtk.models.build import build_model
-from dtk.strategies.base import local, materialise, model_shapes, owned_state
+from dtk.sharding.base import local, materialise, model_shapes, owned_state
+from dtk.sharding.registry import build_strategy
 from dtk.strategies.ddp import DDPConfig
 from dtk.strategies.hsdp import HSDPConfig
-from dtk.strategies.registry import build_strategy
 from dtk.strategies.single import SingleConfig
 from tests.unit.rank_threads import context, on_ranks
 from tests.unit.strategies.conftest import MODEL, backward, reference, tokens, wrapped

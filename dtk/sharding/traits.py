@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from diagnostics.contract.mesh import ORDER, Mesh
 from dtk.parallel.number_formats import PrecisionConfig
-from dtk.strategies.declared import Collective, ModelShapes, Shape
+from dtk.sharding.declared import Collective, ModelShapes, Shape
 
 State = Literal["parameters", "gradients", "optimizer_state"]
 Range = tuple[float, float]  # Smallest and largest allowed value of a key.
@@ -78,7 +78,7 @@ class Reduction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """The row that `dtk strategies` prints, in the notation of `dtk.strategies.table`."""
+    """The row that `dtk strategies` prints, in the notation of `dtk.sharding.table`."""
 
     summary: str
     kept: tuple[str, str, str]

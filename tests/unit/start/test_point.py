@@ -2,9 +2,9 @@
 
 import pytest
 
-from dtk.launch import start
 from dtk.launch.prepare import compose_point, place_point
-from dtk.launch.start import FAILED, preflight_point, run_point
+from dtk.start import point
+from dtk.start.point import FAILED, preflight_point, run_point
 from tests.unit.launch.conftest import SMALL
 
 
@@ -42,7 +42,7 @@ def test_a_job_for_a_cluster_is_handed_over(tmp_path, capsys):
 
 def test_what_would_hang_is_told_and_not_launched(tmp_path, monkeypatch, capsys):
     asked = []
-    monkeypatch.setattr(start, "preflight_point", lambda *given: (asked.append(given[1:]), "it would hang\n")[1])
+    monkeypatch.setattr(point, "preflight_point", lambda *given: (asked.append(given[1:]), "it would hang\n")[1])
     assert run_point(*prepared("launcher.nproc=2", f"runs_folder={tmp_path}")) == FAILED
     assert capsys.readouterr().out == "it would hang\n" and asked == [(2, 2)] and not list(tmp_path.iterdir())
 

@@ -5,8 +5,8 @@ Sources: Rajbhandari et al. 2020 (ZeRO), Li et al. 2020 (DDP), Zhao et al. 2023 
 
 from diagnostics.contract.files import table_beside
 from diagnostics.report import document as doc, markdown, terminal
-from dtk.strategies.registry import CONFIG_TYPES
-from dtk.strategies.traits import TableRow
+from dtk.sharding.registry import CONFIG_TYPES
+from dtk.sharding.traits import TableRow
 
 _COLUMNS = ("strategy", "parameters", "gradients", "optimizer state", "collectives per step", "sent per rank and step")
 _WIDE = 120  # With fewer columns each strategy gets several lines instead of a table row.

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple, Self
 from diagnostics.contract.files import read_json, table_beside
 from diagnostics.contract.mesh import Mesh
 from diagnostics.contract.origins import flat
+from dtk.engines.deepspeed.stage3 import gathered, persistent
 from dtk.errors import DtkError, refused
 from dtk.parallel.number_formats import PrecisionConfig
-from dtk.strategies.declared import ITEM_BYTES, Collective, ModelShapes, reduced_item_bytes
-from dtk.strategies.engines.deepspeed.stage3 import gathered, persistent
-from dtk.strategies.registry import alternatives
-from dtk.strategies.traits import StrategyConfig, Traits
+from dtk.sharding.declared import ITEM_BYTES, Collective, ModelShapes, reduced_item_bytes
+from dtk.sharding.registry import alternatives
+from dtk.sharding.traits import StrategyConfig, Traits
 
 AUTO = "auto"  # Value of a key in the file that the caller fills in.
 

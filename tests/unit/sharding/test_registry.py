@@ -12,8 +12,8 @@ import pytest
 
 from diagnostics.contract.strategy_traits import strategy_traits
 from dtk.errors import DtkError
-from dtk.strategies.registry import CONFIG_TYPES, alternatives, for_several_ranks, one_device, preferred
-from dtk.strategies.traits import Traits
+from dtk.sharding.registry import CONFIG_TYPES, alternatives, for_several_ranks, one_device, preferred
+from dtk.sharding.traits import Traits
 from tests.patience import stretched
 from tests.traits import traits_of
 
@@ -61,7 +61,7 @@ def test_a_section_has_the_name_of_its_file(name: str) -> None:
 
 def test_traits_are_read_without_torch() -> None:
     code = (
-        "import sys; from dtk.strategies.registry import CONFIG_TYPES; "
+        "import sys; from dtk.sharding.registry import CONFIG_TYPES; "
         "print([kind.traits.sharded for kind in CONFIG_TYPES.values()]); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=stretched(60))

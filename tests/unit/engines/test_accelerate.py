@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -9,10 +10,11 @@ from torch import nn
 
 from diagnostics.contract.mesh import Mesh
 from dtk.config.schema import PrecisionConfig
+from dtk.engines.accelerate import Replicas, Shards
 from dtk.errors import DtkError
-from dtk.strategies.ddp import DDPConfig
-from dtk.strategies.engines.accelerate import STRATEGY, AccelerateDDP, AccelerateFSDP
-from dtk.strategies.fsdp import FSDPConfig
+from dtk.sharding.registry import build_strategy
+from dtk.strategies.ddp import DDP, DDPConfig
+from dtk.strategies.fsdp import FSDP, FSDPConfig
 from tests.unit.rank_threads import context, on_ranks
 
 accelerate = pytest.importorskip("accelerate")
@@ -27,22 +29,28 @@ def no_state() -> Iterator[None]:
     AcceleratorState._reset_state(reset_partial_state=True)
 
 
+def built(section: DDPConfig | FSDPConfig, rank: int, mesh: Mesh, precision: PrecisionConfig) -> Any:
+    return build_strategy(section, context(rank, mesh), precision, engine="accelerate")
+
+
 def fill(module: nn.Module) -> None:
     for parameter in module.parameters():
         nn.init.constant_(parameter, 0.5)
 
 
-@pytest.mark.parametrize(("section", "kind"), [(DDPConfig(), AccelerateDDP), (FSDPConfig(), AccelerateFSDP)])
-def test_the_traits_choose_what_runs(section: DDPConfig | FSDPConfig, kind: type) -> None:
-    (made,) = on_ranks(1, lambda rank: type(STRATEGY(section, context(rank, section.mesh(1)), PrecisionConfig())))
-    assert made is kind
+@pytest.mark.parametrize(
+    ("section", "kinds"), [(DDPConfig(), (Replicas, DDP)), (FSDPConfig(), (Shards, FSDP))], ids=["ddp", "fsdp"]
+)
+def test_a_native_strategy_is_run_by_the_library(section: DDPConfig | FSDPConfig, kinds: tuple[type, type]) -> None:
+    (made,) = on_ranks(1, lambda rank: type(built(section, rank, section.mesh(1), PrecisionConfig())))
+    assert made.__bases__ == kinds
 
 
 @pytest.mark.parametrize(("compute", "dtype"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)])
 def test_model_optimizer_and_backward_are_the_librarys(compute: str, dtype: torch.dtype) -> None:
     def work(rank: int) -> None:
         precision = PrecisionConfig(name="probe", compute_dtype=compute)  # type: ignore[arg-type]
-        strategy = STRATEGY(DDPConfig(), context(rank, Mesh()), precision)
+        strategy = built(DDPConfig(), rank, Mesh(), precision)
         seen: list[torch.dtype] = []
         with torch.device("meta"):
             model = nn.Linear(3, 1)
@@ -62,8 +70,7 @@ def test_several_ranks_that_the_library_does_not_see_are_refused() -> None:
     """Accelerate asks torch for its ranks; where they are unknown to it, it would train copies that drift apart."""
 
     def work(rank: int) -> None:
-        place = context(rank, Mesh(dp_replicate=2))  # Of a group of one rank.
-        STRATEGY(DDPConfig(), place, PrecisionConfig()).wrap(nn.Linear(2, 2), fill)
+        built(DDPConfig(), rank, Mesh(dp_replicate=2), PrecisionConfig()).wrap(nn.Linear(2, 2), fill)
 
     with pytest.raises(DtkError, match=r"made Linear .* not replicas"):
         on_ranks(1, work)

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, cast
 from dtk.errors import DtkError
 from dtk.extras import load
 from dtk.parallel.regions import communication, region
-from dtk.strategies.base import Strategy, materialise, model_shapes
+from dtk.sharding.base import Strategy, materialise, model_shapes
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-    from dtk.strategies.base import BuildOptimizer, Fill
-    from dtk.strategies.declared import ModelShapes
+    from dtk.sharding.base import BuildOptimizer, Fill
+    from dtk.sharding.declared import ModelShapes
 
 MARKED = (
     "all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_reduce", "all_reduce_coalesced",

@@ -7,8 +7,8 @@ import pytest
 
 from diagnostics.contract.artifacts import RunPaths, read_status
 from dtk.errors import DtkError
-from dtk.launch.rank_zero import _decide
 from dtk.run import main
+from dtk.start.rank_zero import _decide
 from tests.cli.command import TINY
 from tests.unit.launch.conftest import SMALL, as_rank
 
@@ -34,7 +34,7 @@ def test_rank_0_composes_makes_the_folder_and_says_what_runs(tmp_path, monkeypat
 
 def test_a_job_that_would_hang_is_not_started(tmp_path, monkeypatch, capsys):
     as_rank(monkeypatch, 1)
-    monkeypatch.setattr("dtk.launch.rank_zero.preflight_point", lambda *given: "HUNG: the report\n")
+    monkeypatch.setattr("dtk.start.rank_zero.preflight_point", lambda *given: "HUNG: the report\n")
     with pytest.raises(DtkError, match="this job would hang"):
         _decide(typed(f"runs_folder={tmp_path}"), "torchrun")
     assert capsys.readouterr().out == "HUNG: the report\n" and not list(tmp_path.iterdir())

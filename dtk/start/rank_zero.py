@@ -12,9 +12,9 @@ from dtk.launch.console import Console
 from dtk.launch.external_rank import join
 from dtk.launch.inputs import check_parts
 from dtk.launch.prepare import compose_point, cuda_devices, make_folder, settle_point
-from dtk.launch.start import preflight_point
 from dtk.rank.job import started_by
 from dtk.record.run_folder import begin
+from dtk.start.point import preflight_point
 
 
 def join_job(arguments: argparse.Namespace) -> int:

@@ -6,24 +6,25 @@ from typing import TYPE_CHECKING, Any, cast
 
 from dtk.errors import DtkError
 from dtk.extras import load
-from dtk.strategies.base import Strategy, materialise
-from dtk.strategies.ddp import DDP
-from dtk.strategies.declared import ModelShapes, Shape
-from dtk.strategies.fsdp import FSDP, unit_group
-from dtk.strategies.registry import NATIVE
+from dtk.sharding.base import Strategy, materialise, unit_group
+from dtk.sharding.declared import ModelShapes, Shape
+from dtk.sharding.registry import NATIVE
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.distributed.fsdp import FSDPModule
     from torch.optim import Optimizer
 
-    from dtk.strategies.base import BuildOptimizer, Fill
+    from dtk.sharding.base import BuildOptimizer, Fill
+    from dtk.sharding.traits import Traits
 
 
 class Accelerated(Strategy):
     """Common base: the `Accelerator` that `wrap` creates wraps the optimizer and runs backward."""
 
     accelerator: Any
+    hooked: Any
+    """Method of the native strategy of replicas."""
 
     def build_optimizer(self, groups: list[dict[str, Any]], build: BuildOptimizer) -> Optimizer:
         """Build the optimizer and let Accelerate wrap it."""
@@ -34,7 +35,7 @@ class Accelerated(Strategy):
         self.accelerator.backward(loss)
 
 
-class AccelerateDDP(Accelerated, DDP):
+class Replicas(Accelerated):
     """DistributedDataParallel as `Accelerator.prepare_model` sets it up."""
 
     def wrap(self, model: nn.Module, fill: Fill) -> nn.Module:
@@ -54,10 +55,10 @@ class AccelerateDDP(Accelerated, DDP):
         if self.mesh.dp_size > 1 and not isinstance(wrapped, DistributedDataParallel):
             became = f"{type(wrapped).__name__} ({self.accelerator.distributed_type.value})"
             raise DtkError(f"engine=accelerate made {became} of the model, not replicas", fix=f"use engine={NATIVE}")
-        return self.hooked(model, wrapped, None)
+        return cast("nn.Module", self.hooked(model, wrapped, None))
 
 
-class AccelerateFSDP(Accelerated, FSDP):
+class Shards(Accelerated):
     """FSDP2 through Accelerate's plugin, which wraps modules by class."""
 
     def shard(self, model: nn.Module, arguments: dict[str, Any]) -> list[FSDPModule]:
@@ -96,9 +97,6 @@ class AccelerateFSDP(Accelerated, FSDP):
         return ModelShapes(super().shapes(model).parameters, freed, [], apart=kept)
 
 
-def chosen(section: Any, *arguments: Any) -> Strategy:
-    """Build the strategy of a section with Accelerate as the engine."""
-    return (AccelerateFSDP if section.traits.shards_parameters else AccelerateDDP)(section, *arguments)
-
-
-STRATEGY = chosen
+def run_by_library(native: type[Strategy], traits: Traits) -> type[Strategy]:
+    """Return a strategy whose model, optimizer and backward are Accelerate's, and everything else the native one's."""
+    return type(f"Accelerate{native.__name__}", (Shards if traits.shards_parameters else Replicas, native), {})

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from dtk.config.compose import compose
+from dtk.engines.deepspeed.stage3 import gathered, held, persistent
 from dtk.plan.formulas.shape import model_shape
-from dtk.strategies.engines.deepspeed.stage3 import gathered, held, persistent
 
 ALL = 2**62
 

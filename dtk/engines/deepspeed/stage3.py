@@ -10,7 +10,7 @@ from itertools import accumulate
 from math import prod
 from typing import NamedTuple
 
-from dtk.strategies.declared import Shape
+from dtk.sharding.declared import Shape
 
 
 def persistent(shapes: Sequence[Shape], limits: Mapping[str, int]) -> list[bool]:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from diagnostics.contract.mesh import Mesh
+from dtk.sharding.registry import CONFIG_TYPES
 from dtk.strategies.ddp import DDPConfig
 from dtk.strategies.fsdp import FSDPConfig
 from dtk.strategies.hsdp import HSDPConfig
-from dtk.strategies.registry import CONFIG_TYPES
 from dtk.strategies.zero1 import Zero1Config
 
 

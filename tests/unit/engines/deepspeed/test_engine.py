@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from dtk.strategies.engines.deepspeed import engine as deepspeed
+from dtk.engines.deepspeed import engine as deepspeed
 
 
 @pytest.fixture
