@@ -48,6 +48,8 @@ def masked(value: Any, name: str = "") -> Any:
 
 def masked_text(text: str) -> str:
     """Return a text with passwords in URLs, values of secret names (`api_key=...`) and token-like strings masked."""
+    if _TEXT["plain"].fullmatch(text):
+        return text
     text = _TEXT["forms"].sub(MASK, text)
     if "://" in text:
         text = _TEXT["url"].sub(lambda match: f"{match[1]}:{MASK}@" if match[1] is not None else f"{MASK}@", text)

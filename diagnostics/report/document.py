@@ -102,10 +102,13 @@ class Table(Struct, frozen=True):
     rows: tuple[tuple[Text | Cell, ...], ...]
     names: int | None = None
     """Number of text columns at the left; None for the first, and others according to their cells."""
-    kind: Literal["", "records", "dense"] = ""
-    """`records`: long texts, stacked on a narrow page. `dense`: many columns of short cells with background colours."""
+    kind: Literal["", "records", "dense", "lines"] = ""
+    """`records`: long texts, stacked on a narrow page. `dense`: many columns of short cells with background colours.
+    `lines`: a line for each row, which is never folded."""
     focus: int | None = None
     """Column that a page scrolls to."""
+    spare: tuple[int, ...] = ()
+    """Columns that a narrow terminal omits, first to last."""
 
     def is_numeric(self, column: int) -> bool:
         """Return whether a column is numeric and right-aligned."""

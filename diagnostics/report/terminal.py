@@ -10,7 +10,7 @@ from rich.text import Text as Rich
 from rich.tree import Tree as Drawing
 
 from diagnostics.contract.formatting import clean
-from diagnostics.report import document as doc
+from diagnostics.report import document as doc, lines
 
 PIPE_COLUMNS = 160  # Width of tables if the output is not a terminal; sentences are not wrapped then.
 LABEL = 8  # Minimum width of the labels of fields.
@@ -76,6 +76,9 @@ class _Writer:
                 self.fields([doc.Field("-", item) for item in block.items], width=2)
             case doc.Remedy():
                 self.fields([doc.Field("fix", f"{block.change} ({block.why})" if block.why else block.change)])
+            case doc.Table(kind="lines"):
+                columns = self.console.width if self.wrap else None
+                self.console.file.write(lines.render(block, columns=columns, colour=not self.console.no_color))
             case doc.Table():
                 self.console.print(_grid(block))
             case doc.Cards():

@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 from diagnostics.contract.invocation import command
-from diagnostics.runs.text import listing, listing_json
+from diagnostics.report import lines
+from diagnostics.report.listing import listing, listing_json
 from dtk.console import output
 from dtk.runs.select import SORTS, add_selection, runs_in, selected
 
@@ -31,5 +32,5 @@ def run(arguments: argparse.Namespace) -> int:
     elif not chosen:
         print(f"none of the {len(runs):,} runs in {folder} matches", file=sys.stderr)
     else:
-        output.put(listing(chosen, columns=output.columns(), colour=output.colours()))
+        output.put(lines.render(listing(chosen), columns=output.columns(), colour=output.colours()))
     return 0

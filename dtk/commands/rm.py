@@ -8,8 +8,9 @@ from pathlib import Path
 
 from diagnostics.contract.formatting import bytes_text, clean, counted
 from diagnostics.contract.invocation import command
+from diagnostics.report import lines
+from diagnostics.report.listing import listing
 from diagnostics.runs.find import Run, read_run
-from diagnostics.runs.text import listing
 from dtk.console import output
 from dtk.errors import USER_ERROR, DtkError
 from dtk.runs.find import RUN_HELP, find
@@ -72,7 +73,7 @@ def _named(arguments: argparse.Namespace) -> list[Run]:
 
 
 def _show(runs: Sequence[Run]) -> Size:
-    output.put(listing(runs, columns=output.columns(), colour=output.colours()))
+    output.put(lines.render(listing(runs), columns=output.columns(), colour=output.colours()))
     began_s, announced = time.monotonic(), False
     files = total = 0
     for run in runs:

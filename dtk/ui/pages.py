@@ -17,11 +17,11 @@ from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import age, bytes_text, counted, region_text, seconds_text
 from diagnostics.contract.invocation import command
 from diagnostics.report import document as doc
+from diagnostics.report.listing import COLUMNS, cells_of
 from diagnostics.report.measures import Breakdown
 from diagnostics.runs.find import FAILED, list_runs, looks_like_run, read_details
 from diagnostics.runs.planned import planned_and_measured
 from diagnostics.runs.records import mapping, read_origins
-from diagnostics.runs.text import COLUMNS, cells_of
 from dtk.compare.formatting import number_text
 from dtk.compare.report import where_a_step_goes
 from dtk.errors import DtkError, refused

@@ -11,9 +11,10 @@ import pytest
 
 from diagnostics.contract.artifacts import Failure, RunPaths, Status, write_json
 from diagnostics.contract.invocation import command
+from diagnostics.report import lines
+from diagnostics.report.listing import listing
 from diagnostics.runs.find import find_run, list_runs
 from diagnostics.runs.records import last_metrics
-from diagnostics.runs.text import listing
 from dtk.commands.main import main
 from dtk.extras import install
 from tests.cli.command import environment
@@ -194,7 +195,7 @@ def test_untrusted_text_neither_colours_nor_moves_the_cursor(runs: Path) -> None
     write_json(evil.status, Status(state="failed", reason="[bold]x\x1b[2J\rgone\n", started="2026-01-03T00:00:00Z"))
     shown = dtk("show", "evil", cwd=runs.parent).stdout
     assert "reason  [bold]x\\x1b[2J\\rgone\\n" in shown and "\x1b" not in shown
-    coloured = listing(list_runs(runs), columns=120, colour=True)
+    coloured = lines.render(listing(list_runs(runs)), columns=120, colour=True)
     assert "[red]x" in coloured and "\x1b[32mfinished" in coloured
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from diagnostics.contract.artifacts import RunPaths, Status, write_json
+from diagnostics.report import lines
+from diagnostics.report.listing import listing
 from diagnostics.runs.find import FAILED, STATES, list_runs
-from diagnostics.runs.text import listing
 from dtk.commands.main import main
 from tests.work import calls_in
 
@@ -193,7 +194,7 @@ def test_what_lies_in_the_place_of_a_file_does_not_stop_the_listing(tmp_path: Pa
 
 def test_a_narrow_terminal_loses_columns_not_names(runs: Path) -> None:
     found = list_runs(runs)
-    wide, narrow = (listing(found, columns=columns, colour=False) for columns in (80, 28))
+    wide, narrow = (lines.render(listing(found), columns=columns, colour=False) for columns in (80, 28))
     assert "tokens/s" in wide and "tokens/s" not in narrow
     assert max(map(len, narrow.splitlines())) <= 28
     assert [line.split()[0] for line in narrow.splitlines()[1:]] == [run.id for run in found]
@@ -210,6 +211,6 @@ def test_a_thousand_runs_take_little_work_each(tmp_path: Path) -> None:
         folder.mkdir()
         (folder / "status.json").write_text('{"state": "finished", "step": 5, "started": "2026-01-01T00:00:00+00:00"}')
         (folder / "summary.json").write_text('{"figures": {"loss": 2.0, "tokens_per_s": 9.0}}')
-    text, calls = calls_in(lambda: listing(list_runs(tmp_path), columns=None, colour=False))
+    text, calls = calls_in(lambda: lines.render(listing(list_runs(tmp_path)), columns=None, colour=False))
     assert calls < 300_000
     assert text.count("\n") == 1001

@@ -6,6 +6,7 @@ import time
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from diagnostics.contract import secrets
 from diagnostics.contract.secrets import MASK, is_secret, masked, masked_text
 
 SECRET_NAMES = [
@@ -207,3 +208,9 @@ def test_hostile_text_takes_linear_time(piece: str) -> None:
 
     small, large = seconds(5_000), seconds(40_000)
     assert large < 0.05 or large < 30 * small  # 64 times as long if it were quadratic
+
+
+@given(st.from_regex(secrets._TEXT["plain"], fullmatch=True))
+def test_what_is_taken_to_be_plain_holds_no_secret(text: str) -> None:
+    """A separator that each pattern allows beside a value makes it no longer plain, and still nothing is masked."""
+    assert masked_text(f"{text} ;") == f"{text} ;"
