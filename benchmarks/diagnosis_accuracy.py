@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dtk.sharding.registry import CONFIG_TYPES
+
 ROOT = Path(__file__).resolve().parents[1]
 LATE = {"hang.straggler", "overlap.skew"}
 MODEL = ["model=gpt2_tiny", "model.layers=2", "data.max_bytes=300000", "data.sequence_length=32"]
@@ -95,8 +97,10 @@ def draw(random_: random.Random) -> tuple[list[str], bool]:
     """Return the overrides of one healthy run, and whether one of its ranks is a straggler."""
     if random_.random() < 0.05:
         return ["fault=straggler", f"fault.delay_s={random_.choice([0.2, 0.4])}", *MODEL[2:3]], True
-    strategy = random_.choice(["single", "ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp"])
-    ranks = {"single": 1, "hsdp": 4}.get(strategy) or random_.choice([2, 2, 4])
+    own = {name: kind.traits for name, kind in CONFIG_TYPES.items() if not kind.traits.library}
+    strategy = random_.choice([name for name, traits in own.items() if traits.least_cuda_devices < 2])
+    fixed = 1 if own[strategy].one_process else 4 if own[strategy].replicated_over == "dp_replicate" else None
+    ranks = fixed or random_.choice([2, 2, 4])
     micro = random_.choice([1, 2])
     overrides = [
         *MODEL,
@@ -113,7 +117,7 @@ def draw(random_: random.Random) -> tuple[list[str], bool]:
         f"train.activation_checkpoint_every={random_.choice([0, 1])}",
         f"seed={random_.randrange(1000)}",
     ]
-    if strategy in ("ddp", "zero1"):
+    if own[strategy].gradients_in == "buckets":
         overrides.append(f"strategy.bucket_cap_mb={random_.choice([1, 25])}")
     return overrides, False
 

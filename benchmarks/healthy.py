@@ -25,8 +25,15 @@ from benchmarks import forked  # noqa: E402
 from benchmarks.kills import JOB, dtk, runs  # noqa: E402
 from diagnostics.diagnose import diagnose  # noqa: E402
 from diagnostics.tree.outcome import account_of  # noqa: E402
+from dtk.sharding.registry import CONFIG_TYPES  # noqa: E402
 
-STRATEGIES = ("ddp", "fsdp", "zero1", "zero2", "zero3")
+TRAITS = {name: kind.traits for name, kind in CONFIG_TYPES.items()}
+STRATEGIES = [
+    name
+    for name, traits in TRAITS.items()
+    if not (traits.one_process or traits.library or traits.replicated_over == "dp_replicate")
+]
+"""Torch's own strategies of several ranks, but the one that shards within groups of them."""
 
 
 def start(number: int, folder: Path, traces: bool) -> "subprocess.Popen[bytes]":

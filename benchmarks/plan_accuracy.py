@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from dtk.errors import DtkError  # noqa: E402
+from dtk.plan.compare import STRATEGIES  # noqa: E402
 from dtk.plan.formulas.closed_form import closed_form  # noqa: E402
 from dtk.plan.formulas.prediction import Prediction  # noqa: E402
 from dtk.plan.job import planned_job  # noqa: E402
@@ -32,7 +33,6 @@ from dtk.plan.simulated.engine import simulate  # noqa: E402
 from tests.dist.layouts import EXPERTS, LAYOUTS  # noqa: E402
 from tests.dist.ranks import run_ranks  # noqa: E402
 
-STRATEGIES = ("single", "ddp", "zero1", "zero2", "fsdp", "hsdp")
 DATA = {
     "bert_tiny": ["data=classification", "data.samples_per_class=50"],
     "llama_tiny": ["data=synthetic", "data.vocab_size=512"],

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 import dtk.config.folders as folders
+from diagnostics.contract.files import read_table
 from dtk.config.compose import compose
 from dtk.config.help import ALL, description, help_text
 from dtk.config.schema import KINDS, Config, NCCLConfig, ParallelConfig
@@ -20,6 +21,7 @@ from dtk.config.stored import Stored, change
 from dtk.config.strict import to_plain
 from dtk.errors import DtkError
 from dtk.nccl.render import KEYS, placeholders
+from dtk.sharding.registry import CONFIG_TYPES
 
 CONF = folders.conf_folder()
 FILES = sorted(CONF.rglob("*.yaml"))
@@ -120,7 +122,7 @@ def test_help_needs_neither_hydra_nor_torch() -> None:
 def test_installed_layout(tmp_path: Path) -> None:
     """As a wheel lays it out: site-packages/dtk and in it conf, no pyproject.toml."""
     package = tmp_path / "site-packages" / "dtk"
-    for name in ("config", "console", "strategies", "parallel"):
+    for name in ("config", "console", "sharding", "strategies", "parallel"):
         shutil.copytree(ROOT / "dtk" / name, package / name)
     for name in ("__init__.py", "errors.py"):
         (package / name).write_text((ROOT / "dtk" / name).read_text())
@@ -154,3 +156,10 @@ def test_a_preset_changes_its_sections_in_a_stored_run_too() -> None:
     later = change(Stored(again.plain, again.overrides, again.origins), ["strategy=fsdp"], None)
     assert (later.config.strategy.name, later.config.parallel.tp) == ("fsdp", 2), "strategy=fsdp sets no degree"
     assert folders.preset_sections(CONF / "fault" / "no_reshard.yaml") == []
+
+
+def test_the_sweep_over_strategies_names_all_that_are_compared_on_one_node() -> None:
+    traits = {name: kind.traits for name, kind in CONFIG_TYPES.items()}
+    compared = [name for name, of in traits.items() if of.compared and not of.one_process]
+    swept = read_table(folders.conf_folder() / folders.SWEEPS / "strategies.yaml")["parameters"]["strategy"]["values"]
+    assert swept == [name for name in compared if traits[name].replicated_over != "dp_replicate"]
