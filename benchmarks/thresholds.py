@@ -45,7 +45,7 @@ THRESHOLDS: dict[str, tuple[float, ...]] = {
     "analysis.histories.align.LEAST_S": (0.1, 0.25, 1.0, 2.0),
     "analysis.stall.departure._ROUNDS": (1, 3, 4),
     "analysis.stall.watchdog_lines._SLACK_S": (10, 30, 120, 600),
-    "analysis.stall.symptoms.SCALAR": (1, 4, 64, 256),
+    "analysis.stall.watchdog_lines.SCALAR": (1, 4, 64, 256),
     "analysis.stall.symptoms._NEAR": (0.9, 0.95, 0.999),
     "analysis.stall.job_state.STALL_S": (2.0, 5.0, 20.0, 60.0),
     "causes.hang.rank_exited.OPEN": (0.5, 0.8, 0.95),

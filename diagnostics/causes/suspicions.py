@@ -8,7 +8,8 @@ from collections.abc import Collection, Sequence
 from math import inf
 
 from diagnostics.analysis.memory.out_of_memory import RanOut
-from diagnostics.analysis.stall.symptoms import SCALAR, TRANSPORT, Symptoms, Waiting
+from diagnostics.analysis.stall.symptoms import TRANSPORT, Symptoms, Waiting
+from diagnostics.analysis.stall.watchdog_lines import SCALAR
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Suspicion
 from diagnostics.contract.formatting import UNNAMED, filled

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,6 +14,7 @@ from diagnostics.analysis.histories.align import Survey
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.contract.findings import POSSIBLE, PROBABLE, SUSPECTED
 from diagnostics.evidence.calls import Call, GroupKey
+from diagnostics.evidence.model import LogFact
 
 SAME_MOMENT_S = 0.05
 """Maximum difference between the times that two recorders note for one call. Measured on 1,311 calls that both gloo's
@@ -71,14 +72,20 @@ class Divergence(Struct, frozen=True):
     tie: bool
     whole: bool = False
     """Whether the complete programs of all ranks are known, as in a simulation."""
-    ended: bool = False
-    """Whether the minority's program ends before the majority's call; `minority` is then its last call."""
+    ended: Literal["", "majority", "minority"] = ""
+    """The side that made no call at this position, if any: its call here is the last one that it made before."""
     iterations: tuple[int, int] | None = None
     """Numbers of iterations of the minority and the majority, if whole programs are known."""
     groups_known: bool = True
     """Whether both calls are known to be in one group; otherwise only the lines at which ranks wait are known."""
     payload: tuple[int, int] | None = None
     """Bytes that `minority_rank` sends and `majority_rank` expects, in calls that otherwise match."""
+    passed: int = 0
+    """Last position that all peers completed, if they went on without the culprits; 0 if they did not."""
+    lines: Mapping[int, LogFact] = {}
+    """Rank -> the line of a log that shows its call, if no recorder kept it."""
+    limit: float = 1.0
+    """Highest confidence that the source of the calls allows, if it is no history."""
 
     @property
     def key(self) -> GroupKey:
@@ -110,6 +117,8 @@ class Divergence(Struct, frozen=True):
         """Probability that the kind and the culprits are right."""
         if self.explanation.alternatives:
             return SUSPECTED  # Two kinds explain the same calls.
+        if self.limit < 1.0:
+            return min(self.explanation.confidence, self.limit)
         # The calls differ; open is which side is wrong, or the group: a line of a log may not name it.
         limits = [PROBABLE] * self.tie + [POSSIBLE] * (not self.groups_known)
         return min(self.explanation.confidence, *limits, 1.0)

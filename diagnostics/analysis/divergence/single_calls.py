@@ -1,6 +1,7 @@
-"""Divergences for which one call per rank is known: from a running job, from gloo's abort, from sizes that differ."""
+"""Divergences for which one call per rank is known: from a running job, logs, waits, or sizes that differ."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -10,11 +11,29 @@ from diagnostics.analysis.divergence.explanation import Explanation, left_loop
 from diagnostics.analysis.divergence.find import Divergence, Vote
 from diagnostics.analysis.divergence.loop_exit import in_branch, source_branches
 from diagnostics.analysis.pairwise import Misfit
-from diagnostics.evidence.calls import Call
+from diagnostics.evidence.calls import Call, Described, GroupKey, Wire
 from diagnostics.evidence.model import Frame
 
 Counters = Mapping[tuple[str, str], Mapping[str, int]]  # (file, function) of a frame -> whole numbers in its variables.
 _GUESSES: set[Support | Position] = {"single position", "line unknown"}
+
+
+def stated(vote: Vote, majority: Call, minority: Call, explanation: Explanation, **more: Any) -> Divergence:
+    """Return the divergence of two sides, of which the second one deviates unless `more` says otherwise."""
+    peers, culprits = vote.sides[:2]
+    fields: dict[str, Any] = {"culprits": culprits, "tie": False} | more
+    return Divergence(vote, peers[0], culprits[0], majority, minority, explanation, **fields)
+
+
+def unknown(key: GroupKey, seq: int) -> Call:
+    """Return a call of which only its position is known; without a position, it stands for no call."""
+    return Call(key, seq, Described(Wire("", (), ()), "a collective" if seq else ""), True, None)
+
+
+def made_alone(sides: tuple[tuple[int, ...], tuple[int, ...]], last: Call, call: Call, **more: Any) -> Divergence:
+    """Return the divergence of few ranks that wait in a call, while the first side made none after `last`."""
+    explanation = Explanation("insert", "within", (call,), (support("others agree outside"),))
+    return stated(Vote(call.key, call.seq, sides), last, call, explanation, ended="majority", **more)
 
 
 def outside_backward(
@@ -27,7 +46,7 @@ def outside_backward(
     """
     if came_later:
         either = Explanation("insert", "after", (reduction, outside), (position("peers came later"),))
-        return _divergence(vote, reduction, outside, either)
+        return stated(vote, reduction, outside, either)
     # A ring keeps the innermost line only. It is compared with the other call's line in the same function, if its stack
     # has one, else with the other call's innermost line.
     site = outside.site or Frame("", 0, "")
@@ -37,7 +56,7 @@ def outside_backward(
     loop_call = replace(reduction, stack=(*further_in, replace(own, function=site.function) if shared else own))
     explanation = left_loop(outside, loop_call, [loop_call], majority_goes_on=majority_goes_on)
     sides = (reduction, outside) if majority_goes_on else (outside, reduction)
-    return None if explanation is None else _divergence(vote, *sides, explanation)
+    return None if explanation is None else stated(vote, *sides, explanation)
 
 
 def misfit(pair: Misfit[Call]) -> Divergence:
@@ -89,9 +108,3 @@ def by_lines(divergence: Divergence, majority: Counters, minority: Counters, *, 
             left_out = replace(explanation, deviation="drop", place="within", calls=(divergence.majority,))
             return replace(divergence, explanation=left_out)
     return replace(divergence, explanation=replace(explanation, terms=(support("past that line"),)))
-
-
-def _divergence(vote: Vote, majority: Call, minority: Call, explanation: Explanation) -> Divergence:
-    """Return the divergence of a vote without a tie; the smaller side are the culprits."""
-    peers, culprits = vote.sides
-    return Divergence(vote, peers[0], culprits[0], majority, minority, explanation, culprits, tie=False)

@@ -227,7 +227,7 @@ def _divergence(
         *(Vote(key, got.seq, ()), *sides, explanation, minority.ranks),
         tie=False,
         whole=True,
-        ended=change.minority_at >= len(minority.calls),
+        ended="minority" if change.minority_at >= len(minority.calls) else "",
         iterations=(minority.iterations, majority.iterations) if place == "round" else None,
     )
 

@@ -4,11 +4,10 @@ from itertools import combinations
 
 from msgspec import Struct
 
-from diagnostics.analysis.divergence.find import count_votes
+from diagnostics.analysis.divergence.find import Divergence, count_votes
 from diagnostics.analysis.divergence.identity import on_path
 from diagnostics.analysis.stall import missed_call
 from diagnostics.analysis.stall.job_state import JobState
-from diagnostics.analysis.stall.missed_call import MissedCall
 from diagnostics.analysis.wait_graph.graph import Cycle, Operation, same_tag
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.stacks.dumps import main_thread
@@ -67,14 +66,17 @@ class PointToPoint(Struct, frozen=True):
         return facing and call.key == peer_call.key and not same_tag(call, peer_call)
 
 
-CircularWait = GroupOrder | PointToPoint | MissedCall
+CircularWait = GroupOrder | PointToPoint
 
 
-def circular_waits(job: JobState) -> list[CircularWait]:
-    """Return the cycles of waiting ranks, smallest rank first; empty while the job may still make progress."""
+def circular_waits(job: JobState) -> list[CircularWait | Divergence]:
+    """Return the cycles of waiting ranks, smallest rank first; empty while the job may still make progress.
+
+    A divergence explains a cycle in which a rank skipped a call.
+    """
     if not job.stands_still():
         return []
-    cases: list[CircularWait] = []
+    cases: list[CircularWait | Divergence] = []
     taken = job.waits.incomparable()
     for cycle in job.waits.cycles():
         if not set(cycle.ranks) & taken:
@@ -107,7 +109,7 @@ def _enqueued_crosswise(job: JobState) -> GroupOrder | None:
     return None
 
 
-def _case(job: JobState, cycle: Cycle) -> CircularWait:
+def _case(job: JobState, cycle: Cycle) -> CircularWait | Divergence:
     waits, messages = job.waits, [operation for operation in cycle.operations if operation.peer >= 0]
     if not messages:
         return missed_call.find(job, cycle) or _group_order(job, cycle)

@@ -7,34 +7,21 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from diagnostics.analysis.divergence.evidence_terms import Term, support
+from diagnostics.analysis.divergence.explanation import Explanation
+from diagnostics.analysis.divergence.find import Divergence, Vote
 from diagnostics.analysis.divergence.identity import on_path
 from diagnostics.analysis.divergence.sequences import predict
+from diagnostics.analysis.divergence.single_calls import stated
 from diagnostics.analysis.divergence.whole_programs import PathCall, align
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.stall.last_seen import LastSeen, last_seen
+from diagnostics.contract.findings import LIKELY, POSSIBLE, PROBABLE, SEEN
 from diagnostics.evidence.calls import Call, GroupKey
 
 _LONGEST = 64  # Calls that one side may have made in excess of the other.
 _ROUNDS = 2  # Whole rounds needed to identify a loop.
-
-
-class MoreCalls(Struct, frozen=True):
-    """Ranks that wait in calls that the exited ranks never made."""
-
-    ranks: tuple[int, ...]
-    ended: tuple[int, ...]
-    extra: tuple[Call, ...]
-    exited_call: Call
-    """The exited rank's call at the same position, or its last one."""
-    pending: Call
-    agreeing: int
-    """Number of later calls that agree if the extra ones are omitted."""
-    new_line: bool
-    """Whether the first extra call is from a line that no exited rank reached."""
-    by_chance: int = 0
-    """Number of earlier calls from that line that matched other calls of the exited ranks."""
-    kind: Literal["added", "another round"] = "added"
 
 
 class EarlierStep(Struct, frozen=True):
@@ -48,19 +35,14 @@ class EarlierStep(Struct, frozen=True):
     last: LastSeen | None
 
 
-class EndedInRound(Struct, frozen=True):
-    """Position in a peer's loop at which a rank's calls end."""
+class WithinRound(Struct, frozen=True):
+    """A rank whose calls end within a round of its peers' loop."""
 
-    ranks: tuple[int, ...]
+    rank: int
     size: int
     """Number of calls in one round."""
-    rounds: int
-    """Whole rounds made by the first rank, as far as recorded."""
     over: int
-    """Calls made in the round in which it ended; 0 = it ended between two rounds."""
-    last: Call
-    peer: int
-    pending: Call
+    """Calls that it made in the round in which it ended."""
 
 
 class RoundUnknown(Struct, frozen=True):
@@ -71,7 +53,7 @@ class RoundUnknown(Struct, frozen=True):
     """Whether they left no dump; otherwise their calls do not show where a round begins."""
 
 
-Departure = MoreCalls | EarlierStep | EndedInRound | RoundUnknown
+Departure = Divergence | EarlierStep | WithinRound | RoundUnknown
 
 
 def departure(job: JobState, ended: tuple[int, ...]) -> Departure:
@@ -79,15 +61,7 @@ def departure(job: JobState, ended: tuple[int, ...]) -> Departure:
     keys = sorted(job.survey.groups, key=lambda key: (key.recorder != SNAPSHOTS, key))
     more = next((case for key in keys if (case := _more_calls(job, ended, key)) is not None), None)
     if more is not None:
-        alone = len(more.ranks) < len(more.ended)
-        if more.new_line and (more.agreeing or more.by_chance or alone):
-            return more
-        if alone and not more.agreeing:
-            # The exited ranks made rounds of equal calls, and the extra call starts another one.
-            tokens = [on_path(call) for call in job.reading.calls(more.ended[0], more.exited_call.key)]
-            prediction = predict(tokens, on_path(more.extra[0]))
-            if prediction is not None and prediction.whole:
-                return replace(more, new_line=False, by_chance=0, kind="another round")
+        return more
     own = max((job.step_of(rank) or 0 for rank in ended), default=0)
     peers = {rank: job.step_of(rank) or 0 for rank in job.survey.ranks if rank not in ended}
     most = max(peers.values(), default=0)
@@ -97,16 +71,18 @@ def departure(job: JobState, ended: tuple[int, ...]) -> Departure:
         return EarlierStep(own, ahead, most, call, tuple(sorted(peers)), last_seen(job, ended[0]))
     stops = [_ended_in_round(job, rank) for rank in ended if rank in job.survey.ranks]
     cases = [stop for stop in stops if stop is not None]
-    between = [stop for stop in cases if not stop.over]
-    if between:
-        return replace(between[0], ranks=tuple(sorted(stop.ranks[0] for stop in between)))
+    if between := [stop for stop in cases if isinstance(stop, Divergence)]:
+        first, ranks = between[0], tuple(sorted(stop.minority_rank for stop in between))
+        others = tuple(rank for rank in first.vote.sides[0] if rank not in ranks)
+        return replace(first, culprits=ranks, vote=replace(first.vote, sides=(others, ranks)))
     if cases:
         return cases[0]
     silent = tuple(rank for rank in ended if job.silent(rank))
     return RoundUnknown(silent or ended, bool(silent))
 
 
-def _more_calls(job: JobState, exited: tuple[int, ...], key: GroupKey) -> MoreCalls | None:
+def _more_calls(job: JobState, exited: tuple[int, ...], key: GroupKey) -> Divergence | None:
+    """Return the divergence of ranks that wait in calls that the exited ranks never made."""
     lines = job.survey.groups[key].lines
     ended = tuple(rank for rank in exited if rank in lines)
     waiting = tuple(sorted(rank for rank in lines if rank not in exited))
@@ -116,9 +92,9 @@ def _more_calls(job: JobState, exited: tuple[int, ...], key: GroupKey) -> MoreCa
     by = lengths[1].pop() - lengths[0].pop()
     if not 0 < by <= _LONGEST:
         return None
-    longer, shorter = job.reading.calls(waiting[0], key), job.reading.calls(ended[0], key)
-    start = max(longer[0].seq, shorter[0].seq) if longer and shorter else 0
-    longer, shorter = ([call for call in calls if call.seq >= start] for calls in (longer, shorter))
+    longer, all_shorter = job.reading.calls(waiting[0], key), job.reading.calls(ended[0], key)
+    start = max(longer[0].seq, all_shorter[0].seq) if longer and all_shorter else 0
+    longer, shorter = ([call for call in calls if call.seq >= start] for calls in (longer, all_shorter))
     if not shorter or len(longer) != len(shorter) + by or not all(call.stack for call in (*longer, *shorter)):
         return None
     short, long = ([PathCall(key.name, call.wire, call.stack) for call in calls] for calls in (shorter, longer))
@@ -126,19 +102,32 @@ def _more_calls(job: JobState, exited: tuple[int, ...], key: GroupKey) -> MoreCa
     if [(change.kind, change.count) for change in changes] != [("insert", by)]:
         return None
     at = changes[0].minority_at
-    behind, extra, new = shorter[min(at, len(shorter) - 1)], tuple(longer[at : at + by]), long[at] not in set(short)
+    exited_call, extra = shorter[min(at, len(shorter) - 1)], tuple(longer[at : at + by])
+    agreeing, alone, is_new = len(short) - at, len(waiting) < len(ended), long[at] not in set(short)
+
+    def made(place: Literal["within", "round"], term: Term, limit: float) -> Divergence:
+        vote, explanation = Vote(key, extra[0].seq, (ended, waiting)), Explanation("insert", place, extra, (term,))
+        return stated(vote, exited_call, extra[0], explanation, ended="majority", limit=limit)
+
     rest = long[:at] + long[at + by :]
     # Calls from a line whose earlier calls fitted those of other lines only by chance? So it is when DDP sends its
     # buffers in the first forward pass after a step: in rank 0's evaluation, or in the others' next step.
     if fits := [call for call, met in zip(rest, short, strict=True) if call != met]:
         by_chance = fits.count(long[at + by - 1])
-        if not (new and by_chance) or 2 * len(fits) > len(short):  # Ranks without a shared path cannot be compared.
+        if not (is_new and by_chance) or 2 * len(fits) > len(short):  # Ranks without a shared path cannot be compared.
             return None
-        return MoreCalls(waiting, ended, extra, behind, longer[-1], 0, new, by_chance)
-    return MoreCalls(waiting, ended, extra, behind, longer[-1], len(short) - at, new)
+        return made("within", support("made alone", by_chance), LIKELY)
+    if is_new and (agreeing or alone):
+        term = support("later calls agree", agreeing) if agreeing else support("ended in order")
+        return made("within", term, SEEN if agreeing else PROBABLE)
+    if not alone or agreeing:
+        return None
+    # The exited ranks made rounds of equal calls, and the extra call starts another one.
+    prediction = predict([on_path(call) for call in all_shorter], on_path(extra[0]))
+    return made("round", support("ended in order"), POSSIBLE) if prediction is not None and prediction.whole else None
 
 
-def _ended_in_round(job: JobState, rank: int) -> EndedInRound | None:
+def _ended_in_round(job: JobState, rank: int) -> Divergence | WithinRound | None:
     """Return where a rank stopped, relative to a peer that made the call after its last one."""
     for key, line in sorted(job.survey.ranks[rank].lines.items()):
         peers = job.survey.groups[key].lines
@@ -164,5 +153,12 @@ def _ended_in_round(job: JobState, rank: int) -> EndedInRound | None:
         opens = calls[start - 1].stack not in lines if start else calls[0].seq == 1
         if whole < _ROUNDS or (size > 1 and not opens):
             return None
-        return EndedInRound((rank,), size, whole, over, calls[-1], peer, pending)
+        if over:
+            return WithinRound(rank, size, over)
+        ahead = tuple(other for other in sorted(peers) if peers[other].issued > line.issued)
+        explanation = Explanation("drop", "round", (pending,), (support("between two rounds", whole),))
+        # Two calls with known lines repeat in a loop; one may do so otherwise.
+        limit = 1.0 if calls[-1].site is not None and size > 1 else POSSIBLE
+        vote = Vote(key, pending.seq, (ahead, (rank,)))
+        return stated(vote, pending, calls[-1], explanation, ended="minority", limit=limit)
     return None

@@ -16,15 +16,15 @@ from diagnostics.analysis.histories.one_rank import SNAPSHOTS, Line
 from diagnostics.analysis.observations import observations
 from diagnostics.analysis.stall import blameless, circular, endings, job_state, late
 from diagnostics.analysis.stall.circular import CircularWait, GroupOrder, PointToPoint
-from diagnostics.analysis.stall.departure import Departure, EndedInRound, MoreCalls, departure
+from diagnostics.analysis.stall.departure import Departure, departure
 from diagnostics.analysis.stall.endings import DdpUnused, FirstEndings, Missing
 from diagnostics.analysis.stall.from_observations import UnrecordedTransfer, from_observations, unrecorded_transfer
 from diagnostics.analysis.stall.job_state import JobState
-from diagnostics.analysis.stall.late import DeviceStall, HostStall, RanAhead
-from diagnostics.analysis.stall.missed_call import MissedCall
+from diagnostics.analysis.stall.late import DeviceStall, HostStall
 from diagnostics.analysis.stall.stack_evidence import HostOutside, by_stacks
 from diagnostics.analysis.stall.straggler import Straggler, straggler
-from diagnostics.analysis.stall.watchdog import WatchdogCase, WatchdogDecided, WatchdogGap, watchdog_case
+from diagnostics.analysis.stall.watchdog import by_lines
+from diagnostics.analysis.stall.watchdog_lines import GroupLog
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.contract.findings import Basis
 from diagnostics.contract.formatting import file_name
@@ -91,9 +91,12 @@ class Stall(Struct):
 
     job: JobState
     divergences: tuple[Divergence, ...] = ()
-    """The earliest divergence, and those of groups that it cannot have affected."""
+    """The earliest divergence of the ranks' histories, and those of groups that it cannot have affected."""
+    inferred: tuple[Divergence, ...] = ()
+    """Those that waits, endings or lines of watchdogs show: which call was the first to differ may be unknown."""
     sizes: blameless.SizesDiffer | None = None
-    watchdog: WatchdogCase | None = None
+    timeouts: GroupLog | None = None
+    """A group whose timeouts do not show why its ranks wait."""
     transfer: UnrecordedTransfer | None = None
     stacks: HostOutside | None = None
     roots_differ: tuple[blameless.RootDiffers, ...] = ()
@@ -105,7 +108,6 @@ class Stall(Struct):
     circular: tuple[CircularWait, ...] = ()
     device: DeviceStall | None = None
     host: HostStall | None = None
-    ahead: RanAhead | None = None
     never_complete: tuple[blameless.NeverCompletes, ...] = ()
     startup: blameless.Startup | blameless.StartupFailed | None = None
     straggler: Straggler | None = None
@@ -114,9 +116,7 @@ class Stall(Struct):
     def unclear(self) -> tuple[int, ...]:
         """Ranks that never arrived and have no stack that shows why."""
         unknown = self.host.ranks if self.host and not self.host.has_stack else ()
-        behind = self.watchdog.culprits if isinstance(self.watchdog, WatchdogGap) and not self.watchdog.few_wait else ()
-        outside = self.stacks.ranks if self.stacks else ()
-        return (*unknown, *behind, *outside)
+        return (*unknown, *(self.stacks.ranks if self.stacks else ()))
 
     @property
     def unclear_basis(self) -> Basis:
@@ -136,36 +136,30 @@ class Stall(Struct):
         return {"hang": hang}
 
     def _culprits(self) -> Iterator[tuple[int, ...]]:
-        yield from (divergence.culprits for divergence in self.divergences)
+        yield from (divergence.culprits for divergence in (*self.divergences, *self.inferred))
         yield self.sizes.divergence.culprits if self.sizes and self.sizes.divergence else ()
-        yield self.watchdog.culprits if isinstance(self.watchdog, WatchdogDecided) else ()
         yield tuple(self.transfer.ranks) if self.transfer else ()
         yield self.stacks.ranks if self.stacks else ()
         yield from (case.deviating or case.waiting for case in self.roots_differ)
         yield self.ddp_unused.ranks if self.ddp_unused else ()
         yield from (ended.culprits for ended in self.endings)
         yield self.missing.ranks if self.missing and self.missing.abort else ()
-        yield self.departure.ranks if isinstance(self.departure, MoreCalls | EndedInRound) else ()
         for wait in self.circular:
             yield tuple(rank for rank, _ in wait.calls) if isinstance(wait, PointToPoint) else wait.culprits
-        yield from (case.ranks for case in (self.device, self.host, self.ahead) if case is not None)
+        yield from (case.ranks for case in (self.device, self.host) if case is not None)
         yield (self.straggler.rank,) if self.straggler else ()
 
     def _points(self) -> Iterator[Point]:
         """Yield the positions of the causes, those that explain others first."""
-        for divergence in self.divergences:
+        for divergence in (*self.divergences, *self.inferred):
             if divergence.position and (point := point_of(self.job, divergence.key, divergence.position)):
                 yield point
         operations = [case.operation for case in self.roots_differ if case.operation.seq]
-        if isinstance(self.departure, MoreCalls):
-            yield self.departure.extra[0].key, self.departure.extra[0].seq
-        for wait in self.circular:
-            if isinstance(wait, MissedCall):
-                yield wait.expected.key, wait.expected.seq
-            operations += [min(wait.cycle.operations)] if isinstance(wait, GroupOrder) else []
-        operations += [case.operation for case in (self.device, self.host, self.ahead) if case is not None]
+        operations += [min(wait.cycle.operations) for wait in self.circular if isinstance(wait, GroupOrder)]
+        operations += [case.operation for case in (self.device, self.host) if case is not None]
         operations += [case.operation for case in self.never_complete]
-        yield from ((operation.key, operation.seq) for operation in operations if operation.peer < 0)
+        recorded = (at for at in operations if at.peer < 0 and at.key in self.job.survey.groups)
+        yield from ((at.key, at.seq) for at in recorded)
         if self.straggler and not self.straggler.files:
             yield self.straggler.key, self.straggler.position
 
@@ -188,22 +182,24 @@ def explain(evidence: Evidence, divergence: Divergence | None = None) -> Stall:
     ended = endings.first_endings(job)
     in_order = endings.ended_in_order(ended)
     stands_still = job.stands_still()
-    host = late.late_hosts(job) if stands_still else None
+    left = departure(job, in_order.ranks) if in_order is not None else None
+    logged, host = by_lines(job), late.late_hosts(job) if stands_still else None
+    waits = circular.circular_waits(job)
     stall = Stall(
         job,
         divergences=tuple(divergences),
+        inferred=tuple(case for case in (logged, *waits, host, left) if isinstance(case, Divergence)),
         sizes=blameless.sizes_differ(job),
-        watchdog=watchdog_case(job),
+        timeouts=logged if isinstance(logged, GroupLog) else None,
         transfer=unrecorded_transfer(job) if stands_still else None,
         roots_differ=tuple(blameless.roots_differ(job)),
         ddp_unused=endings.ddp_unused(job),
         endings=ended,
-        departure=departure(job, in_order.ranks) if in_order is not None else None,
+        departure=left,
         missing=endings.missing_ranks(job),
-        circular=tuple(circular.circular_waits(job)),
+        circular=tuple(wait for wait in waits if not isinstance(wait, Divergence)),
         device=late.device_stall(job) if stands_still else None,
-        host=host if isinstance(host, HostStall) else None,
-        ahead=host if isinstance(host, RanAhead) else None,
+        host=next((case for case in (logged, host) if isinstance(case, HostStall)), None),
         never_complete=tuple(blameless.never_complete(job)),
         startup=blameless.startup(job),
         straggler=straggler(job),

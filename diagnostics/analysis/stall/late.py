@@ -1,14 +1,17 @@
-"""Ranks that are alive and that others wait for: their host or device is blocked, or the waiting ranks ran ahead."""
+"""Ranks that are alive and that others wait for: their host or device is blocked, or few ranks went on alone."""
 
 from collections import defaultdict
 from contextlib import suppress
 
 from msgspec import Struct
 
+from diagnostics.analysis.divergence.find import Divergence
+from diagnostics.analysis.divergence.single_calls import made_alone, unknown
 from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.wait_graph.graph import Operation
+from diagnostics.contract.findings import AHEAD
 from diagnostics.evidence.calls import Call
-from diagnostics.evidence.model import Stacks
+from diagnostics.evidence.model import LogFact, Stacks
 from diagnostics.evidence.stacks import activity
 from diagnostics.evidence.stacks.activity import Activity
 
@@ -49,23 +52,13 @@ class HostStall(Struct, frozen=True):
     failed: tuple[int, ...]
     """Those of them that exited with code 1 and left no other record of their ending."""
     may_be_unrecorded: bool
+    lines: tuple[LogFact, ...] = ()
+    """The lines of a log that show it, if nothing else does."""
 
     @property
     def has_stack(self) -> bool:
         """Whether a stack shows what the host is doing."""
         return self.activity.doing not in {"unknown", "collective"}
-
-
-class RanAhead(Struct, frozen=True):
-    """Few ranks that wait in a call while most are outside any collective, agree, and did not reach it."""
-
-    ranks: tuple[int, ...]
-    others: tuple[int, ...]
-    operation: Operation
-    call: Call
-    last: Call | None
-    """The last call of the first of the other ranks."""
-    may_be_unrecorded: bool
 
 
 def device_stall(job: JobState) -> DeviceStall | None:
@@ -110,8 +103,11 @@ def _not_begun(job: JobState) -> DeviceStall | None:
     return None
 
 
-def late_hosts(job: JobState) -> HostStall | RanAhead | None:
-    """Return ranks without pending calls that others wait for, at the call in which most of them are missing."""
+def late_hosts(job: JobState) -> HostStall | Divergence | None:
+    """Return ranks without pending calls that others wait for, at the call in which most of them are missing.
+
+    If they are most ranks and agree, the few that wait deviate.
+    """
     idle = [rank for rank in _roots(job) if not job.waits.of_rank.get(rank)]
     missed: defaultdict[Operation, list[int]] = defaultdict(list)
     ended = {rank for rank, end in job.endings.items() if end.exited_early}
@@ -132,9 +128,8 @@ def late_hosts(job: JobState) -> HostStall | RanAhead | None:
     call, stacks = job.waits.calls[waiting[0], operation], job.latest_stacks()
     if _ran_ahead(job, operation, idle, stacks):
         absent = job.waits.absent[operation]
-        hidden = all(map(job.may_be_unrecorded, absent))
-        last = job.survey.ranks[absent[0]].last
-        return RanAhead(waiting, absent, operation, call, last, hidden)
+        made = job.survey.ranks[absent[0]].last or unknown(call.key, 0)
+        return made_alone((absent, waiting), made, call, limit=AHEAD[all(map(job.may_be_unrecorded, absent))])
     first = idle[0]
     line = job.survey.ranks[first].lines.get(operation.key)
     at = activity.doing(stacks[first], taken_s(job, stacks[first])) if first in stacks else activity.NOWHERE

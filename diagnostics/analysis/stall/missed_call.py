@@ -5,44 +5,26 @@ Where loops have run before, `divergence.same_role` compares the calls of their 
 from collections.abc import Sequence
 from itertools import permutations
 
-from msgspec import Struct
-
-from diagnostics.analysis.divergence.explanation import program_order
+from diagnostics.analysis.divergence.evidence_terms import support
+from diagnostics.analysis.divergence.explanation import Explanation, program_order
+from diagnostics.analysis.divergence.find import Divergence, Vote
 from diagnostics.analysis.divergence.loop_exit import for_one_rank, in_branch, source_branches
+from diagnostics.analysis.divergence.single_calls import stated
 from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.wait_graph.graph import Cycle, Operation
+from diagnostics.contract.findings import PROBABLE
 from diagnostics.evidence.calls import Call
 
 _Ways = Sequence[tuple[Operation, ...]]  # The two operations of a cycle, in either order.
 
 
-class MissedCall(Struct, frozen=True):
-    """Ranks that wait in `pending` although they should have made the call `expected` first."""
-
-    ranks: tuple[int, ...]
-    peers: tuple[int, ...]
-    """Ranks that wait in `expected`."""
-    pending: Call
-    expected: Call
-    majority: int | None = None
-    """How many more ranks wait in `expected` than omitted it, negative if fewer do; None if one line alone shows that
-    it was omitted."""
-
-    @property
-    def culprits(self) -> tuple[int, ...]:
-        """The minority: the ranks that omitted the call or those that made it; all ranks if there is a tie."""
-        if self.majority is None or self.majority > 0:
-            return self.ranks
-        return self.peers if self.majority < 0 else tuple(sorted((*self.ranks, *self.peers)))
-
-
-def find(job: JobState, cycle: Cycle) -> MissedCall | None:
+def find(job: JobState, cycle: Cycle) -> Divergence | None:
     """Return the call that ranks of the cycle skipped, or None if the calls do not show one."""
     both_ways = list(permutations(cycle.operations)) if len(cycle.operations) == 2 else []
     return _by_program(job, cycle, both_ways) or _for_one_rank(job, cycle, both_ways)
 
 
-def _for_one_rank(job: JobState, cycle: Cycle, both_ways: _Ways) -> MissedCall | None:
+def _for_one_rank(job: JobState, cycle: Cycle, both_ways: _Ways) -> Divergence | None:
     """Find a call that the program's text gives to one rank, while its peers are in a call outside any branch."""
     for current, missed in both_ways:
         ranks, peers = (tuple(r for r in job.waits.waiting[at] if r in cycle.ranks) for at in (current, missed))
@@ -50,11 +32,11 @@ def _for_one_rank(job: JobState, cycle: Cycle, both_ways: _Ways) -> MissedCall |
             continue
         pending, expected = job.waits.calls[ranks[0], current], job.waits.calls[peers[0], missed]
         if for_one_rank(expected, pending) and not (in_branch(pending, expected) or source_branches(pending, expected)):
-            return MissedCall(ranks, peers, pending, expected, min(len(peers) - len(ranks), -1))
+            return _skipped(ranks, peers, pending, expected, min(len(peers) - len(ranks), -1))
     return None
 
 
-def _by_program(job: JobState, cycle: Cycle, both_ways: _Ways) -> MissedCall | None:
+def _by_program(job: JobState, cycle: Cycle, both_ways: _Ways) -> Divergence | None:
     """Find a rank past a peer's call in program order, at a line on the common path: other ranks call from it too."""
     waits = job.waits
     for current, missed in both_ways:
@@ -70,5 +52,25 @@ def _by_program(job: JobState, cycle: Cycle, both_ways: _Ways) -> MissedCall | N
             in_order = program_order(pending.stack, expected.stack) > 0 and not source_branches(pending, expected)
             if len(same) > 1 and in_order:
                 ranks = tuple(waiter for waiter in same if waiter in cycle.ranks and waiter in waits.absent[missed])
-                return MissedCall(ranks, peers, pending, expected, len(peers) - len(ranks) if len(ranks) > 1 else None)
+                return _skipped(ranks, peers, pending, expected, len(peers) - len(ranks) if len(ranks) > 1 else None)
     return None
+
+
+def _skipped(
+    ranks: tuple[int, ...], peers: tuple[int, ...], pending: Call, expected: Call, majority: int | None
+) -> Divergence:
+    """Return the divergence of ranks that wait in `pending` although they should have made the call `expected` first.
+
+    `majority` says how many more ranks wait in `expected` than omitted it, negative if fewer do; None if one line alone
+    shows that it was omitted.
+    """
+    terms = (support("past that line"),)
+    if majority is not None and majority < 0:
+        vote = Vote(expected.key, expected.seq, (ranks, peers))
+        return stated(vote, pending, expected, Explanation("insert", "within", (expected,), terms), limit=PROBABLE)
+    vote = Vote(expected.key, expected.seq, (peers, ranks))
+    explanation = Explanation("drop", "within", (expected,), terms)
+    if majority != 0:
+        return stated(vote, expected, pending, explanation)
+    both = tuple(sorted((*ranks, *peers)))
+    return stated(vote, expected, pending, explanation, culprits=both, tie=True)

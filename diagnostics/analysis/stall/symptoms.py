@@ -1,8 +1,8 @@
 """The state of a job that stands still, from log lines or from observations from outside alone: which ranks wait in
 which call, since when, and how far the others are.
 
-Log lines hold no histories, so this module does not decide which rank deviates: `divergence` does and, for logs,
-`watchdog`. The waits found here come from positions and counters, and only serve suspicions.
+Log lines hold no histories, so this module does not decide which rank deviates: `divergence` does, to which `watchdog`
+hands the calls that such lines show. The waits found here come from positions and counters, and only serve suspicions.
 """
 
 import re
@@ -49,7 +49,6 @@ _FAILED = frozenset(_BEST_WORDS)
 _SHOWN = _OPENS - {"nccl_connect"} | {"watchdog_abort", "flight_dump_signal"}
 """Kinds of lines whose whole content is in `Symptoms`."""
 _PHASES = ("START", "COMPLETE")  # Of NCCL's lines about the set-up of a communicator.
-SCALAR = 16  # Maximum number of elements of a metric, a flag or a barrier; a gradient or a shard has thousands.
 _SENT = {"SIGTERM", "SIGKILL"}  # Signals by which launchers and the kernel end a rank.
 _NEAR = 0.99  # Share of the higher of two positions from which the lower one is not by chance that of another group.
 _CPP_FILE = re.compile(r"^\[[^\]]*\.(?:cc|cpp|h):\d+\] ")

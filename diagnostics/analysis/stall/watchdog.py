@@ -3,142 +3,66 @@ position in calls that do not match are proof; positions that differ are not. Du
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import ClassVar
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from diagnostics.analysis.divergence.find import Vote, count_votes
-from diagnostics.analysis.divergence.identity import agree
+from diagnostics.analysis.divergence.evidence_terms import support
+from diagnostics.analysis.divergence.explanation import Deviation, Explanation
+from diagnostics.analysis.divergence.find import Divergence, Vote, count_votes
+from diagnostics.analysis.divergence.identity import agree, differing_parts
+from diagnostics.analysis.divergence.single_calls import made_alone, stated, unknown
 from diagnostics.analysis.stall.job_state import JobState
-from diagnostics.analysis.stall.watchdog_lines import UNNAMED, GroupLog, Wait, enqueued_behind, members_of, read
-from diagnostics.evidence.calls import GroupKey
-from diagnostics.evidence.model import Frame
+from diagnostics.analysis.stall.late import HostStall
+from diagnostics.analysis.stall.watchdog_lines import (
+    SCALAR,
+    UNNAMED,
+    GroupLog,
+    Wait,
+    enqueued_behind,
+    members_of,
+    read,
+    site_of,
+)
+from diagnostics.analysis.wait_graph.graph import Operation
+from diagnostics.contract.findings import WATCHDOGS
+from diagnostics.evidence.calls import Call, Described, GroupKey, Wire
+from diagnostics.evidence.model import LogFact
+from diagnostics.evidence.stacks.activity import NOWHERE
 
-
-class _OfGroup(Struct, frozen=True):
-    group: GroupLog
-
-    @property
-    def members(self) -> tuple[int, ...]:
-        """Every rank for which a line names the group."""
-        return tuple(sorted({*self.group.waits, *self.group.counters}))
-
-    @property
-    def waiting(self) -> tuple[int, ...]:
-        """The ranks that wait in a call of the group."""
-        return tuple(sorted(self.group.waits))
-
-
-class WatchdogMismatch(_OfGroup, frozen=True):
-    """Ranks that wait at one position of a group in calls that do not match."""
-
-    vote: Vote
-
-    @property
-    def culprits(self) -> tuple[int, ...]:
-        """The ranks to blame; all of them if there is a tie."""
-        return self.vote.minority
-
-
-class WatchdogGap(_OfGroup, frozen=True):
-    """Ranks that wait in a call never made by the others, all of whose calls completed."""
-
-    call: Wait
-    """The call of the lowest rank that waits."""
-    behind: tuple[int, ...]
-    """Ranks that did not make the call."""
-    few_wait: bool
-    """Whether fewer than half of the group's ranks wait, so that these deviate."""
-
-    @property
-    def culprits(self) -> tuple[int, ...]:
-        """The ranks to blame."""
-        return self.waiting if self.few_wait else self.behind
-
-
-class WatchdogMissed(_OfGroup, frozen=True):
-    """Ranks that wait in another group's call instead, which those in the call enqueued behind it."""
-
-    call: Wait
-    """The call of the lowest rank that waits."""
-    culprits: tuple[int, ...]
-    other: Wait
-    """The call in which the lowest of them waits."""
-    other_group: GroupLog
-
-
-class WatchdogDrift(_OfGroup, frozen=True):
-    """Ranks that wait in a call while most others have completed that position and later ones.
-
-    A call may complete on some ranks only: a link or a device failed. The one after it may not, since every rank takes
-    part in it after that one. So it was not the same call: the ranks' sequences had parted before.
-    """
-
-    call: Wait
-    """The call of the lowest rank that is behind."""
-    culprits: tuple[int, ...]
-    """The ranks that are behind, fewer than those ahead."""
-    ahead: tuple[int, ...]
-    completed: int
-    """Last position completed by all ranks that are ahead."""
-    fewer: bool
-    """Whether the counters show that the ranks behind made fewer calls rather than different ones."""
-
-
-class WatchdogSites(Struct, frozen=True):
-    """Ranks of the default group that timed out in one operation, called from different lines of the program."""
-
-    op: str
-    sites: dict[int, Frame]
-    culprits: tuple[int, ...]
-    """The ranks at other lines than the majority."""
-
-    @property
-    def members(self) -> tuple[int, ...]:
-        """Every rank whose stack was printed."""
-        return tuple(sorted(self.sites))
-
-
-class WatchdogOpen(_OfGroup, frozen=True):
-    """Timeouts of one group that do not show why its ranks wait."""
-
-    certain: ClassVar[bool] = False
-
-
-WatchdogDecided = WatchdogMismatch | WatchdogGap | WatchdogMissed | WatchdogDrift | WatchdogSites
-WatchdogCase = WatchdogDecided | WatchdogOpen
 TOGETHER = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"}
 """Operations in which every rank needs data from every other one, so that none completes without all."""
 _SIDE = 3  # Minimum number of ranks compared: of two, neither is the exception.
 
 
-def watchdog_case(job: JobState) -> WatchdogCase | None:
-    """Compare the timeouts of each group's ranks; None if dumps show more or no two ranks timed out."""
+def by_lines(job: JobState) -> Divergence | HostStall | GroupLog | None:
+    """Compare the timeouts of each group's ranks; None if dumps show more or no two ranks timed out.
+
+    A group alone is one whose timeouts do not show why its ranks wait.
+    """
     if job.any_calls():
         return None
     groups = read(job.evidence)
+    for group in groups:
+        job.survey.declared.setdefault(group.key, tuple(sorted({*group.waits, *group.counters})))
+    case = next((case for case in _cases(job, groups) if case is not None), None)
+    return case or next((group for group in groups if len(group.waits) > 1), None)
+
+
+def _cases(job: JobState, groups: list[GroupLog]) -> Iterator[Divergence | HostStall | None]:
+    """Yield what the groups show, the surest first."""
     behind = enqueued_behind(groups)
     clear = [group for group in groups if not group.mixed]
     clear.sort(key=lambda group: all((group.name, rank) in behind for rank in group.waits))
     complete = [group for group in clear if _complete(job, group, groups)]
-    for group in complete:
-        if (vote := _vote(group, clear)) is not None:
-            return WatchdogMismatch(group, vote)
     busy = {rank for group in groups for rank in group.waits}
-    for group in clear:
-        if group.name != UNNAMED and (gap := _gap(job, group, busy)):
-            return gap
-    if not job.evidence.is_cut and (missed := _missed(clear, behind, job.world())):
-        return missed
-    for group in complete:
-        if drift := _drift(group):
-            return drift
-    if sites := _sites(job, groups):
-        return sites
-    return next((WatchdogOpen(group) for group in groups if len(group.waits) > 1), None)
+    yield from (_mismatch(group, clear) for group in complete)
+    yield from (_gap(job, group, busy) for group in clear if group.name != UNNAMED)
+    if not job.evidence.is_cut:
+        yield _missed(clear, behind, job.world())
+    yield from map(_drift, complete)
+    yield _sites(job, groups)
 
 
 def _complete(job: JobState, group: GroupLog, groups: list[GroupLog]) -> bool:
@@ -151,8 +75,42 @@ def _complete(job: JobState, group: GroupLog, groups: list[GroupLog]) -> bool:
     return len(groups) == 1 and sorted(ranked) == list(range(world))
 
 
+def _mismatch(group: GroupLog, groups: Iterable[GroupLog]) -> Divergence | None:
+    """Return the divergence of ranks at the group's first open position if the calls that they wait in do not match."""
+    if (vote := _vote(group, groups)) is None:
+        return None
+    sides = [group.waits[side[0]] for side in vote.sides]
+    calls = majority, minority = sides[0].call(group), sides[1].call(group)
+    deviation: Deviation = "substitute" if _is_other_call(group, vote, sides) else "change"
+    return Divergence(
+        *(vote, vote.sides[0][0], vote.sides[1][0], majority, minority),
+        Explanation(deviation, "within", calls, (support("single position"),)),
+        vote.minority,
+        vote.tie,
+        groups_known=group.name != UNNAMED,
+        limit=WATCHDOGS["unnamed" if vote.tie or group.name == UNNAMED else "named"],
+        lines={wait.rank: wait.fact for wait in (*sides[1:4], sides[0])},
+    )
+
+
+def _is_other_call(group: GroupLog, vote: Vote, sides: Sequence[Wait]) -> bool:
+    """Return whether the ranks made different calls, rather than the same call with different arguments.
+
+    A metric or a barrier has one element, so it is never the same call as the gradient reduction that it meets. Two
+    lines of the program are two calls, and ranks that make the same calls enqueue equally many after this one.
+    """
+    few, *_, many = sorted(wait.numel or 0 for wait in sides[:2])
+    ahead = [{group.counters[rank].enqueued for rank in side if rank in group.counters} for side in vote.sides]
+    return (
+        "operation" in differing_parts(sides[0].wire, sides[1].wire)
+        or (few == 1 and many > SCALAR)
+        or len({wait.site for wait in sides[:2]} - {None}) > 1
+        or (all(ahead) and ahead[0].isdisjoint(set().union(*ahead[1:])))
+    )
+
+
 def _vote(group: GroupLog, groups: Iterable[GroupLog]) -> Vote | None:
-    """Return the ranks at the group's first open position if the calls that they wait in do not match.
+    """Divide the ranks at the group's first open position by their calls; None if these may match.
 
     At a tie, the side in the call at which ranks of other groups with the same description wait at this position counts
     as the majority, or else the one that enqueued as many calls as they all did.
@@ -169,7 +127,7 @@ def _vote(group: GroupLog, groups: Iterable[GroupLog]) -> Vote | None:
     issued: defaultdict[object, list[int]] = defaultdict(list)
     for wait in at_position:
         issued[call(wait)].append(wait.rank)
-    vote = count_votes(GroupKey("nccl", group.name, group.desc), position, issued, ())
+    vote = count_votes(group.key, position, issued, ())
     if vote.tie and group.desc:
         alike = [other for other in groups if other is not group and other.desc == group.desc]
         calls = {call(wait) for other in alike for wait in other.waits.values() if wait.seq == position}
@@ -185,7 +143,7 @@ def _vote(group: GroupLog, groups: Iterable[GroupLog]) -> Vote | None:
     return vote if len(vote.sides) > 1 and certain else None
 
 
-def _missed(groups: list[GroupLog], behind: set[tuple[str, int]], world: int) -> WatchdogMissed | None:
+def _missed(groups: list[GroupLog], behind: set[tuple[str, int]], world: int) -> Divergence | None:
     """Return the ranks that left out a call: no rank completes it without them, and they are in a later one."""
     of_rank: defaultdict[int, list[GroupLog]] = defaultdict(list)
     for group in groups:
@@ -202,7 +160,11 @@ def _missed(groups: list[GroupLog], behind: set[tuple[str, int]], world: int) ->
             met = [rank for rank in waits if rank in other.waits and other.waits[rank].seq == other_call.seq]
             is_first = not any((other.name, rank) in behind for rank in absent)
             if all(alike) and is_first and met and all((other.name, rank) in behind for rank in met):
-                return WatchdogMissed(group, first, absent, other_call, other)
+                call, vote = first.call(group), Vote(group.key, first.seq, (tuple(sorted(waits)), absent))
+                explanation = Explanation("drop", "within", (call,), (support("past that line"),))
+                lines = {absent[0]: other_call.fact, first.rank: first.fact}
+                limit = WATCHDOGS["unnamed"]
+                return stated(vote, call, other_call.call(other), explanation, limit=limit, lines=lines)
     return None
 
 
@@ -225,41 +187,61 @@ def _absent(groups: list[GroupLog], world: int) -> Iterator[tuple[GroupLog, tupl
                 yield group, absent
 
 
-def _drift(group: GroupLog) -> WatchdogDrift | None:
-    """Return the ranks that are behind, if most ranks of the group continued without them."""
+def _drift(group: GroupLog) -> Divergence | None:
+    """Return the ranks that are behind, if most ranks of the group completed that position and later ones without them.
+
+    A call may complete on some ranks only: a link or a device failed. The one after it may not, since every rank takes
+    part in it after that one. So it was not the same call: the ranks' sequences had parted before.
+    """
     counters = group.counters
     completed = {rank: wait.seq - 1 for rank, wait in group.waits.items()}
     completed |= {rank: counter.completed for rank, counter in counters.items() if rank not in completed}
-    call = min(group.waits.values(), key=lambda wait: (wait.seq, wait.rank))
-    behind = tuple(sorted(rank for rank, wait in group.waits.items() if wait.seq == call.seq))
-    ahead = tuple(sorted(rank for rank, done in completed.items() if done > call.seq))
-    if call.name not in TOGETHER or len(ahead) <= len(behind) or len(ahead) + len(behind) < max(_SIDE, len(completed)):
+    wait = min(group.waits.values(), key=lambda wait: (wait.seq, wait.rank))
+    behind = tuple(sorted(rank for rank, other in group.waits.items() if other.seq == wait.seq))
+    ahead = tuple(sorted(rank for rank, done in completed.items() if done > wait.seq))
+    if wait.name not in TOGETHER or len(ahead) <= len(behind) or len(ahead) + len(behind) < max(_SIDE, len(completed)):
         return None
     least = min(completed[rank] for rank in ahead)
     enqueued = [counters[rank].enqueued for rank in behind if rank in counters]
-    return WatchdogDrift(group, call, behind, ahead, least, bool(enqueued) and max(enqueued) < least)
+    # The counters show whether the ranks behind made fewer calls rather than different ones.
+    deviation: Deviation = "drop" if enqueued and max(enqueued) < least else "substitute"
+    last, call = unknown(group.key, least), wait.call(group)
+    calls = (last,) if deviation == "drop" else (last, call)
+    explanation = Explanation(deviation, "within", calls, (support("single position"),))
+    others = [rank for rank in (*behind, *ahead) if rank in counters and rank != wait.rank][:3]
+    lines = {wait.rank: wait.fact} | {rank: counters[rank].fact for rank in others}
+    vote = Vote(group.key, wait.seq, (ahead, behind))
+    return stated(vote, last, call, explanation, passed=least, limit=WATCHDOGS["apart"], lines=lines)
 
 
-def _sites(job: JobState, groups: list[GroupLog]) -> WatchdogSites | None:
+def _sites(job: JobState, groups: list[GroupLog]) -> Divergence | None:
     """Return ranks whose printed stacks differ, if the lines name no group other than the default group."""
     named = [fact for fact in job.evidence.facts if fact.kind == "watchdog_status"]
     if not named or any(fact.fields.get("desc") != "default_pg" for fact in named) or len(groups) > 1:
         return None
-    sites, ops = dict[int, Frame](), set[str]()
+    stacks = dict[int, LogFact]()
     for fact in job.evidence.facts:
         if fact.kind == "collective_stack" and fact.rank is not None:
-            sites.setdefault(fact.rank, Frame(fact.fields["file"], fact.fields["line"], fact.fields["function"]))
-            ops.add(str(fact.fields.get("op")))
+            stacks.setdefault(fact.rank, fact)
+    ops = {str(fact.fields.get("op")) for fact in job.evidence.facts if fact.kind == "collective_stack"}
     of_site: dict[tuple[str, str], list[int]] = {}
-    for rank, frame in sorted(sites.items()):
-        of_site.setdefault((frame.file, frame.function), []).append(rank)
-    culprits = count_votes(GroupKey("nccl", "0", "default_pg"), 0, of_site, ()).minority
-    if len(ops) != 1 or not ops <= TOGETHER or len(sites) < _SIDE or not culprits or 2 * len(culprits) >= len(sites):
+    for rank, fact in sorted(stacks.items()):
+        of_site.setdefault((fact.fields["file"], fact.fields["function"]), []).append(rank)
+    vote = count_votes(GroupKey("nccl", "0", "default_pg"), 0, of_site, ())
+    culprits = vote.minority
+    if len(ops) != 1 or not ops <= TOGETHER or len(stacks) < _SIDE or not culprits or 2 * len(culprits) >= len(stacks):
         return None
-    return WatchdogSites(ops.pop(), sites, culprits)
+
+    described = Described(Wire(min(ops), (), ()), min(ops))
+    sites = (site_of(stacks[side[0]]) for side in vote.sides[:2])
+    calls = majority, minority = (*(Call(vote.key, 0, described, False, None, stack=(site,)) for site in sites),)
+    explanation = Explanation("substitute", "within", calls, (support("single position"),))
+    lines = {side[0]: stacks[side[0]] for side in (*vote.sides[1:4], vote.sides[0])}
+    more = {"culprits": culprits, "groups_known": False, "limit": WATCHDOGS["apart"], "lines": lines}
+    return stated(vote, majority, minority, explanation, **more)
 
 
-def _gap(job: JobState, group: GroupLog, busy: set[int]) -> WatchdogGap | None:
+def _gap(job: JobState, group: GroupLog, busy: set[int]) -> Divergence | HostStall | None:
     """Return the ranks that wait in a call that the others never made, though all their calls completed.
 
     `busy` are the ranks that wait in any group.
@@ -279,5 +261,10 @@ def _gap(job: JobState, group: GroupLog, busy: set[int]) -> WatchdogGap | None:
         return None
     without_lines = (job.evidence.world_size or 0) - len(waits) - len(behind) if group.default else 0
     members = len(waits) + len(behind) + max(without_lines, 0)
-    few_wait = 2 * (len(waits) + max(without_lines, 0)) < members
-    return WatchdogGap(group, first, tuple(sorted(behind)), few_wait)
+    waiting, late, call = tuple(sorted(group.waits)), tuple(sorted(behind)), first.call(group)
+    lines = {late[0]: behind[late[0]].fact, first.rank: first.fact}
+    if 2 * (len(waits) + max(without_lines, 0)) < members:
+        last = unknown(group.key, seq - 1)
+        return made_alone((late, waiting), last, call, limit=WATCHDOGS["apart"], lines=lines)
+    figures = (Operation(group.key, seq), call, waiting, NOWHERE, "", None, seq - 1, ())
+    return HostStall(late, *figures, may_be_unrecorded=False, lines=tuple(lines.values()))

@@ -11,7 +11,8 @@ from operator import attrgetter
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from diagnostics.evidence.calls import ROOTED, Wire, operation
+from diagnostics.contract.formatting import counted
+from diagnostics.evidence.calls import ROOTED, Call, Described, GroupKey, Wire, operation
 from diagnostics.evidence.model import Evidence, Frame, LogFact
 from diagnostics.evidence.values import MOST_RANKS
 
@@ -26,6 +27,7 @@ _SCATTERS = {"REDUCE_SCATTER", "_REDUCE_SCATTER_BASE"}
 _STAMP = re.compile(r"^\[?[A-Z](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d(?:\.\d{1,9})?)")
 _CLOCK_STEP_S = 0.002  # Times of two calls closer than this have no order, as torch prints whole milliseconds.
 _SLACK_S = 60  # Delay of watchdogs and logs: lines further apart than the timeout and this are not taken as one hang.
+SCALAR = 16  # Maximum number of elements of a metric, a flag or a barrier; a gradient or a shard has thousands.
 UNNAMED = ""  # Name of the group for lines that do not name one.
 
 
@@ -63,6 +65,12 @@ class Wait(Struct, frozen=True):
         """The known part of the call's identity: sizes only if they must be equal on all ranks."""
         return Wire(self.name, (self.numel,) if self.even and self.numel is not None else (), ())
 
+    def call(self, group: "GroupLog") -> Call:
+        """Return the call in the form in which recorders' calls are compared."""
+        size = counted(self.numel, "element") if self.even and self.numel is not None else ""
+        described = Described(self.wire, self.name, f"of {size}" if size else "")
+        return Call(group.key, self.seq, described, False, None, stack=(self.site,) if self.site else ())
+
     @property
     def began_s(self) -> float | None:
         """When the call was enqueued, by the clock of `stamp_s`; torch prints for how many milliseconds it ran."""
@@ -93,6 +101,11 @@ class GroupLog(Struct, frozen=True):
     """Whether its name is one of the whole job (since torch 2.5): numbers alone count the groups of one rank."""
     label: str = ""
     """The title, with the name where several groups share it, as those of one dimension of a mesh do."""
+
+    @property
+    def key(self) -> GroupKey:
+        """The group in the form in which recorders' groups are compared."""
+        return GroupKey("nccl", self.name, self.desc)
 
     @property
     def default(self) -> bool:
@@ -145,6 +158,11 @@ def read_all(evidence: Evidence) -> list[GroupLog]:
         for name, group in groups.items()
     ]
     return sorted(checked, key=lambda group: (not group.default, group.name))
+
+
+def site_of(stack: LogFact) -> Frame:
+    """Return the user's line of a printed stack."""
+    return Frame(str(stack.fields["file"]), int(stack.fields["line"]), str(stack.fields["function"]))
 
 
 def stamp_s(fact: LogFact) -> float | None:
@@ -223,8 +241,7 @@ def _take(
     numel, group_rank = (value if isinstance(value, int) else None for value in (numel, group_rank))
     # The user's line is in the first stack that torch printed after this rank's timeout.
     behind = [other for other in stacks if other.line > fact.line]
-    at = min(behind, key=lambda other: other.line).fields if behind else {}
-    site = Frame(str(at["file"]), int(at["line"]), str(at["function"])) if at else None
+    site = site_of(min(behind, key=lambda other: other.line)) if behind else None
     wait = Wait(rank, seq, str(fields.get("op")), numel, group_rank, fact, site)
     name, call = _name(fact), (rank, seq, wait.op, wait.numel)
     if name:

@@ -7,8 +7,10 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.explanation import Kind
 from diagnostics.analysis.divergence.find import Divergence, at_parting
+from diagnostics.analysis.divergence.identity import agree
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.analysis.stall.job_state import JobState
+from diagnostics.analysis.stall.watchdog_lines import GroupLog
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._parts import RECORD
@@ -21,7 +23,8 @@ from diagnostics.evidence.job.rank_endings import mismatch_facts
 from diagnostics.evidence.model import shortened
 
 TEXTS = Texts(__file__)
-DETAIL = TEXTS.phrase("detail")
+DETAIL, DUMPS = TEXTS.phrase("detail"), TEXTS.phrase("dumps")
+BARRIER = "all_reduce", (1,)  # How NCCL's watchdog prints it.
 EQUALLY_OFTEN = TEXTS.phrase("equally_often")
 _BECAUSE: dict[str, str] = table_beside(__file__)["because"]
 
@@ -57,6 +60,10 @@ class Disagreement(Struct, frozen=True):
     """Whether it is a dtk run under DDP."""
     payload_text: str = ""
     """What gloo printed when it ended a process whose message did not fit; empty in all other cases."""
+    unrecorded: bool = False
+    """Whether the ranks that made no call here may be in one that gloo does not record."""
+    pending: Call | None = None
+    """The call that the minority waits in, if the others exited normally before."""
 
     @property
     def calls(self) -> tuple[Call, ...]:
@@ -97,7 +104,7 @@ class Disagreement(Struct, frozen=True):
             "minority_call_at": minority.cited(),
             "minority_call_place": minority.place,
             "majority_call": majority.cited(position=False),
-            "majority_call_at": majority.cited(),
+            "majority_call_at": majority.cited() or TEXTS.phrase("start"),
             "majority_call_place": majority.place,
             "first": self.calls[0].cited() + (f" and {others} more" if others else ""),
             "at": _at(self.divergence),
@@ -108,9 +115,13 @@ class Disagreement(Struct, frozen=True):
     def text(self, finding: Finding) -> Text:
         """Return the text of the finding."""
         divergence, vote = self.divergence, self.divergence.vote
-        unclear = bool(divergence.explanation.alternatives)
+        unclear, term = bool(divergence.explanation.alternatives), divergence.explanation.terms[0]
         summary = _in_the_loop_or_after(self) if unclear else self.reading.summary(self)
         third = tuple(set(divergence.culprits) - set(self.minority))
+        if divergence.passed:
+            row = ("passed", "fewer" if divergence.explanation.deviation == "drop" else "another", "apart")
+            call, group, others = divergence.minority.text, divergence.key.label, self.others
+            return TEXTS(finding, row, divergence=divergence, call=call, group=group, others=others, dumps=DUMPS)
         more = []
         if divergence.tie and not divergence.culprits:
             more.append("no_two")
@@ -119,14 +130,21 @@ class Disagreement(Struct, frozen=True):
         elif third:
             more.append("third")
         more += ["no_dump"] if self.without_dump else []
-        more += ["single"] if divergence.explanation.terms[0].name == "single position" else []
+        wires = (divergence.majority.wire[:2], divergence.minority.wire[:2])
+        more += ["barrier"] if divergence.lines and BARRIER in wires else []
+        more += ["single"] if term.name == "single position" else []
         more += ["gloo"] if self.payload_text else []
+        if divergence.ended == "majority":
+            more += [term.name] if term.name in TEXTS else []
+            more += ["unrecorded"] if self.unrecorded else []
+            more += ["waits_on"] if self.pending is not None else []
         shown = TEXTS(
             finding,
             ["differ", *more],
             counts=" against ".join(str(len(side)) for side in vote.sides), third=third, at=_at(self.divergence),
             silent=self.without_dump, printed=shortened(self.payload_text.strip(), 80),
-            culprits=len(divergence.culprits), present=len(vote.present),
+            culprits=len(divergence.culprits), present=len(vote.present), side=self.minority, rest=self.others,
+            count=term.count, extra=len(self.calls), pending=self.pending, dumps=DUMPS,
         )  # fmt: skip
         summary = f"{summary} {shown.summary}" if shown.summary else summary
         return replace(shown, summary=summary, remedies=tuple(dict.fromkeys(self.reading.remedies(self))))
@@ -155,7 +173,8 @@ def fix_call(call: Call, *, added: bool = False) -> Remedy:
 
 def disagreements(stall: Stall, reading: Reading) -> list[Finding]:
     """Return a finding for each divergence that may have this cause, also if two kinds explain the same calls."""
-    found = [(divergence, _parts.basis(divergence.key), "") for divergence in map(at_parting, stall.divergences)]
+    recorded = (*map(at_parting, stall.divergences), *stall.inferred)
+    found = [(divergence, _parts.basis(divergence.key), "") for divergence in recorded]
     if stall.sizes and stall.sizes.divergence:
         found.append((stall.sizes.divergence, "messages", stall.sizes.facts[0].text))
     return [
@@ -192,7 +211,19 @@ def decided(
         return TEXTS.ruled_out("agree", count=survey.positions) if waits else None
 
     findings = _parts.surest([*disagreements(stall, reading), *findings])
+    findings = findings or ([_open(stall.timeouts)] if stall.timeouts else [])
     return findings or [unconfirmed(stall, missing, silent=silent, otherwise=contradicted)]
+
+
+def _open(group: GroupLog) -> Finding:
+    """Return why the timeouts of a group's ranks show nothing."""
+    waits = sorted(group.waits.values(), key=lambda wait: (wait.seq, wait.rank))
+    first, last = waits[0], waits[-1]
+    row = "same_call" if all(agree(first.wire, wait.wire) for wait in waits) else "maybe_other_calls"
+    row = "mixed" if group.mixed else "other_position" if first.seq != last.seq else row
+    name = f"group {group.title}" if group.title else TEXTS.phrase("default_group")
+    call = first.call(group).text
+    return TEXTS.undecided(row, waiting=group.waits, first=first, last=last, call=call, group=name, dumps=DUMPS)
 
 
 def _contradicted(stall: Stall, reading: Reading) -> Finding | None:
@@ -225,8 +256,11 @@ def _finding(stall: Stall, divergence: Divergence, kind: Kind, reading: Reading,
         tuple(rank for rank in vote.silent if rank not in job.survey.ranks),
         ddp=job.evidence.traits.gradients_in == "buckets",
         payload_text=payload_text,
+        unrecorded=divergence.ended == "majority" and all(map(job.may_be_unrecorded, vote.sides[0])),
+        pending=_pending(job, divergence) if divergence.ended == "majority" else None,
     )
-    return Finding(
+    ended = vote.sides[0] if divergence.ended == "majority" else divergence.culprits if divergence.ended else ()
+    finding = Finding(
         status="confirmed",
         facts=facts,
         confidence=divergence.confidence,
@@ -238,11 +272,22 @@ def _finding(stall: Stall, divergence: Divergence, kind: Kind, reading: Reading,
         where=_both_sides(facts),
         cost=job.cost(),
         evidence=(
+            *(job.endings[rank].evidence for rank in ended[:6] if rank in job.endings),
             *_parts.dumps(job.survey, details),
+            *_parts.lines([*divergence.lines.values()]),
             *(() if divergence.position else _positions_without_calls(job, divergence)),
             *_parts.lines(mismatch_facts(job.evidence)[:2] if printed else []),
         ),
     )
+    return _parts.assuming(job, finding) if divergence in stall.inferred else finding
+
+
+def _pending(job: JobState, divergence: Divergence) -> Call | None:
+    """Return the call that the minority now waits in, if the others exited and it is another one than the first."""
+    record = job.survey.ranks.get(divergence.minority_rank)
+    call = next(iter(record.pending()), None) if record is not None else None
+    has_left = all(rank in job.endings for rank in divergence.vote.sides[0])
+    return call if has_left and call is not None and call.seq != divergence.minority.seq else None
 
 
 def _positions_without_calls(job: JobState, divergence: Divergence) -> Iterator[EvidenceItem]:
@@ -262,9 +307,12 @@ def _both_sides(facts: Disagreement) -> tuple[Where, ...]:
     divergence = facts.divergence
     minority, majority = divergence.minority, divergence.majority
     if facts.kind not in {"left_out", "fewer_iterations", "gradients_not_ready"}:
-        return (*_parts.where(divergence.minority_rank, minority), *_parts.where(divergence.majority_rank, majority))
+        is_last = divergence.ended == "majority" and majority.seq < minority.seq
+        last = _parts.says("last_called", what=majority.text) if is_last else None
+        first = _parts.where(divergence.minority_rank, minority)
+        return (*first, *_parts.where(divergence.majority_rank, majority, last))
     there = _parts.where(divergence.majority_rank, majority, _parts.says("waits_in", what=majority.text))
-    does = TEXTS.phrase("ends_after" if divergence.ended else "already_in", call=minority.text)
+    does = TEXTS.phrase("ends_after" if divergence.ended == "minority" else "already_in", call=minority.text)
     return (
         *_parts.where(divergence.minority_rank, minority, does),
         *(there or _parts.where(divergence.majority_rank, facts.calls[0])),

@@ -5,14 +5,13 @@ from collections.abc import Callable, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diagnostics.analysis.stall.departure import MoreCalls
-from diagnostics.analysis.stall.endings import FirstEndings, ended_in_order
+from diagnostics.analysis.stall.endings import FirstEndings
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import ending_unknown, left_open, undecidable
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import Facts, Finding, Remedy, Text, Where
+from diagnostics.contract.findings import Finding, Remedy, Text, Where
 from diagnostics.contract.formatting import UNNAMED, Phrase, file_name
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.endings import Ending, Kind, first_is_unknown
@@ -113,24 +112,6 @@ def confirmed(stall: Stall, case: FirstEndings, words: Callable[[Finding, Ended]
         victims=case.victims,
         step=job.step_of(case.endings[0].rank) if step is None and last else step,
         where=(*places, *((gave_up_at,) if gave_up_at and beside else ())),
-    )
-
-
-def more_calls(stall: Stall, case: MoreCalls, facts: Facts, confidence: float) -> Finding:
-    """Return a confirmed finding about ranks that made more calls than others, which exited normally."""
-    first, exited_call, exited = case.extra[0], case.exited_call, ended_in_order(stall.endings)
-    last = _parts.says("made_last" if case.agreeing else "ended_after", call=exited_call)
-    return _parts.confirmed(
-        stall.job,
-        facts,
-        confidence,
-        at=first,
-        seen={case.ranks[0]: _parts.says("call_is", call=first), case.ended[0]: last},
-        evidence=[end.evidence for end in (exited.endings[:6] if exited else ())],
-        ranks=case.ranks,
-        victims=case.ended,
-        step=first.step,
-        where=(*_parts.where(case.ranks[0], first), *_parts.where(case.ended[0], exited_call, last)),
     )
 
 

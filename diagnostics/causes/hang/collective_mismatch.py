@@ -2,7 +2,6 @@
 
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
-from diagnostics.causes.hang import _watchdog
 from diagnostics.causes.hang._divergence import Disagreement, Reading, decided
 from diagnostics.contract.findings import Finding, Remedy
 
@@ -20,7 +19,7 @@ READING = Reading(_TEXTS, ("other_operation",), _remedies)
 
 def decide(stall: Stall) -> list[Finding]:
     """Decide from the first call in which the ranks differ, or else from watchdog messages and stacks."""
-    return decided(stall, READING, _watchdog.findings(stall, "operations"), silent=True)
+    return decided(stall, READING, [], silent=True)
 
 
 CAUSE = declared(__file__, explain, decide)

@@ -6,12 +6,12 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.job_state import STALL_S
 from diagnostics.analysis.stall.late import HostStall
 from diagnostics.analysis.stall.stack_evidence import HostOutside
-from diagnostics.analysis.stall.watchdog import WatchdogGap
 from diagnostics.causes.declared import Texts, declared
-from diagnostics.causes.hang import _parts, _watchdog
+from diagnostics.causes.hang import _parts
+from diagnostics.causes.hang._divergence import DUMPS
 from diagnostics.causes.hang._stacks import described, doing, fix
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.findings import OPEN, PLAUSIBLE, SEEN, Cost, EvidenceItem, Finding, FormattedFacts
+from diagnostics.contract.findings import OPEN, PLAUSIBLE, SEEN, WATCHDOGS, Cost, EvidenceItem, Finding, FormattedFacts
 from diagnostics.evidence.model import RunEvidence
 from diagnostics.evidence.stacks.activity import Activity, phrase
 
@@ -27,11 +27,12 @@ def _late_host(case: HostStall) -> FormattedFacts:
         since = _TEXTS.phrase("after", call=case.last)
     elif case.issued > 0:
         since = _TEXTS.phrase("after_position", seq=case.issued, group=label)
-    rows = ["seen" if at.frame or case.has_stack else "unseen"]
+    rows = ["seen" if at.frame or case.has_stack else "logged" if case.lines else "unseen"]
     if rows == ["unseen"]:
         rows += [name for name, holds in (("failed", case.failed), ("unrecorded", case.may_be_unrecorded)) if holds]
     look = _TEXTS.phrase("look", ranks=case.ranks, since=since)
-    return _TEXTS.facts(rows, case=case, missed=missed, doing=doing(at, explained=True), fix=fix(at, look))
+    figures = {"missed": missed, "doing": doing(at, explained=True), "fix": fix(at, look), "dumps": DUMPS}
+    return _TEXTS.facts(rows, case=case, **figures)
 
 
 def _host_outside(case: HostOutside) -> FormattedFacts:
@@ -51,10 +52,7 @@ def decide(stall: Stall) -> list[Finding]:
     """Decide from roots of the wait-for graph without pending calls, their stacks, and watchdog messages."""
     if (run := stall.job.evidence.run) is not None and run.suspended:
         return [_suspended(run)]
-    findings, case = list[Finding](), stall.watchdog
-    if isinstance(case, WatchdogGap) and not case.few_wait:
-        facts = _TEXTS.facts(**_watchdog.figures(case))
-        findings.append(_watchdog.confirmed(case, facts))
+    findings = list[Finding]()
     if stall.stacks is not None:
         findings.append(_outside(stall.stacks))
     if stall.host is not None:
@@ -73,12 +71,13 @@ def _finding(stall: Stall, case: HostStall) -> Finding:
     return _parts.confirmed(
         job,
         _late_host(case),
-        SEEN if case.has_stack else OPEN,  # It may have exited, or be in a call that gloo does not record.
-        basis="records" if case.has_stack else "places",
+        # It may have exited, or be in a call that gloo does not record.
+        SEEN if case.has_stack else WATCHDOGS["apart"] if case.lines else OPEN,
+        basis="records" if case.has_stack or case.lines else "places",
         seen={**dict.fromkeys(case.ranks, _parts.says("nothing_pending")), case.waiting[0]: waits},
-        evidence=[stack] if case.stack_file else [],
+        evidence=[stack] if case.stack_file else _parts.lines(case.lines),
         ranks=case.ranks,
-        victims=tuple(sorted(job.waits.reaching(case.ranks) - set(case.ranks))),
+        victims=tuple(sorted({*case.waiting, *job.waits.reaching(case.ranks)} - {*case.ranks})),
         group=_parts.group(job.survey, case.operation.key),
         position=case.operation.seq if case.operation.peer < 0 else None,
         step=job.step_of(first),

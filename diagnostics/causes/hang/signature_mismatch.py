@@ -4,7 +4,7 @@ from diagnostics.analysis.divergence.identity import differing_parts
 from diagnostics.analysis.stall.blameless import RootDiffers
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
-from diagnostics.causes.hang import _parts, _watchdog
+from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._divergence import DETAIL, Disagreement, Reading, decided
 from diagnostics.contract.findings import LIKELY, OPEN, POSSIBLE, SIZES_PRINTED, Finding, Remedy
 from diagnostics.contract.formatting import UNNAMED, counted, file_name
@@ -52,7 +52,6 @@ def decide(stall: Stall) -> list[Finding]:
             stall.job, facts, SIZES_PRINTED, evidence=printed, victims=case.victims, basis="messages"
         )
         findings.append(sizes)
-    findings += _watchdog.findings(stall, "arguments")
     findings += [_root_differs(stall, root) for root in stall.roots_differ]
     return decided(stall, READING, findings, _parts.recording(stall.job.evidence, _MISSING), otherwise=_otherwise)
 

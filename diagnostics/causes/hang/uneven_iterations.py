@@ -1,14 +1,14 @@
 """A rank ran fewer or more iterations of the loop than the others."""
 
-from diagnostics.analysis.stall.departure import EarlierStep, EndedInRound, MoreCalls, RoundUnknown
+from diagnostics.analysis.stall.departure import EarlierStep, RoundUnknown, WithinRound
 from diagnostics.analysis.stall.endings import ended_in_order
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _divergence, _parts
 from diagnostics.causes.hang._divergence import Disagreement, Reading
-from diagnostics.causes.hang._endings import LAUNCHER_LOG, more_calls
+from diagnostics.causes.hang._endings import LAUNCHER_LOG
 from diagnostics.causes.hang._unconfirmed import ending_unknown
-from diagnostics.contract.findings import CERTAIN, LIKELY, POSSIBLE, Finding, Remedy
+from diagnostics.contract.findings import CERTAIN, Finding, Remedy
 
 _TEXTS = Texts(__file__)
 
@@ -20,6 +20,9 @@ def _summary(facts: Disagreement) -> str:
         counts = _TEXTS.phrase("counts", run=run, expected=expected) if run != expected else ""
         times = facts.kind.partition("_")[0]
         return facts.filled(_TEXTS, "whole_ended" if divergence.ended else "whole", times=times, counts=counts)
+    if divergence.ended:
+        row = "whole_ended" if divergence.ended == "minority" else "goes_on"
+        return facts.filled(_TEXTS, row, times=facts.kind.partition("_")[0], counts="")
     return facts.filled(_TEXTS, "fewer" if facts.kind == "fewer_iterations" else "runs_on")
 
 
@@ -48,45 +51,23 @@ def _ended(stall: Stall) -> list[Finding]:
     left, job, exited = stall.departure, stall.job, ended_in_order(stall.endings)
     if left is None or exited is None or job.evidence.doubt:
         return []
-    ranks = exited.ranks if isinstance(left, EarlierStep) else left.ranks
-    figures: dict[str, object] = {"left": left, "who": ranks, "agree": _divergence.EQUALLY_OFTEN}
-    if isinstance(left, MoreCalls):
-        figures["extra"] = left.extra[0]
-        facts = _TEXTS.facts("another_round", **figures)
-        return [more_calls(stall, left, facts, POSSIBLE)] if left.kind == "another round" else []
     if isinstance(left, RoundUnknown):
-        facts = _TEXTS.facts("no_dump" if left.no_dump else "no_rounds", **figures)
+        facts = _TEXTS.facts("no_dump" if left.no_dump else "no_rounds", who=left.ranks)
         return [Finding(status="undecided", facts=facts, confidence=0.0, victims=exited.victims)]
-    evidence = tuple(end.evidence for end in exited.endings[:6])
-    if isinstance(left, EarlierStep):
-        figures["waits"] = _TEXTS.phrase("peer_waits", call=left.peer_call) if left.peer_call else ""
-        return [
-            _parts.confirmed(
-                job,
-                _TEXTS.facts("earlier_step", **figures),
-                CERTAIN,  # Heartbeats may lag behind by a step.
-                evidence=evidence,
-                seen={left.peer: _parts.says("in_step", step=left.peer_step)},
-                ranks=ranks,
-                victims=left.peers,
-                step=left.step,
-                where=(*_parts.last_places(left.last)[:1], *_parts.where(left.peer, left.peer_call)),
-            )
-        ]
-    if left.over:
+    if not isinstance(left, EarlierStep):
         return []
-    placed, waits = (left.last.site is not None and left.size > 1, _parts.says("waits_in", what=left.pending.text))
-    last = _parts.where(ranks[0], left.last, _parts.says("last_called", what=left.last.text))
+    waits = _TEXTS.phrase("peer_waits", call=left.peer_call) if left.peer_call else ""
     return [
         _parts.confirmed(
             job,
-            _TEXTS.facts("between_rounds", **figures),
-            LIKELY if placed else POSSIBLE,  # Two calls with known lines repeat in a loop; one may do so otherwise.
-            evidence=evidence,
-            seen={left.peer: waits},
-            ranks=ranks,
-            victims=exited.victims,
-            where=(*last, *_parts.where(left.peer, left.pending, waits)),
+            _TEXTS.facts("earlier_step", left=left, who=exited.ranks, agree=_divergence.EQUALLY_OFTEN, waits=waits),
+            CERTAIN,  # Heartbeats may lag behind by a step.
+            evidence=tuple(end.evidence for end in exited.endings[:6]),
+            seen={left.peer: _parts.says("in_step", step=left.peer_step)},
+            ranks=exited.ranks,
+            victims=left.peers,
+            step=left.step,
+            where=(*_parts.last_places(left.last)[:1], *_parts.where(left.peer, left.peer_call)),
         )
     ]
 
@@ -95,8 +76,8 @@ def _otherwise(stall: Stall, waits: bool) -> Finding | None:
     job, ended = stall.job, stall.departure
     if waits and (unknown := job.without_ending()):
         return ending_unknown(LAUNCHER_LOG, unknown)
-    if isinstance(ended, EndedInRound) and ended.over:
-        return _TEXTS.ruled_out(rank=ended.ranks[0], over=ended.over, size=ended.size)
+    if isinstance(ended, WithinRound):
+        return _TEXTS.ruled_out(rank=ended.rank, over=ended.over, size=ended.size)
     return None
 
 

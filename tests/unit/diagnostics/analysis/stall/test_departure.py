@@ -7,10 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.analysis.divergence.find import Divergence
+from diagnostics.analysis.stall.departure import departure
+from diagnostics.contract.findings import SEEN
+from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import LogFact, RankError
 from diagnostics.evidence.readers.watch import LEFT
 from tests.dist.ranks import free_port
 from tests.patience import stretched
+from tests.unit.diagnostics.analysis.calls import call, history, job
 from tests.unit.diagnostics.hang.dumps import Job, Op, confirmed, detect, evidence, write
 
 A, B, C = Op(line=10), Op("all_gather", 16, 20), Op("barrier", line=30)
@@ -37,6 +42,27 @@ def played(folder: Path, mine: list[Op], others: list[Op], backend: str, **optio
 def test_between_two_rounds_it_ran_fewer(tmp_path: Path, backend: str, setup: list[Op]) -> None:
     said = played(tmp_path, [*setup, *[A, B] * 5], [*setup, *[A, B] * 6], backend)
     assert (said["uneven_iterations"], said["rank_exited"]) == ("confirmed", "confirmed")
+
+
+def left(mine: list[Call], others: list[Call]) -> Divergence:
+    """How rank 1, which ended in order, differs from ranks 0 and 2 by its calls."""
+    found = departure(job({0: others, 1: mine, 2: others}, 3, errors=[ended()]), (1,))
+    assert isinstance(found, Divergence)
+    return found
+
+
+def test_an_exit_is_compared_like_other_calls() -> None:
+    between = left(history(*[10, 20] * 3), [*history(*[10, 20] * 3), call(7, 10, size=10, done=False)])
+    assert (between.kind, between.ended, between.culprits, between.peers) == (
+        "fewer_iterations",
+        "minority",
+        (1,),
+        (0, 2),
+    )
+    assert (between.minority.seq, between.majority.seq, between.confidence) == (6, 7, 0.85)
+    more = left(history(10, 20), [*history(10, 30, 20)])
+    assert (more.kind, more.ended, more.culprits, more.position) == ("added", "majority", (0, 2), 2)
+    assert (more.majority.seq, more.explanation.terms[0].name, more.confidence) == (2, "later calls agree", SEEN)
 
 
 def test_a_rank_that_left_alone_is_told_from_those_that_left_after_their_last_call_failed(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """Ranks that others wait for: a host that stands still, a device that does not complete, few that ran ahead."""
 
-from diagnostics.analysis.stall.late import HostStall, RanAhead, device_stall, lagging, late_hosts, taken_s
+from diagnostics.analysis.divergence.find import Divergence
+from diagnostics.analysis.stall.late import HostStall, device_stall, lagging, late_hosts, taken_s
 from diagnostics.analysis.wait_graph.graph import Operation
+from diagnostics.contract.findings import AHEAD
 from diagnostics.evidence.calls import GroupKey
 from diagnostics.evidence.model import Frame, RankError, Stacks, Thread
 from tests.unit.diagnostics.analysis.calls import DEFAULT, call, history, job, waiting
@@ -47,9 +49,9 @@ def test_of_several_calls_that_of_most_missed_ranks_counts() -> None:
 
 def test_few_that_wait_while_most_agree_outside_ran_ahead() -> None:
     case = late_hosts(job({0: waiting(3), **{rank: done(2) for rank in (1, 2, 3)}}, 4))
-    assert isinstance(case, RanAhead)
-    assert (case.ranks, case.others) == ((0,), (1, 2, 3)) and not case.may_be_unrecorded
-    assert case.last is not None and case.last.seq == 2
+    assert isinstance(case, Divergence) and case.kind == "added" and case.ended == "majority"
+    assert (case.culprits, case.peers, case.limit) == ((0,), (1, 2, 3), AHEAD[False])
+    assert (case.position, case.majority.seq) == (3, 2)
     apart = late_hosts(job({0: waiting(3), 1: done(2), 2: done(1), 3: done(2)}, 4))
     assert isinstance(apart, HostStall), "the others do not agree"
 

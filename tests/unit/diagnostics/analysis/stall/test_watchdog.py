@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.analysis.divergence.find import Divergence
+from diagnostics.analysis.stall.explain import explain
 from diagnostics.analysis.stall.watchdog_lines import read
 from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
@@ -110,7 +112,9 @@ def test_calls_that_do_not_fit_at_one_position(tmp_path: Path, version: str, op:
     assert one.group is not None and one.group.desc == "default_pg"
     assert 0.5 <= one.confidence < 0.8
     assert [(item.file, item.line) for item in one.evidence] == [("rank_1.log", 2), ("rank_0.log", 2)]
-    assert "Rank 1 waits in" in one.summary and "ranks 0, 2 and 3 wait in all_reduce of 1,024 elements" in one.summary
+    assert one.summary.startswith("Rank 1 calls ") and "ranks 0, 2 and 3 " in one.summary
+    assert "all_reduce of 1,024 elements, at position 42 of group default_pg" in one.summary
+    assert "(A barrier is an all_reduce of 1 element.)" in one.summary or numel != 1
 
 
 def test_a_tie_is_said_to_be_one(tmp_path: Path) -> None:
@@ -163,7 +167,7 @@ def test_a_rank_that_is_in_a_later_call_of_another_group_left_one_out(tmp_path: 
     (one,) = found(tmp_path, {1: hung(1), **gathers((0, 2, 3), "09:59:58")})
     assert (one.cause, one.ranks, one.victims) == ("hang.conditional_collective", (1,), (0, 2, 3))
     assert one.group is not None and (one.group.name, one.position, one.confidence) == ("1", 77, 0.72)
-    assert "which the others enqueued after it" in one.summary
+    assert "Rank 1 skipped all_gather of 1,024 elements (#77) that ranks 0, 2 and 3 wait in" in one.summary
 
 
 @pytest.mark.parametrize(
@@ -359,7 +363,10 @@ def signal(rank: int, enqueued: int = 41, completed: int = 41) -> str:
 def test_a_call_that_only_one_rank_makes(tmp_path: Path) -> None:
     (one,) = found(tmp_path, {0: hung(0, numel=1), **{rank: signal(rank) for rank in (1, 2, 3)}})
     assert (one.cause, one.ranks, one.victims) == ("hang.conditional_collective", (0,), (1, 2, 3))
-    assert "Only rank 0 calls all_reduce of 1 element at position 42" in one.summary
+    assert (
+        "Only rank 0 calls all_reduce of 1 element (#42); ranks 1-3 made no call after a collective (#41)"
+        in one.summary
+    )
     assert {item.file for item in one.evidence} == {"rank_0.log", "rank_1.log"}
 
 
@@ -432,3 +439,36 @@ def test_a_gather_tells_whether_all_of_its_ranks_are_there(
     text = BLOCKED.format(0, 0, 4096, 4096 * times) + BLOCKED.format(1, place, 96, 96 * times)
     (tmp_path / "job.log").write_text(text)
     assert [one.cause for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed"] == causes
+
+
+def divergence(folder: Path, *logs: str) -> Divergence | None:
+    """The divergence that the lines of these ranks show, in the form of those of recorded histories."""
+    write(folder, dict(enumerate(logs)))
+    return next(iter(explain(gather(folder, Limits())).inferred), None)
+
+
+@pytest.mark.parametrize(
+    ("last", "kind"),
+    [
+        (hung(2, op="ALLGATHER"), "other_operation"),
+        (hung(2, numel=2048), "other_arguments"),
+        (hung(2, numel=1), "other_operation"),  # A metric is no gradient of another size.
+    ],
+)
+def test_the_lines_give_the_same_kind_of_result_as_histories(tmp_path: Path, last: str, kind: str) -> None:
+    found = divergence(tmp_path, hung(0), hung(1), last)
+    assert found is not None and (found.kind, found.culprits, found.peers, found.position) == (kind, (2,), (0, 1), 42)
+    assert found.key.desc == "default_pg" and not found.tie and found.confidence == 0.78
+    assert found.majority.text == "all_reduce of 1,024 elements" and found.lines.keys() == {0, 2}
+
+
+def test_a_tie_is_less_sure(tmp_path: Path) -> None:
+    found = divergence(tmp_path, hung(0), hung(1, op="BROADCAST"))
+    assert found is not None and found.tie and found.culprits == (0, 1) and found.confidence == 0.72
+
+
+def test_positions_that_differ_leave_it_open(tmp_path: Path) -> None:
+    logs = (timeout(0, seq=42) + status(0, 42), timeout(1, seq=43) + status(1, 43))
+    assert divergence(tmp_path, *logs) is None
+    stall = explain(gather(tmp_path, Limits()))
+    assert stall.timeouts is not None and sorted(stall.timeouts.waits) == [0, 1]

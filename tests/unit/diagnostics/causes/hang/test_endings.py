@@ -7,16 +7,13 @@ from typing import Any, get_args
 import pytest
 from msgspec.structs import replace
 
-from diagnostics.analysis.stall.departure import MoreCalls
 from diagnostics.analysis.stall.endings import FirstEndings
-from diagnostics.analysis.stall.explain import Stall
 from diagnostics.causes.hang import rank_exited, rank_killed, rank_oom, rank_raised
-from diagnostics.causes.hang._endings import Ended, more_calls
+from diagnostics.causes.hang._endings import Ended
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Stated, Text, Where
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence.endings import BY_ITSELF, Detail, Ending, Kind, of_error
 from diagnostics.evidence.model import Frame, RankError
-from tests.unit.diagnostics.analysis.calls import call, job
 
 ITEM = EvidenceItem("log", "job.log", "it ended")
 RAISED = Ending(rank=1, file="job.log", line=0, type="ValueError", kind="raised", text="ValueError: bad batch")
@@ -196,24 +193,6 @@ def test_a_fix_is_found_by_what_a_long_message_says_behind_its_first_sentence() 
     end = of_error(RankError(0, "x.log", 1, "ServerError", message), 0)
     assert "EADDRINUSE" not in end.summary
     assert fix(end).change.startswith("end the process that holds the port")
-
-
-def test_the_first_additional_call_is_its_place_and_those_that_ended_are_victims() -> None:
-    made, extra = call(2, 20), call(3, 30, done=False, step=7)
-    state = job({0: [call(1), made, extra], 1: [call(1), made]}, 2)
-    finding = more_calls(Stall(state), MoreCalls((0,), (1,), (extra,), made, extra, 0, True), Stated("x"), 0.8)
-    assert (finding.status, finding.ranks, finding.victims, finding.confidence) == ("confirmed", (0,), (1,), 0.8)
-    assert (finding.position, finding.step) == (3, 7)
-    assert [(place.rank, place.line) for place in finding.where] == [(0, 30), (1, 20)]
-    assert [item.file for item in finding.evidence] == ["rank_0", "rank_1"]
-    assert "ended after" in str(finding.where[1].does)
-
-
-def test_where_later_calls_agree_the_others_made_that_call() -> None:
-    made, extra = call(2, 20), call(3, 30)
-    case = MoreCalls((0,), (1,), (extra,), made, extra, 2, True)
-    finding = more_calls(Stall(job({0: [made, extra], 1: [made]}, 2)), case, Stated("x"), 0.9)
-    assert str(finding.where[1].does).startswith("made ")
 
 
 def test_an_exception_of_a_library_alone_is_shown_at_the_line_that_raised_it(tmp_path: Path) -> None:
