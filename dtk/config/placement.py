@@ -13,9 +13,10 @@ from diagnostics.contract.files import kernel_fields, kernel_text
 from diagnostics.contract.formatting import counted
 from dtk.config.limits import check_numbers
 from dtk.config.schema import Config, LauncherConfig, RemoteLauncher
-from dtk.errors import DtkError, refused
+from dtk.errors import DtkError, Errors, refused
 from dtk.sharding.traits import StrategyConfig
 
+_errors = Errors(__file__)
 CPU_RANKS = 2  # Number of ranks on a machine without a GPU: the smallest that communicates.
 _MOST_CPU_RANKS = 16  # Largest number of ranks that is started on a machine without a GPU because a mesh needs them.
 RANKS_PER_CORE = 16
@@ -74,14 +75,11 @@ def place(
         else:
             nproc, why = on_cpu, "the default without a GPU"
         reasons.append(f"{counted(nproc, 'rank')}: {why}")
-    if nproc < 1:
-        raise DtkError(f"launcher.nproc={nproc} is out of range", "it must be 1 or more")
+    _errors.refuse({"nproc": nproc < 1}, nproc=nproc)
     if local_size is None and not getattr(launcher, "oversubscribe", False):
         _check_host(nproc)
-    if backend == "nccl" and nproc > cuda_devices:
-        what = f"launcher.nproc={nproc} is more than the {counted(cuda_devices, 'CUDA device')} here"
-        fix = f"use launcher.nproc={cuda_devices} or launcher.backend=gloo"
-        raise DtkError(what, "NCCL needs a device per rank", fix)
+    too_few = backend == "nccl" and nproc > cuda_devices
+    _errors.refuse({"too_few_devices": too_few}, nproc=nproc, devices=cuda_devices)
     threads = own_threads() if launcher.threads == "auto" else launcher.threads
     if launcher.threads == "auto" and threads is not None and local_size is None:  # Otherwise it may be torchrun's.
         reasons.append("threads: your OMP_NUM_THREADS")
@@ -92,11 +90,8 @@ def place(
 
 def check_device(device: str, backend: str, cuda_devices: int) -> None:
     """Refuse CUDA or NCCL where there is no CUDA device for it; DtkError with the alternative."""
-    if device == "cuda" and not cuda_devices:
-        raise DtkError("launcher.device=cuda, but no CUDA device was found", fix="use launcher.device=cpu")
-    if backend == "nccl" and device != "cuda":
-        why = "NCCL moves data between CUDA devices"
-        raise DtkError("launcher.backend=nccl needs a GPU", why, "use launcher.backend=gloo")
+    no_gpu = backend == "nccl" and device != "cuda"
+    _errors.refuse({"no_device": device == "cuda" and not cuda_devices, "no_gpu_for_nccl": no_gpu})
 
 
 def _backend(launcher: LauncherConfig, device: str) -> str:
@@ -111,9 +106,8 @@ def _check_host(nproc: int) -> None:
         free_gib = memory[1] / 2**30
         fits[f"{free_gib:.1f} GiB of host memory are free, and a rank needs at least 0.3"] = memory[1] // RANK_BYTES
     why = min(fits, key=lambda reason: fits[reason])
-    if nproc > max(1, fits[why]):
-        fix = f"use launcher.nproc={max(1, fits[why])}, or launcher.oversubscribe=true to start them anyway"
-        raise DtkError(f"launcher.nproc={nproc} is more than this machine can start", why, fix)
+    most = max(1, fits[why])
+    _errors.refuse({"host": nproc > most}, nproc=nproc, why=why, most=most)
 
 
 def host_memory(meminfo: Path = Path("/proc/meminfo"), group: Path = Path("/sys/fs/cgroup")) -> tuple[int, int] | None:
@@ -162,27 +156,20 @@ def remote_placement(config: Config) -> Placement:
     """
     check_numbers({"launcher": dataclasses.asdict(config.launcher)})
     launcher, strategy = config.launcher, config.strategy
-    if strategy.traits.one_process and launcher.nodes > 1:
-        what = f"strategy={strategy.name} runs in one process, not {counted(launcher.nodes, 'node')}"
-        raise DtkError(what, fix="use launcher.nodes=1")
     device = ("cuda" if launcher.gpus_per_node else "cpu") if launcher.device == "auto" else launcher.device
     backend = _backend(launcher, device)
     nproc = ranks_per_node(launcher, strategy)
     gpus = launcher.gpus_per_node
-    chosen, eight = f"launcher.gpus_per_node={gpus}", "use launcher.gpus_per_node=8, or"
-    if device == "cuda" and not gpus:
-        raise DtkError(f"launcher.device=cuda, but {chosen}", fix=f"{eight} as many as each node has")
-    if device == "cpu" and gpus:
-        what = f"launcher.device=cpu leaves the {counted(gpus, 'GPU')} of each node idle"
-        raise DtkError(what, fix="use launcher.gpus_per_node=0")
-    if backend == "nccl" and device != "cuda":
-        raise DtkError("launcher.backend=nccl needs a GPU", fix=f"{eight} launcher.backend=gloo")
-    if backend == "nccl" and nproc > gpus:
-        what, why = f"launcher.nproc={nproc} is more than {chosen}", "NCCL needs a device per rank"
-        raise DtkError(what, why, f"use launcher.nproc={gpus}")
-    if device == "cuda" and nproc < gpus and launcher.nproc != "auto":
-        what = f"launcher.nproc={nproc} leaves {counted(gpus - nproc, 'GPU')} of each node idle"
-        raise DtkError(what, chosen, f"use launcher.gpus_per_node={nproc} or launcher.nproc={gpus}")
+    rules = {
+        "one_process": strategy.traits.one_process and launcher.nodes > 1,
+        "no_gpus": device == "cuda" and not gpus,
+        "idle_nodes": device == "cpu" and gpus,
+        "remote_nccl": backend == "nccl" and device != "cuda",
+        "too_few_gpus": backend == "nccl" and nproc > gpus,
+        "idle_gpus": device == "cuda" and nproc < gpus and launcher.nproc != "auto",
+    }
+    figures = {"strategy": strategy.name, "nodes": launcher.nodes, "nproc": nproc, "gpus": gpus, "idle": gpus - nproc}
+    _errors.refuse(rules, **figures)
     threads = launcher.threads if isinstance(launcher.threads, int) else launcher.cpus_per_rank or 0
     return Placement(nproc, device, backend, threads, gpus if device == "cuda" else 0, ())
 

@@ -7,13 +7,13 @@ from itertools import product
 from math import log, prod
 from typing import Literal
 
-from diagnostics.contract.formatting import counted
 from diagnostics.contract.mesh import Mesh, divisors
-from dtk.errors import DtkError
+from dtk.errors import DtkError, Errors
 from dtk.parallel.pipeline import Pipeline
 from dtk.sharding.registry import alternatives
 from dtk.sharding.traits import StrategyConfig
 
+_errors = Errors(__file__)
 MODEL_PARALLEL = ("pp", "cp", "tp")
 """Dimensions that reduce data parallelism: ranks of one group work on the same samples."""
 
@@ -51,13 +51,10 @@ class ParallelConfig:
         if (filled := self.filled(strategy, world_size)) is not self:
             return filled.mesh(strategy, world_size)
         for name in (*MODEL_PARALLEL, "ep"):
-            if (degree := getattr(self, name)) < 1:
-                why = "it must be 1 or more, or -1 for the ranks that the other degrees leave"
-                raise DtkError(f"parallel.{name}={degree} is out of range", why)
-            if degree > 1 and name not in strategy.traits.dimensions:
-                what = f"strategy={strategy.name} is incompatible with parallel.{name}={degree}"
-                why = f"it does not implement the mesh dimension {name}"
-                raise DtkError(what, why, f"use {alternatives(lambda traits: name in traits.dimensions)}")  # noqa: B023
+            degree, implemented = getattr(self, name), name in strategy.traits.dimensions
+            rules = {"range": degree < 1, "dimension": degree > 1 and not implemented}
+            instead = functools.partial(_with_dimension, name)
+            _errors.refuse(rules, name=name, degree=degree, strategy=strategy.name, instead=instead)
         degrees = {name: getattr(self, name) for name in MODEL_PARALLEL}
         if world_size % prod(degrees.values()):
             raise self._misfit(degrees, world_size)
@@ -67,17 +64,15 @@ class ParallelConfig:
         ep = self.ep if whole.divided_by_ep % self.ep == 0 else whole.divided_by_ep
         mesh = strategy.on(dataclasses.replace(whole, ep=ep)).mesh(left)
         for name in ("dp_replicate", "dp_shard"):
-            if getattr(self, name) not in (-1, mesh.size(name)):
-                what = f"parallel.{name}={getattr(self, name)} does not fit {counted(world_size, 'rank')}"
+            if (degree := getattr(self, name)) not in (-1, size := mesh.size(name)):
+                about = {"name": name, "degree": degree, "size": size, "world_size": world_size}
                 other = alternatives(lambda traits: traits.replicated_over == "dp_replicate")
-                fix = f"use parallel.{name}=-1, or {other} with strategy.dp_replicate and strategy.dp_shard"
-                raise DtkError(what, f"strategy={strategy.name} makes it {mesh.size(name)}", fix)
+                raise _errors("data_parallel", **about, strategy=strategy.name, other=other)
         try:
             return dataclasses.replace(mesh, ep=self.ep, innermost=self.placement, **degrees)  # type: ignore[arg-type]
         except ValueError as error:
             fits = max(n for n in divisors(dataclasses.replace(mesh, **degrees).divided_by_ep) if n <= self.ep)
-            what = f"parallel.ep={self.ep} does not fit {counted(world_size, 'rank')}"
-            raise DtkError(what, str(error), f"use parallel.ep={fits}") from error
+            raise _errors("ep", ep=self.ep, world_size=world_size, why=error, fits=fits) from error
 
     def filled(self, strategy: StrategyConfig, world_size: int) -> "ParallelConfig":
         """Return the degrees with a number in place of -1: the ranks that the other degrees leave; for ep all of its.
@@ -86,9 +81,7 @@ class ParallelConfig:
             DtkError: several of pp, cp and tp are -1, or another degree does not fit.
         """
         rest = [name for name in MODEL_PARALLEL if getattr(self, name) == -1]
-        if len(rest) > 1:
-            typed = " and ".join(f"parallel.{name}" for name in rest)
-            raise DtkError(f"{typed} are -1", "only one degree can be the remainder", "give the others a number")
+        _errors.refuse({"several": len(rest) > 1}, typed=[f"parallel.{name}" for name in rest])
         if rest:
             names = ("dp_replicate", "dp_shard")
             fixed = [max(1, getattr(self, name), getattr(strategy, name, 1)) for name in names]
@@ -109,7 +102,9 @@ class ParallelConfig:
         fitting = [c for c in product(divisors(world_size), repeat=len(chosen)) if world_size % prod(c) == 0]
         near = min(fitting, key=lambda c: sum(abs(log(n / degrees[name])) for n, name in zip(c, chosen, strict=True)))
         typed = " x ".join(f"parallel.{name}={degrees[name]}" for name in chosen)
-        why = "the product of the degrees must divide the number of ranks"
         nearest = " ".join(f"parallel.{name}={n}" for n, name in zip(near, chosen, strict=True))
-        fix = f"use {nearest}, or {counted(prod(degrees.values()), 'rank')}"
-        return DtkError(f"{typed} does not fit {counted(world_size, 'rank')}", why, fix)
+        return _errors("misfit", typed=typed, world_size=world_size, nearest=nearest, product=prod(degrees.values()))
+
+
+def _with_dimension(name: str) -> str:
+    return alternatives(lambda traits: name in traits.dimensions)
