@@ -15,6 +15,7 @@ After = Literal["program", "warning", "restart", "reset", "reboot", "replace"]
 replace the device."""
 _TABLE = table_beside(__file__)
 XIDS: dict[int, After] = _TABLE["xids"]
+_ACTIONS: dict[str, After] = _TABLE["actions"]
 _CUDA = [(re.compile(text), code) for text, code in _TABLE["texts"]]
 _SWITCH = 109  # The driver could not switch away from a context: a kernel that crashed or hangs causes this as well.
 HARMLESS: frozenset[After] = frozenset({"program", "warning"})  # Codes that do not indicate a failed device.
@@ -33,11 +34,13 @@ class Event(Struct, frozen=True):
     file: str
     line: int
     text: str
+    action: str = ""
+    """The recovery that the driver asks for (Xid 154)."""
 
     @property
     def after(self) -> After:
         """The remedy; `reset` if the table does not contain the code."""
-        return XIDS.get(self.code, "reset")
+        return _ACTIONS.get(self.action, XIDS.get(self.code, "reset"))
 
 
 def gpu_faults(evidence: Evidence) -> tuple[Event, ...]:
@@ -53,7 +56,8 @@ def gpu_faults(evidence: Evidence) -> tuple[Event, ...]:
             if code == _SWITCH and any(event.device == device and event.after in HARMLESS for event in events):
                 continue
             rank = fact.rank if fact.rank is not None else rank_of.get(fact.fields.get("pid", -1))
-            events.append(Event(code, True, device, rank, fact.file, fact.line, fact.text))
+            action = str(fact.fields.get("action", ""))
+            events.append(Event(code, True, device, rank, fact.file, fact.line, fact.text, action))
         elif fact.kind == "gpu_state" and fact.fields["xid"] is not None:  # `nvidia-smi -q`
             code, device = fact.fields["xid"], fact.fields["device"]
             events.append(Event(code, False, device, None, fact.file, fact.line, fact.text))

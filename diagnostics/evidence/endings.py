@@ -11,6 +11,7 @@ from diagnostics.contract.artifacts import ENDED_BY_WATCH
 from diagnostics.contract.files import patterns_beside, table_beside
 from diagnostics.contract.findings import EvidenceItem
 from diagnostics.contract.formatting import UNNAMED, Phrase
+from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.model import Frame, LogFact, RankError, shortened
 
 Kind = Literal[
@@ -181,6 +182,8 @@ def kind_of_exception(type_: str, message: str, frames: tuple[Frame, ...] = ()) 
         return "mismatch"
     from_c = library or name in _SOCKET_ERRORS
     inside = bool(frames) and bool(_TEXT["communication_file"].search(frames[0].file.replace("\\", "/")))
+    if frames and frames[0].raises and name not in _C10D_ERRORS and not is_library(frames[0].file):
+        return "raised"  # The user's code found this itself; what C++ reports comes out of its call of torch.
     certain = (from_c and _TEXT["communication_text"].search(text)) or (
         name == "RuntimeError" and _TEXT["socket_text"].fullmatch(text.strip())
     )

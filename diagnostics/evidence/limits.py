@@ -232,3 +232,12 @@ def head(path: Path, size_bytes: int = 8192) -> bytes:
         return zlib.decompressobj(31).decompress(data, size_bytes)
     except zlib.error:
         return b""
+
+
+def tail(path: Path, size_bytes: int = 4096) -> bytes:
+    """Return the last bytes of a file, none of a compressed one; raise OSError."""
+    with open_regular(path, follow=False) as file:
+        if file.read(2) == _GZIP:
+            return b""
+        file.seek(max(0, file.seek(0, os.SEEK_END) - size_bytes))
+        return file.read(size_bytes)

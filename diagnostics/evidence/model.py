@@ -29,6 +29,8 @@ class Frame(Struct, frozen=True):
     file: str
     line: int
     function: str
+    raises: bool = False
+    """Whether the line is a `raise` statement, so this code itself found what is wrong; only tracebacks show it."""
 
 
 class Thread(Struct, frozen=True):

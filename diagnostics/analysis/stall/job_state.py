@@ -1,5 +1,7 @@
 """The state of a job from its files: which rank waits where, how each rank ended, whether the job is stalled."""
 
+from math import inf
+
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -191,6 +193,14 @@ def build(evidence: Evidence) -> JobState:
     alike = len(ways) == job.world() > 1 and len({*ways.values()}) == 1
     late = {rank: end for rank, end in early.items() if _waited_before(job, rank, end, alike)}
     late |= after_timeout(evidence, job.endings)
+    # Whatever ends a rank no earlier than another one gave up is later than the wait: torchrun, for one, sends SIGKILL
+    # 30 s after the first failure to ranks that its SIGTERM did not end. Memory that ran out has a record of its own.
+    true_s = job.survey.clocks.true_s
+    ended_s = {rank: true_s(rank, end.time_s) for rank, end in job.endings.items() if end.time_s is not None}
+    gave_up_s = min(
+        (at for rank, at in ended_s.items() if rank in late or job.endings[rank].kind == "timed_out"), default=inf
+    )
+    late |= {rank: end for rank, end in early.items() if end.kind != "oom" and ended_s.get(rank, -inf) >= gave_up_s}
     # A job's own watchdog ends all ranks in the same way, so one such end identifies the others. The kernel kills some.
     own = {rank for rank, end in early.items() if end.only_exit_code or (end.kind == "raised" and end.type) or alike}
     after = {ways[rank] for rank in late if rank in own}

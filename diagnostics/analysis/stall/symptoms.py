@@ -32,7 +32,7 @@ from diagnostics.analysis.stall.watchdog_lines import (
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import UNNAMED as NOBODY, Phrase, file_name
 from diagnostics.evidence.calls import ROOTED, operation
-from diagnostics.evidence.endings import Ending, of_error
+from diagnostics.evidence.endings import Ending, of_error, of_srun
 from diagnostics.evidence.model import Evidence, Frame, LogFact, Stacks, shortened
 from diagnostics.evidence.readers import ras
 from diagnostics.evidence.stacks.activity import doing
@@ -293,7 +293,7 @@ def symptoms(evidence: Evidence) -> Symptoms | None:
         failure=_failure(evidence, failures),
         warning=shortened(str(warned[0].fields.get("warning")), 160) if warned else "",
         failed=tuple(sorted({fact.rank for fact in failures if fact.rank is not None})),
-        without_report=tuple(sorted(listed.union(possibly_late) - placed)) if placed else (),
+        without_report=tuple(sorted(listed.union(possibly_late) - placed)) if placed else _outlived(evidence, groups),
         possibly_late=possibly_late,
         side_error=next((shortened(fact.text.strip(), 80) for fact in side if fact.rank is None), ""),
         uses_gloo=any(kind.startswith("gloo_") for kind in kinds) or any(end.raised_by_gloo for end in victims),
@@ -302,6 +302,19 @@ def symptoms(evidence: Evidence) -> Symptoms | None:
         **_met_sizes(evidence, lost),
         **_reported(evidence),
     )
+
+
+def _outlived(evidence: Evidence, groups: Sequence[GroupLog]) -> tuple[int, ...]:
+    """Return the few ranks that had to be killed after the watchdogs of all others had reported a timeout.
+
+    torchrun sends SIGKILL 30 s after SIGTERM, and Slurm when it ends the job. What waits as long as the others reports
+    it by then.
+    """
+    reported = {rank for group in groups for rank in (*group.waits, *group.counters)}
+    tasks = (end for fact in evidence.facts if fact.kind == "srun_task" for end in of_srun(fact))
+    killed = {end.rank for end in (*evidence.errors, *tasks) if end.signal == "SIGKILL" and end.rank is not None}
+    late = tuple(sorted(killed - reported))
+    return late if len(late) < len({rank for group in groups for rank in group.waits}) else ()
 
 
 def _peers_lost(victims: Sequence[Ending], lost: Sequence[Ending], noticed: Sequence[LogFact]) -> dict[str, Any]:

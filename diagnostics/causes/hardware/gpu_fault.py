@@ -1,9 +1,9 @@
 """A device failed: its memory, its link, its processor, or its connection to the bus."""
 
-from diagnostics.analysis.gpu_faults import HARMLESS, WORST, Event, gpu_faults
+from diagnostics.analysis.gpu_faults import HARMLESS, WORST, XIDS, Event, gpu_faults
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import CERTAIN, EvidenceItem, Finding, FormattedFacts
+from diagnostics.contract.findings import CERTAIN, SUSPECTED, EvidenceItem, Finding, FormattedFacts
 
 _SHOWN = 8  # Maximum number of lines that a finding cites.
 _TEXTS = Texts(__file__)
@@ -34,10 +34,12 @@ def decide(faults: tuple[Event, ...]) -> Finding:
     if not events:
         return _TEXTS.undecided()
     ranks = tuple(sorted({event.rank for event in failed if event.rank is not None}))
+    # An event in the kernel log may be older than the job; half of the catalogue's codes are a program's faults.
+    sure = CERTAIN if any(event.code in XIDS for event in failed) else SUSPECTED
     return Finding(
         status="confirmed" if failed else "undecided",
         facts=_facts(events, ranks),
-        confidence=CERTAIN if failed else 0.0,  # An event in the kernel log may be older than the job.
+        confidence=sure if failed else 0.0,
         ranks=ranks,
         evidence=tuple(EvidenceItem("log", event.file, event.text, event.line) for event in events[:_SHOWN]),
     )

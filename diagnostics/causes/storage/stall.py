@@ -33,12 +33,22 @@ def waits(evidence: Evidence) -> Waits:
     ranks = {rank: (seconds, node.file) for node in nodes for rank, seconds in node.disk_waits_s}
     ranks |= {rank: (look.blocked_s, look.file) for rank, look in observed.items() if look.last.state == "D"}
     ranks = {rank: wait for rank, wait in sorted(ranks.items()) if wait[0] >= _LEAST_S}
-    lines = tuple(fact for fact in evidence.facts if fact.kind == "storage_silent")
+    back = {
+        (fact.file, fact.fields["server"]): _last(fact) for fact in evidence.facts if fact.kind == "storage_back"
+    }
+    silent = [fact for fact in evidence.facts if fact.kind == "storage_silent"]
+    lines = tuple(fact for fact in silent if back.get((fact.file, fact.fields["server"]), 0) < _last(fact))
     last = {dump.rank: (dump, doing(dump)) for dump in evidence.stacks if dump.rank is not None}
     doing_io = {rank: at for rank, (_, at) in last.items() if at.doing == "file I/O" and (lines or rank in ranks)}
     ranks = {rank: (0.0, last[rank][0].file) for rank in doing_io} | ranks
+    if ranks:  # A failed read raises an exception, so alone it is no stall.
+        lines += tuple(fact for fact in evidence.facts if fact.kind == "disk_error")
     place = next((_TEXTS.phrase("doing", at=at) for at in doing_io.values() if at.frame), "")
     return Waits(lines, ranks, bool(observed) or any(node.ranks for node in nodes), place)
+
+
+def _last(fact: LogFact) -> int:
+    return int(fact.fields.get("last_line", fact.line))
 
 
 def decide(case: Waits) -> Finding:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice, pairwise
+from math import inf
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from diagnostics.contract.formatting import first_of
 from diagnostics.contract.invocation import command
 from diagnostics.evidence.budget import disk_bytes
 from diagnostics.evidence.dump_agreement import Moments
-from diagnostics.evidence.limits import BLOCK_BYTES, head
+from diagnostics.evidence.limits import BLOCK_BYTES, head, tail
 from diagnostics.evidence.logs.patterns import OF_KERNEL, moments
 from diagnostics.evidence.model import Evidence, Problem
 from diagnostics.evidence.reader import Reader
@@ -30,8 +31,8 @@ JOB_S = 90 * 86_400.0
 """Maximum duration of a job: records of different kinds further apart are from different jobs."""
 WINDOWS_S = 86_400.0
 """Profiler windows further apart are from one job only if a process is in both."""
-BEFORE_S = 12 * 3600.0
-"""A kernel's lines further before a job explain nothing of it: less may be the zones of two logs that tell none."""
+APART_S = 12 * 3600.0
+"""Lines of a kernel further before or after a job do not explain it: less may be due to zones that no line tells."""
 _HEAD_BYTES = 64 << 10
 _EVENT = re.compile(
     rb'"cat"\s*:\s*"(?:cpu_op|operator|user_annotation|cuda_runtime)"[^{}]{0,4000}?"pid"\s*:\s*(\d{1,12})'
@@ -170,23 +171,29 @@ def refuse_mixed_times(evidence: Evidence, traces: list[Any]) -> None:
     evidence.doubt = moments.doubt()
 
 
-def leave_earlier(evidence: Evidence) -> None:
-    """Remove the lines of a kernel's log that are dated long before the job's own records; add a note for each."""
+def leave_other_times(evidence: Evidence) -> None:
+    """Remove the lines of a kernel's log that are dated long before or after the job's own; add a note for each."""
     dated = {id(fact): at[0] for fact in evidence.facts if fact.kind in OF_KERNEL and (at := moments(fact.text))}
     if not dated:
         return
-    began = [dump.last_s for dump in Moments(evidence.handles(FlightFile)).last_calls if dump.last_s > 0]
+    calls = Moments(evidence.handles(FlightFile)).last_calls
+    began, ended = ([dump.last_s for dump in calls if dump.last_s > 0] for _ in range(2))
     own = {fact.file for fact in evidence.facts if fact.rank is not None or fact.kind == "steps"}
     kernel = {fact.file for fact in evidence.facts if id(fact) in dated}
     for file in (own | {error.file for error in evidence.errors}) - kernel:
         with suppress(OSError, ValueError):
             times = moments(head(evidence.root / file, _HEAD_BYTES).decode("utf-8", "replace"))
-            began += [min(times)] if len({*times}) > 1 else []  # A single one may be that of the job's end.
-    first_s = min(began, default=0.0) - BEFORE_S
-    for fact in [fact for fact in evidence.facts if dated.get(id(fact), first_s) < first_s]:
-        figures = {"line": fact.line, "text": fact.text}
-        evidence.problems.append(Problem("log", fact.file, "before_job", harmless=True, figures=figures))
-    evidence.facts = [fact for fact in evidence.facts if dated.get(id(fact), first_s) >= first_s]
+            is_dated = len({*times}) > 1  # A single time may be that of the job's begin or end.
+            began += [min(times)] if is_dated else []
+            times = moments(tail(evidence.root / file).decode("utf-8", "replace")) if is_dated else []
+            ended.append(max(times, default=inf))  # Without any, this file may have been written until much later.
+    first_s, last_s = min(began, default=0.0) - APART_S, max(ended, default=inf) + APART_S
+    other = [fact for fact in evidence.facts if not first_s <= dated.get(id(fact), first_s) <= last_s]
+    for fact in other:
+        figures = {"line": fact.line, "text": fact.text, "side": "before" if dated[id(fact)] < first_s else "after"}
+        evidence.problems.append(Problem("log", fact.file, "other_time", harmless=True, figures=figures))
+    leave = {*map(id, other)}
+    evidence.facts = [fact for fact in evidence.facts if id(fact) not in leave]
 
 
 def _choose(group: list[Any], evidence: Evidence, reader: Reader) -> list[Any]:

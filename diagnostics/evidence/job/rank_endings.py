@@ -3,6 +3,7 @@
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
+from math import inf
 
 from msgspec.structs import replace
 
@@ -32,9 +33,13 @@ def rank_endings(evidence: Evidence) -> dict[int, Ending]:
     _add_exit_events(evidence, candidates)
     if not evidence.launched and not any(fact.kind.startswith("torchrun_") for fact in evidence.facts):
         # Without a launcher within the tasks of Slurm, each task is a rank.
+        stopped: dict[str, int] = {}
         for fact in evidence.facts:
+            if fact.kind == "job_stopped":
+                stopped.setdefault(fact.file, fact.line)
             for ending in ends.of_srun(fact) if fact.kind == "srun_task" else ():
-                candidates[ending.rank].append(ending)
+                by_slurm = ending.signal == "SIGKILL" and stopped.get(fact.file, fact.line) < fact.line
+                candidates[ending.rank].append(replace(ending, kind="stopped") if by_slurm else ending)
     _add_unlisted(evidence, candidates)
     # Ranks that received SIGINT individually: after a SIGINT to all ranks, torchrun ends without a list of failures.
     listed = {rank for fact in evidence.facts if fact.kind == "torchrun_list" for rank in fact.fields["ranks"]}
@@ -101,19 +106,24 @@ def after_timeout(evidence: Evidence, endings: Mapping[int, Ending]) -> dict[int
 
     The watchdog aborts the communicator, so that the main thread continues with whatever is in the buffers, and then
     ends the process. A signal or an exit code is always later than that; an exception is if its line in the log is.
+    And srun prints at once how a task ended, so it is later than any timeout above its line.
     """
     first: dict[int, LogFact] = {}
     for fact in evidence.facts:
         own = fact.kind == "watchdog_timeout" or (fact.kind == "watchdog_status" and "work" in fact.fields)
         if own and fact.rank is not None:
             first[fact.rank] = min(first.get(fact.rank, fact), fact, key=lambda line: (line.file, line.line))
-    return {
-        rank: end
-        for rank, end in endings.items()
-        if end.exited_early
-        and rank in first
-        and (not end.type or (end.record.file == first[rank].file and (end.record.line or 0) > first[rank].line))
-    }
+    timed_out: dict[str, int] = {}
+    for line in first.values():
+        timed_out[line.file] = min(line.line, timed_out.get(line.file, line.line))
+    srun = {(fact.file, fact.line) for fact in evidence.facts if fact.kind == "srun_task"}
+
+    def is_later(rank: int, end: Ending) -> bool:
+        if own := first.get(rank):
+            return not end.type or (end.file == own.file and end.line > own.line)
+        return end.kind != "oom" and (end.file, end.line) in srun and timed_out.get(end.file, inf) < end.line
+
+    return {rank: end for rank, end in endings.items() if end.exited_early and is_later(rank, end)}
 
 
 def settle_exit_codes(endings: dict[int, Ending], others: bool) -> dict[int, Ending]:

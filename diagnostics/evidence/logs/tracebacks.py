@@ -6,6 +6,7 @@ last line alone are taken too. Knows nothing of files and ranks.
 """
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from diagnostics.contract.files import patterns_beside
 from diagnostics.evidence.endings import is_victim, kind_of_exception
@@ -14,6 +15,8 @@ from diagnostics.evidence.model import Frame
 MAX_FRAMES = 200
 MAX_MESSAGE = 2000
 """Maximum characters of a message."""
+_QUOTED = 100
+"""Characters of an exception's message by which another one that repeats it is known: wrappers may cut the rest."""
 _MAX_LINES = 2000
 """Maximum lines of one traceback; longer text is not a traceback."""
 
@@ -132,6 +135,8 @@ class Assembler(Struct):
             if len(self.frames) < MAX_FRAMES:
                 self.frames.append(Frame(frame[1], int(frame[2]), frame[3].strip()))
             return
+        if self.frames and text.lstrip(" |").startswith("raise "):
+            self.frames[-1] = replace(self.frames[-1], raises=True)
         depth = len(text) - len(text.lstrip(" |"))
         if not text.strip() or depth > self.indent or _TEXT["no_frame"].match(text):
             self.inside = self.length <= _MAX_LINES
@@ -190,6 +195,8 @@ class Assembler(Struct):
 def _is_consequence(later: Raised, earlier: Raised) -> bool:
     """Whether an exception that was raised while another was handled is no news beside it."""
     after, before = (kind_of_exception(raised.type, raised.message, raised.frames) for raised in (later, earlier))
+    if earlier.message and earlier.message[:_QUOTED] in later.message:
+        return True
     # A signal that came while the rank waited in C++ is raised by the first bytecode after that wait has failed.
     return before == "oom" or (is_victim(after) and not is_victim(before)) or after == "stopped"
 

@@ -232,7 +232,7 @@ class _Scan(Struct):
         hours = [at_s // 3600 for at_s in moments(text)[:1]] if kind in OF_KERNEL else ()  # One may be of another job.
         key = (kind, rank, *shown, *hours)
         if (same := self.counts.get(key)) is not None:
-            same["count"] = same.get("count", 1) + 1
+            same["count"], same["last_line"] = same.get("count", 1) + 1, line.number
             return
         who = fields.get("process") if rank is None else rank
         if self.per_kind[kind, who] >= PER_KIND_AND_RANK or len(self.read.facts) - self.watchdogs.kept >= PER_KIND:

@@ -140,3 +140,53 @@ def test_rings_without_a_call_are_no_good_health(tmp_path: Path) -> None:
     report = diagnose(tmp_path)
     assert (report.outcome, report.root_causes) == ("undecided", ())
     assert "hold no collective" in report.statement
+
+
+WATCHDOG = (
+    "[rank{0}]:[E1130 10:10:2{0}.164985384 ProcessGroupNCCL.cpp:616] [Rank {0}] Watchdog caught collective operation "
+    "timeout: WorkNCCL(SeqNum=57, OpType=ALLREDUCE, NumelIn=640000, NumelOut=640000, Timeout(ms)=600000) ran for "
+    "600008 milliseconds before timing out.\n"
+)
+
+
+def torchrun_list(*rows: tuple[int, int, str]) -> str:
+    row = (
+        "[{number}]:\n  time      : 2031-11-30_{at}\n  host      : n1\n  rank      : {rank} (local_rank: {rank})\n"
+        "  exitcode  : {code} (pid: 400{rank})\n  error_file: <N/A>\n"
+    )
+    text = (row.format(number=n, rank=rank, code=code, at=at) for n, (rank, code, at) in enumerate(rows))
+    return "fit.py FAILED\nFailures:\n" + "".join(text)
+
+
+@pytest.mark.parametrize(("killed_at", "blamed"), [("10:11:31", False), ("10:00:21", True)])
+def test_a_kill_after_the_timeouts_of_the_others_is_the_launchers(tmp_path: Path, killed_at: str, blamed: bool) -> None:
+    """torchrun sends SIGKILL 30 s after SIGTERM to what does not end: the rank that the others waited for."""
+    ends = [(rank, -6, f"10:11:0{rank}") for rank in (0, 1, 2)]
+    (tmp_path / "job.log").write_text(
+        "".join(map(WATCHDOG.format, (0, 1, 2))) + torchrun_list(*ends, (3, -9, killed_at))
+    )
+    report = diagnose(tmp_path)
+    assert [(root.cause, root.ranks) for root in report.root_causes] == [("hang.rank_killed", (3,))] * blamed
+    first = next(iter(report.suspicions), None)
+    assert blamed or (first is not None and (first.cause, first.ranks) == ("hang.host_stall", (3,)))
+
+
+@pytest.mark.parametrize("died_s", [31.0, 1.0])
+def test_beside_dumps_as_well(tmp_path: Path, died_s: float) -> None:
+    stalled(tmp_path)
+    ends = [RankError(rank, "log", rank, "", "", signal="SIGABRT", time_s=START_S + 600) for rank in (0, 1, 3)]
+    killed_s = START_S + 600 + died_s if died_s > 30 else START_S + died_s
+    killed = RankError(2, "log", 9, "", "", signal="SIGKILL", time_s=killed_s)
+    found = confirmed(evidence(tmp_path, world_size=4, errors=[*ends, killed]))
+    assert found == [("host_stall" if died_s > 30 else "rank_killed", (2,))]
+
+
+@pytest.mark.parametrize("reason", ["DUE TO TIME LIMIT ", ""])
+def test_the_tasks_that_slurm_kills_at_the_end_are_not_the_first(tmp_path: Path, reason: str) -> None:
+    cancelled = f"slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2031-11-30T12:00:00 {reason}***\n"
+    killed = "srun: error: n1: task 3: Killed\n"
+    log = tmp_path / "job.log"
+    log.write_text("".join(map(WATCHDOG.format, (0, 1, 2))) + cancelled + killed)
+    assert not diagnose(tmp_path).root_causes
+    log.write_text(killed + "".join(map(WATCHDOG.format, (0, 1, 2))))
+    assert [(root.cause, root.ranks) for root in diagnose(tmp_path).root_causes] == [("hang.rank_killed", (3,))]

@@ -8,7 +8,7 @@ import pytest
 from diagnostics.analysis.gpu_faults import WORST, After
 from diagnostics.causes.hardware import gpu_fault
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import text_of
+from diagnostics.contract.findings import SURE, text_of
 from diagnostics.diagnose import diagnose
 from diagnostics.report.model import Report
 
@@ -25,7 +25,8 @@ def said(folder: Path, *lines: str) -> Report:
         ("NVRM: Xid (PCI:0000:3b:00): 94, Contained: SM (0x1)", "contained memory error", "start the job again"),
         ("NVRM: Xid (PCI:0000:3b:00): 64, row remap failure", "on 0000:3b:00", "replaced"),
         ("NVRM: Xid (PCI:0000:3b:00): 74, NVLink: fatal error", "NVLink", "--gpu-reset"),
-        ("NVRM: Xid (PCI:0000:3b:00): 977, whatever", "Xid 977", "--gpu-reset"),
+        ("NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
+         "requests a recovery action (Xid 154)", "reboot"),
         ("[rank1]:[E1 ProcessGroupNCCL.cpp:1] [PG ID 0 PG GUID 0(default_pg) Rank 1] Process group watchdog thread "
          "terminated with exception: CUDA error: uncorrectable ECC error encountered", "Rank 1 used it", "--gpu-reset"),
         ("NVRM: Xid (PCI:0000:3b:00): 45, pid=7, Ch 1 caused by previous Xid 145", "Xid 145", "--gpu-reset"),
@@ -97,3 +98,14 @@ def test_a_context_that_hangs_after_a_programs_fault_blames_no_device(
     before = [f"NVRM: Xid (PCI:0000:01:00): {first}, Graphics Exception"] if first else []
     report = said(tmp_path, *before, "NVRM: Xid (PCI:0000:01:00): 109, pid=1, errorString CTX SWITCH TIMEOUT")
     assert bool(report.root_causes) == blamed
+
+
+def test_an_unknown_number_is_a_suspicion(tmp_path: Path) -> None:
+    report = said(tmp_path, "NVRM: Xid (PCI:0000:3b:00): 977, whatever")
+    (finding,) = (one.finding for one in report.findings if one.finding.cause == "hardware.gpu_fault")
+    assert not report.root_causes and finding.verdict == "undecided" and 0 < finding.confidence < SURE
+
+
+def test_no_action_after_a_fault_that_is_over(tmp_path: Path) -> None:
+    line = "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"
+    assert not said(tmp_path, line).root_causes

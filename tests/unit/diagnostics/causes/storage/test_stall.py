@@ -68,7 +68,6 @@ def test_a_wait_that_ended_or_was_short_is_none(tmp_path: Path) -> None:
         ("Nov 23 gpu7 kernel: LustreError: 11-0: Lustre: lfs-OST0001-osc-ffff88: Connection to lfs-OST0001 (at 10.0.0.1@o2ib) "
          "was lost; in progress operations using this service will wait for recovery to complete\n", "lfs-OST0001"),
         ("[ 99.0] ceph: mds0 hung\n", "mds0"),
-        ("[ 99.0] blk_update_request: I/O error, dev sdb, sector 1234 op 0x0:(READ)\n", "sdb"),
         ("[ 99.0] nvme nvme1: I/O tag 12 (100c) opcode 0x2 (I/O Cmd) QID 5 timeout, aborting req_op:READ(0) size:4096\n",
          "nvme1"),
     ],
@@ -84,3 +83,20 @@ def test_it_is_why_a_rank_stands_in_file_io(tmp_path: Path) -> None:
     (tmp_path / "rank_1.txt").write_text(STACK.replace("read_batch", "read (/usr/lib/io.py:5)\n    read_batch"))
     found = decided(tmp_path, ID)
     assert found.status == "confirmed"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "[ 9.0] nfs: server filer-3 not responding, still trying\n[ 12.0] nfs: server filer-3 OK\n",
+        "[ 9.0] ceph: mds0 hung\n[ 12.0] ceph: mds0 came back\n",
+        "[ 99.0] blk_update_request: I/O error, dev sdb, sector 1234 op 0x0:(READ)\n",
+    ],
+)
+def test_storage_that_answered_again_or_failed_at_once_stalls_nobody(tmp_path: Path, lines: str) -> None:
+    (tmp_path / "dmesg.txt").write_text(f"[ 1.0] Linux version 6.1\n{lines}")
+    report = diagnose(tmp_path)
+    assert not report.root_causes and report.outcome == "undecided"
+    silent_again = "[ 13.0] nfs: server filer-3 not responding, still trying\n"
+    (tmp_path / "dmesg.txt").write_text(f"[ 1.0] Linux version 6.1\n{lines}{silent_again}")
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == [ID]

@@ -7,6 +7,7 @@ from hypothesis import given, settings, strategies as st
 from rich import traceback as rich_traceback
 from rich.console import Console
 
+from diagnostics.evidence.endings import kind_of_exception
 from diagnostics.evidence.logs.tracebacks import MAX_FRAMES, MAX_MESSAGE, Assembler, Box, parse, parse_stack
 from diagnostics.evidence.model import Frame
 
@@ -249,3 +250,26 @@ def test_a_damaged_box_loses_nothing_outside_it(lines):
     box = Box()
     shown = [plain for line in lines for plain in box.lines(line)]
     assert shown.count("x") == lines.count("x")
+
+
+OWN_RAISE = """Traceback (most recent call last):
+  File "/src/fit.py", line 9, in <module>
+    read()
+  File "/src/read.py", line 3, in read
+    {code}
+RuntimeError: Socket Timeout
+"""
+
+
+def test_a_raise_statement_of_the_users_is_its_own_error_and_a_call_is_not():
+    own = parse(OWN_RAISE.format(code="raise RuntimeError('Socket Timeout')"))
+    of_torch = parse(OWN_RAISE.format(code="store.get('raise ')"))
+    kinds = [kind_of_exception(one.type, one.message, one.frames) for one in (own, of_torch)]
+    assert kinds == ["raised", "timed_out"]
+
+
+def test_a_wrapper_that_repeats_what_it_handled_is_no_news():
+    first = OWN_RAISE.format(code="dist.barrier()")
+    wrapper = OWN_RAISE.format(code="raise RuntimeError(f'step 3: {e}')").replace("Socket", "step 3: Socket")
+    both = parse(f"{first}\nDuring handling of the above exception, another exception occurred:\n\n{wrapper}")
+    assert kind_of_exception(both.type, both.message, both.frames) == "timed_out"
