@@ -23,7 +23,7 @@ class Kind(Protocol):
 H = TypeVar("H", bound=Kind)
 
 
-class Frame(Struct, frozen=True):
+class Frame(Struct, frozen=True, omit_defaults=True):
     """One frame of a Python stack."""
 
     file: str

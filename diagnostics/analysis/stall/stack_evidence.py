@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from diagnostics.analysis.divergence.evidence_terms import CERTAIN_AFTER, OCCASIONAL
 from diagnostics.analysis.divergence.find import Divergence, between, count_votes
 from diagnostics.analysis.divergence.loop_exit import in_branch, may_be_skipped, source_branches
+from diagnostics.analysis.stall import watchdog_lines
 from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.stall.late import taken_s
 from diagnostics.contract.findings import SURE
@@ -109,7 +110,18 @@ def communicating(job: JobState, ahead: Collection[int] = ()) -> dict[int, InCol
         if (collective := collective_of(frames, _WITHIN if rank in ahead else _MESSAGES)) is not None:
             users = tuple(filter(stacks.is_users, frames))
             inside[rank] = InCollective(*collective, "stacks", dump.file, None, users, taken_s(job, dump))
-    return dict(sorted(inside.items()))
+    return dict(sorted((inside | _reported(job, inside)).items()))
+
+
+def _reported(job: JobState, inside: Mapping[int, InCollective]) -> dict[int, InCollective]:
+    """Return the call in which watchdogs reported other ranks, if all are in that one."""
+    waits = [wait for group in watchdog_lines.read(job.evidence) for wait in group.waits.values()]
+    places = {(place.op, place.site) for place in inside.values()} or {(wait.name, wait.site) for wait in waits}
+    if len(places) != 1 or len({(wait.name, wait.seq, wait.counted) for wait in waits}) != 1 or not waits[0].counted:
+        return {}
+    ((op, site),) = places
+    facts = {wait.rank: wait.fact for wait in waits if wait.name == op and wait.rank not in inside}
+    return {rank: InCollective(op, site, "log", fact.file, fact.line) for rank, fact in facts.items()}
 
 
 def compared(inside: Mapping[int, InCollective], world: int) -> Divergence | None:

@@ -471,7 +471,8 @@ def _observed(
 ) -> tuple[list[Waiting], tuple[tuple[tuple[int, ...], Phrase], ...]]:
     """Return the calls in which observations, single stacks or exceptions show ranks, and what the other ranks do."""
     dumps = {one.rank: one for one in evidence.stacks if one.rank is not None}
-    spied = {one.pid: one for one in evidence.stacks if one.pid is not None and not evidence.facts}
+    is_named = bool(dumps and evidence.facts)
+    spied = {one.pid: one for one in evidence.stacks if one.pid is not None and not is_named}
     nameless = enumerate((pid for pid, one in spied.items() if one.rank is None), 1)
     pids = {NOBODY - number: pid for number, pid in nameless}
     dumps |= {rank: spied[pid] for rank, pid in pids.items()}

@@ -5,7 +5,7 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.findings import CERTAIN, Finding, Where
+from diagnostics.contract.findings import CERTAIN, SUSPECTED, Finding, Where
 from diagnostics.contract.formatting import Phrase
 
 _TEXTS = Texts(__file__)
@@ -29,15 +29,19 @@ def _finding(stall: Stall, case: GroupOrder) -> Finding:
     order = {rank: place for place, rank in enumerate(case.culprits)}
     where.sort(key=lambda place: order.get(place.rank or 0, len(order)))
     victims = tuple(sorted((job.waits.reaching(cycle.ranks) | set(cycle.ranks)) - set(case.culprits)))
+    # The cycle is proven, but which order is wrong is decided by a vote. Where a rank made only one of the calls, it
+    # may as well leave the other one out, which only the source lines show.
+    proven = bool(where) or not any(job.waits.absent.get(operation) for operation in cycle.operations)
+    order_of = "other_order" if len(case.culprits) < len(cycle.ranks) else "either_order"
     facts = _TEXTS.facts(
-        ("cycle", "other_order" if len(case.culprits) < len(cycle.ranks) else "either_order"),
+        ("cycle", order_of) if proven else ("cycle", order_of, "unproven"),
         cycle=cycle,
         links=[_TEXTS.phrase("link", side=side) for side in case.sides],
         places=" and ".join(dict.fromkeys(f"{place.file}:{place.line}" for place in where)) or "both calls",
     )
     ranks, places, first = case.culprits, tuple(where), min(cycle.operations)
-    # The cycle is proven, but which order is wrong is decided by a vote.
-    return _parts.confirmed(job, facts, CERTAIN, at=first, seen=details, ranks=ranks, victims=victims, where=places)
+    sure = CERTAIN if proven else SUSPECTED
+    return _parts.confirmed(job, facts, sure, at=first, seen=details, ranks=ranks, victims=victims, where=places)
 
 
 CAUSE = declared(__file__, explain, decide)

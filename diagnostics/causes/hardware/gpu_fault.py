@@ -11,7 +11,7 @@ MEANINGS: dict[int, str] = table_beside(__file__)["meanings"]
 """Xid -> what the device reported; 0 is the entry for all other Xids."""
 
 
-def _facts(events: tuple[Event, ...], ranks: tuple[int, ...]) -> FormattedFacts:
+def _facts(events: tuple[Event, ...], ranks: tuple[int, ...], *more: str) -> FormattedFacts:
     after = min((event.after for event in events), key=WORST.index)
     faults = [
         _TEXTS.phrase(
@@ -24,7 +24,7 @@ def _facts(events: tuple[Event, ...], ranks: tuple[int, ...]) -> FormattedFacts:
         if event.by_driver or not any(earlier.by_driver and earlier.code == event.code for earlier in events)
     ]
     rows = ("default", "used", after) if ranks else ("default", after)
-    return _TEXTS.facts(rows, faults=[*dict.fromkeys(map(str, faults))][:3], events=len(events))
+    return _TEXTS.facts((*rows, *more), faults=[*dict.fromkeys(map(str, faults))][:3], events=len(events))
 
 
 def decide(faults: tuple[Event, ...]) -> Finding:
@@ -35,11 +35,11 @@ def decide(faults: tuple[Event, ...]) -> Finding:
         return _TEXTS.undecided()
     ranks = tuple(sorted({event.rank for event in failed if event.rank is not None}))
     # An event in the kernel log may be older than the job; half of the catalogue's codes are a program's faults.
-    sure = CERTAIN if any(event.code in XIDS for event in failed) else SUSPECTED
+    known = any(event.code in XIDS for event in events)
     return Finding(
         status="confirmed" if failed else "undecided",
-        facts=_facts(events, ranks),
-        confidence=sure if failed else 0.0,
+        facts=_facts(events, ranks, *(() if known else ("unknown",))),
+        confidence=(CERTAIN if known else SUSPECTED) if failed else 0.0,
         ranks=ranks,
         evidence=tuple(EvidenceItem("log", event.file, event.text, event.line) for event in events[:_SHOWN]),
     )

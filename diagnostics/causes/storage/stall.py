@@ -33,9 +33,7 @@ def waits(evidence: Evidence) -> Waits:
     ranks = {rank: (seconds, node.file) for node in nodes for rank, seconds in node.disk_waits_s}
     ranks |= {rank: (look.blocked_s, look.file) for rank, look in observed.items() if look.last.state == "D"}
     ranks = {rank: wait for rank, wait in sorted(ranks.items()) if wait[0] >= _LEAST_S}
-    back = {
-        (fact.file, fact.fields["server"]): _last(fact) for fact in evidence.facts if fact.kind == "storage_back"
-    }
+    back = {(fact.file, fact.fields["server"]): _last(fact) for fact in evidence.facts if fact.kind == "storage_back"}
     silent = [fact for fact in evidence.facts if fact.kind == "storage_silent"]
     lines = tuple(fact for fact in silent if back.get((fact.file, fact.fields["server"]), 0) < _last(fact))
     last = {dump.rank: (dump, doing(dump)) for dump in evidence.stacks if dump.rank is not None}

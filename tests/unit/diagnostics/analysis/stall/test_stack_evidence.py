@@ -7,6 +7,7 @@ import pytest
 
 from diagnostics.analysis.stall.stack_evidence import InCollective, compared
 from diagnostics.analysis.stall.symptoms import symptoms
+from diagnostics.diagnose import diagnose
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError, Stacks, Thread
 from tests.unit.diagnostics.hang.dumps import Shown, detect
@@ -130,3 +131,26 @@ def test_a_host_outside_the_collective_of_all_others(
     if status == "confirmed":
         assert (one.ranks, one.victims) == ((1,), (0, 2))
         assert "its host is waiting for a queue (train.py:18 in save)" in one.summary
+
+
+TIMED_OUT = (
+    "[rank{0}]:[E1130 10:10:2{0}.164985384 ProcessGroupNCCL.cpp:616] [Rank {0}] Watchdog caught collective operation "
+    "timeout: WorkNCCL(SeqNum={1}, OpType=ALLREDUCE, NumelIn=640000, NumelOut=640000, Timeout(ms)=600000) ran for "
+    "600008 milliseconds before timing out.\n"
+)
+IN_QUEUE = (
+    "Thread 0x00007f01 (most recent call first):\n"
+    '  File "/usr/lib/python3.11/queue.py", line 171 in get\n'
+    '  File "/src/data.py", line 33 in __next__\n'
+    '  File "/src/train.py", line 40 in <module>\n'
+)
+
+
+@pytest.mark.parametrize("positions", [(57, 57, 57), (57, 57, 58)])
+def test_the_stack_of_the_only_rank_that_no_watchdog_reports(tmp_path: Path, positions: tuple[int, ...]) -> None:
+    """Unless the watchdogs report different calls, which are to be compared first."""
+    (tmp_path / "job.log").write_text("".join(TIMED_OUT.format(rank, at) for rank, at in enumerate(positions)))
+    (tmp_path / "rank3.txt").write_text(IN_QUEUE)
+    found = [(root.cause, root.ranks, root.victims) for root in diagnose(tmp_path).root_causes]
+    expected = [("hang.host_stall", (3,), (0, 1, 2))]
+    assert found == expected if len({*positions}) == 1 else expected[0] not in found
