@@ -266,7 +266,7 @@ def symptoms(evidence: Evidence) -> Symptoms | None:
     bare = [one for one in evidence.errors if one.exit_code == 1 and not one.type]
     warned = [] if kinds & {"cuda_oom", "cpu_oom"} else [fact for fact in evidence.facts if fact.kind == "nccl_warn"]
     seen_waits, outside = _observed(evidence, victims, held_s)
-    says_little = not kinds & (_OPENS | _FAILED | {ras.LOST})
+    says_little = not kinds & (_OPENS | _FAILED | {ras.LOST, ras.COUNTS})
     noticed = [fact for fact in evidence.facts if says_little and not victims and fact.kind in _KINDS["noticed"]]
     if says_little and not (aborted or victims or bare or warned or seen_waits or outside or noticed):
         return None
@@ -335,7 +335,7 @@ def _reported(evidence: Evidence) -> dict[str, Any]:
         of_kind[fact.kind].append(fact)
     stuck = {fact.rank: fact.fields.get("stuck_s") for fact in of_kind["monitor_stuck"]}
     late = [set(fact.fields["ranks"]) for fact in (*of_kind["monitored_barrier"], *of_kind["missing_ranks"])]
-    late = late or [{fact.fields["root"]} for fact in left_waiting(evidence)]
+    late = late or [{fact.fields["root"]} for fact in left_waiting(evidence)] or [{*ras.named(evidence, ras.COUNTS)}]
     connects = of_kind["nccl_connect"]
     dead = (fact for fact in of_kind["worker_died"] if "stopped" not in fact.fields)
     return {
@@ -345,7 +345,7 @@ def _reported(evidence: Evidence) -> dict[str, Any]:
         "inside_node": next(filter(None, (network_inside("node", fact.fields.get("peer")) for fact in connects)), ""),
         "absent": tuple(sorted({fact.fields["root"] for fact in of_kind["nccl_id_timeout"]}.union(*late))),
         "limit_s": min((fact.fields["timeout_ms"] / 1000 for fact in of_kind["monitored_barrier"]), default=0.0),
-        "unanswered": tuple(ras.unanswered(evidence)),
+        "unanswered": tuple(ras.named(evidence, ras.LOST)),
         "differ": next(map(_one_side, of_kind["calls_differ"]), ""),
         "worker_died": next((str(fact.fields["detail"]) for fact in dead), ""),
         "work": next((fact for fact in evidence.facts if fact.kind in ("host_work", "host_progress")), None),

@@ -40,16 +40,20 @@ _WIDTHS = dict.fromkeys(range(60, 251), 3) | dict.fromkeys((80, 100, 120, 132), 
 _MOSTLY = 0.8  # Minimum share of the folded lines among those of that width.
 _MOST_OF = 0.6  # The same of lines that end with a blank: what was folded may end with one of its own.
 _WORD = 60  # Maximum characters of a word in the next line; of longer ones, mostly paths, no pattern needs all.
-_MESSAGE_KEYS = ("log", "message", "MESSAGE", "msg", "text")
-"""Keys under which log shippers and journalctl store a line that they wrap in JSON, the last one also as its bytes."""
+_MESSAGE_KEYS = ("log", "message", "MESSAGE", "msg", "text", "textPayload")
+"""Keys under which log shippers and journalctl store a line that they wrap in JSON, some also as its bytes."""
+_RANK_KEYS = ("rank", "global_rank")
 
 
 def split(number: int, raw: bytes, label: re.Pattern[str] | None = None) -> Line:
     """Split a line into prefixes and text; `label` is what `label_of` found in front of the lines."""
     text = raw.decode("utf-8", "replace").rstrip("\r\n")
+    rank = local_rank = None
     if text.startswith("{"):
         with suppress(ValueError, TypeError, RecursionError):
             record = json.loads(text)
+            record |= record["jsonPayload"] if isinstance(record.get("jsonPayload"), dict) else {}
+            rank = next((one for key in _RANK_KEYS if type(one := record.get(key)) is int and one >= 0), None)
             said = next((record[key] for key in _MESSAGE_KEYS if isinstance(record.get(key), str | list)), text)
             text = (said if isinstance(said, str) else bytes(said).decode("utf-8", "replace")).rstrip("\r\n")
     before = ""
@@ -60,11 +64,10 @@ def split(number: int, raw: bytes, label: re.Pattern[str] | None = None) -> Line
     text = text[:MATCHED]
     if "\x1b" in text:
         text = COLOUR.sub("", text)
-    rank = local_rank = None
-    at = 0
+    at, writer = 0, "" if rank is None else f"[rank{rank}]:"
     if label is not None and (labelled := label.match(text)):
         rank, at = int(labelled["rank"]) if labelled["rank"] else None, labelled.end()
-    stream = text[:at]
+    stream = writer + text[:at]
     while True:
         if match := _TEXT["prefix"].match(text, at):
             at = match.end()

@@ -19,7 +19,8 @@ from diagnostics.evidence.values import Rank
 COUNTS, LOST, AGREES = "ras_counts", "ras_lost", "ras_agrees"
 _TEXT = patterns_beside(__file__)
 _Difference = tuple[str, int, str, list[int]]
-"""Kind, line, text, and the ranks that do not answer; empty unless the communicator is that of the whole job."""
+"""Kind, line, text, and the ranks that do not answer or launched fewer operations than most; empty unless the
+communicator is that of the whole job."""
 
 
 class _Member(Struct):
@@ -62,9 +63,11 @@ def _of_json(text: str) -> Iterator[_Difference]:
                 launched.setdefault(op, {}).setdefault(count, []).append(own.rank)
         name = f"communicator {communicator.hash[:40]}"
         for op, by_count in launched.items():
+            (_, fewest), *others = sorted(by_count.items())
             parts = (f"{ranks_spoken(ranks)} launched {count:,}" for count, ranks in sorted(by_count.items()))
-            if len(by_count) > 1:
-                yield COUNTS, 1, f"{op} of {name}: {'; '.join(parts)}", []
+            if others:
+                is_few = communicator.size == of_job and 2 * len(fewest) < communicator.size
+                yield COUNTS, 1, f"{op} of {name}: {'; '.join(parts)}", fewest if is_few else []
         if lost := [own.rank for own in communicator.missing_ranks if any(own.status.values())]:
             ranks = lost if communicator.size == of_job else []
             yield LOST, 1, f"no answer from {ranks_spoken(lost)} of {name}", ranks
@@ -81,12 +84,14 @@ def _of_text(text: str) -> Iterator[_Difference]:
             name = f"communicator {head['hash'][:40]}"
             of_job = groups.get(head["group"]) == (largest, True)
         if differs := _TEXT["differs"].search(own):
-            parts = []
+            parts, of_count = [], dict[int, list[int]]()
             for row in _TEXT["launched"].finditer(own):
-                ranks = _ranks(row["below"])
-                parts.append(f"{row['who'].lower()} launched {int(row['number'] or 0):,}")
+                ranks, count = _ranks(row["below"]), int(row["number"] or 0)
+                of_count[count] = ranks or [int(alone) for alone in row["who"].split()[1:] if alone.isdecimal()]
+                parts.append(f"{row['who'].lower()} launched {count:,}")
                 parts[-1] += f" ({ranks_spoken(ranks)})" if ranks else ""
-            yield COUNTS, line + own.count("\n", 0, differs.start()), f"{differs['op']}: {'; '.join(parts)}", []
+            fewest = of_count[min(of_count)] if of_job and of_count else []
+            yield COUNTS, line + own.count("\n", 0, differs.start()), f"{differs['op']}: {'; '.join(parts)}", fewest
         elif lost := _TEXT["lost"].search(own):
             ranks = _ranks(own)
             who = ranks_spoken(ranks) if ranks else lost["who"]
@@ -96,9 +101,9 @@ def _of_text(text: str) -> Iterator[_Difference]:
             yield LOST, line, f"{state}: {first_of(processes)}", []
 
 
-def unanswered(evidence: Evidence) -> list[int]:
-    """Return the ranks whose processes do not answer."""
-    return sorted({rank for fact in evidence.facts if fact.kind == LOST for rank in fact.fields["ranks"]})
+def named(evidence: Evidence, kind: str) -> list[int]:
+    """Return the ranks whose processes do not answer (`LOST`), or that launched fewer operations (`COUNTS`)."""
+    return sorted({rank for fact in evidence.facts if fact.kind == kind for rank in fact.fields["ranks"]})
 
 
 def _ranks(text: str) -> list[int]:

@@ -7,9 +7,12 @@ import pytest
 
 from diagnostics.analysis.stall.symptoms import Symptoms, symptoms
 from diagnostics.contract.formatting import UNNAMED
+from diagnostics.diagnose import diagnose
 from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, Stacks, Thread
+from diagnostics.report.diagnosis import document
+from diagnostics.report.terminal import render
 from tests.unit.diagnostics.analysis.stall.test_from_observations import rank as observed
 from tests.unit.diagnostics.analysis.stall.test_stack_evidence import inside
 from tests.unit.diagnostics.analysis.stall.test_watchdog import hung, in_group, signal, timeout
@@ -482,3 +485,15 @@ def test_several_threads_that_communicate() -> None:
 
     assert threaded(waits, call, joins) == threaded(logs, call, communicates) == (0, 1)
     assert threaded(logs, waits, communicates) == threaded(logs, call, joins) == ()
+
+
+def test_a_check_that_found_one_call_under_two_numbers_is_told(tmp_path: Path) -> None:
+    print_of = "CollectiveFingerPrint(SequenceNumber={}, OpType=ALLREDUCE, TensorShape=[10], TensorDtypes=Float)"
+    sides = (
+        f"Rank 0 is running collective: {print_of.format(5)}, but Rank 1 is running collective: {print_of.format(6)}"
+    )
+    (tmp_path / "job.log").write_text(
+        f"step 1 loss 3\nRuntimeError: Detected mismatch between collectives on ranks. {sides}\n"
+    )
+    report = diagnose(tmp_path)
+    assert not report.root_causes and "counted different numbers" in render(document(report), columns=300, colour=False)

@@ -157,3 +157,22 @@ def test_utf16_and_marks_are_read_as_text(tmp_path):
 def test_a_log_that_was_quoted():
     assert parts("> [rank1]: Traceback (most recent call last):")[0] == "Traceback (most recent call last):"
     assert parts(">   File a.py")[0] == "  File a.py"
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"rank": 3, "msg": "step 7"},
+        {"global_rank": 3, "message": "step 7"},
+        {"textPayload": "[rank3]: step 7", "severity": "ERROR"},
+        {"jsonPayload": {"message": "step 7", "rank": 3}, "timestamp": "2031-01-01T00:00:00Z"},
+    ],
+)
+def test_a_line_that_a_collector_wraps_in_json_has_the_rank_of_its_field(record: dict[str, object]) -> None:
+    line = split(1, json.dumps(record).encode())
+    assert (line.text.strip(), line.rank, line.stream) == ("step 7", 3, "[rank3]:")
+
+
+@pytest.mark.parametrize("rank", [True, -1, "3", None, 2.0])
+def test_what_is_no_rank_in_json(rank: object) -> None:
+    assert split(1, json.dumps({"rank": rank, "msg": "step 7"}).encode()).rank is None

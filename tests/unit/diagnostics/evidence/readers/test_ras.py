@@ -175,3 +175,21 @@ def test_ranks_of_a_smaller_group_or_of_a_cut_answer_are_none_of_the_job(tmp_pat
         and any("no answer" in n or "dead" in n for n in notes)
     )
     assert "does not answer NCCL's RAS" in render(document(report), columns=200, colour=False)
+
+
+@pytest.mark.parametrize(
+    ("content", "ranks"),
+    [
+        (as_json([41, 40, 41, 41], []), (1,)),
+        (as_json([41, 40, 40, 41], []), ()),  # No majority.
+        (HONEST, (3,)),  # Of another operation, two ranks are ahead of 30.
+    ],
+)
+def test_ranks_that_launched_fewer_operations_are_suspected(
+    tmp_path: Path, content: bytes, ranks: tuple[int, ...]
+) -> None:
+    report, _ = reported(tmp_path, content)
+    assert report.waiting is not None and report.waiting.absent == ranks and not report.root_causes
+    assert not ranks or report.suspicions[0].ranks == ranks
+    screen = render(document(report), columns=200, colour=False)
+    assert ("launched fewer collectives" in screen) == bool(ranks)
