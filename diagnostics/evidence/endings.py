@@ -369,9 +369,10 @@ def _telling_line(error: RankError) -> str:
 def _opening(message: str) -> str:
     """Return the first line, and the second if the first only introduces it: `Failed to import x because of:`.
 
-    NCCL's own reason follows `Last error:`; the lines before it say where in torch's source it was noticed.
+    NCCL's own reason follows `Last error:`, Ascend's a number; the lines before say where torch's source noticed it.
     """
-    reason = message.partition("\nLast error:\n")[2].strip()
+    *_, reason = _TEXT["library_reason"].split(message, 1)[1:] or [""]
+    reason = reason.strip()
     first, _, rest = (reason or message.strip()).partition("\n")
     announced = rest.partition("\n")[0].strip() if first.rstrip().endswith(":") else ""
     return f"{first.rstrip()} {announced}".rstrip()

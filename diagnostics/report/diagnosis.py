@@ -82,10 +82,10 @@ def _first_screen(report: Report, brief: bool) -> tuple[doc.Block, ...]:
         change = f"; fix: {remedy[0].change}" if (remedy := text_of(cause).remedies) else ""
         cost = f", {wording.cost(cause.cost)}" if wording.cost(cause.cost) else ""
         details.append(doc.Field("also", f"{_named(report, cause)}{cost}{change}"))
-    by_line: dict[object, EvidenceItem] = {}  # A line may support a cause twice.
+    by_line: dict[object, EvidenceItem] = {}  # A line may support a cause twice, and be the end of a traceback.
     for item in root.evidence:
         by_line.setdefault((item.file, item.line or item.detail), item)
-    evidence = [*by_line.values()]
+    evidence = [*{(item.file, str(item.detail)): item for item in reversed(by_line.values())}.values()][::-1]
     for item in evidence[: _BRIEF if brief else None]:
         seen = shortened(str(item.detail), _LONG) if brief else item.detail
         details.append(doc.Field("seen", f"{_source(item)}: {seen}", "soft"))

@@ -174,10 +174,21 @@ def stamp_s(fact: LogFact) -> float | None:
     return (((month * 31 + day) * 24 + hour) * 60 + minute) * 60 + float(match[5])
 
 
+def _op(fact: LogFact) -> str:
+    """Return OpType; of a coalesced block the operation whose sizes it has, one a multiple of the other."""
+    op, small, large = (fact.fields.get(name) for name in ("op", "numel_in", "numel_out"))
+    if op != "COALESCED" or not isinstance(small, int) or not isinstance(large, int):
+        return str(op)
+    is_multiple = 0 < min(small, large) < max(small, large) <= min(small, large) * MOST_RANKS
+    if not is_multiple or max(small, large) % min(small, large):
+        return str(op)
+    return "_ALLGATHER_BASE" if small < large else "_REDUCE_SCATTER_BASE"
+
+
 def members_of(fact: LogFact) -> int | None:
     """Return the size of the group, the ratio of the sizes that a gather or a reduce_scatter takes and returns."""
     small, large = fact.fields.get("numel_in"), fact.fields.get("numel_out")
-    op = fact.fields.get("op")
+    op = _op(fact)
     if op in _SCATTERS:
         small, large = large, small
     if op not in _GATHERS | _SCATTERS or not isinstance(small, int) or not isinstance(large, int) or small < 1:
@@ -242,7 +253,7 @@ def _take(
     # The user's line is in the first stack that torch printed after this rank's timeout.
     behind = [other for other in stacks if other.line > fact.line]
     site = site_of(min(behind, key=lambda other: other.line)) if behind else None
-    wait = Wait(rank, seq, str(fields.get("op")), numel, group_rank, fact, site)
+    wait = Wait(rank, seq, _op(fact), numel, group_rank, fact, site)
     name, call = _name(fact), (rank, seq, wait.op, wait.numel)
     if name:
         calls.add(call)

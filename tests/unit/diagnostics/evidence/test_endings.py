@@ -491,3 +491,9 @@ def test_what_only_a_programs_own_mistake_writes_needs_no_traceback(line: str) -
     (fact,) = (fact for fact in read_text(line, "job.log", None).facts if of_fact(fact, UNNAMED))
     ending = of_fact(fact, UNNAMED)
     assert ending is not None and ending.kind == "raised"
+
+
+def test_the_reason_that_a_library_gives_below_the_place_in_torch() -> None:
+    text = "HCCL error in: ProcessGroupHCCL.cpp:64\nEJ0001: 2031-05-21-11:57:54.167.645 No device. Reason: it is used.\nmore"
+    ending = of_error(RankError(0, "log", 1, "RuntimeError", text), 0)
+    assert ending.text == "RuntimeError: No device. Reason: it is used"

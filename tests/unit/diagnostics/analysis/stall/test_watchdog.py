@@ -472,3 +472,26 @@ def test_positions_that_differ_leave_it_open(tmp_path: Path) -> None:
     assert divergence(tmp_path, *logs) is None
     stall = explain(gather(tmp_path, Limits()))
     assert stall.timeouts is not None and sorted(stall.timeouts.waits) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "cause"),
+    [
+        (((640, 5120), (768, 6144), (800, 6400)), "hang.signature_mismatch"),  # A gather of 8 ranks.
+        (((640, 641), (768, 900), (800, 6400)), None),
+        (((0, 0), (768, 0), (800, 0)), None),
+    ],
+)
+def test_the_sizes_of_a_coalesced_block_may_show_its_operation(
+    tmp_path: Path, sizes: tuple[tuple[int, int], ...], cause: str | None
+) -> None:
+    line = (
+        "[rank{0}]:[E318 07:39:53.79 ProcessGroupNCCL.cpp:616] [Rank {0}] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=610, OpType=COALESCED, NumelIn={1}, NumelOut={2}, Timeout(ms)=600000) ran for 600086 "
+        "milliseconds before timing out.\n"
+        "[rank{0}]:[E318 07:39:53.79 ProcessGroupNCCL.cpp:1785] [PG ID 2 PG GUID 9 Rank {0}] Exception (either an error "
+        "or timeout) detected by watchdog at work: 610, last enqueued NCCL work: 616, last completed NCCL work: 609.\n"
+    )
+    (tmp_path / "job.log").write_text("".join(line.format(rank, *pair) for rank, pair in enumerate(sizes)))
+    sure = [one.cause for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed"]
+    assert sure == ([cause] if cause else [])
