@@ -1,6 +1,7 @@
 """The pipeline: gather evidence, run all detectors, select the root causes, build the report."""
 
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -149,6 +150,7 @@ def decide(
     findings: list[Finding] = []
     measures: dict[str, object] = {}
     facts: dict[Facts, object] = {}
+    of_facts: defaultdict[Facts, list[Finding]] = defaultdict(list)
     for cause in registry.causes:
         tell(f"deciding: {cause.id}")
         analyse = (instead or {}).get(cause.facts, cause.facts)
@@ -156,6 +158,11 @@ def decide(
         if isinstance(decided, str):
             decided = [Finding(cause=cause.id, status="undecided", facts=_TEXTS.facts("failed", why=decided))]
         findings += decided
+        of_facts[cause.facts] += decided
+    for analysis, of_causes in of_facts.items():
+        if callable(measured := getattr(facts.get(analysis), "measures_of", None)):
+            figures = _guarded(evidence, "cause", "measures", partial(measured, of_causes))
+            measures.update({} if isinstance(figures, str) else figures)
     for detector in registry.detectors:
         tell(f"deciding: {detector.name}")
         detection = run_detector(detector, evidence)

@@ -4,7 +4,7 @@ The parts are built independently; the relations between causes (`explained_by`)
 Waits in groups whose calls differ are no evidence for any part (`WaitGraph.incomparable`).
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from msgspec import Struct
@@ -15,7 +15,7 @@ from diagnostics.analysis.divergence.find import Divergence, find as find_diverg
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS, Line
 from diagnostics.analysis.observations import observations
 from diagnostics.analysis.stall import blameless, circular, endings, job_state, late
-from diagnostics.analysis.stall.circular import CircularWait, GroupOrder, PointToPoint
+from diagnostics.analysis.stall.circular import CircularWait
 from diagnostics.analysis.stall.departure import Departure, departure
 from diagnostics.analysis.stall.endings import DdpUnused, FirstEndings, Missing
 from diagnostics.analysis.stall.from_observations import UnrecordedTransfer, from_observations, unrecorded_transfer
@@ -26,7 +26,7 @@ from diagnostics.analysis.stall.straggler import Straggler, straggler
 from diagnostics.analysis.stall.watchdog import by_lines
 from diagnostics.analysis.stall.watchdog_lines import GroupLog
 from diagnostics.analysis.wait_graph.graph import Operation
-from diagnostics.contract.findings import Basis
+from diagnostics.contract.findings import Basis, Finding, Group
 from diagnostics.contract.formatting import file_name
 from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.evidence.model import Evidence
@@ -57,7 +57,7 @@ def timeline(job: JobState, point: Point | None, culprits: Collection[int]) -> d
     return {"group": key.label, "positions": positions, "ranks": rows} if positions else None
 
 
-def point_of(job: JobState, group: GroupKey, position: int) -> Point | None:
+def point_of(job: JobState, group: Group, position: int) -> Point | None:
     """Return a position by the recorder in which a call differs or is pending there; None for an unknown group."""
     groups = job.survey.groups
     same_group = (group.name, group.desc or "undefined")
@@ -123,45 +123,19 @@ class Stall(Struct):
         """What it rests on that it is unclear why they did not arrive."""
         return "places" if self.stacks else "records"
 
-    def measures(self) -> dict[str, Any]:
-        """Return the figures about the hang for the report."""
+    def measures_of(self, findings: Iterable[Finding]) -> dict[str, Any]:
+        """Return the figures about the hang for the report, with the calls around the surest of these findings."""
         job = self.job
         ranks, groups, waiting = len(job.survey.ranks), len(job.survey.groups), len(job.pending_ranks())
         hang: dict[str, Any] = {"ranks": ranks, "world_size": job.world(), "groups": groups}
         hang |= {"calls_compared": job.survey.positions, "ranks_waiting": waiting}
         hang |= {"young_s": round(job.waited_s(), 1)} if waiting and not (job.stands_still() or job.state) else {}
-        culprits, point = {rank for ranks in self._culprits() for rank in ranks}, next(self._points(), None)
+        confirmed = sorted((one for one in findings if one.status == "confirmed"), key=lambda one: -one.confidence)
+        points = (point_of(job, one.group, one.position) for one in confirmed if one.group and one.position)
+        culprits, point = {rank for one in confirmed for rank in one.ranks}, next(filter(None, points), None)
         if (culprits or point) and (drawn := timeline(job, point, culprits)) is not None:
             hang["timeline"] = drawn
         return {"hang": hang}
-
-    def _culprits(self) -> Iterator[tuple[int, ...]]:
-        yield from (divergence.culprits for divergence in (*self.divergences, *self.inferred))
-        yield self.sizes.divergence.culprits if self.sizes and self.sizes.divergence else ()
-        yield tuple(self.transfer.ranks) if self.transfer else ()
-        yield self.stacks.ranks if self.stacks else ()
-        yield from (case.deviating or case.waiting for case in self.roots_differ)
-        yield self.ddp_unused.ranks if self.ddp_unused else ()
-        yield from (ended.culprits for ended in self.endings)
-        yield self.missing.ranks if self.missing and self.missing.abort else ()
-        for wait in self.circular:
-            yield tuple(rank for rank, _ in wait.calls) if isinstance(wait, PointToPoint) else wait.culprits
-        yield from (case.ranks for case in (self.device, self.host) if case is not None)
-        yield (self.straggler.rank,) if self.straggler else ()
-
-    def _points(self) -> Iterator[Point]:
-        """Yield the positions of the causes, those that explain others first."""
-        for divergence in (*self.divergences, *self.inferred):
-            if divergence.position and (point := point_of(self.job, divergence.key, divergence.position)):
-                yield point
-        operations = [case.operation for case in self.roots_differ if case.operation.seq]
-        operations += [min(wait.cycle.operations) for wait in self.circular if isinstance(wait, GroupOrder)]
-        operations += [case.operation for case in (self.device, self.host) if case is not None]
-        operations += [case.operation for case in self.never_complete]
-        recorded = (at for at in operations if at.peer < 0 and at.key in self.job.survey.groups)
-        yield from ((at.key, at.seq) for at in recorded)
-        if self.straggler and not self.straggler.files:
-            yield self.straggler.key, self.straggler.position
 
 
 def explain(evidence: Evidence, divergence: Divergence | None = None) -> Stall:

@@ -531,7 +531,8 @@ def test_the_minority_with_the_edit_is_blamed_and_nobody_else(seed: int) -> None
         return
     stall = explained(case)
     assert [found.culprits for found in stall.divergences] == [case.minority]
-    assert {rank for ranks in stall._culprits() for rank in ranks} <= set(case.minority)
+    assert {rank for found in stall.inferred for rank in found.culprits} <= set(case.minority)
+    assert stall.device is None and stall.host is None and not stall.circular
     assert not stall.endings and stall.missing is None and stall.straggler is None
 
 
