@@ -13,14 +13,15 @@ from dtk.data.language import LanguageDataset
 from dtk.data.synthetic import synthetic_dataset
 from dtk.data.tokenizer import build_tokenizer
 from dtk.data.tokens import corpus_tokens, token_file
-from dtk.errors import DtkError
+from dtk.errors import Errors
+
+_errors = Errors(__file__)
 
 
 def build_dataset(config: schema.DataConfig, allow_targets: list[str] | None = None) -> Dataset:
     """Build the configured dataset; tokenised text is cached; DtkError if the data or a package cannot be used."""
-    if config.sequence_length < 1 or not 0 <= config.validation_fraction < 1:
-        what = f"data.sequence_length={config.sequence_length} data.validation_fraction={config.validation_fraction}"
-        raise DtkError(what, "a sample has at least one token, and a fraction is at least 0 and below 1")
+    good = config.sequence_length >= 1 and 0 <= config.validation_fraction < 1
+    _errors.refuse({"section": not good}, data=config)
     if isinstance(config, schema.SyntheticData):
         return synthetic_dataset(config)
     if isinstance(config, schema.CustomData):
@@ -46,15 +47,10 @@ def check_dataset(config: schema.Config, dataset: Dataset) -> None:
     Raises:
         DtkError: it has more token ids or classes than the model, or fewer samples than a batch.
     """
-    model = config.model
-    if dataset.vocab_size > model.vocab_size:
-        what = f"model.vocab_size={model.vocab_size} is smaller than the tokenizer's {dataset.vocab_size}"
-        raise DtkError(what, "token ids would not have an embedding", f"use model.vocab_size={dataset.vocab_size}")
-    classes = getattr(model, "classes", None)
-    if dataset.classes is not None and classes is not None and dataset.classes > classes:
-        what = f"model.classes={classes} is fewer than the {dataset.classes} classes in the data"
-        raise DtkError(what, fix=f"use model.classes={dataset.classes}")
-    batch = config.train.global_batch_size
-    if dataset.train_size < batch:
-        what = f"train.global_batch_size={batch} is more than the {dataset.train_size} training samples"
-        raise DtkError(what, fix="use a smaller batch, a shorter data.sequence_length or more data")
+    model, batch, classes = config.model, config.train.global_batch_size, getattr(config.model, "classes", None)
+    rules = {
+        "vocabulary": dataset.vocab_size > model.vocab_size,
+        "classes": dataset.classes is not None and classes is not None and dataset.classes > classes,
+        "samples": dataset.train_size < batch,
+    }
+    _errors.refuse(rules, model=model, data=dataset, classes=classes, batch=batch)

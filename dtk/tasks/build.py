@@ -2,11 +2,13 @@
 
 from dtk.config.instantiate import instantiate
 from dtk.config.schema import Config
-from dtk.errors import DtkError
+from dtk.errors import Errors
 from dtk.models.pretrained import sees_the_next_token
 from dtk.tasks.base import Task
 from dtk.tasks.cross_entropy import Classification, ImageClassification, LanguageModeling, Vocabulary
 from dtk.tasks.regression import Regression
+
+_errors = Errors(__file__)
 
 
 def build_task(config: Config, vocabulary: Vocabulary | None = None) -> Task:
@@ -22,19 +24,13 @@ def build_task(config: Config, vocabulary: Vocabulary | None = None) -> Task:
     task = config.task
     if task._target_ is not None:
         custom: Task = instantiate(task._target_, task.arguments, config.allow_targets, Task)
-        if config.parallel.pp > 1 and type(custom).forward is not Task.forward:
-            what = f"task._target_={task._target_} overrides forward, and parallel.pp={config.parallel.pp}"
-            raise DtkError(what, "stages of the model are called one by one", "use parallel.pp=1, or leave forward out")
-        if config.parallel.pp > 1 and custom.collected():
-            what = f"task._target_={task._target_} has metrics by collected, and parallel.pp={config.parallel.pp}"
-            raise DtkError(what, "only the last stage sees the model's output", "use parallel.pp=1, or metrics")
+        if config.parallel.pp > 1:
+            own_forward = type(custom).forward is not Task.forward
+            _errors.refuse({"forward": own_forward, "collected": custom.collected()}, c=config)
         divided = {"tp": "" if config.model.architecture == "encoder" else "the vocabulary", "cp": "each sequence"}
         for degree, what in divided.items():
             ranks = getattr(config.parallel, degree)
-            if what and ranks > 1:
-                clash = f"task._target_={task._target_} is incompatible with parallel.{degree}={ranks}"
-                why = f"each rank has the logits of a part of {what} only"
-                raise DtkError(clash, why, f"use parallel.{degree}=1, or task=language_modeling")
+            _errors.refuse({"parts": what and ranks > 1}, c=config, degree=degree, ranks=ranks, what=what)
         return custom
     if task.name == "regression":
         return Regression()
@@ -43,8 +39,5 @@ def build_task(config: Config, vocabulary: Vocabulary | None = None) -> Task:
     classifies = task.name == "classification" or (task.name == "auto" and config.data.name == "classification")
     if classifies:
         return Classification()
-    if sees_the_next_token(config.model):
-        what = f"model.path={config.model.path} predicts masked tokens, and task=language_modeling the next token"
-        fix = "use model.arguments.head=sequence_classification with data=classification, or your own task"
-        raise DtkError(what, "it attends to the token that it should predict", fix)
+    _errors.refuse({"masked_tokens": sees_the_next_token(config.model)}, c=config)
     return LanguageModeling(vocabulary)

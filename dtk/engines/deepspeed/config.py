@@ -13,12 +13,13 @@ from diagnostics.contract.files import read_json, table_beside
 from diagnostics.contract.mesh import Mesh
 from diagnostics.contract.origins import flat
 from dtk.engines.deepspeed.stage3 import gathered, persistent
-from dtk.errors import DtkError, refused
+from dtk.errors import Errors, refused
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.sharding.declared import ITEM_BYTES, Collective, ModelShapes, reduced_item_bytes
 from dtk.sharding.registry import alternatives
 from dtk.sharding.traits import StrategyConfig, Traits
 
+_errors = Errors(__file__)
 AUTO = "auto"  # Value of a key in the file that the caller fills in.
 
 
@@ -53,25 +54,18 @@ class DeepSpeedConfig(StrategyConfig):
 
     def in_memory(self) -> Self:
         """Reject a simulation with a DtkError."""
-        why = "its steps are those of a library that needs real tensors and processes"
-        fix = f"use strategy=zero{self.stage}, or dtk plan --engine closed_form"
-        raise DtkError(f"strategy={self.name} cannot be simulated", why, fix)
+        raise _errors("simulated", s=self)
 
     def check_job(self, job: Any, world_size: int) -> None:
         """Reject with a DtkError what DeepSpeed cannot do or does differently, and a file that contradicts the job."""
-        scaled = "the library scales the loss itself, so that the scale of dtk's loop would be applied twice"
-        compiled = "the library's hooks on modules break the compiled graph"
-        in_files = self.offload_to == "nvme"
-        in_memory = "the library has files for stage 3 only, and would keep them in host memory"
-        files = alternatives(lambda traits: traits.library == self.traits.library and traits.shards_parameters)
-        for holds, conflict, why, instead in (
-            (in_files and self.stage < 3, "strategy.offload_to=nvme", in_memory, files),
-            (job.precision.initial_loss_scale is not None, f"precision={job.precision.name}", scaled, "precision=bf16"),
-            (job.train.compile, "train.compile=true", compiled, "train.compile=false"),
-            (job.preflight == "on", "preflight=on", "the library cannot be simulated", "preflight=off"),
-        ):
-            if holds:
-                raise DtkError(f"strategy={self.name} is incompatible with {conflict}", why, f"use {instead}")
+        rules = {
+            "files": self.offload_to == "nvme" and self.stage < 3,
+            "scaled": job.precision.initial_loss_scale is not None,
+            "compiled": job.train.compile,
+            "preflight": job.preflight == "on",
+        }
+        in_files = alternatives(lambda traits: traits.library == self.traits.library and traits.shards_parameters)
+        _errors.refuse(rules, s=self, job=job, in_files=in_files)
         self.settings(job, world_size)
 
     def settings(self, job: Any, world_size: int) -> tuple[dict[str, Any], list[str]]:
@@ -94,24 +88,20 @@ class DeepSpeedConfig(StrategyConfig):
                 if value == AUTO:
                     notes.append(f"{path}=auto becomes {_text(setting.value)}")
                 elif not _same(value, setting.value):
-                    what = f"{path}={_text(value)} in strategy.config={self.config} contradicts {setting.typed}"
-                    why = f"which makes it {_text(setting.value)}"
-                    raise DtkError(what, why, "make both agree: change the file or the override")
+                    own = _text(setting.value)
+                    raise _errors("contradicts", s=self, path=path, value=_text(value), typed=setting.typed, own=own)
             elif path in table["refused"] and (value is True or value not in (AUTO, False, 1)):
-                what = f"{path}={_text(value)} in strategy.config={self.config} is not run"
-                raise DtkError(what, table["refused"]["why"], f"remove it, or use {table['refused'][path]}")
+                why, instead = table["refused"]["why"], table["refused"][path]
+                raise _errors("refused", s=self, path=path, value=_text(value), why=why, instead=instead)
             elif value is not None and any(key.startswith(f"{path}.") for key in (*dtk_settings, *table["kept"])):
-                what = f"{path}={_text(value)} in strategy.config={self.config} is not a section"
                 name = path.rpartition(".")[2]
-                raise DtkError(what, "DeepSpeed has keys below it", f'write "{name}": {{"KEY": VALUE}}')
+                raise _errors("not_a_section", s=self, path=path, value=_text(value), name=name)
             elif value == {} or path not in table["kept"]:
-                what = f"strategy.config={self.config}: dtk knows no {'section' if value == {} else 'key'} {path}"
-                raise DtkError(what, "DeepSpeed ignores most keys that it does not know", "correct it or remove it")
+                raise _errors("unknown", s=self, path=path, kind="section" if value == {} else "key")
             elif value in table["never"].get(path, ()):
                 _put(made, path, inf)
             elif value != AUTO and not _of_kind(value, default := table["kept"][path]):
-                what = f"{path}={_text(value)} in strategy.config={self.config} is not a valid value of this key"
-                raise DtkError(what, f"DeepSpeed's default is {_text(default)}", "write one of this kind")
+                raise _errors("value", s=self, path=path, value=_text(value), default=_text(default))
             elif value != AUTO:
                 _put(made, path, value)
         for path, setting in dtk_settings.items():
@@ -126,7 +116,7 @@ class DeepSpeedConfig(StrategyConfig):
         with refused(f"strategy.config={self.config} cannot be read", "name a JSON file", ValueError):
             content = read_json(self.config, follow=True)
         if not isinstance(content, dict):
-            raise DtkError(f"strategy.config={self.config} holds no JSON object", fix="name a ds_config.json")
+            raise _errors("no_object", s=self)
         return flat(content)
 
     def _ours(self, job: Any, world_size: int) -> Iterator[tuple[str, Setting]]:
@@ -171,8 +161,7 @@ class DeepSpeedConfig(StrategyConfig):
             value = file.get(f"zero_optimization.{key}", file.get(short, AUTO))
             value = default if value == AUTO else value
             if not _of_kind(value, default):
-                what = f"zero_optimization.{key}={_text(value)} in strategy.config={self.config}"
-                raise DtkError(f"{what} is not a number of elements", fix='write a number, or "auto"')
+                raise _errors("elements", s=self, key=key, value=_text(value))
             numbers[key] = int(value)
         return numbers
 
