@@ -5,9 +5,10 @@ from typing import Any
 
 from dtk.config.schema import SkypilotLauncher
 from dtk.console.script_text import as_yaml, check_form, check_line, shell
-from dtk.errors import DtkError
+from dtk.errors import Errors
 from dtk.launch.remote.submission import RANK, Submission
 
+_errors = Errors(__file__)
 PORT = 29500  # torchrun's default, unless `launcher.master_port` is set.
 _MEMORY = re.compile(r"\d+(?:\.\d+)?[+x]?")
 _END = "DTK_END_OF_FILE"
@@ -16,21 +17,15 @@ _END = "DTK_END_OF_FILE"
 def render(job: Submission) -> str:
     """Render the task file; DtkError if the machines are specified too little, or could not share a run folder."""
     launcher: SkypilotLauncher = job.launcher
-    if launcher.gpus_per_node and not launcher.accelerator:
-        what = f"launcher.gpus_per_node={launcher.gpus_per_node} needs launcher.accelerator"
-        why = "SkyPilot looks for machines by their GPU's name"
-        raise DtkError(what, why, "use launcher.accelerator=H100")
-    if launcher.accelerator and not launcher.gpus_per_node:
-        raise DtkError(f"launcher.accelerator={launcher.accelerator}, but launcher.gpus_per_node=0", fix="give both")
-    if launcher.region and not launcher.cloud:
-        raise DtkError(f"launcher.region={launcher.region} needs a cloud", fix="use launcher.cloud=aws with it")
-    if launcher.bucket is None and (launcher.use_spot or launcher.nodes > 1):
-        typed = f"launcher.nodes={launcher.nodes}" if launcher.nodes > 1 else "launcher.use_spot=true"
-        why = "the run folder is written by all nodes, and must outlive a machine that is taken away"
-        raise DtkError(f"{typed} needs launcher.bucket", why, "use launcher.bucket=s3://BUCKET")
-    if not launcher.bucket_path.startswith("/"):
-        what = f"launcher.bucket_path={launcher.bucket_path} is not absolute"
-        raise DtkError(what, fix="use launcher.bucket_path=/runs")
+    rules = {
+        "no_accelerator": launcher.gpus_per_node and not launcher.accelerator,
+        "no_gpus": launcher.accelerator and not launcher.gpus_per_node,
+        "no_cloud": launcher.region and not launcher.cloud,
+        "no_bucket": launcher.bucket is None and (launcher.use_spot or launcher.nodes > 1),
+        "bucket_path": not launcher.bucket_path.startswith("/"),
+    }
+    typed = f"launcher.nodes={launcher.nodes}" if launcher.nodes > 1 else "launcher.use_spot=true"
+    _errors.refuse(rules, l=launcher, typed=typed)
     mounts = {launcher.bucket_path: {"source": launcher.bucket, "mode": "MOUNT_CACHED"}} if launcher.bucket else None
     setup = "".join(f"{check_line(line, 'launcher.setup')}\n" for line in launcher.setup)
     cpus, memory = (launcher.cpus_per_rank or 0) * job.placement.nproc, launcher.memory_per_node

@@ -14,10 +14,11 @@ from diagnostics.contract.suggest import did_you_mean
 from diagnostics.evidence import safe_yaml
 from diagnostics.evidence.limits import Limits
 from dtk.config.folders import HARDWARE, search_path
-from dtk.errors import DtkError, refused
+from dtk.errors import Errors, refused
 from dtk.plan.timing.alpha_beta import Link
 from dtk.record.metrics import published_peaks
 
+_errors = Errors(__file__)
 MEASURED = "measured"  # Name under which `dtk plan --calibrate` stores its measurements.
 DTYPES = ("float32", "tf32", "bfloat16", "float16")  # Dtypes of matrix products.
 _PLAIN = ("name", "device", "backend")
@@ -65,9 +66,7 @@ class Hardware:
         if dtype == "tf32" and dtype not in self.matmul_flops:
             dtype = "float32"
         if dtype not in self.matmul_flops:
-            why = f"it knows {', '.join(self.matmul_flops)}"
-            fix = "choose another precision, or add the rate to your own hardware file"
-            raise DtkError(f"hardware={self.name} has no rate for {dtype}", why, fix)
+            raise _errors("rate", name=self.name, dtype=dtype, known=[*self.matmul_flops])
         return self.matmul_flops[dtype]
 
     @property
@@ -124,14 +123,12 @@ def load_hardware(name: str, config_dir: Path | None = None) -> Hardware:
         if not path.is_file():
             kind = "a folder" if path.is_dir() else "a device or a pipe"
             why = f"it is {kind}, not a YAML file" if path.exists() else "there is no such file"
-            raise DtkError(f"hardware={name}: {why}", fix="name a YAML file of the form of conf/hardware")
+            raise _errors("file", name=name, why=why)
         return _read(path)
     files = hardware_files(config_dir)
     if name not in files:
-        if name == MEASURED:
-            raise DtkError("hardware=measured: nothing was measured here yet", fix="run dtk plan --calibrate")
-        near = did_you_mean(name, files, "hardware=")
-        raise DtkError(f'unknown hardware "{name}"', fix=f"{near} options: {', '.join(files)}, or a YAML file's path")
+        row, near = "not_measured" if name == MEASURED else "unknown", did_you_mean(name, files, "hardware=")
+        raise _errors(row, name=name, near=near, options=[*files])
     return _read(files[name])
 
 
@@ -158,40 +155,34 @@ def _read(path: Path) -> Hardware:
     with refused(f"{path} cannot be read as YAML", "", ValueError):
         plain = safe_yaml.loads(read_record(path), Limits())
     if not isinstance(plain, dict):
-        raise DtkError(f"{path} describes no hardware", "it is not a mapping of keys")
+        raise _errors("mapping", path=path)
     allowed = (*_PLAIN, *_TABLES, *_FIGURES)
     if unknown := [str(key) for key in plain if key not in allowed]:
-        hint = did_you_mean(unknown[0], allowed) or f"keys: {', '.join(allowed)}"
-        raise DtkError(f"{path}: unknown key {unknown[0]}", fix=hint)
-    if ("matmul_flops" in plain) == ("matmul_fraction" in plain):
-        raise DtkError(f"{path} must give the matmul speed", fix="give either matmul_flops or matmul_fraction")
-    if missing := [key for key in allowed if key not in plain and key not in _OPTIONAL]:
-        raise DtkError(f"{path} lacks {', '.join(missing)}")
+        near = did_you_mean(unknown[0], allowed) or f"keys: {', '.join(allowed)}"
+        raise _errors("key", path=path, key=unknown[0], near=near)
+    missing = [key for key in allowed if key not in plain and key not in _OPTIONAL]
+    both_or_none = ("matmul_flops" in plain) == ("matmul_fraction" in plain)
+    _errors.refuse({"matmul": both_or_none, "missing": missing}, path=path, missing=missing)
     device = plain.get("device")
     values: dict[str, Any] = {"name": str(plain["name"]), "device": device, "backend": plain["backend"]}
-    if values["backend"] not in ("nccl", "gloo"):
-        raise DtkError(f"{path}: backend is {values['backend']!r}", fix="write nccl or gloo")
+    _errors.refuse({"backend": values["backend"] not in ("nccl", "gloo")}, path=path, backend=values["backend"])
     sources: dict[str, str] = {}
     for key in (*_TABLES, *_FIGURES):
         if key in plain:
             entry = plain[key]
             if not isinstance(entry, dict) or set(entry) != {"value", "source"} or not str(entry["source"]).strip():
-                fix = f"write {key}: {{value: ..., source: ...}}"
-                raise DtkError(f"{path}: {key} needs value and source", fix=fix)
+                raise _errors("entry", path=path, key=key)
             values[key], sources[key] = _figure(key, entry["value"], path), str(entry["source"])
     if device is not None:
-        if "peak_flops" in values:
-            raise DtkError(f"{path}: device and peak_flops both give the peak", fix="leave one of them out")
         peaks, source = published_peaks(device) if isinstance(device, str) else ({}, "")
-        if not peaks and "matmul_flops" not in values:
-            raise DtkError(f"{path}: no published peak is known for the device {device}", fix="give peak_flops instead")
+        rules = {"two_peaks": "peak_flops" in values, "no_peak": not peaks and "matmul_flops" not in values}
+        _errors.refuse(rules, path=path, device=str(device))
         values["peak_flops"], sources["peak_flops"] = peaks, source or "no peak is published"
     values.setdefault("peak_flops", {})
     if (fraction := values.get("matmul_fraction")) is not None:
         values["matmul_flops"] = {dtype: fraction * peak for dtype, peak in values["peak_flops"].items()}
         sources["matmul_flops"] = f"{fraction:g} of the peak; {sources['matmul_fraction']}"
-    if not values["matmul_flops"]:
-        raise DtkError(f"{path}: matmul_fraction needs a peak", fix="give device, peak_flops or matmul_flops")
+    _errors.refuse({"fraction": not values["matmul_flops"]}, path=path)
     return Hardware(**values, sources=sources)
 
 
@@ -199,7 +190,7 @@ def _figure(key: str, value: Any, path: Path) -> Any:
     if key not in _TABLES:
         return _number(key, value, path)
     if not isinstance(value, dict) or not value or not set(value) <= set(DTYPES):
-        raise DtkError(f"{path}: {key} must give FLOP/s by type", fix=f"types: {', '.join(DTYPES)}")
+        raise _errors("by_type", path=path, key=key, types=DTYPES)
     return {dtype: _number(f"{key} of {dtype}", flops, path) for dtype, flops in value.items()}
 
 
@@ -212,5 +203,5 @@ def _number(key: str, value: Any, path: Path) -> float | int:
     whole = key in ("devices_per_node", "memory_bytes", "host_memory_bytes")
     if not 0 < number < float("inf") or (whole and number != int(number)) or (key.endswith("fraction") and number > 1):
         kind = "a fraction of 1" if key.endswith("fraction") else "a whole number" if whole else "a number"
-        raise DtkError(f"{path}: {key} is {value!r}", f"it must be {kind} above 0")
+        raise _errors("number", path=path, key=key, value=value, kind=kind)
     return int(number) if whole else number
