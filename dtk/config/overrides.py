@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 from diagnostics.contract.suggest import did_you_mean
 from dtk.config.folders import HARDWARE, SWEEPS
 from dtk.config.schema import KINDS
-from dtk.errors import DtkError
+from dtk.errors import Errors
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
 Groups = Mapping[str, Mapping[str, Path]]
+_errors = Errors(__file__)
 SWEPT = "hydra.sweeper.params"  # Key of a file with the values that `-m` sweeps.
 LARGEST_SWEEP = 10_000  # Sweeps with more points are assumed to be typing errors.
 
@@ -37,15 +38,13 @@ def normalise(overrides: Sequence[str], groups: Groups, defaults: Sequence[str])
         override = parse(text)
         key = override.key_or_group
         refuse_hydra(key)
-        if key in (SWEEPS, "repeats"):
-            fix = "use dtk sweep NAME" if key == SWEEPS else "use dtk run -m, or dtk sweep"
-            raise DtkError(f"{key} is not part of an experiment", "it belongs to a sweep", fix)
-        if re.match(rf"{HARDWARE}([./]|$)", key):  # Only `dtk plan` accepts it.
-            fix = f"use dtk plan {HARDWARE}=NAME"
-            raise DtkError(f"{key} is not part of an experiment", "it says what to plan for", fix)
-        if override.is_sweep_override():
-            fix = f"add -m, or quote a value with a comma: '{key}=\"a,b\"'"
-            raise DtkError(f"{text} asks for several runs", fix=fix)
+        rules = {
+            "sweep": key == SWEEPS,
+            "repeats": key == "repeats",
+            "hardware": re.match(rf"{HARDWARE}([./]|$)", key),  # Only `dtk plan` accepts it.
+            "several": override.is_sweep_override(),
+        }
+        _errors.refuse(rules, key=key, text=text)
         if key in groups and override.package is None:
             option = _option(override, groups)
             choices[key] = f"{'' if key in defaults else '+'}{key}={option}" if option else f"~{key}"
@@ -53,9 +52,8 @@ def normalise(overrides: Sequence[str], groups: Groups, defaults: Sequence[str])
             values.append(text)
         else:
             section, _, name = key.partition(".")
-            if section in KINDS and name == KINDS[section][0]:  # It would leave keys of the previous kind in place.
-                fix = f"use {section}=OPTION: {', '.join(groups.get(section, ()))}"
-                raise DtkError(f"{key} is fixed by the choice of {section}", fix=fix)
+            is_kind = section in KINDS and name == KINDS[section][0]  # It would leave keys of the previous kind.
+            _errors.refuse({"kind": is_kind}, key=key, section=section, options=", ".join(groups.get(section, ())))
             values.append("++" + text.lstrip("+"))
     return [*choices.values(), *values]
 
@@ -75,8 +73,7 @@ def expand_sweep(overrides: Sequence[str], groups: Groups) -> list[list[str]]:
         refuse_hydra(override.key_or_group)
         axis = _values(text, override, groups) if override.is_sweep_override() else [text]
         points *= len(axis)
-        if points > LARGEST_SWEEP:
-            raise DtkError(f"the sweep has more than {LARGEST_SWEEP} points", fix="use shorter lists")
+        _errors.refuse({"points": points > LARGEST_SWEEP}, most=LARGEST_SWEEP)
         axes.append(axis)
     return [list(point) for point in itertools.product(*axes)]
 
@@ -87,20 +84,14 @@ def parse(text: str) -> "Override":
     from hydra.errors import HydraException
 
     if not isinstance(text, str):  # Of a script that hands over a list.
-        what, fix = f"an override is a string, but this is a {type(text).__name__}", 'compose("strategy=ddp", *others)'
-        raise DtkError(what, fix=f"pass each as a separate argument: {fix}")
+        raise _errors("no_text", kind=type(text).__name__)
     try:
         override = OverridesParser.create().parse_override(text)
     except HydraException as error:
-        reason = str(error).splitlines()[0]
-        if "=" not in text:
-            raise DtkError(f'"{text}" is not an override', "it has no =", "write KEY=VALUE") from error
-        key, _, value = text.partition("=")
-        quoted = value.replace('"', '\\"')
-        fix = f"""write KEY=VALUE; quote a value with special characters: '{key}="{quoted}"'"""
-        raise DtkError(f"cannot read {text}", reason, fix) from error
-    if not override.key_or_group:
-        raise DtkError(f'"{text}" is not an override', "it has no key", "write KEY=VALUE")
+        key, equals, value = text.partition("=")
+        about = {"reason": str(error).splitlines()[0], "key": key, "quoted": value.replace('"', '\\"')}
+        raise _errors("unreadable" if equals else "no_equals", text=text, **about) from error
+    _errors.refuse({"no_key": not override.key_or_group}, text=text)
     return override
 
 
@@ -108,16 +99,15 @@ def _option(override: "Override", groups: Groups) -> str | None:
     """Return the selected option of a group; None for `experiment=null`, the only group that may be empty."""
     group = override.key_or_group
     options = groups[group]
-    listed = f"options: {', '.join(options)}"
-    if override.is_delete():
-        raise DtkError(f"{group} cannot be removed", fix=f"choose one of its {listed}")
+    listed = ", ".join(options)
+    _errors.refuse({"group": override.is_delete()}, group=group, options=listed)
     value: Any = override.value()
     if value is None and group == "experiment":
         return None
     if not isinstance(value, str) or "/" in value or value not in options:
         near = did_you_mean(str(value), options, f"{group}=") if isinstance(value, str) else ""
         typed = override.get_value_string().strip("'\"")
-        raise DtkError(f'unknown {group} "{typed}"', fix=f"{near} {listed}")
+        raise _errors("option", group=group, typed=typed, near=near, options=listed)
     return value
 
 
@@ -125,27 +115,20 @@ def _values(text: str, override: "Override", groups: Groups) -> list[str]:
     from hydra.core.override_parser.types import Glob
 
     key = override.key_or_group
-    if not override.is_discrete_sweep():
-        raise DtkError(f"{text} has infinitely many values", fix=f"list them, or use range: {key}=range(1,5)")
+    _errors.refuse({"infinite": not override.is_discrete_sweep()}, text=text, key=key)
     spec: Any = override._value
     if isinstance(spec, Glob):
-        if key not in groups:
-            raise DtkError(f"{text}: {key} has no options", "glob() matches the files of a group", "list the values")
+        _errors.refuse({"no_options": key not in groups}, text=text, key=key)
         values = spec.filter(list(groups[key]))
-        if not values:
-            raise DtkError(f"{text} matches nothing", fix=f"options: {', '.join(groups[key])}")
+        _errors.refuse({"no_match": not values}, text=text, options=[*groups[key]])
     else:
         values = list(itertools.islice(override.sweep_string_iterator(), LARGEST_SWEEP + 1))
-        if not values:
-            raise DtkError(f"{text} has no value")
+        _errors.refuse({"no_value": not values}, text=text)
     return [f"{override.get_key_element()}={value}" for value in values]
 
 
 def refuse_hydra(key: str, where: str = "") -> None:
     """Reject a setting of Hydra itself, with DtkError; `where` names its file if it was not typed."""
-    if re.fullmatch(r"hydra[./](launcher|sweeper)|hydra\.(launcher|sweeper|sweep)\..*|hydra\.mode", key):
-        why, fix = "dtk runs sweeps itself, one run after another", f"use -m with lists, typed or as {SWEPT} of a file"
-        raise DtkError(f"{key}{where} has no effect", why, fix)
-    if key == "hydra" or key.startswith(("hydra.", "hydra/")):
-        fix = "run folders: runs_folder=PATH, which may hold ${strategy.name} or ${now:%Y-%m-%d}"
-        raise DtkError(f"{key}{where} has no effect", "dtk uses Hydra only to compose", fix)
+    sweeps = re.fullmatch(r"hydra[./](launcher|sweeper)|hydra\.(launcher|sweeper|sweep)\..*|hydra\.mode", key)
+    rules = {"hydra_sweep": sweeps, "hydra": key == "hydra" or key.startswith(("hydra.", "hydra/"))}
+    _errors.refuse(rules, key=key, where=where, swept=SWEPT)
