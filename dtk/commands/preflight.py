@@ -7,9 +7,10 @@ from pathlib import Path
 from diagnostics.contract.invocation import command
 from dtk.console import options, output, report as report_forms
 from dtk.console.progress import AFTER_S, Progress
-from dtk.errors import DtkError
+from dtk.errors import Errors
 from dtk.extras import require_training
 
+_errors = Errors(__file__)
 ENDS, WOULD_HANG = 0, 1  # Exit codes.
 PAGE = Path("dtk-preflight.html")
 VALUES = {"page": PAGE, "ranks": ("auto", "all", "classes")}
@@ -36,21 +37,13 @@ def _check(arguments: argparse.Namespace) -> None:
     require_training("dtk preflight needs")
     script: Path | None = arguments.script
     if script is None:
-        if arguments.wrapped:
-            raise DtkError("arguments after -- belong to a script", fix=command("preflight", "--script", "train.py"))
-        if arguments.steps == 0:
-            raise DtkError("--steps 0 is for scripts", "a dtk job would be simulated to its last step")
+        example = command("preflight", "--script", "train.py")
+        _errors.refuse({"arguments": arguments.wrapped, "no_steps": arguments.steps == 0}, example=example)
         return
-    if arguments.overrides:
-        what = f"{arguments.overrides[0]!r} applies to dtk jobs"
-        raise DtkError(what, "a script has its own configuration", "put it after --")
-    if not script.is_file():
-        raise DtkError(f"there is no script {script}", fix="name a Python file: --script train.py --world-size 8")
+    rules = {"overrides": arguments.overrides, "no_script": not script.is_file()}
+    _errors.refuse(rules, overrides=arguments.overrides, script=script)
     try:
         compile(script.read_bytes(), script, "exec")
     except (SyntaxError, ValueError) as error:
-        raise DtkError(f"{script} is not valid Python", str(error), "name the script that torchrun starts") from error
-    if arguments.what_if:
-        raise DtkError("--what-if needs a dtk job", "failures are injected into dtk's training loop")
-    if arguments.world_size is None:
-        raise DtkError("a script does not declare its number of ranks", fix="add --world-size 8")
+        raise _errors("syntax", script=script, why=error) from error
+    _errors.refuse({"what_if": arguments.what_if, "no_ranks": arguments.world_size is None})

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dtk.config.schema import NCCLConfig
-from dtk.errors import DtkError
+from dtk.errors import DtkError, Errors
 from dtk.nccl.nccl_conf import read_user
 
+_errors = Errors(__file__)
 RUN = "run"
 KEYS = ("interface", "hca", "address_range", "traffic_class", "topo_file", "ras_port")
 """Keys of the section that values refer to in braces."""
@@ -119,25 +120,18 @@ def check_preset(
     """
     check_address_range(config.address_range)
     if config.backend not in ("any", backend):
-        own, ranks = _BACKENDS[config.backend], _BACKENDS[backend]
-        fix = "use nccl=auto" + (" or nccl=cpu_gloo" if backend == "gloo" else "")
-        raise DtkError(f"nccl={config.name} is for {own}, and these ranks communicate over {ranks}", fix=fix)
+        other = " or nccl=cpu_gloo" if backend == "gloo" else ""
+        raise _errors("backend", config=config, own=_BACKENDS[config.backend], ranks=_BACKENDS[backend], other=other)
     for key in ("interface", "hca"):
         value = getattr(config, key)
-        if value is not None and not _LIST.fullmatch(value):
-            fix = f"nccl.{key}=NAME,NAME"
-            raise DtkError(f"nccl.{key}={value!r} is not a list of names", "the preset adds = and ^ itself", fix)
-    for name in config.variables:
-        if not _FAMILIES.fullmatch(name):
-            what = f"nccl.variables.{name} is not a variable of NCCL, gloo or their transports"
-            fix = f"set it yourself: export {name}=..." if name.isidentifier() else ""
-            raise DtkError(what, "others could make the ranks load or run something", fix)
-        if "\0" in config.variables[name] or "\n" in config.variables[name]:
-            raise DtkError(f"nccl.variables.{name} has a line break or a zero byte", "no variable can hold that")
+        _errors.refuse({"names": value is not None and not _LIST.fullmatch(value)}, key=key, value=value)
+    for name, text in config.variables.items():
+        rules = {"family": not _FAMILIES.fullmatch(name), "line_break": "\0" in text or "\n" in text}
+        fix = f"set it yourself: export {name}=..." if name.isidentifier() else ""
+        _errors.refuse(rules, name=name, fix=fix)
     names = config.interface.split(",") if config.interface and "interface" in placeholders(config) else []
     if interfaces and (absent := [name for name in names if name not in interfaces]):
-        what = f"nccl.interface={config.interface}: this machine has no interface {', '.join(absent)}"
-        raise DtkError(what, f"it has {', '.join(interfaces)}", "name the one between the nodes")
+        raise _errors("absent", config=config, absent=absent, interfaces=[*interfaces])
     try:
         render(config, environment)
     except MissingKeyError as error:
@@ -157,6 +151,4 @@ def check_address_range(text: str | None) -> None:
         good = bits.isascii() and bits.isdigit()
     except ValueError:
         good = False
-    if not good:
-        fix = "write ADDRESS/BITS, like 10.1.0.0/16"
-        raise DtkError(f"nccl.address_range={text!r} is not an address range", fix=fix)
+    _errors.refuse({"address_range": not good}, text=text)
