@@ -42,15 +42,15 @@ class DtkError(Exception):
 class Errors:
     """The errors of a module: rows of `errors` in the YAML file next to it.
 
-    A row lists the arguments of `DtkError`, to be filled with figures; a figure may be a function that returns it.
+    A row lists the arguments of `kind`, to be filled with figures; a figure may be a function that returns it.
     """
 
-    def __init__(self, module: str) -> None:
-        self.module = module
+    def __init__(self, module: str, kind: type[DtkError] = DtkError) -> None:
+        self.module, self.kind = module, kind
 
     def __call__(self, row: str, **figures: Any) -> DtkError:
         """Return the error of a row."""
-        return DtkError(*(filled(text, figures) for text in table_beside(self.module)["errors"][row]))
+        return self.kind(*(filled(text, figures) for text in table_beside(self.module)["errors"][row]))
 
     def refuse(self, rules: Mapping[str, object], **figures: Any) -> None:
         """Raise the error of the first row whose value is true."""

@@ -2,14 +2,16 @@
 
 from dataclasses import replace
 
-from diagnostics.contract.formatting import counted, joined
+from diagnostics.contract.formatting import joined
 from diagnostics.contract.mesh import divisors
 from dtk.config.compose import Composed
 from dtk.config.limits import check_numbers
 from dtk.config.schema import Config
 from dtk.config.strict import to_plain
-from dtk.errors import DtkError
+from dtk.errors import Errors
 from dtk.parallel.batch_plan import BatchPlan
+
+_errors = Errors(__file__)
 
 
 def check_batch(config: Config, world_size: int) -> None:
@@ -19,26 +21,19 @@ def check_batch(config: Config, world_size: int) -> None:
     if plan.is_whole:
         if wanted in (None, plan.accumulation_steps):
             return
-        share, typed = plan.samples_per_rank, f"parallel.microbatches={wanted}"
-        if share % wanted:
-            near = min(divisors(share), key=lambda count: (abs(count - wanted), count))
-            what = f"{typed} does not divide the {counted(share, 'sample')} of each data-parallel rank"
-            why = f"train.global_batch_size={plan.global_batch_size} on {counted(plan.dp_size, 'data-parallel rank')}"
-            whole = max(1, round(share / wanted)) * plan.dp_size * wanted
-            fix = f"use parallel.microbatches={near}, or train.global_batch_size={whole}"
-            raise DtkError(what, why, fix)
-        makes = f"train.micro_batch_size={plan.micro_batch_size} makes {plan.accumulation_steps}"
-        fix = f"use train.micro_batch_size={share // wanted}, or parallel.microbatches=null"
-        raise DtkError(f"{typed}, but {makes}", fix=fix)
+        share = plan.samples_per_rank
+        near = min(divisors(share), key=lambda count: (abs(count - wanted), count))
+        whole = max(1, round(share / wanted)) * plan.dp_size * wanted
+        row = "microbatches" if share % wanted else "makes"
+        raise _errors(row, plan=plan, wanted=wanted, near=near, whole=whole, micro=share // wanted)
     ways = []
     if config.resume is None:
         ways.append(f"train.global_batch_size={joined(plan.nearest_global_batch_sizes(), 'or')}")
     if micro := plan.nearest_micro_batch_sizes():
         ways.append(f"train.micro_batch_size={joined(micro, 'or')}")
-    total, ranks = plan.global_batch_size, counted(plan.dp_size, "rank")
-    relation = "is less than" if total < plan.dp_size * plan.micro_batch_size else "cannot be split into"
-    what = f"train.global_batch_size={total} {relation} {ranks} x train.micro_batch_size={plan.micro_batch_size}"
-    raise DtkError(what, fix=f"use {', or '.join(ways)}" if ways else _fewer_ranks(plan))
+    is_less = plan.global_batch_size < plan.dp_size * plan.micro_batch_size
+    fix = f"use {', or '.join(ways)}" if ways else _fewer_ranks(plan)
+    raise _errors("batch", plan=plan, relation="is less than" if is_less else "cannot be split into", fix=fix)
 
 
 def fill_degrees(composed: Composed, world_size: int) -> Composed:
@@ -67,9 +62,8 @@ def settle(composed: Composed, world_size: int) -> Composed:
     if chosen is None:  # A pipeline should have at least as many micro-batches as stages.
         chosen = plan.chosen_micro_batch_size(composed.config.parallel.pp)
     if chosen is None:
-        what = f"train.global_batch_size={plan.global_batch_size} cannot be split over {counted(plan.dp_size, 'rank')}"
         nearest = f"use train.global_batch_size={joined(plan.nearest_global_batch_sizes(), 'or')}"
-        raise DtkError(what, fix=_fewer_ranks(plan) if composed.config.resume else nearest)
+        raise _errors("ranks", plan=plan, fix=_fewer_ranks(plan) if composed.config.resume else nearest)
     return composed.with_train(micro_batch_size=chosen)
 
 

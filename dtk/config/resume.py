@@ -20,8 +20,9 @@ from dtk.config.compose import Composed
 from dtk.config.overrides import parse
 from dtk.config.stored import Stored, change, read_stored
 from dtk.config.trust import WRITTEN, check_entries, check_owner, refuse_stored_code
-from dtk.errors import DtkError
+from dtk.errors import Errors
 
+_errors = Errors(__file__)
 FIXED = ("model", "data", "task", "seed", "train.global_batch_size")
 """Keys that cannot change, as it would no longer be the same experiment."""
 
@@ -58,11 +59,10 @@ def resume(composed: Composed, config_dir: Path | None, *, trust: bool = False) 
         try:
             status, manifest = read_status(paths.status), mapping(str(paths.manifest), [])
         except NewerSchemaError as error:
-            raise DtkError(f"{option} was written by a newer dtk", fix="upgrade dtk") from error
+            raise _errors("newer", option=option) from error
         if status.state == "running" and (pid := manifest.get("pid")) != os.getpid() and still_runs(manifest):
             # Two launches in one folder would overwrite each other.
-            what = f"the run {paths.root.name} is still running (process {pid})"
-            raise DtkError(what, fix="wait for it, or stop it first")
+            raise _errors("running", run=paths.root.name, pid=pid)
     new = [override for override in composed.overrides if not override.lstrip("+~").startswith("resume=")]
     if any(override.lstrip("+~").split("=")[0] == "train.steps" for override in new):
         stored.plain["train"]["epochs"] = None
@@ -74,13 +74,9 @@ def resume(composed: Composed, config_dir: Path | None, *, trust: bool = False) 
     given = [key for key in given if at_key(stored.plain, key) != at_key(again.plain, key)]  # Not a repeated value.
     for fixed in FIXED:
         if changed := [key for key in given if f"{key}.".startswith(f"{fixed}.")]:
-            why = "it would be a different experiment"
-            raise DtkError(f"{max(changed, key=len)} cannot change in a resumed run", why, "start a new run for it")
+            raise _errors("fixed", key=max(changed, key=len))
     before, now = stored.plain["optimizer"]["name"], again.config.optimizer.name
-    if before != now:
-        why = f"its checkpoints hold the state of {before}"
-        fix = "start a new run for it; optimizer.lr and the like may change here"
-        raise DtkError(f"optimizer={now} cannot replace {before} in a resumed run", why, fix)
+    _errors.refuse({"optimizer": before != now}, before=before, now=now)
     if again.config.train.epochs is None:  # Otherwise the samples must be counted first.
         check_continuable(paths, again.config.train.steps)
     return Resumed(again, paths, next_attempt(paths))
@@ -96,9 +92,8 @@ def _of_checkpoint(path: Path) -> Path:
     if path != complete[-1]:
         later = str(typed(paths.checkpoints / "later"))
         newer = [str(typed(folder)) for folder in complete[complete.index(path) + 1 :]]
-        why = f"{complete[-1].name} is newer, and a run continues from its newest checkpoint"
         aside = f"{shlex.join(['mkdir', later])} && {shlex.join(['mv', *newer, later])}"
-        raise DtkError(f"resume={path}", why, f"set aside what is newer: {aside}")
+        raise _errors("not_newest", path=path, newest=complete[-1].name, aside=aside)
     return paths.root
 
 
@@ -120,8 +115,7 @@ def rerun(run: Path, new: list[str], config_dir: Path | None, *, trust: bool = F
     if Path(stored.plain["runs_folder"]) != run.absolute().parent:
         stored.plain["runs_folder"] = str(RUNS.absolute())
     again = _as_data(stored, new, config_dir, option)
-    if again.config.resume:
-        raise DtkError("--rerun starts a new run, and resume= continues an existing one", fix="give one of them")
+    _errors.refuse({"both": again.config.resume})
     return Resumed(again, None, 0, run)
 
 
@@ -138,8 +132,7 @@ def refuse_other_data(paths: RunPaths, data: dict[str, Any]) -> None:
     """Reject a resume with different data; DtkError if the hash of the data differs."""
     before = at_key(mapping(str(paths.manifest), []), "data.sha256")
     if before is not None and before != (now := data.get("sha256")):
-        why = f"its hash was {str(before)[:12]}, now it is {str(now)[:12]}"
-        raise DtkError("the data has changed since this run began", why, "restore the old data, or start a new run")
+        raise _errors("data", before=str(before)[:12], now=str(now)[:12])
 
 
 def earlier_argv(paths: RunPaths) -> list[Any]:
@@ -154,9 +147,8 @@ def check_continuable(paths: RunPaths, steps: int) -> None:
     if not (complete := complete_checkpoints(paths)):
         return
     step = int(complete[-1].name.removeprefix("step_"))
-    if step >= steps:  # No step would run, and the existing summary would be overwritten.
-        what = f"the run {paths.root.name} has already completed {step} of {steps} steps"
-        raise DtkError(what, fix=f"continue with more steps: train.steps={2 * step}")
+    # No step would run, and the existing summary would be overwritten.
+    _errors.refuse({"done": step >= steps}, run=paths.root.name, step=step, steps=steps, more=2 * step)
     refuse_damaged(complete[-1])
 
 
