@@ -29,12 +29,12 @@ from tests.trace_generator import write
 from tests.trace_scenarios import SCENARIOS, Scenario
 
 THRESHOLDS: dict[str, tuple[float, ...]] = {
-    "analysis.stall.straggler.LATE_S": (0.05, 0.1, 0.5, 1.0, 2.0),
-    "analysis.stall.straggler.TIMES": (1, 2, 5, 10),
-    "analysis.stall.straggler.ONCE_S": (2.0, 5.0, 20.0, 60.0),
-    "analysis.stall.straggler.SHARE_OF_TIME": (0.02, 0.1, 0.5, 0.8),
-    "analysis.stall.straggler.SHARE_OF_LATE": (0.5, 0.65, 0.9, 0.99),
-    "analysis.stall.straggler.NEVER_BACK": (1, 2, 5, 10),
+    "causes.hang.straggler.LATE_S": (0.05, 0.1, 0.5, 1.0, 2.0),
+    "causes.hang.straggler.TIMES": (1, 2, 5, 10),
+    "causes.hang.straggler.ONCE_S": (2.0, 5.0, 20.0, 60.0),
+    "causes.hang.straggler.SHARE_OF_TIME": (0.02, 0.1, 0.5, 0.8),
+    "causes.hang.straggler.SHARE_OF_LATE": (0.5, 0.65, 0.9, 0.99),
+    "causes.hang.straggler.NEVER_BACK": (1, 2, 5, 10),
     "analysis.divergence.evidence_terms.UNCLEAR": (0.0, 0.25, 1.0, 1.5),
     "analysis.divergence.evidence_terms.UNCLEAR_WITHOUT_CALLERS": (0.5, 1.0, 2.0, 3.0),
     "analysis.divergence.explanation._ROUNDS_OF_ONE_CALL": (1, 3, 5),

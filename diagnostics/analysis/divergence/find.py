@@ -82,8 +82,8 @@ class Divergence(Struct, frozen=True):
     """Bytes that `minority_rank` sends and `majority_rank` expects, in calls that otherwise match."""
     passed: int = 0
     """Last position that all peers completed, if they went on without the culprits; 0 if they did not."""
-    lines: Mapping[int, LogFact] = {}
-    """Rank -> the line of a log that shows its call, if no recorder kept it."""
+    lines: tuple[LogFact, ...] = ()
+    """The lines of a log that show the calls, if no recorder kept them."""
     limit: float = 1.0
     """Highest confidence that the source of the calls allows, if it is no history."""
 

@@ -12,9 +12,6 @@ from diagnostics.analysis.stall.last_seen import LastSeen, last_seen
 from diagnostics.contract.formatting import UNNAMED
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.endings import BY_ITSELF, Ending, Kind
-from diagnostics.evidence.model import LogFact
-
-_DDP_UNUSED = {"ddp_unused", "ddp_unused_names", "ddp_unused_indices"}
 
 
 class FirstEndings(Struct, frozen=True):
@@ -56,16 +53,6 @@ class Missing(Struct, frozen=True):
     abort: Ending | None = None
     """Ending of one of them, if an abort is recorded."""
     last: LastSeen | None = None
-
-
-class DdpUnused(Struct, frozen=True):
-    """DDP's own message about missing gradients."""
-
-    facts: tuple[LogFact, ...]
-    ranks: tuple[int, ...]
-    """Ranks that printed it; empty if no line names one."""
-    names: str
-    endings: tuple[Ending, ...]
 
 
 def first_endings(job: JobState) -> tuple[FirstEndings, ...]:
@@ -134,14 +121,3 @@ def missing_ranks(job: JobState) -> Missing | None:
         return None
     abort = next((job.endings[rank] for rank in silent if rank in job.endings and job.endings[rank].exited_early), None)
     return Missing(silent, tuple(sorted(job.waits.reaching(silent))), no_dump=True, abort=abort)
-
-
-def ddp_unused(job: JobState) -> DdpUnused | None:
-    """Return DDP's own message about missing gradients; None if there is none."""
-    facts = tuple(fact for fact in job.evidence.facts if fact.kind in _DDP_UNUSED)
-    if not facts:
-        return None
-    stated = {fact.fields.get("stated", fact.rank) for fact in facts}
-    ranks = tuple(sorted(rank for rank in stated if isinstance(rank, int)))
-    names = next((str(fact.fields["names"]) for fact in facts if "names" in fact.fields), "")
-    return DdpUnused(facts, ranks, names, tuple(job.endings[rank] for rank in ranks[:2] if rank in job.endings))

@@ -14,15 +14,17 @@ from diagnostics.analysis.divergence import same_role
 from diagnostics.analysis.divergence.find import Divergence, find as find_divergences
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS, Line
 from diagnostics.analysis.observations import observations
-from diagnostics.analysis.stall import blameless, circular, endings, job_state, late
+from diagnostics.analysis.stall import circular, endings, job_state, late
 from diagnostics.analysis.stall.circular import CircularWait
 from diagnostics.analysis.stall.departure import Departure, departure
-from diagnostics.analysis.stall.endings import DdpUnused, FirstEndings, Missing
-from diagnostics.analysis.stall.from_observations import UnrecordedTransfer, from_observations, unrecorded_transfer
+from diagnostics.analysis.stall.endings import FirstEndings, Missing
+from diagnostics.analysis.stall.from_observations import from_observations
 from diagnostics.analysis.stall.job_state import JobState
-from diagnostics.analysis.stall.late import DeviceStall, HostStall
+from diagnostics.analysis.stall.late import HostStall
+from diagnostics.analysis.stall.roots import RootDiffers, roots_differ
+from diagnostics.analysis.stall.size_mismatch import size_mismatch
 from diagnostics.analysis.stall.stack_evidence import HostOutside, by_stacks
-from diagnostics.analysis.stall.straggler import Straggler, straggler
+from diagnostics.analysis.stall.startup import Startup, StartupFailed, startup
 from diagnostics.analysis.stall.watchdog import by_lines
 from diagnostics.analysis.stall.watchdog_lines import GroupLog
 from diagnostics.analysis.wait_graph.graph import Operation
@@ -94,23 +96,17 @@ class Stall(Struct):
     """The earliest divergence of the ranks' histories, and those of groups that it cannot have affected."""
     inferred: tuple[Divergence, ...] = ()
     """Those that waits, endings or lines of watchdogs show: which call was the first to differ may be unknown."""
-    sizes: blameless.SizesDiffer | None = None
     timeouts: GroupLog | None = None
     """A group whose timeouts do not show why its ranks wait."""
-    transfer: UnrecordedTransfer | None = None
     stacks: HostOutside | None = None
-    roots_differ: tuple[blameless.RootDiffers, ...] = ()
-    ddp_unused: DdpUnused | None = None
+    roots_differ: tuple[RootDiffers, ...] = ()
     endings: tuple[FirstEndings, ...] = ()
     departure: Departure | None = None
     """Comparison of the calls of ranks that exited normally with those of the others."""
     missing: Missing | None = None
     circular: tuple[CircularWait, ...] = ()
-    device: DeviceStall | None = None
     host: HostStall | None = None
-    never_complete: tuple[blameless.NeverCompletes, ...] = ()
-    startup: blameless.Startup | blameless.StartupFailed | None = None
-    straggler: Straggler | None = None
+    startup: Startup | StartupFailed | None = None
 
     @property
     def unclear(self) -> tuple[int, ...]:
@@ -145,9 +141,9 @@ def explain(evidence: Evidence, divergence: Divergence | None = None) -> Stall:
     """
     job = job_state.build(evidence)
     if evidence.doubt:  # Exceptions and signals do not require a comparison of ranks.
-        return Stall(job, ddp_unused=endings.ddp_unused(job), endings=endings.first_endings(job))
+        return Stall(job, endings=endings.first_endings(job))
     if job.finished():
-        return Stall(job, straggler=straggler(job))
+        return Stall(job)
     divergences = _divergences(job) if divergence is None else [divergence]
     if divergence is None and (divergence := _of_same_role(job, divergences)) is not None:
         divergences = [divergence]
@@ -158,33 +154,27 @@ def explain(evidence: Evidence, divergence: Divergence | None = None) -> Stall:
     stands_still = job.stands_still()
     left = departure(job, in_order.ranks) if in_order is not None else None
     logged, host = by_lines(job), late.late_hosts(job) if stands_still else None
-    waits = circular.circular_waits(job)
+    waits, sizes = circular.circular_waits(job), size_mismatch(job)
     stall = Stall(
         job,
         divergences=tuple(divergences),
-        inferred=tuple(case for case in (logged, *waits, host, left) if isinstance(case, Divergence)),
-        sizes=blameless.sizes_differ(job),
+        inferred=tuple(case for case in (logged, sizes, *waits, host, left) if isinstance(case, Divergence)),
         timeouts=logged if isinstance(logged, GroupLog) else None,
-        transfer=unrecorded_transfer(job) if stands_still else None,
-        roots_differ=tuple(blameless.roots_differ(job)),
-        ddp_unused=endings.ddp_unused(job),
+        roots_differ=tuple(roots_differ(job)),
         endings=ended,
         departure=left,
         missing=endings.missing_ranks(job),
         circular=tuple(wait for wait in waits if not isinstance(wait, Divergence)),
-        device=late.device_stall(job) if stands_still else None,
         host=next((case for case in (logged, host) if isinstance(case, HostStall)), None),
-        never_complete=tuple(blameless.never_complete(job)),
-        startup=blameless.startup(job),
-        straggler=straggler(job),
+        startup=startup(job),
     )
     observed = observations(evidence)
     seen = from_observations(job, observed) if observed else by_stacks(job)
     if isinstance(seen, Divergence):
         stall.divergences += (seen,)
-    elif isinstance(seen, blameless.Startup):
+    elif isinstance(seen, Startup):
         stall.startup = stall.startup or seen
-    elif isinstance(seen, blameless.RootDiffers):
+    elif isinstance(seen, RootDiffers):
         stall.roots_differ += (seen,)
     else:
         stall.stacks = seen

@@ -3,23 +3,22 @@
 import re
 from itertools import filterfalse
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from diagnostics.analysis import source_text
 from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.divergence.single_calls import by_lines, is_for_one_rank
 from diagnostics.analysis.observations import Observation
-from diagnostics.analysis.stall.blameless import RootDiffers, Startup, other_roots
 from diagnostics.analysis.stall.job_state import STALL_S, JobState
+from diagnostics.analysis.stall.roots import RootDiffers, other_roots
 from diagnostics.analysis.stall.stack_evidence import (
     KEY,
     HostOutside,
     InCollective,
     collective_of,
-    communicating,
     compared,
 )
+from diagnostics.analysis.stall.startup import Startup
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.evidence.calls import ROOTED, Call, Described, Wire, is_library
 from diagnostics.evidence.model import Frame, LogFact, Stacks, Thread
@@ -27,7 +26,6 @@ from diagnostics.evidence.stacks import activity, blocking_calls, dumps as stack
 from diagnostics.evidence.stacks.activity import Activity
 
 _UNNAMED: dict[str, str] = {"device": "the wait for its device", "collective": "a call of torch.distributed"}
-_TRANSFERS = {"send", "recv", "batch_isend_irecv"}
 _COMMUNICATES = re.compile(r"\b(?:c10d|gloo)::|\bnccl[A-Z]")  # In the names of C++ functions.
 
 
@@ -166,38 +164,3 @@ def _does(dump: Stacks | None, observed: Observation) -> Activity:
         return Activity(*blocked, at.frame)
     wchan = observed.last.wchan
     return replace(at, words=activity.phrase("in_kernel", wchan=wchan), aside="") if wchan else at
-
-
-class UnrecordedTransfer(Struct, frozen=True):
-    """Ranks that wait in sends or receives, while no rank is left to post the counterpart."""
-
-    direction: str
-    """Direction of the transfers: `send` or `recv`; empty if the ranks wait in both."""
-    ranks: dict[int, InCollective]
-    """Location of each of these ranks."""
-    waiting: tuple[int, ...]
-    """The other ranks, which wait for these."""
-    world_known: bool
-    """Whether anything besides the files themselves gives the world size."""
-
-
-def unrecorded_transfer(job: JobState) -> UnrecordedTransfer | None:
-    """Find ranks that all wait in a send or all in a receive, while the rest waits for them or is empty.
-
-    If all ranks wait in messages, of either direction, none is left that could post what another one waits for.
-    """
-    places, world = communicating(job), job.world()
-    inside = {rank: place for rank, place in places.items() if place.op.removeprefix("i") in _TRANSFERS}
-    directions = {place.op.removeprefix("i") for place in inside.values()}
-    world_known = bool(job.evidence.world_size or job.survey.world())
-    both = len(inside) == world and world_known
-    if world < 2 or (len(directions & {"send", "recv"}) != 1 and not both):
-        return None
-    rest = tuple(rank for rank in range(world) if rank not in inside)
-    left = any(rank in job.endings and job.endings[rank].exited_early for rank in rest)
-    # Or all the rest stand in one collective: gloo marks a failed call as completed, so its dumps do not show it.
-    calls = [(places[rank].op, places[rank].site) if rank in places else None for rank in rest]
-    together = len(set(calls)) == 1 and None not in calls
-    if left or not (together or set(rest) <= job.waits.reaching(inside)):
-        return None
-    return UnrecordedTransfer(directions.pop() if len(directions) == 1 else "", inside, rest, world_known)

@@ -80,6 +80,10 @@ class JobState(Struct):
         observed = observations(self.evidence).values()
         return self.waited_s() >= STALL_S or (bool(observed) and all(rank.blocked_s >= STALL_S for rank in observed))
 
+    def hangs(self) -> bool:
+        """Return whether the ranks of one job wait for good."""
+        return not self.evidence.doubt and self.stands_still()
+
     def now_s(self) -> float | None:
         """Return the latest time recorded in any file, in seconds since 1970; None if there is none."""
         times = [record.time_s for record in self.survey.ranks.values() if record.time_s]

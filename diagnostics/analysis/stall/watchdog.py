@@ -89,7 +89,7 @@ def _mismatch(group: GroupLog, groups: Iterable[GroupLog]) -> Divergence | None:
         vote.tie,
         groups_known=group.name != UNNAMED,
         limit=WATCHDOGS["unnamed" if vote.tie or group.name == UNNAMED else "named"],
-        lines={wait.rank: wait.fact for wait in (*sides[1:4], sides[0])},
+        lines=tuple(wait.fact for wait in (*sides[1:4], sides[0])),
     )
 
 
@@ -162,7 +162,7 @@ def _missed(groups: list[GroupLog], behind: set[tuple[str, int]], world: int) ->
             if all(alike) and is_first and met and all((other.name, rank) in behind for rank in met):
                 call, vote = first.call(group), Vote(group.key, first.seq, (tuple(sorted(waits)), absent))
                 explanation = Explanation("drop", "within", (call,), (support("past that line"),))
-                lines = {absent[0]: other_call.fact, first.rank: first.fact}
+                lines = other_call.fact, first.fact
                 limit = WATCHDOGS["unnamed"]
                 return stated(vote, call, other_call.call(other), explanation, limit=limit, lines=lines)
     return None
@@ -209,7 +209,7 @@ def _drift(group: GroupLog) -> Divergence | None:
     calls = (last,) if deviation == "drop" else (last, call)
     explanation = Explanation(deviation, "within", calls, (support("single position"),))
     others = [rank for rank in (*behind, *ahead) if rank in counters and rank != wait.rank][:3]
-    lines = {wait.rank: wait.fact} | {rank: counters[rank].fact for rank in others}
+    lines = wait.fact, *(counters[rank].fact for rank in others)
     vote = Vote(group.key, wait.seq, (ahead, behind))
     return stated(vote, last, call, explanation, passed=least, limit=WATCHDOGS["apart"], lines=lines)
 
@@ -236,7 +236,7 @@ def _sites(job: JobState, groups: list[GroupLog]) -> Divergence | None:
     sites = (site_of(stacks[side[0]]) for side in vote.sides[:2])
     calls = majority, minority = (*(Call(vote.key, 0, described, False, None, stack=(site,)) for site in sites),)
     explanation = Explanation("substitute", "within", calls, (support("single position"),))
-    lines = {side[0]: stacks[side[0]] for side in (*vote.sides[1:4], vote.sides[0])}
+    lines = tuple(stacks[side[0]] for side in (*vote.sides[1:4], vote.sides[0]))
     more = {"culprits": culprits, "groups_known": False, "limit": WATCHDOGS["apart"], "lines": lines}
     return stated(vote, majority, minority, explanation, **more)
 
@@ -262,9 +262,9 @@ def _gap(job: JobState, group: GroupLog, busy: set[int]) -> Divergence | HostSta
     without_lines = (job.evidence.world_size or 0) - len(waits) - len(behind) if group.default else 0
     members = len(waits) + len(behind) + max(without_lines, 0)
     waiting, late, call = tuple(sorted(group.waits)), tuple(sorted(behind)), first.call(group)
-    lines = {late[0]: behind[late[0]].fact, first.rank: first.fact}
+    lines = behind[late[0]].fact, first.fact
     if 2 * (len(waits) + max(without_lines, 0)) < members:
         last = unknown(group.key, seq - 1)
         return made_alone((late, waiting), last, call, limit=WATCHDOGS["apart"], lines=lines)
     figures = (Operation(group.key, seq), call, waiting, NOWHERE, "", None, seq - 1, ())
-    return HostStall(late, *figures, may_be_unrecorded=False, lines=tuple(lines.values()))
+    return HostStall(late, *figures, may_be_unrecorded=False, lines=lines)

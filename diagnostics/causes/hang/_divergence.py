@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from diagnostics.analysis.divergence.explanation import Kind
 from diagnostics.analysis.divergence.find import Divergence, at_parting
 from diagnostics.analysis.divergence.identity import agree
+from diagnostics.analysis.stall import size_mismatch
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.stall.watchdog_lines import GroupLog
@@ -173,13 +174,9 @@ def fix_call(call: Call, *, added: bool = False) -> Remedy:
 
 def disagreements(stall: Stall, reading: Reading) -> list[Finding]:
     """Return a finding for each divergence that may have this cause, also if two kinds explain the same calls."""
-    recorded = (*map(at_parting, stall.divergences), *stall.inferred)
-    found = [(divergence, _parts.basis(divergence.key), "") for divergence in recorded]
-    if stall.sizes and stall.sizes.divergence:
-        found.append((stall.sizes.divergence, "messages", stall.sizes.facts[0].text))
     return [
-        replace(_finding(stall, divergence, kind, reading, payload_text), basis=basis)
-        for divergence, basis, payload_text in found
+        _finding(stall, divergence, kind, reading)
+        for divergence in (*map(at_parting, stall.divergences), *stall.inferred)
         for kind in kinds_of(divergence)
         if kind in reading.kinds
     ]
@@ -241,8 +238,9 @@ def _contradicted(stall: Stall, reading: Reading) -> Finding | None:
     return TEXTS.ruled_out("contradicted", reason=reason, at=at, **calls)
 
 
-def _finding(stall: Stall, divergence: Divergence, kind: Kind, reading: Reading, payload_text: str) -> Finding:
+def _finding(stall: Stall, divergence: Divergence, kind: Kind, reading: Reading) -> Finding:
     job, vote = stall.job, divergence.vote
+    payload_text = next((fact.text for fact in divergence.lines if fact.kind == size_mismatch.KIND), "")
     victims = set(job.survey.members(vote.key)) | set(vote.present) | job.waits.reaching(vote.present)
     details = {
         divergence.minority_rank: _parts.says("call_is", call=divergence.minority),
@@ -271,10 +269,11 @@ def _finding(stall: Stall, divergence: Divergence, kind: Kind, reading: Reading,
         step=divergence.minority.step or divergence.majority.step,
         where=_both_sides(facts),
         cost=job.cost(),
+        basis="messages" if payload_text else _parts.basis(divergence.key),
         evidence=(
             *(job.endings[rank].evidence for rank in ended[:6] if rank in job.endings),
             *_parts.dumps(job.survey, details),
-            *_parts.lines([*divergence.lines.values()]),
+            *_parts.lines(() if payload_text else divergence.lines),
             *(() if divergence.position else _positions_without_calls(job, divergence)),
             *_parts.lines(mismatch_facts(job.evidence)[:2] if printed else []),
         ),

@@ -1,12 +1,61 @@
 """All ranks of a group are in the same collective, but no rank completes it."""
 
+from msgspec import Struct
+
 from diagnostics.analysis.stall.explain import Stall, explain
+from diagnostics.analysis.stall.job_state import JobState
+from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.findings import CERTAIN, PLAUSIBLE, SUSPECTED, Finding
+from diagnostics.evidence.calls import Call
+from diagnostics.evidence.model import LogFact
 
 _TEXTS = Texts(__file__)
+_TRANSPORT = {"nccl_ib_error", "nccl_ib_async", "nccl_connect", "nccl_socket_error"}
+
+
+class NeverCompletes(Struct, frozen=True):
+    """A collective that all members entered and that completed on none."""
+
+    operation: Operation
+    call: Call
+    ranks: tuple[int, ...]
+    first: bool
+    """Whether no earlier call of the group completed."""
+    begun: bool
+    """Whether every member is known to execute it; otherwise a device may be stuck in earlier work."""
+    transport: tuple[LogFact, ...]
+
+    @property
+    def certain(self) -> bool:
+        """Whether the transport fails, rather than a device that is stuck before the call."""
+        return self.begun or self.first or bool(self.transport)
+
+
+def never_complete(job: JobState) -> list[NeverCompletes]:
+    """Return the collectives that all members entered, in a stalled job in which no rank is missing."""
+    if not job.hangs() or job.waits.waited_for() or job.peer_vanished():
+        return []
+    facts = tuple(fact for fact in job.evidence.facts if fact.kind in _TRANSPORT)
+    cases, taken = [], job.waits.incomparable()
+    for operation, waiting in sorted(job.waits.waiting.items()):
+        calls = [job.waits.calls[rank, operation] for rank in waiting]
+        if operation.peer >= 0 or job.waits.complete[operation] or len(waiting) < 2 or set(waiting) & taken:
+            continue
+        if len(waiting) < len(job.survey.members(operation.key)) or not all(call.completion_known for call in calls):
+            continue
+        if not calls[0].wire.amounts and len({call.described.text for call in calls}) > 1:
+            continue  # Splits of an all_to_all that differ may not fit each other, which the dumps do not show.
+        if operation.key.on_devices and not all(job.waits_first_in(rank, operation) for rank in waiting):
+            continue
+        lines = job.survey.groups[operation.key].lines
+        first = all(lines[rank].done <= 0 for rank in waiting)
+        begun = not operation.key.on_devices or all(call.begun for call in calls)
+        cases.append(NeverCompletes(operation, calls[0], tuple(waiting), first, begun, facts))
+        taken |= set(waiting)
+    return cases
 
 
 def decide(stall: Stall) -> list[Finding]:
@@ -27,7 +76,7 @@ def decide(stall: Stall) -> list[Finding]:
             victims=case.ranks,
             where=_parts.where(case.ranks[0], case.call),
         )
-        for case in stall.never_complete
+        for case in never_complete(stall.job)
     ]
     return findings or [unconfirmed(stall)]
 

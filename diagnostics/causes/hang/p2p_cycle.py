@@ -2,9 +2,12 @@
 
 from typing import Any
 
+from msgspec import Struct
+
 from diagnostics.analysis.stall.circular import PointToPoint
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.analysis.stall.from_observations import UnrecordedTransfer
+from diagnostics.analysis.stall.job_state import JobState
+from diagnostics.analysis.stall.stack_evidence import InCollective, communicating
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import UNRECORDED, left_open, unconfirmed
@@ -13,7 +16,21 @@ from diagnostics.contract.formatting import Phrase, file_name, joined
 from diagnostics.evidence.calls import Call
 
 _TEXTS = Texts(__file__)
+_TRANSFERS = {"send", "recv", "batch_isend_irecv"}
 _SHOWN = 8  # Maximum number of ranks of a cycle that a sentence names.
+
+
+class UnrecordedTransfer(Struct, frozen=True):
+    """Ranks that wait in sends or receives, while no rank is left to post the counterpart."""
+
+    direction: str
+    """Direction of the transfers: `send` or `recv`; empty if the ranks wait in both."""
+    ranks: dict[int, InCollective]
+    """Location of each of these ranks."""
+    waiting: tuple[int, ...]
+    """The other ranks, which wait for these."""
+    world_known: bool
+    """Whether anything besides the files themselves gives the world size."""
 
 
 def figures(case: PointToPoint) -> dict[str, Any]:
@@ -47,7 +64,8 @@ def decide(stall: Stall) -> list[Finding]:
     """Decide from cycles of the wait-for graph with sends and receives, or else from stacks."""
     waits = [wait for wait in stall.circular if isinstance(wait, PointToPoint) and not wait.scheduled]
     findings = [finding(stall, wait, _TEXTS.facts(**figures(wait))) for wait in waits]
-    findings += [_unrecorded(stall, stall.transfer)] if stall.transfer is not None else []
+    if (transfer := unrecorded_transfer(stall.job)) is not None:
+        findings.append(_unrecorded(stall, transfer))
     return findings or [unconfirmed(stall, UNRECORDED, otherwise=_otherwise)]
 
 
@@ -90,6 +108,28 @@ def finding(stall: Stall, case: PointToPoint, facts: Facts) -> Finding:
             for place in _parts.where(rank, call, does)
         ),
     )
+
+
+def unrecorded_transfer(job: JobState) -> UnrecordedTransfer | None:
+    """Find ranks that all wait in a send or all in a receive, while the rest waits for them or is empty.
+
+    If all ranks wait in messages, of either direction, none is left that could post what another one waits for.
+    """
+    places, world = communicating(job), job.world()
+    inside = {rank: place for rank, place in places.items() if place.op.removeprefix("i") in _TRANSFERS}
+    directions = {place.op.removeprefix("i") for place in inside.values()}
+    world_known = bool(job.evidence.world_size or job.survey.world())
+    both = len(inside) == world and world_known
+    if not job.hangs() or world < 2 or (len(directions & {"send", "recv"}) != 1 and not both):
+        return None
+    rest = tuple(rank for rank in range(world) if rank not in inside)
+    left = any(rank in job.endings and job.endings[rank].exited_early for rank in rest)
+    # Or all the rest stand in one collective: gloo marks a failed call as completed, so its dumps do not show it.
+    calls = [(places[rank].op, places[rank].site) if rank in places else None for rank in rest]
+    together = len(set(calls)) == 1 and None not in calls
+    if left or not (together or set(rest) <= job.waits.reaching(inside)):
+        return None
+    return UnrecordedTransfer(directions.pop() if len(directions) == 1 else "", inside, rest, world_known)
 
 
 def _unrecorded(stall: Stall, case: UnrecordedTransfer) -> Finding:

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from diagnostics.analysis.stall.blameless import Startup, at_start, lasted_s, not_yet_met
 from diagnostics.analysis.stall.explain import Stall, explain
+from diagnostics.analysis.stall.startup import Startup, at_start, lasted_s, not_yet_met
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._stacks import doing as described, fix

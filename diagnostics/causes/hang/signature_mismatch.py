@@ -1,16 +1,18 @@
 """Ranks issued the same operation with a different shape, dtype, root, ReduceOp or split sizes."""
 
 from diagnostics.analysis.divergence.identity import differing_parts
-from diagnostics.analysis.stall.blameless import RootDiffers
 from diagnostics.analysis.stall.explain import Stall, explain
+from diagnostics.analysis.stall.job_state import JobState
+from diagnostics.analysis.stall.roots import RootDiffers
+from diagnostics.analysis.stall.size_mismatch import mismatched
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._divergence import DETAIL, Disagreement, Reading, decided
 from diagnostics.contract.findings import LIKELY, OPEN, POSSIBLE, SIZES_PRINTED, Finding, Remedy
 from diagnostics.contract.formatting import UNNAMED, counted, file_name
 from diagnostics.evidence.calls import own_line
-from diagnostics.evidence.endings import Ending
-from diagnostics.evidence.model import shortened
+from diagnostics.evidence.endings import Ending, in_object_call
+from diagnostics.evidence.model import LogFact, shortened
 
 _TEXTS = Texts(__file__)
 _MISSING = _TEXTS.phrase("arguments")
@@ -41,22 +43,29 @@ READING = Reading(_TEXTS, ("other_arguments",), _remedies, _summary)
 
 def decide(stall: Stall) -> list[Finding]:
     """Decide from the first call in which the ranks differ, printed sizes, watchdogs, and contradicting roots."""
-    case, findings = stall.sizes, list[Finding]()
-    if case is not None and case.objects:
-        findings.append(_no_object(stall, case.objects))
-    elif case is not None and case.divergence is None:
-        count, text = counted(len(case.facts), "message"), shortened(case.facts[0].text.strip(), 200)
-        facts = _TEXTS.facts(printed=text, count=count, missing=DETAIL if stall.job.survey.ranks else _parts.RECORD)
-        printed = _parts.lines(case.facts[:4])
-        sizes = _parts.confirmed(
-            stall.job, facts, SIZES_PRINTED, evidence=printed, victims=case.victims, basis="messages"
-        )
-        findings.append(sizes)
+    job, findings = stall.job, list[Finding]()
+    ends = [end for end in job.endings.values() if end.kind == "mismatch" and in_object_call(end.frames)]
+    is_one_job = not (job.evidence.doubt or job.finished())
+    if is_one_job and (lines := mismatched(job)):
+        if not any(divergence.lines[:1] == tuple(lines[:1]) for divergence in stall.inferred):
+            findings.append(_printed(job, lines))
+    elif is_one_job and ends:
+        findings.append(_no_object(stall, ends))
     findings += [_root_differs(stall, root) for root in stall.roots_differ]
     return decided(stall, READING, findings, _parts.recording(stall.job.evidence, _MISSING), otherwise=_otherwise)
 
 
-def _no_object(stall: Stall, ends: tuple[Ending, ...]) -> Finding:
+def _printed(job: JobState, lines: list[LogFact]) -> Finding:
+    """Return the finding about sizes that gloo printed, without a record of the calls that met."""
+    count, text = counted(len(lines), "message"), shortened(lines[0].text.strip(), 200)
+    facts = _TEXTS.facts(printed=text, count=count, missing=DETAIL if job.survey.ranks else _parts.RECORD)
+    # Those that met the wrong size, not those that passed it.
+    victims = tuple(sorted({fact.rank for fact in lines if fact.rank is not None}))
+    evidence = _parts.lines(lines[:4])
+    return _parts.confirmed(job, facts, SIZES_PRINTED, evidence=evidence, victims=victims, basis="messages")
+
+
+def _no_object(stall: Stall, ends: list[Ending]) -> Finding:
     first, own = ends[0], own_line(ends[0].frames)
     at, missing = own and f"{file_name(own.file)}:{own.line}", DETAIL if stall.job.survey.ranks else _parts.RECORD
     facts = _TEXTS.facts("object", end=first, rank=(first.rank,), op=first.frames[0].function, at=at, missing=missing)

@@ -1,6 +1,7 @@
 """Gradients never became ready on some ranks, so that a bucket was not reduced there."""
 
 from diagnostics.analysis.stall.explain import Stall, explain
+from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._divergence import Disagreement, Reading, decided
@@ -10,6 +11,7 @@ from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.model import shortened
 
 _TEXTS = Texts(__file__)
+_MESSAGES = {"ddp_unused", "ddp_unused_names", "ddp_unused_indices"}
 
 
 def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:
@@ -30,24 +32,31 @@ READING = Reading(_TEXTS, ("gradients_not_ready",), _remedies)
 
 def decide(stall: Stall) -> list[Finding]:
     """Decide from the first call in which the ranks differ, and from DDP's own messages."""
-    case, job, findings = stall.ddp_unused, stall.job, list[Finding]()
-    if case is not None:
-        # Ranks below the highest one are inferred, not seen.
-        known = range(job.evidence.world_size) if job.evidence.world_size else {*job.survey.ranks, *job.endings}
-        names = f" ({shortened(case.names, 120)})" if case.names else ""
-        fixes = under_ddp("", is_dtk_run=job.is_dtk_run)
-        findings.append(
-            _parts.confirmed(
-                job,
-                _TEXTS.facts(who=case.ranks or "a rank", names=names, messages=len(case.facts), fixes=fixes),
-                SEEN,
-                evidence=_parts.lines(case.facts[:4]),
-                ranks=case.ranks,
-                victims=tuple(sorted({*known} - {*case.ranks, UNNAMED})),
-                where=tuple(at for e in case.endings for at in _parts.where(e.rank, own_line(e.frames), e.summary)),
-            )
+    return decided(stall, READING, _by_messages(stall.job))
+
+
+def _by_messages(job: JobState) -> list[Finding]:
+    facts = [fact for fact in job.evidence.facts if fact.kind in _MESSAGES]
+    if not facts or job.finished():
+        return []
+    stated = {fact.fields.get("stated", fact.rank) for fact in facts}
+    ranks = tuple(sorted(rank for rank in stated if isinstance(rank, int)))
+    listed = next((str(fact.fields["names"]) for fact in facts if "names" in fact.fields), "")
+    endings = [job.endings[rank] for rank in ranks[:2] if rank in job.endings]
+    # Ranks below the highest one are inferred, not seen.
+    known = range(job.evidence.world_size) if job.evidence.world_size else {*job.survey.ranks, *job.endings}
+    names, fixes = f" ({shortened(listed, 120)})" if listed else "", under_ddp("", is_dtk_run=job.is_dtk_run)
+    return [
+        _parts.confirmed(
+            job,
+            _TEXTS.facts(who=ranks or "a rank", names=names, messages=len(facts), fixes=fixes),
+            SEEN,
+            evidence=_parts.lines(facts[:4]),
+            ranks=ranks,
+            victims=tuple(sorted({*known} - {*ranks, UNNAMED})),
+            where=tuple(at for end in endings for at in _parts.where(end.rank, own_line(end.frames), end.summary)),
         )
-    return decided(stall, READING, findings)
+    ]
 
 
 CAUSE = declared(__file__, explain, decide)

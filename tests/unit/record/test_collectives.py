@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from diagnostics.analysis.stall.straggler import stands_out
+from diagnostics.causes.hang.straggler import stands_out
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.evidence.ring.format import SAMPLES

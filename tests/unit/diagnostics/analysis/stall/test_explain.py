@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from diagnostics.analysis.divergence.explanation import explain
 from diagnostics.analysis.divergence.identity import differing_parts
 from diagnostics.analysis.stall.explain import Stall, explain as explain_stall
+from diagnostics.causes.hang.straggler import late_rank
 from diagnostics.evidence.calls import Call, Described, Dump, GroupKey, Wire, describe
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError, Stacks, Thread
@@ -532,8 +533,8 @@ def test_the_minority_with_the_edit_is_blamed_and_nobody_else(seed: int) -> None
     stall = explained(case)
     assert [found.culprits for found in stall.divergences] == [case.minority]
     assert {rank for found in stall.inferred for rank in found.culprits} <= set(case.minority)
-    assert stall.device is None and stall.host is None and not stall.circular
-    assert not stall.endings and stall.missing is None and stall.straggler is None
+    assert stall.host is None and not stall.circular and not stall.endings and stall.missing is None
+    assert late_rank(stall.job) is None
 
 
 @settings(max_examples=20, derandomize=True)

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from diagnostics.analysis.stall import job_state
-from diagnostics.analysis.stall.blameless import deviating_rank, stuck_ranks
+from diagnostics.analysis.stall.roots import deviating_rank, stuck_ranks
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence.model import Frame, RankError
 from tests.unit.diagnostics.hang.dumps import START_NS, Job, Op, confirmed, detect, evidence, write

@@ -1,12 +1,12 @@
-"""Ranks that others wait for: a host that stands still, a device that does not complete, few that ran ahead."""
+"""Ranks that others wait for: a host that stands still, and few that went on alone."""
 
 from diagnostics.analysis.divergence.find import Divergence
-from diagnostics.analysis.stall.late import HostStall, device_stall, lagging, late_hosts, taken_s
+from diagnostics.analysis.stall.late import HostStall, late_hosts, taken_s
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.contract.findings import AHEAD
 from diagnostics.evidence.calls import GroupKey
 from diagnostics.evidence.model import Frame, RankError, Stacks, Thread
-from tests.unit.diagnostics.analysis.calls import DEFAULT, call, history, job, waiting
+from tests.unit.diagnostics.analysis.calls import DEFAULT, call, job, waiting
 
 SLEEP = (Frame("/venv/lib/python3.11/threading.py", 320, "wait"), Frame("/job/data.py", 7, "wait_for_batch"))
 
@@ -54,30 +54,6 @@ def test_few_that_wait_while_most_agree_outside_ran_ahead() -> None:
     assert (case.position, case.majority.seq) == (3, 2)
     apart = late_hosts(job({0: waiting(3), 1: done(2), 2: done(1), 3: done(2)}, 4))
     assert isinstance(apart, HostStall), "the others do not agree"
-
-
-def test_a_device_that_does_not_complete_what_others_completed() -> None:
-    stuck = [call(1), *(call(seq, done=False) for seq in (2, 3, 4))]
-    state = job({0: done(4), 1: done(4), 2: stuck, 3: done(4)}, 4)
-    case = device_stall(state)
-    assert case is not None
-    assert (case.ranks, case.completed, case.enqueued) == ((2,), 1, 4)
-    assert (case.peers, case.peers_completed, case.operation.seq) == ((0, 1, 3), 4, 2)
-    assert lagging(state) == [2]
-    assert device_stall(job({0: done(4), 1: done(4)}, 2)) is None
-
-
-def test_half_of_the_members_are_no_exception() -> None:
-    stuck = [call(1), call(2, done=False)]
-    state = job({0: done(2), 1: done(2), 2: stuck, 3: list(stuck)}, 4)
-    assert lagging(state) == [2, 3]
-
-
-def test_gloo_does_not_show_what_a_device_completed() -> None:
-    gloo = GroupKey("gloo", "0", "default_pg")
-    stuck = [call(1, key=gloo), call(2, key=gloo, done=False)]
-    state = job({0: history(10, 20, key=gloo), 1: history(10, 20, key=gloo), 2: stuck}, 3)
-    assert lagging(state) == [] and device_stall(state) is None
 
 
 def test_a_rank_that_ended_with_exit_code_1_is_told() -> None:

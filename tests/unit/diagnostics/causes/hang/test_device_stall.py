@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+from diagnostics.causes.hang.device_stall import _lagging, stalled_devices
+from diagnostics.evidence.calls import GroupKey
+from tests.unit.diagnostics.analysis.calls import call, history, job as state_of
 from tests.unit.diagnostics.causes.hang.helpers import finding, job
 from tests.unit.diagnostics.hang.dumps import Op
 
@@ -36,3 +39,31 @@ def test_a_device_that_did_not_begin_what_the_others_execute(tmp_path: Path) -> 
     assert (found.status, found.ranks, found.victims) == ("confirmed", (2,), (0, 1, 3))
     assert found.summary.startswith("The device of rank 2 has not begun all_reduce [2] float32")
     assert "begun on 3 ranks, not on 1 rank that enqueued it" in found.measured
+
+
+def done(count: int) -> list:
+    return [call(seq) for seq in range(1, count + 1)]
+
+
+def test_a_device_that_does_not_complete_what_others_completed() -> None:
+    stuck = [call(1), *(call(seq, done=False) for seq in (2, 3, 4))]
+    state = state_of({0: done(4), 1: done(4), 2: stuck, 3: done(4)}, 4)
+    case = stalled_devices(state)
+    assert case is not None
+    assert (case.ranks, case.completed, case.enqueued) == ((2,), 1, 4)
+    assert (case.peers, case.peers_completed, case.operation.seq) == ((0, 1, 3), 4, 2)
+    assert _lagging(state) == [2]
+    assert stalled_devices(state_of({0: done(4), 1: done(4)}, 2)) is None
+
+
+def test_half_of_the_members_are_no_exception() -> None:
+    stuck = [call(1), call(2, done=False)]
+    state = state_of({0: done(2), 1: done(2), 2: stuck, 3: list(stuck)}, 4)
+    assert _lagging(state) == [2, 3]
+
+
+def test_gloo_does_not_show_what_a_device_completed() -> None:
+    gloo = GroupKey("gloo", "0", "default_pg")
+    stuck = [call(1, key=gloo), call(2, key=gloo, done=False)]
+    state = state_of({0: history(10, 20, key=gloo), 1: history(10, 20, key=gloo), 2: stuck}, 3)
+    assert _lagging(state) == [] and stalled_devices(state) is None

@@ -3,6 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from diagnostics.causes.hang.network import never_complete
+from tests.unit.diagnostics.analysis.calls import call, fact, job as state_of, waiting
 from tests.unit.diagnostics.causes.hang.helpers import STEP, finding, job
 from tests.unit.diagnostics.hang.dumps import Op
 
@@ -45,3 +49,24 @@ def test_a_call_that_waits_behind_another_one_on_a_device_is_an_effect(tmp_path:
 def test_an_all_to_all_with_splits_that_differ_may_not_fit(tmp_path: Path) -> None:
     ranks = [[*STEP, Op("all_to_all", size, 16)] for size in (8, 8, 12)]
     assert finding(tmp_path, job(*ranks, nobody_completes=3, timed=True), CAUSE).status != "confirmed"
+
+
+def test_a_collective_that_all_are_in_and_none_completes() -> None:
+    state = state_of({rank: waiting(3) for rank in range(3)}, 3, facts=[fact("nccl_ib_error", 1), fact("nccl_net", 0)])
+    (case,) = never_complete(state)
+    assert case.ranks == (0, 1, 2) and case.operation.seq == 3 and not case.first
+    assert [one.kind for one in case.transport] == ["nccl_ib_error"]
+    (first,) = never_complete(state_of({rank: waiting(1) for rank in range(3)}, 3))
+    assert first.first
+
+
+@pytest.mark.parametrize("ranks", [(0, 1), (0,)])
+def test_while_somebody_is_missing_nothing_is_said_of_the_network(ranks: tuple[int, ...]) -> None:
+    assert never_complete(state_of({rank: waiting(3) for rank in ranks}, 3)) == []
+
+
+def test_calls_that_differ_and_what_the_recorder_cannot_tell_are_left_out() -> None:
+    differ = {0: waiting(3), 1: [call(1), call(2, size=9), call(3, done=False)]}
+    assert never_complete(state_of(differ, 2)) == []
+    unknown = {rank: waiting(3, completion_known=False) for rank in range(2)}
+    assert never_complete(state_of(unknown, 2)) == []

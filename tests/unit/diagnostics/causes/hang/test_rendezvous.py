@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from diagnostics.analysis.stall.blameless import StartupFailed
 from diagnostics.analysis.stall.explain import Stall, explain
+from diagnostics.analysis.stall.startup import StartupFailed
 from diagnostics.causes.hang.rendezvous import CAUSE
 from diagnostics.contract.findings import Finding, text_of
 from diagnostics.diagnose import diagnose

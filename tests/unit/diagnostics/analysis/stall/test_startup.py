@@ -1,59 +1,14 @@
-"""Collectives that all issued and none completes, roots that differ, and start-ups that never completed."""
+"""Start-ups that never completed: ranks that wait for others, and what failed before the first collective."""
 
 from pathlib import Path
 
 import pytest
 
-from diagnostics.analysis.stall.blameless import Startup, StartupFailed, lasted_s, never_complete, roots_differ, startup
+from diagnostics.analysis.stall.startup import Startup, StartupFailed, lasted_s, startup
 from diagnostics.diagnose import diagnose
-from diagnostics.evidence.calls import GroupKey
 from diagnostics.evidence.model import LogFact
 from diagnostics.evidence.readers.start import KIND
-from tests.unit.diagnostics.analysis.calls import call, fact, job, waiting
-
-GLOO = GroupKey("gloo", "0", "default_pg")
-
-
-def test_a_collective_that_all_are_in_and_none_completes() -> None:
-    state = job({rank: waiting(3) for rank in range(3)}, 3, facts=[fact("nccl_ib_error", 1), fact("nccl_net", 0)])
-    (case,) = never_complete(state)
-    assert case.ranks == (0, 1, 2) and case.operation.seq == 3 and not case.first
-    assert [one.kind for one in case.transport] == ["nccl_ib_error"]
-    (first,) = never_complete(job({rank: waiting(1) for rank in range(3)}, 3))
-    assert first.first
-
-
-@pytest.mark.parametrize("ranks", [(0, 1), (0,)])
-def test_while_somebody_is_missing_nothing_is_said_of_the_network(ranks: tuple[int, ...]) -> None:
-    assert never_complete(job({rank: waiting(3) for rank in ranks}, 3)) == []
-
-
-def test_calls_that_differ_and_what_the_recorder_cannot_tell_are_left_out() -> None:
-    differ = {0: waiting(3), 1: [call(1), call(2, size=9), call(3, done=False)]}
-    assert never_complete(job(differ, 2)) == []
-    unknown = {rank: waiting(3, completion_known=False) for rank in range(2)}
-    assert never_complete(job(unknown, 2)) == []
-
-
-def broadcast(rank_done: bool, root: int | None = None) -> list:
-    return [call(1, op="broadcast", key=GLOO, done=rank_done, wire={"root": root})]
-
-
-def test_a_broadcast_that_some_completed_shows_ranks_with_different_roots() -> None:
-    ranks = {0: broadcast(True), 1: broadcast(False), 2: broadcast(True), 3: broadcast(False)}
-    (case,) = roots_differ(job(ranks, 4))
-    assert (case.waiting, case.complete, case.members) == ((1, 3), (0, 2), (0, 1, 2, 3))
-    assert case.deviating == (3,), "gloo's tree: rank 3 with another root leaves 1 and 3 stuck"
-    differ = {rank: [call(1, key=GLOO, size=rank), *calls] for rank, calls in ranks.items()}
-    assert roots_differ(job(differ, 4)) == []
-
-
-def test_a_recorded_root_or_an_operation_without_one_is_another_matter() -> None:
-    assert roots_differ(job({0: broadcast(True, 0), 1: broadcast(False, 0)}, 2)) == []
-    nobody = {rank: broadcast(False) for rank in range(3)}
-    assert roots_differ(job(nobody, 3)) == [], "where nobody completed, the root need not differ"
-    ranks = {0: [call(1, key=GLOO)], 1: [call(1, key=GLOO, done=False)]}
-    assert roots_differ(job(ranks, 2)) == []
+from tests.unit.diagnostics.analysis.calls import call, fact, job
 
 
 def start(rank: int, state: str, alive_s: float = 60.0, worked_s: float = 0.0, world: int = 3) -> LogFact:

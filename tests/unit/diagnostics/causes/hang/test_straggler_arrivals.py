@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from diagnostics.analysis.stall.straggler import LATE_S, ONCE_S, TIMES, Straggler, straggler
+from diagnostics.causes.hang.straggler import LATE_S, ONCE_S, TIMES, Straggler, late_rank
 from diagnostics.evidence.calls import Call
 from tests.unit.diagnostics.analysis.calls import DEFAULT, START_S, call, job
 
@@ -23,7 +23,7 @@ def ranks(delays_s: dict[int, dict[int, float]], steps: int = 12, world: int = 3
 
 
 def found(delays_s: dict[int, dict[int, float]], **more: int) -> Straggler | None:
-    return straggler(job(ranks(delays_s, **more), more.get("world", 3)))
+    return late_rank(job(ranks(delays_s, **more), more.get("world", 3)))
 
 
 def test_a_rank_that_keeps_coming_late() -> None:
@@ -52,7 +52,7 @@ def test_a_clock_that_is_off_shows_at_every_position_alike() -> None:
     calls = ranks({})
     for one in calls[1]:
         one.created_s = (one.created_s or 0.0) + 0.4
-    assert straggler(job(calls, 3)) is None
+    assert late_rank(job(calls, 3)) is None
 
 
 @pytest.mark.parametrize("by_s", [3600.0, -3600.0, 30.0])
@@ -61,7 +61,7 @@ def test_a_clock_that_was_set_meanwhile_makes_no_rank_late(by_s: float, back_at:
     calls = ranks({})
     for made in calls[1][4:back_at]:
         made.created_s = (made.created_s or 0.0) + by_s
-    assert straggler(job(calls, 3)) is None
+    assert late_rank(job(calls, 3)) is None
 
 
 def test_calls_that_peers_had_queued_behind_a_late_one_do_not_hide_it() -> None:
@@ -71,19 +71,19 @@ def test_calls_that_peers_had_queued_behind_a_late_one_do_not_hide_it() -> None:
     for seq in (6, 7, 8, 9):
         for rank in range(3):
             calls[rank][seq - 1].created_s = (late if rank == 2 else late - ONCE_S - 20) + seq * 1e-3
-    case = straggler(job(calls, 3))
+    case = late_rank(job(calls, 3))
     assert case is not None and (case.rank, case.times, case.position) == (2, 1, 5)
 
 
 def test_a_position_at_which_not_all_ranks_came_says_nothing() -> None:
     calls = ranks({1: dict.fromkeys(range(2, 12), 2.0)})
-    assert straggler(job(calls, 5)) is None
+    assert late_rank(job(calls, 5)) is None
 
 
 def test_while_ranks_wait_for_a_missing_one_nobody_is_slow() -> None:
     calls = ranks({1: dict.fromkeys(range(2, 12), 2.0)})
     calls[0].append(call(13, done=False))
-    assert straggler(job(calls, 3)) is None
+    assert late_rank(job(calls, 3)) is None
 
 
 @settings(max_examples=25)

@@ -1,0 +1,102 @@
+"""Rooted collectives in which ranks disagree on the root, which dumps do not record: gloo's tree shows who is stuck."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from diagnostics.analysis.stall.job_state import JobState
+from diagnostics.analysis.wait_graph.graph import Operation
+from diagnostics.evidence.calls import ROOTED, Call
+
+_MOST_RANKS = 64  # All pairs of rank and root are tried, which is quadratic in the size.
+
+
+class RootDiffers(Struct, frozen=True):
+    """A rooted operation that all ranks issued and only some completed: the ranks disagree on the root."""
+
+    operation: Operation
+    calls: dict[int, Call]
+    """The call of each rank that hangs in it."""
+    complete: tuple[int, ...]
+    members: tuple[int, ...]
+    deviating: tuple[int, ...]
+    """Ranks that named another root, if the roots or gloo's broadcast tree tell which; empty = unknown."""
+
+    @property
+    def waiting(self) -> tuple[int, ...]:
+        """The ranks that hang in it."""
+        return tuple(self.calls)
+
+
+def roots_differ(job: JobState) -> list[RootDiffers]:
+    """Return the rooted operations that completed on some members only, from dumps that do not record the root."""
+    cases, taken = [], job.waits.incomparable()
+    for operation, waiting in sorted(job.waits.waiting.items()):
+        calls = {rank: job.waits.calls[rank, operation] for rank in waiting}
+        wire, complete = calls[waiting[0]].wire, tuple(job.waits.complete[operation])
+        if wire.op not in ROOTED or not complete or job.waits.absent[operation] or set(waiting) & taken:
+            continue
+        if operation.key.recorder == "gloo" and wire.root is None:
+            members = job.survey.members(operation.key)
+            named = deviating_rank(members, tuple(waiting)) if wire.op == "broadcast" else None
+            deviating = () if named is None else (named,)
+            cases.append(RootDiffers(operation, calls, complete, members, deviating))
+            taken |= {*waiting, *complete} | job.waits.reaching(waiting)
+    return cases
+
+
+def other_roots(roots: Mapping[int, int], world: int) -> tuple[int, ...]:
+    """Return the ranks that named another root than the others, from the roots that the waiting ranks named.
+
+    If all ranks wait it is that of fewer, else see `deviating_rank`. Without an answer, the result is empty.
+    """
+    if len(roots) < world:
+        named = deviating_rank(tuple(range(world)), tuple(roots), roots)
+        return () if named is None else (named,)
+    right, count = Counter(roots.values()).most_common(1)[0]
+    return tuple(rank for rank, root in roots.items() if root != right) if 2 * count > world else ()
+
+
+def deviating_rank(
+    members: tuple[int, ...], waiting: tuple[int, ...], named: Mapping[int, int] | None = None
+) -> int | None:
+    """Return the rank that passed a root other than the first member, if this leaves exactly `waiting` stuck.
+
+    The others are assumed to use the first member as root, which is by far the most common; `named` are roots that are
+    known. Without a unique answer, the result is None.
+    """
+    size = len(members)
+    if not 2 < size <= _MOST_RANKS:
+        return None
+    stuck = {members.index(rank) for rank in waiting if rank in members}
+    known = {members.index(rank): members.index(root) for rank, root in (named or {}).items()}
+    candidates = {
+        members[deviating]
+        for deviating in range(1, size)
+        for root in range(1, size)
+        if all((root if rank == deviating else 0) == at for rank, at in known.items())
+        if stuck_ranks([root if rank == deviating else 0 for rank in range(size)]) == stuck
+    }
+    return candidates.pop() if len(candidates) == 1 else None
+
+
+def stuck_ranks(roots: list[int]) -> set[int]:
+    """Return the ranks that never return if rank i uses `roots[i]` as the root."""
+    plans = [_steps(rank, root, len(roots)) for rank, root in enumerate(roots)]
+    moved = True
+    while moved:
+        moved = False
+        for rank, plan in enumerate(plans):
+            for sends, peer in plan[:1]:
+                if plans[peer][:1] == [(not sends, rank)]:
+                    moved = bool(plan.pop(0) and plans[peer].pop(0))
+    return {rank for rank, plan in enumerate(plans) if plan}
+
+
+def _steps(rank: int, root: int, size: int) -> list[tuple[bool, int]]:
+    """Return the steps of a rank in the tree as (whether it sends, peer)."""
+    virtual = (rank - root) % size
+    bits = (1 << level for level in range(max(1, (size - 1).bit_length())))
+    peers = ((bit, virtual ^ bit) for bit in bits if virtual < 2 * bit)
+    return [(not virtual & bit, (peer + root) % size) for bit, peer in peers if peer < size]

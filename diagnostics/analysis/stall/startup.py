@@ -1,0 +1,110 @@
+"""The start-up of a job: which ranks met, which others did not arrive, or what failed before the first collective."""
+
+from collections.abc import Iterable, Iterator
+
+from msgspec import Struct
+
+from diagnostics.analysis.stall.job_state import STALL_S, JobState
+from diagnostics.contract.files import patterns_beside
+from diagnostics.evidence.endings import is_victim, kind_of_exception
+from diagnostics.evidence.model import Evidence, Frame, LogFact, Stacks, Thread
+from diagnostics.evidence.readers.start import KIND
+from diagnostics.evidence.readers.watch import VERDICT
+from diagnostics.evidence.stacks.activity import Activity, doing
+
+_STARTUP = {
+    "rendezvous_timeout", "store_timeout", "store_key_timeout", "missing_variable", "interface_missing",
+    "port_in_use", "port_refused", "mesh_failed", "store_barrier",
+}  # fmt: skip
+_TEXT = patterns_beside(__file__)
+"""The table documents what each pattern matches."""
+_LINES_STUCK = 6  # torch writes one every 10 s.
+_LATER = frozenset({"num_nodes_waiting", "_exit_barrier"})
+"""Functions of torchrun that query the store while its ranks run, and after they have exited."""
+
+
+class Startup(Struct, frozen=True):
+    """Ranks that wait for others in init_process_group, or all make no progress before it: records of `dtk watch`."""
+
+    starts: dict[int, LogFact]
+    waiting: tuple[int, ...]
+    missing: tuple[int, ...]
+    """Ranks that did not arrive; those without an entry in `starts` left no record. Empty if all wait."""
+    stuck: tuple[int, ...]
+    """Missing ranks that make no progress. A rank that computes or reads before it arrives is late, not stuck."""
+    waited_s: float
+
+
+class StartupFailed(Struct, frozen=True):
+    """A start-up in which the store or the rendezvous failed and no collective was issued."""
+
+    facts: tuple[LogFact, ...]
+
+
+def startup(job: JobState) -> Startup | StartupFailed | None:
+    """Return a start-up that did not complete, or None if a collective was issued or a rank failed by itself."""
+    if job.any_calls():
+        return None
+    starts = {fact.rank: fact for fact in job.evidence.facts if fact.kind == KIND and fact.rank is not None}
+    if starts and not any(end.by_itself for end in job.endings.values()):
+        world = max(fact.fields["nranks"] for fact in starts.values())
+        waiting = tuple(sorted(rank for rank, fact in starts.items() if fact.fields["state"] == "meets"))
+        missing = tuple(r for r in range(world) if r not in starts or starts[r].fields["state"] == "started")
+        if missing and (waiting or len(starts) == len(missing)):
+            waited_s = max(lasted_s(starts[rank], "since_s") for rank in waiting or missing)
+            still = (r for r in missing if r in starts and lasted_s(starts[r], "worked_s") >= STALL_S <= waited_s)
+            stuck = tuple(rank for rank in still if at_start(starts[rank]).doing != "importing")
+            if waiting or stuck == missing:
+                return Startup(starts, waiting, missing, stuck, waited_s)
+        if len(waiting) == world and any(fact.kind == VERDICT for fact in job.evidence.facts):
+            return Startup(starts, waiting, (), (), max(lasted_s(starts[rank], "since_s") for rank in waiting))
+    # Ranks that wait for the id of a communicator have completed the rendezvous: their group exists.
+    met = {(fact.file, fact.line) for fact in job.evidence.facts if fact.kind == "nccl_id_timeout"}
+    # Others may still come to a barrier of the store, unless more than its group has ranks did, or for a minute nobody.
+    given_up = [fact for fact in not_yet_met(job.evidence) if fact.fields.get("count", 1) >= _LINES_STUCK]
+    waits = (fact for fact in job.evidence.facts if {"waits", "joined"} <= fact.fields.keys() and fact not in given_up)
+    hoped = [fact for fact in waits if fact.fields["joined"] <= fact.fields["size"]]
+    of_start = (fact for fact in job.evidence.facts if fact.kind in _STARTUP or _is_of_rendezvous(fact))
+    of_start = (fact for fact in of_start if "trained" not in fact.fields)
+    decisive = tuple(fact for fact in of_start if (fact.file, fact.line) not in met and fact not in hoped)
+    facts = decisive or tuple(_unmet(job))
+    # Errors of the store or the network are what a failed start-up raises; any other traceback has a cause of its own.
+    unrelated = [end for end in job.endings.values() if end.kind in {"raised", "oom", "killed"} and end.frames]
+    if any(not any(part in end.type for part in ("Timeout", "Network", "Store")) for end in unrelated):
+        return None
+    return StartupFailed(facts) if facts else None
+
+
+def not_yet_met(evidence: Evidence) -> list[LogFact]:
+    """Return the last lines of ranks that wait for the store, or in its barrier for others, if nothing follows them."""
+    waits = [fact for fact in evidence.facts if "waits" in fact.fields]
+    rest = [(f.file, f.fields["steps"].last if f.kind == "steps" else f.line) for f in evidence.facts if f not in waits]
+    return [fact for fact in waits if all(file != fact.file or line < fact.line for file, line in rest)]
+
+
+def _is_of_rendezvous(fact: LogFact) -> bool:
+    if fact.kind != "launcher_error" or any(at.function in _LATER for at in fact.fields["frames"]):
+        return False
+    return fact.fields["type"].startswith("Rendezvous") or _meets(fact.fields["frames"])
+
+
+def _meets(frames: Iterable[Frame]) -> bool:
+    """Return whether ranks or nodes were in a rendezvous when an exception was raised."""
+    return any(_TEXT["meet"].search(f"{frame.file} {frame.function}") for frame in frames)
+
+
+def _unmet(job: JobState) -> Iterator[LogFact]:
+    """Yield the connections that failed during the rendezvous, from the exceptions of some ranks."""
+    for error in job.evidence.errors:
+        if _meets(error.frames) and is_victim(kind_of_exception(error.type, error.message, error.frames)):
+            yield LogFact("unmet", error.rank, error.file, error.line, f"{error.type}: {error.message}", {})
+
+
+def at_start(fact: LogFact) -> Activity:
+    """Return what a rank did when `dtk watch` recorded its start."""
+    return doing(Stacks(fact.rank, fact.file, (Thread("", fact.fields["frames"], main=True),)))
+
+
+def lasted_s(fact: LogFact, since: str) -> float:
+    """Return the seconds from `since` to the last sign of life, by the rank's own clock."""
+    return max(0.0, float(fact.fields["alive_s"] - fact.fields[since]))

@@ -1,0 +1,28 @@
+"""Rooted collectives that complete on some ranks only: who named another root."""
+
+from diagnostics.analysis.stall.roots import roots_differ
+from diagnostics.evidence.calls import GroupKey
+from tests.unit.diagnostics.analysis.calls import call, job
+
+GLOO = GroupKey("gloo", "0", "default_pg")
+
+
+def broadcast(rank_done: bool, root: int | None = None) -> list:
+    return [call(1, op="broadcast", key=GLOO, done=rank_done, wire={"root": root})]
+
+
+def test_a_broadcast_that_some_completed_shows_ranks_with_different_roots() -> None:
+    ranks = {0: broadcast(True), 1: broadcast(False), 2: broadcast(True), 3: broadcast(False)}
+    (case,) = roots_differ(job(ranks, 4))
+    assert (case.waiting, case.complete, case.members) == ((1, 3), (0, 2), (0, 1, 2, 3))
+    assert case.deviating == (3,), "gloo's tree: rank 3 with another root leaves 1 and 3 stuck"
+    differ = {rank: [call(1, key=GLOO, size=rank), *calls] for rank, calls in ranks.items()}
+    assert roots_differ(job(differ, 4)) == []
+
+
+def test_a_recorded_root_or_an_operation_without_one_is_another_matter() -> None:
+    assert roots_differ(job({0: broadcast(True, 0), 1: broadcast(False, 0)}, 2)) == []
+    nobody = {rank: broadcast(False) for rank in range(3)}
+    assert roots_differ(job(nobody, 3)) == [], "where nobody completed, the root need not differ"
+    ranks = {0: [call(1, key=GLOO)], 1: [call(1, key=GLOO, done=False)]}
+    assert roots_differ(job(ranks, 2)) == []
