@@ -12,8 +12,9 @@ from typing import Any
 from diagnostics.contract.suggest import did_you_mean
 from dtk.config.locate import cannot_import, locate
 from dtk.config.schema import Config
-from dtk.errors import DtkError
+from dtk.errors import Errors
 
+_errors = Errors(__file__)
 ALLOWED = ("dtk.models.*", "dtk.tasks.*", "dtk.train.callbacks.*", "dtk.train.builtin.*", "torch.nn.*", "torch.optim.*")
 """Prefixes that need no `allow_targets`; below them only classes of the expected kind are accepted."""
 
@@ -57,13 +58,12 @@ def check_targets(config: Config) -> None:
 def _check_allowed(target: str, allow: list[str]) -> None:
     """Reject a target that is not an import path of a public name, or not on the allow list."""
     parts = target.split(".")
-    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
-        raise DtkError(f'_target_="{target}" is not an import path', fix="write it as my_package.MyModel")
-    if any(part.startswith("_") for part in parts):
-        raise DtkError(f"_target_={target} is not allowed", "names with a leading underscore are private")
-    if not _listed(target, allow):
-        why = "a configuration may only name what is on the allow list"
-        raise DtkError(f"_target_={target} is not allowed", why, f"allow it: 'allow_targets=[{parts[0]}.*]'")
+    rules = {
+        "no_path": len(parts) < 2 or not all(part.isidentifier() for part in parts),
+        "private": any(part.startswith("_") for part in parts),
+        "unlisted": not _listed(target, allow),
+    }
+    _errors.refuse(rules, target=target, package=parts[0])
 
 
 def find_class(target: str, arguments: dict[str, Any], allow: list[str], kind: type = object) -> Any:
@@ -71,7 +71,7 @@ def find_class(target: str, arguments: dict[str, Any], allow: list[str], kind: t
     _check_allowed(target, allow)
     named = _find(target)
     if not isinstance(named, type):
-        raise DtkError(f"_target_={target} is not a class", f"it is a {type(named).__name__}", "name a class")
+        raise _errors("no_class", target=target, kind=type(named).__name__)
     # A module also contains its imports: dtk.launch.local.subprocess.run must not count as dtk's.
     home = f"{getattr(named, '__module__', None)}.{getattr(named, '__qualname__', '')}"
     if target not in allow and not _listed(home, allow):
@@ -80,10 +80,9 @@ def find_class(target: str, arguments: dict[str, Any], allow: list[str], kind: t
         public = not any(part.startswith("_") for part in home.split("."))
         if public and getattr(sys.modules.get(module), name, None) is named:
             fix = f"use its own import path: _target_={home} 'allow_targets=[{home.split('.')[0]}.*]'"
-        raise DtkError(f"_target_={target} is not allowed", f"it is defined as {home}, and only imported there", fix)
-    if not issubclass(named, kind):
-        base = f"{kind.__module__}.{kind.__qualname__}"
-        raise DtkError(f"_target_={target} is not a {base}", "it does not derive from it", f"derive from {base}")
+        raise _errors("elsewhere", target=target, home=home, fix=fix)
+    base = f"{kind.__module__}.{kind.__qualname__}"
+    _errors.refuse({"base": not issubclass(named, kind)}, target=target, base=base)
     _check_arguments(target, named, arguments)
     return named
 
@@ -106,11 +105,11 @@ def _find(target: str) -> Any:
     value: Any = module
     for part in parts[used:]:
         if not hasattr(value, part):
-            owner = ".".join(parts[:used])
-            raise DtkError(f'_target_={target}: "{part}" is not in {owner}', fix=did_you_mean(part, dir(value)))
+            owner, near = ".".join(parts[:used]), did_you_mean(part, dir(value))
+            raise _errors("absent", target=target, part=part, owner=owner, near=near)
         value = getattr(value, part)
         if isinstance(value, ModuleType):
-            raise DtkError(f"_target_={target} is not allowed", f"{value.__name__} is only imported there")
+            raise _errors("imported", target=target, module=value.__name__)
     return value
 
 
@@ -134,7 +133,6 @@ def _check_arguments(target: str, function: Callable[..., Any], arguments: dict[
     for name in arguments:
         if name not in names and not any(p.kind is p.VAR_KEYWORD for p in parameters):
             near = did_you_mean(name, names) or f"it takes {', '.join(names) or 'none'}"
-            raise DtkError(f'{target} has no argument "{name}"', fix=near)
+            raise _errors("argument", target=target, name=name, near=near)
     lacking = [p.name for p in named if p.default is p.empty and p.name not in arguments]
-    if lacking:
-        raise DtkError(f"{target} needs {', '.join(lacking)}", fix=f"set arguments.{lacking[0]}=VALUE in its section")
+    _errors.refuse({"lacking": lacking}, target=target, lacking=lacking)

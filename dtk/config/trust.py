@@ -9,14 +9,16 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.origins import at_key, flat
 from diagnostics.contract.secrets import MASK, masked
-from dtk.errors import DtkError
+from dtk.errors import Errors
 
+_errors = Errors(__file__)
 _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 _RANGE = re.compile(r"[0-9a-fA-F.:]+/\d{1,3}(?=,|$)")
 """An address range such as `10.1.0.0/16`: the only value with a slash that is not a path. Transports load libraries
@@ -48,13 +50,9 @@ def check_owner(folder: Path, option: str, *, trust: bool) -> None:
         return  # The reader of the folder reports it.
     if trust or not hasattr(os, "geteuid"):
         return
-    fix = "inspect its config.yaml, then add --trust"
-    if status.st_uid != os.geteuid():
-        raise DtkError(f"{option}: the folder belongs to {owner(folder)}", "its configuration may not be yours", fix)
-    if status.st_mode & _WRITABLE:
-        who = "everybody" if status.st_mode & stat.S_IWOTH else "its group"
-        what = f"{option}: {who} can write to the folder"
-        raise DtkError(what, "someone else may have changed it", f"chmod go-w, or {fix}")
+    rules = {"owner": status.st_uid != os.geteuid(), "writable": status.st_mode & _WRITABLE}
+    who = "everybody" if status.st_mode & stat.S_IWOTH else "its group"
+    _errors.refuse(rules, option=option, owner=partial(owner, folder), who=who)
     paths = RunPaths(folder)
     for path in (paths.config, paths.overrides, paths.origins):  # A umask of 002 makes files group-writable.
         with contextlib.suppress(OSError):  # The reader of the file reports it.
@@ -62,7 +60,7 @@ def check_owner(folder: Path, option: str, *, trust: bool) -> None:
             if (is_own := status.st_uid == os.geteuid()) and not status.st_mode & stat.S_IWOTH:
                 continue
             what = "can be written by everybody" if is_own else f"belongs to {owner(path)}"
-            raise DtkError(f"{option}: its {path.name} {what}", "its configuration may not be yours", fix)
+            raise _errors("file", option=option, name=path.name, what=what)
 
 
 def check_entries(folder: Path, option: str, *, trust: bool) -> None:
@@ -79,8 +77,7 @@ def check_entries(folder: Path, option: str, *, trust: bool) -> None:
             if inside if link else path.is_dir() or (path.is_file() and path.stat().st_nlink == 1):
                 continue
             what = "a link out of the folder, or to nothing" if link else "not a regular file, or one with another name"
-            what = f"{option}: {path.relative_to(root)} is {what}"
-            raise DtkError(what, "the run would write there", "remove it, or add --trust")
+            raise _errors("entry", option=option, entry=path.relative_to(root), what=what)
 
 
 def owner(folder: Path) -> str:
@@ -95,14 +92,13 @@ def refuse_stored_code(stored: Mapping[str, Any], plain: Mapping[str, Any], type
     """Reject settings of a run folder that would execute something or write elsewhere, unless typed again; DtkError if
     such a setting came from the folder.
     """
-    keys, why = set(typed), "what a run folder holds is data"
+    keys = set(typed)
     for key in (*COMMANDS, *WRITTEN):
         value = at_key(plain, key)
         if value and value == at_key(stored, key) and not keys & {key, key.split(".")[0]}:
             again = f"[{','.join(map(str, value))}]" if isinstance(value, list) else value
-            fix = f"if this is intended, give it again: '{key}={again}'"
-            where = f"names a folder outside it to write to: {value}"
-            raise DtkError(f"{option}: its {key} {'would be executed' if key in COMMANDS else where}", why, fix)
+            row = "executed" if key in COMMANDS else "written"
+            raise _errors(row, option=option, key=key, again=again, value=value)
     # All ranks are on this machine: no launcher started this process, or torchrun did on one node.
     local = os.environ.get("WORLD_SIZE") == os.environ.get("LOCAL_WORLD_SIZE") and "SLURM_PROCID" not in os.environ
     before, local = _variables(stored), local and at_key(plain, "launcher.name") == "local"
@@ -112,10 +108,7 @@ def refuse_stored_code(stored: Mapping[str, Any], plain: Mapping[str, Any], type
         path = "/" in _RANGE.sub("", value) or (_FILE.search(name) and not value.startswith("{"))
         reached = local and _REACHED.search(name) and value.lstrip("=") not in _KEPT_INSIDE
         if (reached or (path and not inside)) and before.get(name) == value and not keys & {"nccl", key}:
-            names = "a path: a library to load, or a file to write"
-            names = "an address that other machines can reach, but all ranks are on this one" if reached else names
-            fix = f"if this is intended, give it again: '{key}=\"{value}\"'"
-            raise DtkError(f"{option}: its {key} names {names}", why, f"{fix}; or nccl=auto" if reached else fix)
+            raise _errors("address" if reached else "path", option=option, key=key, again=f'"{value}"')
 
 
 def _variables(plain: Mapping[str, Any]) -> dict[str, str]:
@@ -129,7 +122,7 @@ def refuse_masked(plain: Mapping[str, Any]) -> None:
     """Reject a stored configuration whose secrets are masked; DtkError if a value must be typed again."""
     for key, value in flat(plain).items():
         if any(MASK in item for item in (value if isinstance(value, list) else [value]) if isinstance(item, str)):
-            raise DtkError(f"{key} was masked", "run folders hold no secrets", f"type it again: '{key}=VALUE'")
+            raise _errors("masked", key=key)
 
 
 def refuse_secrets(plain: Mapping[str, Any]) -> None:
@@ -138,5 +131,4 @@ def refuse_secrets(plain: Mapping[str, Any]) -> None:
     for key, value in flat(plain).items():
         if masked_values.get(key) != value:
             where = "use launcher.secrets on Kubernetes" if plain["launcher"]["name"] == "kubernetes" else "export it"
-            fix = f"read it from an environment variable or a file there; {where}"
-            raise DtkError(f"{key} holds a secret", "it would be readable in the files of the job", fix)
+            raise _errors("secret", key=key, where=where)
