@@ -12,8 +12,9 @@ from dtk.config.schema import TokensData
 from dtk.data.cache import Writer, cached
 from dtk.data.corpus import Corpus
 from dtk.data.tokenizer import Tokenizer, token_dtype
-from dtk.errors import DtkError, refused
+from dtk.errors import Errors, refused
 
+_errors = Errors(__file__)
 _FORMAT = 1  # Part of every key; increase it when the same text yields different tokens.
 
 _CHECKED_CHUNKS = 64
@@ -56,8 +57,7 @@ def tokenised(pieces: Callable[[], Pieces], source: str, key: str, tokenizer: To
             writer.append(tokenizer.encode(text))
             if last:
                 writer.append(end)
-        if not size:
-            raise DtkError(f"{source} holds no text")
+        _errors.refuse({"no_text": not size}, source=source)
         return {"source": source, "bytes": size, "sha256": digest.hexdigest(), "tokenizer": tokenizer.identity}
 
     name = hashlib.sha256(repr((_FORMAT, key, tokenizer.identity)).encode()).hexdigest()
@@ -81,8 +81,7 @@ def token_file(config: TokensData) -> Tokens:
         DtkError: the file is missing, has another dtype, or has an id outside the vocabulary.
     """
     path = Path(config.path).expanduser()
-    if not path.is_file():
-        raise DtkError(f"no such token file: {config.path}", fix="data.path must name a binary file of token ids")
+    _errors.refuse({"no_file": not path.is_file()}, path=config.path)
     with refused(f"cannot read {path}"):
         size = path.stat().st_size
         ids = _map(path, size, config)
@@ -98,17 +97,16 @@ def _map(path: Path, size: int, config: TokensData) -> np.ndarray:
         try:
             array = np.load(path, mmap_mode="r", allow_pickle=False)
         except ValueError as error:
-            raise DtkError(f"{path} is not a usable .npy file", str(error)) from None
-        if array.dtype.kind not in "iu" or not array.size or not array.flags.c_contiguous:
-            what = f"{path} holds {array.dtype} of shape {list(array.shape)}"
-            raise DtkError(what, "token ids are whole numbers in row order", "save them as an array of integers")
-        if config.dtype not in ("auto", array.dtype.name):
-            raise DtkError(f"data.dtype={config.dtype}, but {path} holds {array.dtype}", fix="use data.dtype=auto")
+            raise _errors("npy", path=path, why=error) from None
+        rules = {
+            "shape": array.dtype.kind not in "iu" or not array.size or not array.flags.c_contiguous,
+            "dtype": config.dtype not in ("auto", array.dtype.name),
+        }
+        _errors.refuse(rules, path=path, array=array, shape=str(list(array.shape)), dtype=config.dtype)
         return np.asarray(array).view(np.ndarray).reshape(-1)
     name = config.dtype if config.dtype != "auto" else "uint16" if config.vocab_size <= 1 << 16 else "uint32"
     dtype = np.dtype(name)
-    if not size or size % dtype.itemsize:
-        raise DtkError(f"{path} has {size} bytes", f"not a whole number of {name} ids", "check data.dtype")
+    _errors.refuse({"size": not size or size % dtype.itemsize}, path=path, size=size, name=name)
     ids = np.asarray(np.memmap(path, dtype=dtype, mode="r")).view(np.ndarray)
     head = ids[: _CHUNK_BYTES // 8 * 8]
     for wider in (np.dtype(np.int64), np.dtype(np.uint32)):
@@ -119,8 +117,7 @@ def _map(path: Path, size: int, config: TokensData) -> np.ndarray:
         # (or three of four), which never occurs in text.
         wide = head.view(wider)
         if int(wide.max()) < config.vocab_size and int(wide.min()) >= 0 and int(head[::parts].max()) > 0:
-            why = f"it holds ids of {8 * wider.itemsize} bits, whose upper halves would be read as separate ids"
-            raise DtkError(f"{path} does not hold {name} ids", why, f"use data.dtype={wider.name}")
+            raise _errors("wider", path=path, name=name, bits=8 * wider.itemsize, wider=wider.name)
     return ids
 
 
@@ -135,10 +132,8 @@ def _checked(ids: np.ndarray, config: TokensData) -> dict[str, str]:
     for start in starts:
         chunk = ids[start : start + step]
         digest.update(chunk.data)
-        if (smallest := int(chunk.min())) < 0:
-            raise DtkError(f"{config.path} holds token id {smallest}", "ids are 0 or more", "check data.dtype")
-        if (largest := int(chunk.max())) >= config.vocab_size:
-            why, fix = f"data.vocab_size={config.vocab_size}", "raise data.vocab_size, or check data.dtype"
-            raise DtkError(f"{config.path} holds token id {largest}", why, fix)
+        smallest, largest, vocab_size = int(chunk.min()), int(chunk.max()), config.vocab_size
+        rules = {"negative": smallest < 0, "large": largest >= vocab_size}
+        _errors.refuse(rules, path=config.path, smallest=smallest, largest=largest, vocab_size=vocab_size)
     chunks = f"size and {_CHECKED_CHUNKS} chunks of {_CHUNK_BYTES} bytes"
     return {"sha256": digest.hexdigest(), **({} if whole else {"sha256_of": chunks})}

@@ -17,7 +17,7 @@ from torch import Tensor
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import first_of
 from dtk.config.schema import GPTConfig
-from dtk.errors import DtkError, refused
+from dtk.errors import Errors, refused
 from dtk.models.blocks import by_head, by_part
 from dtk.models.build import ModelConfig
 from dtk.models.gpt import GPT
@@ -31,6 +31,7 @@ _LLAMA_MODULES, _LLAMA_SIZES, _LLAMA_FIXED = _KEYS(_TABLE["llama"])
 _TRANSPOSED = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
 """Hugging Face stores these as Conv1D: [in, out], where nn.Linear has [out, in]."""
 _PREFIX = "transformer."
+_errors = Errors(__file__)
 
 
 def check_gpt2(config: GPTConfig, folder: str | Path) -> None:
@@ -149,27 +150,23 @@ def _opened(model: GPT, folder: str | Path) -> Iterator[tuple[Any, dict[str, str
     with refused(f"{settings_file} is not JSON", "", ValueError):
         settings = json.loads(content)
     kind = settings.get("model_type") if isinstance(settings, dict) else None
-    if kind != "gpt2":
-        raise DtkError(f"{folder} holds no GPT-2", f"its config.json says model_type={kind}", "pick a GPT-2 folder")
+    _errors.refuse({"no_gpt2": kind != "gpt2"}, folder=folder, kind=str(kind))
     for hf_key, name in _SIZES.items():
         value = getattr(model.config, name)
         if (size := settings.get(hf_key)) != value:
-            why = f"{hf_key}={size} there, model.{name}={value} here"
-            raise DtkError(f"{folder} holds a GPT-2 of a different size", why, f"set model.{name}={size}")
+            raise _errors("size", folder=folder, key=hf_key, size=str(size), name=name, value=value)
     for key, value in _FIXED.items():
         accepted = (value, 4 * model.config.width) if key == "n_inner" else (value,)
         if settings.get(key, value) not in accepted:
-            why = f"{key}={settings[key]} there, dtk computes with {key}={value}"
-            raise DtkError(f"{folder} holds a variant of GPT-2", why, "pick a plain GPT-2 folder")
+            raise _errors("variant", folder=folder, key=key, there=str(settings[key]), value=value)
     if not path.is_file():
         split = (path.parent / "model.safetensors.index.json").is_file()
         why = "its weights are split over several files" if split else "it has no weights in safetensors"
-        fix = 'save it again by save_pretrained(folder, max_shard_size="100GB", safe_serialization=True)'
-        raise DtkError(f"model.pretrained={folder} has no model.safetensors", why, fix)
+        raise _errors("no_weights", folder=folder, why=why)
     try:
         weights = safe_open(path, framework="pt")
     except (SafetensorError, OSError) as error:
-        raise DtkError(f"{path} is not a safetensors file", str(error), "copy it again: it may be truncated") from error
+        raise _errors("no_safetensors", path=path, why=error) from error
     with weights as file:
         yield file, _names_in(file, model, folder)
 
@@ -180,11 +177,9 @@ def _names_in(file: Any, model: GPT, folder: str | Path) -> dict[str, str]:
     names = {name: prefix + hf_name(name) for name, _ in model.named_parameters()}
     missing = [source for source in names.values() if source not in stored]
     if missing:
-        fix = "copy the folder again, or choose a model of its size"
-        raise DtkError(f"{folder}/model.safetensors is incomplete", f"no tensor {first_of(missing, 1)}", fix)
+        raise _errors("incomplete", folder=folder, missing=first_of(missing, 1))
     for name, parameter in model.named_parameters():
         here, there = list(_turned(name, parameter.shape)), list(file.get_slice(names[name]).get_shape())
         if here != there:
-            why = f"{names[name]} is {there} there, {here} here"
-            raise DtkError(f"{folder}/model.safetensors holds different shapes", why, "set the model's sizes to match")
+            raise _errors("shapes", folder=folder, name=names[name], there=str(there), here=str(here))
     return names

@@ -10,7 +10,9 @@ from torch import Tensor
 from torch.utils import _pytree
 
 from dtk.data.dataset import Batch
-from dtk.errors import DtkError
+from dtk.errors import Errors
+
+_errors = Errors(__file__)
 
 Sums = Mapping[str, tuple[Tensor | float, Tensor | float]]
 
@@ -78,9 +80,7 @@ class Task(ABC):
 def leaves(tree: Any) -> list[Tensor]:
     """Return the tensors of a tree; DtkError if the tree has no tensor."""
     tensors = [leaf for leaf in _pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
-    if not tensors:
-        what = f"a batch has a {type(tree).__qualname__} without tensors"
-        raise DtkError(what, fix="return tensors or numbers from the dataset, in lists, tuples or dicts")
+    _errors.refuse({"no_tensor": not tensors}, kind=type(tree).__qualname__)
     return tensors
 
 
@@ -89,8 +89,7 @@ def loss_of(task: Task, output: Any, targets: Any) -> Tensor:
     loss = task.loss_sum(output, targets)
     if not isinstance(loss, Tensor) or loss.dim():
         what = f"a tensor {list(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__qualname__}"
-        what = f"{type(task).__qualname__}.loss_sum returned {what}"
-        raise DtkError(what, "a loss is a scalar tensor: the sum over the targets that count", "end it with .sum()")
+        raise _errors("loss", task=type(task).__qualname__, what=what)
     return loss
 
 
@@ -112,16 +111,13 @@ def add_figures(
         DtkError: the metrics are not those in `metric_names`.
     """
     metrics, names = task.metrics(output, batch.targets), task.metric_names
-    if tuple(metrics) != names:
-        what = f"{type(task).__qualname__}.metrics returned {list(metrics)}, but metric_names is {list(names)}"
-        why = "ranks add their metrics up, so all must return the same ones in one order"
-        raise DtkError(what, why, "return (sum, count) for each of metric_names")
+    about = {"task": type(task).__qualname__, "returned": str(list(metrics)), "names": str(list(names))}
+    _errors.refuse({"names": tuple(metrics) != names}, **about)
     pairs = ((loss_of(task, output, batch.targets), count), *metrics.values())
     for name, pair in metrics.items():
         given = pair if isinstance(pair, tuple | list) else ()
         if [v.numel() == 1 if isinstance(v, Tensor) else isinstance(v, Real) for v in given] != [True, True]:
-            what = f"{type(task).__qualname__}.metrics: {name} is not a pair of numbers"
-            raise DtkError(what, "ranks add their sums and counts up", "return (sum, count), of one element each")
+            raise _errors("pair", **about, name=name)
     if batch.counts:
         numbers = (value for pair in pairs for value in pair)
         values = [torch.as_tensor(value, dtype=sums.dtype, device=sums.device).reshape(()) for value in numbers]
