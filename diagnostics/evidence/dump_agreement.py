@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.formatting import filled, ranks_text
+from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.calls import ROOTED, Dump, GroupKey
 from diagnostics.evidence.clock_offset import offset
 
@@ -33,17 +33,21 @@ class _Made(NamedTuple):
 _Calls = dict[tuple[GroupKey, int], _Made]
 
 
-def contradiction(one: Any, other: Any) -> str:
-    """Return why two dumps of one rank contradict each other; empty if they may be successive dumps of one job."""
+def contradiction(one: Any, other: Any) -> Phrase | None:
+    """Return why two dumps of one rank contradict each other; None if they may be successive dumps of one job."""
     first, second = _calls(_dumps(one)), _calls(_dumps(other))
     for key in sorted(first.keys() & second.keys()):
         first_call, second_call = first[key], second[key]
         if first_call.text != second_call.text:
-            return filled(_TEXTS["other_call"], {"seq": key[1], "first": first_call, "second": second_call})
+            return _why("other_call", seq=key[1], first=first_call, second=second_call)
         apart_s = abs(first_call.at_s - second_call.at_s)
         if first_call.at_s and second_call.at_s and apart_s > SAME_S:
-            return filled(_TEXTS["later_call"], {"seq": key[1], "apart_s": apart_s})
-    return ""
+            return _why("later_call", seq=key[1], apart_s=apart_s)
+    return None
+
+
+def _why(row: str, **figures: object) -> Phrase:
+    return Phrase(row, _TEXTS[row], figures)
 
 
 class _LastCalls(NamedTuple):
@@ -67,7 +71,7 @@ class Moments:
                 self.dumps.append((handle, calls))
             self.last_calls += [_LastCalls(handle, dump.last_s(), dump.counters, dump.members) for dump in dumps]
 
-    def overtaken(self) -> str:
+    def overtaken(self) -> Phrase | None:
         """Return two dumps of which one completed a collective that the other, a minute later, had not issued.
 
         A collective completes only after all members issued it, so the dumps are from different jobs or times.
@@ -82,15 +86,15 @@ class Moments:
                     issued, completed = early.counters[key][0], late.counters[key][1]
                     if together and key.recorder != "gloo" and 0 <= issued < completed:
                         figures = {"group": key.desc or key.name, "issued": issued, "completed": completed}
-                        return filled(_TEXTS["overtaken"], {"early": early.handle, "late": late.handle, **figures})
-        return ""
+                        return _why("overtaken", early=early.handle, late=late.handle, **figures)
+        return None
 
     def far_apart(self) -> list[list[Any]]:
         """Return the handles of each job if the times of the same collectives show several; else at most one list."""
         return [[handle for handle, _ in part] for part in self._parts(APART_S)]
 
-    def doubt(self) -> str:
-        """Return why the dumps may be from successive jobs; empty if there is no sign of it.
+    def doubt(self) -> Phrase | None:
+        """Return why the dumps may be from successive jobs; None if there is no sign of it.
 
         If some ranks returned from a synchronizing collective before the others entered it, at every position,
         these are other jobs, or the clocks are wrong. Only for gloo's calls, which return on completion.
@@ -99,9 +103,8 @@ class Moments:
             place = _left_before(early[0][1], late[0][1])
             if place is not None:
                 apart_s = late[0][1][place].at_s - early[0][1][place].at_s
-                figures = {"early": _who(early), "late": _who(late), "position": place[1], "apart_s": apart_s}
-                return filled(_TEXTS["doubt"], figures)
-        return ""
+                return _why("doubt", early=_who(early), late=_who(late), position=place[1], apart_s=apart_s)
+        return None
 
     def _parts(self, gap_s: float) -> list[list[tuple[Any, _Calls]]]:
         """Return the dumps, split where one issued the first common collective much later than the previous one."""
@@ -135,8 +138,8 @@ def _in_step(early: _Calls, late: _Calls) -> bool:
     return False
 
 
-def _who(part: list[tuple[Any, _Calls]]) -> str:
-    return ranks_text(handle.rank for handle, _ in part if handle.rank is not None) or "other files"
+def _who(part: list[tuple[Any, _Calls]]) -> tuple[int, ...] | Phrase:
+    return tuple(handle.rank for handle, _ in part if handle.rank is not None) or _why("others")
 
 
 def _left_before(early: _Calls, late: _Calls) -> tuple[GroupKey, int] | None:

@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from diagnostics.contract.artifacts import Heartbeat, Status
 from diagnostics.contract.files import patterns_beside, read_table
 from diagnostics.contract.findings import EvidenceItem
-from diagnostics.contract.formatting import ranks_spoken
+from diagnostics.contract.formatting import Phrase, filled
 from diagnostics.contract.origins import at_key
 from diagnostics.contract.strategy_traits import UNKNOWN, StrategyTraits, strategy_traits
 from diagnostics.evidence.limits import Limits
@@ -96,9 +96,9 @@ class LogFact(Struct, frozen=True):
     `gloo_closed`, `ddp_unused`, `rendezvous_timeout`, ... (the table is `evidence/logs/patterns.yaml`)"""
     rank: int | None
     file: str
-    line: int
-    text: str
-    """The line, shortened."""
+    line: int = 0
+    text: str = ""
+    """The line, shortened; empty for what a record holds as `fields`."""
     fields: dict[str, Any] = field(default_factory=dict)
     """Captured values: field names with units, numbers as numbers, sizes in `_bytes`."""
     time_s: float | None = None
@@ -126,16 +126,13 @@ class Problem(Struct, frozen=True):
     reason: Literal["", "damaged", "newer", "empty"] = ""
     """Of a run's own record: it is not what dtk wrote, or only a newer dtk can read it. `empty` of any file."""
     figures: dict[str, Any] = field(default_factory=dict)
-    """Figures for the sentence of that name; integers in a list are ranks."""
+    """Figures for the sentence of that name (`formatting.filled`); integers in a list are ranks."""
 
     @property
     def what(self) -> str:
         """Return the problem as one line."""
-        if (line := _PROBLEMS.get(self.about)) is None:
-            return self.about
-        lists = {name: value for name, value in self.figures.items() if isinstance(value, list | tuple)}
-        spoken = {n: ranks_spoken(v) if isinstance(v[0], int) else ", ".join(v) for n, v in lists.items()}
-        return str(line).format_map(self.figures | spoken)
+        line = _PROBLEMS.get(self.about)
+        return self.about if line is None else filled(line, self.figures)
 
 
 class RunEvidence(Struct):
@@ -216,8 +213,8 @@ class Evidence(Struct):
     problems: list[Problem] = field(default_factory=list)
     disk_bytes: int = 0
     """Allocated size of all files; 0 for evidence created in memory."""
-    doubt: str = ""
-    """Why the dumps may be from several jobs, so that ranks cannot be compared; empty if there is no sign of it."""
+    doubt: Phrase | None = None
+    """Why the dumps may be from several jobs, so that ranks cannot be compared; None if there is no sign of it."""
 
     @property
     def is_cut(self) -> bool:

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, TypeVar
 
 from msgspec import Struct, field
 
+from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import LogFact, Owner, Problem, RankError, Stacks, rank_in_name
 
@@ -99,8 +100,8 @@ class Reader(Struct, frozen=True):
     groups: Callable[[Sequence[Any], bool], list[list[Any]]] | None = lambda handles, in_run: [[*handles]]
     """Sort a rank's handles into groups of which one each is kept; the second argument says whether they lie in a run
     folder of dtk. None where one file may hold several ranks, so that all are kept."""
-    contradiction: Callable[[Any, Any], str] = lambda one, other: ""
-    """Returns why two handles of one rank cannot be from one job; empty if they can."""
+    contradiction: Callable[[Any, Any], Phrase | None] = lambda one, other: None
+    """Returns why two handles of one rank cannot be from one job; None if they can."""
 
 
 def opens(

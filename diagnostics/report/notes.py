@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from diagnostics.causes.registry import by_id
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding, FormattedFacts, Outcome, text_of
-from diagnostics.contract.formatting import file_name, ranks_spoken
+from diagnostics.contract.formatting import file_name, filled, ranks_spoken
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.endings import is_victim, kind_of_exception
 from diagnostics.evidence.model import Evidence, LogFact, RankError, shortened
@@ -31,7 +31,7 @@ def notes(
 
     Lines of the kinds in `covered` are described elsewhere in the report.
     """
-    texts = [evidence.doubt] if evidence.doubt else []
+    texts = [str(evidence.doubt)] if evidence.doubt else []
     cited = [item for root in roots for item in root.evidence]
     places = {f"{item.file}:{item.line}" for item in cited}
     if not roots:
@@ -65,7 +65,15 @@ def _trouble(evidence: Evidence, covered: frozenset[str]) -> Iterator[str]:
         if fact.kind in TROUBLE - covered and f"{fact.file}:{fact.line}" not in places:
             lines.setdefault(fact.kind, fact)
     for fact in [*lines.values()][: _SHOWN - len(errors)]:
-        yield f"{fact.file}:{fact.line}: {shortened(fact.text, 200)}"
+        yield f"{fact.file}:{fact.line}: {shortened(fact.text or _of_record(fact), 200)}"
+
+
+def _of_record(fact: LogFact) -> str:
+    """Return what a record says that is no line of a log."""
+    fields = fact.fields
+    sides = [filled(_TEXTS["ras_side" if side["ranks"] else "ras_count"], side) for side in fields.get("sides", ())]
+    of = filled(_TEXTS["ras_of"], fields) if fields.get("communicator") else ""
+    return filled(_TEXTS[fields.get("row", fact.kind)], fields | {"sides": sides, "of": of})
 
 
 def _attempts(evidence: Evidence) -> Iterator[str]:

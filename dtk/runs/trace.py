@@ -181,7 +181,7 @@ class Merge:
                     event["args"] = {"sort_index": event["pid"]}
                 yield event
         if scan.problem:
-            self.problems.append(f"{path.name}: {scan.problem}")
+            self.problems.append(f"{path.name}: {scan.problem.what}")
 
     def _us(self, rank: int, time_s: float) -> float:
         """Return microseconds since the start of the run, by the first rank's clock."""

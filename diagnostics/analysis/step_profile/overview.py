@@ -290,7 +290,7 @@ def _profiles(evidence: Evidence, problems: list[Problem]) -> list[RankProfile]:
             problems.append(Problem(kind, file.file, result, unread=True))
             continue
         profiles += result
-        problems += [Problem(kind, file.file, what) for profile in result for what in profile.problems]
+        problems += [problem for profile in result for problem in profile.problems]
     return profiles
 
 

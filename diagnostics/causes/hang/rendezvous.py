@@ -51,8 +51,8 @@ def decide(stall: Stall) -> Finding:
 
 
 def _seen(starts: Iterable[LogFact]) -> tuple[EvidenceItem, ...]:
-    lasted = [(fact, _TEXTS.phrase("seen", text=fact.text, lasted_s=lasted_s(fact, "since_s"))) for fact in starts]
-    return tuple(EvidenceItem("log", fact.file, detail) for fact, detail in lasted)
+    lasted = [(fact, {"rank": fact.rank, "lasted_s": lasted_s(fact, "since_s")}) for fact in starts]
+    return tuple(EvidenceItem("log", f.file, _TEXTS.phrase(f.fields["state"], **figures)) for f, figures in lasted)
 
 
 def _nobody(case: Startup) -> Finding:

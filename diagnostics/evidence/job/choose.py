@@ -14,8 +14,8 @@ from typing import Any
 from msgspec import Struct
 
 from diagnostics.contract.errors import DiagnosticsError
-from diagnostics.contract.files import open_regular
-from diagnostics.contract.formatting import first_of
+from diagnostics.contract.files import open_regular, table_beside
+from diagnostics.contract.formatting import filled, first_of
 from diagnostics.contract.invocation import command
 from diagnostics.evidence.budget import disk_bytes
 from diagnostics.evidence.dump_agreement import Moments
@@ -27,6 +27,7 @@ from diagnostics.evidence.readers.flight import FlightFile
 from diagnostics.evidence.readers.nsys import NsysFile
 from diagnostics.evidence.readers.ring import RingFile
 
+_TEXTS: dict[str, str] = table_beside(__file__)
 JOB_S = 90 * 86_400.0
 """Maximum duration of a job: records of different kinds further apart are from different jobs."""
 WINDOWS_S = 86_400.0
@@ -43,6 +44,18 @@ _BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})')
 _RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]{0,2000}?"rank"\s*:\s*(\d{1,7})')
 _EPOCH_US = 1e15
 """Smaller times are relative to the boot time."""
+
+
+class MixedJobsError(DiagnosticsError):
+    """Files cannot be from one job. Takes a row of `choose.yaml`, that of what to do, and their figures."""
+
+    def __init__(self, row: str, fix: str = "separate", /, **figures: object) -> None:
+        super().__init__(text(row, **figures), text(fix, **figures))
+
+
+def text(row: str, /, **figures: object) -> str:
+    """Return a row of `choose.yaml` with its figures."""
+    return filled(_TEXTS[row], figures)
 
 
 class Moment(Struct, frozen=True):
@@ -68,12 +81,12 @@ def refuse_mixed(evidence: Evidence, handles: Iterable[Any], last_calls: Iterabl
     first: dict[int, Moment] = {}
     for moment in sorted(traces, key=attrgetter("at_s", "file")):
         if moment.rank is not None and (earlier := first.setdefault(moment.rank, moment)).pid != moment.pid:
-            why = f"both belong to rank {moment.rank}, of processes {earlier.pid} and {moment.pid}"
-            _refuse(evidence, earlier, moment, why)
+            figures = {"rank": moment.rank, "first": earlier.pid, "second": moment.pid}
+            raise _of_two(evidence, "several_processes", earlier, moment, **figures)
     _windows(evidence, [*traces, *nsys])
     everything = sorted([*traces, *nsys, *flight], key=attrgetter("at_s", "file"))
     if everything and everything[-1].at_s - everything[0].at_s > JOB_S:
-        _refuse(evidence, everything[0], everything[-1])
+        raise _of_two(evidence, "days_apart", everything[0], everything[-1])
 
 
 def _trace(handle: Any) -> Moment | None:
@@ -99,16 +112,12 @@ def _windows(evidence: Evidence, moments: Sequence[Moment]) -> None:
             continue
         earlier, later = ({m.pid for m in part if m.pid is not None} for part in (ordered[: n + 1], ordered[n + 1 :]))
         if not earlier & later:
-            _refuse(evidence, early, late)
+            raise _of_two(evidence, "days_apart", early, late)
 
 
-def _refuse(evidence: Evidence, first: Moment, second: Moment, why: str = "") -> None:
-    why = why or f"were recorded {(second.at_s - first.at_s) / 86_400:,.0f} days apart"
-    kinds = first.kind if first.kind == second.kind else f"{first.kind} and {second.kind}"
-    files = " and ".join((first.file, second.file))
-    raise DiagnosticsError(
-        f"{evidence.root} holds files of different jobs: {files} ({kinds}) {why}", "put each job into its own folder"
-    )
+def _of_two(evidence: Evidence, row: str, early: Moment, late: Moment, **figures: object) -> MixedJobsError:
+    figures |= {"files": [early.file, late.file], "kinds": [*dict.fromkeys((early.kind, late.kind))]}
+    return MixedJobsError(row, root=evidence.root, days=(late.at_s - early.at_s) / 86_400, **figures)
 
 
 def one_per_rank(reader: Reader, handles: list[Any], evidence: Evidence) -> list[Any]:
@@ -142,9 +151,10 @@ def _refuse_several_jobs(kind: str, groups: dict[int, list[Any]], evidence: Evid
             folders |= parents
     if ranks >= 2:
         names = sorted(evidence.relative(folder) for folder in folders)
-        text = first_of(names, 4)
-        what = f"{len(names)} folders hold {kind} files of the same ranks ({text}): of different jobs or moments"
-        raise DiagnosticsError(what, f"name one: {command('diagnose', evidence.root / names[0])}")
+        own = command("diagnose", evidence.root / names[0])
+        raise MixedJobsError(
+            "several_folders", "name_one", count=len(names), kind=kind, names=first_of(names, 4), command=own
+        )
 
 
 def refuse_mixed_times(evidence: Evidence, traces: list[Any]) -> None:
@@ -161,12 +171,11 @@ def refuse_mixed_times(evidence: Evidence, traces: list[Any]) -> None:
     moments = Moments(evidence.handles(FlightFile))
     jobs = moments.far_apart()
     if len(jobs) > 1:
-        parts = " and ".join(f"{job[0].file}{f' and {len(job) - 1} more' if len(job) > 1 else ''}" for job in jobs[:4])
-        what = f"{evidence.root} holds files of {len(jobs)} jobs: {parts} issued the same collective over an hour apart"
-        raise DiagnosticsError(what, "put each job into its own folder")
+        named = ((job[0].file, len(job) - 1) for job in jobs[:4])
+        parts = [text("part", first=first, more=more) if more else first for first, more in named]
+        raise MixedJobsError("hours_apart", root=evidence.root, count=len(jobs), parts=parts)
     if why := moments.overtaken():
-        what = f"{evidence.root} holds dumps of different jobs or moments: {why}"
-        raise DiagnosticsError(what, "put each job into its own folder")
+        raise MixedJobsError("overtaken", root=evidence.root, why=why)
     refuse_mixed(evidence, traces, [(dump.handle.file, dump.last_s) for dump in moments.last_calls])
     evidence.doubt = moments.doubt()
 
@@ -205,9 +214,8 @@ def _choose(group: list[Any], evidence: Evidence, reader: Reader) -> list[Any]:
     others = [handle for handle in rest if digests[handle.file] != digests[best.file]]
     for other in others if evidence.run is None else ():
         if why := reader.contradiction(best, other):
-            files = " and ".join(sorted((best.file, other.file)))
-            what = f"{evidence.root} holds files of 2 jobs: {files} both belong to rank {best.rank}, and {why}"
-            raise DiagnosticsError(what, "put each job into its own folder")
+            files = sorted((best.file, other.file))
+            raise MixedJobsError("contradict", root=evidence.root, files=files, rank=best.rank, why=why)
     if others:
         names = sorted(handle.file for handle in others)[:3]
         figures = {"rank": best.rank, "count": len(others) + 1, "used": best.file, "others": names}

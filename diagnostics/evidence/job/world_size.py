@@ -5,8 +5,8 @@ from collections import defaultdict
 
 from msgspec import Struct, field
 
-from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.formatting import first_of
+from diagnostics.evidence.job.choose import MixedJobsError, text
 from diagnostics.evidence.job.registry import files_of_ranks
 from diagnostics.evidence.model import Evidence, Problem
 from diagnostics.evidence.values import MOST_RANKS, integer
@@ -51,11 +51,11 @@ def settle(evidence: Evidence, claims: Claims) -> None:
     if stated is not None:
         claims.add(stated, "manifest.json")
     if len(claims.sizes) > 1:
-        parts = [f"{size} ranks ({first_of(sorted(files), 1)})" for size, files in sorted(claims.sizes.items())]
+        by_size = sorted(claims.sizes.items())
+        parts = [text("size", size=size, file=first_of(sorted(files), 1)) for size, files in by_size]
         if len(claims.by_rank) > 1 and evidence.run is None:
-            what = f"{evidence.root} holds files of {len(claims.sizes)} jobs: {' and '.join(parts)}"
-            raise DiagnosticsError(what, "put each job into its own folder")
-        evidence.problems.append(Problem("file", ".", "jobs_mixed", figures={"sizes": " and ".join(parts)}))
+            raise MixedJobsError("sizes", root=evidence.root, count=len(parts), parts=parts)
+        evidence.problems.append(Problem("file", ".", "jobs_mixed", figures={"sizes": parts}))
     evidence.world_size = stated or (next(iter(claims.sizes)) if len(claims.sizes) == 1 else None)
     if not claims.sizes and weakest <= MOST_RANKS:
         evidence.world_size = weakest or None

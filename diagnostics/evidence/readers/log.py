@@ -298,12 +298,11 @@ class _Scan(Struct):
             read.earlier.pop()
         # Of memory that ran out, already the first step tells that the model's states were in place.
         if self.steps or (self.steps.series and any(fact.kind == "cuda_oom" for fact in read.facts)):
-            read.facts.append(LogFact("steps", None, file, 0, "", {"steps": self.steps}))
+            read.facts.append(LogFact("steps", None, file, fields={"steps": self.steps}))
         read.offset = self.table.offset()
         if self.table.rows:
             listed = self.table.listed()
-            text = f"torchrun lists {len(listed['ranks'])} ranks that failed or were stopped"
-            read.facts.append(LogFact("torchrun_list", None, file, self.table.rows[0].line, text, listed))
+            read.facts.append(LogFact("torchrun_list", None, file, self.table.rows[0].line, fields=listed))
         return read
 
 

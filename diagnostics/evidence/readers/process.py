@@ -53,8 +53,8 @@ def read(path: Path, file: str, limits: Limits) -> Contents:
         raise ValueError("not a record of a rank's process")
     fields = {"looks": looks, "last": last, "call": call, "counters": counters, "groups": groups}
     fields |= {name: value[name] for name in ("pid", "lock_holder") if type(value.get(name)) is int}
-    facts = [LogFact(KIND, rank, file, 0, f"rank {rank} is {last.state or 'gone'}", fields, last.time_s)]
-    errors = [RankError(rank, file, 0, "", f"ended with exit code {code}", exit_code=code, time_s=last.time_s)]
+    facts = [LogFact(KIND, rank, file, fields=fields, time_s=last.time_s)]
+    errors = [RankError(rank, file, 0, "", "", exit_code=code, time_s=last.time_s)]
     return Contents(file, facts=facts, errors=errors if type(code) is int and -256 < code < 256 else [])
 
 

@@ -5,12 +5,13 @@ Source: src/ras/client_support.cc of NCCL 2.24 to 2.29.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from diagnostics.contract.files import patterns_beside
-from diagnostics.contract.formatting import first_of, ranks_spoken
+from diagnostics.contract.formatting import first_of
 from diagnostics.evidence.limits import whole
 from diagnostics.evidence.model import Evidence, LogFact
 from diagnostics.evidence.reader import Contents, Reader, Source
@@ -18,9 +19,8 @@ from diagnostics.evidence.values import Rank
 
 COUNTS, LOST, AGREES = "ras_counts", "ras_lost", "ras_agrees"
 _TEXT = patterns_beside(__file__)
-_Difference = tuple[str, int, str, list[int]]
-"""Kind, line, text, and the ranks that do not answer or launched fewer operations than most; empty unless the
-communicator is that of the whole job."""
+_Difference = tuple[str, int, dict[str, Any]]
+"""Kind, line and fields of a fact."""
 
 
 class _Member(Struct):
@@ -47,8 +47,18 @@ def read(source: Source) -> Contents:
     """Return a fact for each difference that the answer reports."""
     text, file = whole(source.path, source.limits).decode("utf-8", "replace").replace("\r\n", "\n"), source.file
     differences = _of_json(text) if text.lstrip()[:1] == "{" else _of_text(text)
-    facts = [LogFact(kind, None, file, line, what, {"ranks": ranks}) for kind, line, what, ranks in differences]
-    return Contents(file, facts=facts or [LogFact(AGREES, None, file, 0, "RAS reports no difference between ranks")])
+    facts = [LogFact(kind, None, file, line, fields=fields) for kind, line, fields in differences]
+    return Contents(file, facts=facts or [LogFact(AGREES, None, file)])
+
+
+def _counts(line: int, op: str, communicator: str, sides: list[dict[str, Any]], ranks: list[int]) -> _Difference:
+    """Return how many operations each side launched; `ranks` of the whole job launched fewer than most."""
+    return COUNTS, line, {"op": op, "communicator": communicator, "sides": sides, "ranks": ranks}
+
+
+def _lost(line: int, who: object, communicator: str, ranks: list[int], row: str = "ras_lost") -> _Difference:
+    """Return the `ranks` of the whole job that do not answer; `who` names them as the answer does."""
+    return LOST, line, {"who": who, "communicator": communicator, "ranks": ranks, "row": row}
 
 
 def _of_json(text: str) -> Iterator[_Difference]:
@@ -61,44 +71,40 @@ def _of_json(text: str) -> Iterator[_Difference]:
         for own in communicator.ranks:
             for op, count in own.collective_counts.items():
                 launched.setdefault(op, {}).setdefault(count, []).append(own.rank)
-        name = f"communicator {communicator.hash[:40]}"
+        name = communicator.hash[:40]
         for op, by_count in launched.items():
             (_, fewest), *others = sorted(by_count.items())
-            parts = (f"{ranks_spoken(ranks)} launched {count:,}" for count, ranks in sorted(by_count.items()))
             if others:
+                sides = [{"who": ranks, "count": count, "ranks": ()} for count, ranks in sorted(by_count.items())]
                 is_few = communicator.size == of_job and 2 * len(fewest) < communicator.size
-                yield COUNTS, 1, f"{op} of {name}: {'; '.join(parts)}", fewest if is_few else []
+                yield _counts(1, op, name, sides, fewest if is_few else [])
         if lost := [own.rank for own in communicator.missing_ranks if any(own.status.values())]:
-            ranks = lost if communicator.size == of_job else []
-            yield LOST, 1, f"no answer from {ranks_spoken(lost)} of {name}", ranks
+            yield _lost(1, lost, name, lost if communicator.size == of_job else [])
 
 
 def _of_text(text: str) -> Iterator[_Difference]:
     """Read the paragraphs of an answer. NCCL lists ranks below a line about them, except those of a majority."""
     groups = {row["group"]: (int(row["size"]), row["count"] == "1") for row in _TEXT["group"].finditer(text)}
     largest = max(groups.values())[0] if groups else 0
-    name, of_job, at, line = "a communicator", False, 0, 1
+    name, of_job, at, line = "", False, 0, 1
     for paragraph in _TEXT["paragraph"].finditer(text):
         line, at, own = line + text.count("\n", at, paragraph.start()), paragraph.start(), paragraph[0]
         if head := _TEXT["communicator"].match(own):
-            name = f"communicator {head['hash'][:40]}"
+            name = head["hash"][:40]
             of_job = groups.get(head["group"]) == (largest, True)
         if differs := _TEXT["differs"].search(own):
-            parts, of_count = [], dict[int, list[int]]()
+            sides, of_count = [], dict[int, list[int]]()
             for row in _TEXT["launched"].finditer(own):
                 ranks, count = _ranks(row["below"]), int(row["number"] or 0)
                 of_count[count] = ranks or [int(alone) for alone in row["who"].split()[1:] if alone.isdecimal()]
-                parts.append(f"{row['who'].lower()} launched {count:,}")
-                parts[-1] += f" ({ranks_spoken(ranks)})" if ranks else ""
+                sides.append({"who": row["who"].lower(), "count": count, "ranks": ranks})
             fewest = of_count[min(of_count)] if of_job and of_count else []
-            yield COUNTS, line + own.count("\n", 0, differs.start()), f"{differs['op']}: {'; '.join(parts)}", fewest
+            yield _counts(line + own.count("\n", 0, differs.start()), differs["op"], "", sides, fewest)
         elif lost := _TEXT["lost"].search(own):
             ranks = _ranks(own)
-            who = ranks_spoken(ranks) if ranks else lost["who"]
-            yield LOST, line, f"no answer from {who} of {name}", ranks if of_job else []
+            yield _lost(line, ranks or lost["who"], name, ranks if of_job else [])
         if processes := [one[1] for one in _TEXT["process"].finditer(own)]:
-            state = "considered dead" if own.startswith("DEAD") else "no answer"
-            yield LOST, line, f"{state}: {first_of(processes)}", []
+            yield _lost(line, first_of(processes), "", [], "ras_dead" if own.startswith("DEAD") else "ras_process")
 
 
 def named(evidence: Evidence, kind: str) -> list[int]:

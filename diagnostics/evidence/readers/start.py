@@ -12,7 +12,6 @@ from diagnostics.evidence.values import MOST_RANKS, Rank, Time
 
 KIND = "start"
 MAX_FRAMES = 64
-_TEXTS = {"started": "on its way", "meets": "in init_process_group", "met": "in its process group"}
 
 
 class _Start(msgspec.Struct):
@@ -46,7 +45,7 @@ def read(path: Path, file: str, limits: Limits) -> LogFact:
     )
     fields = {name: getattr(start, name) for name in ("state", "pid", "since_s", "alive_s", "worked_s")}
     fields |= {"nranks": start.world_size, "host": str(start.host), "frames": frames}
-    return LogFact(KIND, start.rank, file, 0, f"rank {start.rank} is {_TEXTS[start.state]}", fields, start.alive_s)
+    return LogFact(KIND, start.rank, file, fields=fields, time_s=start.alive_s)
 
 
 def watched(evidence: Evidence) -> bool:

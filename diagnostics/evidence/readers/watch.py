@@ -44,9 +44,7 @@ def ended_well(evidence: Evidence) -> bool:
 
 def _open(source: Source) -> Contents:
     if last := _LAST_BEAT.match(source.head):
-        text = "destroyed its process group, or ended, without an exception"
-        rank = source.owner.rank
-        return Contents(source.file, facts=[LogFact(LEFT, rank, source.file, 0, text, {}, float(last[1]))])
+        return Contents(source.file, facts=[LogFact(LEFT, source.owner.rank, source.file, time_s=float(last[1]))])
     return Contents(source.file, facts=[read(source.path, source.file, source.limits)])
 
 
@@ -59,7 +57,7 @@ def read(path: Path, file: str, limits: Limits) -> LogFact:
     if not isinstance(time_s, int | float) or not 0 <= time_s < 1e11 or not isinstance(reason, str):
         raise ValueError("not a record of the watch")
     if value.get("kind") == FINISHED:
-        return LogFact(ENDED_WELL, None, file, 0, "the command ended with exit code 0", {}, float(time_s))
+        return LogFact(ENDED_WELL, None, file, time_s=float(time_s))
     return LogFact(VERDICT, None, file, 0, shortened(reason, 400), {}, float(time_s))
 
 
@@ -69,9 +67,7 @@ def _paused(value: dict[str, Any], file: str) -> LogFact:
         record = msgspec.convert(value, _Paused)
     except msgspec.ValidationError as problem:
         raise ValueError(f"not a record of a pause: {problem}") from problem
-    longest_s = max((lasted_s for _, lasted_s in record.pauses), default=0.0)
-    text = f"rank {record.rank} was suspended for {longest_s:.1f} s"
-    return LogFact(PAUSED, record.rank, file, 0, text, {"pauses": tuple(record.pauses)}, None)
+    return LogFact(PAUSED, record.rank, file, fields={"pauses": tuple(record.pauses)})
 
 
 READER = Reader(kind="watch", recognise=recognise, open=_open, facts=(VERDICT, ENDED_WELL, PAUSED, LEFT))

@@ -100,7 +100,6 @@ class TraceMarks(Struct):
     """The first `MAX_EVENTS` allocations and releases, in the order of the file."""
     has_functions: bool = False
     """Whether Python functions were traced (`with_stack=True`)."""
-    problem: str = ""
 
     @property
     def steps(self) -> list[tuple[int, Span]]:
@@ -195,7 +194,7 @@ def read_marks(path: Path, limits: Limits) -> TraceMarks:
                     _append(marks.spans, event, name)
             elif cat == FUNCTION:
                 marks.has_functions = True
-    marks.rank, marks.world_size, marks.problem = scan.rank, scan.world_size, scan.problem
+    marks.rank, marks.world_size = scan.rank, scan.world_size
     marks.held_bytes = scan.held_bytes
     for spans in (marks.spans, marks.backend):
         spans.sort(key=lambda span: (span.start_us, -span.end_us))

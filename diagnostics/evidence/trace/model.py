@@ -4,6 +4,7 @@ from array import array
 
 from msgspec import Struct, field
 
+from diagnostics.evidence.model import Problem
 from diagnostics.evidence.trace.events import Lane, Message
 
 
@@ -51,7 +52,7 @@ class About(Struct):
     """Whether the header lists accelerators."""
     settings: dict[str, object] = field(default_factory=dict)
     """Settings of the profiler: `with_stack`, `profile_memory`, `record_shapes`."""
-    problems: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
     is_cut: bool = False
     """Whether the end of the file is missing. Kineto sorts by kind, so whole kinds of events may be missing too."""
 

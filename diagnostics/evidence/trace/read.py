@@ -7,6 +7,7 @@ from pathlib import Path
 
 from diagnostics.contract.files import patterns_beside
 from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import Problem
 from diagnostics.evidence.trace.events import KINDS, Args, Event, Message, message_of_args, message_of_shapes, ranks_of
 from diagnostics.evidence.trace.host_work import host_work
 from diagnostics.evidence.trace.model import MAX_NAMES, GroupInfo, Lanes, Names, Trace, places
@@ -37,7 +38,7 @@ def read(path: Path, file: str, rank: int | None, limits: Limits) -> Trace:
         named = _TEXT["worker"].search(path.name) or _TEXT["worker"].search(path.parent.name)
         trace.rank = rank if rank is not None else int(named.group(1)) if named else None
     if not (trace.device or trace.ops or trace.marks):
-        raise ValueError(trace.problems[0] if trace.problems else "it holds no events of a profiler")
+        raise ValueError(trace.problems[0].what if trace.problems else "it holds no events of a profiler")
     return trace
 
 
@@ -83,16 +84,18 @@ class _Builder:
                     except (OverflowError, ValueError):  # An impossible number.
                         scan.damaged += 1
             if len(trace.device) >= scan.limits.spans or len(trace.ops) >= 2 * scan.limits.spans:
-                most = f"only its first {len(trace.device):,} device events are used; raise it with --limit-scale"
-                trace.problems.append(most)
+                self._problem("first_events", count=len(trace.device))
                 break
         if scan.problem:
             trace.is_cut = True
-            trace.problems.append(scan.problem)
+            self._problem(scan.problem.about, **scan.problem.figures)
         if scan.damaged:
-            deep = f" ({scan.deep:,} nested over {scan.limits.depth} levels)" if scan.deep else ""
-            trace.problems.append(f"{scan.damaged:,} events could not be decoded{deep}")
+            about = "deep_events" if scan.deep else "damaged_events"
+            self._problem(about, count=scan.damaged, deep=scan.deep, depth=scan.limits.depth)
         self._header(scan)
+
+    def _problem(self, about: str, **figures: object) -> None:
+        self.trace.problems.append(Problem("trace", self.trace.file, about, figures=figures))
 
     def _handler(self, event: Event, table: _Handlers) -> _Found | None:
         """Return the handler for an event of this category and name, and remember it."""

@@ -13,6 +13,7 @@ import msgspec
 
 from diagnostics.evidence import values
 from diagnostics.evidence.limits import Limits, blocks
+from diagnostics.evidence.model import Problem
 
 T = TypeVar("T")
 _DAMAGE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -45,8 +46,8 @@ class Scan(Generic[T]):
         self.limits = limits
         self.header: dict[str, Any] = {}
         """Top-level keys before the events; those after them are added at the end."""
-        self.problem = ""
-        """Why the file was not read to its end; empty if it was."""
+        self.problem: Problem | None = None
+        """Why the file was not read to its end; None if it was."""
         self.damaged = 0
         """Number of events that could not be decoded."""
         self.deep = 0
@@ -182,11 +183,14 @@ class Scan(Generic[T]):
             tail = rest.lstrip().removeprefix(b",")
             self.header |= _mapping(b"{" + tail) if tail.strip(b" \t\r\n}") else {}
         elif len(rest) > self.limits.event_bytes:
-            self.problem = f"an event of over {self.limits.event_bytes >> 20} MiB: what follows is not used"
+            self._cut("large_event", most_mib=self.limits.event_bytes >> 20)
         if stream.problem:
-            self.problem = f"{stream.problem}: the events before that are used"
+            self._cut("damaged_end", why=stream.problem)
         elif not ended and not self.problem:
-            self.problem = "it ends in the middle: the whole events before that are used"
+            self._cut("torn_end")
+
+    def _cut(self, about: str, **figures: object) -> None:
+        self.problem = Problem("trace", self.path.name, about, figures=figures)
 
 
 class _Stream:

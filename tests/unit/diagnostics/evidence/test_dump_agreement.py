@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.report.overview import headline
@@ -17,7 +18,7 @@ def same(world: int, program: list[Op]) -> dict[int, list[Op]]:
     return {rank: list(program) for rank in range(world)}
 
 
-def doubt(folder: Path) -> str:
+def doubt(folder: Path) -> Phrase | None:
     return gather(folder, Limits()).doubt
 
 
@@ -27,7 +28,9 @@ def test_two_jobs_forty_seconds_apart_are_not_compared(tmp_path: Path, ranks: tu
     assert not doubt(tmp_path)
     set_clock(tmp_path, ranks, 40)
     evidence = gather(tmp_path, Limits())
-    assert "s after rank" in evidence.doubt and "of different jobs, or the clocks differ" in evidence.doubt
+    assert evidence.doubt is not None
+    assert {evidence.doubt.figures["early"], evidence.doubt.figures["late"]} == {ranks, tuple({0, 1, 2, 3} - {*ranks})}
+    assert "s after rank" in str(evidence.doubt) and "of different jobs, or the clocks differ" in str(evidence.doubt)
     assert {one.status for one in detect(evidence)} == {"undecided"}
 
 
@@ -39,7 +42,7 @@ def test_the_report_says_so_and_is_undecided(tmp_path: Path) -> None:
     report = diagnose(tmp_path)
     assert (report.outcome, report.root_causes) == ("undecided", ())
     assert headline(report) == "the dumps may be of different jobs, so the ranks are not compared"
-    assert any(note.startswith("Ranks 0-1 issued #1 40.0 s after ranks 2-3") for note in report.notes)
+    assert any(note.startswith("Ranks 0 and 1 issued #1 40.0 s after ranks 2 and 3") for note in report.notes)
 
 
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])

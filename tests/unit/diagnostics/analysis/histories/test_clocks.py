@@ -119,7 +119,7 @@ def test_dumps_beside_the_rings_of_their_ranks_are_of_one_job(tmp_path: Path) ->
     """Under `dtk watch` few calls are enough: nothing has to show that the dumps belong together."""
     write(tmp_path, program(2, {1: [A, C]}, [A, B]))
     set_clock(tmp_path, (1,), 30)
-    assert "the clocks differ" in gather(tmp_path, Limits()).doubt
+    assert "the clocks differ" in str(gather(tmp_path, Limits()).doubt)
     for rank in range(2):
         assert gather(tmp_path, Limits()).doubt
         write_ring(tmp_path / f"rank_{rank:05d}.ring", rank, 2, [FINISHED])

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.contract.errors import DiagnosticsError
+from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.job.choose import JOB_S, WINDOWS_S, one_per_rank, refuse_mixed
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
@@ -21,7 +22,7 @@ class Dump(Handle, frozen=True):
 
 
 def reader(contradicts: bool = False) -> Reader:
-    why = "one says 2 and the other 3" if contradicts else ""
+    why = Phrase("why", "one says {count} and the other 3", {"count": 2}) if contradicts else None
     return Reader("dump", lambda head: True, lambda source: Contents(""), contradiction=lambda mine, other: why)
 
 

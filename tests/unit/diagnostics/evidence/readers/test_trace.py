@@ -68,7 +68,7 @@ def test_numbers_of_a_wrong_type_cost_only_their_event(tmp_path: Path) -> None:
     odd = [kernel(ts="now"), kernel(args={"correlation": "x"}), kernel(ts=1e300), kernel(args=5), kernel()]
     trace = load(tmp_path, odd)
     assert len(trace.device) == 1
-    assert "4 events" in trace.problems[0]
+    assert trace.problems[0].figures["count"] == 4
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_number_of_over_64_bits_shifts_no_column(tmp_path: Path, damage: dict[
     assert list(trace.launch) == [4_000, 6_000]
     assert trace.messages == {}
     assert [trace.lanes[lane].line for lane in trace.device.lane] == [7, 9]
-    assert "could not be decoded" in trace.problems[0]
+    assert trace.problems[0].about == "damaged_events"
 
 
 def test_names_beyond_the_limit_are_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,12 +124,12 @@ def test_fractions_of_a_microsecond_and_negative_durations(trace):
 def test_numbers_that_no_clock_gives_cost_only_their_event(trace):
     made = trace(kernel(ts=1 << 60), kernel(correlation=1 << 63), kernel())
     assert len(made.device) == len(made.launch) == len(made.is_memory) == 1
-    assert any("2 events could not be decoded" in problem for problem in made.problems)
+    assert any("2 events could not be decoded" in problem.what for problem in made.problems)
 
 
 def test_a_long_trace_ends_at_its_limit(trace):
     made = trace(*(kernel(ts=n) for n in range(50)), limits=Limits(spans=10))
-    assert made.problems[0].startswith(f"only its first {len(made.device)} device events are used; raise it with")
+    assert made.problems[0].what.startswith(f"only its first {len(made.device)} device events are used; raise it with")
 
 
 def test_begin_and_end_events_are_no_spans(trace):
