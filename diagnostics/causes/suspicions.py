@@ -20,6 +20,7 @@ from diagnostics.evidence.readers import process
 MOST = 3  # Maximum number of suspicions in a report.
 LEAST = 0.12  # Minimum probability; below it a suspicion carries no information.
 _WARM = 20  # Number of completed calls from which the start-up of a group is certainly over.
+_MANY = 10  # Requests of the size that failed that would fit into unused memory: then its pieces are all smaller.
 _LARGE = 0.15  # Share of memory that is unused, or outside PyTorch, from which it is suspected; see `memory.non_torch`.
 _SCALAR_MET = re.compile(r"\D*(?:\d{3,} vs \d{1,2}|\d{1,2} vs \d{3,})\b")
 """Sizes in bytes of a metric, flag or barrier that met a gradient or an activation."""
@@ -75,6 +76,7 @@ def of_memory(records: Sequence[RanOut], steps: int = 0) -> tuple[Suspicion, ...
     fits = asked <= (record.unused_bytes or 0) + (record.free_bytes or 0)
     is_outside = outside > _LARGE * (record.total_bytes or outside)
     signs = {"steps": steps, "alone": asked > used > 0, "unused": unused >= _LARGE and fits, "outside": is_outside}
+    signs["much_unused"] = signs["unused"] and (record.unused_bytes or 0) >= _MANY * asked > 0
     tensors = filled(TABLE["texts"]["tensors" if allocated else "no_fit"], {"allocated": allocated})
     figures = {"tensors": tensors, "steps": steps, "unused": unused, "outside": outside, "asked": asked, "used": used}
     rows = {

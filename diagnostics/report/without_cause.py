@@ -56,6 +56,9 @@ def without_cause(
         return _TEXTS["no_status"], ""
     if not trouble and any(fact.kind == "torchrun_signal" for fact in evidence.facts):
         return _TEXTS["stopping"], ""
+    if cut := [fact for fact in evidence.facts if fact.kind == "cut_traceback"]:
+        ranks = tuple(fact.rank for fact in cut if fact.rank is not None)
+        return _said("cut", who=ranks or "an unidentified rank", at=cut[0].text), ""
     if logs := next((fact.fields["logs"] for fact in evidence.facts if fact.kind == "nothing_known"), 0):
         return _said("nothing_known", logs=logs), ""
     inits = {(fact.file, fact.fields["comm_rank"]): fact for fact in evidence.facts if fact.kind == "nccl_init"}

@@ -10,7 +10,7 @@ from diagnostics.analysis.environment.job import JobEnvironment
 from diagnostics.analysis.environment.recorded import Recorded, interfaces
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.env._lint import lint_cause, set_everywhere
-from diagnostics.contract.findings import CERTAIN, LIKELY, OPEN, PLAUSIBLE, PROBABLE, STATED, Finding
+from diagnostics.contract.findings import CERTAIN, LIKELY, OPEN, PLAUSIBLE, PROBABLE, STATED, SUSPECTED, Finding
 from diagnostics.evidence.model import LogFact
 
 _SHOWN = 8  # Maximum number of lines that a finding cites.
@@ -23,6 +23,7 @@ _NO_ROUTE = re.compile(r"No route to host|Network is unreachable|\b(?:returned|e
 _REFUSED = re.compile("refused|connection abort")
 """Linux answers with the second one where a socket is used again whose connection had failed."""
 _LOOPBACK = re.compile(r"remote=\[127\..*\bsize=(?P<ranks>\d{1,7}), local=\[127\.")
+_TO_LOOPBACK = re.compile(r"connect \[127\..*refused")
 """Gloo's message about a connection in which both ends announced the loopback address."""
 _ON_A_NODE = 8  # Typical maximum of ranks per node; the loopback address is valid within a node.
 _TEXTS = Texts(__file__)
@@ -54,6 +55,8 @@ def _from_logs(job: JobEnvironment) -> Finding | None:
     loops = [(fact, _LOOPBACK.search(str(fact.fields.get("why")))) for fact in by_kind["mesh_failed"]]
     if loop := [fact for fact, ends in loops if ends and (nnodes or int(ends["ranks"]) / _ON_A_NODE) > 1]:
         return finding("loopback", "", loop, PLAUSIBLE)
+    if nnodes is None and (loop := [fact for fact, _ in loops if _TO_LOOPBACK.search(str(fact.fields.get("why")))]):
+        return finding("loopback", "", loop, SUSPECTED)
     failed = by_kind["nccl_connect"]
     announced = by_kind["nccl_bootstrap"]
     if link := [fact for fact in failed if network_inside("link", fact.fields.get("peer"))]:

@@ -82,9 +82,13 @@ class Disagreement(Struct, frozen=True):
     @property
     def others(self) -> tuple[int, ...]:
         """The ranks to compare with."""
-        if not self.divergence.tie and self.divergence.peers:
-            return self.divergence.peers
-        return tuple(rank for rank in self.divergence.vote.present if rank not in self.minority)
+        divergence, vote = self.divergence, self.divergence.vote
+        if not divergence.tie and divergence.peers:
+            return divergence.peers
+        # Of more than two sides, only this one made the majority's call.
+        return vote.side_of(divergence.majority_rank) or tuple(
+            rank for rank in vote.present if rank not in self.minority
+        )
 
     def filled(self, texts: Texts, row: str, **more: object) -> str:
         """Fill the two sides into a phrase.

@@ -3,6 +3,7 @@
 import re
 
 from diagnostics.analysis.stall.explain import Stall, explain
+from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _endings
 from diagnostics.causes.hang._endings import EXIT_CODE, Change, Ended, changes_beside
@@ -15,6 +16,8 @@ from diagnostics.evidence.endings import Ending
 _WORKER = "/dtk/rank/worker.py"  # Part of every traceback of a dtk rank; the other files in its package are dtk's own.
 TABLE, _TEXTS = table_beside(__file__), Texts(__file__)
 CHANGES = changes_beside(__file__)  # Detail of the ending (`evidence.endings.Detail`, or `_raised_in_dtk`) -> fix.
+_OF_LAUNCHERS = {"torchrun_failed", "torchrun_list", "launcher_error"}
+_HEAD_LINES = 20  # Chosen: a launcher's traceback is as long, and what a program prints rarely as short.
 
 
 def _text(finding: Finding, ended: Ended) -> Text:
@@ -48,6 +51,13 @@ def _raised_in_dtk(end: Ending) -> bool:
     return root is not None and inside
 
 
+def _begins_with_launcher(job: JobState, file: str) -> bool:
+    """Return whether a log has nothing but the launcher's words, so that those of the program are missing."""
+    of_launcher = {fact.line for fact in job.evidence.facts if fact.file == file and fact.kind in _OF_LAUNCHERS}
+    others = {fact.line for fact in job.evidence.facts if fact.file == file} - of_launcher
+    return not others and min(of_launcher, default=_HEAD_LINES + 1) <= _HEAD_LINES
+
+
 def decide(stall: Stall) -> Finding:
     """Decide from the endings of the ranks."""
     case, job = _endings.first_to_end(stall, "raised"), stall.job
@@ -60,6 +70,8 @@ def decide(stall: Stall) -> Finding:
     broken = [fact for fact in job.evidence.facts if fact.kind == "non_finite_loss"]
     if case.first.only_exit_code and broken:
         return left_open(_TEXTS.phrase("stopped", who=case.culprits, text=broken[0].text), _endings.ERROR_FILES)
+    if case.first.only_exit_code and _begins_with_launcher(job, case.first.file):
+        return left_open(_TEXTS.phrase("cut", who=case.culprits or "a process"), _endings.LAUNCHER_LOG)
     confidence = SEEN
     if case.model:
         confidence = CERTAIN  # DDP compares all ranks with rank 0: that it is the different one is inferred.

@@ -10,7 +10,7 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._stacks import doing as described, fix
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.findings import CERTAIN, LIKELY, OPEN, Cost, EvidenceItem, Finding
+from diagnostics.contract.findings import CERTAIN, LIKELY, OPEN, SUSPECTED, Cost, EvidenceItem, Finding
 from diagnostics.contract.formatting import counted
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.model import LogFact, shortened
@@ -18,6 +18,7 @@ from diagnostics.evidence.model import LogFact, shortened
 _TEXTS = Texts(__file__)
 _NO_PEER = re.compile("(?i:refused|time(?:d )?[- ]?out)")
 """A peer that ended, or has not begun, leaves the same message as an address that does not lead to it."""
+_MESH = "connectFullMesh"  # gloo, since torch 2.2.
 _SLOW_S = 60.0  # Chosen: as long, a slow server of names or addresses may hold up all ranks, but hardly longer.
 
 
@@ -46,8 +47,9 @@ def decide(stall: Stall) -> Finding:
     alone = row == "mesh_failed" and any(_NO_PEER.search(str(fact.fields.get("why"))) for fact in case.facts)
     message, count = shortened(case.facts[0].text.strip().rstrip("."), 200), counted(len(kinds), "message")
     facts = _TEXTS.facts("mesh_alone" if alone else row, message=message, count=count)
-    confidence, lines = OPEN if alone else LIKELY, _parts.lines(case.facts[:4])
-    return _parts.confirmed(job, facts, confidence, evidence=lines, victims=victims)
+    # A single connection may also be one of a group that is made later; a mesh is not complete without it.
+    confidence = LIKELY if not alone else OPEN if any(_MESH in fact.text for fact in case.facts) else SUSPECTED
+    return _parts.confirmed(job, facts, confidence, evidence=_parts.lines(case.facts[:4]), victims=victims)
 
 
 def _seen(starts: Iterable[LogFact]) -> tuple[EvidenceItem, ...]:

@@ -91,8 +91,8 @@ def decide(figures: Figures) -> Finding:
         owns = sorted({int(own["rank"]) for error in checked if (own := _TEXT["own"].search(error.message))})
         ranks = tuple(owns) if len(owns) != evidence.world_size else ()
         victims = tuple(sorted({error.rank for error in checked if error.rank is not None} - {*ranks}))
-        message, items = checked[0].message[:160], _items(checked)
-        facts = _facts("checked", Settings(), message=message, errors=len(checked))
+        message, items = checked[0].message.partition("\n")[0][:160].rstrip(". "), _items(checked)
+        facts = _facts("checked_own" if ranks else "checked", Settings(), message=message, errors=len(checked))
         return _confirmed(facts, PROBABLE, step=checked[0].step, evidence=items, victims=victims, ranks=ranks)
     if metrics is None and (finding := _by_log(evidence)):
         return finding

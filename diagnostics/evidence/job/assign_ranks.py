@@ -95,7 +95,7 @@ def adopt_single(evidence: Evidence) -> None:
     files = {record.file for record in records if record.rank is None}
     if evidence.run is not None or (evidence.world_size or 1) > 1 or ranks or len(files) != 1:
         return
-    if any(fact.kind == "launcher_error" for fact in evidence.facts):
+    if any(fact.kind in {"launcher_error", "several_processes"} for fact in evidence.facts):
         return
     unassigned = [error for error in evidence.errors if error.rank is None and error.type]
     if not all(error.frames and error.frames[-1].function == "<module>" for error in unassigned):

@@ -16,6 +16,7 @@ MAX_POINTS = 200_000
 MAX_TIMES = 20_000  # Of steps that are kept.
 LEAST = 10
 """Minimum number of steps for an analysis."""
+_TOLD = 2  # Minimum number of steps that are reported.
 _N = rb"-?(?:\d{1,15}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,3})?|[nN]a[nN]|[iI]nf(?:inity)?)"
 
 
@@ -97,7 +98,7 @@ class Steps(Struct):
             len(self.data_times) >= LEAST
             or bool(self.overflow_lines)
             or any(
-                len(series.lines) >= LEAST or series.is_non_finite() or series.has_skipped_all()
+                len(series.lines) >= _TOLD or series.is_non_finite() or series.has_skipped_all()
                 for series in self.series.values()
             )
         )

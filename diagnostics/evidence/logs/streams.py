@@ -101,7 +101,7 @@ class Streams(Struct):
             stream.raised, stream.steps, stream.finished = [], set(), False
         elif begins and stream.traceback.separate(line.text):
             self._keep(stream, end=True)
-        was_active = stream.traceback.active
+        was_active, was_inside = stream.traceback.active, stream.traceback.inside
         if begins and not was_active:
             stream.number = line.number
         if not was_active:
@@ -109,6 +109,8 @@ class Streams(Struct):
         stream.traceback.feed(line.text)
         if stream.traceback.active and not (was_active or begins):  # A traceback without its head.
             stream.number, stream.raised, stream.steps, stream.finished = line.number, [], set(), False
+        if was_inside and stream.traceback.keeps_last:
+            stream.number = line.number  # Of the exception, which says more than the head.
         stream.stack.feed(line.text)
         if stream.traceback.active or stream.stack.active:
             # With many writers the next line of this one may be far away.
@@ -126,8 +128,13 @@ class Streams(Struct):
     def finish(self) -> None:
         """Complete pending tracebacks at the end of the log."""
         for stream in self.streams.values():
+            cut = stream.traceback.frames[-1:] if stream.traceback.inside and not stream.traceback.first else []
             self._keep(stream, end=True)
             self._take_back(stream)
+            if cut and not self.read.errors and not by_launcher(tuple(cut), ""):
+                rank = stream.rank if stream.spawned is None else stream.spawned
+                text = f'File "{cut[0].file}", line {cut[0].line}, in {cut[0].function}'
+                self.read.facts.append(LogFact("cut_traceback", rank, self.read.file, stream.number, text))
         # A last line alone is weak: beside a whole traceback of an own error it is what somebody printed and handled.
         if any(error.frames for error in self._own_errors()):
             for error in [error for error in self.read.errors if error.type and not error.frames]:

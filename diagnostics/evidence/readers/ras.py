@@ -15,6 +15,7 @@ from diagnostics.contract.formatting import first_of
 from diagnostics.evidence.limits import whole
 from diagnostics.evidence.model import Evidence, LogFact
 from diagnostics.evidence.reader import Contents, Reader, Source
+from diagnostics.evidence.readers import log
 from diagnostics.evidence.values import Rank
 
 COUNTS, LOST, AGREES = "ras_counts", "ras_lost", "ras_agrees"
@@ -44,11 +45,15 @@ def recognise(head: bytes) -> bool:
 
 
 def read(source: Source) -> Contents:
-    """Return a fact for each difference that the answer reports."""
+    """Return a fact for each difference that the answer reports, and what a log has in which it stands."""
     text, file = whole(source.path, source.limits).decode("utf-8", "replace").replace("\r\n", "\n"), source.file
-    differences = _of_json(text) if text.lstrip()[:1] == "{" else _of_text(text)
+    is_json = text.lstrip()[:1] == "{"
+    differences = _of_json(text) if is_json else _of_text(text)
     facts = [LogFact(kind, None, file, line, fields=fields) for kind, line, fields in differences]
-    return Contents(file, facts=facts or [LogFact(AGREES, None, file)])
+    contents = Contents(file) if is_json else log.read(source.path, file, None, source.limits, source.head)
+    rest = (fact for fact in contents.facts if fact.line > 1)  # The first line is of the answer.
+    contents.facts = [*(facts or [LogFact(AGREES, None, file)]), *rest]
+    return contents
 
 
 def _counts(line: int, op: str, communicator: str, sides: list[dict[str, Any]], ranks: list[int]) -> _Difference:

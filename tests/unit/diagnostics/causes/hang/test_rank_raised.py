@@ -164,3 +164,27 @@ def test_the_only_exception_and_the_only_exit_code_are_of_one_process(tmp_path):
     stops = f"  max_nodes            : 1\n{stops}"
     assert of(tmp_path, raised + stops)[0].ranks == (2,)
     assert of(tmp_path, raised + stops + stops.replace("local_rank: 2", "local_rank: 1"))[0].ranks == ()
+
+
+LISTED = """  File "/x/torch/distributed/launcher/api.py", line 264, in launch_agent
+    raise ChildFailedError(
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+train.py FAILED
+Root Cause (first observed failure):
+[0]:
+  time      : 2031-01-14_07:09:25
+  host      : n1
+  rank      : 3 (local_rank: 3)
+  exitcode  : 1 (pid: 2353)
+  error_file: <N/A>
+"""
+
+
+@pytest.mark.parametrize(("before", "roots"), [("", []), ("preparing\n" * 30, [CAUSE])])
+def test_an_exit_code_below_which_the_programs_own_lines_are_missing(
+    tmp_path: Path, before: str, roots: list[str]
+) -> None:
+    (tmp_path / "job.log").write_text(before + LISTED)
+    report = diagnose(tmp_path)
+    assert [root.cause for root in report.root_causes] == roots
+    assert roots or (report.waiting is not None and report.waiting.failed_silently == (3,))

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.evidence.job.assign_ranks import adopt, adopt_listed, adopt_single, assign_ranks, launched
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, LogFact, Owner, RankError, Stacks, Thread
 from diagnostics.evidence.reader import Contents
@@ -203,3 +204,22 @@ def test_a_second_process_or_no_exception_leaves_it_homeless(more):
     job = evidence(**{"errors": [error(None)], "facts": [fact(None)], **more})
     adopt_single(job)
     assert all(one.rank != 0 for one in job.errors)
+
+
+@pytest.mark.parametrize(
+    ("before", "rank"),
+    [
+        ("", 0),
+        ("python -m torch.distributed.launch --nproc_per_node=1 train.py\n", 0),
+        ("python -m torch.distributed.launch --nproc_per_node=2 train.py\n", None),
+        ("Setting OMP_NUM_THREADS environment variable for each process to be 1 in default\n", None),
+        ("accelerate launch --num_processes 8 train.py\n", None),
+    ],
+)
+def test_an_exception_without_a_prefix_is_of_rank_0_only_where_one_process_ran(
+    tmp_path: Path, before: str, rank: int | None
+) -> None:
+    trace = 'Traceback (most recent call last):\n  File "train.py", line 5, in <module>\n    f()\nValueError: no\n'
+    (tmp_path / "job.log").write_text(before + trace)
+    (error,) = gather(tmp_path, Limits()).errors
+    assert error.rank == rank

@@ -424,7 +424,7 @@ def test_an_exception_behind_which_the_log_goes_on_was_handled(
 ) -> None:
     found = scan(tmp_path / "x.log", RAISED + after, rank)
     facts = [(fact.line, fact.fields["at"], fact.text) for fact in found.facts if fact.kind == "handled_error"]
-    assert facts == ([(2, "train.py:5", "IndexError: list index out of range")] if handled else [])
+    assert facts == ([(5, "train.py:5", "IndexError: list index out of range")] if handled else [])
     lasting = [error.frames[0].line for error in found.errors]
     assert lasting == ([6] if "line 6" in after else [] if handled else [5])
 
@@ -794,3 +794,17 @@ def test_the_rank_of_a_logger_names_who_raised_what_others_print_without_it(tmp_
     head = "[2026-04-18 15:55:0{}] CRITICAL [job.util:158, rank={}] Uncaught "
     text = f"{said.replace('TooManyRequests', 'HubHTTPError')}\n" + head.format(6, 6) + f"HubHTTPError:{said[16:]}\n"
     assert {error.rank for error in scan(tmp_path / "x.log", text).errors} == {None, 6}
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank7]: "])
+def test_a_traceback_at_the_end_without_its_exception_is_told(tmp_path: Path, prefix: str) -> None:
+    cut = "".join(f"{prefix}{line}\n" for line in RAISED.splitlines()[1:-1])
+    found = scan(tmp_path / "x.log", f"step 1\n{cut}")
+    ((kind, rank, text),) = [(fact.kind, fact.rank, fact.text) for fact in found.facts]
+    assert (kind, rank) == ("cut_traceback", 7 if prefix else None) and '"train.py", line 5, in main' in text
+    assert not found.errors and not scan(tmp_path / "y.log", RAISED).facts
+
+
+def test_the_line_of_an_exception_is_its_own_and_not_that_of_the_head(tmp_path: Path) -> None:
+    (error,) = scan(tmp_path / "x.log", RAISED).errors
+    assert error.line == 5

@@ -193,3 +193,14 @@ def test_ranks_that_launched_fewer_operations_are_suspected(
     assert not ranks or report.suspicions[0].ranks == ranks
     screen = render(document(report), columns=200, colour=False)
     assert ("launched fewer collectives" in screen) == bool(ranks)
+
+
+def test_a_log_that_begins_with_an_answer_is_read_to_its_end(tmp_path: Path) -> None:
+    line = (
+        "[rank3]:[E1130 10:00:00.1 ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=57, OpType=ALLREDUCE, NumelIn=64, NumelOut=64, Timeout(ms)=600000) ran for 600008 "
+        "milliseconds before timing out.\n"
+    )
+    report, notes = reported(tmp_path, HONEST + line.encode())
+    assert notes and report.waiting is not None and [wait.ranks for wait in report.waiting.waits] == [(3,)]
+    assert [one.kind for one in report.coverage] == ["ras", "log"]
