@@ -21,11 +21,11 @@ from diagnostics.analysis.stall.endings import FirstEndings, Missing
 from diagnostics.analysis.stall.from_observations import from_observations
 from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.stall.late import HostStall
-from diagnostics.analysis.stall.roots import RootDiffers, roots_differ
+from diagnostics.analysis.stall.roots import roots_differ
 from diagnostics.analysis.stall.size_mismatch import size_mismatch
 from diagnostics.analysis.stall.stack_evidence import HostOutside, by_stacks
 from diagnostics.analysis.stall.startup import Startup, StartupFailed, startup
-from diagnostics.analysis.stall.watchdog import by_lines
+from diagnostics.analysis.stall.watchdog import by_watchdogs
 from diagnostics.analysis.stall.watchdog_lines import GroupLog
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.contract.findings import Basis, Finding, Group
@@ -99,7 +99,6 @@ class Stall(Struct):
     timeouts: GroupLog | None = None
     """A group whose timeouts do not show why its ranks wait."""
     stacks: HostOutside | None = None
-    roots_differ: tuple[RootDiffers, ...] = ()
     endings: tuple[FirstEndings, ...] = ()
     departure: Departure | None = None
     """Comparison of the calls of ranks that exited normally with those of the others."""
@@ -153,14 +152,14 @@ def explain(evidence: Evidence, divergence: Divergence | None = None) -> Stall:
     in_order = endings.ended_in_order(ended)
     stands_still = job.stands_still()
     left = departure(job, in_order.ranks) if in_order is not None else None
-    logged, host = by_lines(job), late.late_hosts(job) if stands_still else None
+    logged, host = by_watchdogs(job), late.late_hosts(job) if stands_still else None
     waits, sizes = circular.circular_waits(job), size_mismatch(job)
+    single = (logged, sizes, *waits, host, left, *roots_differ(job))
     stall = Stall(
         job,
         divergences=tuple(divergences),
-        inferred=tuple(case for case in (logged, sizes, *waits, host, left) if isinstance(case, Divergence)),
+        inferred=tuple(case for case in single if isinstance(case, Divergence)),
         timeouts=logged if isinstance(logged, GroupLog) else None,
-        roots_differ=tuple(roots_differ(job)),
         endings=ended,
         departure=left,
         missing=endings.missing_ranks(job),
@@ -170,12 +169,12 @@ def explain(evidence: Evidence, divergence: Divergence | None = None) -> Stall:
     )
     observed = observations(evidence)
     seen = from_observations(job, observed) if observed else by_stacks(job)
-    if isinstance(seen, Divergence):
+    if isinstance(seen, Divergence) and seen.limit < 1:
+        stall.inferred += (seen,)
+    elif isinstance(seen, Divergence):
         stall.divergences += (seen,)
     elif isinstance(seen, Startup):
         stall.startup = stall.startup or seen
-    elif isinstance(seen, RootDiffers):
-        stall.roots_differ += (seen,)
     else:
         stall.stacks = seen
     return stall

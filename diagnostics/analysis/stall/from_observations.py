@@ -10,7 +10,7 @@ from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.divergence.single_calls import by_lines, is_for_one_rank
 from diagnostics.analysis.observations import Observation
 from diagnostics.analysis.stall.job_state import STALL_S, JobState
-from diagnostics.analysis.stall.roots import RootDiffers, other_roots
+from diagnostics.analysis.stall.roots import differing_roots, other_roots
 from diagnostics.analysis.stall.stack_evidence import (
     KEY,
     HostOutside,
@@ -19,7 +19,6 @@ from diagnostics.analysis.stall.stack_evidence import (
     compared,
 )
 from diagnostics.analysis.stall.startup import Startup
-from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.evidence.calls import ROOTED, Call, Described, Wire, is_library
 from diagnostics.evidence.model import Frame, LogFact, Stacks, Thread
 from diagnostics.evidence.stacks import activity, blocking_calls, dumps as stacks
@@ -29,9 +28,7 @@ _UNNAMED: dict[str, str] = {"device": "the wait for its device", "collective": "
 _COMMUNICATES = re.compile(r"\b(?:c10d|gloo)::|\bnccl[A-Z]")  # In the names of C++ functions.
 
 
-def from_observations(
-    job: JobState, observed: dict[int, Observation]
-) -> HostOutside | Divergence | Startup | RootDiffers | None:
+def from_observations(job: JobState, observed: dict[int, Observation]) -> HostOutside | Divergence | Startup | None:
     """Explain why the ranks are stalled; None while they make progress or if a rank has exited."""
     dumps = job.latest_stacks()
     inside, activities = places(observed, dumps)
@@ -78,7 +75,7 @@ def _not_met(inside: dict[int, InCollective], blocked_s: float) -> Startup:
 
 def _roots_differ(
     job: JobState, observed: dict[int, Observation], inside: dict[int, InCollective]
-) -> RootDiffers | None:
+) -> Divergence | None:
     """Return the rooted call in which ranks wait for different roots, while no rank is outside; None without one.
 
     A loop may take each rank as the root in turn, so its variables must be known and equal on these ranks.
@@ -93,12 +90,9 @@ def _roots_differ(
     same_round = all(_same_round(at, place, [observed[rank] for rank in ranks]) for at in place.stack)
     if len(roots) < len(ranks) or len({*roots.values()}) < 2 or not same_round:
         return None
-    made = {
-        rank: Call(KEY, 0, Described(Wire(place.op, (), (), root), place.op), False, place.time_s, stack=place.stack)
-        for rank, root in roots.items()
-    }
-    complete = tuple(rank for rank in range(world) if rank not in ranks)
-    return RootDiffers(Operation(KEY, 0), made, complete, tuple(range(world)), other_roots(roots, world))
+    made = {rank: Described(Wire(place.op, (), (), root), place.op, f"root {root}") for rank, root in roots.items()}
+    named = {rank: Call(KEY, 0, one, False, place.time_s, stack=place.stack) for rank, one in made.items()}
+    return differing_roots(named, tuple(range(world)), other_roots(roots, world))
 
 
 def _same_round(at: Frame, place: InCollective, ranks: list[Observation]) -> bool:

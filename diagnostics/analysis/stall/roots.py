@@ -3,35 +3,20 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from msgspec import Struct
-
+from diagnostics.analysis.divergence.evidence_terms import support
+from diagnostics.analysis.divergence.explanation import Explanation
+from diagnostics.analysis.divergence.find import Divergence, Vote
+from diagnostics.analysis.divergence.single_calls import stated
 from diagnostics.analysis.stall.job_state import JobState
-from diagnostics.analysis.wait_graph.graph import Operation
+from diagnostics.contract.findings import LIKELY, OPEN, POSSIBLE
 from diagnostics.evidence.calls import ROOTED, Call
 
 _MOST_RANKS = 64  # All pairs of rank and root are tried, which is quadratic in the size.
 
 
-class RootDiffers(Struct, frozen=True):
-    """A rooted operation that all ranks issued and only some completed: the ranks disagree on the root."""
-
-    operation: Operation
-    calls: dict[int, Call]
-    """The call of each rank that hangs in it."""
-    complete: tuple[int, ...]
-    members: tuple[int, ...]
-    deviating: tuple[int, ...]
-    """Ranks that named another root, if the roots or gloo's broadcast tree tell which; empty = unknown."""
-
-    @property
-    def waiting(self) -> tuple[int, ...]:
-        """The ranks that hang in it."""
-        return tuple(self.calls)
-
-
-def roots_differ(job: JobState) -> list[RootDiffers]:
-    """Return the rooted operations that completed on some members only, from dumps that do not record the root."""
-    cases, taken = [], job.waits.incomparable()
+def roots_differ(job: JobState) -> list[Divergence]:
+    """Return the divergences of rooted operations that all issued and only some completed, from dumps without roots."""
+    cases, taken = list[Divergence](), job.waits.incomparable()
     for operation, waiting in sorted(job.waits.waiting.items()):
         calls = {rank: job.waits.calls[rank, operation] for rank in waiting}
         wire, complete = calls[waiting[0]].wire, tuple(job.waits.complete[operation])
@@ -40,10 +25,31 @@ def roots_differ(job: JobState) -> list[RootDiffers]:
         if operation.key.recorder == "gloo" and wire.root is None:
             members = job.survey.members(operation.key)
             named = deviating_rank(members, tuple(waiting)) if wire.op == "broadcast" else None
-            deviating = () if named is None else (named,)
-            cases.append(RootDiffers(operation, calls, complete, members, deviating))
+            cases.append(differing_roots(calls, members, () if named is None else (named,)))
             taken |= {*waiting, *complete} | job.waits.reaching(waiting)
     return cases
+
+
+def differing_roots(calls: Mapping[int, Call], members: tuple[int, ...], deviating: tuple[int, ...]) -> Divergence:
+    """Return the divergence of ranks that name different roots; `calls` are those of the ranks that hang in one call.
+
+    `deviating` are the ranks that named another root, if the roots or gloo's broadcast tree tell which.
+    """
+    culprits, first = deviating or tuple(calls), next(iter(calls.values()))
+    by_root: dict[int | None, list[int]] = {}
+    for rank, call in calls.items():
+        by_root.setdefault(call.wire.root, []).append(rank)
+    unknown = [[rank for rank in members if rank not in culprits], [*culprits]]
+    sides = [*by_root.values()] if len(by_root) > 1 else unknown
+    sides.sort(key=lambda side: (not set(deviating).isdisjoint(side), -len(side), side))
+    vote = Vote(first.key, first.seq, tuple(map(tuple, sides)))
+    majority, minority = (calls.get(side[0], first) for side in sides[:2])
+    explanation = Explanation("change", "within", (majority, minority), (support("same line"),))
+    # A broadcast that completed on some ranks only may also mean that a link failed. If none completed it, the roots
+    # were read from the ranks, but not how many calls they had made before.
+    limit = OPEN if not deviating else POSSIBLE if len(calls) < len(members) else LIKELY
+    more = {"culprits": culprits, "tie": not deviating, "groups_known": first.seq > 0, "limit": limit}
+    return stated(vote, majority, minority, explanation, **more)
 
 
 def other_roots(roots: Mapping[int, int], world: int) -> tuple[int, ...]:

@@ -36,7 +36,7 @@ TOGETHER = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier
 _SIDE = 3  # Minimum number of ranks compared: of two, neither is the exception.
 
 
-def by_lines(job: JobState) -> Divergence | HostStall | GroupLog | None:
+def by_watchdogs(job: JobState) -> Divergence | HostStall | GroupLog | None:
     """Compare the timeouts of each group's ranks; None if dumps show more or no two ranks timed out.
 
     A group alone is one whose timeouts do not show why its ranks wait.

@@ -12,6 +12,7 @@ from diagnostics.analysis.stall import size_mismatch
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.stall.watchdog_lines import GroupLog
+from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._parts import RECORD
@@ -19,7 +20,7 @@ from diagnostics.causes.hang._unconfirmed import Otherwise, left_open, unconfirm
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, Where
 from diagnostics.contract.formatting import Phrase, filled
-from diagnostics.evidence.calls import Call
+from diagnostics.evidence.calls import ROOTED, Call
 from diagnostics.evidence.job.rank_endings import mismatch_facts
 from diagnostics.evidence.model import shortened
 
@@ -63,6 +64,8 @@ class Disagreement(Struct, frozen=True):
     """What gloo printed when it ended a process whose message did not fit; empty in all other cases."""
     unrecorded: bool = False
     """Whether the ranks that made no call here may be in one that gloo does not record."""
+    completed: tuple[int, ...] = ()
+    """The ranks that completed a rooted call in which the others hang, although all made the same by their records."""
     pending: Call | None = None
     """The call that the minority waits in, if the others exited normally before."""
 
@@ -145,11 +148,11 @@ class Disagreement(Struct, frozen=True):
             more += ["waits_on"] if self.pending is not None else []
         shown = TEXTS(
             finding,
-            ["differ", *more],
+            ["completed" if self.completed else "differ", *more],
             counts=" against ".join(str(len(side)) for side in vote.sides), third=third, at=_at(self.divergence),
             silent=self.without_dump, printed=shortened(self.payload_text.strip(), 80),
             culprits=len(divergence.culprits), present=len(vote.present), side=self.minority, rest=self.others,
-            count=term.count, extra=len(self.calls), pending=self.pending, dumps=DUMPS,
+            completed=self.completed, count=term.count, extra=len(self.calls), pending=self.pending, dumps=DUMPS,
         )  # fmt: skip
         summary = f"{summary} {shown.summary}" if shown.summary else summary
         return replace(shown, summary=summary, remedies=tuple(dict.fromkeys(self.reading.remedies(self))))
@@ -246,10 +249,12 @@ def _finding(stall: Stall, divergence: Divergence, kind: Kind, reading: Reading)
     job, vote = stall.job, divergence.vote
     payload_text = next((fact.text for fact in divergence.lines if fact.kind == size_mismatch.KIND), "")
     victims = set(job.survey.members(vote.key)) | set(vote.present) | job.waits.reaching(vote.present)
+    completed = _completed(job, divergence)
     details = {
         divergence.minority_rank: _parts.says("call_is", call=divergence.minority),
         divergence.majority_rank: _parts.says("call_is", call=divergence.majority),
     }
+    details |= {rank: _parts.says("completed", seq=divergence.position) for rank in completed[:1]}
     printed = divergence.kind in {"other_arguments", "other_operation"} or bool(payload_text)
     facts = Disagreement(
         divergence,
@@ -258,6 +263,7 @@ def _finding(stall: Stall, divergence: Divergence, kind: Kind, reading: Reading)
         tuple(rank for rank in vote.silent if rank not in job.survey.ranks),
         ddp=job.evidence.traits.gradients_in == "buckets",
         payload_text=payload_text,
+        completed=completed,
         unrecorded=divergence.ended == "majority" and all(map(job.may_be_unrecorded, vote.sides[0])),
         pending=_pending(job, divergence) if divergence.ended == "majority" else None,
     )
@@ -283,6 +289,13 @@ def _finding(stall: Stall, divergence: Divergence, kind: Kind, reading: Reading)
         ),
     )
     return _parts.assuming(job, finding) if divergence in stall.inferred else finding
+
+
+def _completed(job: JobState, divergence: Divergence) -> tuple[int, ...]:
+    """Return the ranks that completed the call if it is the same on both sides."""
+    wire, at = divergence.minority.wire, Operation(divergence.key, divergence.position)
+    is_same = wire == divergence.majority.wire and wire.op in ROOTED and wire.root is None
+    return tuple(job.waits.complete.get(at, ())) if is_same else ()
 
 
 def _pending(job: JobState, divergence: Divergence) -> Call | None:

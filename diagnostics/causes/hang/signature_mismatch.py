@@ -3,12 +3,11 @@
 from diagnostics.analysis.divergence.identity import differing_parts
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.stall.job_state import JobState
-from diagnostics.analysis.stall.roots import RootDiffers
 from diagnostics.analysis.stall.size_mismatch import mismatched
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._divergence import DETAIL, Disagreement, Reading, decided
-from diagnostics.contract.findings import LIKELY, OPEN, POSSIBLE, SIZES_PRINTED, Finding, Remedy
+from diagnostics.contract.findings import OPEN, SIZES_PRINTED, Finding, Remedy
 from diagnostics.contract.formatting import UNNAMED, counted, file_name
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.endings import Ending, in_object_call
@@ -16,7 +15,6 @@ from diagnostics.evidence.model import LogFact, shortened
 
 _TEXTS = Texts(__file__)
 _MISSING = _TEXTS.phrase("arguments")
-_SHOWN = 4  # Maximum number of ranks whose roots are shown.
 
 
 def _summary(facts: Disagreement) -> str:
@@ -24,12 +22,18 @@ def _summary(facts: Disagreement) -> str:
     if facts.divergence.payload is not None:
         sent, expected = facts.divergence.payload
         return facts.filled(_TEXTS, "sizes", sent=sent, expected=expected, **_transfer(facts))
+    if facts.completed:
+        hang = tuple(rank for rank in facts.divergence.vote.present if rank not in facts.completed)
+        end = "source" if minority.wire.op in {"broadcast", "scatter"} else "destination"
+        row = "root" if facts.divergence.tie else "other_root"
+        common = min(facts.divergence.vote.present)
+        return facts.filled(_TEXTS, row, hang=hang, completed=facts.completed, end=end, common=common)
     parts = differing_parts(minority.wire, majority.wire) if minority.text == majority.text else ()
     return facts.filled(_TEXTS, "hidden" if parts else "summary", parts=parts)
 
 
 def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:
-    row = "same_arguments" if facts.divergence.payload is None else "same_size"
+    row = "same_root" if facts.completed else "same_arguments" if facts.divergence.payload is None else "same_size"
     places = {"minority_call": facts.divergence.minority.place, "majority_call": facts.divergence.majority.place}
     return (_TEXTS.remedy(row, **places, **_transfer(facts)),)
 
@@ -51,7 +55,6 @@ def decide(stall: Stall) -> list[Finding]:
             findings.append(_printed(job, lines))
     elif is_one_job and ends:
         findings.append(_no_object(stall, ends))
-    findings += [_root_differs(stall, root) for root in stall.roots_differ]
     return decided(stall, READING, findings, _parts.recording(stall.job.evidence, _MISSING), otherwise=_otherwise)
 
 
@@ -80,39 +83,6 @@ def _otherwise(stall: Stall, waits: bool) -> Finding | None:
     if waits or stall.divergences or stall.job.behind():
         return None
     return _TEXTS.ruled_out(count=stall.job.survey.positions)
-
-
-def _root_differs(stall: Stall, case: RootDiffers) -> Finding:
-    call, ranks = case.calls[case.waiting[0]], case.deviating or case.waiting
-    both = (*ranks[:1], *[rank for rank in case.waiting if rank not in ranks][:1])
-    stuck = dict.fromkeys(case.waiting[:2], _TEXTS.phrase("incomplete", seq=case.operation.seq))
-    done = dict.fromkeys(case.complete[:1], _parts.says("completed", seq=case.operation.seq))
-    roots = {rank: made.wire.root for rank, made in case.calls.items() if made.wire.root is not None}
-    culprits_row = "root_known" if case.complete else "named_known"
-    rows = ("named" if roots else "root", culprits_row if case.deviating else "root_unknown")
-    # Dumps do not record the root: a broadcast that completed on some ranks only may also mean that a link failed. If
-    # none completed it, the roots were read from the ranks, but not how many calls they had made before.
-    confidence = POSSIBLE if case.complete else LIKELY
-    named = [_TEXTS.phrase("names", rank=rank, root=root) for rank, root in sorted(roots.items())[:_SHOWN]]
-    return _parts.confirmed(
-        stall.job,
-        _TEXTS.facts(
-            rows,
-            case=case,
-            call=call,
-            common=0 if roots else case.members[0],
-            named=named,
-            side="source" if call.wire.op in {"broadcast", "scatter"} else "destination",
-            at=f" at {call.place}" if call.site else "",
-        ),
-        confidence if case.deviating else OPEN,
-        at=case.operation if case.operation.seq else None,
-        seen={**stuck, **done},
-        ranks=ranks,
-        victims=tuple(rank for rank in case.members if rank not in ranks),
-        where=tuple(place for rank in both for place in _parts.where(rank, case.calls[rank])),
-        basis=_parts.basis(case.operation.key),
-    )
 
 
 CAUSE = declared(__file__, explain, decide)

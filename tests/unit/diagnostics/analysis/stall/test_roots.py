@@ -1,6 +1,7 @@
 """Rooted collectives that complete on some ranks only: who named another root."""
 
 from diagnostics.analysis.stall.roots import roots_differ
+from diagnostics.contract.findings import OPEN, POSSIBLE
 from diagnostics.evidence.calls import GroupKey
 from tests.unit.diagnostics.analysis.calls import call, job
 
@@ -14,8 +15,12 @@ def broadcast(rank_done: bool, root: int | None = None) -> list:
 def test_a_broadcast_that_some_completed_shows_ranks_with_different_roots() -> None:
     ranks = {0: broadcast(True), 1: broadcast(False), 2: broadcast(True), 3: broadcast(False)}
     (case,) = roots_differ(job(ranks, 4))
-    assert (case.waiting, case.complete, case.members) == ((1, 3), (0, 2), (0, 1, 2, 3))
-    assert case.deviating == (3,), "gloo's tree: rank 3 with another root leaves 1 and 3 stuck"
+    assert (case.kind, case.position, case.vote.present) == ("other_arguments", 1, (0, 1, 2, 3))
+    assert case.culprits == (3,), "gloo's tree: rank 3 with another root leaves 1 and 3 stuck"
+    assert (case.peers, case.tie, case.confidence) == ((0, 1, 2), False, POSSIBLE)
+    two = {0: broadcast(True), 1: broadcast(False)}
+    (open_,) = roots_differ(job(two, 2))
+    assert (open_.culprits, open_.tie, open_.confidence) == ((1,), True, OPEN)
     differ = {rank: [call(1, key=GLOO, size=rank), *calls] for rank, calls in ranks.items()}
     assert roots_differ(job(differ, 4)) == []
 
