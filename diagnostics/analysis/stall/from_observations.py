@@ -65,9 +65,9 @@ def from_observations(job: JobState, observed: dict[int, Observation]) -> HostOu
 
 
 def _not_met(inside: dict[int, InCollective], blocked_s: float) -> Startup:
-    times = {"since_s": 0.0, "worked_s": 0.0, "alive_s": blocked_s}
+    known = {"state": "meets", "since_s": 0.0, "worked_s": 0.0, "alive_s": blocked_s}
     starts = {
-        rank: LogFact("start", rank, place.file, 0, f"rank {rank} is in {place.op}", {"frames": place.stack, **times})
+        rank: LogFact("start", rank, place.file, fields={"frames": place.stack, **known})
         for rank, place in inside.items()
     }
     return Startup(starts, tuple(inside), (), (), blocked_s)
