@@ -112,7 +112,6 @@ class _Recorder(Recorder):
         self.simulated = simulated
 
     def begin_step(self, step: int) -> None:
-        """See `Recorder`."""
         self.simulated.step = step
         self.simulated.rounds += 1
         self.simulated.log.begin_step(step)
@@ -130,13 +129,11 @@ class _Data(Dataset):
         self.fixed_targets = None if self.classes else self.length
 
     def batch(self, numbers: np.ndarray) -> Batch:
-        """See `Dataset`."""
         shape = (len(numbers), self.length)
         targets = torch.zeros(shape[:1] if self.classes else shape, dtype=torch.int64)
         return Batch(torch.zeros(shape, dtype=torch.int64), targets)
 
     def about(self) -> dict[str, Any]:
-        """See `Dataset`."""
         return {"synthetic": True}
 
 
@@ -146,7 +143,6 @@ class _Checkpoints(Checkpoints):
     def save(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, loop: LoopState, more: Mapping[str, Any] | None = None
     ) -> None:
-        """See `Checkpoints`."""
         self.wait()
         if loop.step == self.saved_step:
             return
@@ -156,17 +152,14 @@ class _Checkpoints(Checkpoints):
         self._written = True
 
     def wait(self) -> None:
-        """See `Checkpoints`."""
         if self._written:
             self._written = False
             dist.barrier(group=self.group)
 
     def clean(self) -> None:
-        """See `Checkpoints`."""
         dist.barrier(group=self.group)
 
     def load(self, folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> LoopState:
-        """See `Checkpoints`."""
         with region("checkpoint"):
             self._agree(len(self.strategy.outline(model)))
         self.saved_step = int(folder.name.rpartition("_")[2])

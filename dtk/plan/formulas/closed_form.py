@@ -85,7 +85,7 @@ def lines(
     `figures`: operation, group, its ranks and their distance -> calls and bytes of their full buffers.
     """
     return tuple(
-        Traffic(op, group, n, count, size, ring_bytes(op, size, n), link(n, stride, world_size, local_size))
+        Traffic(op, group, count, size, n, ring_bytes(op, size, n), link(n, stride, world_size, local_size))
         for (op, group, n, stride), (count, size) in figures.items()
     )
 

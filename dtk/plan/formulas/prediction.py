@@ -3,6 +3,8 @@
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from dtk.sharding.declared import Collective
+
 if TYPE_CHECKING:
     from dtk.config.schema import Config
 
@@ -53,17 +55,11 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
-    """One kind of collective over one group, per optimizer step from the second step on."""
+class Traffic(Collective):
+    """One kind of collective over one group, a dimension of the mesh, as it is declared and as a run records it."""
 
-    op: str
-    group: str
-    """Dimension of the mesh, such as dp, dp_shard or tp."""
     ranks: int
     """Ranks in the group."""
-    count: int
-    size_bytes: int
-    """Full (largest) buffers on one rank, summed over the calls: what `Collective` declares and a run records."""
     sent_bytes: int
     """Bytes that one rank sends by the ring algorithm, summed over the calls."""
     link: Link
@@ -71,16 +67,11 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(Collective):
     """Time of one kind of collective over one group by one algorithm, per optimizer step."""
 
-    op: str
-    group: str
     algorithm: str
     """The fastest algorithm for its size: ring, tree, chain or 2-D torus; `point to point` for a send."""
-    count: int
-    size_bytes: int
-    """Full-buffer bytes, summed over the calls."""
     seconds: float
     """Seconds, summed over the calls."""
 

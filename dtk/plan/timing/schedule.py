@@ -6,7 +6,7 @@ and reshard), and torch.distributed.fsdp for the behaviour of FSDP2.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dtk.plan.formulas.prediction import Transfer
 from dtk.plan.timing.alpha_beta import Cost
@@ -45,7 +45,7 @@ class Walk:
         end_s = self.free_s[group] = begin_s + cost.seconds
         if self.blocking:
             self.now_s = end_s
-        self.count(Transfer(op, group, cost.algorithm, 1, round(size_bytes), cost.seconds))
+        self.count(Transfer(op, group, 1, round(size_bytes), cost.algorithm, cost.seconds))
         return end_s
 
     def repeat(self, times: int, part: Callable[["Walk"], None]) -> None:
@@ -66,9 +66,11 @@ class Walk:
     def count(self, transfer: Transfer, times: int = 1) -> None:
         """Add to the transfers."""
         key = transfer.op, transfer.group, transfer.algorithm
-        before = self.transfers.get(key, Transfer(*key, 0, 0, 0.0))
-        number, size = before.count + times * transfer.count, before.size_bytes + times * transfer.size_bytes
-        self.transfers[key] = Transfer(*key, number, size, before.seconds + times * transfer.seconds)
+        so_far = self.transfers.get(key, replace(transfer, count=0, size_bytes=0, seconds=0.0))
+        number, size = so_far.count + times * transfer.count, so_far.size_bytes + times * transfer.size_bytes
+        self.transfers[key] = replace(
+            transfer, count=number, size_bytes=size, seconds=so_far.seconds + times * transfer.seconds
+        )
 
     @property
     def end_s(self) -> float:

@@ -69,7 +69,7 @@ def step_time(config: Config, world_size: int, hardware: Hardware) -> Time:
         whole.add(wholes[stage][0])
         whole.add(job.inside_layers(parts[stage].blocks))
     if schedule.ranks > 1:
-        sent = Transfer("send", "pp", "point to point", 1, job.message_bytes, message.seconds)
+        sent = Transfer("send", "pp", 1, job.message_bytes, "point to point", message.seconds)
         whole.count(sent, job.count * messages(job.config, busiest[0]))
     bubble_s = max(0.0, step_s - sum(wholes[stage][0].end_s for stage in busiest)) if schedule.ranks > 1 else 0.0
     return _time(whole, sum(wholes[stage][1] for stage in busiest), bubble_s, job)
@@ -192,7 +192,7 @@ class _Job:
         """Return the communication of a stage's layers in a step; its exposed part is in the compute seconds."""
         walk = Walk(self.price)
         for call, cost in self.priced(inside(self.config, self.job_mesh, 1, [], blocks)):
-            each = Transfer(call.op, call.group, cost.algorithm, 1, call.size_bytes // call.count, cost.seconds)
+            each = Transfer(call.op, call.group, 1, call.size_bytes // call.count, cost.algorithm, cost.seconds)
             walk.count(each, self.count * call.count)
         walk.compute_s -= self.count * self.waits_s(blocks, self.config.train.activation_checkpoint_every)
         return walk

@@ -26,8 +26,8 @@ def plan(world_size: int = 8, gib: float = 20.0, **values: Any) -> Prediction:
     }
     memory = Memory(0, parts, "backward", {"forward": 12 * GIB, "backward": int(gib * GIB), "optimizer": 6 * GIB})
     traffic = (
-        Traffic("all_gather", "dp_shard", world_size, 96, 12 * GIB, 11 * GIB, "intra_node"),
-        Traffic("reduce_scatter", "dp_shard", world_size, 49, 6 * GIB, 5 * GIB, "inter_node"),
+        Traffic("all_gather", "dp_shard", 96, 12 * GIB, world_size, 11 * GIB, "intra_node"),
+        Traffic("reduce_scatter", "dp_shard", 49, 6 * GIB, world_size, 5 * GIB, "inter_node"),
     )
     made = Prediction(
         engine="closed_form",

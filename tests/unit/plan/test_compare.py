@@ -136,7 +136,7 @@ def test_engines_that_differ_by_more_than_a_twentieth_are_shown(gib: float, peak
 
 def test_traffic_must_be_the_same_to_the_byte() -> None:
     def sending(count: int, size_bytes: int) -> Prediction:
-        return plan(traffic=(Traffic("all_reduce", "dp", 8, count, size_bytes, 0, "intra_node"),))
+        return plan(traffic=(Traffic("all_reduce", "dp", count, size_bytes, 8, 0, "intra_node"),))
 
     assert differences(sending(3, GIB), sending(3, GIB)) == ()
     assert differences(sending(3, GIB), sending(4, GIB)) == (Difference("all_reduce over dp", 3, 4, "calls"),)
