@@ -14,8 +14,13 @@ from diagnostics.tree.model import Gate, Leaf, Node, Tree
 HEAD = """# Causes
 
 The ids that reports, tests and users share; they never change. Generated from `diagnostics/causes/` by
-`python docs/causes.py`. Below each table is a minimal example of the evidence for each cause, which a test diagnoses.
-To try one, save the lines of a log in a folder and run `dtk diagnose FOLDER`.
+`python docs/causes.py`. Below each table is what decides each cause and what rules it out, and a minimal example of its
+evidence, which a test diagnoses. To try one, save the lines of a log in a folder and run `dtk diagnose FOLDER`.
+
+A cause is ruled out by any one of the alternatives that its entry names; otherwise it is undecided until there is more
+evidence. Two rules apply to all causes: one that is open only because ranks wait is ruled out if a confirmed cause explains
+the wait, and a run that finished (a run of dtk or a command under `dtk watch`, with exit code 0) rules out whatever it leaves
+open of crashes, hangs and exhausted memory.
 """
 EVIDENCE: dict[ExampleKind, str] = {
     "fault": "A run into which this fault is injected",
@@ -37,23 +42,28 @@ def render() -> str:
 def _section(tree: Tree, causes: dict[str, AnyCause]) -> str:
     leaves = _leaves(tree.top)
     rows = "".join(_row(leaf, branch, causes[leaf.cause]) for leaf, branch in leaves)
-    names = ("id", "cause", "branch", "decided from", "usual remedy", "outcome")
-    examples = "".join(_example(causes[leaf.cause]) for leaf, _ in leaves)
-    return f"\n## {tree.top.title}\n| {' | '.join(names)} |\n|{' --- |' * len(names)}\n{rows}{examples}"
+    names = ("id", "cause", "branch", "usual remedy", "outcome")
+    entries = "".join(_entry(causes[leaf.cause]) + _example(causes[leaf.cause]) for leaf, _ in leaves)
+    return f"\n## {tree.top.title}\n| {' | '.join(names)} |\n|{' --- |' * len(names)}\n{rows}{entries}"
 
 
 def _row(leaf: Leaf, branch: str, cause: AnyCause) -> str:
-    return f"| `{leaf.cause}` | {leaf.title} | {branch} | {cause.decided_from} | {cause.remedy} | {leaf.outcome} |\n"
+    return f"| `{leaf.cause}` | {leaf.title} | {branch} | {cause.remedy} | {leaf.outcome} |\n"
+
+
+def _entry(cause: AnyCause) -> str:
+    """Return what decides a cause below its id as a heading, which links can name."""
+    rows = {"Decided from": cause.decided_from, "Ruled out by": cause.ruled_out_by, "Source": cause.source}
+    return f"\n### {cause.id}\n" + "".join(f"- {name}: {text.strip()}\n" for name, text in rows.items())
 
 
 def _example(cause: AnyCause) -> str:
-    """Return the evidence with its cause as a heading, which links can name."""
     example = cause.example
     if example is None:
         return ""
     text = example.text.strip()
     lines = f"dtk run fault={text}" if example.kind == "fault" else text
-    return f"\n### {cause.id}\n{EVIDENCE[example.kind]}:\n```\n{lines}\n```\n"
+    return f"\n{EVIDENCE[example.kind]}:\n```\n{lines}\n```\n"
 
 
 def _leaves(node: Node, branch: str = "") -> list[tuple[Leaf, str]]:

@@ -86,6 +86,10 @@ class Cause(Struct, Generic[F], frozen=True, kw_only=True):
     """The evidence that it uses, for docs/causes.md."""
     remedy: str
     """The usual remedy, for docs/causes.md."""
+    ruled_out_by: str
+    """The evidence that rules it out, alternatives separated by semicolons; `nothing: ...` says why there is none."""
+    source: str
+    """The paper, document or measurement that the decision is based on."""
     explained_by: tuple[ExplainedBy, ...] = ()
     example: Example | None = None
     outcome_when: Mapping[Sign, Outcome] = {}
@@ -101,8 +105,6 @@ class Cause(Struct, Generic[F], frozen=True, kw_only=True):
     """Whether its undecided findings with evidence describe how the job ended, and replace a cause."""
     verified_by: Sequence[str] | None = None
     """Figures that show whether its remedy helps, if others than those of its family; see `families.yaml`."""
-    source: str = ""
-    """The paper, document or measurement that the decision is based on."""
 
 
 AnyCause = Cause[Any]

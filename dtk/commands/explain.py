@@ -52,6 +52,7 @@ def _causes() -> Iterator[Rows]:
             (cause.id, cause.title),
             ("outcome", OUTCOMES[cause.outcome]),
             ("decided from", cause.decided_from),
+            ("ruled out by", cause.ruled_out_by),
             ("how to fix it", cause.remedy),
             ("explained by", explained),
             ("source", cause.source),

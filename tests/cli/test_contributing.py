@@ -145,6 +145,8 @@ cause:
   branch: environment.settings
   decided_from: exceptions in logs
   remedy: TOYS=2
+  ruled_out_by: logs without a ToyError
+  source: the toy's manual
   example: {kind: log, ranks: [1]}
 texts:
   out:

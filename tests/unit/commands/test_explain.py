@@ -18,11 +18,13 @@ def test_a_cause_tells_what_decides_and_what_fixes_it(capsys: pytest.CaptureFixt
     text = " ".join(said(capsys, "rank_killed").split())
     assert text.startswith(f"hang.rank_killed: {cause.title} outcome CRASHED decided from {cause.decided_from}")
     assert cause.remedy in text
+    assert f"ruled out by {cause.ruled_out_by}" in text and f"source {cause.source}" in text
 
 
 def test_every_cause_option_and_section_is_found(capsys: pytest.CaptureFixture[str]) -> None:
     names = [cause.id for cause in registry.built_in()]
-    assert said(capsys, *names).count("decided from") == len(names)
+    text = said(capsys, *names)
+    assert {text.count(f"\n  {label}  ") for label in ("decided from ", "ruled out by ", "source       ")} == {len(names)}
     assert "PyTorch FSDP2" in said(capsys, "strategy=fsdp")
     assert said(capsys, "fsdp") == said(capsys, "strategy=fsdp")
     both = said(capsys, "unused_parameters")

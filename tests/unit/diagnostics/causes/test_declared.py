@@ -17,6 +17,8 @@ cause:
   branch: crash
   decided_from: a look
   remedy: more toys
+  ruled_out_by: toys in sight
+  source: a catalogue of toys
   example: {kind: log, ranks: [1]}
   explained_by:
     - {causes: [FAILED, "toys.*"], when: [ranks, group]}
@@ -46,7 +48,8 @@ def module(tmp_path: Path) -> str:
 
 def test_the_path_gives_the_id_and_the_table_the_rest(module: str) -> None:
     cause = declared(module, lambda evidence: evidence, lambda facts: [])
-    assert (cause.id, cause.title, cause.outcome, cause.source) == ("toys.none_left", "no toys", "slow", "")
+    assert (cause.id, cause.title, cause.outcome) == ("toys.none_left", "no toys", "slow")
+    assert (cause.ruled_out_by, cause.source) == ("toys in sight", "a catalogue of toys")
     assert cause.example is not None
     assert (cause.example.kind, cause.example.text, cause.example.ranks) == ("log", "no toys\n", (1,))
 

@@ -1,5 +1,6 @@
 """Every cause is whole: its example is diagnosed, its texts can be made, and its relations name causes that exist."""
 
+import re
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -8,12 +9,14 @@ from msgspec.structs import replace
 
 from diagnostics.causes.registry import BRANCHES, built_in, collect
 from diagnostics.contract.causes import AnyCause
+from diagnostics.contract.files import read_table
 from diagnostics.diagnose import diagnose
 from tests.faults.truth import ROOT, TRUTH
 from tests.unit.diagnostics.causes.examples import examples
 from tests.unit.diagnostics.causes.leftovers import leftovers, scenario_of
 
 CAUSES = built_in()
+FOLDER = ROOT / "diagnostics/causes"
 EXAMPLES = examples()
 COUNTERED = [cause for cause in CAUSES if cause.example and cause.example.counter]
 
@@ -69,6 +72,21 @@ def test_relations_name_causes_that_exist(cause: AnyCause) -> None:
     for reason in cause.explained_by:
         for pattern in reason.causes:
             assert any(fnmatchcase(name, pattern) for name in known), pattern
+
+
+@pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.id)
+def test_it_says_what_rules_it_out_and_what_it_is_based_on(cause: AnyCause) -> None:
+    """That nothing does is said of the causes whose decision, with the helpers that it uses, rules out nothing."""
+    assert cause.ruled_out_by.strip() and cause.source.strip()
+    table = FOLDER / f"{cause.id.replace('.', '/')}.yaml"
+    how = read_table(table).get("decided_by", {"module": table.stem})
+    code = (table.with_name(f"{how['module']}.py")).read_text(encoding="utf-8")
+    for package, names in re.findall(r"^from diagnostics\.causes((?:\.\w+)*) import (.+)$", code, re.MULTILINE):
+        for path in (package, *(f"{package}.{name}" for name in names.split(", "))):
+            helper = FOLDER / f"{path.strip('.').replace('.', '/')}.py"
+            code += helper.read_text(encoding="utf-8") if package != ".declared" and helper.is_file() else ""
+    never = ".ruled_out(" not in code or "elsewhere" in read_table(table)
+    assert bool(re.search(r"\bnothing(?: else)?: ", cause.ruled_out_by)) == never
 
 
 def test_every_branch_leads_to_a_top_event() -> None:

@@ -14,6 +14,8 @@ REQUIRED = {
     "decide": lambda facts: [Finding(status="ruled_out", facts="none")] * facts,
     "decided_from": "logs",
     "remedy": "none",
+    "ruled_out_by": "a finished run",
+    "source": "a manual",
 }
 
 
