@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from diagnostics.contract.formatting import clean, first_of, ranks_spoken
 from diagnostics.contract.invocation import command, typed
 from dtk.commands.watch import make_folder
-from dtk.errors import DtkError, refused
+from dtk.errors import Errors, refused
 
 if TYPE_CHECKING:
     from dtk.attach.processes import Job
     from dtk.attach.stacks import Manner
 
+_errors = Errors(__file__)
 FOLDERS = Path("dtk-attach")
 MOST_S = 45.0  # Time between the first round and the last.
 SLURM_S = 300.0  # Timeout for the hosts of a Slurm job.
@@ -24,25 +25,21 @@ VALUES = {"most_s": MOST_S, "folders": FOLDERS}
 
 def run(arguments: argparse.Namespace) -> int:
     """Collect evidence and diagnose it; DtkError if there is no such job here, or an option cannot be used."""
-    if (arguments.rounds - 1) * arguments.every_s > MOST_S:
-        raise DtkError(f"{arguments.rounds} rounds {arguments.every_s:g} s apart exceed {MOST_S:g} s", fix="use fewer")
+    rounds, every_s = arguments.rounds, arguments.every_s
+    _errors.refuse({"too_long": (rounds - 1) * every_s > MOST_S}, rounds=rounds, every_s=every_s, most_s=MOST_S)
     if arguments.slurm is not None:
         return _slurm(arguments)
     from dtk.attach import processes
 
     jobs = processes.find(arguments.pids)
     if not jobs:
-        pids = arguments.pids
-        what = f"process {pids[0]} is not a rank and has started none" if pids else "no rank runs on this host"
-        why = "no Python process that you may inspect has RANK and WORLD_SIZE in its environment"
-        fix = 'run it on the host of the job; for the job of another user: sudo env "PATH=$PATH" dtk attach'
-        raise DtkError(what, why, fix)
+        raise _errors("no_rank" if arguments.pids else "no_job", pid=next(iter(arguments.pids), None))
     if arguments.list:
         sys.stdout.write("".join(f"{_line(ranks)}\n" for ranks in jobs))
         return 0
     if len(jobs) > 1:
-        fix = f"name a process of one: {command('attach', str(jobs[0][min(jobs[0])].pid))}"
-        raise DtkError(f"{len(jobs)} jobs run here: {'; '.join(map(_line, jobs[:4]))}", fix=fix)
+        one = command("attach", str(jobs[0][min(jobs[0])].pid))
+        raise _errors("several", count=len(jobs), jobs="; ".join(map(_line, jobs[:4])), one=one)
     from dtk.attach.collect import collect
     from dtk.console.progress import Progress
 
@@ -75,8 +72,7 @@ def _diagnose(arguments: argparse.Namespace, folder: Path) -> int:
 
 def _slurm(arguments: argparse.Namespace) -> int:
     """Let each host of a Slurm job collect into one shared folder."""
-    if shutil.which("srun") is None:
-        raise DtkError("there is no srun on this host", fix="run it where jobs are submitted, or see --collect")
+    _errors.refuse({"no_srun": shutil.which("srun") is None})
     folder = make_folder(arguments.folder, FOLDERS, "process", 0o700)
     inner = [sys.executable, "-m", "dtk", "attach", "--collect", "--folder", str(folder)]
     inner += ["--rounds", str(arguments.rounds), "--every-s", str(arguments.every_s)]
@@ -85,11 +81,9 @@ def _slurm(arguments: argparse.Namespace) -> int:
     try:
         done = subprocess.run(argv, timeout=SLURM_S, check=False, stdin=subprocess.DEVNULL, stdout=sys.stderr)
     except subprocess.TimeoutExpired as error:
-        raise DtkError(f"srun did not answer within {SLURM_S:g} s", fix="try --collect on one of its hosts") from error
-    if not any(folder.iterdir()):
-        why = f"srun ended with exit code {done.returncode}"
-        fix = "squeue --me lists your jobs; --folder must be on a disk that all hosts share"
-        raise DtkError(f"no host of job {arguments.slurm} wrote to {folder}", why, fix)
+        raise _errors("no_answer", limit_s=SLURM_S) from error
+    nothing = not any(folder.iterdir())
+    _errors.refuse({"nothing": nothing}, job=arguments.slurm, folder=folder, code=done.returncode)
     return _diagnose(arguments, folder)
 
 

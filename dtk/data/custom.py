@@ -10,8 +10,9 @@ from torch.utils.data import DataLoader, Dataset as TorchDataset, default_collat
 from dtk.config.schema import CustomData
 from dtk.data.dataset import Batch, Dataset, held_out
 from dtk.data.sampler import permute
-from dtk.errors import DtkError
+from dtk.errors import DtkError, Errors
 
+_errors = Errors(__file__)
 _LOOKED_AT = 8  # Number of samples whose hash identifies a version of the data in the manifest.
 
 
@@ -32,13 +33,10 @@ class CustomDataset(Dataset):
         try:
             size = len(samples)  # type: ignore[arg-type]
         except TypeError:
-            why = "samples are selected by index, so that a run can be resumed exactly and evaluated fairly"
-            fix = "give it __len__ and __getitem__ (torch calls this a map-style dataset)"
-            raise DtkError(f"{config._target_} has no length", why, fix) from None
+            raise _errors("no_length", target=config._target_) from None
         self.validation_size = held_out(size, config.validation_fraction)
         self.train_size = size - self.validation_size
-        if self.train_size < 1:
-            raise DtkError(f"{config._target_} has {size} samples", fix="training and evaluation need one each")
+        _errors.refuse({"few": self.train_size < 1}, target=config._target_, size=size)
         self.vocab_size = 0
         self._samples = samples
         self._collate = getattr(samples, "collate", default_collate)
@@ -78,13 +76,10 @@ class CustomDataset(Dataset):
         try:
             batch = self._collate(samples)
         except (RuntimeError, TypeError) as error:
-            what = f"samples of {self.config._target_} do not make a batch"
-            fix = "return tensors or numbers of one shape from __getitem__, or give the dataset collate(samples)"
-            raise DtkError(what, f"{type(error).__name__}: {str(error).splitlines()[0]}", fix) from error
+            why = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            raise _errors("no_batch", target=self.config._target_, why=why) from error
         if not isinstance(batch, tuple | list) or len(batch) != 2:
-            what = f"a sample of {self.config._target_} is a {type(samples[0]).__qualname__}, not a pair"
-            why = "the model is called with the inputs, and the task compares its output with the targets"
-            raise DtkError(what, why, "return (inputs, targets) from __getitem__")
+            raise _errors("no_pair", target=self.config._target_, kind=type(samples[0]).__qualname__)
         return Batch(batch[0], batch[1])
 
 

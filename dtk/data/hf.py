@@ -11,10 +11,11 @@ from dtk.data.corpus import text_corpus
 from dtk.data.network import unreachable
 from dtk.data.tokenizer import Tokenizer
 from dtk.data.tokens import Tokens, tokenised
-from dtk.errors import DtkError
+from dtk.errors import Errors
 from dtk.extras import load, require
 
-_FORMATS: dict[str, str] = table_beside(__file__)
+_errors = Errors(__file__)
+_FORMATS: dict[str, str] = table_beside(__file__)["formats"]
 _ROWS = 1000
 
 
@@ -31,22 +32,19 @@ def hf_tokens(config: HFData, tokenizer: Tokenizer) -> Tokens:
         files = text_corpus(config.path).files
         key = repr([(file.name, file.size_bytes, file.mtime_ns) for file in files]) + str(path.resolve())
     elif path.is_absolute() or path.suffix in _FORMATS or config.path.count("/") > 1 or config.path[0] == ".":
-        fix = "data.path must name a local folder or file, or a hub name"
-        raise DtkError(f"no such dataset: {config.path}", fix=fix)
+        raise _errors("no_dataset", path=config.path)
     else:
         dataset = _load(config)
         key = dataset._fingerprint
 
     def pieces() -> Iterator[tuple[bytes, bool]]:
         loaded = _load(config) if dataset is None else dataset
-        if config.text_field not in loaded.column_names:
-            what, why = f"{config.path} has no column {config.text_field!r}", f"it has {', '.join(loaded.column_names)}"
-            raise DtkError(what, why, "set data.text_field")
+        if (name := config.text_field) not in loaded.column_names:
+            raise _errors("no_column", path=config.path, column=repr(name), names=", ".join(loaded.column_names))
         for rows in loaded.select_columns([config.text_field]).iter(batch_size=_ROWS):
             for text in rows[config.text_field]:
                 if not isinstance(text, str):
-                    what = f"column {config.text_field!r} of {config.path} is not text"
-                    raise DtkError(what, f"found {type(text).__name__}")
+                    raise _errors("no_text", path=config.path, column=repr(name), kind=type(text).__name__)
                 yield text.encode("utf-8", "replace"), True
 
     identity = repr(("hf", key, config.split, config.text_field))
@@ -74,5 +72,5 @@ def _load(config: HFData) -> Any:
             return datasets.load_from_disk(str(path))
         return datasets.load_dataset(str(path) if path.exists() else config.path, split=config.split)
     except Exception as error:  # The package raises its own, pyarrow's and network errors.
-        fix = "" if path.exists() else "without a network data.path must name a local folder or file"
-        raise DtkError(f"cannot load split {config.split!r} of {config.path}", str(error), fix) from None
+        row = "damaged" if path.exists() else "unreachable"
+        raise _errors(row, split=repr(config.split), path=config.path, why=str(error)) from None

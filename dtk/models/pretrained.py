@@ -8,15 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch._guards import detect_fake_mode
 
-from diagnostics.contract.files import read_json
-from dtk.errors import DtkError
+from diagnostics.contract.files import read_json, table_beside
+from dtk.errors import Errors
 from dtk.extras import load, require
 
-HEADS = {
-    "causal_lm": ("AutoModelForCausalLM", ("ForCausalLM", "LMHeadModel")),
-    "masked_lm": ("AutoModelForMaskedLM", ("ForMaskedLM", "ForPreTraining")),
-    "sequence_classification": ("AutoModelForSequenceClassification", ("ForSequenceClassification",)),
-}
+_errors = Errors(__file__)
+HEADS: dict[str, list[str]] = table_beside(__file__)["heads"]
 """Head -> transformers' class, and the endings of the class names in config.json that have this head."""
 
 
@@ -45,8 +42,7 @@ class Pretrained(nn.Module):
             config = transformers.AutoConfig.from_pretrained(path, **local, **{"use_cache": False, **(settings or {})})
             named = str((config.architectures or [""])[0])
             if (fitting := fitting_head(named, head)) is None:
-                what = f"model.path={path}: dtk does not know the task of {named or 'its config.json'}"
-                raise DtkError(what, fix=f"set model.arguments.head={'|'.join(HEADS)}")
+                raise _errors("unknown_task", path=path, named=named or "its config.json", heads="|".join(HEADS))
             kind: Any = getattr(transformers, HEADS[fitting][0])
             for_shapes = torch.get_default_device().type == "meta" or detect_fake_mode() is not None
             if weights and not for_shapes:
@@ -54,12 +50,9 @@ class Pretrained(nn.Module):
             else:
                 model = kind.from_config(config, trust_remote_code=False, dtype=torch.float32)
         except (OSError, ValueError, KeyError, ImportError) as error:
-            why = " ".join(str(error).split())[:300]
-            what = f"model.path={path} cannot be used"
-            raise DtkError(what, why, "name a folder that save_pretrained wrote") from error
+            raise _errors("unusable", path=path, why=" ".join(str(error).split())[:300]) from error
         if fitting == "causal_lm" and (switch := _switch_to_causal(model, transformers.MODEL_FOR_MASKED_LM_MAPPING)):
-            what = f"model.path={path}: {type(model).__name__} predicts the next token while it attends to it"
-            raise DtkError(what, "its attention is not causal", f"set +model.arguments.settings.{switch}=true")
+            raise _errors("not_causal", path=path, kind=type(model).__name__, switch=switch)
         if fitting == "sequence_classification" and config.pad_token_id is not None:
             model.register_forward_pre_hook(_attend_to_text, with_kwargs=True)
         return model.train()
@@ -67,7 +60,7 @@ class Pretrained(nn.Module):
 
 def fitting_head(named: str, head: str) -> str | None:
     """Return the key of `HEADS` that `head` names, or that of the class `named` in config.json with `head=auto`."""
-    matches = (key for key, (_, ends) in HEADS.items() if key == head or (head == "auto" and named.endswith(ends)))
+    matches = (key for key, (_, *ends) in HEADS.items() if key == head or (head == "auto" and named.endswith((*ends,))))
     return next(matches, None)
 
 

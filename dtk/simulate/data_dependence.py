@@ -13,9 +13,10 @@ from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from diagnostics.contract.formatting import first_of
-from dtk.errors import DtkError
+from dtk.errors import DtkError, Errors
 from dtk.tasks.cross_entropy import logits_of
 
+_errors = Errors(__file__)
 _OURS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]), "<")
 _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
 _NO_GRADIENT = re.compile(r"did not receive grad for rank \d+: ([\d ]+)")
@@ -42,11 +43,7 @@ def explained(model: str) -> Iterator[None]:
         frame = ([frame for frame in frames if not frame.filename.startswith(_LIBRARIES)] or frames)[-1]
         place = f"{frame.filename}:{frame.lineno}"
         if isinstance(error, _READS) or ".numpy()" in str(error) or "call numpy()" in str(error):
-            raise DtkError(
-                f"{model} needs the values of a tensor at {place}",
-                "a simulated step has shapes but no values, so there is no .item(), .numpy(), truth value or nonzero()",
-                "decide by shapes, or stay with tensors: torch.where in place of a branch, torch in place of numpy",
-            ) from error
+            raise _errors("values", model=model, place=place) from error
         raise DtkError(f"{model} fails at {place}", f"{type(error).__name__}: {error}") from error
 
 
@@ -75,8 +72,4 @@ def check_gradients(model: str, module: nn.Module, error: RuntimeError) -> None:
         return
     names = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
     without = [names[int(index)] for index in match[1].split() if int(index) < len(names)]
-    raise DtkError(
-        f"{model} makes no gradient for {first_of(without, _NAMED)}",
-        "DDP waits for the gradient of every parameter, so the second step would fail",
-        "strategy.find_unused_parameters=true, or take the parameters out of the model",
-    ) from error
+    raise _errors("no_gradient", model=model, without=first_of(without, _NAMED)) from error

@@ -9,9 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dtk.data.dataset import IGNORE
-from dtk.errors import DtkError
+from dtk.errors import Errors
 from dtk.parallel.collectives import Axis, all_gather, cross_entropy_sum, join
 from dtk.tasks.base import Sums, Task
+
+_errors = Errors(__file__)
 
 
 def logits_of(output: Any) -> Tensor:
@@ -34,12 +36,7 @@ def logits_of(output: Any) -> Tensor:
     if isinstance(logits, Tensor):
         return logits
     has_loss = hasattr(output, "loss") or (isinstance(output, Mapping) and "loss" in output)
-    raise DtkError(
-        f"the model's forward returned {type(output).__qualname__} without logits",
-        "dtk computes the loss from logits, so that it is a sum over the valid targets of the global batch"
-        + ("; a loss that the model computes cannot be compared between strategies" if has_loss else ""),
-        "return logits [batch, sequence, vocab] or [batch, classes], or an object that has them as .logits",
-    )
+    raise _errors("own_loss" if has_loss else "no_logits", kind=type(output).__qualname__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +73,7 @@ class LanguageModeling(Task):
         """
         logits, vocabulary = logits_of(output), self.vocabulary
         if logits.shape[:-1] != targets.shape:
-            why = "logits have the shape of the targets and one more dimension for the vocabulary or the classes"
-            fix = "change what the model's forward returns, or choose data of its task (data=classification, data=text)"
-            raise DtkError(f"the model's logits are {list(logits.shape)}, the targets {list(targets.shape)}", why, fix)
+            raise _errors("shapes", logits=str(list(logits.shape)), targets=str(list(targets.shape)))
         if vocabulary is not None and not vocabulary.parallel:
             logits = join(logits, logits.dim() - 1, vocabulary.axis)
         flat = logits.reshape(-1, logits.shape[-1]).float()

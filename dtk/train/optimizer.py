@@ -10,9 +10,10 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from dtk.config.instantiate import find_class
 from dtk.config.schema import AdamWConfig, Config, CustomOptimizerConfig, SGDConfig
-from dtk.errors import DtkError
+from dtk.errors import Errors
 from dtk.sharding.registry import alternatives
 
+_errors = Errors(__file__)
 ELEMENTWISE = frozenset({
     optim.ASGD, SGD, optim.Adadelta, optim.Adagrad, optim.Adam, optim.Adamax, AdamW, optim.NAdam, optim.RAdam,
     optim.RMSprop, optim.Rprop,
@@ -39,8 +40,7 @@ def recipe(
     if isinstance(config, SGDConfig):
         return partial(SGD, lr=config.lr, momentum=config.momentum, nesterov=config.nesterov)
     fusable = all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in parameters)
-    if config.fused is True and not fusable:
-        raise DtkError("optimizer.fused=true is not possible here", "torch fuses AdamW on CPU and CUDA only")
+    _errors.refuse({"fused": config.fused is True and not fusable})
     fused = fusable if config.fused == "auto" else bool(config.fused)
     first, second = config.betas
     return partial(AdamW, lr=config.lr, betas=(first, second), eps=config.eps, fused=fused)
@@ -52,9 +52,7 @@ def named_optimizer(config: CustomOptimizerConfig, allow_targets: list[str]) -> 
     """
     arguments = {"params": [], "lr": config.lr, **config.arguments}
     cls: type[Optimizer] = find_class(config._target_, arguments, allow_targets, Optimizer)
-    if issubclass(cls, optim.LBFGS | optim.SparseAdam):
-        why = "LBFGS runs the model again within a step, and SparseAdam takes sparse gradients only"
-        raise DtkError(f"optimizer._target_={config._target_} cannot be used", why, "use another optimizer")
+    _errors.refuse({"unusable": issubclass(cls, optim.LBFGS | optim.SparseAdam)}, target=config._target_)
     return cls
 
 
@@ -70,12 +68,8 @@ def check_optimizer(config: Config, world_size: int) -> None:
     if section.elementwise or cls in ELEMENTWISE or not (cut or mesh.tp > 1):
         return
     whole = alternatives(lambda traits: not (traits.one_process or traits.shards_parameters))
-    raise DtkError(
-        f"optimizer._target_={section._target_} is incompatible with parameters that are sharded over ranks",
-        f"{'strategy=' + config.strategy.name if cut else f'parallel.tp={mesh.tp}'} gives each rank a part of every "
-        "parameter, and only an elementwise optimizer gives the same result on parts",
-        f"use {whole}, with whole parameters; optimizer.elementwise=true if it is elementwise",
-    )
+    cutting = f"strategy={config.strategy.name}" if cut else f"parallel.tp={mesh.tp}"
+    raise _errors("sharded", target=section._target_, cutting=cutting, whole=whole)
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
