@@ -18,9 +18,9 @@ The ids that reports, tests and users share; they never change. Generated from `
 evidence, which a test diagnoses. To try one, save the lines of a log in a folder and run `dtk diagnose FOLDER`.
 
 A cause is ruled out by any one of the alternatives that its entry names; otherwise it is undecided until there is more
-evidence. Two rules apply to all causes: one that is open only because ranks wait is ruled out if a confirmed cause explains
-the wait, and a run that finished (a run of dtk or a command under `dtk watch`, with exit code 0) rules out whatever it leaves
-open of crashes, hangs and exhausted memory.
+evidence. Two rules apply to all causes. One that is open only because ranks wait is ruled out if a confirmed cause
+explains the wait. A run that finished (a run of dtk or a command under `dtk watch`, with exit code 0) rules out the
+crashes, hangs and exhausted memory that its evidence leaves open.
 """
 EVIDENCE: dict[ExampleKind, str] = {
     "fault": "A run into which this fault is injected",
