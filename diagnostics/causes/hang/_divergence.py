@@ -250,6 +250,7 @@ def _finding(stall: Stall, divergence: Divergence, kind: Kind, reading: Reading)
     payload_text = next((fact.text for fact in divergence.lines if fact.kind == size_mismatch.KIND), "")
     victims = set(job.survey.members(vote.key)) | set(vote.present) | job.waits.reaching(vote.present)
     completed = _completed(job, divergence)
+    exited = divergence.ended == "majority" and all(rank in job.endings for rank in vote.sides[0])
     details = {
         divergence.minority_rank: _parts.says("call_is", call=divergence.minority),
         divergence.majority_rank: _parts.says("call_is", call=divergence.majority),
@@ -264,10 +265,10 @@ def _finding(stall: Stall, divergence: Divergence, kind: Kind, reading: Reading)
         ddp=job.evidence.traits.gradients_in == "buckets",
         payload_text=payload_text,
         completed=completed,
-        unrecorded=divergence.ended == "majority" and all(map(job.may_be_unrecorded, vote.sides[0])),
-        pending=_pending(job, divergence) if divergence.ended == "majority" else None,
+        unrecorded=divergence.ended == "majority" and not exited and all(map(job.may_be_unrecorded, vote.sides[0])),
+        pending=_pending(job, divergence) if exited else None,
     )
-    ended = vote.sides[0] if divergence.ended == "majority" else divergence.culprits if divergence.ended else ()
+    ended = divergence.culprits if divergence.ended == "minority" else vote.sides[0] if exited else ()
     finding = Finding(
         status="confirmed",
         facts=facts,
@@ -299,11 +300,10 @@ def _completed(job: JobState, divergence: Divergence) -> tuple[int, ...]:
 
 
 def _pending(job: JobState, divergence: Divergence) -> Call | None:
-    """Return the call that the minority now waits in, if the others exited and it is another one than the first."""
+    """Return the call that the minority now waits in if it is another one than the first that the others never made."""
     record = job.survey.ranks.get(divergence.minority_rank)
     call = next(iter(record.pending()), None) if record is not None else None
-    has_left = all(rank in job.endings for rank in divergence.vote.sides[0])
-    return call if has_left and call is not None and call.seq != divergence.minority.seq else None
+    return call if call is not None and call.seq != divergence.minority.seq else None
 
 
 def _positions_without_calls(job: JobState, divergence: Divergence) -> Iterator[EvidenceItem]:

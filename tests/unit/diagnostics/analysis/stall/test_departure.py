@@ -65,6 +65,18 @@ def test_an_exit_is_compared_like_other_calls() -> None:
     assert (more.majority.seq, more.explanation.terms[0].name, more.confidence) == (2, "later calls agree", SEEN)
 
 
+def test_calls_that_exited_ranks_never_made_are_told_with_what_shows_them(tmp_path: Path) -> None:
+    extra, shared = Op(line=50, function="evaluate"), [Op(line=11), Op(line=12)]
+    write(tmp_path, Job({0: [A, extra, *shared], 1: [A, *shared], 2: [A, *shared]}, backend="gloo"))
+    found = detect(evidence(tmp_path, world_size=3, errors=[ended(1), ended(2)]))
+    (one,) = (one for one in found if one.cause == "hang.conditional_collective")
+    assert (one.status, one.ranks, one.confidence) == ("confirmed", (0,), SEEN)
+    first = "Only rank 0 calls all_reduce [8] float32 (#2, train.py:50); ranks 1 and 2 never do."
+    assert one.summary.startswith(f"{first} Without it, all next calls of both sides agree.")
+    assert "not recorded" not in one.summary and "now waits in all_reduce [8] float32 (#4" in one.summary
+    assert {item.file for item in one.evidence} >= {"launcher.log", "tr_0"}
+
+
 def test_a_rank_that_left_alone_is_told_from_those_that_left_after_their_last_call_failed(tmp_path: Path) -> None:
     """`dtk watch` records who left in order: rank 2 met a closed connection in its last call and went on to the end."""
     write(tmp_path, Job({0: [A, B] * 6, 1: [A, B] * 5, 2: [*[A, B] * 5, A]}, backend="gloo"))
