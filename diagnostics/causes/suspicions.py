@@ -174,6 +174,7 @@ def _of_libraries(symptoms: Symptoms) -> dict[str, object]:
     is_closed = reported == {"nccl_peer_closed"} and not symptoms.results
     is_remote = "ncclRemoteError" in symptoms.results
     waits_for_nothing = not (symptoms.waits or symptoms.failure or absent or symptoms.sizes or symptoms.differ)
+    died = not (symptoms.waits or absent or symptoms.sizes or symptoms.differ) and symptoms.worker_died
     unnamed = waits_for_nothing or (symptoms.waits and not symptoms.longest.ranks)
     small, large = sorted(map(int, sizes.groups())) if (sizes := _TWO_SIZES.search(symptoms.sizes)) else (0, 0)
     gap, peer_calls = (large - small) / max(large, 1), symptoms.peer_calls
@@ -201,7 +202,7 @@ def _of_libraries(symptoms: Symptoms) -> dict[str, object]:
         "warned": absent if "missing_ranks" in symptoms.kinds else (),
         "unanswered": symptoms.unanswered,
         "timed_out": unnamed and not symptoms.lost and shortened(symptoms.timed_out, 80),
-        "worker_died": symptoms.worker_died and waits_for_nothing and symptoms.worker_died,
+        "worker_died": died,
         "of_model": symptoms.of_model and peer_calls,
         "gathered": not symptoms.of_model and {wait.op for wait in peer_calls} <= _OWN_SIZES and peer_calls,
         "twice": small > 0 and large == 2 * small,

@@ -39,6 +39,7 @@ def headline(symptoms: Symptoms) -> str:
     other = symptoms.others[0] if symptoms.others and "watchdog_status" in kinds else None
     shown: dict[str, tuple[object, tuple[int, ...]]] = {
         "still": (symptoms.outside and symptoms.outside[0][1], symptoms.outside[0][0] if symptoms.outside else ()),
+        "worker_died": (symptoms.worker_died, ()),
         "failure": (symptoms.failure, symptoms.failed),
         "minority_sizes": (symptoms.minority_sizes and symptoms.sizes, symptoms.minority_sizes),
         "peer_calls": (symptoms.peer_calls and symptoms.aborted and symptoms.sizes, symptoms.aborted),
@@ -55,7 +56,6 @@ def headline(symptoms: Symptoms) -> str:
         "lost": (shortened(symptoms.lost, 120), symptoms.lost_peer),
         "timed_out": (shortened(symptoms.timed_out, 120), ()),
         "failed_silently": (symptoms.failed_silently, symptoms.failed_silently),
-        "worker_died": (symptoms.worker_died, ()),
         "stuck": (symptoms.stuck_s, symptoms.stuck),
         "open": (other and other.enqueued - other.completed, other.ranks if other else ()),
         "none_open": (other, other.ranks if other else ()),

@@ -39,7 +39,7 @@ def _change(end: Ending) -> Change:
         return change
     error_text = "\n".join((end.text, end.side_error, end.message))
     matching = (entry for entry in TABLE["by_text"] if end.type and re.search(entry["text"], error_text))
-    entry = next(matching, TABLE["changes"]["default"])
+    entry = next(matching, TABLE["changes"]["default" if end.step is None else "in_a_step"])
     return entry["change"], entry["why"]
 
 
