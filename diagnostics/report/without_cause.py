@@ -16,6 +16,7 @@ from diagnostics.contract.formatting import filled
 from diagnostics.evidence.job.coverage import damaged
 from diagnostics.evidence.model import Evidence, LogFact, RunEvidence
 from diagnostics.evidence.readers import process
+from diagnostics.evidence.readers.log import ENDED
 from diagnostics.report.measures import memory, share_text
 from diagnostics.report.model import Report
 from diagnostics.report.wording import texts_beside
@@ -66,7 +67,7 @@ def without_cause(
         return set_up_text([*inits.values()], evidence), ""
     if processes := processes_text(evidence):
         return processes, ""
-    if not any(evidence.files.values()) and not trouble and (steps := printed_text(printed_steps(evidence))):
+    if not any(evidence.files.values()) and not trouble and (steps := printed_text(printed_steps(evidence), evidence)):
         return steps, ""
     return (calls_text(hang) if isinstance(hang, dict) and not (trouble or damaged(evidence)) else ""), ""
 
@@ -176,8 +177,8 @@ def processes_text(evidence: Evidence) -> str:
     return "; ".join(parts) if observed else ""
 
 
-def printed_text(printed: PrintedSteps) -> str:
-    """Return what printed steps show if they show no problem; empty if there are none."""
+def printed_text(printed: PrintedSteps, evidence: Evidence) -> str:
+    """Return what printed steps show if they show no problem, and whether the training ended; empty without steps."""
     logs = [log.series for log in printed.logs if log.series is not None]
     losses = [loss for series in logs for loss in (series.loss[0], series.loss[-1]) if math.isfinite(loss)]
     scales = [scale for log in printed.logs for scale in log.steps.overflow_scales]
@@ -189,4 +190,5 @@ def printed_text(printed: PrintedSteps) -> str:
         return ""
     row = "non_finite" if any(series.is_non_finite() for series in logs) else "nothing_wrong"
     row = "scale_lowest" if scales and scales[-1] <= SCALE_ENDS else row
-    return _said("printed", parts=parts, verdict=_TEXTS[row])
+    ended = any(fact.kind == ENDED for fact in evidence.facts)
+    return _said("printed_to_the_end" if ended else "printed", parts=parts, verdict=_TEXTS[row])

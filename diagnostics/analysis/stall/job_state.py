@@ -10,6 +10,7 @@ from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.analysis.histories.printed import add_printed
 from diagnostics.analysis.histories.read import Reading, read
 from diagnostics.analysis.observations import observations
+from diagnostics.analysis.stall.watchdog_lines import stamp_of, stamp_s
 from diagnostics.analysis.wait_graph import graph
 from diagnostics.analysis.wait_graph.graph import Operation, WaitGraph
 from diagnostics.contract.findings import Cost
@@ -27,6 +28,7 @@ from diagnostics.evidence.readers import watch
 STALL_S = 10.0
 """A call that has waited for less is not a hang if the run continues. Balanced steps and checkpoints of the fault runs
 (`benchmarks/healthy.py`) keep ranks waiting for at most a few seconds."""
+DAY_S = 86_400.0
 _TIMEOUTS = {"watchdog_timeout", "gloo_timeout", "monitored_barrier", "monitor_stuck"}
 _HANG_FACTS = _TIMEOUTS | {"desync_report", "gloo_mismatch", "collective_mismatch_text", watch.VERDICT}
 _ENDED_BADLY = {"failed", "hung", "oom"}
@@ -205,6 +207,11 @@ def build(evidence: Evidence) -> JobState:
         (at for rank, at in ended_s.items() if rank in late or job.endings[rank].kind == "timed_out"), default=inf
     )
     late |= {rank: end for rank, end in early.items() if end.kind != "oom" and ended_s.get(rank, -inf) >= gave_up_s}
+    # torchrun writes times as torch does, in the node's own zone; a rank that had reported one is in `late` already.
+    reports = [at for fact in evidence.facts if fact.kind == "watchdog_timeout" and (at := stamp_s(fact)) is not None]
+    for rank, end in early.items():
+        if reports and end.line and end.time_s is not None and end.kind != "oom":
+            late |= {rank: end} if 0 < stamp_of(end.time_s) - min(reports) < DAY_S else {}
     # A job's own watchdog ends all ranks in the same way, so one such end identifies the others. The kernel kills some.
     own = {rank for rank, end in early.items() if end.only_exit_code or (end.kind == "raised" and end.type) or alike}
     after = {ways[rank] for rank in late if rank in own}

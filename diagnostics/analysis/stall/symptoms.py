@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from diagnostics.analysis.environment.addresses import network_inside
 from diagnostics.analysis.observations import observations
 from diagnostics.analysis.stall.from_observations import places
-from diagnostics.analysis.stall.job_state import STALL_S
+from diagnostics.analysis.stall.job_state import DAY_S, STALL_S
 from diagnostics.analysis.stall.stack_evidence import collective_of
 from diagnostics.analysis.stall.watchdog_lines import (
     COUNTED,
@@ -27,6 +27,7 @@ from diagnostics.analysis.stall.watchdog_lines import (
     enqueued_behind,
     members_of,
     read_all,
+    stamp_of,
     stamp_s,
 )
 from diagnostics.contract.files import table_beside
@@ -46,6 +47,8 @@ _OPENS = TRANSPORT | _KINDS["opens"]
 _BEST_WORDS = ("nccl_last_error", "nccl_result", "dist_backend_error")
 """Kinds of lines in which NCCL gives up, the most specific first; the last one only gives a place in torch's source."""
 _FAILED = frozenset(_BEST_WORDS)
+_OF_PEERS = _FAILED | _KINDS["noticed"] | _KINDS["closed"] | {"nccl_peer_closed", "store_closed"}
+"""Kinds of lines that a rank also writes when its peers were stopped."""
 _SHOWN = _OPENS - {"nccl_connect"} | {"watchdog_abort", "flight_dump_signal"}
 """Kinds of lines whose whole content is in `Symptoms`."""
 _PHASES = ("START", "COMPLETE")  # Of NCCL's lines about the set-up of a communicator.
@@ -253,13 +256,15 @@ def _failure(evidence: Evidence, failures: Sequence[LogFact]) -> str:
 
 def symptoms(evidence: Evidence) -> Symptoms | None:
     """Return the state of a job that stands still; None if nothing shows that a rank waits, was lost or failed."""
-    kinds = frozenset(fact.kind for fact in evidence.facts)
-    aborted = {NOBODY if one.rank is None else one.rank for one in evidence.errors if one.signal == "SIGABRT"}
-    raised = (of_error(one, NOBODY if one.rank is None else one.rank) for one in evidence.errors if one.type)
-    gave_up = [end for end in raised if end.kind in ("lost_peer", "timed_out")]
     stops = {fact.file: fact.line for fact in evidence.facts[::-1] if fact.kind == "job_stopped"}
     held_s = _held_s(evidence)
     # Who was stopped loses its peers: that names no cause, and a wait only if it was longer than one of any step.
+    stopped_at = {} if held_s else stops
+    told = [f for f in evidence.facts if f.kind not in _OF_PEERS or f.line <= stopped_at.get(f.file, inf)]
+    kinds = frozenset(fact.kind for fact in told)
+    aborted = {NOBODY if one.rank is None else one.rank for one in evidence.errors if one.signal == "SIGABRT"}
+    raised = (of_error(one, NOBODY if one.rank is None else one.rank) for one in evidence.errors if one.type)
+    gave_up = [end for end in raised if end.kind in ("lost_peer", "timed_out")]
     before = [end for end in gave_up if end.line <= stops.get(end.file, inf)]
     victims = gave_up if held_s else before
     lost = [end for end in before if end.kind == "lost_peer"]
@@ -267,10 +272,10 @@ def symptoms(evidence: Evidence) -> Symptoms | None:
     warned = [] if kinds & {"cuda_oom", "cpu_oom"} else [fact for fact in evidence.facts if fact.kind == "nccl_warn"]
     seen_waits, outside = _observed(evidence, victims, held_s)
     says_little = not kinds & (_OPENS | _FAILED | {ras.LOST, ras.COUNTS})
-    noticed = [fact for fact in evidence.facts if says_little and not victims and fact.kind in _KINDS["noticed"]]
+    noticed = [fact for fact in told if says_little and not victims and fact.kind in _KINDS["noticed"]]
     if says_little and not (aborted or victims or bare or warned or seen_waits or outside or noticed):
         return None
-    failures = [fact for fact in evidence.facts if fact.kind in _FAILED]
+    failures = [fact for fact in told if fact.kind in _FAILED]
     groups = read_all(evidence)
     possibly_late = _possibly_late(victims)
     waits = _all_waits(evidence, groups, [end for end in victims if (end.rank,) != possibly_late], seen_waits)
@@ -305,15 +310,20 @@ def symptoms(evidence: Evidence) -> Symptoms | None:
 
 
 def _outlived(evidence: Evidence, groups: Sequence[GroupLog]) -> tuple[int, ...]:
-    """Return the few ranks that had to be killed after the watchdogs of all others had reported a timeout.
+    """Return the few ranks that ended only after the watchdogs of all others had reported a timeout.
 
-    torchrun sends SIGKILL 30 s after SIGTERM, and Slurm when it ends the job. What waits as long as the others reports
-    it by then.
+    They raised, or had to be killed: torchrun sends SIGKILL 30 s after SIGTERM, and Slurm when it ends the job. What
+    waits as long as the others reports it by then.
     """
     reported = {rank for group in groups for rank in (*group.waits, *group.counters)}
     tasks = (end for fact in evidence.facts if fact.kind == "srun_task" for end in of_srun(fact))
-    killed = {end.rank for end in (*evidence.errors, *tasks) if end.signal == "SIGKILL" and end.rank is not None}
-    late = tuple(sorted(killed - reported))
+    ended = {end.rank for end in (*evidence.errors, *tasks) if end.signal == "SIGKILL" and end.rank is not None}
+    stamps = [at for group in groups for wait in group.waits.values() if (at := stamp_s(wait.fact)) is not None]
+    for error in evidence.errors if stamps else ():
+        if error.type and error.rank is not None and error.time_s is not None:
+            is_later = 0 < stamp_of(error.time_s) - min(stamps) < DAY_S
+            ended |= {error.rank} if is_later and of_error(error, error.rank).by_itself else set()
+    late = tuple(sorted(ended - reported))
     return late if len(late) < len({rank for group in groups for rank in group.waits}) else ()
 
 

@@ -5,6 +5,7 @@ torch prints a timeout without its group, and a status with it; lines that canno
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from itertools import pairwise
 from operator import attrgetter
 
@@ -172,6 +173,12 @@ def stamp_s(fact: LogFact) -> float | None:
         return None
     month, day, hour, minute = (int(part) for part in match.groups()[:4])
     return (((month * 31 + day) * 24 + hour) * 60 + minute) * 60 + float(match[5])
+
+
+def stamp_of(time_s: float) -> float:
+    """Return a launcher's time, which is kept as if its zone were UTC, as `stamp_s` counts."""
+    at = datetime.fromtimestamp(time_s, UTC)
+    return (((at.month * 31 + at.day) * 24 + at.hour) * 60 + at.minute) * 60 + at.second
 
 
 def _op(fact: LogFact) -> str:

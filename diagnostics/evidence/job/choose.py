@@ -20,7 +20,7 @@ from diagnostics.contract.invocation import command
 from diagnostics.evidence.budget import disk_bytes
 from diagnostics.evidence.dump_agreement import Moments
 from diagnostics.evidence.limits import BLOCK_BYTES, head, tail
-from diagnostics.evidence.logs.patterns import OF_KERNEL, moments
+from diagnostics.evidence.logs.patterns import OF_KERNEL, moment, moments
 from diagnostics.evidence.model import Evidence, Problem
 from diagnostics.evidence.reader import Reader
 from diagnostics.evidence.readers.flight import FlightFile
@@ -182,14 +182,13 @@ def refuse_mixed_times(evidence: Evidence, traces: list[Any]) -> None:
 
 def leave_other_times(evidence: Evidence) -> None:
     """Remove the lines of a kernel's log that are dated long before or after the job's own; add a note for each."""
-    dated = {id(fact): at[0] for fact in evidence.facts if fact.kind in OF_KERNEL and (at := moments(fact.text))}
-    if not dated:
+    kernel = [fact for fact in evidence.facts if fact.kind in OF_KERNEL]
+    if not kernel:
         return
     calls = Moments(evidence.handles(FlightFile)).last_calls
     began, ended = ([dump.last_s for dump in calls if dump.last_s > 0] for _ in range(2))
     own = {fact.file for fact in evidence.facts if fact.rank is not None or fact.kind == "steps"}
-    kernel = {fact.file for fact in evidence.facts if id(fact) in dated}
-    for file in (own | {error.file for error in evidence.errors}) - kernel:
+    for file in (own | {error.file for error in evidence.errors}) - {fact.file for fact in kernel}:
         with suppress(OSError, ValueError):
             times = moments(head(evidence.root / file, _HEAD_BYTES).decode("utf-8", "replace"))
             is_dated = len({*times}) > 1  # A single time may be that of the job's begin or end.
@@ -197,6 +196,7 @@ def leave_other_times(evidence: Evidence) -> None:
             times = moments(tail(evidence.root / file).decode("utf-8", "replace")) if is_dated else []
             ended.append(max(times, default=inf))  # Without any, this file may have been written until much later.
     first_s, last_s = min(began, default=0.0) - APART_S, max(ended, default=inf) + APART_S
+    dated = {id(fact): at for fact in kernel if (at := moment(fact.text, first_s + APART_S)) is not None}
     other = [fact for fact in evidence.facts if not first_s <= dated.get(id(fact), first_s) <= last_s]
     for fact in other:
         figures = {"line": fact.line, "text": fact.text, "side": "before" if dated[id(fact)] < first_s else "after"}

@@ -10,14 +10,20 @@ from msgspec.structs import replace
 from diagnostics.contract.formatting import UNNAMED
 from diagnostics.evidence import endings as ends
 from diagnostics.evidence.endings import Ending
+from diagnostics.evidence.logs.patterns import moment
 from diagnostics.evidence.model import Evidence, LogFact, RankError, shortened
 from diagnostics.evidence.readers import watch
+from diagnostics.evidence.readers.log import ENDED
 from diagnostics.evidence.readers.ring import RingFile
 
 _TIMEOUT_FACTS = {"gloo_timeout", "watchdog_timeout", "monitored_barrier", "store_timeout"}
 _MISMATCH_FACTS = {"gloo_mismatch", "collective_mismatch_text"}
 _CLOSED_FACTS = {"gloo_closed", "gloo_reset", "nccl_peer_closed"}
 _LOOPBACK = re.compile(r"\[?(?:127\.|::1\b|::ffff:127\.)")
+_ZONE_S, _ZONES_S = 900.0, 15 * 3600.0
+"""Zones differ by quarters of an hour, and by less than this."""
+_NOTICED_S = 60.0
+"""Time within which a launcher notices that a process was killed, with what `dmesg -T` is off after days."""
 _FAILED_FACTS = _CLOSED_FACTS | {"dist_backend_error", "lost_peer"}
 
 
@@ -98,7 +104,17 @@ def _killed_for_memory(evidence: Evidence, endings: Mapping[int, Ending]) -> dic
     if not by_pid and (lines := [fact for fact in memory_kills(evidence) if _of_python(fact)]):
         kills = max(sum(fact.fields.get("kills", fact.fields.get("count", 1)) for fact in lines), 1)
         by_pid = dict.fromkeys(killed, lines[0]) if len(killed) <= kills else {}
+        by_pid = {rank: fact for rank, fact in by_pid.items() if _fits(fact, endings[rank].time_s)}
     return {rank: ends.by_kernel(endings[rank], fact) for rank, fact in by_pid.items() if rank in killed}
+
+
+def _fits(fact: LogFact, ended_s: float | None) -> bool:
+    """Return whether a kernel's line may be of this time, in whatever zone; True if either is not dated."""
+    at_s = moment(fact.text, ended_s) if ended_s is not None else None
+    if at_s is None or ended_s is None:
+        return True
+    apart_s = at_s - ended_s
+    return abs(apart_s) < _ZONES_S and abs((apart_s + _ZONE_S / 2) % _ZONE_S - _ZONE_S / 2) <= _NOTICED_S
 
 
 def after_timeout(evidence: Evidence, endings: Mapping[int, Ending]) -> dict[int, Ending]:
@@ -185,11 +201,12 @@ def _of_devices(evidence: Evidence, rank: int, failed: bool) -> Iterator[Ending]
     An out-of-memory error in a library's own wording was caught, so it only counts if a rank `failed` for an unknown
     reason.
     """
+    ended = any(fact.kind == ENDED for fact in evidence.facts)  # Then the process was another job's.
     for fact in _unhandled(evidence):
-        ended = fact.kind == "cuda_error" and not {"warned", "ends"}.isdisjoint(fact.fields)
-        if fact.rank is None and (ended or (fact.kind == "cuda_oom" and (failed or ends.is_uncaught(fact.text)))):
+        told = fact.kind == "cuda_error" and not {"warned", "ends"}.isdisjoint(fact.fields)
+        if fact.rank is None and (told or (fact.kind == "cuda_oom" and (failed or ends.is_uncaught(fact.text)))):
             yield from filter(None, [ends.of_fact(fact, rank)])
-        elif fact.kind == "kernel_oom" and _of_python(fact):
+        elif fact.kind == "kernel_oom" and _of_python(fact) and not ended:
             yield ends.by_kernel(ends.of_line(fact, rank, "killed"), fact)
 
 

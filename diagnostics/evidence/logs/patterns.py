@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
@@ -53,6 +53,7 @@ def _table() -> Iterator[Pattern]:
 
 _FILE = table_beside(__file__)
 TABLE: tuple[Pattern, ...] = tuple(_table())
+_SYSLOG = re.compile(r"([A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d)\b")
 _MOMENT = re.compile("".join(_FILE["moment"]), re.ASCII)
 _OOM_PARTS = tuple(
     (name, re.compile(regex.replace("%SIZE%", rf"(?P<size>{SIZE})"))) for name, regex in _FILE["out_of_memory"]
@@ -99,6 +100,17 @@ def moments(text: str) -> list[float]:
             at = (match["month"] or f"{match['date']} {match['time']}").replace("/", "-") + (match["zone"] or "Z")
             found.append(datetime.strptime(at, form).timestamp())
     return found
+
+
+def moment(text: str, near_s: float) -> float | None:
+    """Return the first time of a kernel's line, in the year closest to `near_s` if it has none; None without one."""
+    if found := moments(text):
+        return found[0]
+    if not (match := _SYSLOG.match(text)) or near_s <= 0:
+        return None
+    year = datetime.fromtimestamp(near_s, UTC).year
+    dated = (moments(f"{match[1]} {number}") for number in (year - 1, year, year + 1))
+    return min((at for one in dated for at in one), key=lambda at: abs(at - near_s), default=None)
 
 
 def oom_parts(text: str) -> dict[str, Any]:

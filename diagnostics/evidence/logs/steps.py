@@ -87,10 +87,17 @@ class Steps(Struct):
         """Line of the first step; 0 if there are none."""
         return min((series.lines[0] for series in self.series.values() if series.lines), default=0)
 
-    def after(self, line: int) -> int:
-        """Return the number of distinct steps printed after a line."""
-        rows = [zip(series.lines, series.step, strict=True) for series in self.series.values()]
-        return max((len({step for at, step in row if at > line and step == step}) for row in rows), default=0)
+    def line_before(self, count: int) -> int:
+        """Return the line of the `count`th last distinct step, 0 if there are fewer; what is above it ended no job."""
+        found = 0
+        for series in self.series.values():
+            seen: set[float] = set()
+            for at, step in zip(reversed(series.lines), reversed(series.step), strict=True):
+                seen |= {step} if step == step else set()
+                if len(seen) >= count:
+                    found = max(found, at)
+                    break
+        return found
 
     def __bool__(self) -> bool:
         """Return whether there are enough steps for an analysis; a skipped step or a non-finite value suffices."""

@@ -3,10 +3,12 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from diagnostics.contract.files import patterns_beside
 from diagnostics.evidence.calls import is_library
@@ -15,7 +17,7 @@ from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.logs import tracebacks
 from diagnostics.evidence.logs.launcher import ROW, FailureTable
 from diagnostics.evidence.logs.lines import MATCHED, Line, LineReader, has_utf16_mark, label_of, split, widths_of
-from diagnostics.evidence.logs.patterns import OF_KERNEL, TABLE, Pattern, decode, moments
+from diagnostics.evidence.logs.patterns import OF_KERNEL, TABLE, Pattern, decode, moment
 from diagnostics.evidence.logs.steps import MAX_POINTS, Steps
 from diagnostics.evidence.logs.streams import GOES_ON, MAX_ERRORS, STRUCTURE, TEXT, Streams
 from diagnostics.evidence.logs.watchdogs import KINDS, PER_KIND_AND_RANK, Watchdogs
@@ -66,6 +68,13 @@ WAITED = frozenset(
     | {"rendezvous_timeout", "timed_out"}
 )
 """Kinds of lines reporting that a rank waited too long."""
+_SURVIVED = frozenset(
+    {"missing_ranks", "cuda_oom", "cpu_oom", "port_in_use", "port_refused", "mesh_failed", "launcher_error"}
+    | {"torchrun_failed", "torchrun_list", "torchrun_signal", "store_timeout", "store_barrier", "rendezvous_timeout"}
+)
+"""Kinds of lines that a job which goes on training survived: it tried again, or it is another one."""
+_OF_PODS = frozenset({"kernel_oom", "job_stopped", "pod_completed"})
+ENDED = "training_ended"
 _MISSING = ("Missing ranks:", "Stalled ranks:")
 """Headings of Horovod's stall inspector."""
 _OTHERS = (*STRUCTURE, *_MISSING, HEAD, _RESTARTS, '"MESSAGE":[')
@@ -97,6 +106,8 @@ class _Scan(Struct):
     """Process id of a torchrun -> line of its last failed attempt, process that failed, number of stacks until then."""
     work: LogFact | None = None
     """The last line about work outside of the steps, such as an evaluation, or about the end of the training."""
+    ended: LogFact | None = None
+    """The last line about the end of the training."""
     restarted: int = 0
     """Last line of the attempts before the last one."""
     aside: Contents | None = None
@@ -213,6 +224,7 @@ class _Scan(Struct):
             return
         if kind in ("host_progress", "host_work"):
             self.work = LogFact(kind, rank, self.read.file, line.number, shortened(line.text.strip(), TEXT), fields)
+            self.ended = self.work if "ended" in fields else self.ended
             return
         if kind == "lost_peer" and self.work is not None and "ended" in self.work.fields:
             return  # After the training the ranks leave one after the other.
@@ -229,8 +241,8 @@ class _Scan(Struct):
             return
         # What is repeated at each step: the first line of each rank is kept, the others are counted.
         shown = () if kind == "non_finite_loss" else sorted((name, str(value)) for name, value in fields.items())
-        hours = [at_s // 3600 for at_s in moments(text)[:1]] if kind in OF_KERNEL else ()  # One may be of another job.
-        key = (kind, rank, *shown, *hours)
+        at_s = moment(text, 1e9) if kind in OF_KERNEL else None  # One may be of another job.
+        key = (kind, rank, *shown, at_s and at_s // 3600)
         if (same := self.counts.get(key)) is not None:
             same["count"], same["last_line"] = same.get("count", 1) + 1, line.number
             return
@@ -287,9 +299,15 @@ class _Scan(Struct):
         self.streams.finish()
         self.streams.went_on(self.steps)
         failed = [error for error in self.of_hydra if error.signal != "SIGKILL" or len(self.of_hydra) == 1]
-        read.errors += self.table.errors(file) or [*self.exits, *failed][:MAX_ERRORS]
-        # Missing ranks behind which the steps go on arrived after all.
-        read.facts = [f for f in read.facts if f.kind != "missing_ranks" or self.steps.after(f.line) < GOES_ON]
+        # What enough steps follow ended nothing, or an earlier run in the same file.
+        survived = self.steps.line_before(GOES_ON)
+        ended = self.table.errors(file) or [*self.exits, *failed]
+        read.errors += [error for error in ended if error.line >= survived][:MAX_ERRORS]
+        read.facts = [f for f in read.facts if f.kind not in _SURVIVED or f.line >= survived]
+        completed = next((f.line for f in read.facts if f.kind == "pod_completed"), inf)
+        read.facts = [f for f in read.facts if f.kind not in _OF_PODS or f.line < completed]
+        if self.ended is not None and self.ended.line > self.steps.last:
+            read.facts.append(replace(self.ended, kind=ENDED))
         speaks = read.errors or any(f.kind not in _OF_THE_JOB for f in read.facts) or self.steps.last > self.restarted
         if self.aside is not None and not speaks:
             # Nothing is known about the last attempt, so the one before it counts.
@@ -300,7 +318,7 @@ class _Scan(Struct):
         if self.steps or (self.steps.series and any(fact.kind == "cuda_oom" for fact in read.facts)):
             read.facts.append(LogFact("steps", None, file, fields={"steps": self.steps}))
         read.offset = self.table.offset()
-        if self.table.rows:
+        if self.table.rows and self.table.rows[0].line >= survived:
             listed = self.table.listed()
             read.facts.append(LogFact("torchrun_list", None, file, self.table.rows[0].line, fields=listed))
         return read

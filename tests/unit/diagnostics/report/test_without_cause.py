@@ -35,7 +35,7 @@ def test_on_cpu_waiting_is_told_apart_and_idle_is_no_fault() -> None:
 
 def test_without_steps_and_processes_nothing_is_said() -> None:
     evidence = Evidence(Path(), Limits())
-    assert printed_text(printed_steps(evidence)) == processes_text(evidence) == ""
+    assert printed_text(printed_steps(evidence), evidence) == processes_text(evidence) == ""
 
 
 def test_what_is_asked_for_follows_from_where_the_time_is_open() -> None:

@@ -190,3 +190,47 @@ def test_the_tasks_that_slurm_kills_at_the_end_are_not_the_first(tmp_path: Path,
     assert not diagnose(tmp_path).root_causes
     log.write_text(killed + "".join(map(WATCHDOG.format, (0, 1, 2))))
     assert [(root.cause, root.ranks) for root in diagnose(tmp_path).root_causes] == [("hang.rank_killed", (3,))]
+
+
+@pytest.mark.parametrize(("raised_at", "roots"), [("10:10:24", []), ("10:00:22", [("hang.rank_raised", (3,))])])
+def test_an_exception_that_the_launcher_dates_after_the_first_timeout_is_later(
+    tmp_path: Path, raised_at: str, roots: list[tuple[str, tuple[int, ...]]]
+) -> None:
+    trace = (
+        "[rank3]: Traceback (most recent call last):\n"
+        '[rank3]:   File "/job/data.py", line 5, in load\n'
+        "[rank3]: KeyError: 'x'\n"
+    )
+    timeouts = "".join(map(WATCHDOG.format, (0, 1, 2)))
+    (tmp_path / "job.log").write_text(timeouts + trace + torchrun_list((0, -6, "10:11:01"), (3, 1, raised_at)))
+    report = diagnose(tmp_path)
+    assert [(root.cause, root.ranks) for root in report.root_causes] == roots
+    assert roots or report.suspicions[0].ranks == (3,)
+
+
+@pytest.mark.parametrize(("killed_at", "cause"), [("17:11:10", "memory.host"), ("04:03:03", "hang.rank_killed")])
+def test_the_kernels_line_is_about_the_rank_only_if_the_times_fit(tmp_path: Path, killed_at: str, cause: str) -> None:
+    """Zones differ by quarters of an hour; the process ids, between a container and its host."""
+    (tmp_path / "dmesg.log").write_text(
+        f"[Sun Nov 30 {killed_at} 2031] Out of memory: Killed process 5150 (python3) total-vm:9kB, anon-rss:8kB\n"
+    )
+    (tmp_path / "job.log").write_text("step 1 loss 2.0\n" + torchrun_list((2, -9, "10:11:12")))
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == [cause]
+
+
+def test_a_process_that_the_kernel_killed_after_the_training_had_ended_is_another_jobs(tmp_path: Path) -> None:
+    (tmp_path / "dmesg.log").write_text(
+        "[ 1.0] Out of memory: Killed process 5150 (python3) total-vm:9kB, anon-rss:8kB\n"
+    )
+    (tmp_path / "job.log").write_text("step 1 loss 2.0\nTraining complete.\n")
+    assert not diagnose(tmp_path).root_causes
+
+
+def test_who_lost_its_peers_after_the_job_was_cancelled_names_no_cause(tmp_path: Path) -> None:
+    (tmp_path / "slurm-7.out").write_text(
+        "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2031-11-20T10:00:05 ***\n"
+        "[rank5]: torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3384, remote process exited\n"
+        "[rank5]: ncclRemoteError: A call failed possibly due to a network error or a remote process.\n"
+    )
+    report = diagnose(tmp_path)
+    assert not report.suspicions and "cancelled" in report.statement

@@ -42,6 +42,8 @@ def of_kernel(evidence: Evidence) -> list[str]:
         ("2031-03-11T02:00:00,123456+0000", False),
         ("[Thu Mar 13 05:00:00 2031]", False),
         ("[12345.678]", False),
+        ("Mar  8 03:00:00 node1 kernel:", True),  # Of the year of the job.
+        ("Mar 11 03:00:00 node1 kernel:", False),
         ("[Sun Mar 99 17:30:00 2031]", False),
     ],
 )
@@ -75,3 +77,9 @@ def test_the_fault_of_the_job_is_kept_beside_the_same_one_of_another_day(tmp_pat
 def test_a_log_that_holds_the_kernels_lines_too_tells_no_time_of_the_job(tmp_path: Path) -> None:
     (tmp_path / "all.log").write_text(f"[Sat Mar  1 17:30:00 2031] {LOST}\n{JOB}")
     assert of_kernel(gather(tmp_path, Limits()))
+
+
+def test_in_january_a_line_without_a_year_may_be_of_the_year_before(tmp_path: Path) -> None:
+    log = JOB.replace("2031-03-10", "2031-01-01").replace("2031-03-12", "2031-01-02")
+    assert not of_kernel(job(tmp_path, f"Dec 20 03:00:00 node1 kernel: {LOST}", log))
+    assert of_kernel(job(tmp_path, f"Dec 31 22:00:00 node1 kernel: {LOST}", log))
