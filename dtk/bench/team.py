@@ -16,13 +16,13 @@ from torch._C._distributed_c10d import PrefixStore
 from dtk.bench.model import AS_IS, Side, Spec
 from dtk.config.compose import compose
 from dtk.config.placement import Placement, place
-from dtk.errors import DtkError
+from dtk.errors import Errors
 from dtk.launch.children import Children, Failed, inherited, local_ranks
 from dtk.launch.processes import free_port
 from dtk.nccl.render import check_preset, render
 from dtk.record.manifest import network
 
-_SECTIONS = ("launcher", "nccl")
+_errors, _SECTIONS = Errors(__file__), ("launcher", "nccl")
 RANK = ("-m", "dtk.bench.rank")
 POLL_S = 0.2  # Chosen: exits are noticed quickly, and the CPU is left to the ranks.
 GRACE_S = 2.0  # Chosen: those torn down by the first failure report soon after it; longer only delays the result.
@@ -128,18 +128,13 @@ def choose(
         DtkError: an override that means nothing here, no such preset, or one for another backend.
     """
     for text in overrides:
-        section = text.partition("=")[0].lstrip("+~").partition(".")[0]
-        if section not in _SECTIONS:
-            raise DtkError(f"{text} changes no collective", "no model runs here", "give launcher.* and nccl.* only")
-        if presets and text.partition("=")[0] == "nccl":
-            raise DtkError(f"{text} and --ab both choose presets", fix="drop one of them")
+        key = text.partition("=")[0]
+        useless = key.lstrip("+~").partition(".")[0] not in _SECTIONS
+        _errors.refuse({"useless": useless, "twice": presets and key == "nccl"}, text=text)
     configs = [compose([*overrides, f"nccl={name}"], config_dir).config for name in presets]
     configs = configs or [compose(list(overrides), config_dir).config]
     launcher = configs[0].launcher
-    if launcher.name != "local":
-        why = "collectives are measured on the machine where the command runs"
-        fix = "start it on the nodes by torchrun or srun"
-        raise DtkError(f"launcher={launcher.name} submits training", why, fix)
+    _errors.refuse({"submits": launcher.name != "local"}, launcher=launcher.name)
     placement = place(launcher, configs[0].strategy, cuda_devices, local_size)
     sides = []
     for config in configs:

@@ -15,7 +15,9 @@ from dtk.config.compose import Composed, compose, make_absolute
 from dtk.config.folders import groups, preset_sections, search_path
 from dtk.config.overrides import parse
 from dtk.config.strict import from_plain, to_plain
-from dtk.errors import DtkError
+from dtk.errors import DtkError, Errors
+
+_errors = Errors(__file__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +36,8 @@ def read_stored(paths: RunPaths, option: str) -> Stored:
     """Return a run's configuration, overrides and origins of keys; DtkError if the folder is not a dtk run."""
     from diagnostics.evidence import safe_yaml  # Loads PyYAML, which `dtk run` needs only for a stored run.
 
-    if not paths.root.is_dir():
-        raise DtkError(f"{option}: there is no such run folder", fix=f"{command('ls')} lists the runs")
+    said = {"option": option, "ls": command("ls")}
+    _errors.refuse({"no_folder": not paths.root.is_dir()}, **said)
     try:
         stored = safe_yaml.loads(read_record(paths.config, follow=False), Limits())
         typed = safe_yaml.loads(read_record(paths.overrides, follow=False), Limits())
@@ -43,17 +45,11 @@ def read_stored(paths: RunPaths, option: str) -> Stored:
             raise ValueError("config.yaml or overrides.yaml is not what dtk wrote")
         plain = to_plain(from_plain(stored))
     except OSError as error:
-        missing = f"{Path(error.filename or paths.config).name}: {error.strerror}"
-        fix = f"{command('ls')} lists the runs; runs/<id> names one"
-        if paths.root.name.startswith("global_step") or any(paths.root.glob("global_step*")):
-            missing = "DeepSpeed wrote it, and its files are pickles, which dtk does not read"
-            fix = (
-                "`python zero_to_fp32.py . FOLDER --safe_serialization` in it writes the weights as safetensors; "
-                "with the model's config.json beside them, a new run starts from model.pretrained=FOLDER"
-            )
-        raise DtkError(f"{option} is not a run folder of dtk", missing, fix) from error
+        is_deepspeed = paths.root.name.startswith("global_step") or any(paths.root.glob("global_step*"))
+        why = f"{Path(error.filename or paths.config).name}: {error.strerror}"
+        raise _errors("deepspeed" if is_deepspeed else "no_run", **said, why=why) from error
     except (ValueError, DtkError) as error:
-        raise DtkError(f"{option} is not a run folder of dtk", " ".join(str(error).split())) from error
+        raise _errors("damaged", **said, why=" ".join(str(error).split())) from error
     try:
         origins = read_origins(paths.origins)
     except (OSError, ValueError):  # The error message is complete.
@@ -78,13 +74,11 @@ def change(stored: Stored, new: list[str], config_dir: Path | None) -> Composed:
     choices = [
         text for text, override in parsed if override.key_or_group.lstrip("+").split(".")[0] in sections_of_choices
     ]
-    if any(override.key_or_group == "experiment" for _, override in parsed):
-        raise DtkError("experiment cannot be given for a stored run", fix="override single keys instead")
+    _errors.refuse({"experiment": any(override.key_or_group == "experiment" for _, override in parsed)})
     chosen = compose(choices, config_dir, traced=True) if chosen_groups else None
     for text, override in parsed:
         key = override.key_or_group.lstrip("+")
-        if override.is_delete() or override.is_sweep_override():
-            raise DtkError(f"{text} cannot be applied to a stored run", fix="write KEY=VALUE")
+        _errors.refuse({"form": override.is_delete() or override.is_sweep_override()}, text=text)
         if key in options and chosen is not None:
             for section in (key, *preset_sections(options[key].get(str(override.value())))):
                 plain[section] = chosen.plain[section]
@@ -98,8 +92,7 @@ def change(stored: Stored, new: list[str], config_dir: Path | None) -> Composed:
             target = plain
             for part in sections:  # The strict check decides whether the key exists.
                 target = target.setdefault(part, {})
-                if not isinstance(target, dict):
-                    raise DtkError(f"{key} is not a key", f"{part} is a value, not a section")
+                _errors.refuse({"no_section": not isinstance(target, dict)}, key=key, part=part)
             target[name] = override.value()
             make_absolute(plain, tuple(key.split(".")))
             add_typed(origins, key, text)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diagnostics.contract.files import table_beside
-from dtk.errors import DtkError, refused
+from dtk.errors import DtkError, Errors, refused
 
 CHUNK_BYTES = 1 << 20
-_TABLE = table_beside(__file__)
+_errors, _TABLE = Errors(__file__), table_beside(__file__)
 TEXT_SUFFIXES = frozenset(f".{suffix}" for suffix in _TABLE["text_suffixes"].split())
 """Suffixes of text files: such a file that is not UTF-8 is an error instead of being skipped."""
 
@@ -62,8 +62,7 @@ class Corpus:
                     continue
                 if not is_text(file.path):
                     if self.strict and (len(self.files) == 1 or file.path.suffix.lower() in TEXT_SUFFIXES):
-                        fix = "convert it (iconv -t UTF-8) or remove it from the folder"
-                        raise DtkError(f"{file.path} is not UTF-8 text", fix=fix)
+                        raise _errors("no_text", path=file.path)
                     continue
                 for piece, last in _pieces(file.path):
                     yield piece[:left], last or len(piece) >= left
@@ -81,12 +80,10 @@ def stdlib_corpus(max_bytes: int | None = None, root: Path | None = None) -> Cor
     """Return the source code of the standard library, or of one package in it, without tests (about 11 MB in all);
     DtkError if Python has no source code (frozen or stripped), or max_bytes < 1.
     """
-    if max_bytes is not None and max_bytes < 1:
-        raise DtkError(f"data.max_bytes={max_bytes} leaves no data", fix="use null for all of it")
+    _errors.refuse({"no_bytes": max_bytes is not None and max_bytes < 1}, size=max_bytes)
     root = root or stdlib_root()
     files = tuple(file for file in _walk(root, _NOT_SOURCE) if file.path.suffix == ".py")
-    if not files:
-        raise DtkError(f"this Python has no standard library source in {root}", fix="use data=text data.path=...")
+    _errors.refuse({"no_source": not files}, root=root)
     source = f"source of Python {platform.python_version()}'s standard library"
     return Corpus(source=source, files=files, max_bytes=max_bytes, strict=False)
 
@@ -105,9 +102,8 @@ def text_corpus(path: str) -> Corpus:
     elif root.is_file():
         files = (_listed(root, root.name),)
     else:
-        raise DtkError(f"no such file or folder: {path}", fix="data.path must name a text file or a folder of them")
-    if not any(file.size_bytes for file in files):
-        raise DtkError(f"{path} holds no text", fix="data.path must name a text file or a folder of them")
+        raise _errors("no_path", path=path)
+    _errors.refuse({"empty": not any(file.size_bytes for file in files)}, path=path)
     return Corpus(source=str(root), files=files)
 
 

@@ -11,8 +11,9 @@ import numpy as np
 from dtk.data.corpus import Corpus, stdlib_corpus, stdlib_root
 from dtk.data.sampler import permute
 from dtk.data.tokenizer import Tokenizer
-from dtk.errors import DtkError
+from dtk.errors import DtkError, Errors
 
+_errors = Errors(__file__)
 EMBEDDED_CLASSES = 8  # Number of packages in the embedded task: fixed, so that `model.classes` can be fixed too.
 
 _TABLES = {"encodings", "pydoc_data"}
@@ -44,11 +45,7 @@ def table_rows(path: Path) -> Iterator[tuple[str, str]]:
 
 def check_table(path: Path) -> None:
     """Check that the path can be a table; DtkError if the file is missing or has another suffix."""
-    fix = "data.path must name a .csv, .tsv or .jsonl file"
-    if not path.is_file():
-        raise DtkError(f"no such file: {path}", fix=fix)
-    if path.suffix not in _SUFFIXES:
-        raise DtkError(f"{path} is not a table of labelled text", fix=fix)
+    _errors.refuse({"no_file": not path.is_file(), "no_table": path.suffix not in _SUFFIXES}, path=path)
 
 
 def package_windows(
@@ -66,9 +63,7 @@ def package_windows(
         classes += 1
         for window in permute(np.arange(samples_per_class), windows, name):
             yield name, ids[window * sequence_length : (window + 1) * sequence_length]
-    if classes < 2:
-        what = f"fewer than two standard-library packages have {samples_per_class} windows of {sequence_length} tokens"
-        raise DtkError(what, fix="use a smaller data.samples_per_class or data.sequence_length")
+    _errors.refuse({"few_windows": classes < 2}, samples=samples_per_class, length=sequence_length)
 
 
 def package_corpora() -> dict[str, Corpus]:
@@ -86,8 +81,8 @@ def package_corpora() -> dict[str, Corpus]:
 def _separated_rows(file: Any, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     csv.field_size_limit(2**31 - 1)
     reader = csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
-    if not {"text", "label"} <= set(reader.fieldnames or ()):
-        raise DtkError(f"{path} has no columns text and label", f"its first line is {reader.fieldnames}")
+    lacking = not {"text", "label"} <= set(reader.fieldnames or ())
+    _errors.refuse({"no_columns": lacking}, path=path, names=str(reader.fieldnames))
     for row in reader:
         yield reader.line_num, row
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 from dtk.config.compose import Composed
 from dtk.config.schema import Config, CustomModelConfig
-from dtk.errors import DtkError
+from dtk.errors import DtkError, Errors
 from dtk.plan.engines import Machine, on_device, predict
 from dtk.plan.formulas.closed_form import memory
 from dtk.plan.formulas.prediction import Prediction
 from dtk.plan.job import check_world_size, ranks_of, settled_job
 from dtk.sharding.registry import for_several_ranks
 
+_errors = Errors(__file__)
 DEEPEST = 100_000  # Layers; the schema's own limit.
 WIDEST = 4096  # Heads; wider models need sharding along their width, which the search does not vary.
 LARGEST_BATCH = 1 << 24  # Samples in a micro-batch; with more, the number of tokens exceeds a tensor's index range.
@@ -54,11 +55,8 @@ def max_model(job: Composed, target: Machine) -> tuple[Largest, ...]:
 
 def check_solvable(config: Config, target: Machine, option: str) -> None:
     """Check that an option knows a device to fit into and, but for `--max-batch`, a model to change; else DtkError."""
-    if target.hardware is None:
-        raise DtkError(f"{option} needs a device to fit in", fix="add hardware=NAME, for example hardware=h100_sxm")
-    if option != "--max-batch" and isinstance(config.model, CustomModelConfig):
-        fix = "plan it once with each set of model.arguments, or of overrides"
-        raise DtkError(f"{option} cannot change model={config.model.name}", "it is your own code", fix)
+    is_fixed = option != "--max-batch" and isinstance(config.model, CustomModelConfig)
+    _errors.refuse({"no_device": target.hardware is None, "fixed": is_fixed}, option=option, model=config.model.name)
 
 
 def largest(sizes: Sequence[int], fits: Callable[[int], bool]) -> int | None:
@@ -135,8 +133,8 @@ class Point:
 def parse_world_sizes(text: str) -> tuple[int, ...]:
     """Parse `8,64,512` into ascending numbers; DtkError if the text has another form, or a number is out of range."""
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
-        raise DtkError(f'--world-size "{text}" is not a list of numbers', fix="write --world-size 8,64,512,4096")
+    are_numbers = all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts)
+    _errors.refuse({"sizes": not are_numbers}, text=text)
     for part in parts:
         check_world_size(int(part), f"--world-size {part}")
     return tuple(sorted({int(part) for part in parts}))
@@ -144,9 +142,8 @@ def parse_world_sizes(text: str) -> tuple[int, ...]:
 
 def scaling(job: Composed, sizes: Sequence[int], target: Machine) -> tuple[Point, ...]:
     """Return a point per number of ranks; DtkError if all have a `problem`, or the strategy is one process."""
-    if job.config.strategy.traits.one_process:
-        name = job.config.strategy.name
-        raise DtkError(f"strategy={name} is one process: it does not scale", fix=f"use {for_several_ranks()}")
+    strategy = job.config.strategy
+    _errors.refuse({"one": strategy.traits.one_process}, strategy=strategy.name, others=for_several_ranks)
     points = []
     for size in sizes:
         try:
@@ -154,7 +151,7 @@ def scaling(job: Composed, sizes: Sequence[int], target: Machine) -> tuple[Point
         except DtkError as error:
             points.append(Point(size, None, error.what))
     if all(point.prediction is None for point in points):
-        raise DtkError(f"the job fits none of --world-size {','.join(map(str, sizes))}", points[0].problem)
+        raise _errors("none_fits", sizes=",".join(map(str, sizes)), why=points[0].problem)
     return tuple(points)
 
 

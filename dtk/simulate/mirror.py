@@ -19,7 +19,7 @@ from torch.distributed.tensor import debug
 from torch.futures import Future
 
 from diagnostics.contract.mesh import Mesh
-from dtk.errors import DtkError
+from dtk.errors import Errors
 from dtk.models import moe
 from dtk.parallel.context import Context, leave
 from dtk.record.signatures import listed
@@ -27,6 +27,7 @@ from dtk.record.signatures import listed
 _Group: Any = dist.ProcessGroup  # Untyped: torch declares several signatures per collective and uses one of them.
 
 
+_errors = Errors(__file__)
 _BETWEEN = ("torch.", "dtk.record.", "dtk.preflight.")  # Modules whose frames are between the caller and this group.
 Heard = Callable[[str, "MirrorGroup", list[Tensor]], None]
 """Operation, group, and full buffers: outputs of an all_gather, inputs of a reduce_scatter."""
@@ -268,11 +269,8 @@ def simulated_group(
     Raises:
         DtkError: the rank is invalid, a process group exists already, or this torch has no gloo to replace.
     """
-    if not 0 <= rank < world_size or local_size < 1:
-        raise DtkError(f"rank {rank} of {world_size} ranks, {local_size} per node", "there is no such rank")
-    if dist.is_initialized():
-        what, why = "a process group exists already in this process", "a simulated rank needs the default group"
-        raise DtkError(what, f"{why} for itself", "call torch.distributed.destroy_process_group() before")
+    rules = {"no_rank": not 0 <= rank < world_size or local_size < 1, "group": dist.is_initialized()}
+    _errors.refuse(rules, rank=rank, ranks=world_size, local_size=local_size)
     group = type("ListeningGroup", (MirrorGroup,), {"heard": staticmethod(heard) if heard else None})
     read_counts, moe.read_counts = moe.read_counts, moe.even_counts  # The sizes depend on values.
     hook = sys.excepthook  # torch replaces it by one that prints a rank before every line.
@@ -308,9 +306,7 @@ def stand_in(group: type[MirrorGroup]) -> Iterator[None]:
     """
     missing = [name for name in _NEEDED if not hasattr(c10d, name)]
     if missing or not hasattr(torch._C._distributed_c10d, "_create_work_from_future"):
-        why = f"it lacks {', '.join(missing) or '_create_work_from_future'}"
-        fix = "use the torch version that dtk is tested with"
-        raise DtkError(f"torch {torch.__version__} cannot simulate ranks", why, fix)
+        raise _errors("torch", version=torch.__version__, missing=", ".join(missing) or "_create_work_from_future")
     module: Any = c10d
     gloo, to_object = module.ProcessGroupGloo, module._tensor_to_object
 

@@ -11,7 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from diagnostics.contract.mesh import DATA, ORDER, Mesh
-from dtk.errors import DtkError
+from dtk.errors import Errors
 from dtk.parallel.compression import BLOCK, BLOCK_BYTES, factor_rank, int8_blocks, rounding_bytes, topk_bytes
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.sharding.base import Strategy, materialise
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dtk.parallel.ddp_hooks import Hook
     from dtk.sharding.base import Fill
 
+_errors = Errors(__file__)
 LIBRARY_BUCKET_CAP_MB = 25.0
 """DDP's default. DDP makes the first bucket small (1 MiB) only if this is not set explicitly."""
 FIRST_BUCKET_BYTES = 2**20  # That small first bucket: `torch.distributed._DEFAULT_FIRST_BUCKET_BYTES`.
@@ -92,9 +93,7 @@ class DDPConfig(StrategyConfig):
 
     def check(self) -> None:
         """Reject a static graph combined with a search for unused parameters."""
-        if self.static_graph and self.find_unused_parameters:
-            what = "strategy.static_graph=true and strategy.find_unused_parameters=true are mutually exclusive"
-            raise DtkError(what, "a static graph needs no search", "drop one of them")
+        _errors.refuse({"static": self.static_graph and self.find_unused_parameters})
 
     def on(self, mesh: Mesh) -> StrategyConfig:
         """Return the fully_shard variant if the model is sharded: DistributedDataParallel does not accept DTensors."""
@@ -104,9 +103,8 @@ class DDPConfig(StrategyConfig):
         tier = {field.name: getattr(self, field.name) for field in fields(StrategyConfig) if field.name != "name"}
         for field in fields(self):
             if field.name not in tier and (value := getattr(self, field.name)) != field.default:
-                what = f"strategy.{field.name}={value} is incompatible with {' and '.join(cut)}"
-                why = "the gradients of a model that is cut are averaged unit by unit, not in DDP's buckets"
-                raise DtkError(what, why, f"drop it, or use {' '.join(f'{key}=1' for key in cut)}")
+                whole = " ".join(f"{key}=1" for key in cut)
+                raise _errors("cut", name=field.name, value=str(value), cut=" and ".join(cut), whole=whole)
         return replace(self.in_units(), **tier)  # type: ignore[arg-type]
 
     def in_units(self) -> StrategyConfig:
@@ -196,9 +194,7 @@ class DDP(Strategy):
             return PowerSGD(group, *remembered, config.powersgd_rank)
         if kind == "int8":
             return Int8(group, *remembered)
-        if max(p.numel() for p in remembered[0]) >= LARGEST_INDEX:
-            what = "strategy.communication_hook=topk: a parameter has more elements than 4 bytes can number"
-            raise DtkError(what, fix="use another hook")
+        _errors.refuse({"topk": max(p.numel() for p in remembered[0]) >= LARGEST_INDEX})
         hook = TopK(group, *remembered)
         hook.ratio = config.topk_ratio
         return hook

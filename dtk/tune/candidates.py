@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from diagnostics.contract.formatting import counted
 from dtk.config.schema import Config
-from dtk.errors import DtkError
+from dtk.errors import Errors
 from dtk.sharding.registry import CONFIG_TYPES, preferred
 
+_errors = Errors(__file__)
 BUCKETS_MB = (1.0, 5.0, 25.0, 50.0, 100.0)  # DDP's default of 25 and steps of two to five around it.
 MICRO_BATCH_SIZE = "train.micro_batch_size"
 BUCKET = "strategy.bucket_cap_mb"
@@ -38,9 +38,7 @@ def micro_batch_sizes(config: Config, world_size: int, most: int | None) -> list
     """Return the divisors of a rank's part of the global batch; DtkError if it cannot be split over the ranks."""
     plan = config.batch_plan(world_size)
     sizes = plan.micro_batch_sizes()
-    if not sizes:
-        ranks = counted(plan.dp_size, "rank")
-        raise DtkError(f"train.global_batch_size={plan.global_batch_size} cannot be split over {ranks}")
+    _errors.refuse({"no_sizes": not sizes}, samples=plan.global_batch_size, ranks=plan.dp_size)
     return [size for size in sizes if most is None or size <= most]
 
 
@@ -54,10 +52,8 @@ def buckets(config: Config, values: Sequence[str]) -> list[Candidate]:
             sizes.append(float(text))
         except ValueError:
             sizes.append(0.0)
-        if not 0 < sizes[-1] < 10**_MOST_DIGITS:
-            raise DtkError(f"{text!r} is not a bucket size", "it is in MiB, above 0", "use --values 5,25,100")
-    lacks, others = "has no buckets", "reduce gradients in buckets"
-    strategy = _strategy(config, "buckets", lacks, others, "wrap")
+        _errors.refuse({"bucket": not 0 < sizes[-1] < 10**_MOST_DIGITS}, value=repr(text))
+    strategy = _strategy(config, "buckets")
     return _with_present(BUCKET, sizes or BUCKETS_MB, strategy.bucket_cap_mb)
 
 
@@ -66,23 +62,21 @@ def units(config: Config, values: Sequence[str]) -> list[Candidate]:
     DtkError if the strategy has no units, or a value is not a number of blocks.
     """
     for text in values:
-        if not text.isdecimal() or len(text) > _MOST_DIGITS:
-            raise DtkError(f"{text!r} is not a number of blocks", fix="use --values 1,2,4,0; 0 is the whole model")
+        _errors.refuse({"blocks": not text.isdecimal() or len(text) > _MOST_DIGITS}, value=repr(text))
     blocks = [int(text) for text in values]
-    lacks, others = "wraps no units", "gather parameters by units"
-    strategy = _strategy(config, "units", lacks, others, "bucket")
+    strategy = _strategy(config, "units")
     layers = getattr(config.model, "layers", 4)
     doubled = [1 << n for n in range(32) if 1 << n < layers]
     return _with_present(WRAP, blocks or [*doubled, 0], strategy.blocks_per_unit)
 
 
-def _strategy(config: Config, gradients_in: str, lacks: str, others: str, topic: str) -> Any:
+def _strategy(config: Config, gradients_in: str) -> Any:
     """Return the job's strategy, whose gradients must travel in `buckets` or `units`; else say which others' do."""
     if config.strategy.traits.gradients_in != gradients_in:
         *rest, last = (name for name, section in CONFIG_TYPES.items() if section.traits.gradients_in == gradients_in)
-        why = f"only {', '.join(rest)} and {last} {others}"
-        fix = f"use strategy={preferred(gradients_in)}, or dtk tune {topic}"
-        raise DtkError(f"strategy={config.strategy.name} {lacks}", why, fix)
+        names, use = f"{', '.join(rest)} and {last}", preferred(gradients_in)
+        row = "no_buckets" if gradients_in == "buckets" else "no_units"
+        raise _errors(row, strategy=config.strategy.name, names=names, use=use)
     return config.strategy
 
 
@@ -95,9 +89,7 @@ def presets(present: str, usable: Sequence[str], values: Sequence[str]) -> list[
         DtkError: there is nothing but the present one.
     """
     made = _with_present(PRESET, list(values) or list(usable), present)
-    if len(made) < 2:
-        fix = "name some by --values, or put your own into a folder for --config-dir"
-        raise DtkError(f"no preset that is tried by itself differs from {present} here", fix=fix)
+    _errors.refuse({"no_preset": len(made) < 2}, present=present)
     return made
 
 

@@ -8,9 +8,10 @@ from typing import Any
 from diagnostics.contract.files import table_beside
 from dtk.config.schema import KubernetesLauncher
 from dtk.console.script_text import as_yaml, check_form, kubernetes_argument
-from dtk.errors import DtkError
+from dtk.errors import Errors
 from dtk.launch.remote.submission import RANK, Submission
 
+_errors = Errors(__file__)
 FROZEN = "/etc/dtk/run"  # Mount path of the frozen run.
 PORT = 23456  # Default of the training operator for PyTorchJob, unless `launcher.master_port` is set.
 _CONFIG_MAP_BYTES = 1_000_000  # A ConfigMap holds 1 MiB at most; the rest is for its metadata.
@@ -23,9 +24,7 @@ _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 def render(job: Submission) -> str:
     """Return both documents; DtkError if Kubernetes would reject the job, or its pods could not share a run folder."""
     launcher: KubernetesLauncher = job.launcher
-    if launcher.nodes > 1 and launcher.volume_claim is None:
-        what, why = f"launcher.nodes={launcher.nodes} needs launcher.volume_claim", "the pods write one run folder"
-        raise DtkError(what, why, "name a PersistentVolumeClaim that many pods may write: launcher.volume_claim=NAME")
+    _errors.refuse({"no_claim": launcher.nodes > 1 and launcher.volume_claim is None}, nodes=launcher.nodes)
     quantities = {key: getattr(launcher, key) for key in ("memory_per_node", "shared_memory")}
     quantities |= {f"resources.{key}": value for key, value in launcher.resources.items()}
     for key, value in quantities.items():
@@ -33,11 +32,9 @@ def render(job: Submission) -> str:
             check_form(value, _QUANTITY, f"launcher.{key}", "a quantity", f"a number, or launcher.{key}=200Gi")
     for name, secret in launcher.secrets.items():
         check_form(name, _NAME, "launcher.secrets", "the name of a variable", "letters, digits and _ only")
-        if secret.count("/") != 1 or not all(secret.split("/")):
-            raise DtkError(f"launcher.secrets.{name}={secret} has no key", fix="write SECRET/KEY")
-    if not launcher.volume_path.startswith("/"):
-        what = f"launcher.volume_path={launcher.volume_path} is not absolute"
-        raise DtkError(what, fix="use launcher.volume_path=/runs")
+        has_key = secret.count("/") == 1 and all(secret.split("/"))
+        _errors.refuse({"no_key": not has_key}, name=name, secret=secret)
+    _errors.refuse({"relative": not launcher.volume_path.startswith("/")}, path=launcher.volume_path)
     frozen = dict(job.files)
     if sum(len(text.encode()) for text in frozen.values()) > _CONFIG_MAP_BYTES:
         frozen.pop(job.paths.plan.name, None)

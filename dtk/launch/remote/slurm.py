@@ -6,25 +6,19 @@ import re
 import sys
 from pathlib import Path
 
+from diagnostics.contract.files import table_beside
 from dtk.config.folders import source_tree
 from dtk.config.schema import SlurmLauncher
 from dtk.console.script_text import check_form, check_line, sbatch_option, sbatch_word, shell
-from dtk.errors import DtkError
+from dtk.errors import Errors
 from dtk.launch.remote.submission import RANK, Submission
 
+_errors, _TABLE = Errors(__file__), table_beside(__file__)
 LOG = "slurm-%j.log"  # Below the run folder's logs; `%j` is the job id.
-_OURS = {
-    "ntasks": "nproc", "ntasks-per-node": "nproc", "gres": "gpus_per_node", "gpus-per-node": "gpus_per_node",
-    "cpus-per-task": "cpus_per_rank", "mem": "memory_per_node", "no-requeue": "requeue", "signal": "signal_before_s",
-    **{name: name for name in ("nodes", "partition", "account", "qos", "time", "requeue")},
-}  # fmt: skip
-"""sbatch options that have their own key."""
 _BODY = Path(__file__).with_name("slurm_body.sh")
 """Main part of the script, after the variables: starts the ranks, forwards signals and requeues."""
 _MEMORY = re.compile(r"\d+[KMGTkmgt]?")
 _TIME = re.compile(r"\d+(:[0-5]?\d){0,2}|\d+-\d+(:[0-5]?\d){0,2}")
-_FIXED = ("job-name", "output", "error", "chdir", "open-mode", "export", "wrap", "array", "parsable")
-"""sbatch options that dtk's script depends on."""
 
 
 def render(job: Submission, folder: str) -> str:
@@ -51,8 +45,7 @@ def render(job: Submission, folder: str) -> str:
 def _options(job: Submission, folder: str) -> list[str]:
     launcher: SlurmLauncher = job.launcher
     logs = str(job.paths.root / "logs")
-    if "\\" in logs:
-        raise DtkError(f"runs_folder: {logs} has a backslash", "Slurm cannot write its log there", "use another")
+    _errors.refuse({"backslash": "\\" in logs}, logs=logs)
     memory, time = launcher.memory_per_node, launcher.time
     given = {
         "job-name": job.paths.root.name,
@@ -78,19 +71,16 @@ def _options(job: Submission, folder: str) -> list[str]:
     lines += ["#SBATCH --dependency=singleton", f"#SBATCH --{'requeue' if launcher.requeue else 'no-requeue'}"]
     for option in launcher.extra:
         name = option.partition("=")[0].removeprefix("--")
-        if name in _OURS:
-            raise DtkError(f"launcher.extra: {option} has a key of its own", fix=f"use launcher.{_OURS[name]}")
-        if name in _FIXED:
-            why = "the run folder and the start of the ranks depend on it"
-            raise DtkError(f"launcher.extra: --{name} is dtk's own", why, "drop it")
+        key = _TABLE["keys"].get(name)
+        _errors.refuse({"has_key": key, "fixed": name in _TABLE["fixed"]}, option=option, name=name, key=key)
     return [*lines, *(sbatch_word(option, "launcher.extra") for option in launcher.extra)]
 
 
 def _ranks(job: Submission) -> list[str]:
     launcher: SlurmLauncher = job.launcher
     for option in launcher.srun_extra:
-        if not check_line(option, "launcher.srun_extra").startswith("--"):
-            raise DtkError(f"launcher.srun_extra: {option} is not an option", fix="write --name=value, one per entry")
+        is_option = check_line(option, "launcher.srun_extra").startswith("--")
+        _errors.refuse({"no_option": not is_option}, option=option)
     counts = [f"--nodes={launcher.nodes}", f"--ntasks={job.world_size}", f"--ntasks-per-node={job.placement.nproc}"]
     counts += [f"--cpus-per-task={launcher.cpus_per_rank}"] if launcher.cpus_per_rank else []
     # Meshes assume that ranks of a node are consecutive. When one fails, the others report and exit.

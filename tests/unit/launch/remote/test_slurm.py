@@ -116,7 +116,7 @@ def test_what_is_null_is_left_to_the_cluster() -> None:
     assert {"job-name", "nodes", "ntasks-per-node", "signal", "chdir", "output", "dependency"} <= names
 
 
-@pytest.mark.parametrize("name", [*slurm._OURS, *slurm._FIXED])
+@pytest.mark.parametrize("name", [*slurm._TABLE["keys"], *slurm._TABLE["fixed"]])
 def test_an_option_that_dtk_sets_itself_is_refused(name: str) -> None:
     with pytest.raises(DtkError, match=rf"launcher\.extra: (--{name}=1 has a key of its own|--{name} is dtk's own)"):
         slurm.render(job(*SLURM, launcher__extra=[f"--{name}=1"]), "/")
@@ -124,7 +124,7 @@ def test_an_option_that_dtk_sets_itself_is_refused(name: str) -> None:
 
 def test_keys_that_a_refused_option_leads_to_exist() -> None:
     launcher = job(*SLURM).launcher
-    assert all(hasattr(launcher, key) for key in slurm._OURS.values())
+    assert all(hasattr(launcher, key) for key in slurm._TABLE["keys"].values())
 
 
 def test_an_option_of_srun_that_is_none_and_a_log_that_slurm_cannot_write() -> None:
