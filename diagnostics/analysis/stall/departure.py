@@ -45,19 +45,11 @@ class WithinRound(Struct, frozen=True):
     """Calls that it made in the round in which it ended."""
 
 
-class RoundUnknown(Struct, frozen=True):
-    """Result if the records do not show where in a loop the ranks ended."""
-
-    ranks: tuple[int, ...]
-    no_dump: bool
-    """Whether they left no dump; otherwise their calls do not show where a round begins."""
+Departure = Divergence | EarlierStep | WithinRound
 
 
-Departure = Divergence | EarlierStep | WithinRound | RoundUnknown
-
-
-def departure(job: JobState, ended: tuple[int, ...]) -> Departure:
-    """Compare ranks that all ended with exit code 0 with those that wait for them, or lost them."""
+def departure(job: JobState, ended: tuple[int, ...]) -> Departure | None:
+    """Compare ranks that all ended with exit code 0 with those that wait for them; None if no record shows more."""
     keys = sorted(job.survey.groups, key=lambda key: (key.recorder != SNAPSHOTS, key))
     more = next((case for key in keys if (case := _more_calls(job, ended, key)) is not None), None)
     if more is not None:
@@ -75,10 +67,7 @@ def departure(job: JobState, ended: tuple[int, ...]) -> Departure:
         first, ranks = between[0], tuple(sorted(stop.minority_rank for stop in between))
         others = tuple(rank for rank in first.vote.sides[0] if rank not in ranks)
         return replace(first, culprits=ranks, vote=replace(first.vote, sides=(others, ranks)))
-    if cases:
-        return cases[0]
-    silent = tuple(rank for rank in ended if job.silent(rank))
-    return RoundUnknown(silent or ended, bool(silent))
+    return next(iter(cases), None)
 
 
 def _more_calls(job: JobState, exited: tuple[int, ...], key: GroupKey) -> Divergence | None:

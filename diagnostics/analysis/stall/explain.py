@@ -108,14 +108,14 @@ class Stall(Struct):
     startup: Startup | StartupFailed | None = None
 
     @property
-    def unclear(self) -> tuple[int, ...]:
-        """Ranks that never arrived and have no stack that shows why."""
+    def unexplained(self) -> tuple[int, ...]:
+        """Ranks that never arrived, by no known reason: they may have ended, or be in a call that is not recorded."""
         unknown = self.host.ranks if self.host and not self.host.has_stack else ()
         return (*unknown, *(self.stacks.ranks if self.stacks else ()))
 
     @property
-    def unclear_basis(self) -> Basis:
-        """What it rests on that it is unclear why they did not arrive."""
+    def unexplained_basis(self) -> Basis:
+        """What it rests on that they did not arrive."""
         return "places" if self.stacks else "records"
 
     def measures_of(self, findings: Iterable[Finding]) -> dict[str, Any]:

@@ -129,8 +129,8 @@ def unconfirmed(stall: Stall, kind: Kind, missing: Phrase, **may_be: bool) -> Fi
     late = {rank: end.summary for rank, end in job.after_stall.items() if end.kind == kind}
     if late:
         return left_open(TEXTS.phrase("late", who=late, what=next(iter(late.values()))), missing)
-    if stall.unclear:
-        return left_open(TEXTS.phrase("unclear", who=stall.unclear), missing, basis=stall.unclear_basis)
+    if stall.unexplained:
+        return left_open(TEXTS.phrase("unclear", who=stall.unexplained), missing, basis=stall.unexplained_basis)
     silent = sorted({*range(job.world())} - job.survey.ranks.keys() - job.endings.keys()) if job.pending_ranks() else []
     if silent := silent or ras.named(job.evidence, ras.LOST):
         return left_open(TEXTS.phrase("silent", who=silent), missing)

@@ -75,9 +75,9 @@ def _otherwise(stall: Stall, waits: bool) -> Finding | None:
     unseen = [rank for rank in sorted(stall.job.survey.ranks) if stall.job.may_be_unrecorded(rank)]
     if not waits and unseen and not stall.job.behind():
         return left_open(_TEXTS.phrase("maybe", who=unseen), missing)
-    if not waits or not any(stall.job.may_be_unrecorded(rank) for rank in stall.unclear):
+    if not waits or not any(stall.job.may_be_unrecorded(rank) for rank in stall.unexplained):
         return None
-    return left_open(_TEXTS.phrase("maybe_unclear", who=stall.unclear), missing, basis=stall.unclear_basis)
+    return left_open(_TEXTS.phrase("maybe_unclear", who=stall.unexplained), missing, basis=stall.unexplained_basis)
 
 
 def finding(stall: Stall, case: PointToPoint, facts: Facts) -> Finding:

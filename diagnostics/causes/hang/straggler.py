@@ -103,9 +103,9 @@ def decide(stall: Stall) -> Finding:
 
 
 def _otherwise(stall: Stall, waits: bool) -> Finding | None:
-    if not waits or not stall.unclear:
+    if not waits or not stall.unexplained:
         return None
-    return left_open(_TEXTS.phrase("maybe", who=stall.unclear), _MISSING, basis=stall.unclear_basis)
+    return left_open(_TEXTS.phrase("maybe", who=stall.unexplained), _MISSING, basis=stall.unexplained_basis)
 
 
 def late_rank(job: JobState) -> Straggler | None:

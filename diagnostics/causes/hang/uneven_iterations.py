@@ -1,6 +1,6 @@
 """A rank ran fewer or more iterations of the loop than the others."""
 
-from diagnostics.analysis.stall.departure import EarlierStep, RoundUnknown, WithinRound
+from diagnostics.analysis.stall.departure import EarlierStep, WithinRound
 from diagnostics.analysis.stall.endings import ended_in_order
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
@@ -49,10 +49,11 @@ def decide(stall: Stall) -> list[Finding]:
 def _ended(stall: Stall) -> list[Finding]:
     """Return findings about ranks that exited normally one iteration before or after the others."""
     left, job, exited = stall.departure, stall.job, ended_in_order(stall.endings)
-    if left is None or exited is None or job.evidence.doubt:
+    if exited is None or job.evidence.doubt:
         return []
-    if isinstance(left, RoundUnknown):
-        facts = _TEXTS.facts("no_dump" if left.no_dump else "no_rounds", who=left.ranks)
+    if left is None:
+        silent = tuple(rank for rank in exited.ranks if job.silent(rank))
+        facts = _TEXTS.facts("no_dump" if silent else "no_rounds", who=silent or exited.ranks)
         return [Finding(status="undecided", facts=facts, confidence=0.0, victims=exited.victims)]
     if not isinstance(left, EarlierStep):
         return []
