@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 
 from diagnostics.contract.formatting import counted, first_of
 from dtk.doctor.children import ChildOutput, run_children
-from dtk.doctor.model import Check, Finding, Remedy, Result, judged, not_applicable
+from dtk.doctor.model import Finding, Remedy, Result, judged, not_applicable
 from dtk.doctor.scope import Scope
 from dtk.launch.children import local_ranks
 
-TOPIC = "collectives"
 RANKS = 2  # Smallest number of ranks that communicates, used without GPUs.
 BETWEEN_NODES = "checked between the nodes: see the last table"
 INNER = 0.75  # Chosen: fraction of the limit after which a rank gives up by itself, so that it can report where.
@@ -20,7 +19,7 @@ def try_ranks(backend: str, timeout_s: float, environments: Mapping[int, Mapping
     return run_children(["-m", "dtk.doctor.collective_ranks", backend, str(INNER * timeout_s)], timeout_s, environments)
 
 
-def gloo(scope: Scope) -> Result:
+def collectives_gloo(scope: Scope) -> Result:
     """Check gloo between processes on the CPU."""
     if scope.nodes > 1:
         return not_applicable(BETWEEN_NODES)
@@ -30,7 +29,7 @@ def gloo(scope: Scope) -> Result:
     return judge(try_ranks("gloo", scope.timeout_s, local_ranks(RANKS, 1)), "gloo")
 
 
-def nccl(scope: Scope) -> Result:
+def collectives_nccl(scope: Scope) -> Result:
     """Check NCCL between all GPUs of this machine."""
     if scope.nodes > 1:
         return not_applicable(BETWEEN_NODES)
@@ -94,9 +93,3 @@ def _remedy(backend: str, several_nodes: bool) -> Remedy:
     if interface := os.environ.get("GLOO_SOCKET_IFNAME"):
         return Remedy(f"GLOO_SOCKET_IFNAME={interface} may be the cause", "unset GLOO_SOCKET_IFNAME")
     return Remedy("check what gloo logs", "TORCH_CPP_LOG_LEVEL=INFO dtk doctor --only collectives_gloo -v")
-
-
-CHECKS = (
-    Check("collectives_gloo", TOPIC, "a tiny collective of each kind on gloo, results checked", gloo, slow=True),
-    Check("collectives_nccl", TOPIC, "a tiny collective of each kind on NCCL, between all GPUs", nccl, slow=True),
-)

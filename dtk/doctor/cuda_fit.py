@@ -8,9 +8,9 @@ from typing import Any
 
 from diagnostics.analysis.environment.catalogue import leading_version, version_text
 from dtk.doctor.gpus import NO_GPU
-from dtk.doctor.model import Check, Finding, Remedy, Result, found, judged, not_applicable
+from dtk.doctor.model import Finding, Remedy, Result, found, judged, not_applicable
 from dtk.doctor.scope import Scope
-from dtk.doctor.versions import TOPIC, upgrade
+from dtk.doctor.versions import upgrade
 from dtk.extras import installed
 
 DRIVER_FOR = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580, 65, 6)}
@@ -101,9 +101,3 @@ def nccl(scope: Scope) -> Result:
         if version not in (None, loaded) and leading_version(str(facts["cuda_build"]))[:1] == (major,):
             findings.append(found("other_nccl", loaded=loaded, package=package, version=version))
     return judged(findings, f"NCCL {loaded}", measures={"version": loaded}, common={"NCCL": loaded})
-
-
-CHECKS = (
-    Check("cuda_driver", TOPIC, "torch's CUDA build against driver and devices", cuda_driver, slow=True),
-    Check("nccl", TOPIC, "NCCL in torch, and whether another one comes first", nccl, slow=True),
-)

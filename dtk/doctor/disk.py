@@ -8,11 +8,10 @@ from pathlib import Path
 
 from diagnostics.contract.formatting import bytes_text as size
 from dtk.doctor.limits import trial
-from dtk.doctor.model import Check, Result, found, judged, not_applicable
+from dtk.doctor.model import Result, found, judged, not_applicable
 from dtk.doctor.scope import Scope
 from dtk.record.heartbeat import filesystem
 
-TOPIC = "disk"
 FEW_BYTES, SOME_BYTES = 1 << 30, 20 << 30
 """Chosen: free space below which no run fits, and space that a few checkpoints of a large model fill."""
 FEW_INODES = 10_000  # Chosen: a run of a thousand ranks writes several files a rank.
@@ -66,9 +65,3 @@ def fsync(scope: Scope) -> Result:
     measures = {"median_ms": round(middle * 1e3, 3), "longest_ms": round(longest * 1e3, 3)}
     slow = found("disk_slow", text=text, disk=filesystem(place) or "this disk")
     return judged([slow] if middle > SLOW_FLUSH_S else [], text, measures=measures)
-
-
-CHECKS = (
-    Check("space", TOPIC, "space, inodes and writing where runs go", space),
-    Check("fsync", TOPIC, "how long a flush of the runs folder's disk takes", fsync, slow=True),
-)

@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 
 from diagnostics.contract.files import kernel_text
-from dtk.doctor.gpus import TOPIC, Gpu, Seen, each, each_gpu
-from dtk.doctor.model import Check, Remedy, Result, found
+from dtk.doctor.gpus import Gpu, Seen, each, each_gpu
+from dtk.doctor.model import Remedy, Result, found
 from dtk.doctor.scope import Scope
 from dtk.record.nvml import event_reasons
 
@@ -130,12 +130,3 @@ def gpu_processes(gpu: Gpu) -> Seen:
         yield found("used_by_another", gpu=gpu.index, pid=process.pid, name=name, used=used)
     if memory is not None and not running and memory.used > HELD_SHARE * memory.total:
         yield found("memory_held", gpu=gpu.index, mib=memory.used / 2**20)
-
-
-CHECKS = (
-    Check("clocks", TOPIC, "clocks of busy devices, power limits", clocks),
-    Check("throttling", TOPIC, "thermal, power and hardware slowdown at this moment", throttling),
-    Check("ecc", TOPIC, "memory errors", ecc),
-    Check("remapped_rows", TOPIC, "rows of memory waiting for a reset, or without a spare", remapped_rows),
-    Check("gpu_processes", TOPIC, "processes of others, memory that no visible process holds", gpu_processes),
-)

@@ -7,11 +7,10 @@ from functools import wraps
 from importlib.util import find_spec
 from typing import Any
 
-from dtk.doctor.model import Check, Finding, Result, found, judged, not_applicable
+from dtk.doctor.model import Finding, Result, found, judged, not_applicable
 from dtk.doctor.scope import Scope
 from dtk.record.nvml import ask
 
-TOPIC = "gpus"
 NO_GPU = "no NVIDIA GPU here"
 BUSY_PERCENT = 50  # Chosen: a desktop needs less, and a training job more.
 PROHIBITED = 2  # Compute mode in which no process may open the device.
@@ -94,7 +93,7 @@ def each(scope: Scope, look: Callable[[Gpu], Seen], fine: str) -> Result:
     return judged(findings, fine, details=[item for item in items if isinstance(item, str)])
 
 
-def present(scope: Scope) -> Result:
+def devices(scope: Scope) -> Result:
     """Check that NVML and all devices respond, and that all devices are of one kind."""
     gpus, findings, reason = find(scope)
     nvml, _ = scope.nvml()
@@ -151,6 +150,3 @@ def _hidden(gpus: list[Gpu]) -> Iterator[Finding]:
     elif not all(visible):
         at = visible.index(False)
         yield found("some_hidden", chosen=chosen, bad_entry=entries[at], lost=len(entries) - at)
-
-
-CHECKS = (Check("devices", TOPIC, "every GPU answers, is of one kind, visible and usable", present),)

@@ -9,10 +9,9 @@ from pathlib import Path
 from diagnostics.contract.files import kernel_entries
 from diagnostics.contract.formatting import bytes_text as size, first_of
 from dtk.config.placement import host_memory
-from dtk.doctor.model import Check, Result, found, judged, not_applicable
+from dtk.doctor.model import Result, found, judged, not_applicable
 from dtk.doctor.scope import Scope
 
-TOPIC = "limits"
 SHM = Path("/dev/shm")
 RDMA = Path("/sys/class/infiniband")
 MEMINFO = Path("/proc/meminfo")
@@ -29,7 +28,7 @@ RANKS_MEMLOCK_BYTES = 1 << 30  # Chosen: RDMA buffers of a rank take some hundre
 LITTLE_SHARE = 0.1  # Chosen: of the host memory; below it, starting ranks may invoke the kernel's OOM killer.
 
 
-def judge_shm(folder: Path) -> Result:
+def shm(scope: Scope, folder: Path = SHM) -> Result:
     """Check size and free space of a folder for shared memory, and create a segment in it."""
     if not folder.is_dir():
         return judged([found("shm_absent", folder=folder)])
@@ -57,7 +56,7 @@ def trial(folder: Path, size_bytes: int) -> str:
     return ""
 
 
-def judge_memlock(rdma: Path) -> Result:
+def memlock(scope: Scope, rdma: Path = RDMA) -> Result:
     """Judge this process's limit on locked memory by the needs of the devices in `rdma`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     limit = "unlimited" if soft == resource.RLIM_INFINITY else size(soft)
@@ -89,7 +88,7 @@ def files(scope: Scope) -> Result:
     )
 
 
-def judge_processes(pids_max: Path) -> Result:
+def processes(scope: Scope, pids_max: Path = PIDS_MAX) -> Result:
     """Judge the smaller of the user's limit and the container's."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     limits = {} if soft == resource.RLIM_INFINITY else {"ulimit -u": soft}
@@ -107,23 +106,14 @@ def judge_processes(pids_max: Path) -> Result:
     return judged(findings, f"{least:,} ({which})", measures={"limit": least})
 
 
-def judge_memory(meminfo: Path, group: Path) -> Result:
+def memory(scope: Scope, meminfo: Path = MEMINFO, group: Path = CGROUP) -> Result:
     """Judge the available memory by the kernel and by the container's limit."""
-    memory = host_memory(meminfo, group)
-    if memory is None:
+    known = host_memory(meminfo, group)
+    if known is None:
         return not_applicable(f"{meminfo} cannot be read, or has no MemAvailable")
-    whole, free = memory
+    whole, free = known
     findings = []
     if free < LITTLE_SHARE * whole:
         findings.append(found("host_memory", free=size(free), whole=size(whole)))
     measures = {"total_bytes": whole, "available_bytes": free}
     return judged(findings, f"{size(free)} available of {size(whole)}", measures=measures)
-
-
-CHECKS = (
-    Check("shm", TOPIC, "/dev/shm: size, space, allocating a segment", lambda scope: judge_shm(SHM)),
-    Check("memlock", TOPIC, "locked memory, which RDMA needs", lambda scope: judge_memlock(RDMA)),
-    Check("files", TOPIC, "file descriptors a process", files),
-    Check("processes", TOPIC, "processes and threads", lambda scope: judge_processes(PIDS_MAX)),
-    Check("memory", TOPIC, "host memory available", lambda scope: judge_memory(MEMINFO, CGROUP)),
-)

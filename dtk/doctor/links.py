@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from dtk.doctor.gpus import TOPIC, Gpu, Seen, each, each_gpu
-from dtk.doctor.model import Check, Remedy, Result, found, not_applicable
+from dtk.doctor.gpus import Gpu, Seen, each, each_gpu
+from dtk.doctor.model import Remedy, Result, found, not_applicable
 from dtk.doctor.scope import Scope
 from dtk.record.nvml import nvlinks
 
@@ -79,9 +79,3 @@ def pcie(gpu: Gpu) -> Seen:
     replays = gpu.read("GetPcieReplayCounter")
     if replays and replays > MANY_REPLAYS:
         yield found("pcie_replays", gpu=gpu.index, bus=gpu.bus, replays=replays)
-
-
-CHECKS = (
-    Check("nvlink", TOPIC, "links down, link errors, the NVSwitch fabric", nvlink),
-    Check("pcie", TOPIC, "width, generation, repeated transfers", pcie),
-)

@@ -9,11 +9,10 @@ from pathlib import Path
 from diagnostics.analysis.environment.addresses import interface_inside
 from diagnostics.contract.files import kernel_text
 from diagnostics.runs.records import reason
-from dtk.doctor.model import Check, Finding, Result, found, judged, not_applicable
+from dtk.doctor.model import Finding, Result, found, judged, not_applicable
 from dtk.doctor.scope import Scope
 from dtk.launch.processes import free_port
 
-TOPIC = "network"
 INTERFACES = Path("/sys/class/net")
 SLOW_NAME_S = 1.0  # Chosen: lookups take milliseconds; a single timeout of a resolver takes seconds.
 PORT = 29500  # Default port of torchrun and env://.
@@ -69,7 +68,7 @@ def _unbound(address: str, port: int) -> str:
     return ""
 
 
-def judge_interfaces(folder: Path, several_nodes: bool) -> Result:
+def interfaces(scope: Scope, folder: Path = INTERFACES) -> Result:
     """Check interfaces that are up and those that variables name; `folder` has the layout of /sys/class/net."""
     try:
         paths = sorted(path for path in folder.iterdir() if path.is_dir())
@@ -81,10 +80,10 @@ def judge_interfaces(folder: Path, several_nodes: bool) -> Result:
     if "lo" in flags and "lo" not in up:
         findings.append(found("loopback_down"))
     outward = [name for name in up if not interface_inside(name)]
-    if not outward and several_nodes:
+    if not outward and scope.nodes > 1:
         findings.append(found("no_way_out"))
     findings += [finding for variable in VARIABLES for finding in _named(variable, flags)]
-    if several_nodes and len(outward) > 1 and not any(os.environ.get(name) for name in VARIABLES):
+    if scope.nodes > 1 and len(outward) > 1 and not any(os.environ.get(name) for name in VARIABLES):
         findings.append(found("several_ways", names=", ".join(outward), first=outward[0]))
     about = {name: _about(folder / name) for name in up}
     lines = []
@@ -156,11 +155,3 @@ def _loopback() -> list[Finding]:
     except OSError as error:
         return [found("loopback_fails", why=reason(error))]
     return [] if received == b"dtk" else [found("loopback_loses")]
-
-
-UP_AND_NAMED = "interfaces up, those that variables name, broken packets"
-CHECKS = (
-    Check("hostname", TOPIC, "this machine's name and MASTER_ADDR resolve, quickly, to the right address", hostname),
-    Check("interfaces", TOPIC, UP_AND_NAMED, lambda scope: judge_interfaces(INTERFACES, scope.nodes > 1)),
-    Check("ports", TOPIC, "the rendezvous port is free, loopback works", ports),
-)

@@ -8,10 +8,9 @@ from itertools import combinations
 from diagnostics.contract.formatting import first_of
 from dtk.doctor.children import ChildOutput, run_child
 from dtk.doctor.gpus import NO_GPU, find
-from dtk.doctor.model import Check, Finding, Result, found, judged, not_applicable
+from dtk.doctor.model import Finding, Result, found, judged, not_applicable
 from dtk.doctor.scope import Scope
 
-TOPIC = "pairs"
 READ, WRITE, NVLINK = 0, 1, 2  # Kinds of nvmlDeviceGetP2PStatus.
 OK = 0  # NVML_P2P_STATUS_OK, nvml.h.
 STATUS = {
@@ -97,9 +96,3 @@ def judge_copies(output: ChildOutput) -> Result:
     fine = f"{len(speeds)} copies are right, {middle:.1f} GB/s (median)"
     lines = [f"{source} to {target}  {speed:.1f} GB/s" for (source, target), speed in speeds.items()][: 2 * LISTED]
     return judged(findings, fine, details=lines, measures={"copies": done})
-
-
-CHECKS = (
-    Check("p2p", TOPIC, "peer access between every two GPUs, by the driver", p2p),
-    Check("copies", TOPIC, "a real copy from every GPU to every other one", copies, slow=True),
-)

@@ -1,19 +1,21 @@
 """All checks in execution order, and the selection among them."""
 
 from collections.abc import Iterable
+from importlib import import_module
 
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.suggest import did_you_mean
-from dtk.doctor import collectives, cuda_fit, disk, gpu_state, gpus, limits, links, network, pairs, versions, xid
 from dtk.doctor.model import Check
 from dtk.errors import DtkError
 
-_MODULES = (versions, cuda_fit, gpus, gpu_state, xid, links, pairs, limits, network, disk, collectives)
-CHECKS: tuple[Check, ...] = tuple(check for module in _MODULES for check in module.CHECKS)
-BETWEEN = {
-    "agreement": "versions, limits and variables are the same",
-    "clock": "clock skew",
-    "reach": "which nodes reach each other",
-}
+_TABLE = table_beside(__file__)
+CHECKS: tuple[Check, ...] = tuple(
+    Check(name, topic, about, getattr(import_module(f"dtk.doctor.{module}"), name), name in _TABLE["slow"])
+    for topic, modules in _TABLE["checks"].items()
+    for module, checks in modules.items()
+    for name, about in checks.items()
+)
+BETWEEN: dict[str, str] = _TABLE["between"]
 """Names of the additional checks between nodes -> what they cover."""
 
 

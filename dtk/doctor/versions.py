@@ -14,11 +14,10 @@ from packaging.requirements import Requirement
 from diagnostics.analysis.environment.catalogue import leading_version, version_text
 from diagnostics.analysis.environment.known_bugs import Installed
 from dtk.doctor import gpus
-from dtk.doctor.model import Check, Finding, Remedy, Result, Status, found, judged
+from dtk.doctor.model import Finding, Remedy, Result, Status, found, judged
 from dtk.doctor.scope import Scope
 from dtk.extras import install, installed
 
-TOPIC = "versions"
 PYTHON = (3, 11)  # Same as `requires-python` in pyproject.toml.
 ANTLR = "4.9"  # Runtime of the parser in OmegaConf 2.1 to 2.3 and Hydra 1.1 to 1.3, which reads no other version.
 ANY_ANTLR = (2, 4)  # First OmegaConf that is not bound to that runtime.
@@ -166,11 +165,3 @@ def extras(scope: Scope) -> Result:
     text = f"dtk {own or 'from a source tree'}; extras: {', '.join(whole) or 'none'}"
     details = [f"not installed: {', '.join(absent)}"] if absent else []
     return judged(findings, text, details=details, common={"dtk": own or "source tree"})
-
-
-CHECKS = (
-    Check("python", TOPIC, "the interpreter", python),
-    Check("torch", TOPIC, "torch imports, is recent enough, has torch.distributed, works with NumPy", torch, slow=True),
-    Check("config", TOPIC, "Hydra, OmegaConf and their parser", config),
-    Check("extras", TOPIC, "dtk and its optional parts", extras),
-)

@@ -10,8 +10,9 @@ from pathlib import Path
 from diagnostics.analysis.gpu_faults import XIDS
 from diagnostics.causes.hardware.gpu_fault import MEANINGS
 from diagnostics.contract.formatting import age
-from dtk.doctor.gpus import TOPIC, nvidia_devices
-from dtk.doctor.model import Check, Finding, Remedy, Result, found, judged, not_applicable
+from dtk.doctor.gpus import nvidia_devices
+from dtk.doctor.model import Finding, Remedy, Result, found, judged, not_applicable
+from dtk.doctor.scope import Scope
 
 KERNEL_LOG = Path("/dev/kmsg")
 RECORD_BYTES, LOG_BYTES = 8192, 64 << 20  # CONSOLE_EXT_LOG_MAX; chosen: above the log of any kernel.
@@ -30,8 +31,9 @@ class Event:
     age_s: float | None
 
 
-def judge_log(log: Path, *, driver_here: bool) -> Result:
+def xid(scope: Scope, log: Path = KERNEL_LOG) -> Result:
     """Judge the Xid events since boot in a log with the format of /dev/kmsg."""
+    driver_here = nvidia_devices()
     try:
         events = [event for line in read_log(log).splitlines() if (event := parse(line)) is not None]
     except OSError as error:
@@ -89,7 +91,3 @@ def _finding(bus: str, code: int, events: list[Event]) -> Finding:
     if XIDS.get(code) == "program":
         return found("xid_program", text=text)
     return found("xid_hardware", bad=last is None or last < RECENT_S, text=text)
-
-
-ABOUT = "the driver's error events in the kernel log"
-CHECKS = (Check("xid", TOPIC, ABOUT, lambda scope: judge_log(KERNEL_LOG, driver_here=nvidia_devices())),)

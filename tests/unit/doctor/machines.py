@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from dtk.doctor.registry import CHECKS
+
 ROOT = Path(__file__).parents[3]
 
 
@@ -22,6 +24,11 @@ from dtk.doctor.scope import Scope
 result = {call}
 print(json.dumps([result.status, result.summary, [r.command for r in result.remedies]]))
 """
+
+
+def checks_of(*files):
+    """The checks of some files of the doctor: name -> what runs one."""
+    return {check.name: check.run for check in CHECKS if check.run.__module__.rpartition(".")[2] in files}
 
 
 def ask(call, module, *, before=None, prefix=(), **environment):

@@ -59,6 +59,6 @@ def test_a_wrong_sum_is_a_failure():
 
 def test_collectives_that_cannot_be_tried(scope):
     scope._torch = type("Facts", (), {"facts": {"gloo": True, "nccl": False}, "reason": ""})()
-    assert collectives.nccl(scope).summary == "this torch has no NCCL"
+    assert collectives.collectives_nccl(scope).summary == "this torch has no NCCL"
     scope._torch.facts["nccl"] = True
-    assert collectives.nccl(scope).summary == "torch sees no CUDA device"
+    assert collectives.collectives_nccl(scope).summary == "torch sees no CUDA device"

@@ -7,8 +7,9 @@ import sys
 import pytest
 
 from dtk.doctor import gpu_state
+from tests.unit.doctor.machines import checks_of
 
-CHECKS = {check.name: check.run for check in gpu_state.CHECKS}
+CHECKS = checks_of("gpu_state")
 BAD = [
     ("clocks", {"0.busy": 90, "0.sm_clock": 600}, "warning", "busy at 600 MHz of 1980 MHz", "nvidia-smi -i 0 -rgc"),
     ("clocks", {"1.max_clock": 1410}, "warning", "different highest clocks: 1410, 1980 MHz", "nvidia-smi -rgc"),

@@ -2,11 +2,12 @@
 
 import pytest
 
-from dtk.doctor import gpu_state, gpus as module, links, pairs
+from dtk.doctor import gpus as module, pairs
 from dtk.doctor.scope import Scope
+from tests.unit.doctor.machines import checks_of
 
-ALL = {check.name: check.run for check in (*module.CHECKS, *gpu_state.CHECKS, *links.CHECKS, *pairs.CHECKS[:1])}
-CHECKS = {check.name: check.run for check in module.CHECKS}
+ALL = {**checks_of("gpus", "gpu_state", "links"), "p2p": pairs.p2p}
+CHECKS = checks_of("gpus")
 BAD = [
     ("devices", {"1.name": "Other GPU"}, "warning", "different kinds: Other GPU, Stub GPU", "VISIBLE_DEVICES=GPU-"),
     ("devices", {"1.handle": "!15"}, "failure", "GPU 1 does not respond: GPU is lost", "reboot"),
@@ -52,11 +53,11 @@ def test_what_a_device_does_not_tell_is_not_applicable(gpus, name, answers, reas
 def test_visible_devices_that_are_not_there(gpus, monkeypatch, chosen, text):
     scope = gpus()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
-    result = module.present(scope)
+    result = module.devices(scope)
     assert result.status == "failure"
     assert text in result.summary
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,GPU-aaaa-0000")
-    assert module.present(scope).status == "ok"
+    assert module.devices(scope).status == "ok"
 
 
 def test_a_driver_that_was_updated_under_a_running_kernel(gpus, tmp_path, monkeypatch):
@@ -64,7 +65,7 @@ def test_a_driver_that_was_updated_under_a_running_kernel(gpus, tmp_path, monkey
 
     gpus()
     nvml_stub.script(tmp_path / "answers", init="!18")
-    result = module.present(Scope(tmp_path))
+    result = module.devices(Scope(tmp_path))
     assert result.status == "failure"
     assert "mismatch" in result.summary
     assert result.remedies[0].command == "sudo reboot"

@@ -2,22 +2,26 @@
 
 import os
 import resource
+from pathlib import Path
 
 import pytest
 
 from dtk.doctor import limits
+from dtk.doctor.scope import Scope
 from tests.unit.doctor.machines import ask, lower, tiny
+
+SCOPE = Scope(Path())
 
 
 def test_shared_memory_that_is_large_enough(tmp_path):
     with tiny(tmp_path / "shm", "size=2g") as folder:
-        result = limits.judge_shm(folder)
+        result = limits.shm(SCOPE, folder)
     assert (result.status, result.summary) == ("ok", "2 GiB free of 2 GiB")
 
 
 def test_dockers_64_mib_are_a_warning(tmp_path):
     with tiny(tmp_path / "shm", "size=64m") as folder:
-        result = limits.judge_shm(folder)
+        result = limits.shm(SCOPE, folder)
         assert list(folder.iterdir()) == [], "the trial leaves nothing"
     assert result.status == "warning"
     assert "64 MiB in all" in result.summary
@@ -26,20 +30,20 @@ def test_dockers_64_mib_are_a_warning(tmp_path):
 
 def test_shared_memory_that_is_too_small_or_full(tmp_path, monkeypatch):
     with tiny(tmp_path / "small", "size=8m") as folder:
-        small = limits.judge_shm(folder)
+        small = limits.shm(SCOPE, folder)
     assert small.status == "failure"
     assert "32 MiB cannot be taken: No space left on device" in small.summary
     monkeypatch.setattr(limits, "SHM_BYTES", 64 << 20)  # To fill a real GiB would cost the machine a real GiB.
     with tiny(tmp_path / "full", "size=80m") as folder:
         with (folder / "nccl-left").open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, 70 << 20)
-        full = limits.judge_shm(folder)
+        full = limits.shm(SCOPE, folder)
     assert full.status == "failure"
     assert full.remedies[0].command == f"ls -lS {folder} | head"
 
 
 def test_no_shared_memory(tmp_path):
-    result = limits.judge_shm(tmp_path / "none")
+    result = limits.shm(SCOPE, tmp_path / "none")
     assert result.status == "failure"
     assert "sudo mount -t tmpfs" in result.remedies[0].command
 
@@ -65,33 +69,37 @@ def test_open_files(soft, hard, status, command):
 def test_locked_memory_matters_for_rdma(tmp_path):
     (tmp_path / "rdma" / "mlx5_0").mkdir(parents=True)
     lock = lower(resource.RLIMIT_MEMLOCK, 65536)
-    call = f"limits.judge_memlock(Path({str(tmp_path / 'rdma')!r}))"
+    call = f"limits.memlock(Scope(Path()), Path({str(tmp_path / 'rdma')!r}))"
     status, text, commands = ask(call, "limits", before=lock)
     assert status == "failure"
     assert text.startswith("64 KiB of locked memory: RDMA (mlx5_0)")
     assert "memlock.conf" in commands[0]
-    status, text, commands = ask(f"limits.judge_memlock(Path({str(tmp_path / 'none')!r}))", "limits", before=lock)
+    status, text, commands = ask(
+        f"limits.memlock(Scope(Path()), Path({str(tmp_path / 'none')!r}))", "limits", before=lock
+    )
     assert (status, commands) == ("ok", [])
     assert "no RDMA device" in text
 
 
 def test_few_processes(tmp_path):
     status, text, commands = ask(
-        f"limits.judge_processes(Path({str(tmp_path / 'none')!r}))", "limits", before=lower(resource.RLIMIT_NPROC, 700)
+        f"limits.processes(Scope(Path()), Path({str(tmp_path / 'none')!r}))",
+        "limits",
+        before=lower(resource.RLIMIT_NPROC, 700),
     )
     assert (status, commands) == ("warning", ["ulimit -u 8192"])
     assert text.startswith("700 processes and threads (ulimit -u)")
     (tmp_path / "pids.max").write_text("100\n")
-    result = limits.judge_processes(tmp_path / "pids.max")
+    result = limits.processes(SCOPE, tmp_path / "pids.max")
     assert (result.status, result.remedies[0].command) == ("warning", "docker run --pids-limit=-1")
 
 
 def test_little_memory(tmp_path):
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal:       100000000 kB\nMemFree: 5 kB\nMemAvailable:   90000000 kB\n")
-    assert limits.judge_memory(meminfo, tmp_path).status == "ok"
+    assert limits.memory(SCOPE, meminfo, tmp_path).status == "ok"
     (tmp_path / "memory.max").write_text(f"{10 << 30}\n")
     (tmp_path / "memory.current").write_text(f"{(10 << 30) - (100 << 20)}\n")
-    result = limits.judge_memory(meminfo, tmp_path)
+    result = limits.memory(SCOPE, meminfo, tmp_path)
     assert (result.status, result.summary) == ("warning", "100 MiB of 10 GiB of host memory are available")
-    assert limits.judge_memory(tmp_path / "none", tmp_path).status == "not_applicable"
+    assert limits.memory(SCOPE, tmp_path / "none", tmp_path).status == "not_applicable"

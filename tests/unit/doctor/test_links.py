@@ -2,9 +2,9 @@
 
 import pytest
 
-from dtk.doctor import links
+from tests.unit.doctor.machines import checks_of
 
-CHECKS = {check.name: check.run for check in links.CHECKS}
+CHECKS = checks_of("links")
 BAD = [
     ("nvlink", {"0.link.2": 0}, "failure", "GPU 0: NVLink 2 down, 3 of 4 up", "nvidia-smi nvlink -s -i 0"),
     ("nvlink", {"1.link": 0}, "failure", "GPU 1: fewer links up (0) than the others (4)", "nvidia-smi nvlink -s"),

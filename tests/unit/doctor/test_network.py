@@ -42,7 +42,7 @@ def test_loopback_that_is_down():
     prefix = [*unshared("--net", "--mount"), "sh", "-c", 'mount -t sysfs sysfs /sys && exec "$@"', "sh"]
     if subprocess.run([*prefix, "true"], capture_output=True).returncode:
         pytest.skip("/sys of a network namespace cannot be mounted here")
-    status, text, commands = ask("network.judge_interfaces(network.INTERFACES, False)", "network", prefix=prefix)
+    status, text, commands = ask("network.interfaces(Scope(Path()))", "network", prefix=prefix)
     assert (status, commands) == ("failure", ["sudo ip link set lo up"])
     assert text.startswith("loopback (lo) is down")
     status, text, _ = ask("network.ports(Scope(Path()))", "network", prefix=prefix)
@@ -73,7 +73,7 @@ def test_interfaces_that_variables_name(tmp_path, monkeypatch, variable, value, 
     interface(tmp_path, "eth0")
     interface(tmp_path, "eth1", "0x1002")
     monkeypatch.setenv(variable, value)
-    result = network.judge_interfaces(tmp_path, False)
+    result = network.interfaces(Scope(tmp_path), tmp_path)
     assert result.status == status, result
     assert text in result.summary
 
@@ -81,12 +81,12 @@ def test_interfaces_that_variables_name(tmp_path, monkeypatch, variable, value, 
 def test_interfaces_between_nodes(tmp_path):
     interface(tmp_path, "lo", "0x9")
     interface(tmp_path, "docker0")
-    alone = network.judge_interfaces(tmp_path, True)
+    alone = network.interfaces(Scope(tmp_path, nodes=2), tmp_path)
     assert (alone.status, alone.summary) == ("failure", "no interface connects to another machine")
     interface(tmp_path, "eth0")
-    assert network.judge_interfaces(tmp_path, True).status == "ok"
+    assert network.interfaces(Scope(tmp_path, nodes=2), tmp_path).status == "ok"
     interface(tmp_path, "eth1", mtu="9000")
-    several = network.judge_interfaces(tmp_path, True)
+    several = network.interfaces(Scope(tmp_path, nodes=2), tmp_path)
     assert several.status == "warning"
     assert several.remedies[0].command == "export NCCL_SOCKET_IFNAME==eth0 GLOO_SOCKET_IFNAME=eth0"
     assert several.common == {"MTU of eth0": "1500", "MTU of eth1": "9000"}
@@ -94,7 +94,7 @@ def test_interfaces_between_nodes(tmp_path):
 
 def test_an_interface_that_breaks_packets(tmp_path):
     interface(tmp_path, "eth0", statistics__rx_packets=1_000_000, statistics__rx_errors=5000)
-    result = network.judge_interfaces(tmp_path, False)
+    result = network.interfaces(Scope(tmp_path), tmp_path)
     assert (result.status, result.summary) == ("warning", "eth0: 5,000 broken packets of 1,000,000 (rx)")
 
 

@@ -5,7 +5,7 @@ import pytest
 from dtk.doctor import pairs
 from dtk.doctor.children import ChildOutput
 
-CHECKS = {check.name: check.run for check in pairs.CHECKS if check.name in ["p2p"]}
+CHECKS = {"p2p": pairs.p2p}
 BAD = [
     ("p2p", {"0.p2p.1": 1}, "failure", "no peer access for 1 of 1 pairs (0-1): the chipset", "topo -p2p"),
     ("p2p", {"0.p2p_write": 4, "p2p_nvlink": 5}, "warning", "disabled in the driver", "NCCL_P2P_DISABLE=1"),

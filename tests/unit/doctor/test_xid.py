@@ -5,6 +5,7 @@ import time
 import pytest
 
 from dtk.doctor import xid
+from dtk.doctor.scope import Scope
 
 
 def record(text, age_s=60.0):
@@ -23,10 +24,11 @@ def record(text, age_s=60.0):
     ],
 )
 def test_xid_of_the_kernel_log(tmp_path, monkeypatch, text, age_s, status, told):
+    monkeypatch.setattr(xid, "nvidia_devices", lambda: True)
     monkeypatch.setattr(xid, "RECENT_S", 120.0)  # This machine may not run since yesterday.
     log = tmp_path / "kmsg"
     log.write_text(record("systemd: started") + record(text, age_s))
-    result = xid.judge_log(log, driver_here=True)
+    result = xid.xid(Scope(tmp_path), log)
     assert result.status == status, result
     assert told in result.summary
     if status != "ok":
@@ -34,9 +36,11 @@ def test_xid_of_the_kernel_log(tmp_path, monkeypatch, text, age_s, status, told)
         assert result.measures["xid"][0]["age_s"] == pytest.approx(age_s, abs=5)
 
 
-def test_a_log_that_cannot_be_read_is_told(tmp_path):
-    assert xid.judge_log(tmp_path / "none", driver_here=False).status == "not_applicable"
-    closed = xid.judge_log(tmp_path / "none", driver_here=True)
+def test_a_log_that_cannot_be_read_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(xid, "nvidia_devices", lambda: False)
+    assert xid.xid(Scope(tmp_path), tmp_path / "none").status == "not_applicable"
+    monkeypatch.setattr(xid, "nvidia_devices", lambda: True)
+    closed = xid.xid(Scope(tmp_path), tmp_path / "none")
     assert closed.status == "not_applicable"
     assert closed.remedies[0].command == "sudo dmesg | grep -i xid"
 
