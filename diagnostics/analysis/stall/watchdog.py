@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.evidence_terms import support
 from diagnostics.analysis.divergence.explanation import Deviation, Explanation
-from diagnostics.analysis.divergence.find import Divergence, Vote, count_votes
+from diagnostics.analysis.divergence.find import Divergence, Vote, between, count_votes
 from diagnostics.analysis.divergence.identity import agree, differing_parts
 from diagnostics.analysis.divergence.single_calls import made_alone, stated, unknown
 from diagnostics.analysis.stall.job_state import JobState
-from diagnostics.analysis.stall.late import HostStall
+from diagnostics.analysis.stall.late import HostStall, taken_s
 from diagnostics.analysis.stall.watchdog_lines import (
     SCALAR,
     UNNAMED,
@@ -28,11 +28,13 @@ from diagnostics.analysis.stall.watchdog_lines import (
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.contract.findings import WATCHDOGS
 from diagnostics.evidence.calls import Call, Described, GroupKey, Wire
-from diagnostics.evidence.model import LogFact
+from diagnostics.evidence.model import LogFact, Stacks
 from diagnostics.evidence.stacks.activity import NOWHERE
 
 TOGETHER = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"}
 """Operations in which every rank needs data from every other one, so that none completes without all."""
+_GUESSES = {"single position", "line unknown", "same operation", "other operation"}
+"""Terms that say only what the two calls are: counters and sizes tell more."""
 _SIDE = 3  # Minimum number of ranks compared: of two, neither is the exception.
 
 
@@ -57,7 +59,7 @@ def _cases(job: JobState, groups: list[GroupLog]) -> Iterator[Divergence | HostS
     clear.sort(key=lambda group: all((group.name, rank) in behind for rank in group.waits))
     complete = [group for group in clear if _complete(job, group, groups)]
     busy = {rank for group in groups for rank in group.waits}
-    yield from (_mismatch(group, clear) for group in complete)
+    yield from (_mismatch(job, group, clear) for group in complete)
     yield from (_gap(job, group, busy) for group in clear if group.name != UNNAMED)
     if not job.evidence.is_cut:
         yield _missed(clear, behind, job.world())
@@ -75,22 +77,24 @@ def _complete(job: JobState, group: GroupLog, groups: list[GroupLog]) -> bool:
     return len(groups) == 1 and sorted(ranked) == list(range(world))
 
 
-def _mismatch(group: GroupLog, groups: Iterable[GroupLog]) -> Divergence | None:
+def _mismatch(job: JobState, group: GroupLog, groups: Iterable[GroupLog]) -> Divergence | None:
     """Return the divergence of ranks at the group's first open position if the calls that they wait in do not match."""
     if (vote := _vote(group, groups)) is None:
         return None
     sides = [group.waits[side[0]] for side in vote.sides]
-    calls = majority, minority = sides[0].call(group), sides[1].call(group)
-    deviation: Deviation = "substitute" if _is_other_call(group, vote, sides) else "change"
-    return Divergence(
-        *(vote, vote.sides[0][0], vote.sides[1][0], majority, minority),
-        Explanation(deviation, "within", calls, (support("single position"),)),
-        vote.minority,
-        vote.tie,
-        groups_known=group.name != UNNAMED,
-        limit=WATCHDOGS["unnamed" if vote.tie or group.name == UNNAMED else "named"],
-        lines=tuple(wait.fact for wait in (*sides[1:4], sides[0])),
-    )
+    calls = {wait.rank: wait.call(group) for wait in sides}
+    for wait in sides:
+        calls[wait.rank].created_s = taken_s(job, Stacks(None, wait.fact.file, ()))
+    case, is_other = between(vote, lambda rank, _: [calls[rank]]), _is_other_call(group, vote, sides)
+    if case is None:
+        return None
+    if case.explanation.terms[0].name in _GUESSES or (is_other and case.explanation.deviation == "change"):
+        deviation: Deviation = "substitute" if is_other else "change"
+        met = (case.majority, case.minority)
+        case = replace(case, explanation=Explanation(deviation, "within", met, (support("single position"),)))
+    limit = WATCHDOGS["unnamed" if case.tie or group.name == UNNAMED else "named"]
+    lines = tuple(wait.fact for wait in (*sides[1:4], sides[0]))
+    return replace(case, groups_known=group.name != UNNAMED, limit=limit, lines=lines)
 
 
 def _is_other_call(group: GroupLog, vote: Vote, sides: Sequence[Wait]) -> bool:

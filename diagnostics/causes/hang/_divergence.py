@@ -140,7 +140,9 @@ class Disagreement(Struct, frozen=True):
         more += ["no_dump"] if self.without_dump else []
         wires = (divergence.majority.wire[:2], divergence.minority.wire[:2])
         more += ["barrier"] if divergence.lines and BARRIER in wires else []
-        more += ["single"] if term.name == "single position" else []
+        # A log does not show the calls before, so those of one line may be of two rounds of its loop.
+        is_single = term.name == "single position" or (term.name == "same line" and bool(divergence.lines))
+        more += ["single"] if is_single else []
         more += ["gloo"] if self.payload_text else []
         if divergence.ended == "majority":
             more += [term.name] if term.name in TEXTS else []

@@ -495,3 +495,16 @@ def test_the_sizes_of_a_coalesced_block_may_show_its_operation(
     (tmp_path / "job.log").write_text("".join(line.format(rank, *pair) for rank, pair in enumerate(sizes)))
     sure = [one.cause for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed"]
     assert sure == ([cause] if cause else [])
+
+
+def test_the_source_shows_more_than_the_two_calls(tmp_path: Path) -> None:
+    """As for recorded calls: only one rank enters the branch of the metric, so it added that call."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "def main():\n    for batch in data:\n        if rank == 0:\n            metric()\n        step()\n"
+    )
+    for file, kind in ((script, "added"), (tmp_path / "gone.py", "other_operation")):
+        stack = STACK.replace("log_metrics", "main").replace("/job/train.py:{line}", f"{file}:{{line}}")
+        steps = [hung(rank) + stack.format(rank=rank, line=5) for rank in (1, 2)]
+        found = divergence(tmp_path, hung(0, numel=1) + stack.format(rank=0, line=4), *steps)
+        assert found is not None and (found.kind, found.culprits, found.confidence) == (kind, (0,), 0.78)
