@@ -12,11 +12,12 @@ from diagnostics.report import lines
 from diagnostics.report.listing import listing
 from diagnostics.runs.find import Run, read_run
 from dtk.console import output
-from dtk.errors import USER_ERROR, DtkError
+from dtk.errors import USER_ERROR, Errors
 from dtk.runs.find import RUN_HELP, find
 from dtk.runs.remove import Size, refusal, remove, size_of
 from dtk.runs.select import add_selection, check_selection, runs_in, selected, selects
 
+_errors = Errors(__file__)
 DECLINED = 1  # Exit code if the user declined.
 _SLOW_S = 2.0  # After this many seconds the user expects some output.
 VALUES = {"run_help": RUN_HELP}
@@ -28,8 +29,8 @@ def run(arguments: argparse.Namespace) -> int:
     removed, or there is no terminal to ask for confirmation.
     """
     if bool(arguments.runs) == selects(arguments):
-        what = "runs and options that select runs are both given" if arguments.runs else "no run is given"
-        raise DtkError(what, fix=f"{command('rm', 'last')}; {command('rm', '--failed')}")
+        row = "both" if arguments.runs else "no_run"
+        raise _errors(row, named=command("rm", "last"), selected=command("rm", "--failed"))
     asks = not arguments.yes and not arguments.dry_run
     refused: list[str] = []
     if arguments.runs:
@@ -39,10 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         chosen = selected(runs_in(arguments.folder, f"{command('rm', '--folder')} FOLDER"), arguments)
         reasons = [(run, refusal(run, force=arguments.force)) for run in chosen]
         runs, refused = [run for run, why in reasons if not why], [why for _, why in reasons if why]
-    if asks and (sys.stdin is None or not sys.stdin.isatty()):
-        raise DtkError(
-            "nothing was removed", "no terminal to ask for confirmation", "add --yes, or --dry-run to list them"
-        )
+    _errors.refuse({"no_terminal": asks and (sys.stdin is None or not sys.stdin.isatty())})
     for why in refused:
         print(f"kept: {clean(why)}", file=sys.stderr)
     if not runs:
@@ -67,8 +65,8 @@ def _named(arguments: argparse.Namespace) -> list[Run]:
         path = find(name, arguments.folder)
         runs.setdefault(path.resolve(), read_run(path))
     for run in runs.values():
-        if why := refusal(run, force=arguments.force):
-            raise DtkError("nothing was removed", clean(why))
+        why = refusal(run, force=arguments.force)
+        _errors.refuse({"refused": why}, why=clean(why))
     return list(runs.values())
 
 

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 from diagnostics.contract.invocation import command
 from dtk.console.output import say
-from dtk.errors import DtkError
+from dtk.errors import Errors
 from dtk.extras import require_training
 
 if TYPE_CHECKING:
     from dtk.sweep.local import Job
+
+_errors = Errors(__file__)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -25,8 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     from dtk.sweep import local
     from dtk.sweep.summary import say_ending
 
-    if started_by(os.environ) is not None:
-        raise DtkError("dtk sweep starts its jobs itself, one after another", "torchrun or srun started this process")
+    _errors.refuse({"started": started_by(os.environ)})
     job = _job(arguments)
     local.check(job)
     if arguments.wandb:
@@ -57,10 +58,8 @@ def _job(arguments: argparse.Namespace) -> "Job":
 
     extra, repeats = take_repeats(arguments.overrides)
     for text in extra:
-        if (override := parse(text)).is_sweep_override():
-            key = override.key_or_group
-            fix = f"put the list into the file: parameters: {{{key}: {{values: [...]}}}}"
-            raise DtkError(f"{text} asks for several runs", "an override applies to all points", fix)
+        override = parse(text)
+        _errors.refuse({"several": override.is_sweep_override()}, text=text, key=override.key_or_group)
     file = read(_find(arguments.file, arguments.config_dir))
     cap = arguments.count if arguments.count is not None else file.run_cap
     return Job(file, load(file), extra, repeats, cap, arguments.config_dir)
@@ -80,17 +79,15 @@ def _find(name: str, config_dir: Path | None) -> Path:
         return named[name]
     if os.path.exists(name):  # noqa: PTH110 - reading it raises the error
         return path
-    near = did_you_mean(path.stem, named)
-    raise DtkError(f"there is no sweep file {name}", fix=near or f"sweeps in conf/sweep: {', '.join(sorted(named))}")
+    near = did_you_mean(path.stem, named) or f"sweeps in conf/sweep: {', '.join(sorted(named))}"
+    raise _errors("no_file", name=name, near=near)
 
 
 def _hand_over(job: "Job", arguments: argparse.Namespace) -> int:
     from dtk.sweep import local
     from dtk.sweep.server import check_server, hand_over
 
-    if arguments.resume:
-        why = "the W&B server knows which runs are done"
-        raise DtkError("--resume is for sweeps without a server", why, "use wandb agent SWEEP")
+    _errors.refuse({"resume": arguments.resume})
     check_server(job)
     points = local.grid_points(job) if job.file.method == "grid" else []
     if arguments.dry_run:

@@ -11,13 +11,13 @@ from diagnostics.runs.find import RUNS
 from diagnostics.runs.records import as_mapping, mapping
 from dtk.config.trust import check_entries, check_owner
 from dtk.console import output
-from dtk.errors import DtkError, refused
+from dtk.errors import Errors, refused
 from dtk.runs.find import RUN_HELP, find_readable
 
 if TYPE_CHECKING:
     from dtk.sweep.folder import Sweep
 
-VALUES = {"run_help": RUN_HELP}
+_errors, VALUES = Errors(__file__), {"run_help": RUN_HELP}
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -37,8 +37,7 @@ def _sweep(sweep: "Sweep", arguments: argparse.Namespace) -> None:
     from dtk.sweep.summary import last_trials
 
     runs = [RunPaths(trial.run) for trial in last_trials(sweep) if trial.run is not None]
-    if not runs:
-        raise DtkError(f"the sweep {sweep.about.id} has no run")
+    _errors.refuse({"no_run": not runs}, sweep=sweep.about.id)
     for paths in runs:
         if any(paths.root.glob("wandb/run-*")) and arguments.tracker != "tensorboard" and not arguments.offline:
             chosen = _tracker(paths, arguments, sweep.about.id)[0]
@@ -70,7 +69,7 @@ def _tracker(paths: RunPaths, arguments: argparse.Namespace, group: str | None =
     stored = as_mapping(config.get("tracker"))
     name = arguments.tracker or stored.get("name")
     if name not in ("wandb", "tensorboard"):
-        raise DtkError("the run has no tracker", fix="name one: --tracker wandb")
+        raise _errors("no_tracker")
     typed = {key: getattr(arguments, key) for key in ("project", "entity", "group") if getattr(arguments, key)}
     typed |= {"mode": "offline"} if arguments.offline else {}
     stored_keys = stored if stored.get("name") == name else {}
@@ -92,9 +91,8 @@ def _hand_over(paths: RunPaths, arguments: argparse.Namespace, group: str | None
     tracker = Tracker(SimpleNamespace(tracker=chosen, own=config), paths.root.absolute())
     code, count = tracker.replay(_records(paths.metrics), figures, code, arguments.timeout_s)
     if code:
-        late = f"it was ended after {arguments.timeout_s:g} s" if code < 0 else "its message is above"
-        fix = "metrics.jsonl is unchanged: try again, or allow more time with --timeout-s"
-        raise DtkError(f"{chosen.name} did not accept the run {paths.root.name}", late, fix)
+        row = "late" if code < 0 else "not_accepted"
+        raise _errors(row, tracker=chosen.name, run=paths.root.name, limit_s=arguments.timeout_s)
     logs = [log for log in offline_logs(paths.root) if log not in before]
     upload_later = "".join(f"\nto upload it: wandb sync {log}" for log in logs)
     done = "written to" if logs or chosen.name != "wandb" else "uploaded to"

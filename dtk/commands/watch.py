@@ -7,8 +7,9 @@ import shutil
 import time
 from pathlib import Path
 
-from dtk.errors import DtkError, refused
+from dtk.errors import Errors, refused
 
+_errors = Errors(__file__)
 FOLDERS = Path("dtk-watch")
 STALL_TIMEOUT_S = 300  # Half of torch's NCCL timeout (600 s), so that the watch reports first.
 START_TIMES = 3  # A start may take longer than anything later: packages, downloads, data, all of them cold.
@@ -18,15 +19,12 @@ VALUES = {"stall_timeout_s": STALL_TIMEOUT_S, "start_times": START_TIMES, "folde
 def run(arguments: argparse.Namespace) -> int:
     """Run the command, and report a failure or a stall; DtkError if the command or the folder cannot be used."""
     argv: list[str] = arguments.wrapped
-    if not argv:
-        raise DtkError("no command is given", fix="dtk watch -- torchrun --nproc-per-node=2 train.py")
-    program = argv[0]
-    if Path(program).name == "dtk" and argv[1:2] == ["run"]:
-        raise DtkError("dtk run has its own watch", fix=shlex.join(argv))
+    _errors.refuse({"no_command": not argv})
+    program, typed = argv[0], shlex.join(argv)
+    _errors.refuse({"own_watch": Path(program).name == "dtk" and argv[1:2] == ["run"]}, typed=typed)
     if shutil.which(program) is None:
-        script = program.endswith(".py") and Path(program).is_file()
-        fix = f"dtk watch -- python {shlex.join(argv)}" if script else "the arguments after -- are run as given"
-        raise DtkError(f'there is no command "{program}"', fix=fix)
+        is_script = program.endswith(".py") and Path(program).is_file()
+        raise _errors("script" if is_script else "unknown", program=program, typed=typed)
     from dtk.launch.watched import run_watched
 
     stall_s: float = arguments.stall_timeout_s
@@ -43,6 +41,5 @@ def make_folder(chosen: Path | None, folders: Path, holds: str, mode: int = 0o77
     with refused(f"cannot make {folder}", "choose another --folder"):
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=mode, exist_ok=True)
-        if (folder / holds).exists():
-            raise DtkError(f"{chosen} already holds the records of a job", fix="choose another --folder")
+        _errors.refuse({"taken": (folder / holds).exists()}, chosen=chosen)
     return folder

@@ -9,8 +9,9 @@ from dtk.compare import steps
 from dtk.compare.figures import QUANTITIES, ratio_of
 from dtk.compare.model import Comparison, RunRecord
 from dtk.compare.statistics import estimate
-from dtk.errors import DtkError
+from dtk.errors import Errors
 
+_errors = Errors(__file__)
 KINDS = {"slower": "step_time_s", "memory": "peak_memory_bytes"}
 """Kind of limit -> key of the value; for both, less is better."""
 
@@ -19,8 +20,7 @@ def parse_limit(text: str) -> tuple[str, float]:
     """Return the kind and the factor of a limit such as `slower=2%`; DtkError if the text is not a limit."""
     match = re.fullmatch(rf"({'|'.join(KINDS)})=(\d{{1,6}}(?:\.\d{{1,6}})?)%", text)
     if match is None:
-        fix = f"write KIND=PERCENT: {', '.join(f'{k}=2%' for k in KINDS)}"
-        raise DtkError(f"--fail-if {text} is not a limit", fix=fix)
+        raise _errors("form", text=text, examples=", ".join(f"{kind}=2%" for kind in KINDS))
     return match[1], 1 + float(match[2]) / 100
 
 
@@ -37,9 +37,7 @@ def check_limits(comparison: Comparison, baseline: Sequence[Path], limits: Seque
     before = [run for variant in comparison.variants for run in variant.compared if run.path.resolve() in folders]
     sides = [(v.label, [run for run in v.compared if run not in before]) for v in comparison.variants]
     sides = [(label, runs) for label, runs in sides if runs]
-    if not before or not sides:
-        which = "the baseline" if not before else "no run besides the baseline"
-        raise DtkError(f"{which} {'lacks' if not before else 'has'} figures", "see dtk show", "name runs that finished")
+    _errors.refuse({"no_baseline": not before, "no_others": not sides})
     results = []
     for text in limits:
         kind, most = parse_limit(text)
@@ -58,7 +56,7 @@ def _ratio(
     """Return the ratio shown in the table, and its interval over the runs, or over the steps if there are few runs."""
     ratio = ratio_of(next(quantity[3] for quantity in QUANTITIES if quantity[0] == key), after, before, warmup_steps)
     if ratio is None:
-        raise DtkError(f"{before[0].path} or {after[0].path} has no {key}", fix="record it: record=light")
+        raise _errors("no_figure", before=before[0].path, after=after[0].path, key=key)
     if key != "step_time_s" or ratio.low is not None:
         return ratio.median, ratio.low, ratio.high
     pairs = zip(*zip(after, before))  # The pairs that form the ratio.

@@ -4,11 +4,12 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
 
-from diagnostics.contract.formatting import counted
 from diagnostics.contract.mesh import Mesh, divisors
-from dtk.errors import DtkError
+from dtk.errors import Errors
 from dtk.sharding.traits import TableRow
 from dtk.strategies.fsdp import FSDP, FSDPConfig
+
+_errors = Errors(__file__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,17 +41,13 @@ class HSDPConfig(FSDPConfig):
         """Return a mesh of replicated shards; a degree of -1 is inferred from the other."""
         replicate, shard = self.dp_replicate, self.dp_shard
         for name, degree in (("dp_replicate", replicate), ("dp_shard", shard)):
-            if degree == 0 or degree < -1:
-                what = f"strategy.{name}={degree} is not a valid mesh degree"
-                raise DtkError(what, fix="use a positive number, or -1 for the rest")
-        if replicate == shard == -1:
-            raise DtkError("strategy.dp_replicate and strategy.dp_shard are both -1", fix="give one of them a number")
+            _errors.refuse({"degree": degree == 0 or degree < -1}, name=name, degree=degree)
+        _errors.refuse({"both_rest": replicate == shard == -1})
         rows = dp_size // shard if replicate == -1 else replicate
         columns = dp_size // replicate if shard == -1 else shard
         if rows * columns != dp_size:
             valid = ", ".join(f"{dp_size // size} x {size}" for size in divisors(dp_size))
-            what = f"a mesh of strategy.dp_replicate={replicate} x strategy.dp_shard={shard} does not fit"
-            raise DtkError(f"{what} {counted(dp_size, 'rank')}", fix=f"valid dp_replicate x dp_shard: {valid}")
+            raise _errors("mesh", replicate=replicate, shard=shard, ranks=dp_size, valid=valid)
         return replace(FSDPConfig.mesh(self, columns), dp_replicate=rows)
 
 

@@ -14,7 +14,7 @@ from diagnostics.contract.formatting import counted
 from dtk.config.compose import compose
 from dtk.config.overrides import parse
 from dtk.console.output import say
-from dtk.errors import DtkError
+from dtk.errors import DtkError, Errors
 from dtk.launch.stopping import ask_ranks
 from dtk.sweep import file as sweep_file
 from dtk.sweep.folder import Sweep, Trial, create, find
@@ -24,6 +24,7 @@ from dtk.sweep.search import Search
 from dtk.sweep.summary import look, tried
 from dtk.sweep.values import spelled
 
+_errors = Errors(__file__)
 LOOK_S = 0.5  # Interval of reading a run's metrics.
 _ANNOUNCED_POINTS = 20  # Composing more points takes seconds.
 
@@ -78,17 +79,12 @@ def check(job: Job) -> None:
         if text.startswith("resume="):
             raise NO_RESUME
     for text in job.extra:
-        if parse(text).key_or_group in job.file.parameters:
-            raise DtkError(f"{text} is one of the sweep's parameters", fix="leave it out, or change the file")
-    if job.file.stops_early and job.repeats > 1:
-        raise DtkError("repeats= and early_terminate cannot be combined", "runs of unequal length cannot be averaged")
+        _errors.refuse({"parameter": parse(text).key_or_group in job.file.parameters}, text=text)
+    _errors.refuse({"unequal": job.file.stops_early and job.repeats > 1})
     if job.file.method == "grid":
         return
-    if job.repeats > 1:
-        raise DtkError(f"repeats={job.repeats} is for grids", f"method: {job.file.method} never proposes a point twice")
-    if job.cap is None:
-        fix = "add run_cap: 20 to the file, or --count 20"
-        raise DtkError(f"method: {job.file.method} never ends by itself", fix=fix)
+    endless = {"repeats": job.repeats > 1, "no_end": job.cap is None}
+    _errors.refuse(endless, count=job.repeats, method=job.file.method)
     first = {key: values[0] for key, values in job.spaces().items()}
     compose(job.overrides(first), job.config_dir)
     for key, values in job.spaces().items():

@@ -9,13 +9,15 @@ from torch.distributed.tensor import DTensor
 
 from diagnostics.contract.artifacts import write_json
 from dtk.data.tokenizer import Tokenizer, build_tokenizer
-from dtk.errors import DtkError
+from dtk.errors import Errors
 from dtk.parallel.blocks import named_blocks
 from dtk.parallel.placement import local_piece
 from dtk.parallel.regions import communication
 from dtk.tasks.cross_entropy import logits_of
 from dtk.train.callbacks import Best, Callback, Training
 from dtk.train.progress import say
+
+_errors = Errors(__file__)
 
 
 class EMA(Callback):
@@ -31,8 +33,7 @@ class EMA(Callback):
     """
 
     def __init__(self, decay: float = 0.999, evaluate: bool = True, at_end: bool = True) -> None:
-        if not 0 <= decay < 1:
-            raise DtkError(f"EMA(decay={decay:g})", fix="decay is at least 0 and below 1")
+        _errors.refuse({"decay": not 0 <= decay < 1}, decay=decay)
         self.decay, self.evaluate, self.use_at_end = decay, evaluate, at_end
         self.sums: dict[str, Tensor] = {}
         """Sum of the values of each parameter, weighted by `decay`, by parameter name."""
@@ -130,19 +131,16 @@ class Samples(Callback):
     """
 
     def __init__(self, prompts: Sequence[str] = ("The ",), tokens: int = 40, temperature: float = 0.0) -> None:
-        if not prompts or not all(prompts) or tokens < 1 or temperature < 0:
-            why = "prompts are texts that are not empty, tokens at least 1, temperature at least 0"
-            raise DtkError(f"Samples(prompts={list(prompts)}, tokens={tokens}, temperature={temperature:g})", why)
+        wrong = not prompts or not all(prompts) or tokens < 1 or temperature < 0
+        _errors.refuse({"samples": wrong}, prompts=str(list(prompts)), tokens=tokens, temperature=temperature)
         self.prompts, self.tokens, self.temperature = list(prompts), tokens, temperature
 
     @torch.no_grad()
     def after_evaluation(self, training: Training, step: int, figures: Mapping[str, float]) -> None:
         """Record a continuation of each prompt; DtkError without a tokenizer, or if the logits are split."""
         config, mesh = training.config, training.context.mesh
-        if max(mesh.tp, mesh.pp, mesh.cp) > 1:
-            raise DtkError("Samples needs the whole model in a forward", fix="use it with tp = pp = cp = 1")
-        if not hasattr(config.data, "tokenizer"):
-            raise DtkError(f"Samples: data={config.data.name} has no tokenizer", fix="use data=text, stdlib or hf")
+        rules = {"cut": max(mesh.tp, mesh.pp, mesh.cp) > 1, "no_tokenizer": not hasattr(config.data, "tokenizer")}
+        _errors.refuse(rules, data=config.data.name)
         tokenizer = build_tokenizer(config.data.tokenizer)
         training.model.eval()
         texts = [self._continued(training, step, tokenizer, prompt) for prompt in self.prompts]
@@ -178,8 +176,7 @@ class BlockNorms(Callback):
 
     def before_update(self, training: Training, step: int) -> None:
         """Compute and record the norms; DtkError if the gradients were freed in backward."""
-        if training.config.optimizer.in_backward:
-            raise DtkError("BlockNorms needs the gradients after backward", fix="use optimizer.in_backward=false")
+        _errors.refuse({"in_backward": training.config.optimizer.in_backward})
         if step % training.config.train.log_every or training.strategy is None:
             return
         figures = {}
