@@ -1,10 +1,14 @@
 """An all_to_all in which a rank expects a different number of rows from a peer than the peer sends."""
 
-from diagnostics.analysis.pairwise import Case, Pairs, pairs
+import json
+from collections import Counter
+
+from diagnostics.analysis.pairwise import Case, Pairs, misfits, pairs
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.contract.findings import STATED, EvidenceItem, Finding, Group, Where
 from diagnostics.contract.formatting import file_name
+from diagnostics.evidence.ring.format import RingRecord
 
 _SHOWN = 4  # Chosen: ranks of which a sentence shows the split sizes.
 _TEXTS = Texts(__file__)
@@ -12,7 +16,7 @@ _TEXTS = Texts(__file__)
 
 def decide(calls: Pairs) -> Finding:
     """Decide from the split sizes of all recorded all_to_all calls."""
-    case = calls.splits()
+    case = first_misfit(calls)
     if case is None:
         checked = sum(bool(record.splits) for records in calls.records.values() for record in records)
         if len(calls.records) > 1:
@@ -49,6 +53,35 @@ def seen(calls: Pairs, case: Case, what: str) -> tuple[EvidenceItem, ...]:
         EvidenceItem("flight", calls.files[m.receiver], _TEXTS.phrase("seen", misfit=m, what=what))
         for m in case.misfits[:_SHOWN]
     )
+
+
+def first_misfit(calls: Pairs) -> Case | None:
+    """Return the first all_to_all whose splits do not match; None if there is none."""
+    exchanges: dict[tuple[str, int], dict[int, RingRecord]] = {}
+    for rank, records in calls.records.items():
+        for record in records:
+            if record.splits and rank in record.group.ranks:
+                exchanges.setdefault((record.group.key, record.seq), {})[rank] = record
+    for by_rank in sorted(exchanges.values(), key=lambda made: min(call.time_s for call in made.values())):
+        members = next(iter(by_rank.values())).group.ranks
+        tables = {rank: (*table, call) for rank, call in by_rank.items() if (table := _splits(call, len(members)))}
+        if found := tuple(misfits(tables, members)):
+            counts = Counter(rank for m in found for rank in {m.sender, m.receiver}).most_common()
+            most = {rank for rank, count in counts if count == counts[0][1]}
+            culprits = most if 2 * len(most) < len(members) else {rank for rank, _ in counts}
+            return Case(found, tuple(sorted(culprits)), members)
+    return None
+
+
+def _splits(call: RingRecord, ranks: int) -> tuple[list[int], list[int]] | None:
+    """Return (rows sent to each rank, rows expected from each rank); None if they were not recorded."""
+    try:
+        sides, sizes = json.loads(call.splits), [json.loads(call.input_sizes), json.loads(call.output_sizes)]
+        tables = [side or [size[0][0] // ranks] * ranks for side, size in zip(sides, sizes, strict=True)]
+    except (ValueError, TypeError, IndexError, RecursionError):
+        return None
+    whole = all(len(table) == ranks and all(isinstance(rows, int) for rows in table) for table in tables)
+    return (tables[0], tables[1]) if whole and len(tables) == 2 else None
 
 
 CAUSE = declared(__file__, pairs, decide)

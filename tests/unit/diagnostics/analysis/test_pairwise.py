@@ -6,7 +6,8 @@ from pathlib import Path
 from hypothesis import given, settings, strategies as st
 from msgspec.structs import replace
 
-from diagnostics.analysis.pairwise import Pairs, _splits
+from diagnostics.analysis.pairwise import Pairs
+from diagnostics.causes.hang.all_to_all_splits import _splits, first_misfit
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.ring.format import parse
@@ -37,7 +38,7 @@ def tables(draw: st.DrawFn) -> list[list[int]]:
 @settings(max_examples=60)
 def test_tables_that_agree_have_no_misfit(table: list[list[int]]) -> None:
     calls = {rank: [Made("all_reduce"), exchange(table, rank)] for rank in range(len(table))}
-    assert pairs_of(calls, len(table)).splits() is None
+    assert first_misfit(pairs_of(calls, len(table))) is None
 
 
 @given(tables(), st.data())
@@ -49,7 +50,7 @@ def test_what_one_rank_expects_otherwise_is_what_is_found(table: list[list[int]]
     changed = data.draw(st.sets(st.integers(0, world - 1), min_size=1))
     expected = [row[odd] + (sender in changed) for sender, row in enumerate(table)]
     calls = {rank: [exchange(table, rank, expected if rank == odd else None)] for rank in range(world)}
-    case = pairs_of(calls, world).splits()
+    case = first_misfit(pairs_of(calls, world))
     assert case is not None
     assert {(m.sender, m.receiver, m.expected - m.sent) for m in case.misfits} == {(s, odd, 1) for s in changed}
     assert odd in case.culprits and case.group == tuple(range(world))
@@ -61,7 +62,7 @@ def test_what_one_rank_expects_otherwise_is_what_is_found(table: list[list[int]]
 def test_the_first_exchange_that_does_not_fit_counts() -> None:
     even = [[4, 4], [4, 4]]
     calls = {0: [exchange(even, 0)] * 3, 1: [exchange(even, 1), exchange(even, 1, [3, 4]), exchange(even, 1, [2, 4])]}
-    case = pairs_of(calls, 2).splits()
+    case = first_misfit(pairs_of(calls, 2))
     assert case is not None and [(m.sent, m.expected, m.calls[0].seq) for m in case.misfits] == [(4, 3, 2)]
 
 
