@@ -10,18 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from diagnostics.contract.files import kernel_fields, kernel_text, stat_fields
+from diagnostics.contract.files import kernel_fields, kernel_text, stat_fields, table_beside
 from diagnostics.evidence.readers.process import Moment
 from diagnostics.evidence.values import MOST_RANKS, integer
 
 PROC = Path("/proc")
-PLACES = (
-    ("RANK", "WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
-)
-"""Variables in which launchers number processes: torchrun and most others, Open MPI, MPICH, srun."""
+PLACES: dict[str, str] = table_beside(__file__)
 _GROUP_THREADS = {"pt_gloo_runloop": 2, "pt_nccl_watchdg": 1}
 """Names of torch's threads (ProcessGroupGloo.cpp, ProcessGroupNCCL.cpp) -> number per process group."""
 _JOB = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
@@ -189,9 +183,9 @@ def _rank(pid: int) -> RankProcess | None:
     if not _is_python(folder):
         return None
     environment = _environment(pid)
-    for names in PLACES:
-        size = integer(environment.get(names[1]), 1, MOST_RANKS + 1)  # It may be any user's process, with any content.
-        rank = integer(environment.get(names[0]), 0, size or 0)
+    for of_rank, of_size in PLACES.items():
+        size = integer(environment.get(of_size), 1, MOST_RANKS + 1)  # It may be any user's process, with any content.
+        rank = integer(environment.get(of_rank), 0, size or 0)
         if size is not None and rank is not None:
             return _process(pid, rank, size, environment)
     return None

@@ -5,25 +5,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from diagnostics.contract import origins
+from diagnostics.contract.files import table_beside
 from diagnostics.runs.records import as_mapping
 from dtk.compare.model import NOT_COMPARED, Figure, RunRecord, Scaled, Variant, medians
 from dtk.sharding.registry import NATIVE
 
-_IGNORED = ("runs_folder", "resume", "tags", "tracker", "watch", "preflight", "allow_targets", "launcher")
-"""Keys that affect neither the training nor its speed; of `launcher` only `_LAUNCHER` does."""
-_IGNORED_KEYS = ("train.evaluate_every", "train.evaluate_samples")
-_LAUNCHER = ("launcher.device", "launcher.backend", "launcher.threads")
-_SHORT = ("train.", "data.", "strategy.", "launcher.", "model.", "precision.")
-_SPOKEN = {
-    "record.level": "record",
-    "train.global_batch_size": "batch",
-    "train.micro_batch_size": "micro",
-    "data.sequence_length": "tokens",
-}
-"""Frequent keys with a shorter name in labels."""
+_TABLE = table_beside(__file__)
+_IGNORED, _IGNORED_KEYS, _LAUNCHER = _TABLE["ignored"], _TABLE["ignored_keys"], _TABLE["launcher"]
+_SHORT, _SPOKEN, _FOLLOWS = _TABLE["short"], _TABLE["spoken"], _TABLE["follows"]
 Kind = Literal["strong", "weak"]
-_FOLLOWS = ("train.global_batch_size", "train.micro_batch_size", "strategy.dp_shard", "strategy.dp_replicate")
-"""Keys that may change with the number of ranks within a series."""
 _VALUE_CHARACTERS = 40  # Chosen: a label stays within a column.
 
 

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from diagnostics.contract.files import kernel_text
+from diagnostics.contract.files import kernel_text, table_beside
 from dtk.doctor.gpus import Gpu, Seen, each, each_gpu
 from dtk.doctor.model import Remedy, Result, found
 from dtk.doctor.scope import Scope
@@ -16,14 +16,7 @@ SM_CLOCK = 1  # NVML_CLOCK_SM, nvml.h.
 SLOW_CLOCK = 0.7  # Chosen: thermal and power management cost some percent of the highest SM clock, a lock more.
 POWER_SHARE = 0.9  # Chosen: of the default limit; above it speed hardly suffers, below it was lowered on purpose.
 HELD_SHARE = 0.1  # Chosen: of the memory; a driver needs less without a process, a leftover process needs more.
-THROTTLES = {
-    "hardware_slowdown": "failure",
-    "hardware_thermal": "failure",
-    "hardware_power_brake": "failure",
-    "software_thermal": "warning",
-    "sync_boost": "warning",
-}
-"""Reason -> severity. The power cap is normal under load; idle and the display's clocks are no throttling."""
+THROTTLES: dict[str, str] = table_beside(__file__)
 
 
 def clocks(scope: Scope) -> Result:

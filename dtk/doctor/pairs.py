@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Iterator
 from itertools import combinations
 
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import first_of
 from dtk.doctor.children import ChildOutput, run_child
 from dtk.doctor.gpus import NO_GPU, find
@@ -13,15 +14,7 @@ from dtk.doctor.scope import Scope
 
 READ, WRITE, NVLINK = 0, 1, 2  # Kinds of nvmlDeviceGetP2PStatus.
 OK = 0  # NVML_P2P_STATUS_OK, nvml.h.
-STATUS = {
-    1: "the chipset does not support it",
-    2: "the GPU does not support it",
-    3: "the PCIe topology does not support it",
-    4: "disabled in the driver",
-    5: "not supported",
-    6: "unknown",
-}
-"""Values of nvmlGpuP2PStatus_t other than OK (nvml.h)."""
+STATUS: dict[int, str] = table_beside(__file__)
 SLOW_SHARE = 0.5  # Chosen: of the median; equal links differ by some percent, a degraded one by half or more.
 LISTED = 28  # Maximum number of pairs listed individually: those of 8 GPUs.
 
