@@ -1,204 +1,515 @@
-"""Which thresholds decide a verdict: each is set to other values, and the answers are compared with those of today.
+"""Where a threshold may lie: each is moved up and down until an answer about some job changes.
 
-python benchmarks/thresholds.py [NAME ...] [--dumps FOLDER] [--logs FOLDER] [--layouts NUMBER] [--fault TEXT]
-python benchmarks/thresholds.py overlap step_profile --layouts 0 --simulated-traces [--traces FOLDER]
+    python benchmarks/thresholds.py [NAME ...] [--cases KIND ...] [--folder FOLDER]     measure, into thresholds.json
+    python benchmarks/thresholds.py --page                                             write docs/thresholds.md
 
-The cases: simulated NCCL jobs with a planted fault (`hang_layouts.py`), sets of flight-recorder dumps, folders of logs,
-simulated traces with a planted cause (tests/trace_scenarios.py), folders of traces.
-A row says for each value how many answers (confirmed causes, their ranks, and whether they may be root causes) differ,
-how many of these were right and are wrong now, and the other way round. NAME chooses among the thresholds.
+The jobs are those of `threshold_cases.py`. First every job is diagnosed with constants that note with what they are
+compared, so that a value is tried only on jobs for which a comparison turns. A constant that is no threshold (a limit,
+a format, the size of a page) has a line in thresholds.yaml instead, as has one that no job uses.
 """
 
 import argparse
-import random
+import ast
+import json
+import operator
+import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
-from itertools import count, islice
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks.hang_accuracy import TRUTH, dtk
-from benchmarks.hang_layouts import FAULTS, case
-from diagnostics.contract.errors import DiagnosticsError
-from diagnostics.contract.findings import SURE, Finding
-from diagnostics.diagnose import diagnose
-from tests.trace_generator import write
-from tests.trace_scenarios import SCENARIOS, Scenario
+import yaml
+from msgspec import Struct, convert, to_builtins
 
-THRESHOLDS: dict[str, tuple[float, ...]] = {
-    "causes.hang.straggler.LATE_S": (0.05, 0.1, 0.5, 1.0, 2.0),
-    "causes.hang.straggler.TIMES": (1, 2, 5, 10),
-    "causes.hang.straggler.ONCE_S": (2.0, 5.0, 20.0, 60.0),
-    "causes.hang.straggler.SHARE_OF_TIME": (0.02, 0.1, 0.5, 0.8),
-    "causes.hang.straggler.SHARE_OF_LATE": (0.5, 0.65, 0.9, 0.99),
-    "causes.hang.straggler.NEVER_BACK": (1, 2, 5, 10),
-    "analysis.divergence.evidence_terms.UNCLEAR": (0.0, 0.25, 1.0, 1.5),
-    "analysis.divergence.evidence_terms.UNCLEAR_WITHOUT_CALLERS": (0.5, 1.0, 2.0, 3.0),
-    "analysis.divergence.explanation._ROUNDS_OF_ONE_CALL": (1, 3, 5),
-    "analysis.divergence.sequences.LONGEST": (64, 256, 1024),
-    "analysis.divergence.sequences.MOST_CALLS": (7, 31, 127),
-    "analysis.divergence.whole_programs.LONGEST": (100, 400, 1600),
-    "analysis.divergence.whole_programs.MOST_PROGRAMS": (3, 5, 17),
-    "analysis.histories.align.LEAST_S": (0.1, 0.25, 1.0, 2.0),
-    "analysis.stall.departure._ROUNDS": (1, 3, 4),
-    "analysis.stall.watchdog_lines._SLACK_S": (10, 30, 120, 600),
-    "analysis.stall.watchdog_lines.SCALAR": (1, 4, 64, 256),
-    "analysis.stall.symptoms._NEAR": (0.9, 0.95, 0.999),
-    "analysis.stall.job_state.STALL_S": (2.0, 5.0, 20.0, 60.0),
-    "causes.hang.rank_exited.OPEN": (0.5, 0.8, 0.95),
-    "causes.hang.timeout_budget._SHARE": (0.5, 0.7, 0.9, 0.95),
-    "causes.suspicions._CLOSE": (0.02, 0.05, 0.2, 0.5),
-    "analysis.step_profile.account.MOST": (0.05, 0.15, 0.2, 0.3),
-    "analysis.step_profile.gaps.DEVICE_NS": (500, 1_000, 5_000, 10_000),
-    "analysis.step_profile.gaps._LAUNCH_NS": (5_000, 10_000, 30_000, 60_000),
-    "analysis.step_profile.gaps._NEAR_NS": (5_000, 10_000, 40_000, 80_000),
-    "analysis.step_profile.gaps._MOST": (0.3, 0.4, 0.6, 0.8),
-    "analysis.step_profile.gaps._PAUSE_SHARE": (0.5, 0.6, 0.8, 0.9),
-    "analysis.step_profile.gaps._BREAK": (3.0, 5.0, 12.0, 20.0),
-    "analysis.step_profile.gaps.PAUSE_NS": (200_000, 500_000, 2_000_000, 5_000_000),
-    "analysis.step_profile.overview.SHARE": (0.01, 0.03, 0.05, 0.1),
-    "analysis.step_profile.profile._AT_ONCE": (0.02, 0.05, 0.2, 0.4),
-    "analysis.step_profile.reductions.MANY": (4, 6, 12, 20),
-    "analysis.step_profile.reductions.MOST": (0.6, 0.7, 0.9, 0.95),
-    "analysis.step_profile.skew._MOST": (0.3, 0.4, 0.6, 0.8),
-    "analysis.step_profile.skew._CLOSE": (0.005, 0.01, 0.05, 0.1),
-    "causes.overlap._idle._OUTLIER": (1.5, 2.0, 5.0, 10.0),
-    "causes.overlap.accumulation_sync._REPEATED": (0.2, 0.35, 0.7, 0.9),
-    "causes.overlap.communication_bound._NEAR_BOUND": (0.5, 0.6, 0.8, 0.9),
-    "causes.overlap.communication_bound._BEYOND": (1.1, 1.25, 2.0, 3.0),
-    "causes.overlap.communication_bound._FILLS": (0.3, 0.4, 0.6, 0.7),
-    "causes.overlap.host_bound._HOST_SHARE": (0.05, 0.1, 0.2, 0.3),
-    "causes.overlap.no_prefetch._NOT_AHEAD": (0.05, 0.1, 0.25, 0.4),
-    "causes.overlap.root_only_wrapping._FEW": (1, 2, 4, 6),
-    "causes.overlap.same_stream._SHARE": (0.2, 0.35, 0.7, 0.9),
-    "causes.overlap.single_bucket._LATE": (0.5, 0.6, 0.85, 0.95),
-    "causes.overlap.skew._MOST": (0.4, 0.5, 0.7, 0.8),
-    "causes.overlap.skew._STANDS_OUT": (1.25, 1.5, 3.0, 4.0),
-    "causes.overlap.skew._WANDERING": (0.02, 0.03, 0.08, 0.15),
-    "causes.overlap.skew._COMPARABLE": (0.25, 0.35, 0.7, 0.9),
-    "causes.overlap.small_units._BRIEF_NS": (30_000, 50_000, 200_000, 400_000),
-}
-"""Threshold below `diagnostics` -> other values to try."""
-Answer = tuple[tuple[str, tuple[int, ...], bool], ...]
-Ask = Callable[[], Answer]
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+SOURCE = ROOT / "diagnostics"
+RESULTS = Path(__file__).with_suffix(".json")
+OTHERS = Path(__file__).with_suffix(".yaml")
+PAGE = ROOT / "docs" / "thresholds.md"
+FACTORS = (0.9, 0.75, 0.5, 0.25, 0.1)
+"""Parts of a value that are tried below it, and the inverse above it; of a share also parts of its distance to 1."""
 
 
-def layouts(
-    number: int, seed: int, fault_text: str, folder: Path
-) -> Iterator[tuple[str, Ask, Callable[[Answer], bool]]]:
-    """Yield simulated jobs, and whether an answer about one is right: names nobody else, and an accepted cause."""
-    seeds = (each for each in count(seed) if fault_text in random.Random(each).choice([*FAULTS]))
-    for each in islice(seeds, number):
-        place = folder / str(each)
-        fault, _, ranks, hangs = case(each, place)
-        accepted = {f"hang.{cause}" for cause in FAULTS[fault]} if hangs else set()
+class Constant(Struct, frozen=True):
+    """A numeric constant of a module below `diagnostics`."""
 
-        def right(answer: Answer, accepted: set[str] = accepted, ranks: frozenset[int] = frozenset(ranks)) -> bool:
-            sure = [(cause, set(named)) for cause, named, is_sure in answer if is_sure]
-            return bool(sure) == bool(accepted) and all(c in accepted and named == ranks for c, named in sure)
+    name: str
+    """`module.NAME`."""
+    about: str
+    """Its comment, or the text below it."""
+    line: int
 
-        yield f"layout {each}", lambda place=place: of_findings(dtk(place)), right
-        place = folder / f"{each}.logs"
-        if hangs and case(each, place, as_log=True):
-            # Both ranks of a pair, or another kind of call that does not match, may be meant: see `hang_layouts.grade`.
-            yield f"log of layout {each}", lambda place=place: of_report(place), lambda _: True
+    @property
+    def value(self) -> Any:
+        """Its present value."""
+        module, _, constant = f"diagnostics.{self.name}".rpartition(".")
+        return getattr(import_module(module), constant)
 
 
-def dumps(folder: Path) -> Iterator[tuple[str, Ask, Callable[[Answer], bool]]]:
-    """Yield the sets of dumps of `hang_accuracy.py`."""
-    for name, (causes, ranks) in TRUTH.items():
+class Move(Struct, frozen=True):
+    """The nearest tried value with another answer."""
 
-        def right(answer: Answer, causes: set[str] = causes, ranks: set[int] = ranks) -> bool:
-            return bool(answer) == bool(causes) and all(
-                cause.removeprefix("hang.") in causes and set(named) == ranks for cause, named, _ in answer
-            )
-
-        yield name, lambda name=name: of_findings(dtk(folder / name)), right
-
-
-def folders(folder: Path) -> Iterator[tuple[str, Ask, Callable[[Answer], bool]]]:
-    """Yield folders of logs or of traces; a different answer about one counts as neither right nor wrong."""
-    for place in sorted(path for path in folder.iterdir() if path.is_dir()):
-        yield place.name, lambda place=place: of_report(place), lambda _: True
+    value: float
+    others: int
+    wrong: int
+    """Of them, answers that were right and are wrong now."""
+    right: int
+    """The other way round."""
+    jobs: list[str] = []
+    """Some of these jobs."""
 
 
-def simulated_traces(folder: Path) -> Iterator[tuple[str, Ask, Callable[[Answer], bool]]]:
-    """Yield simulated jobs; an answer about one is right if it names exactly the planted cause, or none."""
-    for number, one in enumerate(SCENARIOS):
-        write(one.build(), folder / f"traces_{number}")
+class Measured(Struct, frozen=True):
+    """What was found about a threshold."""
 
-        def right(answer: Answer, one: Scenario = one) -> bool:
-            planted = {(one.cause, tuple(one.ranks))} if one.cause else set()
-            return {(cause, ranks) for cause, ranks, _ in answer} == planted
-
-        yield one.name, lambda place=folder / f"traces_{number}": of_report(place), right
-
-
-def of_findings(found: Iterable[Finding]) -> Answer:
-    """Return causes and ranks of confirmed findings, and whether they may be root causes."""
-    return tuple(sorted((each.cause, each.ranks, each.confidence >= SURE) for each in found))
+    value: float
+    low: float
+    """The lowest tried value from which on no answer differs."""
+    high: float
+    jobs: dict[str, int]
+    """Kind of job -> number of those whose diagnosis reads it."""
+    below: Move | None = None
+    above: Move | None = None
 
 
-def of_report(folder: Path) -> Answer:
-    """Return the root causes of a diagnosis, and what it suspects."""
-    try:
-        report = diagnose(folder)
-    except DiagnosticsError:  # It holds several jobs.
-        return ()
-    return of_findings(report.root_causes) + tuple((each.cause, each.ranks, False) for each in report.suspicions)
+class Results(Struct, frozen=True):
+    """What thresholds.json holds."""
+
+    jobs: dict[str, int]
+    """Kind -> number of all jobs."""
+    right: dict[str, int]
+    """Kind -> number of them about which the answer is right, or whose truth is not known."""
+    thresholds: dict[str, Measured]
+
+
+@cache
+def constants() -> dict[str, Constant]:
+    """Return all numeric constants of modules, with what the source says about each."""
+    found = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        module = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+        body, lines = ast.parse(text).body, text.splitlines()
+        for number, node in enumerate(body):
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+            if value is None or not is_number(value):
+                continue
+            below = body[number + 1] if number + 1 < len(body) else None
+            about = ""
+            if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                about = str(below.value.value)
+            elif match := re.search(r"#\s(.*)", lines[(node.end_lineno or node.lineno) - 1]):
+                about = match[1]
+            for named in (each for target in targets for each in getattr(target, "elts", [target])):
+                if isinstance(named, ast.Name) and re.fullmatch(r"_?[A-Z][A-Z0-9_]*", named.id):
+                    name = f"{module}.{named.id}"
+                    found[name] = Constant(name, " ".join(about.split()), node.lineno)
+    return found
+
+
+def is_number(node: ast.expr) -> bool:
+    """Return whether an expression is made of numbers, or of numbers and other constants."""
+    match node:
+        case ast.Constant(value=value):
+            return isinstance(value, int | float) and not isinstance(value, bool)
+        case ast.UnaryOp(operand=inner):
+            return is_number(inner)
+        case ast.BinOp(left=left, right=right):
+            named = isinstance(left, ast.Name) + isinstance(right, ast.Name)
+            return named < 2 and all(isinstance(side, ast.Name) or is_number(side) for side in (left, right))
+        case ast.Tuple(elts=parts):
+            return bool(parts) and all(map(is_number, parts))
+        case ast.Call(func=ast.Name(id="max" | "min"), args=parts):
+            return any(map(is_number, parts))
+        case ast.Call(func=ast.Name(id="float")):
+            return True
+    return False
+
+
+@cache
+def _said() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(OTHERS.read_text(encoding="utf-8"))
+    return found
+
+
+@cache
+def others() -> dict[str, tuple[str, str]]:
+    """Return the constants that are no measured thresholds: name -> (section of thresholds.yaml, reason)."""
+    sections = _said()["sections"]
+    return {
+        name: (kind, reason or "") for kind, lines in sections.items() for name, reason in lines["constants"].items()
+    }
+
+
+def results() -> Results:
+    """Return what has been measured."""
+    return convert(json.loads(RESULTS.read_text(encoding="utf-8")), Results)
+
+
+def holders(name: str) -> list[tuple[ModuleType, str]]:
+    """Return the modules that hold a constant, and its name there: its own, and those that import it."""
+    module, _, constant = f"diagnostics.{name}".rpartition(".")
+    found = [(import_module(module), constant)]
+    for each in [*sys.modules.values()]:
+        for origin, theirs, own in IMPORTED.get(each.__name__, ()) if isinstance(each, ModuleType) else ():
+            if (origin, theirs) == (module, constant):
+                found.append((each, own))
+    return found
+
+
+def imported() -> dict[str, list[tuple[str, str, str]]]:
+    """Return module -> (module, name, own name) of all that it imports from modules of `diagnostics`."""
+    found: dict[str, list[tuple[str, str, str]]] = defaultdict(list)
+    for path in SOURCE.rglob("*.py"):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("diagnostics"):
+                found[name] += [(node.module, alias.name, alias.asname or alias.name) for alias in node.names]
+    return found
+
+
+IMPORTED = imported()
 
 
 @contextmanager
 def changed(name: str, value: float) -> Iterator[None]:
     """Give a threshold another value, also in the modules that have imported it."""
-    module, _, constant = f"diagnostics.{name}".rpartition(".")
-    before = getattr(import_module(module), constant)
-    holders = [each for each in [*sys.modules.values()] if getattr(each, "__dict__", {}).get(constant) is before]
-    own = [each for each in holders if each.__name__.startswith("diagnostics.")]
-    for each in own:
-        setattr(each, constant, value)
+    held = holders(name)
+    before = getattr(*held[0])
+    for module, constant in held:
+        setattr(module, constant, value)
     try:
         yield
     finally:
-        for each in own:
-            setattr(each, constant, before)
+        for module, constant in held:
+            setattr(module, constant, before)
+
+
+class Uses:
+    """How the diagnosis of one job uses a constant."""
+
+    def __init__(self) -> None:
+        self.met: set[float] = set()
+        """Numbers that it is compared with."""
+        self.computed = False
+        """Whether it is calculated with, or used where that is not seen."""
+
+    def decides(self, before: float, after: float) -> bool:
+        """Return whether another value may lead to another answer."""
+        low, high = sorted((before, after))
+        return self.computed or any(low <= each * (1 + 1e-9) and each * (1 - 1e-9) <= high for each in self.met)
+
+
+class Watched(float):
+    """A number that notes how it is used: of one linear in a constant, for which value of it a comparison turns."""
+
+    uses: Uses
+    of: float
+    """Value of the constant; this is `scale` times it plus `shift`."""
+    scale: float
+    shift: float
+    __hash__ = float.__hash__
+
+    def __index__(self) -> int:
+        self.uses.computed = True
+        return int(float.__add__(self, 0.0))
+
+
+def watched(of: float, uses: Uses, scale: float = 1.0, shift: float = 0.0, value: float | None = None) -> Watched:
+    """Return `scale` times a constant plus `shift`, watched; `value` is the same without new errors of rounding."""
+    made = Watched(of if value is None else value)
+    made.uses, made.scale, made.shift, made.of = uses, scale, shift, of
+    return made
+
+
+def _compared(name: str) -> Callable[[Watched, Any], Any]:
+    plain = getattr(float, name)
+
+    def compare(self: Watched, other: Any) -> Any:
+        if isinstance(other, int | float) and self.scale:
+            self.uses.met.add((float(other) - self.shift) / self.scale)
+        return plain(self, other)
+
+    return compare
+
+
+def _calculated(name: str, line: Callable[[float], tuple[float, float]] | None) -> Callable[..., Any]:
+    plain = getattr(float, name)
+
+    def calculate(self: Watched, *others: Any) -> Any:
+        if line is not None and all(type(other) in (int, float) for other in others):
+            scale, shift = line(*others)
+            return watched(self.of, self.uses, self.scale * scale, self.shift * scale + shift, plain(self, *others))
+        self.uses.computed = True
+        if (
+            isinstance(self.of, int)
+            and self.is_integer()
+            and all(type(other) is int for other in others)
+            and hasattr(int, name)
+        ):
+            return getattr(int, name)(operator.index(self), *others)
+        return plain(self, *others)
+
+    return calculate
+
+
+LINEAR: dict[str, Callable[..., tuple[float, float]] | None] = {
+    "__add__": lambda other: (1, other),
+    "__radd__": lambda other: (1, other),
+    "__sub__": lambda other: (1, -other),
+    "__rsub__": lambda other: (-1, other),
+    "__mul__": lambda other: (other, 0),
+    "__rmul__": lambda other: (other, 0),
+    "__truediv__": lambda other: (1 / other, 0),
+    "__neg__": lambda: (-1, 0),
+}
+for _name in ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__"):
+    setattr(Watched, _name, _compared(_name))
+NOT_LINEAR = (
+    "rtruediv",
+    "floordiv",
+    "rfloordiv",
+    "mod",
+    "rmod",
+    "pow",
+    "rpow",
+    "int",
+    "float",
+    "bool",
+    "round",
+    "divmod",
+)
+for _name in [*LINEAR, *(f"__{each}__" for each in NOT_LINEAR)]:
+    setattr(Watched, _name, _calculated(_name, LINEAR.get(_name)))
+
+
+@contextmanager
+def all_watched(uses: Mapping[str, Uses]) -> Iterator[None]:
+    """Watch how constants are used while a job is diagnosed."""
+    held = [(module, own, getattr(module, own), name) for name in uses for module, own in holders(name)]
+    made = {name: watched(constants()[name].value, uses[name]) for name in uses}
+    for module, own, _, name in held:
+        setattr(module, own, made[name])
+    try:
+        yield
+    finally:
+        for module, own, before, _ in held:
+            setattr(module, own, before)
+
+
+def tried(name: str, value: float, *, upwards: bool) -> list[float]:
+    """Return the values to try, the nearest first."""
+    if isinstance(value, int):
+        near = [value + 1, value + 2] if upwards else [value - 1, value - 2]
+        far = [round(value / factor if upwards else value * factor) for factor in FACTORS[1:]]
+        return [each for each in sorted({*near, *far}, reverse=not upwards) if each >= 0 and each != value]
+    if not upwards:
+        return [value * factor for factor in FACTORS]
+    above = [value / factor for factor in FACTORS]
+    if value < 1 and not name.endswith("_S"):  # A share, or a duration.
+        above = sorted({*(each for each in above if each < 1), *(1 - (1 - value) * factor for factor in FACTORS)})
+    return above
+
+
+def move(
+    name: str, cases: list[Any], today: Mapping[str, Any], uses: Mapping[str, Uses], *, upwards: bool
+) -> tuple[float, Move | None]:
+    """Return the last value without another answer, and the first with one. The farthest is tried first."""
+    last = constants()[name].value
+    *nearer, farthest = tried(name, last, upwards=upwards) or [last]
+    if (beyond := differing(name, farthest, cases, today, uses)) is None:
+        return farthest, None
+    for each in nearer:
+        if found := differing(name, each, cases, today, uses):
+            return last, found
+        last = each
+    return last, beyond
+
+
+def differing(
+    name: str, value: float, cases: list[Any], today: Mapping[str, Any], uses: Mapping[str, Uses]
+) -> Move | None:
+    """Return what differs with another value; None if nothing does."""
+    asked = [case for case in cases if uses[case.name].decides(constants()[name].value, value)]
+    with changed(name, value):
+        said = [(case, case.ask()) for case in asked]
+    differs = [(case, answer) for case, answer in said if answer != today[case.name]]
+    wrong = sum(case.right(today[case.name]) and not case.right(answer) for case, answer in differs)
+    right = sum(case.right(answer) and not case.right(today[case.name]) for case, answer in differs)
+    some = sorted(case.name for case, _ in differs)[:3]
+    return Move(value, len(differs), wrong, right, some) if differs else None
+
+
+def measure(chosen: list[str], kinds: list[str], folder: Path) -> None:
+    """Try other values of each constant, and write what is found after each."""
+    from benchmarks.threshold_cases import KINDS, Case, forget, remember
+
+    for path in SOURCE.rglob("*.py"):
+        import_module(".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"))
+    remember()
+    cases, kind_of, today = [], {}, {}
+    uses: dict[str, dict[str, Uses]] = {name: {} for name in chosen}
+    for kind in kinds:
+        for made in KINDS[kind](folder / kind.replace(" ", "_")):
+            case = Case(f"{kind}: {made.name}", made.ask, made.right)
+            today[case.name], kind_of[case.name] = case.ask(), kind
+            own = {name: Uses() for name in chosen}
+            with all_watched(own):
+                seen = case.ask()
+            assert seen == today[case.name], f"{case.name}: {seen} for {today[case.name]}"
+            for name, each in own.items():
+                if each.computed or each.met:
+                    uses[name][case.name] = each
+            cases.append(case)
+    counts = Counter(kind_of.values())
+    right = Counter(kind_of[case.name] for case in cases if case.right(today[case.name]))
+    for case in cases:
+        if not case.right(today[case.name]):
+            print(f"not right today: {case.name}: {today[case.name]}", file=sys.stderr)
+    print(f"{len(cases)} jobs, {sum(right.values())} right or without a truth\n")
+    print(f"| threshold | value | used by | same from | to | below | above |\n|{'---|' * 7}")
+    before = results().thresholds if RESULTS.exists() else {}
+    found = {name: each for name, each in before.items() if name in constants() and name not in others()}
+    for name in chosen:
+        if name.startswith("evidence."):  # A value may change what is read.
+            forget()
+        own_cases = [case for case in cases if case.name in uses[name]]
+        value = constants()[name].value
+        found.pop(name, None)
+        if not own_cases:
+            print(f"| {name} | {value:g} | none | | | | |")
+            continue
+        low, below = move(name, own_cases, today, uses[name], upwards=False)
+        high, above = move(name, own_cases, today, uses[name], upwards=True)
+        row = Measured(value, low, high, dict(Counter(kind_of[case.name] for case in own_cases)), below, above)
+        found[name] = row
+        print(
+            f"| {name} | {value:g} | {len(own_cases)} | {low:g} | {high:g} | {told(below)} | {told(above)} |",
+            flush=True,
+        )
+        whole = Results(dict(counts), dict(right), dict(sorted(found.items())))
+        RESULTS.write_text(json.dumps(to_builtins(whole), indent=1) + "\n")
+
+
+def told(found: Move | None) -> str:
+    """Return what the nearest value with another answer does."""
+    if found is None:
+        return "-"
+    changes = [f"{found.wrong} wrong now"] if found.wrong else []
+    changes += [f"{found.right} right now"] if found.right else []
+    other = f"{number(found.value)}: {found.others} other answer{'s' if found.others > 1 else ''}"
+    return f"{other} ({', '.join(changes)})" if changes else other
+
+
+def number(value: Any) -> str:
+    """Return a value as the page shows it."""
+    if isinstance(value, tuple):
+        return ", ".join(map(number, value))
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+
+
+AREAS = {
+    "analysis.divergence": "Where ranks diverge",
+    "analysis.histories": "Histories of calls",
+    "analysis.stall": "Who waits for whom",
+    "causes.hang": "Causes of hangs",
+    "causes.suspicions": "Suspicions",
+    "analysis.memory": "Memory",
+    "causes.memory": "Causes of memory",
+    "analysis.step_profile": "Where the time of a step goes",
+    "causes.overlap": "Causes of slow steps",
+    "analysis": "Printed losses, nodes and other analysis",
+    "causes": "Other causes",
+    "evidence": "Evidence",
+    "tree": "The fault tree",
+}
+HEAD = """# Thresholds
+
+Numbers that decide an answer, and where each may lie. Generated from the comments in `diagnostics/` and the results in
+`benchmarks/thresholds.json` by `python benchmarks/thresholds.py --page`.
+
+`python benchmarks/thresholds.py` diagnoses the jobs below, then gives one threshold after another a lower and a
+higher value: a tenth and ten times as much (of a share, a tenth of its distance to 1). If an answer about some job
+differs there - its outcome, its causes, their ranks, or what is suspected -, it tries 0.9, 0.75, 0.5 and 0.25 times
+the value and the inverse (of small whole numbers also the next two) until one differs.
+
+- *Jobs*: those whose diagnosis compares or calculates with the threshold.
+- *Same answers*: the tried values between which no answer changes; an end with `*` is the farthest one that was tried.
+- *Beyond it*: the next value, how many answers are others there, and how many of them become wrong or right.
+
+The examples of the causes are minimal: a number of steps, calls or lines often cannot be higher without losing one.
+An answer may also differ without being wrong: it leaves something open, or adds something that the truth does not
+judge.
+
+| jobs | number | right today, or without a known truth |
+|---|---|---|
+"""
+
+
+def page() -> str:
+    """Return docs/thresholds.md."""
+    measured, known = results(), constants()
+    text = HEAD + "".join(f"| {kind} | {n} | {measured.right.get(kind, 0)} |\n" for kind, n in measured.jobs.items())
+    rest = dict(measured.thresholds)
+    for area, title in AREAS.items():
+        rows = [rest.pop(name) and name for name in [*rest] if name.startswith(f"{area}.")]
+        text += (
+            f"\n## {title}\n| constant | value | what it separates | jobs | same answers | beyond it |\n|{'---|' * 6}\n"
+        )
+        text += "".join(_row(known[name], measured.thresholds[name]) for name in rows)
+    for section in _said()["sections"].values():
+        text += f"\n## {section['title']}\n{section['about']}\n\n| constant | value | what it is |\n|---|---|---|\n"
+        for name, reason in section["constants"].items():
+            what = " ".join(part for part in (known[name].about, reason) if part)
+            text += f"| `{name}` | {number(known[name].value)} | {_cell(what)} |\n"
+    return text
+
+
+def _row(constant: Constant, found: Measured) -> str:
+    low = number(found.low) + ("" if found.below else "*")
+    high = number(found.high) + ("" if found.above else "*")
+    beyond = "; ".join(told(each) for each in (found.below, found.above) if each) or "no tried value"
+    about = " ".join(filter(None, (constant.about, _said()["notes"].get(constant.name))))
+    cells = [f"`{constant.name}`", number(found.value), _cell(about), str(sum(found.jobs.values()))]
+    return f"| {' | '.join([*cells, f'{low} to {high}', beyond])} |\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")
 
 
 def main() -> None:
-    """Print the table."""
+    """Measure, or write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="only thresholds whose name contains it")
-    parser.add_argument("--dumps", type=Path)
-    parser.add_argument("--logs", type=Path)
-    parser.add_argument("--traces", type=Path)
-    parser.add_argument("--simulated-traces", action="store_true")
-    parser.add_argument("--layouts", type=int, default=60, metavar="NUMBER")
-    parser.add_argument("--seed", type=int, default=2000)
-    parser.add_argument("--fault", default="", metavar="TEXT", help="only simulated jobs whose fault contains it")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only constants whose name contains it")
+    parser.add_argument("--cases", nargs="*", metavar="KIND", help="only kinds of jobs whose name contains it")
+    parser.add_argument("--folder", type=Path, help="where jobs that are made for it are kept, to be used again")
+    parser.add_argument("--new", action="store_true", help="only constants that have no result with their value yet")
+    parser.add_argument("--page", action="store_true", help="write docs/thresholds.md")
     options = parser.parse_args()
-    chosen = [name for name in THRESHOLDS if not options.names or any(part in name for part in options.names)]
-    with tempfile.TemporaryDirectory() as name:
-        cases = [*layouts(options.layouts, options.seed, options.fault, Path(name))]
-        cases += [*dumps(options.dumps)] if options.dumps else []
-        for each in (options.logs, options.traces):
-            cases += [*folders(each)] if each else []
-        cases += [*simulated_traces(Path(name))] if options.simulated_traces else []
-        today = {label: ask() for label, ask, _ in cases}
-        known = sum(right(today[label]) for label, _, right in cases)
-        print(f"{len(cases)} cases, {known} right or without a truth\n")
-        print(f"| threshold | value | other answers | now wrong | now right |\n|{'---|' * 5}")
-        for threshold in chosen:
-            for value in THRESHOLDS[threshold]:
-                with changed(threshold, value):
-                    others = [
-                        (right, today[label], now) for label, ask, right in cases if (now := ask()) != today[label]
-                    ]
-                worse = sum(right(was) and not right(now) for right, was, now in others)
-                better = sum(right(now) and not right(was) for right, was, now in others)
-                print(f"| {threshold} | {value:g} | {len(others)} | {worse} | {better} |", flush=True)
+    if options.page:
+        PAGE.write_text(page(), encoding="utf-8")
+        return
+    from benchmarks.threshold_cases import KINDS
+
+    skipped = others()
+    every = constants()
+    chosen = [name for name in every if name not in skipped and isinstance(every[name].value, int | float)]
+    chosen = [name for name in chosen if not options.names or any(part in name for part in options.names)]
+    done = results().thresholds if options.new and RESULTS.exists() else {}
+    chosen = [name for name in chosen if name not in done or done[name].value != every[name].value]
+    kinds = [kind for kind in KINDS if not options.cases or any(part in kind for part in options.cases)]
+    with tempfile.TemporaryDirectory() as made:
+        measure(chosen, kinds, options.folder or Path(made))
 
 
 if __name__ == "__main__":

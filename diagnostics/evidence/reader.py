@@ -64,7 +64,7 @@ class Contents(Struct):
     offset: int | None = None
     """Global minus local rank on this node, according to torchrun's list of failures."""
     problem: str = ""
-    """Why the file was not read to its end."""
+    """Why the file was not read to its end: a name in `problems.yaml`, or a message."""
 
     def __bool__(self) -> bool:
         return bool(self.handles or self.facts or self.errors or self.stacks)

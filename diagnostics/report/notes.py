@@ -59,7 +59,8 @@ def _trouble(evidence: Evidence, covered: frozenset[str]) -> Iterator[str]:
     for error in errors:
         own = own_line(error.frames)
         at = f" ({file_name(own.file)}:{own.line})" if own else ""
-        yield f"{_at(error)}: rank {error.rank}: {shortened(f'{error.type} {error.message}'.strip(), 200)}{at}"
+        text = f"{error.type} {error.message}".strip() or error.signal or f"exit code {error.exit_code}"
+        yield f"{_at(error)}: rank {error.rank}: {shortened(text, 200)}{at}"
     lines: dict[str, LogFact] = {}
     for fact in evidence.facts:
         if fact.kind in TROUBLE - covered and f"{fact.file}:{fact.line}" not in places:

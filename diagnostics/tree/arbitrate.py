@@ -19,9 +19,7 @@ from diagnostics.tree.model import Leaf, Tree, leaves
 
 _TEXTS, _BASES = Texts(__file__), get_args(Basis)
 _EXCLUDED: frozenset[Outcome] = frozenset(table_beside(__file__)["finished_excludes"])
-SHARE = 0.5
-"""A cause that costs less than this share of another finding is not why that one is there. Measured on 61 sets of logs,
-traces and dumps: any share from 0.1 to 0.9 leads to the same root causes, 0.05 to another one of one trace."""
+SHARE = 0.33  # A cause that costs less than this share of another finding is not why that one is there.
 MINOR = 0.1
 """Share of a step below which a slow cause comes after a risk that is certain and measured, such as a leak: that one
 ends the job. A convention."""

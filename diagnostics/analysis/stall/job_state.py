@@ -25,9 +25,7 @@ from diagnostics.evidence.job.rank_endings import (
 from diagnostics.evidence.model import Evidence, RankError, Stacks, Thread
 from diagnostics.evidence.readers import watch
 
-STALL_S = 10.0
-"""A call that has waited for less is not a hang if the run continues. Balanced steps and checkpoints of the fault runs
-(`benchmarks/healthy.py`) keep ranks waiting for at most a few seconds."""
+STALL_S = 10.0  # A call that has waited for less is not a hang if the run continues.
 DAY_S = 86_400.0
 _TIMEOUTS = {"watchdog_timeout", "gloo_timeout", "monitored_barrier", "monitor_stuck"}
 _HANG_FACTS = _TIMEOUTS | {"desync_report", "gloo_mismatch", "collective_mismatch_text", watch.VERDICT}

@@ -22,13 +22,9 @@ _NEAR_NS = 20_000  # Maximum delay between the device going idle and the return 
 _MOST = 0.5  # Minimum share of a stretch that one kind of host work must fill to be its reason.
 _NEARBY = 64  # Number of events before the end of a stretch that are searched for the one that names it.
 _PAUSES = 5  # A convention: the number of longest gaps that the report lists.
-_PAUSE_SHARE = 0.7
-"""When so many gaps hold that share of a step's time without launches, they are pauses: of 12 real traces with much
-such time, 6 had 73 to 100% of it in five gaps, and none of those was limited by its launches."""
-_BREAK = 8.0
-"""Ratio of a gap to the next shorter one from which the longer ones are pauses, whatever else the step idles for: in 8
-real traces limited by their launches, it is at most 4.5 among the longest gaps of a step."""
-PAUSE_NS = 1_000_000  # Minimum length of a pause without a known name: launches take 5 to 100 us.
+_PAUSE_SHARE = 0.7  # When so many gaps hold that share of a step's time without launches, they are pauses.
+_BREAK = 8.0  # Ratio of a gap to the next shorter one from which the longer ones are pauses, whatever else is idle.
+PAUSE_NS = 2_000_000  # Minimum length of a pause without a known name: launches take 5 to 100 us.
 
 
 class Gap(Struct):

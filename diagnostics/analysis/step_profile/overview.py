@@ -30,9 +30,7 @@ SWITCHES = (
 )  # fmt: skip
 """Environment variables that serialise the traced work; `overlap.instrumented` explains how."""
 _ON = frozenset({"1", "true", "yes", "on", "y"})
-_BLOCKED = 0.98
-"""Share of long kernels whose launch returned only after they ended. A launch that does not block returns after 5
-to 100 us, also where the host is slow or waits for the device in a call of its own."""
+_BLOCKED = 0.98  # Share of long kernels whose launch returned only after they ended: such launches block.
 _LEAST_KERNELS = 30  # Minimum number of long kernels for that share to be meaningful.
 _LEAST_IDLE = 0.02  # Minimum share of the window left idle by blocking launches; with less, they cost nothing.
 

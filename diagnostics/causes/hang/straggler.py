@@ -28,9 +28,7 @@ _BY_CHANCE = 0.5
 _MISSING = _TEXTS.phrase("stacks")
 LATE_S = 0.2  # A rank that arrives this long after the previous one is late.
 TIMES, ONCE_S = 3, 10.0
-"""Late arrivals, or one as long as a wait that counts as a stall (`job_state.STALL_S`), required for a straggler.
-Measured (`benchmarks/thresholds.py --fault slow`): one late arrival, or one of 2 s, blames a rank for a single pause of
-3 s in 6 of 6 jobs; 2 to 10 arrivals, and 5 to 60 s, in none."""
+"""Late arrivals, or one as long as a wait that counts as a stall (`job_state.STALL_S`), required for a straggler."""
 NEVER_BACK = 3
 """If a rank is late once and equally late at this many positions up to the end of the record, its peers did not wait
 for it: its clock was set. Two positions may be calls that its peers had already enqueued."""

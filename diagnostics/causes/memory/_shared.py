@@ -15,9 +15,7 @@ from diagnostics.evidence.model import Frame
 
 ALMOST_ALL = 0.9
 """Share of all parameters from which a gather counts as the whole model; embeddings in a root unit are less."""
-SOME_MORE = 1.3
-"""Multiple of all parameters that a gather of the whole model reaches by padding (dim-0 sharding of GPT-2, 1024
-ranks: +12 to +17%)."""
+SOME_MORE = 1.3  # Multiple of all parameters that a gather of the whole model reaches by padding.
 LEAST_SHARE = 0.02  # Share of the peak below which a cost is not reported.
 CERTAIN_STEPS = 3
 """Number of profiled steps from which what one rank retains is proof; with two, all ranks must show the same: gloo's

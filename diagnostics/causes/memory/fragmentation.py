@@ -12,9 +12,7 @@ from diagnostics.contract.findings import POSSIBLE, EvidenceItem, Finding
 from diagnostics.contract.formatting import UNNAMED
 
 _TEXTS = Texts(__file__)
-LEAST_UNUSED = 0.3
-"""Minimum share of the reserved memory. Published cases: 34% if fragmentation was the cause (torchtune 1185), 28% if
-the model could not fit in any case (trl 3436)."""
+LEAST_UNUSED = 0.3  # Minimum share of the reserved memory.
 LEAST_BYTES = 256 << 20  # Minimum of unused bytes if no request failed but the allocator had to retry.
 _VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """torch reads the first since 2.9 and the second before; its error message names the one that it reads."""

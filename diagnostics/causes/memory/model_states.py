@@ -9,9 +9,7 @@ from diagnostics.contract.findings import LIKELY, SEEN, EvidenceItem, Finding
 from diagnostics.contract.formatting import Bytes
 
 _TEXTS = Texts(__file__)
-TOO_MUCH = 0.9
-"""Share of the device above which model states leave no room for a step (for estimates over 80% of the device,
-arXiv 2411.06465 no longer predicts that a job fits)."""
+TOO_MUCH = 0.9  # Share of the device above which model states leave no room for a step.
 
 
 def _placing(job: JobMemory) -> RanOut | None:

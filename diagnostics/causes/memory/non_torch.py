@@ -8,9 +8,8 @@ from diagnostics.contract.findings import CERTAIN, PROBABLE, Finding
 from diagnostics.contract.formatting import Bytes
 
 _TEXTS = Texts(__file__)
-LEAST_OUTSIDE = 0.15
-_LEAST_BYTES = 3 << 29
-"""Minimum share of the device, and bytes. CUDA contexts use 0.3 to 0.6 GiB, NCCL communicators 0.5-0.7 (4 x A100)."""
+LEAST_OUTSIDE = 0.15  # Minimum share of the device.
+_LEAST_BYTES = 3 << 29  # CUDA contexts use 0.3 to 0.6 GiB, NCCL communicators 0.5-0.7 (4 x A100).
 
 
 def decide(job: JobMemory) -> Finding:

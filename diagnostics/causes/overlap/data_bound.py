@@ -7,9 +7,7 @@ from diagnostics.causes.overlap._shared import step_cause
 from diagnostics.contract.findings import CERTAIN, LIKELY, Cost, EvidenceItem, Finding
 from diagnostics.evidence.logs.steps import LEAST
 
-_PRINTED_SHARE = 0.25
-"""Share of printed step time. Loaders that keep up stay below 0.06 (logs of mmdetection, mmcv and detectron2); the
-first lines of each epoch, in which workers start, are up to 0.1 of short epochs."""
+_PRINTED_SHARE = 0.25  # Share of printed step time.
 _TEXTS = Texts(__file__)
 
 

@@ -373,9 +373,9 @@ def is_named_like_a_log(path: Path) -> bool:
 
 
 def _open(source: Source) -> Contents:
-    size, named = source.path.stat().st_size, is_named_like_a_log(source.path)
-    if size > source.limits.whole_bytes and not named:
-        return Contents(source.file, problem=f"text of {size >> 20} MiB that is not named like a log: not read")
+    named = is_named_like_a_log(source.path)
+    if source.path.stat().st_size > source.limits.whole_bytes and not named:
+        return Contents(source.file, problem="large_text")
     contents = read(source.path, source.file, source.owner.rank, source.limits, source.head)
     if not (contents or named):
         contents.problem = ""  # It may be any text.

@@ -52,6 +52,36 @@ def test_statements_and_drawings_of_the_report_build_no_sentences(name: str) -> 
     assert [*prose((ROOT.parent / "report" / f"{name}.py").read_text(encoding="utf-8"))] == []
 
 
+NO_SENTENCES = {
+    "budget.py": 3,  # Errors of this program and what to do.
+    "endings.py": 2,  # A message shortened to what failed, and a pattern.
+    "job/gather.py": 8,  # Errors about the path that the user named, and its progress.
+    "logs/patterns.py": 1,  # A format of dates.
+    "logs/streams.py": 1,  # What Python prints.
+    "logs/tracebacks.py": 2,
+    "memory/history.py": 2,  # Names of categories, as in report.json.
+    "memory/levels.py": 2,
+    "readers/log.py": 4,  # What torch prints.
+    "readers/nsys.py": 7,  # SQL.
+    "safe_pickle.py": 2,  # Errors.
+    "safe_yaml.py": 1,
+    "stacks/activity.py": 1,  # Code.
+}
+"""Module of the evidence -> strings in it that are neither sentences of a report nor titles of readers."""
+
+
+def test_evidence_builds_no_sentences() -> None:
+    root = ROOT.parent / "evidence"
+    texts: dict[str, list[str]] = {}
+    for path in sorted(root.rglob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        lines = ["", *source.splitlines()]
+        texts[str(path.relative_to(root))] = [text for line, text in prose(source) if "title=" not in lines[line]]
+    new = {name: found for name, found in texts.items() if len(found) > NO_SENTENCES.get(name, 0)}
+    assert not new, "their place is problems.yaml or the report"
+    assert {name: count for name, count in NO_SENTENCES.items() if len(texts[name]) < count} == {}
+
+
 @pytest.mark.parametrize(
     ("source", "found"),
     [

@@ -62,3 +62,17 @@ def test_earlier_attempts_and_a_run_that_goes_on() -> None:
     assert first.startswith("Attempt 0 failed and the job was restarted: rank 1: ValueError: bad batch (error.json)")
     assert "ranks 2 and 3 left no error file" in first and second.startswith("The job is still running")
     assert noted(earlier=[EarlierAttempt(3, None)])[0].endswith("restarted: it left no error file")
+
+
+def test_what_a_record_holds_as_figures_becomes_a_line_here() -> None:
+    listed = LogFact("torchrun_list", None, "run.log", 4, fields={"ranks": [0, 2]})
+    sides = [{"who": "most ranks", "count": 1640, "ranks": ()}, {"who": "1 rank", "count": 7, "ranks": [3]}]
+    counts = LogFact(
+        "ras_counts", None, "ras.txt", 9, fields={"op": "AllReduce", "communicator": "0xf", "sides": sides}
+    )
+    exited = RankError(3, "process.json", 0, "", "", exit_code=9)
+    assert noted(facts=[listed, counts], errors=[exited]) == (
+        "process.json: rank 3: exit code 9",
+        "run.log:4: torchrun lists 2 ranks that failed or were stopped",
+        "ras.txt:9: AllReduce of communicator 0xf: most ranks launched 1,640; 1 rank launched 7 (rank 3)",
+    )

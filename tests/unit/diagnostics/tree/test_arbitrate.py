@@ -214,7 +214,7 @@ def test_missing_gradients_follow_from_the_ranks_own_exception_not_the_reverse()
     assert roots(missing, raised) == [("hang.unused_parameters", (1,))]
 
 
-@pytest.mark.parametrize(("cost_ms", "expected"), [(0.44, 2), (3.2, 2), (3.3, 1), (9.0, 1)])
+@pytest.mark.parametrize(("cost_ms", "expected"), [(0.44, 2), (2.1, 2), (2.2, 1), (9.0, 1)])
 def test_what_costs_far_less_explains_nothing(cost_ms: float, expected: int) -> None:
     small = found("overlap.sync_point", 0, 1, cost=Cost(cost_ms, "ms per step"))
     large = found("overlap.host_bound", 0, 1, cost=Cost(6.53, "ms per step"))
