@@ -1,7 +1,7 @@
 """Where a threshold may lie: each is moved up and down until an answer about some job changes.
 
-    python benchmarks/thresholds.py [NAME ...] [--cases KIND ...] [--folder FOLDER]     measure, into thresholds.json
-    python benchmarks/thresholds.py --page                                             write docs/thresholds.md
+    python benchmarks/thresholds.py [NAME ...] [--cases KIND ...] [--folder FOLDER] [--new]    write thresholds.json
+    python benchmarks/thresholds.py --page     write docs/thresholds.md, and follow constants to other modules
 
 The jobs are those of `threshold_cases.py`. First every job is diagnosed with constants that note with what they are
 compared, so that a value is tried only on jobs for which a comparison turns. A constant that is no threshold (a limit,
@@ -417,6 +417,18 @@ def number(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
 
 
+def moved() -> dict[str, str]:
+    """Return constants that are gone, with the only new one of their name: they stand in another module now."""
+    known, listed = constants().keys(), [*results().thresholds, *others()]
+    new = [name for name in known if name not in listed]
+    found = {}
+    for gone in (name for name in listed if name not in known):
+        same = [name for name in new if name.rpartition(".")[2] == gone.rpartition(".")[2]]
+        if len(same) == 1:
+            found[gone] = same[0]
+    return found
+
+
 AREAS = {
     "analysis.divergence": "Where ranks diverge",
     "analysis.histories": "Histories of calls",
@@ -497,6 +509,12 @@ def main() -> None:
     parser.add_argument("--page", action="store_true", help="write docs/thresholds.md")
     options = parser.parse_args()
     if options.page:
+        for old, new in moved().items():
+            print(f"{old} is {new} now")
+            for file in (RESULTS, OTHERS):
+                text = file.read_text(encoding="utf-8")
+                file.write_text(re.sub(rf"\b{re.escape(old)}(?=\"?:)", new, text), encoding="utf-8")
+            _said.cache_clear()
         PAGE.write_text(page(), encoding="utf-8")
         return
     from benchmarks.threshold_cases import KINDS

@@ -1,11 +1,10 @@
 """Errors that the user can fix: what happened, why, and what to type next."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
-from diagnostics.contract.files import table_beside
-from diagnostics.contract.formatting import clean, filled
+from diagnostics.contract.errors import ErrorRows
+from diagnostics.contract.formatting import clean
 
 USER_ERROR = 2  # Exit code of every command for a problem that the user can fix.
 INTERRUPTED = 130
@@ -39,24 +38,11 @@ class DtkError(Exception):
         return type(self), (self.what, self.why, self.fix)
 
 
-class Errors:
-    """The errors of a module: rows of `errors` in the YAML file next to it.
-
-    A row lists the arguments of `kind`, to be filled with figures; a figure may be a function that returns it.
-    """
+class Errors(ErrorRows[DtkError]):
+    """The errors of a module, as rows of the YAML file next to it: what, why and fix."""
 
     def __init__(self, module: str, kind: type[DtkError] = DtkError) -> None:
-        self.module, self.kind = module, kind
-
-    def __call__(self, row: str, **figures: Any) -> DtkError:
-        """Return the error of a row."""
-        return self.kind(*(filled(text, figures) for text in table_beside(self.module)["errors"][row]))
-
-    def refuse(self, rules: Mapping[str, object], **figures: Any) -> None:
-        """Raise the error of the first row whose value is true."""
-        for row, is_broken in rules.items():
-            if is_broken:
-                raise self(row, **figures)
+        super().__init__(module, kind)
 
 
 class OwnRankError(DtkError):

@@ -15,7 +15,9 @@ def test_every_constant_is_measured_or_explained() -> None:
     assert not missing, (
         "measure them (benchmarks/thresholds.py NAME), or say in benchmarks/thresholds.yaml what they are"
     )
-    assert not (measured.keys() | others.keys()) - known.keys(), "these are gone: take their lines out"
+    assert not (measured.keys() | others.keys()) - known.keys(), (
+        "these are gone: take their lines out, or --page if they moved"
+    )
     assert not measured.keys() & others.keys()
     assert [name for name, (_, reason) in others.items() if not (reason or known[name].about)] == []
     assert [name for name in measured if not known[name].about] == []
@@ -74,6 +76,13 @@ def test_numbers_are_found_however_they_are_written() -> None:
     assert known["evidence.memory.rise._EMPTY"].value == 0.25  # One of two.
     assert known["causes.overlap.small_units._MANY"].value == 16  # From another one.
     assert "contract.artifacts.FINISHED" not in known
+
+
+def test_a_constant_is_followed_to_another_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = dict(thresholds.constants())
+    constant = known.pop("causes.overlap.host_bound._HOST_SHARE")
+    monkeypatch.setattr(thresholds, "constants", lambda: known | {"causes.overlap._idle._HOST_SHARE": constant})
+    assert thresholds.moved() == {constant.name: "causes.overlap._idle._HOST_SHARE"}
 
 
 def test_tried_values_stay_in_the_range_of_a_share() -> None:

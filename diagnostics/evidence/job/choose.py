@@ -13,9 +13,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from diagnostics.contract.errors import DiagnosticsError
-from diagnostics.contract.files import open_regular, table_beside
-from diagnostics.contract.formatting import filled, first_of
+from diagnostics.contract.errors import DiagnosticsError, ErrorRows
+from diagnostics.contract.files import open_regular
+from diagnostics.contract.formatting import first_of
 from diagnostics.contract.invocation import command
 from diagnostics.evidence.budget import disk_bytes
 from diagnostics.evidence.dump_agreement import Moments
@@ -27,7 +27,7 @@ from diagnostics.evidence.readers.flight import FlightFile
 from diagnostics.evidence.readers.nsys import NsysFile
 from diagnostics.evidence.readers.ring import RingFile
 
-_TEXTS: dict[str, str] = table_beside(__file__)
+ERRORS = ErrorRows(__file__, DiagnosticsError)
 JOB_S = 90 * 86_400.0
 """Maximum duration of a job: records of different kinds further apart are from different jobs."""
 WINDOWS_S = 86_400.0
@@ -44,18 +44,6 @@ _BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})')
 _RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]{0,2000}?"rank"\s*:\s*(\d{1,7})')
 _EPOCH_US = 1e15
 """Smaller times are relative to the boot time."""
-
-
-class MixedJobsError(DiagnosticsError):
-    """Files cannot be from one job. Takes a row of `choose.yaml`, that of what to do, and their figures."""
-
-    def __init__(self, row: str, fix: str = "separate", /, **figures: object) -> None:
-        super().__init__(text(row, **figures), text(fix, **figures))
-
-
-def text(row: str, /, **figures: object) -> str:
-    """Return a row of `choose.yaml` with its figures."""
-    return filled(_TEXTS[row], figures)
 
 
 class Moment(Struct, frozen=True):
@@ -115,9 +103,9 @@ def _windows(evidence: Evidence, moments: Sequence[Moment]) -> None:
             raise _of_two(evidence, "days_apart", early, late)
 
 
-def _of_two(evidence: Evidence, row: str, early: Moment, late: Moment, **figures: object) -> MixedJobsError:
+def _of_two(evidence: Evidence, row: str, early: Moment, late: Moment, **figures: object) -> DiagnosticsError:
     figures |= {"files": [early.file, late.file], "kinds": [*dict.fromkeys((early.kind, late.kind))]}
-    return MixedJobsError(row, root=evidence.root, days=(late.at_s - early.at_s) / 86_400, **figures)
+    return ERRORS(row, root=evidence.root, days=(late.at_s - early.at_s) / 86_400, **figures)
 
 
 def one_per_rank(reader: Reader, handles: list[Any], evidence: Evidence) -> list[Any]:
@@ -152,9 +140,7 @@ def _refuse_several_jobs(kind: str, groups: dict[int, list[Any]], evidence: Evid
     if ranks >= 2:
         names = sorted(evidence.relative(folder) for folder in folders)
         own = command("diagnose", evidence.root / names[0])
-        raise MixedJobsError(
-            "several_folders", "name_one", count=len(names), kind=kind, names=first_of(names, 4), command=own
-        )
+        raise ERRORS("several_folders", count=len(names), kind=kind, names=first_of(names, 4), command=own)
 
 
 def refuse_mixed_times(evidence: Evidence, traces: list[Any]) -> None:
@@ -171,11 +157,10 @@ def refuse_mixed_times(evidence: Evidence, traces: list[Any]) -> None:
     moments = Moments(evidence.handles(FlightFile))
     jobs = moments.far_apart()
     if len(jobs) > 1:
-        named = ((job[0].file, len(job) - 1) for job in jobs[:4])
-        parts = [text("part", first=first, more=more) if more else first for first, more in named]
-        raise MixedJobsError("hours_apart", root=evidence.root, count=len(jobs), parts=parts)
+        parts = [first_of([dump.file for dump in job], 1) for job in jobs[:4]]
+        raise ERRORS("hours_apart", root=evidence.root, count=len(jobs), parts=parts)
     if why := moments.overtaken():
-        raise MixedJobsError("overtaken", root=evidence.root, why=why)
+        raise ERRORS("overtaken", root=evidence.root, why=why)
     refuse_mixed(evidence, traces, [(dump.handle.file, dump.last_s) for dump in moments.last_calls])
     evidence.doubt = moments.doubt()
 
@@ -215,7 +200,7 @@ def _choose(group: list[Any], evidence: Evidence, reader: Reader) -> list[Any]:
     for other in others if evidence.run is None else ():
         if why := reader.contradiction(best, other):
             files = sorted((best.file, other.file))
-            raise MixedJobsError("contradict", root=evidence.root, files=files, rank=best.rank, why=why)
+            raise ERRORS("contradict", root=evidence.root, files=files, rank=best.rank, why=why)
     if others:
         names = sorted(handle.file for handle in others)[:3]
         figures = {"rank": best.rank, "count": len(others) + 1, "used": best.file, "others": names}

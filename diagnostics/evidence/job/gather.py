@@ -10,7 +10,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from diagnostics.contract.errors import DiagnosticsError
+from diagnostics.contract.errors import DiagnosticsError, ErrorRows
 from diagnostics.contract.files import open_regular
 from diagnostics.contract.invocation import command
 from diagnostics.contract.suggest import nearest
@@ -29,6 +29,7 @@ from diagnostics.evidence.readers.log import is_named_like_a_log
 from diagnostics.evidence.readers.trace import TraceFile
 from diagnostics.runs.find import NoSuchRunError, find_run
 
+_errors = ErrorRows(__file__, DiagnosticsError)
 QUIET_S = 2.0
 """Progress is not reported for shorter gathering."""
 EVERY_S = 0.5
@@ -55,7 +56,7 @@ def gather(path: Path, limits: Limits, progress: Callable[[str], None] | None = 
         evidence.run = run_folder.read(root, limits, evidence.problems)
     elif is_folder and (runs := run_folder.runs_in(root)):
         named = command("diagnose", path / runs[-1])
-        raise DiagnosticsError(f"{path} holds {len(runs)} run{'s' if len(runs) > 1 else ''}", f"name one: {named}")
+        raise _errors("several_runs", path=path, count=len(runs), named=named)
     gathering = _Gathering(evidence, progress)
     if is_folder:
         skipped: frozenset[str] = frozenset()
@@ -81,25 +82,27 @@ def _target(path: Path) -> Path:
         mode = path.stat().st_mode
     except (OSError, ValueError) as problem:
         if isinstance(problem, PermissionError):
-            raise DiagnosticsError(f"{path} cannot be read: {problem.strerror}") from problem
-        raise DiagnosticsError(f"{path} does not exist", _did_you_mean(path)) from problem
+            raise _errors("unreadable", path=path, why=problem.strerror) from problem
+        near = _near(path)
+        raise _errors("absent_near" if near else "absent", path=path, near=near) from problem
     if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
-        raise DiagnosticsError(f"{path} is neither a folder nor a file")
+        raise _errors("neither", path=path)
     target = path.resolve()
     try:
         next(target.iterdir(), None) if stat.S_ISDIR(mode) else open_regular(target).close()
     except OSError as problem:
-        raise DiagnosticsError(f"{path} cannot be read: {problem.strerror or problem}") from problem
+        raise _errors("unreadable", path=path, why=problem.strerror or str(problem)) from problem
     return target
 
 
-def _did_you_mean(path: Path) -> str:
+def _near(path: Path) -> str:
+    """Return the path that was meant, probably; empty if there is none like it."""
     with suppress(NoSuchRunError, OSError, ValueError):
-        return f"did you mean {find_run(str(path))}?"
+        return str(find_run(str(path)))
     for folder in (path.parent, Path("runs")):
         with suppress(OSError, ValueError):
             if near := nearest(path.name, [entry.name for entry in folder.iterdir()], limit=1, dot="/"):
-                return f"did you mean {folder / near[0]}?"
+                return str(folder / near[0])
     return ""
 
 
@@ -107,18 +110,16 @@ def _refuse_nothing(path: Path, evidence: Evidence, counts: Counter[str], logs_r
     if evidence.run is not None or any(evidence.files.values()) or evidence.stacks or evidence.errors or evidence.facts:
         return
     if evidence.problems:
-        hint = f"looked for {titles()}" if all(problem.reason == "empty" for problem in evidence.problems) else ""
-        first = sorted(evidence.problems, key=lambda problem: problem.file)[0]
-        more = f" (and {len(evidence.problems) - 1} more files)" if len(evidence.problems) > 1 else ""
-        raise DiagnosticsError(f"nothing in {path} can be used: {first.file}: {first.what}{more}", hint)
+        first, *more = sorted(evidence.problems, key=lambda problem: problem.file)
+        row = "all_empty" if all(problem.reason == "empty" for problem in evidence.problems) else "unusable"
+        raise _errors(f"{row}_more" if more else row, path=path, first=first, more=len(more), titles=titles())
     if not counts:
-        raise DiagnosticsError(f"{path} is empty", f"looked for {titles()}")
+        raise _errors("empty", path=path, titles=titles())
     if logs_read:
         evidence.facts.append(LogFact("nothing_known", None, path.name, 0, "", {"logs": logs_read}))
         return
-    found = f"no evidence in {path}: found {_contents_text(counts, empty)}"
-    what = f"nothing in {path} is recognizable as part of a training job" if path.is_file() and not empty else found
-    raise DiagnosticsError(what, f"looked for {titles()}")
+    row = "not_recognized" if path.is_file() and not empty else "no_evidence"
+    raise _errors(row, path=path, found=_contents_text(counts, empty), titles=titles())
 
 
 def _contents_text(counts: Counter[str], empty: int) -> str:

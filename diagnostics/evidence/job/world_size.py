@@ -5,8 +5,8 @@ from collections import defaultdict
 
 from msgspec import Struct, field
 
-from diagnostics.contract.formatting import first_of
-from diagnostics.evidence.job.choose import MixedJobsError, text
+from diagnostics.contract.formatting import counted, first_of
+from diagnostics.evidence.job.choose import ERRORS
 from diagnostics.evidence.job.registry import files_of_ranks
 from diagnostics.evidence.model import Evidence, Problem
 from diagnostics.evidence.values import MOST_RANKS, integer
@@ -52,9 +52,9 @@ def settle(evidence: Evidence, claims: Claims) -> None:
         claims.add(stated, "manifest.json")
     if len(claims.sizes) > 1:
         by_size = sorted(claims.sizes.items())
-        parts = [text("size", size=size, file=first_of(sorted(files), 1)) for size, files in by_size]
+        parts = [f"{counted(size, 'rank')} ({first_of(sorted(files), 1)})" for size, files in by_size]
         if len(claims.by_rank) > 1 and evidence.run is None:
-            raise MixedJobsError("sizes", root=evidence.root, count=len(parts), parts=parts)
+            raise ERRORS("sizes", root=evidence.root, count=len(parts), parts=parts)
         evidence.problems.append(Problem("file", ".", "jobs_mixed", figures={"sizes": parts}))
     evidence.world_size = stated or (next(iter(claims.sizes)) if len(claims.sizes) == 1 else None)
     if not claims.sizes and weakest <= MOST_RANKS:
