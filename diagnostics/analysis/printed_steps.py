@@ -126,11 +126,15 @@ def skipped_to_the_end(log: Printed) -> Skipped | None:
     """Return the consecutive skipped steps at the end of the log, or None if there are too few of them."""
     steps, series = log.steps, log.series
     low = [n for n, scale in enumerate(steps.overflow_scales) if scale <= SCALE_ENDS]
+    # fairseq's scale falls on below 1, also while training works: then no step may come between.
+    is_below = bool(low) and steps.overflow_scales[-1] < SCALE_ENDS
+    if is_below and steps.last > steps.overflow_lines[low[0]]:
+        return None
     if low and steps.overflow_lines[-1] + LEAST_AFTER > steps.last:
         before = steps.overflow_lines[: low[0] + 1]
         run = _trailing([b - a <= _CLOSE for a, b in pairwise(before)])
         fell = run if run >= _FALL and steps.overflow_scales[low[0] - run] < _WORKED else 0
-        if len(low) >= _LOWEST or fell:
+        if len(low) >= (LEAST_AFTER if is_below else _LOWEST) or (fell and not is_below):
             return Skipped(log.file, before[-1 - fell], fell + len(low), steps.overflow_scales[-1])
     lines, scales = steps.overflow_lines, steps.overflow_scales
     run = _trailing([b - a <= 2 * _CLOSE for a, b in pairwise(lines)]) + 1

@@ -316,7 +316,7 @@ def of_fact(fact: LogFact, rank: int) -> Ending | None:
         return of_line(fact, rank, "raised", text=what, type="CUDA error")
     if not out_of_memory and fact.kind not in _OOM_FACTS:
         return None
-    detail: Detail = "nccl_memory" if "nccl" in fact.fields else ""
+    detail: Detail = "host_allocation" if fact.kind == "cpu_oom" else "nccl_memory" if "nccl" in fact.fields else ""
     return of_line(fact, rank, "oom", text=shortened(fact.text, _LINE), time_s=fact.time_s, detail=detail)
 
 

@@ -184,7 +184,7 @@ def printed_text(printed: PrintedSteps, evidence: Evidence) -> str:
     scales = [scale for log in printed.logs for scale in log.steps.overflow_scales]
     parts = [_said("losses", count=printed.count, first=losses[0], last=losses[-1])] if losses else []
     if scales:
-        scale = f", now {scales[-1]:,.0f}" if math.isfinite(scales[-1]) else ""
+        scale = f", now {scales[-1]:{',.0f' if scales[-1] >= 1 else '.4g'}}" if math.isfinite(scales[-1]) else ""
         parts.append(_said("scaled", scales=len(scales), scale=scale))
     if not parts:
         return ""

@@ -85,7 +85,7 @@ def _signs(evidence: Evidence, measures: Mapping[str, object]) -> set[Sign]:
         "unreduced": "unreduced" in endings or any(kind.startswith("ddp_unused") for kind in kinds),
         "fitted": waiting == 0 and process.KIND not in kinds and not in_trouble(evidence),
         "alone": not waiting and bool(kinds & _ENDS) and not kinds & _WAITS,
-        "unmet": "nccl_connect" in kinds,
+        "unmet": bool(kinds & {"nccl_connect", "nccl_no_route"}),
         "ran_out": state == "oom" or bool(kinds & {"cuda_oom", "cpu_oom"}) or ran_out(measures),
     }
     return {sign for sign, is_shown in signs.items() if is_shown}

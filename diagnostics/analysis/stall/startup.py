@@ -65,7 +65,10 @@ def startup(job: JobState) -> Startup | StartupFailed | None:
     waits = (fact for fact in job.evidence.facts if {"waits", "joined"} <= fact.fields.keys() and fact not in given_up)
     hoped = [fact for fact in waits if fact.fields["joined"] <= fact.fields["size"]]
     of_start = (fact for fact in job.evidence.facts if fact.kind in _STARTUP or _is_of_rendezvous(fact))
-    of_start = (fact for fact in of_start if "trained" not in fact.fields)
+    # The exception of torchrun's monitor, whose last line tells of the store as one of the start does.
+    errors = [fact for fact in job.evidence.facts if fact.kind == "launcher_error"]
+    later = {(fact.file, fact.line) for fact in errors if any(at.function in _LATER for at in fact.fields["frames"])}
+    of_start = (f for f in of_start if "trained" not in f.fields and (f.file, f.line) not in later)
     decisive = tuple(fact for fact in of_start if (fact.file, fact.line) not in met and fact not in hoped)
     facts = decisive or tuple(_unmet(job))
     # Errors of the store or the network are what a failed start-up raises; any other traceback has a cause of its own.

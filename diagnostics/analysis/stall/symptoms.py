@@ -437,13 +437,13 @@ def _by_call(places: Mapping[int, tuple[str, Frame | None]]) -> dict[tuple[str, 
 
 
 def _silent(evidence: Evidence, groups: Sequence[GroupLog], waits: Sequence[Waiting]) -> tuple[int, ...]:
-    # A job has at least as many ranks as any of its groups.
-    sizes = (wait.members or 0 for wait in waits if wait.group in ("default_pg", ""))
-    world = evidence.world_size or max(sizes, default=0)
     spoke = {fact.rank for fact in evidence.facts} | {error.rank for error in evidence.errors}
     spoke |= {dump.rank for dump in evidence.stacks}
     spoke = spoke.union(*(group.waits for group in groups), *(group.counters for group in groups))
     highest = max((rank for rank in spoke if rank is not None), default=-1)
+    # A job has at least as many ranks as any of its groups; one that is smaller than a rank's number tells nothing.
+    sizes = (wait.members or 0 for wait in waits if (wait.members or 0) > highest)
+    world = evidence.world_size or max(sizes, default=0)
     # If the size is unknown, most ranks up to the highest must have lines: the log of one node has those of few.
     world = world or (highest + 1 if 2 * len(spoke - {None}) > highest + 1 else 0)
     return tuple(rank for rank in range(world) if rank not in spoke)

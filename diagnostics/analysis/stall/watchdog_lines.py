@@ -147,6 +147,7 @@ def read_all(evidence: Evidence) -> list[GroupLog]:
             stacks[fact.rank, fact.file].append(fact)
     for fact in timeouts:
         _take(groups, works, calls, fact, stacks[fact.rank, fact.file])
+    _join(groups)
     report, default_group = _reported(evidence), groups.get("0", GroupLog(""))
     if len(report.waits | report.counters) > len(default_group.waits | default_group.counters):
         groups = {name: group for name, group in groups.items() if name != UNNAMED} | {"0": report}
@@ -159,6 +160,23 @@ def read_all(evidence: Evidence) -> list[GroupLog]:
         for name, group in groups.items()
     ]
     return sorted(checked, key=lambda group: (not group.default, group.name))
+
+
+def _join(groups: dict[str, GroupLog]) -> None:
+    """Move timeouts whose group no line names into the default group, where a rank of it timed out in the same call.
+
+    In the default group the rank that torch writes in front of a timeout is the global one, in others hardly ever.
+    """
+    named = next((group for group in groups.values() if group.default and group.name != UNNAMED), None)
+    unnamed = groups.get(UNNAMED)
+    if named is None or unnamed is None:
+        return
+    calls = {(wait.seq, wait.op, wait.numel) for wait in named.waits.values()}
+    for rank, wait in list(unnamed.waits.items()):
+        if (wait.seq, wait.op, wait.numel) in calls and wait.group_rank == rank and rank not in named.waits:
+            named.waits[rank] = unnamed.waits.pop(rank)
+    if not unnamed.waits:
+        del groups[UNNAMED]
 
 
 def site_of(stack: LogFact) -> Frame:

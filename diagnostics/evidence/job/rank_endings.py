@@ -173,6 +173,8 @@ def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list
     exit_codes = [] if memory_kills(evidence) else unassigned
     unnamed = [_of_error(evidence, error, rank) for error in raised or exit_codes]
     own = [ending for ending in unnamed if ending.by_itself]
+    if not present and len({(end.kind, end.file) for end in own}) == 1:
+        own = own[:1]  # The first of one log: what follows may be its consequence, or that of other ranks.
     if not own:
         died = [fact for fact in evidence.facts if fact.kind == "worker_died"]  # Reported by Ray.
         # Ray writes the same line for a signal, an exit code, and `ray stop`.
@@ -203,7 +205,7 @@ def _of_devices(evidence: Evidence, rank: int, failed: bool) -> Iterator[Ending]
     """
     ended = any(fact.kind == ENDED for fact in evidence.facts)  # Then the process was another job's.
     for fact in _unhandled(evidence):
-        told = fact.kind == "cuda_error" and not {"warned", "ends"}.isdisjoint(fact.fields)
+        told = fact.kind in {"cuda_error", "cpu_oom"} and not {"warned", "ends"}.isdisjoint(fact.fields)
         if fact.rank is None and (told or (fact.kind == "cuda_oom" and (failed or ends.is_uncaught(fact.text)))):
             yield from filter(None, [ends.of_fact(fact, rank)])
         elif fact.kind == "kernel_oom" and _of_python(fact) and not ended:

@@ -306,6 +306,10 @@ class _Scan(Struct):
         read.facts = [f for f in read.facts if f.kind not in _SURVIVED or f.line >= survived]
         completed = next((f.line for f in read.facts if f.kind == "pod_completed"), inf)
         read.facts = [f for f in read.facts if f.kind not in _OF_PODS or f.line < completed]
+        if self.wrapped is not None and self.wrapped.rank is not None:  # The last line, which is cut off.
+            read.facts.append(
+                LogFact("cut_line", self.wrapped.rank, file, self.wrapped.number, self.wrapped.text[:TEXT])
+            )
         if self.ended is not None and self.ended.line > self.steps.last:
             read.facts.append(replace(self.ended, kind=ENDED))
         speaks = read.errors or any(f.kind not in _OF_THE_JOB for f in read.facts) or self.steps.last > self.restarted

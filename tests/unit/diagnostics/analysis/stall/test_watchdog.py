@@ -508,3 +508,30 @@ def test_the_source_shows_more_than_the_two_calls(tmp_path: Path) -> None:
         steps = [hung(rank) + stack.format(rank=rank, line=5) for rank in (1, 2)]
         found = divergence(tmp_path, hung(0, numel=1) + stack.format(rank=0, line=4), *steps)
         assert found is not None and (found.kind, found.culprits, found.confidence) == (kind, (0,), 0.78)
+
+
+DUMP_SIGNAL = (
+    "[rank{0}]:[E623 12:00:00.1 ProcessGroupNCCL.cpp:1685] [PG ID 0 PG GUID 0(default_pg) Rank {0}] Received a dump signal "
+    "due to a collective timeout from  rank 10 and we will try our best to dump the debug info. Last enqueued NCCL work: "
+    "166, last completed NCCL work: 166.\n"
+)
+
+
+@pytest.mark.parametrize(("modulo", "joined"), [(8, True), (2, False)])
+def test_a_timeout_without_a_group_is_of_the_default_group_if_its_rank_is_global(
+    tmp_path: Path, modulo: int, joined: bool
+) -> None:
+    call = (
+        "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=167, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, "
+    )
+    line = "[rank{0}]:[E623 12:00:00.1 ProcessGroupNCCL.cpp:632] [Rank {1}] " + call
+    line += "Timeout(ms)=600000) ran for 600010 milliseconds before timing out.\n"
+    named = (
+        "[rank7]:[E623 12:00:00.1 ProcessGroupNCCL.cpp:2271] [PG ID 0 PG GUID 0(default_pg) Rank 7]  failure detected by "
+        "watchdog at work sequence id: 167 PG status: last enqueued work: 167, last completed work: 166\n"
+    )
+    lines = [line.format(rank, rank % modulo) for rank in (4, 5, 6)] + [line.format(7, 7)]
+    (tmp_path / "job.log").write_text("".join(lines) + named + DUMP_SIGNAL.format(0) + DUMP_SIGNAL.format(2))
+    sure = [one for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed"]
+    found = [(one.cause, one.ranks, one.victims) for one in sure]
+    assert (found == [("hang.host_stall", (0, 2), (4, 5, 6, 7))]) == joined

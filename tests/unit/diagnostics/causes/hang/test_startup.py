@@ -212,3 +212,16 @@ def test_a_peer_of_gloo_that_did_not_answer_may_have_ended(tmp_path: Path, why: 
     assert (root.cause, root.confidence) == ("hang.rendezvous", 0.6)
     assert "look into the log of the peer first" in text_of(root).remedies[0].change
     assert "Whether that peer still ran is not in these lines" in text_of(root).summary
+
+
+OF_MONITOR = (
+    '  File "/x/torch/distributed/elastic/rendezvous/dynamic_rendezvous.py", line 1255, in {}\n'
+    '  File "/x/torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py", line 119, in _call_store\n'
+    "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has failed.\n"
+)
+
+
+@pytest.mark.parametrize(("function", "at_start"), [("num_nodes_waiting", False), ("next_rendezvous", True)])
+def test_the_monitor_of_a_running_job_is_no_start(tmp_path: Path, function: str, at_start: bool) -> None:
+    roots = said(tmp_path, OF_MONITOR.format(function)).root_causes
+    assert [root.cause for root in roots] == ["hang.rendezvous"] * at_start

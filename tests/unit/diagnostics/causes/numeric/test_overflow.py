@@ -96,3 +96,17 @@ def test_a_scale_at_its_lowest_is_not_called_fine(tmp_path: Path) -> None:
 )
 def test_a_scale_that_fell_otherwise_shows_no_overflow_without_end(tmp_path: Path, text: str) -> None:
     assert causes(tmp_path, text) == []
+
+
+FAIRSEQ = "| WARNING: overflow detected, setting loss scale to: {}\n"
+STEP = "| epoch 001:    {} / 1374 loss=12.636, num_updates={}, gnorm=2.302\n"
+
+
+@pytest.mark.parametrize(("every", "roots"), [(0, ["numeric.overflow"]), (3, [])])
+def test_below_a_scale_of_1_no_step_may_come_between(tmp_path: Path, every: int, roots: list[str]) -> None:
+    """The scale of fairseq falls on below 1, unlike DeepSpeed's, and training may work there."""
+    lines = [STEP.format(1, 1)]
+    for n in range(12):
+        lines += [FAIRSEQ.format(2.0**-n), *([STEP.format(n, n)] if every and n % every == 0 else [])]
+    (tmp_path / "job.log").write_text("".join(lines))
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == roots

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.diagnose import diagnose
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Frame
 from diagnostics.evidence.reader import Contents
@@ -855,3 +856,21 @@ POD = (
 def test_the_current_state_of_a_pod_decides(tmp_path: Path, state: str, reason: str, counts: bool) -> None:
     found = scan(tmp_path / "x.log", POD.format(state=state, reason=reason))
     assert any(fact.kind == "kernel_oom" for fact in found.facts) == counts
+
+
+def test_torchruns_copy_of_a_traceback_needs_no_head(tmp_path: Path) -> None:
+    prefix = "E0422 05:07:49.013000 204 torch/distributed/elastic/multiprocessing/api.py:732] "
+    lines = (
+        '  File "/x/torch/cuda/__init__.py", line 305, in _lazy_init',
+        "    raise RuntimeError(",
+        "RuntimeError: no fork",
+    )
+    (error,) = scan(tmp_path / "x.log", "".join(f"{prefix}{line}\n" for line in lines)).errors
+    assert (error.type, error.message, error.frames[0].line) == ("RuntimeError", "no fork", 305)
+
+
+@pytest.mark.parametrize("amount", ["2097152", "memory allocation of 20971522097152"])
+def test_rust_ends_a_process_that_gets_no_memory(tmp_path: Path, amount: str) -> None:
+    (tmp_path / "job.log").write_text(f"step 1 loss 2.0\nmemory allocation of {amount} bytes failed\n")
+    report = diagnose(tmp_path)
+    assert (report.outcome, [root.cause for root in report.root_causes]) == ("oom", ["memory.host"])
