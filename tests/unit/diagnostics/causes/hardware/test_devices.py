@@ -13,7 +13,7 @@ from diagnostics.evidence.limits import Limits
 from tests.unit.diagnostics.causes.nodes import telemetry
 
 TOY = """
-cause: {title: toy, outcome: slow, branch: hardware, decided_from: a look, remedy: none}
+cause: {title: toy, outcome: slow, branch: hardware, decided_from: logs, remedy: none, ruled_out_by: logs, source: me}
 texts:
   fix: {remedies: [{kind: code, change: repair it, why: it is slow}]}
   slow: has {mhz} MHz
