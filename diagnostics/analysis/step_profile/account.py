@@ -22,7 +22,7 @@ _STRAY = 0.01
 
 
 class Account(Struct, frozen=True):
-    """The time of the typical rank by use, as shares of the window (0 to 1)."""
+    """The time of the ranks by use, as shares of the window (0 to 1): on devices, of each use on the rank with most."""
 
     overlap: float | None
     """Overlapped share of the communication; None without any."""
@@ -87,10 +87,11 @@ def account(profiles: Sequence[RankProfile], world_size: int | None) -> Account 
     overlaps = [window.overlapped / window.communication for window in windows if window.communication]
     return Account(
         overlap=median(overlaps) if overlaps else None,
-        exposed=(median if on_device else median_high)(share(lambda profile: profile.window.exposed)),
-        copies=median(share(lambda profile: profile.window.memory)),
-        idle=median(share(idle)),
-        traced=len(profiles),
+        exposed=(max if on_device else median_high)(share(lambda profile: profile.window.exposed)),
+        copies=max(share(lambda profile: profile.window.memory)),
+        idle=max(share(idle)),
+        # A rank whose launches are there without the work of its device is not traced.
+        traced=sum(profile.on_device for profile in profiles) if on_device else len(profiles),
         world_size=world_size or max(len(profiles), grouped),
         on_device=on_device,
         no_device_events=not on_device

@@ -71,7 +71,7 @@ def _from_logs(job: JobEnvironment) -> Finding | None:
     if outside and (inside := [fact for fact in failed if network_inside("node", fact.fields.get("peer"))]):
         return finding("inside", inside[0].fields["peer"], [*outside[:1], *inside], PLAUSIBLE)
     if tried := by_kind["nccl_no_route"]:
-        return finding("no_route", "an address of a peer", tried, PLAUSIBLE)
+        return finding("no_route", _TEXTS.phrase("unnamed_peer"), tried, PLAUSIBLE)
     no_route = [fact for fact in failed if _NO_ROUTE.search(str(fact.fields.get("why")))]
     if no_route and not by_kind.keys() & {"watchdog_timeout", "watchdog_status"}:  # The job had not started to train.
         peer = no_route[0].fields["peer"]

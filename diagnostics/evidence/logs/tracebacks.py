@@ -200,10 +200,10 @@ class Assembler(Struct):
 def _is_consequence(later: Raised, earlier: Raised) -> bool:
     """Whether an exception that was raised while another was handled is no news beside it."""
     after, before = (kind_of_exception(raised.type, raised.message, raised.frames) for raised in (later, earlier))
-    if earlier.message and earlier.message[:_QUOTED] in later.message:
-        return True
+    if is_victim(before) or (earlier.message and earlier.message[:_QUOTED] in later.message):
+        return True  # What the handler of a lost peer runs into comes of it as well.
     # A signal that came while the rank waited in C++ is raised by the first bytecode after that wait has failed.
-    return before == "oom" or (is_victim(after) and not is_victim(before)) or after == "stopped"
+    return before == "oom" or is_victim(after) or after == "stopped"
 
 
 def _completed(frames: tuple[Frame, ...], later: tuple[Frame, ...]) -> tuple[Frame, ...]:

@@ -96,7 +96,7 @@ def test_outcomes() -> None:
     fact = LogFact("cuda_oom", 0, "log", 1, "CUDA out of memory")
     setting = LogFact("nccl_env", 0, "log", 1, "NCCL_DEBUG set by environment to INFO")
     assert outcome() == "undecided"
-    assert outcome(ruled_out) == "healthy"
+    assert outcome(ruled_out) == "undecided"  # Neither the time of a step nor the end is known.
     assert outcome(ruled_out, facts=[setting]) == "undecided"  # A log alone does not show how the job ended.
     assert outcome(ruled_out, errors=[error]) == "undecided"
     assert outcome(ruled_out, facts=[fact]) == "undecided"
@@ -106,7 +106,7 @@ def test_outcomes() -> None:
     assert outcome(ruled_out, facts=[well]) == "healthy" and outcome(ruled_out, facts=[well, listed]) == "undecided"
     assert outcome(ruled_out, unsure) == "undecided"
     open_hang = Finding(cause="hang.p2p_cycle", status="undecided", facts=Stated(""))
-    assert outcome(ruled_out, open_hang) == "healthy"
+    assert outcome(ruled_out, open_hang, facts=[well]) == "healthy"
     assert outcome(ruled_out, open_hang, stacks=[Stacks(0, "0.txt", ())]) == "undecided"
     leak = Finding(cause="memory.leak", status="confirmed", facts=Stated(""))
     assert outcome(leak) == "at_risk" and outcome(leak, facts=[fact]) == "oom"
@@ -210,7 +210,9 @@ def test_damage_leaves_the_outcome_open_unless_a_cause_is_confirmed() -> None:
     hurt = [Problem("trace", "rank0.json", "it ends in the middle")]
     assert outcome(ruled_out, problems=hurt) == "undecided"
     assert outcome(confirmed, problems=hurt) == "crashed"
-    assert outcome(ruled_out, problems=[Problem("trace", "x", "a second trace", harmless=True)]) == "healthy"
+    well = LogFact(ENDED_WELL, None, "watch.json", 0, "the command ended with exit code 0")
+    harmless = [Problem("trace", "x", "a second trace", harmless=True)]
+    assert outcome(ruled_out, problems=harmless, facts=[well]) == "healthy"
     assert outcome(Finding(cause="env.contradiction", status="ruled_out", facts=Stated(""))) == "undecided"
 
 

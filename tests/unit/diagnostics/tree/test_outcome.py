@@ -69,7 +69,7 @@ RULED_OUT = found("hang.network", "ruled_out")
 @pytest.mark.parametrize(
     ("findings", "values", "expected"),
     [
-        ([RULED_OUT], {}, "healthy"),
+        ([RULED_OUT], {}, "undecided"),
         ([found("env.contradiction", "ruled_out")], {}, "undecided"),
         ([RULED_OUT, found("hang.straggler", confidence=0.3)], {}, "undecided"),
         ([RULED_OUT, found("hang.rank_oom", confidence=0.3)], {}, "oom"),
@@ -78,6 +78,8 @@ RULED_OUT = found("hang.network", "ruled_out")
         ([], {"state": "finished"}, "healthy"),
         ([], {"state": "failed"}, "undecided"),
         ([], {"state": "finished", "facts": [fact("nccl_warn")]}, "undecided"),
+        ([], {"state": "finished", "facts": [fact("watchdog_timeout")]}, "undecided"),
+        ([], {"state": "finished", "facts": [fact("non_finite_eval")]}, "undecided"),
     ],
 )
 def test_without_a_root_cause(findings: list[Finding], values: Any, expected: str) -> None:

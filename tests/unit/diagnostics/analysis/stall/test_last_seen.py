@@ -91,9 +91,11 @@ def test_a_fault_of_the_program_itself_was_sent_by_nobody(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("last", [[FINISHED, RAISED], [FINISHED, STARTED], [FINISHED]])
-def test_rings_alone_that_end_apart_show_no_health(tmp_path: Path, last: list[int]) -> None:
+def test_rings_alone_show_no_health(tmp_path: Path, last: list[int]) -> None:
     write_ring(tmp_path / "rank_00000.ring", 0, 2, [*DONE, *last])
     write_ring(tmp_path / "rank_00001.ring", 1, 2, DONE)
     assert diagnose(tmp_path).outcome == "undecided"
     write_ring(tmp_path / "rank_00000.ring", 0, 2, DONE)
+    assert diagnose(tmp_path).outcome == "undecided"
+    (tmp_path / "finished.json").write_text('{"kind": "finished", "command": ["torchrun"], "time_s": 3.0}')
     assert diagnose(tmp_path).outcome == "healthy"
