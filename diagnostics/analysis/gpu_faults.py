@@ -6,9 +6,12 @@ import re
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnostics.contract.files import table_beside
 from diagnostics.evidence.model import Evidence
+from diagnostics.evidence.readers import watch
+from diagnostics.evidence.readers.log import ENDED
 
 After = Literal["program", "warning", "restart", "reset", "reboot", "replace"]
 """The remedy: debug the program, do nothing now (the job continues), restart the job, reset the device, reboot, or
@@ -36,6 +39,8 @@ class Event(Struct, frozen=True):
     text: str
     action: str = ""
     """The recovery that the driver asks for (Xid 154)."""
+    survived: bool = False
+    """Whether the job ended in order, so that this did not end it."""
 
     @property
     def after(self) -> After:
@@ -66,7 +71,10 @@ def gpu_faults(evidence: Evidence) -> tuple[Event, ...]:
             events += _device_errors(str(fact.fields.get("error")), fact.rank, fact.file, fact.line, device)
     for error in evidence.errors:
         events += _device_errors(error.message, error.rank, error.file, error.line)
-    return tuple(events)
+    run = evidence.run
+    survived = any(fact.kind == ENDED for fact in evidence.facts) or watch.ended_well(evidence)
+    survived |= run is not None and run.state == "finished"
+    return tuple(replace(event, survived=survived) for event in events)
 
 
 def _device_errors(text: str, rank: int | None, file: str, line: int, device: str = "") -> list[Event]:

@@ -1,5 +1,6 @@
 """The state of a job from its files: which rank waits where, how each rank ended, whether the job is stalled."""
 
+from collections.abc import Mapping
 from math import inf
 
 from msgspec import Struct, field
@@ -27,6 +28,7 @@ from diagnostics.evidence.readers import watch
 
 STALL_S = 10.0  # A call that has waited for less is not a hang if the run continues.
 DAY_S = 86_400.0
+_FOLLOWS_S = 5.0  # Clocks of nodes differ by less, and torchrun needs less to notice what fails at one moment.
 _TIMEOUTS = {"watchdog_timeout", "gloo_timeout", "monitored_barrier", "monitor_stuck"}
 _HANG_FACTS = _TIMEOUTS | {"desync_report", "gloo_mismatch", "collective_mismatch_text", watch.VERDICT}
 _ENDED_BADLY = {"failed", "hung", "oom"}
@@ -196,7 +198,7 @@ def build(evidence: Evidence) -> JobState:
     ways = {rank: (end.exit_code, end.signal, end.type, end.type and end.message) for rank, end in early.items()}
     alike = len(ways) == job.world() > 1 and len({*ways.values()}) == 1
     late = {rank: end for rank, end in early.items() if _waited_before(job, rank, end, alike)}
-    late |= after_timeout(evidence, job.endings)
+    late |= after_timeout(evidence, job.endings) | _after_another(early)
     # Whatever ends a rank no earlier than another one gave up is later than the wait: torchrun, for one, sends SIGKILL
     # 30 s after the first failure to ranks that its SIGTERM did not end. Memory that ran out has a record of its own.
     true_s = job.survey.clocks.true_s
@@ -218,6 +220,24 @@ def build(evidence: Evidence) -> JobState:
     job.after_stall = late | {rank: end for rank, end in early.items() if rank in own and ways[rank] in after}
     job.endings |= {rank: replace(end, kind="timed_out") for rank, end in job.after_stall.items()}
     return job
+
+
+def _after_another(early: Mapping[int, Ending]) -> dict[int, Ending]:
+    """Return the endings that came after that of another rank: a launcher then ends the rest, by SIGKILL at last.
+
+    Those that launchers date are compared by time; a kill without a date by its line, as launchers report it at once.
+    """
+    dated = [end.time_s for end in early.values() if end.line and end.time_s is not None]
+    raised: dict[str, int] = {}
+    for end in (end for end in early.values() if end.type and end.line):
+        raised[end.file] = min(end.line, raised.get(end.file, end.line))
+
+    def is_later(end: Ending) -> bool:
+        if end.line and end.time_s is not None:
+            return end.time_s - min(dated) >= _FOLLOWS_S
+        return end.signal == "SIGKILL" and not end.type and raised.get(end.file, end.line) < end.line
+
+    return {rank: end for rank, end in early.items() if is_later(end)}
 
 
 def _waited_before(job: JobState, rank: int, end: Ending, alike: bool = False) -> bool:

@@ -1,6 +1,7 @@
 """Shared by causes of ranks that ended first: who ended, who waited or made more calls, or why this is undecided."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -55,7 +56,9 @@ class Ended(Struct, frozen=True):
     def worded(self, finding: Finding, how: Phrase, remedies: tuple[Remedy, ...], more: Phrase | None = None) -> Text:
         """Return who ended, how and where, and who waited for them; `more` replaces the victims."""
         case, gave_up_at = self.case, self.gave_up_at
-        names = tuple(end.rank for end in case.endings if end.rank != UNNAMED)
+        alike = [end for end in case.endings if str(end.summary) == str(self.first.summary)]
+        others = [end for end in case.endings if end not in alike]
+        names = tuple(end.rank for end in alike if end.rank != UNNAMED)
         own = finding.where[0] if finding.where and case.last is None else None
         at = f" ({file_name(own.file)}:{own.line})" if own and own != gave_up_at else _parts.after(case.last, names)
         step = f" in step {finding.step}" if finding.step is not None else ""
@@ -64,12 +67,13 @@ class Ended(Struct, frozen=True):
             place = f" at {file_name(gave_up_at.file)}:{gave_up_at.line}" if gave_up_at else ""
             more = TEXTS.phrase("waited", victims=victims, names=names, place=place)
         rows = ["in_order" if self.first.in_order else "default"]
-        rows += [*(["more"] if more else []), *([] if names else ["which"])]
+        rows += [*(["others"] if others else []), *(["more"] if more else []), *([] if names else ["which"])]
         local = self.first.local_rank
         unnamed = TEXTS.phrase("process" if local is None else "local_process", local_rank=local)
-        figures = {"who": names or unnamed, "how": how, "at": at, "step": step, "more": more}
+        figures: dict[str, Any] = {"who": names or unnamed, "how": how, "at": at, "step": step, "more": more}
+        figures["others"] = [TEXTS.phrase("other", rank=end.rank, what=end.summary) for end in others[:3]]
         world = max(self.world, len(names), 1)
-        return TEXTS(finding, rows, remedies, count=len(names) or 1, world=world, **figures)
+        return TEXTS(finding, rows, remedies, count=len(names) + len(others) or 1, world=world, **figures)
 
     def remedy(self, finding: Finding, changes: Mapping[str, Change], detail: str = "") -> Remedy:
         """Return the change for a detail, or the one under the empty string, filled in with the facts."""

@@ -18,7 +18,7 @@ from diagnostics.evidence.logs import tracebacks
 from diagnostics.evidence.logs.launcher import ROW, FailureTable
 from diagnostics.evidence.logs.lines import MATCHED, Line, LineReader, has_utf16_mark, label_of, split, widths_of
 from diagnostics.evidence.logs.patterns import OF_KERNEL, TABLE, Pattern, decode, moment
-from diagnostics.evidence.logs.steps import MAX_POINTS, Steps
+from diagnostics.evidence.logs.steps import LEAST, MAX_POINTS, Steps
 from diagnostics.evidence.logs.streams import GOES_ON, MAX_ERRORS, STRUCTURE, TEXT, Streams
 from diagnostics.evidence.logs.watchdogs import KINDS, PER_KIND_AND_RANK, Watchdogs
 from diagnostics.evidence.model import LogFact, RankError, shortened
@@ -304,6 +304,10 @@ class _Scan(Struct):
         ended = self.table.errors(file) or [*self.exits, *failed]
         read.errors += [error for error in ended if error.line >= survived][:MAX_ERRORS]
         read.facts = [f for f in read.facts if f.kind not in _SURVIVED or f.line >= survived]
+        finite = self.steps.line_before(LEAST)  # A single step may skip: it is no news where enough finite ones follow.
+        read.facts = [
+            f for f in read.facts if f.kind != "non_finite_loss" or f.fields.get("last_line", f.line) >= finite
+        ]
         completed = next((f.line for f in read.facts if f.kind == "pod_completed"), inf)
         read.facts = [f for f in read.facts if f.kind not in _OF_PODS or f.line < completed]
         if self.wrapped is not None and self.wrapped.rank is not None:  # The last line, which is cut off.

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.stall import job_state
 from diagnostics.analysis.stall.roots import deviating_rank, stuck_ranks
+from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence.model import Frame, RankError
 from tests.unit.diagnostics.hang.dumps import START_NS, Job, Op, confirmed, detect, evidence, write
@@ -234,3 +235,26 @@ def test_who_lost_its_peers_after_the_job_was_cancelled_names_no_cause(tmp_path:
     )
     report = diagnose(tmp_path)
     assert not report.suspicions and "cancelled" in report.statement
+
+
+RAISED = (
+    '[rank{0}]: Traceback (most recent call last):\n[rank{0}]:   File "/job/data.py", line 5, in load\n[rank{0}]: {1}\n'
+)
+
+
+@pytest.mark.parametrize(("at", "others"), [("10:00:40", False), ("10:00:03", True)])
+def test_of_two_failures_the_first_in_time_is_the_cause(tmp_path: Path, at: str, others: bool) -> None:
+    raised = RAISED.format(1, "KeyError: 'x'") + RAISED.format(3, "AssertionError: y")
+    (tmp_path / "job.log").write_text(raised + torchrun_list((1, 1, "10:00:02"), (3, 1, at)))
+    (root,) = diagnose(tmp_path).root_causes
+    assert (root.cause, root.ranks) == ("hang.rank_raised", (1, 3) if others else (1,))
+    summary = text_of(root).summary
+    assert summary.startswith("Rank 1 raised KeyError") and ("rank 3 (AssertionError: y)" in summary) == others
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_kill_below_the_line_of_an_own_exception_is_the_launchers(tmp_path: Path, first: bool) -> None:
+    killed, raised = "srun: error: n1: task 2: Killed\n", RAISED.format(1, "KeyError: 'x'")
+    (tmp_path / "job.log").write_text("step 1 loss 2.0\n" + (killed + raised if first else raised + killed))
+    roots = [(root.cause, root.ranks) for root in diagnose(tmp_path).root_causes]
+    assert (("hang.rank_killed", (2,)) in roots) == first and (first or roots == [("hang.rank_raised", (1,))])

@@ -225,3 +225,11 @@ OF_MONITOR = (
 def test_the_monitor_of_a_running_job_is_no_start(tmp_path: Path, function: str, at_start: bool) -> None:
     roots = said(tmp_path, OF_MONITOR.format(function)).root_causes
     assert [root.cause for root in roots] == ["hang.rendezvous"] * at_start
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_store_that_was_lost_had_been_reached(tmp_path: Path, lost: bool) -> None:
+    text = "[W1120 10:00:07.1 TCPStore.cpp:106] [c10d] recvValue failed on SocketImpl(fd=3): Connection reset by peer\n"
+    failed = OF_MONITOR.format("_call_store")
+    roots = said(tmp_path, (text if lost else "") + failed).root_causes
+    assert [root.cause for root in roots] == ["hang.rendezvous"] * (not lost)

@@ -109,3 +109,11 @@ def test_an_unknown_number_is_a_suspicion(tmp_path: Path) -> None:
 def test_no_action_after_a_fault_that_is_over(tmp_path: Path) -> None:
     line = "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"
     assert not said(tmp_path, line).root_causes
+
+
+def test_a_fault_in_a_job_that_ended_in_order_did_not_end_it(tmp_path: Path) -> None:
+    line = "NVRM: Xid (PCI:0000:3b:00): 94, Contained: SM (0x1)"
+    assert said(tmp_path, line).root_causes
+    report = said(tmp_path, line, "Training complete.")
+    (finding,) = (one.finding for one in report.findings if one.finding.cause == "hardware.gpu_fault")
+    assert not report.root_causes and "ended in order all the same" in text_of(finding).summary

@@ -220,3 +220,12 @@ def test_a_log_alone_gets_the_remedies_in_the_order_in_which_they_are_tried(tmp_
     (root,) = diagnose(tmp_path).root_causes
     changes = [remedy.change for remedy in text_of(root).remedies]
     assert "clip_grad_norm_" in changes[0] and "set_detect_anomaly" in changes[-1] and len(changes) == 4
+
+
+@pytest.mark.parametrize(("after", "confirmed"), [(12, False), (2, True)])
+def test_a_single_step_that_is_not_finite_is_no_news_where_enough_finite_ones_follow(
+    tmp_path: Path, after: int, confirmed: bool
+) -> None:
+    steps = [f"step {n} loss {'nan' if n == 5 else 2.0}\n" for n in range(6 + after)]
+    (tmp_path / "job.log").write_text("".join(steps))
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == ["numeric.non_finite"] * confirmed
