@@ -4,6 +4,7 @@ Every kind is a function that takes a folder and yields cases. What it makes the
 """
 
 import json
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -166,6 +167,59 @@ def laid(place: Path, cause: str, example: Example) -> Path:
     return place
 
 
+def printed_losses(folder: Path, number: int = 60) -> Cases:
+    """Yield logs of simulated losses: some learn, others jump, climb or overflow, or only look like it."""
+    for seed in range(number):
+        draw = random.Random(seed)
+        event, cause = draw.choice([*EVENTS.items()])
+        place = folder / str(seed)
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "train.log").write_text("\n".join(loss_lines(draw, event)) + "\n")
+
+        def right(answer: Answer, cause: str = cause) -> bool:
+            return {name for name, _ in answer.roots} == ({cause} if cause else set())
+
+        yield Case(f"{event} {seed}", lambda place=place: of_folder(place), right)
+
+
+EVENTS = {
+    "learns": "",
+    "a spike": "",
+    "other data": "",
+    "a penalty that grows": "",
+    "a scale that is searched": "",
+    "a jump": "numeric.spike",
+    "a climb": "numeric.spike",
+    "a scale that falls": "numeric.overflow",
+}
+"""What happens to a loss -> the cause that must be named."""
+OVERFLOW = "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: {}, reducing to {}"
+
+
+def loss_lines(draw: random.Random, event: str) -> Iterator[str]:
+    """Yield the lines of a log: the loss falls exponentially to a part of the first one, with noise of each batch."""
+    count, first, last = draw.randint(80, 400), draw.uniform(2.5, 11.0), draw.uniform(0.3, 0.8)
+    if event == "a penalty that grows":
+        first, last = draw.uniform(0.005, 0.2), draw.uniform(3.0, 12.0)
+    noise, speed, at = draw.choice([0.005, 0.02, 0.05]), draw.uniform(2.0, 8.0), draw.randint(count // 2, count - 30)
+    factor = {"a jump": draw.uniform(1.8, 6.0), "other data": draw.uniform(1.05, 1.35), "a spike": draw.uniform(2, 5)}
+    length = draw.randint(1, 5) if event == "a spike" else count
+    top, norm, steep = draw.uniform(2.3, 5.0), draw.uniform(0.3, 2.0), draw.uniform(4, 40)
+    for step in range(1, count + 1):
+        level, is_after = last + (1 - last) * math.exp(-speed * step / count), at <= step < at + length
+        if event == "a climb" and step >= at:
+            level += (top - level) * min(1.0, 2 * (step - at) / (count - at))
+        level *= factor.get(event, 1.0) if is_after else 1.0
+        norms = norm * (steep if event in ("a jump", "a spike") and is_after else 1.0) * draw.uniform(0.8, 1.3)
+        if event == "a scale that is searched" and step <= 4:
+            yield OVERFLOW.format(2 ** (17 - step), 2 ** (16 - step))
+        if event == "a scale that falls" and step > count - 14:
+            scale = max(1, 2 ** (11 - (step - count + 13)))
+            yield OVERFLOW.format(scale, max(1, scale // 2))
+        else:
+            yield f"step {step} loss {first * level * (1 + draw.gauss(0, noise)):.4f} grad_norm {norms:.3f}"
+
+
 def memory(folder: Path) -> Cases:
     """Yield small trainings on two ranks that waste memory in known ways."""
     if not folder.is_dir():
@@ -240,6 +294,7 @@ KINDS: dict[str, Callable[[Path], Cases]] = {
     "recorded traces": traces,
     "simulated traces": simulated_traces,
     "examples of causes": examples,
+    "printed losses": printed_losses,
     "memory trainings": memory,
     "healthy trainings": healthy,
     "faults": faults,

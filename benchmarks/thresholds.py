@@ -414,7 +414,7 @@ def number(value: Any) -> str:
     """Return a value as the page shows it."""
     if isinstance(value, tuple):
         return ", ".join(map(number, value))
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+    return f"{int(value):,}" if float(value).is_integer() else f"{value:,.4g}"
 
 
 def moved() -> dict[str, str]:
