@@ -169,6 +169,8 @@ _DTYPES: dict[str, str] = _TABLE["dtypes"]
 USER_CALLS = frozenset(_TABLE["user_calls"])
 """Functions of torch.distributed that recorders record as a different operation, or as several."""
 ROOTED = {"broadcast", "reduce", "gather", "scatter"}
+NEEDS_ALL = {"all_reduce", "all_gather", "reduce_scatter", "barrier"}
+"""Operations that complete on no rank before all have begun them (an all_to_all may take nothing from some)."""
 
 
 def operation(name: str) -> str:

@@ -125,6 +125,8 @@ def unheard_text(run: RunEvidence) -> str:
 
 def calls_text(hang: Mapping[str, Any]) -> str:
     """Return that all ranks' recorded calls completed, or are too recent to hang; empty if they did not complete."""
+    if earlier := hang.get("taken_earlier"):
+        return _said("taken_earlier", ranks=tuple(earlier))
     if hang.get("young_s"):
         return _said("young", **hang)
     if hang.get("ranks_waiting") or not hang.get("ranks") or hang["ranks"] != hang.get("world_size"):

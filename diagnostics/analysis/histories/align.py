@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS, Digest, Line, RankRecord
-from diagnostics.evidence.calls import ROOTED, Call, GroupKey, Wire
+from diagnostics.evidence.calls import NEEDS_ALL, ROOTED, Call, GroupKey, Wire
 from diagnostics.evidence.clock_offset import offset
 from diagnostics.evidence.flight_entries import DEFAULT_GROUP
 
@@ -166,14 +166,18 @@ class GroupTable:
                     deviations += 1
                     self.deviations.setdefault(seq, {}).setdefault(number, []).append(rank)
 
+    def base_at(self, seq: int) -> int:
+        """Return the signature number of a position's base; 0 = not covered."""
+        chunk = self.base.get(seq >> _CHUNK_BITS)
+        return chunk[seq & _MASK] if chunk is not None else 0
+
     def issued_at(self, seq: int) -> dict[int, list[int]]:
         """Return signature number -> ranks that issued it at a position up to the first deviation; 0 = not covered."""
         issued = {number: sorted(ranks) for number, ranks in self.deviations.get(seq, {}).items()}
         deviating = {rank for ranks in issued.values() for rank in ranks}
         covering = {rank for rank, line in self.lines.items() if line.first <= seq <= line.issued}
         if covering - deviating:
-            chunk = self.base.get(seq >> _CHUNK_BITS)
-            issued[chunk[seq & _MASK] if chunk is not None else 0] = sorted(covering - deviating)
+            issued[self.base_at(seq)] = sorted(covering - deviating)
         return issued
 
 
@@ -187,6 +191,8 @@ class Survey:
         self.inferred: dict[GroupKey, tuple[int, ...]] = {}
         """Members of groups without declared members, if only one choice remains."""
         self.world_size: int | None = None
+        self.taken_earlier: list[int] = []
+        """Ranks whose dumps are older than others': the job made progress in between, so it does not hang there."""
         self.positions = 0  # Number of calls compared.
         self.clocks = Clocks()
         self._numbers: dict[tuple[Wire, ...], int] = {}
@@ -224,6 +230,7 @@ class Survey:
             if self.groups[key].uses_p2p:
                 self.ranks[rank].lines[key] = self.groups[key].lines[rank] = line
         self._uncounted.clear()
+        self.taken_earlier = self._taken_earlier()
 
     def members(self, key: GroupKey) -> tuple[int, ...]:
         """Return the global ranks of a group: as declared, all ranks for the default group, else those seen in it."""
@@ -236,6 +243,19 @@ class Survey:
     def membership_known(self, key: GroupKey) -> bool:
         """Return whether `members` is exact rather than a lower bound."""
         return key in self.declared or key.desc == DEFAULT_GROUP
+
+    def _taken_earlier(self) -> list[int]:
+        """Return the ranks by whose dumps they had not issued what others completed, although it needs all ranks."""
+        needs_all = {number for wires, number in self._numbers.items() if NEEDS_ALL.issuperset(op for op, *_ in wires)}
+        earlier: set[int] = set()
+        for key, table in self.groups.items():
+            if not key.on_devices or table.deviations or not table.lines.keys() <= set(self.declared.get(key, ())):
+                continue
+            issued = min((line.issued for line in table.lines.values()), default=0)
+            done = max((line.done for line in table.lines.values()), default=0)
+            needed = next((at for at in range(done, issued, -1) if table.base_at(at) in needs_all), 0)
+            earlier |= {rank for rank, line in table.lines.items() if line.issued < needed}
+        return sorted(earlier)
 
     def world(self) -> int:
         """Return the number of ranks in the job: at least as many as were seen."""

@@ -124,7 +124,9 @@ class Stall(Struct):
         ranks, groups, waiting = len(job.survey.ranks), len(job.survey.groups), len(job.pending_ranks())
         hang: dict[str, Any] = {"ranks": ranks, "world_size": job.world(), "groups": groups}
         hang |= {"calls_compared": job.survey.positions, "ranks_waiting": waiting}
-        hang |= {"young_s": round(job.waited_s(), 1)} if waiting and not (job.stands_still() or job.state) else {}
+        if waiting and not (job.stands_still() or job.state):
+            earlier = job.survey.taken_earlier
+            hang |= {"taken_earlier": earlier} if earlier else {"young_s": round(job.waited_s(), 1)}
         confirmed = sorted((one for one in findings if one.status == "confirmed"), key=lambda one: -one.confidence)
         points = (point_of(job, one.group, one.position) for one in confirmed if one.group and one.position)
         culprits, point = {rank for one in confirmed for rank in one.ranks}, next(filter(None, points), None)

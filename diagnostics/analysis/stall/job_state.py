@@ -76,6 +76,8 @@ class JobState(Struct):
             return False
         if self.state in _ENDED_BADLY or any(fact.kind in _HANG_FACTS for fact in self.evidence.facts):
             return True
+        if self.survey.taken_earlier:
+            return False
         # A dump may also have been requested from a job that continues: its calls are then young when it is written.
         if any(record.stuck_dump for record in self.survey.ranks.values()) and self.state != "running":
             return not 0 < self.waited_s() < STALL_S

@@ -16,7 +16,6 @@ from diagnostics.analysis.divergence.single_calls import made_alone, stated, unk
 from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.stall.late import HostStall, taken_s
 from diagnostics.analysis.stall.watchdog_lines import (
-    SCALAR,
     UNNAMED,
     GroupLog,
     Wait,
@@ -103,11 +102,11 @@ def _is_other_call(group: GroupLog, vote: Vote, sides: Sequence[Wait]) -> bool:
     A metric or a barrier has one element, so it is never the same call as the gradient reduction that it meets. Two
     lines of the program are two calls, and ranks that make the same calls enqueue equally many after this one.
     """
-    few, *_, many = sorted(wait.numel or 0 for wait in sides[:2])
+    fewest = min(wait.numel or 0 for wait in sides[:2])
     ahead = [{group.counters[rank].enqueued for rank in side if rank in group.counters} for side in vote.sides]
     return (
         "operation" in differing_parts(sides[0].wire, sides[1].wire)
-        or (few == 1 and many > SCALAR)
+        or fewest == 1
         or len({wait.site for wait in sides[:2]} - {None}) > 1
         or (all(ahead) and ahead[0].isdisjoint(set().union(*ahead[1:])))
     )

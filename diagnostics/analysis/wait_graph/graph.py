@@ -141,8 +141,8 @@ def _absent(survey: Survey, waits: WaitGraph, operation: Operation) -> None:
                 absent.append(rank)
         elif line.issued < operation.seq:
             absent.append(rank)
-        elif line.pending is None or line.pending.seq > operation.seq:
-            complete.append(rank)
+        elif line.done >= operation.seq or (line.pending is None and line.first <= operation.seq):
+            complete.append(rank)  # A ring that begins later does not show that what it lost had completed.
     waits.absent[operation] = tuple(absent)
     waits.complete[operation] = complete
 

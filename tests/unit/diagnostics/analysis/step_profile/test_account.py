@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from diagnostics.analysis.step_profile.account import Account
+from diagnostics.analysis.step_profile.account import MOST, Account
 from diagnostics.diagnose import diagnose
 from diagnostics.report.overview import headline
 from tests.shared_data import shared_data
@@ -222,3 +222,34 @@ def test_a_window_of_some_kernels_shows_no_step(tmp_path: Path) -> None:
     write(sim, tmp_path)
     report = diagnose(tmp_path)
     assert (report.outcome, "only 0.3 ms are in the traces" in headline(report)) == ("undecided", True)
+
+
+def changed(folder: Path, rank: int, keep: Any) -> None:
+    """Keep only the events of a rank's trace that `keep` accepts."""
+    path = folder / f"rank{rank}.json.gz"
+    trace = json.loads(gzip.decompress(path.read_bytes()))
+    trace["traceEvents"] = [event for event in trace["traceEvents"] if keep(event)]
+    path.write_bytes(gzip.compress(json.dumps(trace).encode()))
+
+
+def test_the_worst_rank_decides_not_the_median(tmp_path: Path) -> None:
+    """Rank 3 lost a third of its kernels: its device is idle there, however busy the others are."""
+    write(ddp(Simulator()), tmp_path)
+    good = diagnose(tmp_path).measures["overlap"]["account"]["idle"]
+    seen = [0]
+
+    def keep(event: dict[str, Any]) -> bool:
+        seen[0] += event.get("cat") == "kernel"
+        return not (event.get("cat") == "kernel" and "nccl" not in event["name"] and seen[0] % 3 == 0)
+
+    changed(tmp_path, 3, keep)
+    report = diagnose(tmp_path)
+    assert report.measures["overlap"]["account"]["idle"] > good + MOST and report.outcome != "healthy"
+
+
+def test_a_rank_with_launches_and_without_device_events_is_not_traced(tmp_path: Path) -> None:
+    write(ddp(Simulator()), tmp_path)
+    changed(tmp_path, 2, lambda event: event.get("cat") != "kernel")
+    report = diagnose(tmp_path)
+    assert report.measures["overlap"]["account"]["traced"] == 3
+    assert (report.outcome, "3 of 4 ranks traced" in headline(report)) == ("undecided", True), headline(report)

@@ -163,3 +163,25 @@ def test_where_calls_differ_waits_are_no_evidence() -> None:
     alike = {rank: waits_in(rank, 2, before=1) for rank in range(4)}
     assert graph(alike)[0].differing == set()
     assert build(survey(alike, 4), {2}).differing == build(survey(alike, 4), {None}).differing == {0, 1, 2, 3}
+
+
+def test_what_a_short_ring_lost_need_not_have_completed() -> None:
+    """A ring of the last calls only: the pending one was overwritten too."""
+    ranks = {rank: waits_in(rank, 7, before=6) for rank in (0, 1, 3)}
+    ranks[2] = [call(seq, 10, done=False) for seq in (9, 10)]
+    waits, job = graph(ranks, counters={DEFAULT: (10, 6)})
+    operation = Operation(DEFAULT, 7)
+    assert waits.complete[operation] == [] and waits.absent[operation] == (), "rank 2 issued #7"
+    assert job.taken_earlier == []
+
+
+def test_a_dump_older_than_what_others_completed_with_that_rank_is_no_hang() -> None:
+    """Dumps of a job under way, whose file times were lost: rank 0 had not issued #5 yet when it was asked."""
+    ahead = {rank: [call(seq) for seq in range(1, 6)] for rank in (1, 2, 3)}
+    members = {DEFAULT: WORLD}
+    _, job = graph({0: waits_in(0, 3, before=2), **ahead}, members=members)
+    assert job.taken_earlier == [0]
+    broadcasts = {rank: [call(seq, op="broadcast") for seq in range(1, 6)] for rank in WORLD[1:]}
+    behind = [call(seq, op="broadcast", done=seq < 3) for seq in range(1, 4)]
+    _, job = graph({0: behind, **broadcasts}, members=members)
+    assert job.taken_earlier == [], "the source of a broadcast does not wait for the others"
