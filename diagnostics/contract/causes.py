@@ -7,12 +7,13 @@ from msgspec import Struct
 
 from diagnostics.contract.findings import Finding, Outcome
 
-Relation = Literal["ranks", "victims", "group", "tie", "basis", "any"]
+Relation = Literal["ranks", "victims", "group", "tie", "basis", "recorded", "any"]
 """When a cause explains a finding of another: all culprits of that finding are culprits of this cause (`ranks`) or its
 victims (`victims`), it concerns a group that contains a culprit of this cause (`group`), it is a tie that this cause,
 with at least equal confidence, narrows down (`tie`, also between findings of one cause), this cause has a better basis
 and accounts for all of its ranks and victims, as culprits or victims of its own (`basis`, also between findings of one
-cause, and for open findings that rest on the waiting alone: it rules them out), or always (`any`)."""
+cause, and for open findings that rest on the waiting alone: it rules them out), records or places show this cause and
+the finding is less than certain (`recorded`), or always (`any`)."""
 
 Sign = Literal["failed", "raised", "refused", "unreduced", "fitted", "ran_out", "alone", "unmet"]
 """State of the job's end that changes the outcome of a cause: the launcher's status is `failed`; a rank `raised` an

@@ -140,6 +140,8 @@ def _related(when: Relation, root: Finding, other: Finding) -> bool:
         accounted = {*root.ranks, *root.victims}
         is_better = _BASES.index(root.basis) < _BASES.index(other.basis) and bool(root.ranks or not other.ranks)
         return is_better and (not accounted or accounted >= {*other.ranks, *other.victims})
+    if when == "recorded":
+        return root.basis in ("records", "places") and other.confidence < CERTAIN
     concerned = {*other.ranks, *other.victims, *(other.group.ranks if other.group else ())}
     return not concerned or not root.ranks or bool(concerned & set(root.ranks))
 

@@ -65,6 +65,14 @@ def test_an_exception_that_was_swallowed_comes_before_the_mismatch_after_it() ->
     assert roots(raised, found("hang.collective_mismatch", 1, victims=(0, 2, 3))) == [("hang.rank_raised", (1,))]
 
 
+def test_a_hang_that_is_recorded_comes_before_the_time_limit_at_which_it_ends() -> None:
+    late = found("hang.host_stall", 1, victims=(0, 2, 3), confidence=0.6, basis="places")
+    limit, lost_node = (found("env.job_stopped", confidence=sure) for sure in (0.75, 0.95))
+    assert roots(late, limit) == [("hang.host_stall", (1,))]
+    assert {cause for cause, _ in roots(late, lost_node)} == {"hang.host_stall", "env.job_stopped"}
+    assert len(roots(replace(late, basis="waiting"), limit)) == 2, "ranks wait for those that were stopped, too"
+
+
 def test_fewer_steps_come_before_the_normal_exit_and_the_missing_collective() -> None:
     assert roots(
         found("hang.uneven_iterations", 1, victims=(0, 2, 3)),

@@ -97,7 +97,7 @@ def test_a_tree_of_ones_own(tmp_path: Path) -> None:
         ("cause: a.two", "cause: a.one", "cause 'a.one' stands twice"),
         ("cause: a.two", "cause: A Two", "an id is lower-case words"),
         ("explains: [b.three]", "explains: [b.tree]", "explains, rule 1: unknown cause 'b.tree'; did you mean"),
-        ("when: [ranks, group]", "when: [rank]", "'rank' is none of ranks, victims, group, tie, basis, any"),
+        ("when: [ranks, group]", "when: [rank]", "'rank' is none of ranks, victims, group, tie, basis, recorded, any"),
         ("id: mine.both", "id: mine.both\n    id: again", 'line 10: not valid YAML (the key "id" is there twice)'),
         ("children:\n  - cause", "children: 5\nx:\n  - cause", "unknown key 'x'"),
         ("title: one", "title: [1]", "cause 'a.one': title: a text is expected"),
