@@ -49,6 +49,8 @@ class Work(Struct):
     """Tuples (start, end, lane, launch or -1, launching lane or -1), sorted by start."""
     memory: list[Interval] = field(default_factory=list)
     """Copies and fills."""
+    operations: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """On CPU: number and ns of the operations in `compute`, by name."""
     compute_lane: int = -1
     """The stream that computes most; -1 on CPU."""
     unknown: Counter[str] = field(default_factory=Counter)
@@ -209,6 +211,8 @@ def _on_cpu(trace: Trace) -> Work:
         if last is None or start >= last[1]:  # outermost operations only
             top[lane] = (start, end)
             work.compute.append((start, end, lane, start, lane))
+            count, ns = work.operations.get(trace.names[index], (0, 0))
+            work.operations[trace.names[index]] = count + 1, ns + end - start
     return work
 
 

@@ -116,6 +116,8 @@ class RankProfile(About, kw_only=True):
     fused: dict[str, int]
     kernels: int
     kernel_ns: int
+    operations: dict[str, tuple[int, int]]
+    """On CPU: number and ns of the outermost operations by name; empty on devices."""
     blocking: float
     """Share of long kernels whose launch returned only after they ended."""
     long_kernels: int
@@ -168,6 +170,7 @@ def profile(trace: Trace) -> RankProfile:
         fused=dict(work.fused.most_common(20)),
         kernels=len(work.compute),
         kernel_ns=sum(row[1] - row[0] for row in work.compute),
+        operations=work.operations,
         blocking=sum(blocking) / len(blocking) if blocking else 0.0,
         long_kernels=len(blocking),
         search_ns=sum(e - s for s, e, n in zip(ops.start, ops.end, ops.name) if n in search) if search else 0,

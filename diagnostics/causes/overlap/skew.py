@@ -14,7 +14,8 @@ _MOST = 0.6  # Minimum share of the lateness, and of the steps, that the blamed 
 _STANDS_OUT = 2.0  # Multiple of an even share of the lateness, from which a rank is not late by chance.
 _WANDERING = 0.05  # Minimum share of the step for lateness that moves from rank to rank.
 _STOPS_ON_CPU = 0.3
-"""Minimum share of each step on CPU: ranks that share cores are late by chance, up to 16% of a step at a load of 9."""
+"""Minimum share of each step on CPU: ranks that share cores are late by chance, up to 16% of a step at a load of 9. Of
+a rank with more operations, most steps suffice."""
 _COMPARABLE = 0.5  # Share of the largest lateness of a rank, from which another rank is blamed as well.
 _TEXTS = Texts(__file__)
 
@@ -49,14 +50,17 @@ def decide(view: Overview) -> Finding:
     waiting = median([ms for rank, ms in waits.items() if rank not in culprits] or waits.values())
     figures = {"step_ms": view.step_ms, "waiting_ms": waiting}
     if not view.on_device:
-        # On CPU it must be a stop rather than slow work, as ranks share cores; that of step 0 may be before the window.
+        # On CPU it must be a stop or more work, as ranks share cores; a stop in step 0 may be before the window.
+        lateness = _shares(priced)
+        has_more = bool(culprits) and all(_additional_ns(view, rank) >= lateness[rank] / 2 for rank in culprits)
+        reasons = {"data", "host", "pause", "sync", *(["compute"] if has_more else [])}
         of_culprits = [
             (late, ns)
             for late, ns in of_culprits
-            if late.reason in ("data", "host", "pause", "sync") or (late.step == 0 < steps - 1 and not late.reason)
+            if late.reason in reasons or (late.step == 0 < steps - 1 and not late.reason)
         ]
-        least = min(sum(ns for late, ns in of_culprits if late.step == step) for step in range(steps)) / MS
-        if not culprits or least < _STOPS_ON_CPU * view.step_ms:
+        of_steps = [sum(ns for late, ns in of_culprits if late.step == step) / MS for step in range(steps)]
+        if not culprits or (median(of_steps) if has_more else min(of_steps)) < _STOPS_ON_CPU * view.step_ms:
             return _TEXTS.ruled_out("chance", ms=waiting, share=_STOPS_ON_CPU, **figures)
     elif not culprits:
         if total < _WANDERING * view.step_ms:
@@ -77,6 +81,16 @@ def decide(view: Overview) -> Finding:
     shown = _TEXTS.phrase("shown", unit=view.unit, count=len(of_culprits), late=culprits, **lead, **figures)
     facts = shared.costly(view, own, _TEXTS, "late", **_late(culprits, reason, within))
     return shared.judged(view, facts, shown, ranks=culprits, victims=shared.others(view, culprits), of_transfer=False)
+
+
+def _additional_ns(view: Overview, rank: int) -> float:
+    """Return the time of the operations that this rank runs more often than any other: other work, not fewer cores."""
+    own, *others = sorted(view.profiles, key=lambda profile: profile.rank != rank)
+    total = 0.0
+    for name, (count, ns) in own.operations.items():
+        most = max((other.operations.get(name, (0, 0))[0] for other in others), default=count)
+        total += ns * max(0, count - most) / count
+    return total
 
 
 def _priced(view: Overview) -> list[tuple[Late, int]]:

@@ -121,3 +121,40 @@ def test_hosts_that_launch_late_are_why_the_group_waits(tmp_path: Path, detect: 
     skew = finding_of(detection, "overlap.skew")
     assert (skew.status, skew.ranks) == ("confirmed", (0, 6))
     assert "launches work late" in text_of(skew).summary
+
+
+@pytest.mark.parametrize(
+    ("pieces", "piece_ms", "blamed"),
+    [(4, 10, (1,)), (1, 40, ())],
+    ids=["other_work", "fewer_cores"],
+)
+def test_on_cpu_more_operations_are_other_work_and_longer_ones_may_be_fewer_cores(
+    tmp_path: Path, detect: Any, pieces: int, piece_ms: float, blamed: tuple[int, ...]
+) -> None:
+    """Rank 1 computes for 40 ms a step: four times the operations of rank 0, or as many that take longer."""
+    paths = []
+    for rank in range(2):
+        events: list[dict[str, Any]] = []
+        for step in range(3):
+            begin = 1e6 + step * 60_000
+            count, length = (pieces, piece_ms) if rank else (1, 10)
+            work = [("aten::mm", 1, begin + n * length * 1e3, length * 1e3) for n in range(count)]
+            wait = begin + count * length * 1e3 + 500
+            rows = [
+                *work,
+                ("gloo:all_reduce", 2, wait, begin + 50_000 - wait),
+                ("aten::add_", 1, begin + 51_000, 5_000),
+            ]
+            rows.append((f"ProfilerStep#{step}", 1, begin, 60_000))
+            for name, thread, start, length_us in rows:
+                cat = "cpu_op" if name.startswith("aten") else "user_annotation"
+                where = {"ph": "X", "pid": 1, "tid": thread, "ts": start, "dur": length_us}
+                size = {"Input Dims": [[1 << 20]]} if cat == "user_annotation" and thread > 1 else {}
+                events.append({"cat": cat, "name": name, "args": size, **where})
+        info = {"backend": "gloo", "rank": rank, "world_size": 2}
+        paths.append(tmp_path / f"rank_{rank}.json")
+        paths[-1].write_text(json.dumps({"distributedInfo": info, "traceEvents": events}))
+    found = finding_of(detect(*paths), "overlap.skew")
+    assert (found.status, found.ranks) == (("confirmed", blamed) if blamed else ("ruled_out", ())), text_of(
+        found
+    ).summary
