@@ -96,7 +96,7 @@ def _ordered(rank: RankMemory) -> Traffic | None:
 
 def _by_default(how: str, units: int, total_bytes: int) -> Finding:
     what = _TEXTS.phrase(how, units=units)
-    return _TEXTS.undecided("default", what=what, total=Bytes(total_bytes))
+    return _TEXTS.undecided("by_default", what=what, total=Bytes(total_bytes))
 
 
 def _kept(

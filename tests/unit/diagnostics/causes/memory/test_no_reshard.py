@@ -24,7 +24,9 @@ def test_the_cost_is_all_but_the_units_in_use():
     found = decide(job(sharded(), call("unit", 10), units=blocks(2)))
     assert (found.ranks, found.cost.value) == ((0, 1), 20 * MIB)
     text = text_of(found)
-    assert text.summary.startswith("4 units are gathered once a step and kept from forward to backward (40 MiB)")
+    assert text.summary.startswith(
+        "4 units are gathered once a step and kept from forward to backward: 40 MiB on ranks 0 and 1."
+    )
     assert "reshard_after_forward=True" in text.remedies[0].change
     of_dtk = decide(job(sharded(), call("unit", 10), units=blocks(2), run={}))
     assert text_of(of_dtk).remedies[0].change == "strategy.reshard_after_forward=true"
@@ -61,4 +63,7 @@ def test_without_traces_the_configuration_decides(declared, status):
     jobs = job(sharded(), run={"strategy": {"reshard_after_forward": declared}})
     for rank in jobs.ranks.values():
         rank.trace = None
-    assert decide(jobs).status == status
+    found = decide(jobs)
+    assert found.status == status
+    if status == "confirmed":
+        assert "from forward to backward (reshard_after_forward=false): " in text_of(found).summary
