@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from diagnostics.contract.formatting import bytes_text
+from diagnostics.evidence.endings import is_out_of_memory
 from dtk.bench.bandwidth import OPERATIONS
 from dtk.bench.model import Spec, key_of, loads
 from dtk.orphan import run_child, tell
@@ -73,7 +74,7 @@ class Bench:
             buffers = make(operation, size, element, self.context.device)
             timed_s(buffers.call, self.context.device)
         except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
-            if isinstance(error, torch.OutOfMemoryError) or not _NOT_OFFERED.search(str(error)):
+            if is_out_of_memory(error) or not _NOT_OFFERED.search(str(error)):
                 raise
             return f"{self.context.backend} does not offer it for {self.spec.dtype}"
         wrong = self._agreed(wrong_elements(operation, buffers), dist.ReduceOp.SUM) if self.spec.verify else None

@@ -25,7 +25,8 @@ def banner(
 ) -> None:
     """Print what was detected and chosen, and why."""
     train, mesh = config.train, config.mesh(world_size)
-    accumulation = config.batch_plan(world_size).accumulation_steps
+    plan = config.batch_plan(world_size)
+    accumulation = plan.accumulation_steps
     warmup = config.schedule.warmup_steps
     only_warmup = f", all of them warm-up (schedule.warmup_steps={warmup})" if warmup >= train.steps else ""
     again = f" (attempt {attempt})" if attempt else ""
@@ -54,7 +55,7 @@ def banner(
         rows.append(("pipeline", f"{pieces}; {bubble:.0%} of a step is idle at best (bubble)"))
         if accumulation < parallel.pp:
             enough, batch = 4 * parallel.pp, ""
-            most = max(n for n in divisors(train.global_batch_size // mesh.dp_size) if n <= enough)
+            most = max(n for n in divisors(plan.samples_per_rank) if n <= enough)
             if most < parallel.pp:
                 batch = f" train.global_batch_size={enough * mesh.dp_size}"
             else:

@@ -14,6 +14,7 @@ from torch._C._distributed_c10d import Store
 
 from diagnostics.contract.artifacts import RunPaths, Verdict, write_json
 from diagnostics.contract.secrets import masked_text
+from diagnostics.evidence.endings import is_out_of_memory
 from dtk.config.schema import Config, RecordConfig, TrainConfig, WatchConfig
 from dtk.parallel.regions import Observer, failed_in, observe
 from dtk.record import collectives, flight, memory, wrappers
@@ -193,7 +194,7 @@ class Recorder:
                 self._watch.close(failed=True)
         self.event("failure", type=type(error).__name__, message=masked_text(str(error))[:1000])
         dumps = flight.last_dumps(self.paths, self.rank, self._black_box)
-        if self._full and self.device.type == "cuda" and isinstance(error, torch.OutOfMemoryError):
+        if self._full and self.device.type == "cuda" and is_out_of_memory(error):
             dumps["allocator snapshot"] = partial(memory.dump_allocator, self.paths.memory_snapshot(self.rank))
         bounded("failure dumps", partial(run_all, dumps), FAILED_S)
 

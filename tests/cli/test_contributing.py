@@ -192,6 +192,12 @@ def dtk(copy: Path, *arguments: str, module: str = "dtk.commands.main") -> subpr
 
 def test_a_reader_is_one_file_and_its_test(copy: Path) -> None:
     (copy / "diagnostics/evidence/readers/toy.py").write_text(TOY_READER, encoding="utf-8")
+    shutil.copytree(ROOT / "tests", copy / "tests", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    (copy / "tests/unit/diagnostics/evidence/readers/test_toy.py").write_text(TOY_TEST, encoding="utf-8")
+    registry = "tests/unit/diagnostics/evidence/job/test_registry.py"
+    passed = dtk(copy, "-v", "-k", "toy", "-p", "no:cacheprovider", registry, module="pytest")
+    assert passed.returncode == 0, passed.stdout
+    assert "test_an_honest_file_is_taken_by_its_reader_and_read[toy]" in passed.stdout
     files = copy / "left"
     files.mkdir()
     namespace: dict[str, bytes] = {}

@@ -1,4 +1,3 @@
-import timeit
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +7,7 @@ from torch import nn
 from dtk.config.schema import RecordConfig
 from dtk.record import numerics
 from dtk.record.numerics import Numerics, fingerprints
+from tests.work import calls_in
 
 NAN = torch.tensor(float("nan"))
 ONE = torch.tensor(1.0)
@@ -110,8 +110,7 @@ def test_off_looks_at_nothing(watcher):
     assert events == []
 
 
-def test_a_step_costs_microseconds(watcher):
-    """Ten times what an idle machine needs, so that it fails on a mistake and not on a busy one."""
+def test_a_step_calls_few_functions(watcher):
     watch, _ = watcher()
     model = nn.Linear(2, 2)
 
@@ -119,4 +118,5 @@ def test_a_step_costs_microseconds(watcher):
         watch.gradient(1, ONE, model, wait=True)
         watch.after_step(1, ONE, model, wait=True, last=False)
 
-    assert min(timeit.repeat(one_step, number=300, repeat=5)) / 300 < 500e-6
+    one_step()
+    assert calls_in(one_step)[1] < 60, "20 when this was written"
