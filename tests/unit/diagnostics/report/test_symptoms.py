@@ -41,7 +41,7 @@ def test_the_first_screen_is_an_answer(tmp_path: Path) -> None:
 
 def test_ranks_that_left_no_line_are_named(tmp_path: Path) -> None:
     text = hung(1, op="_ALLGATHER_BASE").replace("NumelOut=1024", "NumelOut=4096")
-    assert "silent  ranks 0, 2 and 3 left no line that tells anything" in lines(tmp_path, text)
+    assert "silent  ranks 0, 2 and 3 left no line that says anything" in lines(tmp_path, text)
 
 
 def test_an_abort_without_a_word_asks_for_its_stderr(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_several_late_ranks_are_all_named(tmp_path: Path, detect: Any) -> None:
     write(ddp(Simulator(ranks=6), scale=lambda rank: 1.4 if rank in (1, 4) else 1.0), tmp_path)
     (finding,) = (one for one in detect(tmp_path).findings if one.cause == "overlap.skew")
     assert (finding.status, finding.ranks, finding.victims) == ("confirmed", (1, 4), (0, 2, 3, 5))
-    assert "computes longer" in text_of(finding).summary
+    assert "compute takes longer" in text_of(finding).summary
 
 
 def test_skew_costs_what_the_late_rank_adds(tmp_path: Path, detect: Any) -> None:
