@@ -1,4 +1,4 @@
-"""Defines when two calls are the same, for every comparison of calls. A field that a recorder omits never differs. The
+"""Defines when calls of two ranks are the same, for every comparison of them. A field that a recorder omits never differs. The
 split sizes of an all_to_all are not compared: they need not be equal, but must match pair by pair.
 """
 
