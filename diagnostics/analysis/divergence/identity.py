@@ -1,5 +1,5 @@
-"""Defines when calls of two ranks are the same, for every comparison of them. A field that a recorder omits never differs. The
-split sizes of an all_to_all are not compared: they need not be equal, but must match pair by pair.
+"""Defines when calls of two ranks are the same, for every comparison of them. A field that a recorder omits never
+differs. The split sizes of an all_to_all are not compared: they need not be equal, but must match pair by pair.
 """
 
 from collections.abc import Hashable, Iterable, Sequence

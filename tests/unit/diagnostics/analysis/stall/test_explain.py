@@ -387,7 +387,8 @@ def test_other_kinds_are_ruled_out_by_what_meets_where(tmp_path: Path) -> None:
     assert one.status == "ruled_out"
     assert one.summary == "The ranks issue different operations at position 3 of group default_pg."
     assert one.measured == (
-        "position 3 of group default_pg: broadcast [8] float32 (train.py:11) is matched with all_reduce [8] float32 (train.py:12)"
+        "position 3 of group default_pg: broadcast [8] float32 (train.py:11) is matched with all_reduce [8] float32 "
+        "(train.py:12)"
     )
     assert found["hang.collective_mismatch"].measured == "1 of 4 ranks differ at position 3 of group default_pg"
 
