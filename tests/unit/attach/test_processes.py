@@ -28,6 +28,16 @@ time.sleep(60)
 """
 
 
+def begun(pid: int) -> int:
+    """Wait for the environment of a process and of its children: after execve, it is empty for a moment."""
+    deadline_s = time.monotonic() + stretched(10)
+    while not Path(f"/proc/{pid}/environ").read_bytes() and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        begun(int(child))
+    return pid
+
+
 @pytest.fixture
 def job() -> Iterator[tuple[int, list[int]]]:
     """A launcher that has a rank of its own kind (as in Kubernetes), ranks 0 and 2 of three, each with a child."""
@@ -38,7 +48,7 @@ def job() -> Iterator[tuple[int, list[int]]]:
         argv, env={**os.environ, **own}, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     assert process.stdout is not None
-    ranks = [int(process.stdout.readline()) for _ in range(2)]
+    ranks = [begun(int(process.stdout.readline())) for _ in range(2)]
     yield process.pid, ranks
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -74,7 +84,7 @@ def test_ranks_that_the_first_one_started_are_found_with_it() -> None:
     argv = [sys.executable, "-c", FIRST, "1 2"]
     process = subprocess.Popen(argv, env=own, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout is not None
-    others = [int(process.stdout.readline()) for _ in range(2)]
+    others = [begun(int(process.stdout.readline())) for _ in range(2)]
     try:
         for asked in (process.pid, others[1]):
             (ranks,) = processes.find([asked])

@@ -46,8 +46,8 @@ def test_advice_outside_of_the_strategies_names_none() -> None:
         documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         if any(names.search(str(node.value)) for node in nodes if id(node) not in documented):
             listed.add(str(path.relative_to(source)))
-    examples = {"config/overrides.py", "bench/calibrate.py"}
-    """An example of the grammar, and a command that predicts an example."""
+    examples = {"bench/calibrate.py"}
+    """A command that predicts an example."""
     assert {file for file in listed if not file.startswith("strategies/")} == examples
 
 
