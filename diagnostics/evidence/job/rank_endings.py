@@ -46,6 +46,8 @@ def rank_endings(evidence: Evidence) -> dict[int, Ending]:
             for ending in ends.of_srun(fact) if fact.kind == "srun_task" else ():
                 by_slurm = ending.signal == "SIGKILL" and stopped.get(fact.file, fact.line) < fact.line
                 candidates[ending.rank].append(replace(ending, kind="stopped") if by_slurm else ending)
+                if ending.signal != "SIGKILL" and ending.exit_code != 0:  # --kill-on-bad-exit ends the other tasks.
+                    stopped.setdefault(fact.file, fact.line)
     _add_unlisted(evidence, candidates)
     # Ranks that received SIGINT individually: after a SIGINT to all ranks, torchrun ends without a list of failures.
     listed = {rank for fact in evidence.facts if fact.kind == "torchrun_list" for rank in fact.fields["ranks"]}

@@ -33,6 +33,20 @@ def test_the_signal_and_what_sends_it(tmp_path: Path, line: str, how: str, chang
     assert how in text_of(found).summary and text_of(found).remedies[0].change.startswith(change)
 
 
+@pytest.mark.parametrize(
+    ("lines", "ranks"),
+    [
+        (("task 1: Segmentation fault (core dumped)", "tasks 0,2-3: Killed"), (1,)),
+        (("tasks 0,2-3: Killed", "task 1: Exited with exit code 1"), (0, 2, 3)),
+    ],
+)
+def test_srun_kills_the_other_tasks_after_a_failure(
+    tmp_path: Path, lines: tuple[str, ...], ranks: tuple[int, ...]
+) -> None:
+    found, roots = of(tmp_path, "".join(f"srun: error: node1: {line}\n" for line in lines))
+    assert (found.status, found.ranks, roots) == ("confirmed", ranks, [CAUSE])
+
+
 def test_the_kernel_s_own_line_tells_that_memory_ran_out(tmp_path: Path) -> None:
     kernel = "Memory cgroup out of memory: Killed process 4711 (python3) total-vm:9kB, anon-rss:8kB\n"
     assert of(tmp_path, f"srun: error: node1: task 1: Killed\n{kernel}")[1] == ["memory.host"]
