@@ -71,8 +71,11 @@ WAITED = frozenset(
 _SURVIVED = frozenset(
     {"missing_ranks", "cuda_oom", "cpu_oom", "port_in_use", "port_refused", "mesh_failed", "launcher_error"}
     | {"torchrun_failed", "torchrun_list", "torchrun_signal", "store_timeout", "store_barrier", "rendezvous_timeout"}
+    | {"srun_task", "job_stopped", "worker_bus_error"}
 )
 """Kinds of lines that a job which goes on training survived: it tried again, or it is another one."""
+_BEFORE_THE_END = _SURVIVED | {"nccl_ib_error", "watchdog_timeout", "watchdog_status", "watchdog_abort"}
+"""Those of a job that went on and then ended in order."""
 _OF_PODS = frozenset({"kernel_oom", "job_stopped", "pod_completed"})
 ENDED = "training_ended"
 _MISSING = ("Missing ranks:", "Stalled ranks:")
@@ -303,7 +306,9 @@ class _Scan(Struct):
         survived = self.steps.line_before(GOES_ON)
         ended = self.table.errors(file) or [*self.exits, *failed]
         read.errors += [error for error in ended if error.line >= survived][:MAX_ERRORS]
-        read.facts = [f for f in read.facts if f.kind not in _SURVIVED or f.line >= survived]
+        ended_in_order = self.ended is not None and self.ended.line > self.steps.last
+        kinds = _BEFORE_THE_END if ended_in_order else _SURVIVED
+        read.facts = [f for f in read.facts if f.kind not in kinds or f.line >= survived]
         finite = self.steps.line_before(LEAST)  # A single step may skip: it is no news where enough finite ones follow.
         read.facts = [
             f for f in read.facts if f.kind != "non_finite_loss" or f.fields.get("last_line", f.line) >= finite
@@ -314,7 +319,7 @@ class _Scan(Struct):
             read.facts.append(
                 LogFact("cut_line", self.wrapped.rank, file, self.wrapped.number, self.wrapped.text[:TEXT])
             )
-        if self.ended is not None and self.ended.line > self.steps.last:
+        if self.ended is not None and ended_in_order:
             read.facts.append(replace(self.ended, kind=ENDED))
         speaks = read.errors or any(f.kind not in _OF_THE_JOB for f in read.facts) or self.steps.last > self.restarted
         if self.aside is not None and not speaks:

@@ -874,3 +874,28 @@ def test_rust_ends_a_process_that_gets_no_memory(tmp_path: Path, amount: str) ->
     (tmp_path / "job.log").write_text(f"step 1 loss 2.0\nmemory allocation of {amount} bytes failed\n")
     report = diagnose(tmp_path)
     assert (report.outcome, [root.cause for root in report.root_causes]) == ("oom", ["memory.host"])
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "survived", "before_the_end"),
+    [
+        ("srun: error: node01: task 1: Segmentation fault (core dumped)", "srun_task", True, True),
+        ("slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-20T08:16:45 DUE TO PREEMPTION ***", "job_stopped", True, True),
+        ("[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=6, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600035 milliseconds before timing out.", "watchdog_timeout", False, True),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "cuda_oom", True, True),
+    ],
+)  # fmt: skip
+def test_what_a_job_survived_that_went_on_or_ended_in_order(
+    tmp_path: Path, line: str, kind: str, survived: bool, before_the_end: bool
+) -> None:
+    steps = [
+        "".join(f"INFO train.py:88: step {n}/90 loss {3 - n / 50:.4f}\n" for n in part)
+        for part in (range(40), range(40, 90))
+    ]
+
+    def told(text: str) -> bool:
+        return kind in {fact.kind for fact in scan(tmp_path / "x.log", text).facts}
+
+    assert told(f"{steps[0]}{line}\n")
+    assert told(f"{steps[0]}{line}\n{steps[1]}") != survived
+    assert told(f"{steps[0]}{line}\n{steps[1]}Training complete.\n") != before_the_end
