@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from diagnostics.contract.files import table_beside
 from diagnostics.evidence.model import Evidence
-from diagnostics.evidence.readers import watch
-from diagnostics.evidence.readers.log import ENDED
+from diagnostics.evidence.readers import log, watch
 
 After = Literal["program", "warning", "restart", "reset", "reboot", "replace"]
 """The remedy: debug the program, do nothing now (the job continues), restart the job, reset the device, reboot, or
@@ -71,9 +70,7 @@ def gpu_faults(evidence: Evidence) -> tuple[Event, ...]:
             events += _device_errors(str(fact.fields.get("error")), fact.rank, fact.file, fact.line, device)
     for error in evidence.errors:
         events += _device_errors(error.message, error.rank, error.file, error.line)
-    run = evidence.run
-    survived = any(fact.kind == ENDED for fact in evidence.facts) or watch.ended_well(evidence)
-    survived |= run is not None and run.state == "finished"
+    survived = log.training_ended(evidence) or watch.finished(evidence)
     return tuple(replace(event, survived=survived) for event in events)
 
 

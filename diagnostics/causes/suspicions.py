@@ -9,7 +9,6 @@ from math import inf
 
 from diagnostics.analysis.memory.out_of_memory import RanOut
 from diagnostics.analysis.stall.symptoms import TRANSPORT, Symptoms, Waiting
-from diagnostics.analysis.stall.watchdog_lines import SCALAR
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Suspicion
 from diagnostics.contract.formatting import UNNAMED, filled
@@ -20,6 +19,7 @@ from diagnostics.evidence.readers import process
 MOST = 3  # Maximum number of suspicions in a report.
 LEAST = 0.12  # Minimum probability; below it a suspicion carries no information.
 _WARM = 20  # Number of completed calls from which the start-up of a group is certainly over.
+SCALAR = 16  # Maximum number of elements of a metric, a flag or a barrier; a gradient or a shard has thousands.
 _MANY = 10  # Requests of the size that failed that would fit into unused memory: then its pieces are all smaller.
 _LARGE = 0.15  # Share of memory that is unused, or outside PyTorch, from which it is suspected; see `memory.non_torch`.
 _SCALAR_MET = re.compile(r"\D*(?:\d{3,} vs \d{1,2}|\d{1,2} vs \d{3,})\b")

@@ -16,7 +16,7 @@ from diagnostics.contract.formatting import filled
 from diagnostics.evidence.job.coverage import damaged
 from diagnostics.evidence.model import Evidence, LogFact, RunEvidence
 from diagnostics.evidence.readers import process
-from diagnostics.evidence.readers.log import ENDED
+from diagnostics.evidence.readers.log import training_ended
 from diagnostics.report.measures import memory, share_text
 from diagnostics.report.model import Report
 from diagnostics.report.wording import texts_beside
@@ -192,5 +192,4 @@ def printed_text(printed: PrintedSteps, evidence: Evidence) -> str:
         return ""
     row = "non_finite" if any(series.is_non_finite() for series in logs) else "nothing_wrong"
     row = "scale_lowest" if scales and scales[-1] <= SCALE_ENDS else row
-    ended = any(fact.kind == ENDED for fact in evidence.facts)
-    return _said("printed_to_the_end" if ended else "printed", parts=parts, verdict=_TEXTS[row])
+    return _said("printed_to_the_end" if training_ended(evidence) else "printed", parts=parts, verdict=_TEXTS[row])

@@ -19,7 +19,7 @@ from diagnostics.tree.arbitrate import Verdict
 
 TROUBLE, _ENDS, _WAITS = (frozenset[str](table_beside(__file__)[name]) for name in ("trouble", "ends", "waits"))
 """Kinds of log lines that a healthy job does not write."""
-_WARNINGS = {"nccl_warn", "non_finite_eval"}
+_DOUBTS = _WAITS | {"nccl_warn", "non_finite_eval"}
 """Kinds of lines of which a job that ended in order is not said to be in good health."""
 _SILENT_S = 120.0
 """Ranks write a heartbeat at every step and region. A run without one for longer may have ended or hang, so it is not
@@ -60,7 +60,7 @@ def _without_cause(evidence: Evidence, findings: Sequence[Finding]) -> Outcome:
     state = state_of(evidence)
     suspected = any(finding.suspected for finding in findings)
     if state in ("finished", "preempted", "running"):
-        warned = suspected or any(fact.kind in _WAITS | _WARNINGS for fact in evidence.facts)
+        warned = suspected or any(fact.kind in _DOUBTS for fact in evidence.facts)
         return "undecided" if warned or (state == "running" and is_unheard(evidence)) else "healthy"
     confirmed = [by_id()[f.cause] for f in findings if f.status == "confirmed" and f.cause in by_id()]
     if named := next((cause.outcome for cause in confirmed if cause.names_outcome), None):

@@ -11,7 +11,7 @@ from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.analysis.histories.printed import add_printed
 from diagnostics.analysis.histories.read import Reading, read
 from diagnostics.analysis.observations import observations
-from diagnostics.analysis.stall.watchdog_lines import stamp_of, stamp_s
+from diagnostics.analysis.stall.watchdog_lines import is_after, stamp_s
 from diagnostics.analysis.wait_graph import graph
 from diagnostics.analysis.wait_graph.graph import Operation, WaitGraph
 from diagnostics.contract.findings import Cost
@@ -27,7 +27,6 @@ from diagnostics.evidence.model import Evidence, RankError, Stacks, Thread
 from diagnostics.evidence.readers import watch
 
 STALL_S = 10.0  # A call that has waited for less is not a hang if the run continues.
-DAY_S = 86_400.0
 _FOLLOWS_S = 5.0  # Clocks of nodes differ by less, and torchrun needs less to notice what fails at one moment.
 _TIMEOUTS = {"watchdog_timeout", "gloo_timeout", "monitored_barrier", "monitor_stuck"}
 _HANG_FACTS = _TIMEOUTS | {"desync_report", "gloo_mismatch", "collective_mismatch_text", watch.VERDICT}
@@ -62,7 +61,7 @@ class JobState(Struct):
 
     def finished(self) -> bool:
         """Return whether the run, or the command under `dtk watch`, finished successfully, so that nothing hung."""
-        return self.state == "finished" or watch.ended_well(self.evidence)
+        return watch.finished(self.evidence)
 
     def reported_victims(self) -> set[int]:
         """Return the ranks of a dtk run that ended as a consequence of the first failure, by its launcher's record."""
@@ -209,11 +208,11 @@ def build(evidence: Evidence) -> JobState:
         (at for rank, at in ended_s.items() if rank in late or job.endings[rank].kind == "timed_out"), default=inf
     )
     late |= {rank: end for rank, end in early.items() if end.kind != "oom" and ended_s.get(rank, -inf) >= gave_up_s}
-    # torchrun writes times as torch does, in the node's own zone; a rank that had reported one is in `late` already.
-    reports = [at for fact in evidence.facts if fact.kind == "watchdog_timeout" and (at := stamp_s(fact)) is not None]
-    for rank, end in early.items():
-        if reports and end.line and end.time_s is not None and end.kind != "oom":
-            late |= {rank: end} if 0 < stamp_of(end.time_s) - min(reports) < DAY_S else {}
+    # A rank that had reported one is in `late` already.
+    stamps = (stamp_s(fact) for fact in evidence.facts if fact.kind == "watchdog_timeout")
+    first = min((at for at in stamps if at is not None), default=inf)
+    dated = {rank: end for rank, end in early.items() if end.line and end.time_s is not None and end.kind != "oom"}
+    late |= {rank: end for rank, end in dated.items() if is_after(end.time_s or 0.0, first)}
     # A job's own watchdog ends all ranks in the same way, so one such end identifies the others. The kernel kills some.
     own = {rank for rank, end in early.items() if end.only_exit_code or (end.kind == "raised" and end.type) or alike}
     after = {ways[rank] for rank in late if rank in own}
@@ -229,14 +228,14 @@ def _after_another(early: Mapping[int, Ending]) -> dict[int, Ending]:
 
     Those that launchers date are compared by time; a kill without a date by its line, as launchers report it at once.
     """
-    dated = [end.time_s for end in early.values() if end.line and end.time_s is not None]
+    first_s = min((end.time_s for end in early.values() if end.line and end.time_s is not None), default=inf)
     raised: dict[str, int] = {}
     for end in (end for end in early.values() if end.type and end.line):
         raised[end.file] = min(end.line, raised.get(end.file, end.line))
 
     def is_later(end: Ending) -> bool:
         if end.line and end.time_s is not None:
-            return end.time_s - min(dated) >= _FOLLOWS_S
+            return end.time_s - first_s >= _FOLLOWS_S
         return end.signal == "SIGKILL" and not end.type and raised.get(end.file, end.line) < end.line
 
     return {rank: end for rank, end in early.items() if is_later(end)}

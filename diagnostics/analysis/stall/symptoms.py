@@ -18,16 +18,16 @@ from msgspec.structs import replace
 from diagnostics.analysis.environment.addresses import network_inside
 from diagnostics.analysis.observations import observations
 from diagnostics.analysis.stall.from_observations import places
-from diagnostics.analysis.stall.job_state import DAY_S, STALL_S
+from diagnostics.analysis.stall.job_state import STALL_S
 from diagnostics.analysis.stall.stack_evidence import collective_of
 from diagnostics.analysis.stall.watchdog_lines import (
     COUNTED,
     UNNAMED,
     GroupLog,
     enqueued_behind,
+    is_after,
     members_of,
     read_all,
-    stamp_of,
     stamp_s,
 )
 from diagnostics.contract.files import table_beside
@@ -318,11 +318,11 @@ def _outlived(evidence: Evidence, groups: Sequence[GroupLog]) -> tuple[int, ...]
     reported = {rank for group in groups for rank in (*group.waits, *group.counters)}
     tasks = (end for fact in evidence.facts if fact.kind == "srun_task" for end in of_srun(fact))
     ended = {end.rank for end in (*evidence.errors, *tasks) if end.signal == "SIGKILL" and end.rank is not None}
-    stamps = [at for group in groups for wait in group.waits.values() if (at := stamp_s(wait.fact)) is not None]
-    for error in evidence.errors if stamps else ():
-        if error.type and error.rank is not None and error.time_s is not None:
-            is_later = 0 < stamp_of(error.time_s) - min(stamps) < DAY_S
-            ended |= {error.rank} if is_later and of_error(error, error.rank).by_itself else set()
+    stamps = (stamp_s(wait.fact) for group in groups for wait in group.waits.values())
+    first = min((at for at in stamps if at is not None), default=inf)
+    for error in evidence.errors:
+        if error.type and error.rank is not None and error.time_s is not None and is_after(error.time_s, first):
+            ended |= {error.rank} if of_error(error, error.rank).by_itself else set()
     late = tuple(sorted(ended - reported))
     return late if len(late) < len({rank for group in groups for rank in group.waits}) else ()
 

@@ -27,8 +27,8 @@ _GATHERS = {"ALLGATHER", "_ALLGATHER_BASE"}
 _SCATTERS = {"REDUCE_SCATTER", "_REDUCE_SCATTER_BASE"}
 _STAMP = re.compile(r"^\[?[A-Z](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d(?:\.\d{1,9})?)")
 _CLOCK_STEP_S = 0.002  # Times of two calls closer than this have no order, as torch prints whole milliseconds.
+_DAY_S = 86_400.0
 _SLACK_S = 60  # Delay of watchdogs and logs: lines further apart than the timeout and this are not taken as one hang.
-SCALAR = 16  # Maximum number of elements of a metric, a flag or a barrier; a gradient or a shard has thousands.
 UNNAMED = ""  # Name of the group for lines that do not name one.
 
 
@@ -193,10 +193,13 @@ def stamp_s(fact: LogFact) -> float | None:
     return (((month * 31 + day) * 24 + hour) * 60 + minute) * 60 + float(match[5])
 
 
-def stamp_of(time_s: float) -> float:
-    """Return a launcher's time, which is kept as if its zone were UTC, as `stamp_s` counts."""
+def is_after(time_s: float, stamp: float) -> bool:
+    """Return whether a launcher's time, which is kept as if its zone were UTC, is less than a day after a `stamp_s`.
+
+    torch and torchrun write times in the node's own zone.
+    """
     at = datetime.fromtimestamp(time_s, UTC)
-    return (((at.month * 31 + at.day) * 24 + at.hour) * 60 + at.minute) * 60 + at.second
+    return 0 < (((at.month * 31 + at.day) * 24 + at.hour) * 60 + at.minute) * 60 + at.second - stamp < _DAY_S
 
 
 def _op(fact: LogFact) -> str:

@@ -13,7 +13,7 @@ from diagnostics.evidence.endings import Ending
 from diagnostics.evidence.logs.patterns import moment
 from diagnostics.evidence.model import Evidence, LogFact, RankError, shortened
 from diagnostics.evidence.readers import watch
-from diagnostics.evidence.readers.log import ENDED
+from diagnostics.evidence.readers.log import training_ended
 from diagnostics.evidence.readers.ring import RingFile
 
 _TIMEOUT_FACTS = {"gloo_timeout", "watchdog_timeout", "monitored_barrier", "store_timeout"}
@@ -205,7 +205,7 @@ def _of_devices(evidence: Evidence, rank: int, failed: bool) -> Iterator[Ending]
     An out-of-memory error in a library's own wording was caught, so it only counts if a rank `failed` for an unknown
     reason.
     """
-    ended = any(fact.kind == ENDED for fact in evidence.facts)  # Then the process was another job's.
+    ended = training_ended(evidence)  # Then the process was another job's.
     for fact in _unhandled(evidence):
         told = fact.kind in {"cuda_error", "cpu_oom"} and not {"warned", "ends"}.isdisjoint(fact.fields)
         if fact.rank is None and (told or (fact.kind == "cuda_oom" and (failed or ends.is_uncaught(fact.text)))):

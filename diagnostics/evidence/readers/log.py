@@ -21,7 +21,7 @@ from diagnostics.evidence.logs.patterns import OF_KERNEL, TABLE, Pattern, decode
 from diagnostics.evidence.logs.steps import LEAST, MAX_POINTS, Steps
 from diagnostics.evidence.logs.streams import GOES_ON, MAX_ERRORS, STRUCTURE, TEXT, Streams
 from diagnostics.evidence.logs.watchdogs import KINDS, PER_KIND_AND_RANK, Watchdogs
-from diagnostics.evidence.model import LogFact, RankError, shortened
+from diagnostics.evidence.model import Evidence, LogFact, RankError, shortened
 from diagnostics.evidence.reader import Contents, Reader, Source
 
 HEAD = "Stack trace of the failed collective:"
@@ -306,8 +306,8 @@ class _Scan(Struct):
         survived = self.steps.line_before(GOES_ON)
         ended = self.table.errors(file) or [*self.exits, *failed]
         read.errors += [error for error in ended if error.line >= survived][:MAX_ERRORS]
-        ended_in_order = self.ended is not None and self.ended.line > self.steps.last
-        kinds = _BEFORE_THE_END if ended_in_order else _SURVIVED
+        in_order = self.ended if self.ended is not None and self.ended.line > self.steps.last else None
+        kinds = _SURVIVED if in_order is None else _BEFORE_THE_END
         read.facts = [f for f in read.facts if f.kind not in kinds or f.line >= survived]
         finite = self.steps.line_before(LEAST)  # A single step may skip: it is no news where enough finite ones follow.
         read.facts = [
@@ -319,8 +319,8 @@ class _Scan(Struct):
             read.facts.append(
                 LogFact("cut_line", self.wrapped.rank, file, self.wrapped.number, self.wrapped.text[:TEXT])
             )
-        if self.ended is not None and ended_in_order:
-            read.facts.append(replace(self.ended, kind=ENDED))
+        if in_order is not None:
+            read.facts.append(replace(in_order, kind=ENDED))
         speaks = read.errors or any(f.kind not in _OF_THE_JOB for f in read.facts) or self.steps.last > self.restarted
         if self.aside is not None and not speaks:
             # Nothing is known about the last attempt, so the one before it counts.
@@ -378,6 +378,11 @@ def recognise(head: bytes) -> bool:
     if len(_CONTROL.findall(head)) > len(head) // 100:
         return False
     return head.decode("utf-8", "replace").count("\ufffd") <= 1 + len(head) // 100
+
+
+def training_ended(evidence: Evidence) -> bool:
+    """Return whether a log says after its last step that the training ended."""
+    return any(fact.kind == ENDED for fact in evidence.facts)
 
 
 def is_named_like_a_log(path: Path) -> bool:

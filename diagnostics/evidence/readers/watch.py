@@ -31,6 +31,11 @@ def recognise(head: bytes) -> bool:
     return bool(_HEAD.match(head) or _LAST_BEAT.match(head))
 
 
+def finished(evidence: Evidence) -> bool:
+    """Return whether the dtk run, or the command under `dtk watch`, finished successfully."""
+    return (evidence.run is not None and evidence.run.state == "finished") or ended_well(evidence)
+
+
 def ended_well(evidence: Evidence) -> bool:
     """Return whether the command under `dtk watch` exited with code 0 and neither a launcher nor a rank failed.
 
