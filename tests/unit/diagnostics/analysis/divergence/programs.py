@@ -6,6 +6,7 @@ their own. The same tree runs on all ranks; the edit changes what the minority d
 
 import random
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Literal
 
 from msgspec import Struct
@@ -31,6 +32,10 @@ class Site(Struct, frozen=True):
     group: int
     wire: Wire
     stack: tuple[Frame, ...]
+
+    @property
+    def described(self) -> Described:
+        return _described(self.wire)
 
     @property
     def token(self) -> object:
@@ -191,6 +196,12 @@ class Memory(Struct, frozen=True):
         return [self.dump]
 
 
+@cache
+def _described(wire: Wire) -> Described:
+    return Described(wire, f"{wire.op} {wire.amounts}")
+
+
+@cache
 def key(group: int) -> GroupKey:
     return GroupKey("nccl", str(group), "default_pg" if group == 0 else f"group_{group}")
 
@@ -201,11 +212,10 @@ def histories(case: Case) -> dict[int, dict[GroupKey, list[Call]]]:
     for rank in range(case.world):
         calls = case.edited if rank in case.minority else case.usual
         groups: dict[GroupKey, list[Call]] = {}
-        for at, site in enumerate(one for one in calls if rank in case.members[one.group]):
-            own = groups.setdefault(key(site.group), [])
-            text = f"{site.wire.op} {site.wire.amounts}"
-            described = Described(site.wire, text)
-            own.append(Call(key(site.group), len(own) + 1, described, True, 1e9 + at, stack=site.stack))
+        for at, site in enumerate(site for site in calls if rank in case.members[site.group]):
+            group = key(site.group)
+            own = groups.setdefault(group, [])
+            own.append(Call(group, len(own) + 1, site.described, True, 1e9 + at, stack=site.stack))
         recorded[rank] = groups
     if case.blocked:
         _block(case, recorded)

@@ -4,22 +4,12 @@ import random
 from itertools import count, islice
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.unit.diagnostics.analysis.divergence.programs import PLANTED, judge, plant
 
 ACCEPTED = {"right", "equal", "nothing to see"}
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.filter_too_much], derandomize=True)
-@given(st.integers(0, 1 << 32))
-def test_the_divergence_explains_the_calls_and_blames_the_minority(seed: int) -> None:
-    case = plant(random.Random(seed))
-    if case is not None:
-        assert judge(case) in ACCEPTED
-
-
-@pytest.mark.extended
 def test_ten_thousand_programs() -> None:
     """The ranks and the position are always right; the kind is not in 12 of them, which the record excludes."""
     cases = (plant(random.Random(seed)) for seed in count())
