@@ -56,7 +56,7 @@ class Watched:
 
 
 def collect(
-    ranks: Job, folder: Path, rounds: int, every_s: float, manner: Manner, say: Callable[[str], None]
+    ranks: Job, folder: Path, rounds: int, every_s: float, manner: Manner, show: Callable[[str], None]
 ) -> list[str]:
     """Look at all ranks in rounds and write what they show; C's frames are read in the last round only.
 
@@ -70,7 +70,7 @@ def collect(
     program = stacks.spy()
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for left in reversed(range(rounds)):
-            say(f"round {rounds - left} of {rounds}")
+            show(f"round {rounds - left} of {rounds}")
             now: Manner = "python" if left and manner == "native" else manner
             before = list(pool.map(Watched.look, watched.values(), repeat(program), repeat(now)))
             time.sleep(SETTLE_S)

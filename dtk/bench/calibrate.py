@@ -23,7 +23,7 @@ _ADAPTER_LATENCY_S = 50e-6  # Of TCP between two hosts of a rack: assumed too.
 
 
 def calibrate(
-    device: str = "auto", ranks: int = 2, seconds: float = SECONDS, say: Callable[[str], None] = lambda line: None
+    device: str = "auto", ranks: int = 2, seconds: float = SECONDS, show: Callable[[str], None] = lambda line: None
 ) -> Hardware:
     """Measure with all ranks working simultaneously, as in training, and store the result as `measured`.
 
@@ -47,8 +47,8 @@ def calibrate(
     if ranks < 1:
         raise DtkError(f"{ranks} ranks cannot calibrate anything", fix="use 1 or more")
     ranks = min(ranks, devices) if device == "cuda" else ranks
-    say(f"starting {counted(ranks, 'rank')} on {device}")
-    hardware = _hardware(device, ranks, _run(device, ranks, seconds, say))
+    show(f"starting {counted(ranks, 'rank')} on {device}")
+    hardware = _hardware(device, ranks, _run(device, ranks, seconds, show))
     store_hardware(hardware, measured_path())
     return hardware
 
@@ -74,7 +74,7 @@ def fit(sizes_bytes: Sequence[int], seconds: Sequence[float]) -> tuple[float, fl
     return (a / aa, 0.0) if per_byte < 0 else (fixed, per_byte)
 
 
-def _run(device: str, ranks: int, seconds: float, say: Callable[[str], None]) -> list[dict[str, Any]]:
+def _run(device: str, ranks: int, seconds: float, show: Callable[[str], None]) -> list[dict[str, Any]]:
     """Run one measuring process for each rank and return what each measured."""
     threads = str(max(1, usable_cores() // ranks))
     environments = {rank: {**own, "OMP_NUM_THREADS": threads} for rank, own in local_ranks(ranks, 1).items()}
@@ -85,7 +85,7 @@ def _run(device: str, ranks: int, seconds: float, say: Callable[[str], None]) ->
         while not (children.ended or children.failed()) and time.monotonic() < ends_s:
             for rank, line in children.lines(POLL_S):
                 if "at" in line:
-                    say(line["at"])
+                    show(line["at"])
                 elif "figures" in line:
                     figures[rank] = line["figures"]
         failed = children.failed()

@@ -78,7 +78,7 @@ def main() -> None:
     context = join(meet(START_S), device, "nccl" if on_cuda else "gloo", TIMEOUT_S)
     ranks = context.world_size
 
-    def say(text: str) -> None:
+    def show(text: str) -> None:
         if context.rank == 0:
             tell(at=text)
 
@@ -94,14 +94,14 @@ def main() -> None:
     tf32 = {"tf32": torch.float32} if on_cuda else {}
     dtypes = {"float32": torch.float32, **tf32, "bfloat16": torch.bfloat16, "float16": torch.float16}
     for name, dtype in dtypes.items():
-        say(f"matrix products in {name}")
+        show(f"matrix products in {name}")
         dist.barrier()
         figures["matmul_flops"][name] = matmul_flops(device, name, dtype, MATMUL * seconds / len(dtypes))
-    say("copies")
+    show("copies")
     dist.barrier()
     figures["copy_bytes_per_s"] = copy_bytes_per_s(device, COPY * seconds)
     if ranks > 1:
-        say("all_reduce between the ranks")
+        show("all_reduce between the ranks")
         figures["all_reduce_s"] = all_reduce_s(device, ALL_REDUCE * seconds)
     leave()
     tell(figures=figures)

@@ -48,7 +48,7 @@ class Launch:
         self.at = line.get("at", self.at)
 
 
-def measure(team: Team, spec: Spec, sides: Sequence[Side], repeats: int, say: Progress) -> BenchReport:
+def measure(team: Team, spec: Spec, sides: Sequence[Side], repeats: int, show: Progress) -> BenchReport:
     """Measure one side, or two in turns with fresh processes each time.
 
     The `passes` and `seconds` of `spec` are those of all launches together; a median has `repeats` figures.
@@ -62,10 +62,10 @@ def measure(team: Team, spec: Spec, sides: Sequence[Side], repeats: int, say: Pr
     for number, side in product(range(1, rounds + 1), sides):
         label = f"round {number} of {rounds}, {side.name}: " if len(sides) == 2 else ""
         launches.append(Launch(side.name))
-        say(f"{label}starting {counted(team.world_size, 'rank')}")
+        show(f"{label}starting {counted(team.world_size, 'rank')}")
         try:
             with team.start(spec, side.variables) as children:
-                failure = _watch(team, spec, children, launches[-1], lambda text, label=label: say(label + text))  # type: ignore[misc]
+                failure = _watch(team, spec, children, launches[-1], lambda text, label=label: show(label + text))  # type: ignore[misc]
         except KeyboardInterrupt:
             failure = STOPPED
         finally:
@@ -76,7 +76,7 @@ def measure(team: Team, spec: Spec, sides: Sequence[Side], repeats: int, say: Pr
     return dataclasses.replace(report, failure=failure, seconds=time.monotonic() - began_s)
 
 
-def _watch(team: Team, spec: Spec, children: Children, launch: Launch, say: Progress) -> str:
+def _watch(team: Team, spec: Spec, children: Children, launch: Launch, show: Progress) -> str:
     """Process messages until all ranks have exited, one has failed, or none makes progress; return the problem."""
     moved_s = time.monotonic()
     while True:
@@ -84,7 +84,7 @@ def _watch(team: Team, spec: Spec, children: Children, launch: Launch, say: Prog
             moved_s = time.monotonic()
             launch.take(line)
             if "at" in line:
-                say(launch.at)
+                show(launch.at)
         if children.failed() or team.elsewhere():
             break
         if children.ended:

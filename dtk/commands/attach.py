@@ -38,21 +38,21 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write("".join(f"{_line(ranks)}\n" for ranks in jobs))
         return 0
     if len(jobs) > 1:
-        one = command("attach", str(jobs[0][min(jobs[0])].pid))
-        raise _errors("several", count=len(jobs), jobs="; ".join(map(_line, jobs[:4])), one=one)
+        example = command("attach", str(jobs[0][min(jobs[0])].pid))
+        raise _errors("several", count=len(jobs), jobs="; ".join(map(_line, jobs[:4])), example=example)
     from dtk.attach.collect import collect
     from dtk.console.progress import Progress
 
     ranks = jobs[0]
     first = f"process/rank_{min(ranks):05d}.json"  # Other nodes write into the same folder.
     folder = make_folder(arguments.folder, FOLDERS, first, 0o700)
-    _say(_line(ranks))
+    _print_message(_line(ranks))
     manner: Manner = "nonblocking" if arguments.nonblocking else "python" if arguments.no_native else "native"
     refusal = refused(f"cannot write to {folder}", "choose another --folder")
     with Progress(terminal_only=True) as progress, refusal:
-        notes = collect(ranks, folder, arguments.rounds, arguments.every_s, manner, progress.say)
+        notes = collect(ranks, folder, arguments.rounds, arguments.every_s, manner, progress.show)
     for note in notes:
-        _say(note)
+        _print_message(note)
     return _diagnose(arguments, folder)
 
 
@@ -60,13 +60,13 @@ def _diagnose(arguments: argparse.Namespace, folder: Path) -> int:
     from dtk.commands.main import make_parser
 
     if arguments.collect:
-        _say(f"collected in {typed(folder)}")
+        _print_message(f"collected in {typed(folder)}")
         return 0
     parser, _ = make_parser(["diagnose"])
     words = ["diagnose", str(folder), *["--json"] * arguments.json, *["-v"] * arguments.verbose]
     diagnosis = parser.parse_args(words)
     code: int = diagnosis.command(diagnosis)
-    _say(f"to print the report again: {command('diagnose', typed(folder))}")
+    _print_message(f"to print the report again: {command('diagnose', typed(folder))}")
     return code
 
 
@@ -94,6 +94,6 @@ def _line(ranks: "Job") -> str:
     return f"{ranks_spoken(tuple(sorted(ranks)))} of {first.world_size} (pids {pids}): {clean(first.command)[:100]}"
 
 
-def _say(text: str) -> None:
+def _print_message(text: str) -> None:
     """Print one line on standard error; standard output is for the report."""
     print(f"dtk attach: {clean(text)}", file=sys.stderr, flush=True)

@@ -95,7 +95,7 @@ def _measure(arguments: argparse.Namespace, chosen: "Chosen", team: "Team") -> i
     )  # fmt: skip
     repeats = arguments.repeats or (5 if arguments.ab else 7)
     with Progress() as progress:
-        report = measure(team, spec, chosen.sides, repeats, progress.say)
+        report = measure(team, spec, chosen.sides, repeats, progress.show)
     if not report.results:
         arguments.html = None
     if report.results or arguments.json:

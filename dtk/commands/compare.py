@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     folders: list[Path] = []
     first = 0  # Number of folders that the first name expands to.
     with Progress(after_s=AFTER_S) as progress:
-        options = Options(warmup_steps=warmup_steps, loss_tolerance=arguments.loss_tolerance, progress=progress.say)
+        options = Options(warmup_steps=warmup_steps, loss_tolerance=arguments.loss_tolerance, progress=progress.show)
         for name in names:  # A pattern expands as in a shell, and a folder that contains runs to all of them.
             for match in matching(name):
                 path = Path(match)

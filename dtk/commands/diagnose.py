@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from diagnostics.report.model import Report
 
 FORMATS = ("terminal", "json", "markdown", "html", "mermaid", "dot", "openpsa")
-HEALTHY, FOUND = 0, 1  # Exit codes.
+HEALTHY, NOT_HEALTHY = 0, 1  # Exit codes.
 PAGE = Path("dtk-report.html")
 _LIMITS = Limits()
 VALUES = {
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     _settle(arguments)
     path = find(arguments.path)
     with Progress(after_s=AFTER_S, terminal_only=True) as progress:
-        options = Options(Limits().scaled(arguments.limit_scale), tuple(arguments.tree), progress.say)
+        options = Options(Limits().scaled(arguments.limit_scale), tuple(arguments.tree), progress.show)
         report = diagnose(path, options, source=str(path))
     page = ""
     if report.run_folder:
@@ -58,14 +58,14 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         output.put(text)
     if not arguments.verify_fix:
-        return HEALTHY if report.healthy else FOUND
+        return HEALTHY if report.healthy else NOT_HEALTHY
     require_training("--verify-fix runs the job and needs")
     from dtk.verify.proof import table
     from dtk.verify.verify import verify
 
     proof = verify(report, lambda text: print(f"verify: {text} ...", file=sys.stderr), trust=arguments.trust)
     sys.stdout.write("\n" + table(proof))
-    return HEALTHY if proof.holds else FOUND
+    return HEALTHY if proof.holds else NOT_HEALTHY
 
 
 def find(name: str) -> Path:

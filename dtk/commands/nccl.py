@@ -154,7 +154,7 @@ def _as_json(preset: "Preset") -> dict[str, Any]:
 
 def _answer(arguments: argparse.Namespace, plain: Callable[[], Any], text: Callable[[], str], code: int = 0) -> int:
     if arguments.json:
-        output.say(json.dumps(plain(), indent=2))
+        output.print_line(json.dumps(plain(), indent=2))
     else:
         output.put(text())
     return code

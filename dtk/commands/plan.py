@@ -22,13 +22,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     request = taken(Request, arguments, html=arguments.html is not None)
     if arguments.calibrate:
-        asked = (field.name for field in fields(Request) if getattr(request, field.name) not in (field.default, ()))
-        if unused := [*request.overrides, *("--" + name.replace("_", "-") for name in asked)]:
+        given = (field.name for field in fields(Request) if getattr(request, field.name) not in (field.default, ()))
+        if unused := [*request.overrides, *("--" + name.replace("_", "-") for name in given)]:
             why = f"{unused[0]} has no effect on it"
             raise DtkError("--calibrate measures this machine", why, "drop it")
         from dtk.bench import calibrate
 
-        hardware = calibrate.calibrate(say=lambda line: print(f"dtk: {line}", file=sys.stderr, flush=True))
+        hardware = calibrate.calibrate(show=lambda line: print(f"dtk: {line}", file=sys.stderr, flush=True))
         report_forms.hand_over(arguments, hardware, calibrate.as_json, calibrate.document)
         return FITS
     output.check_page(arguments.html, PAGE)

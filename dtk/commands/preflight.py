@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     limit_s = arguments.rank_timeout_s
     request = options.taken(Request, arguments, script_arguments=tuple(arguments.wrapped), limit_s=limit_s)
     with Progress(after_s=AFTER_S) as progress:
-        prediction = preflight(request, progress.say)
+        prediction = preflight(request, progress.show)
     report_forms.hand_over(arguments, prediction, as_json, document, brief=not arguments.verbose, page=True)
     return ENDS if prediction.verdict.ends else WOULD_HANG
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnostics.contract.invocation import command
-from dtk.console.output import say
+from dtk.console.output import print_line
 from dtk.errors import Errors
 from dtk.extras import require_training
 
@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     require_training("dtk sweep needs")
     from dtk.rank.job import started_by
     from dtk.sweep import local
-    from dtk.sweep.summary import say_ending
+    from dtk.sweep.summary import print_ending
 
     _errors.refuse({"started": started_by(os.environ)})
     job = _job(arguments)
@@ -37,13 +37,13 @@ def run(arguments: argparse.Namespace) -> int:
     sweep = local.opened(job, resume=arguments.resume)
     for text in job.file.fixed:
         if text not in local.without_tracker(job.file.fixed):
-            say(f"{text} of the file is only used by W&B's agent; add it to the command to use it here")
+            print_line(f"{text} of the file is only used by W&B's agent; add it to the command to use it here")
     count = ["--count", arguments.count] if arguments.count is not None else []
     config_dir = ["--config-dir", arguments.config_dir] if arguments.config_dir else []
     again = command("sweep", arguments.file, *arguments.overrides, *count, *config_dir, "--resume")
     try:
         code = local.run(job, sweep)
-        say_ending(sweep, code, again, local.total_runs(job, sweep), job.file.metric)
+        print_ending(sweep, code, again, local.total_runs(job, sweep), job.file.metric)
     finally:
         sweep.close()
     return code
@@ -92,7 +92,7 @@ def _hand_over(job: "Job", arguments: argparse.Namespace) -> int:
     points = local.grid_points(job) if job.file.method == "grid" else []
     if arguments.dry_run:
         return _show(job)
-    say(f"checked {len(points)} points" if points else "checked every value")
+    print_line(f"checked {len(points)} points" if points else "checked every value")
     return hand_over(job, arguments.count)
 
 
@@ -102,11 +102,11 @@ def _show(job: "Job") -> int:
 
     if job.file.method == "grid":
         points = local.grid_points(job)
-        say(f"{counted(len(points) * job.repeats, 'run')}, {job.repeats} of each point:")
+        print_line(f"{counted(len(points) * job.repeats, 'run')}, {job.repeats} of each point:")
         for point in points:
-            say(f"  {point.name or 'unchanged'}")
+            print_line(f"  {point.name or 'unchanged'}")
         return 0
-    say(f"at most {counted(job.cap or 0, 'run')}, chosen one by one ({job.file.method}) from:")
+    print_line(f"at most {counted(job.cap or 0, 'run')}, chosen one by one ({job.file.method}) from:")
     for key, space in job.file.parameters.items():
-        say(f"  {key}: {', '.join(f'{kind} {value}' for kind, value in space.items())}")
+        print_line(f"  {key}: {', '.join(f'{kind} {value}' for kind, value in space.items())}")
     return 0

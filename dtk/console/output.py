@@ -42,7 +42,7 @@ def put(text: str) -> None:
         raise DtkError("cannot write to standard output", why, "redirect it to another place") from error
 
 
-def say(text: str = "") -> None:
+def print_line(text: str = "") -> None:
     """Write a line, as `put` does."""
     put(f"{text}\n")
 

@@ -22,7 +22,7 @@ class Progress:
         self.terminal = self.stream.isatty()
         self.silent = terminal_only and not self.terminal
         self.from_s = time.monotonic() + after_s
-        self._told_s = 0.0
+        self._shown_s = 0.0
         self._shown = False
 
     def __enter__(self) -> "Progress":
@@ -31,13 +31,13 @@ class Progress:
     def __exit__(self, *error: object) -> None:
         self.end()
 
-    def say(self, text: str) -> None:
+    def show(self, text: str) -> None:
         """Show text that the next one may replace. Frequent calls are throttled."""
         now_s = time.monotonic()
         every_s = _REWRITTEN_S if self.terminal else EVERY_S
-        if self.silent or now_s < self.from_s or now_s - self._told_s < every_s:
+        if self.silent or now_s < self.from_s or now_s - self._shown_s < every_s:
             return
-        self._told_s = now_s
+        self._shown_s = now_s
         # Without line breaks and control sequences, which names in evidence may hold.
         line = "".join(c if c.isprintable() else "?" for c in f"dtk: {text}")
         if self.terminal:
@@ -94,7 +94,7 @@ class Busy:
             text, since_s = self._lasting
             lasted_s = time.monotonic() - since_s
             if self._progress.terminal:
-                self._progress.say(f"{text} ... {lasted_s:.0f} s")
+                self._progress.show(f"{text} ... {lasted_s:.0f} s")
             elif lasted_s >= AFTER_S and text != announced:
                 announced = text
                 self._progress.line(f"{text} ...")

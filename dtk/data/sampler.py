@@ -12,7 +12,7 @@ import numpy as np
 STEP = np.uint64(0x9E3779B97F4A7C15)  # Increment of SplitMix64.
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _ROUNDS = 4
-_ONE = np.uint64(1)
+_BIT = np.uint64(1)
 _BLOCK = 2048  # Number of positions that are permuted at a time.
 
 
@@ -86,9 +86,9 @@ def permute(positions: np.ndarray, size: int, key: str) -> np.ndarray:
 def _feistel(values: np.ndarray, bits: int, keys: np.ndarray) -> np.ndarray:
     """Apply a bijection of [0, 2**bits), uint64; the halves may differ by a bit and swap widths every round."""
     left_bits, right_bits = np.uint64(bits // 2), np.uint64(bits - bits // 2)
-    left, right = values >> right_bits, values & ((_ONE << right_bits) - _ONE)
+    left, right = values >> right_bits, values & ((_BIT << right_bits) - _BIT)
     for key in keys:
-        mixed = mix64(right ^ key) & ((_ONE << left_bits) - _ONE)
+        mixed = mix64(right ^ key) & ((_BIT << left_bits) - _BIT)
         left, right = right, left ^ mixed
         left_bits, right_bits = right_bits, left_bits
     return (left << right_bits) | right

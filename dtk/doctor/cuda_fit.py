@@ -8,7 +8,7 @@ from typing import Any
 
 from diagnostics.analysis.environment.catalogue import leading_version, version_text
 from dtk.doctor.gpus import NO_GPU
-from dtk.doctor.model import Finding, Remedy, Result, found, judged, not_applicable
+from dtk.doctor.model import Finding, Remedy, Result, finding, judged, not_applicable
 from dtk.doctor.scope import Scope
 from dtk.doctor.versions import upgrade
 from dtk.extras import installed
@@ -47,12 +47,12 @@ def _fit(facts: dict[str, Any], driver: str, runs: tuple[int, int]) -> Iterator[
         text = f"torch is built for CUDA {version_text(build)}, driver {driver} runs CUDA up to {version_text(runs)}"
         yield Finding("failure", text, _build_for(runs))
         if oldest := version_text(DRIVER_FOR.get(build[0], ())):
-            yield found("driver_too_old", driver=driver, oldest=oldest)
+            yield finding("driver_too_old", driver=driver, oldest=oldest)
         return
     if facts["cuda_error"] or not facts["cuda_available"]:
         why = facts["cuda_error"] or "torch sees no device"
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        yield found("cuda_does_not_start" if visible is None else "cuda_hidden", why=why, visible=visible)
+        yield finding("cuda_does_not_start" if visible is None else "cuda_hidden", why=why, visible=visible)
     # Devices for which this build holds no code: neither their major architecture nor PTX of an older one.
     built = [str(name) for name in facts["architectures"]]
     for i, device in enumerate(facts["devices"]):
@@ -99,5 +99,5 @@ def nccl(scope: Scope) -> Result:
         package = f"nvidia-nccl-cu{major}"
         version = installed(package)
         if version not in (None, loaded) and leading_version(str(facts["cuda_build"]))[:1] == (major,):
-            findings.append(found("other_nccl", loaded=loaded, package=package, version=version))
+            findings.append(finding("other_nccl", loaded=loaded, package=package, version=version))
     return judged(findings, f"NCCL {loaded}", measures={"version": loaded}, common={"NCCL": loaded})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from diagnostics.contract.formatting import bytes_text as size
 from dtk.doctor.limits import trial
-from dtk.doctor.model import Result, found, judged, not_applicable
+from dtk.doctor.model import Result, finding, judged, not_applicable
 from dtk.doctor.scope import Scope
 from dtk.record.heartbeat import filesystem
 
@@ -30,17 +30,17 @@ def space(scope: Scope) -> Result:
     """Check space and inodes, and write a file."""
     place = nearest(scope.runs_folder)
     if not place.is_dir():
-        return judged([found("runs_folder", text=f"{place} is a file, so there is no place for runs")])
+        return judged([finding("runs_folder", text=f"{place} is a file, so there is no place for runs")])
     about = os.statvfs(place)
     whole, free = about.f_blocks * about.f_frsize, about.f_bavail * about.f_frsize
     kind = filesystem(place)
     findings = []
     if problem := trial(place, BLOCK_BYTES):
-        findings.append(found("runs_folder", text=f"{place} cannot be written: {problem} ({size(free)} free)"))
+        findings.append(finding("runs_folder", text=f"{place} cannot be written: {problem} ({size(free)} free)"))
     if whole and free < SOME_BYTES:  # The kernel's own file systems have no size.
-        findings.append(found("disk_full", bad=free < FEW_BYTES, free=size(free), whole=size(whole), place=place))
+        findings.append(finding("disk_full", bad=free < FEW_BYTES, free=size(free), whole=size(whole), place=place))
     if about.f_files and about.f_favail < FEW_INODES:
-        findings.append(found("inodes", bad=not about.f_favail, files=about.f_favail, place=place))
+        findings.append(finding("inodes", bad=not about.f_favail, files=about.f_favail, place=place))
     measures = {"folder": str(place), "size_bytes": whole, "free_bytes": free, "filesystem": kind}
     fine = f"{size(free)} free of {size(whole)} at {place} ({kind or 'unknown file system'})"
     return judged(findings, fine, measures=measures)
@@ -63,5 +63,5 @@ def fsync(scope: Scope) -> Result:
     middle, longest = statistics.median(times), max(times)
     text = f"fsync of 1 MiB takes {middle * 1e3:.1f} ms (median of {len(times)}, longest {longest * 1e3:.0f} ms)"
     measures = {"median_ms": round(middle * 1e3, 3), "longest_ms": round(longest * 1e3, 3)}
-    slow = found("disk_slow", text=text, disk=filesystem(place) or "this disk")
+    slow = finding("disk_slow", text=text, disk=filesystem(place) or "this disk")
     return judged([slow] if middle > SLOW_FLUSH_S else [], text, measures=measures)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dtk.doctor.model import Check, Result, found, judged
+from dtk.doctor.model import Check, Result, finding, judged
 from dtk.doctor.scope import Scope
 
 QUICK_LIMIT_S = 20.0
@@ -44,9 +44,9 @@ def _limited(check: Check, scope: Scope, limit_s: float) -> Result:
             answers.append(check.run(scope))
         except Exception as error:  # An exception of a check affects its own result only.
             text = f"{type(error).__name__}: {error}"
-            answers.append(judged([found("check_failed", error=text, name=check.name)]))
+            answers.append(judged([finding("check_failed", error=text, name=check.name)]))
 
     thread = threading.Thread(target=make, name=f"doctor-{check.name}", daemon=True)
     thread.start()
     thread.join(limit_s)
-    return answers[0] if answers else judged([found("check_hangs", limit_s=limit_s)])
+    return answers[0] if answers else judged([finding("check_hangs", limit_s=limit_s)])

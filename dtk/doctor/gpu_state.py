@@ -5,7 +5,7 @@ from pathlib import Path
 
 from diagnostics.contract.files import kernel_text, table_beside
 from dtk.doctor.gpus import Gpu, Seen, each, each_gpu
-from dtk.doctor.model import Remedy, Result, found
+from dtk.doctor.model import Remedy, Result, finding
 from dtk.doctor.scope import Scope
 from dtk.record.nvml import event_reasons
 
@@ -33,11 +33,11 @@ def clocks(scope: Scope) -> Result:
         yield f"GPU {gpu.index}  SM {now} of {most} MHz, {'busy' if busy else 'idle'}"
         limit, default = gpu.read("GetEnforcedPowerLimit"), gpu.read("GetPowerManagementDefaultLimit")
         if limit and default and limit < POWER_SHARE * default:  # In milliwatts.
-            yield found("power_limit", gpu=gpu.index, limit=limit / 1e3, default=default / 1e3)
+            yield finding("power_limit", gpu=gpu.index, limit=limit / 1e3, default=default / 1e3)
         if busy and now and most and now < SLOW_CLOCK * most:
-            yield found("locked_clocks", gpu=gpu.index, now=now, most=most)
+            yield finding("locked_clocks", gpu=gpu.index, now=now, most=most)
         if "application_clocks" in event_reasons(gpu.read("GetCurrentClocksEventReasons") or 0):
-            yield found("application_clocks", gpu=gpu.index)
+            yield finding("application_clocks", gpu=gpu.index)
 
     result = each(scope, look, "no clock is limited, power limits are the default ones")
     uneven = [name for name, clocks in highest.items() if len(clocks) > 1]
@@ -64,7 +64,7 @@ def throttling(gpu: Gpu) -> Seen:
     if slowing := [name for name in reasons if name in THROTTLES]:
         bad = any(THROTTLES[name] == "failure" for name in slowing)
         at = f" at {heat}" if heat else ""
-        yield found("throttled", bad=bad, gpu=gpu.index, reasons=", ".join(slowing), heat=at)
+        yield finding("throttled", bad=bad, gpu=gpu.index, reasons=", ".join(slowing), heat=at)
 
 
 @each_gpu("no uncorrected memory error")
@@ -75,17 +75,17 @@ def ecc(gpu: Gpu) -> Seen:
         yield None
         return
     if not mode[0]:
-        yield found("ecc_off", gpu=gpu.index)
+        yield finding("ecc_off", gpu=gpu.index)
         return
     kinds = ((UNCORRECTED, VOLATILE), (UNCORRECTED, AGGREGATE), (CORRECTED, VOLATILE))
     now, ever, corrected = (gpu.read("GetTotalEccErrors", *kind) or 0 for kind in kinds)
     yield f"GPU {gpu.index}  uncorrected {now} since reset, {ever} ever; corrected {corrected} since reset"
     if now:
-        yield found("ecc_uncorrected", gpu=gpu.index, count=now)
+        yield finding("ecc_uncorrected", gpu=gpu.index, count=now)
     elif corrected > MANY_CORRECTED:
-        yield found("ecc_corrected", gpu=gpu.index, count=corrected)
+        yield finding("ecc_corrected", gpu=gpu.index, count=corrected)
     elif ever:
-        yield found("ecc_ever", gpu=gpu.index, count=ever)
+        yield finding("ecc_ever", gpu=gpu.index, count=ever)
 
 
 @each_gpu("no row waits or failed to be remapped")
@@ -96,14 +96,14 @@ def remapped_rows(gpu: Gpu) -> Seen:
         pending = gpu.read("GetRetiredPagesPendingStatus")
         yield None if pending is None else f"GPU {gpu.index}  pages to retire: {'yes' if pending else 'none'}"
         if pending:
-            yield found("page_waits", gpu=gpu.index)
+            yield finding("page_waits", gpu=gpu.index)
         return
     corrected, uncorrected, pending, failed = rows
     yield f"GPU {gpu.index}  remapped after corrected errors {corrected}, uncorrected {uncorrected}"
     if failed:
-        yield found("row_failed", gpu=gpu.index)
+        yield finding("row_failed", gpu=gpu.index)
     elif pending:
-        yield found("row_waits", gpu=gpu.index)
+        yield finding("row_waits", gpu=gpu.index)
 
 
 @each_gpu("no other process uses the devices")
@@ -120,6 +120,6 @@ def gpu_processes(gpu: Gpu) -> Seen:
         name = kernel_text(Path(f"/proc/{process.pid}/comm")) or "not visible here"
         used = f", {process.usedGpuMemory / 2**20:,.0f} MiB" if process.usedGpuMemory else ""
         yield f"GPU {gpu.index}  pid {process.pid} ({name}){used}"
-        yield found("used_by_another", gpu=gpu.index, pid=process.pid, name=name, used=used)
+        yield finding("used_by_another", gpu=gpu.index, pid=process.pid, name=name, used=used)
     if memory is not None and not running and memory.used > HELD_SHARE * memory.total:
-        yield found("memory_held", gpu=gpu.index, mib=memory.used / 2**20)
+        yield finding("memory_held", gpu=gpu.index, mib=memory.used / 2**20)

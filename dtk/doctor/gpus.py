@@ -7,7 +7,7 @@ from functools import wraps
 from importlib.util import find_spec
 from typing import Any
 
-from dtk.doctor.model import Finding, Result, found, judged, not_applicable
+from dtk.doctor.model import Finding, Result, finding, judged, not_applicable
 from dtk.doctor.scope import Scope
 from dtk.record.nvml import ask
 
@@ -47,7 +47,7 @@ def find(scope: Scope) -> tuple[list[Gpu], list[Finding], str]:
     try:
         count = nvml.nvmlDeviceGetCount()
     except nvml.NVMLError as error:
-        return [], [found("gpu_lost", what="NVML cannot count the devices", error=error)], ""
+        return [], [finding("gpu_lost", what="NVML cannot count the devices", error=error)], ""
     for i in range(count):
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(i)
@@ -55,7 +55,7 @@ def find(scope: Scope) -> tuple[list[Gpu], list[Finding], str]:
             bus = f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}"
             gpus.append(Gpu(nvml, i, nvml.nvmlDeviceGetName(handle), nvml.nvmlDeviceGetUUID(handle), bus, handle))
         except nvml.NVMLError as error:
-            findings.append(found("gpu_lost", what=f"GPU {i} does not respond", error=error))
+            findings.append(finding("gpu_lost", what=f"GPU {i} does not respond", error=error))
     return gpus, findings, "" if count else "the driver lists no device"
 
 
@@ -86,7 +86,7 @@ def each(scope: Scope, look: Callable[[Gpu], Seen], fine: str) -> Result:
         try:
             items += look(gpu)
         except gpu.nvml.NVMLError as error:
-            items.append(found("gpu_lost", what=f"GPU {gpu.index} stopped responding", error=error))
+            items.append(finding("gpu_lost", what=f"GPU {gpu.index} stopped responding", error=error))
     if items.count(None) == len(gpus):
         return not_applicable(f"{gpus[0].name} and this driver do not report it")
     findings = [item for item in items if isinstance(item, Finding)]
@@ -99,9 +99,9 @@ def devices(scope: Scope) -> Result:
     nvml, _ = scope.nvml()
     if nvml is None:  # Normal without a GPU, a failure if the kernel exposes a device.
         if "mismatch" in reason.lower():
-            return judged([found("driver_mismatch", reason=reason)])
+            return judged([finding("driver_mismatch", reason=reason)])
         if nvidia_devices():
-            return judged([found("no_pynvml" if find_spec("pynvml") is None else "no_nvml", reason=reason)])
+            return judged([finding("no_pynvml" if find_spec("pynvml") is None else "no_nvml", reason=reason)])
         return not_applicable(f"{NO_GPU} ({reason})")
     if not gpus and not findings:
         return not_applicable(reason)
@@ -109,12 +109,12 @@ def devices(scope: Scope) -> Result:
     if len(names) > 1:
         most = max(names, key=lambda name: sum(gpu.name == name for gpu in gpus))
         take = ",".join(gpu.uuid for gpu in gpus if gpu.name == most)
-        findings.append(found("gpus_differ", names=", ".join(names), take=take))
+        findings.append(finding("gpus_differ", names=", ".join(names), take=take))
     for gpu in gpus:  # Ranks cannot share devices in this mode.
         if gpu.read("GetComputeMode") == PROHIBITED:
-            findings.append(found("compute_prohibited", gpu=gpu.index))
+            findings.append(finding("compute_prohibited", gpu=gpu.index))
         if (mig := gpu.read("GetMigMode")) is not None and mig[0]:
-            findings.append(found("mig", gpu=gpu.index))
+            findings.append(finding("mig", gpu=gpu.index))
     findings += _hidden(gpus)
     driver = nvml.nvmlSystemGetDriverVersion()
     kind = f"{len(gpus)} x {names[0]}" if len(names) == 1 else ", ".join(gpu.name for gpu in gpus)
@@ -146,7 +146,7 @@ def _hidden(gpus: list[Gpu]) -> Iterator[Finding]:
         for entry in entries
     ]
     if not chosen.strip() or not visible[0]:
-        yield found("all_hidden", chosen=chosen)
+        yield finding("all_hidden", chosen=chosen)
     elif not all(visible):
         at = visible.index(False)
-        yield found("some_hidden", chosen=chosen, bad_entry=entries[at], lost=len(entries) - at)
+        yield finding("some_hidden", chosen=chosen, bad_entry=entries[at], lost=len(entries) - at)

@@ -9,7 +9,7 @@ from pathlib import Path
 from diagnostics.contract.files import kernel_entries
 from diagnostics.contract.formatting import bytes_text as size, first_of
 from dtk.config.placement import host_memory
-from dtk.doctor.model import Result, found, judged, not_applicable
+from dtk.doctor.model import Result, finding, judged, not_applicable
 from dtk.doctor.scope import Scope
 
 SHM = Path("/dev/shm")
@@ -31,18 +31,18 @@ LITTLE_SHARE = 0.1  # Chosen: of the host memory; below it, starting ranks may i
 def shm(scope: Scope, folder: Path = SHM) -> Result:
     """Check size and free space of a folder for shared memory, and create a segment in it."""
     if not folder.is_dir():
-        return judged([found("shm_absent", folder=folder)])
+        return judged([finding("shm_absent", folder=folder)])
     about = os.statvfs(folder)
     whole, free = about.f_blocks * about.f_frsize, about.f_bavail * about.f_frsize
     findings = []
     if problem := trial(folder, SEGMENT_BYTES):
         text = f"{folder}: {size(SEGMENT_BYTES)} cannot be taken: {problem} ({size(free)} of {size(whole)} free)"
-        findings.append(found("shm_used" if whole >= SHM_BYTES else "shm_little", bad=True, text=text, folder=folder))
+        findings.append(finding("shm_used" if whole >= SHM_BYTES else "shm_little", bad=True, text=text, folder=folder))
     elif whole < SHM_BYTES:
         text = f"{folder} has {size(whole)} in all: little for several ranks with data loader workers"
-        findings.append(found("shm_little", text=text, folder=folder))
+        findings.append(finding("shm_little", text=text, folder=folder))
     elif free < SHM_BYTES:
-        findings.append(found("shm_used", text=f"{folder} has {size(free)} free of {size(whole)}", folder=folder))
+        findings.append(finding("shm_used", text=f"{folder} has {size(free)} free of {size(whole)}", folder=folder))
     return judged(findings, f"{size(free)} free of {size(whole)}", measures={"size_bytes": whole, "free_bytes": free})
 
 
@@ -68,7 +68,7 @@ def memlock(scope: Scope, rdma: Path = RDMA) -> Result:
         text = f"{limit} of locked memory: RDMA ({first_of(devices)}) registers buffers of all ranks"
         key = "limit_for_all" if soft >= hard != resource.RLIM_INFINITY else "limit_own"
         fix = {"letter": "l", "wanted": "unlimited", "limit": "memlock", "docker": "-1"}
-        findings.append(found(key, bad=soft < RANKS_MEMLOCK_BYTES, text=text, **fix))
+        findings.append(finding(key, bad=soft < RANKS_MEMLOCK_BYTES, text=text, **fix))
     return judged(findings, f"{limit}, RDMA devices: {', '.join(devices)}", common={"memlock": limit})
 
 
@@ -81,7 +81,7 @@ def files(scope: Scope) -> Result:
         key = "limit_for_all" if hard < FILES else "limit_own"
         wanted = WANTED_FILES if hard == resource.RLIM_INFINITY or hard < FILES else min(WANTED_FILES, hard)
         fix = {"letter": "n", "wanted": wanted, "limit": "nofile", "docker": str(WANTED_FILES)}
-        findings.append(found(key, bad=soft < FEW_FILES, text=text, **fix))
+        findings.append(finding(key, bad=soft < FEW_FILES, text=text, **fix))
     measures = {"soft": soft, "hard": hard}
     return judged(
         findings, f"{soft:,} open files per process (ulimit -n)", measures=measures, common={"open files": str(soft)}
@@ -102,18 +102,18 @@ def processes(scope: Scope, pids_max: Path = PIDS_MAX) -> Result:
     if least < PROCESSES:
         text = f"{least} processes and threads ({which}): several ranks with their threads use them up"
         key = "limit_own" if which == "ulimit -u" else "pids_limit"
-        findings.append(found(key, text=text, letter="u", wanted=2 * PROCESSES))
+        findings.append(finding(key, text=text, letter="u", wanted=2 * PROCESSES))
     return judged(findings, f"{least:,} ({which})", measures={"limit": least})
 
 
 def memory(scope: Scope, meminfo: Path = MEMINFO, group: Path = CGROUP) -> Result:
     """Judge the available memory by the kernel and by the container's limit."""
-    known = host_memory(meminfo, group)
-    if known is None:
+    memory_bytes = host_memory(meminfo, group)
+    if memory_bytes is None:
         return not_applicable(f"{meminfo} cannot be read, or has no MemAvailable")
-    whole, free = known
+    whole, free = memory_bytes
     findings = []
     if free < LITTLE_SHARE * whole:
-        findings.append(found("host_memory", free=size(free), whole=size(whole)))
+        findings.append(finding("host_memory", free=size(free), whole=size(whole)))
     measures = {"total_bytes": whole, "available_bytes": free}
     return judged(findings, f"{size(free)} available of {size(whole)}", measures=measures)

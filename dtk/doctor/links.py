@@ -3,7 +3,7 @@
 from typing import Any
 
 from dtk.doctor.gpus import Gpu, Seen, each, each_gpu
-from dtk.doctor.model import Remedy, Result, found, not_applicable
+from dtk.doctor.model import Remedy, Result, finding, not_applicable
 from dtk.doctor.scope import Scope
 from dtk.record.nvml import nvlinks
 
@@ -30,11 +30,11 @@ def nvlink(scope: Scope) -> Result:
         yield f"GPU {gpu.index}  {len(up)} of {len(states)} links up"
         if up and down:
             lost = ", ".join(map(str, down))
-            yield found("nvlink_down", gpu=gpu.index, down=lost, up=len(up), links=len(states))
+            yield finding("nvlink_down", gpu=gpu.index, down=lost, up=len(up), links=len(states))
         for link in up:
             counts = {name: gpu.read("GetNvLinkErrorCounter", link, counter) for counter, name in ERRORS.items()}
             if bad := ", ".join(f"{count} {name}" for name, count in counts.items() if count):
-                yield found("nvlink_errors", gpu=gpu.index, link=link, counts=bad)
+                yield finding("nvlink_errors", gpu=gpu.index, link=link, counts=bad)
         yield from _fabric(gpu)
 
     result = each(scope, look, "all links are up, without errors")
@@ -60,7 +60,7 @@ def _fabric(gpu: Gpu) -> Seen:
     if state == 0 or (state == FABRIC_DONE and int(info.status) == 0):
         return
     why = f"error {int(info.status)}" if state == FABRIC_DONE else FABRIC.get(state, f"state {state}")
-    yield found("fabric", gpu=gpu.index, why=why)
+    yield finding("fabric", gpu=gpu.index, why=why)
 
 
 @each_gpu("full width, no repeated transfers")
@@ -73,9 +73,9 @@ def pcie(gpu: Gpu) -> Seen:
     speed, fastest = gpu.read("GetCurrPcieLinkGeneration"), gpu.read("GetMaxPcieLinkGeneration")
     yield f"GPU {gpu.index}  PCIe {speed} of {fastest}, x{width} of x{most}"
     if width < most:
-        yield found("pcie_narrow", gpu=gpu.index, bus=gpu.bus, width=width, most=most)
+        yield finding("pcie_narrow", gpu=gpu.index, bus=gpu.bus, width=width, most=most)
     if speed and fastest and speed < fastest and gpu.is_busy():
-        yield found("pcie_slow", gpu=gpu.index, bus=gpu.bus, speed=speed, fastest=fastest)
+        yield finding("pcie_slow", gpu=gpu.index, bus=gpu.bus, speed=speed, fastest=fastest)
     replays = gpu.read("GetPcieReplayCounter")
     if replays and replays > MANY_REPLAYS:
-        yield found("pcie_replays", gpu=gpu.index, bus=gpu.bus, replays=replays)
+        yield finding("pcie_replays", gpu=gpu.index, bus=gpu.bus, replays=replays)

@@ -60,7 +60,7 @@ class Finding:
     remedy: Remedy | None = None
 
 
-def found(key: str, /, *, bad: bool = False, **values: Any) -> Finding:
+def finding(key: str, /, *, bad: bool = False, **values: Any) -> Finding:
     """Return a finding of `findings.yaml` with its remedy, if any; of a text for `either` severity, `bad` decides."""
     row = read_table(Path(__file__).with_name("findings.yaml"))[key]
     texts = {part: text.format(**values) for part, text in row.items()}

@@ -9,7 +9,7 @@ from pathlib import Path
 from diagnostics.analysis.environment.addresses import interface_inside
 from diagnostics.contract.files import kernel_text
 from diagnostics.runs.records import reason
-from dtk.doctor.model import Finding, Result, found, judged, not_applicable
+from dtk.doctor.model import Finding, Result, finding, judged, not_applicable
 from dtk.doctor.scope import Scope
 from dtk.launch.processes import free_port
 
@@ -29,13 +29,13 @@ def hostname(scope: Scope) -> Result:
     findings, addresses = _own_name(name, scope.nodes > 1)
     seconds = time.monotonic() - began
     if seconds > SLOW_NAME_S and addresses:
-        findings.append(found("name_slow", name=name, seconds=seconds, address=addresses[0]))
+        findings.append(finding("name_slow", name=name, seconds=seconds, address=addresses[0]))
     master = os.environ.get("MASTER_ADDR")
     if master:
         try:
             socket.getaddrinfo(master, None)
         except OSError as error:
-            findings.append(found("master_unresolved", master=master, why=reason(error)))
+            findings.append(finding("master_unresolved", master=master, why=reason(error)))
     measures = {"host": name, "addresses": addresses, "seconds": round(seconds, 3)}
     return judged(findings, f"{name} resolves to {', '.join(addresses)}", measures=measures)
 
@@ -47,13 +47,13 @@ def _own_name(name: str, several_nodes: bool) -> tuple[list[Finding], list[str]]
     except OSError as error:
         consequence = "other nodes cannot reach it" if several_nodes else "gloo uses loopback instead"
         why = reason(error)
-        return [found("name_unresolved", bad=several_nodes, name=name, why=why, consequence=consequence)], []
+        return [finding("name_unresolved", bad=several_nodes, name=name, why=why, consequence=consequence)], []
     addresses = list(dict.fromkeys(str(entry[4][0]) for entry in entries))
     findings = []
     if all(_unbound(address, 0) for address in addresses):
-        findings.append(found("name_of_another", bad=several_nodes, name=name, addresses=", ".join(addresses)))
+        findings.append(finding("name_of_another", bad=several_nodes, name=name, addresses=", ".join(addresses)))
     elif several_nodes and all(address.startswith("127.") or address == "::1" for address in addresses):
-        findings.append(found("name_loopback", name=name, address=addresses[0]))
+        findings.append(finding("name_loopback", name=name, address=addresses[0]))
     return findings, addresses
 
 
@@ -78,13 +78,13 @@ def interfaces(scope: Scope, folder: Path = INTERFACES) -> Result:
     up = [name for name, bits in flags.items() if bits & UP]
     findings = []
     if "lo" in flags and "lo" not in up:
-        findings.append(found("loopback_down"))
+        findings.append(finding("loopback_down"))
     outward = [name for name in up if not interface_inside(name)]
     if not outward and scope.nodes > 1:
-        findings.append(found("no_way_out"))
+        findings.append(finding("no_way_out"))
     findings += [finding for variable in VARIABLES for finding in _named(variable, flags)]
     if scope.nodes > 1 and len(outward) > 1 and not any(os.environ.get(name) for name in VARIABLES):
-        findings.append(found("several_ways", names=", ".join(outward), first=outward[0]))
+        findings.append(finding("several_ways", names=", ".join(outward), first=outward[0]))
     about = {name: _about(folder / name) for name in up}
     lines = []
     for name, facts in about.items():
@@ -93,7 +93,7 @@ def interfaces(scope: Scope, folder: Path = INTERFACES) -> Result:
         for way in ("rx", "tx"):
             packets, errors = facts[f"{way}_packets"] or 0, facts[f"{way}_errors"] or 0
             if errors > FEW_ERRORS and errors > ERROR_SHARE * packets:
-                findings.append(found("broken_packets", name=name, errors=errors, packets=packets, way=way))
+                findings.append(finding("broken_packets", name=name, errors=errors, packets=packets, way=way))
     common = {f"MTU of {name}": str(about[name]["mtu"]) for name in outward if about[name]["mtu"]}
     fine = f"up: {', '.join(up) or 'none'}"
     return judged(findings, fine, details=lines, measures={"interfaces": about}, common=common)
@@ -118,9 +118,9 @@ def _named(variable: str, flags: dict[str, int]) -> Iterator[Finding]:
     fits = {w: [name for name in flags if (name == w if exact else name.startswith(w))] for w in wanted}
     for w, names in fits.items():
         if not names and (not variable.startswith("NCCL") or not any(fits.values())):
-            yield found("no_such_interface", variable=variable, value=value, wanted=w, there=there)
+            yield finding("no_such_interface", variable=variable, value=value, wanted=w, there=there)
         if names and not any(flags[name] & UP for name in names):
-            yield found("interface_down", variable=variable, value=value, name=names[0])
+            yield finding("interface_down", variable=variable, value=value, name=names[0])
 
 
 def ports(scope: Scope) -> Result:
@@ -134,9 +134,9 @@ def ports(scope: Scope) -> Result:
     port = PORT if named is None else named
     if why := _unbound("", port):
         chosen, free = "" if named is None else " that you named", free_port()
-        findings.append(found("port_taken", bad=named is not None, port=port, named=chosen, why=why, other=free))
+        findings.append(finding("port_taken", bad=named is not None, port=port, named=chosen, why=why, other=free))
     if scope.port is None and variable and valid is None:
-        findings.append(found("no_port", port=variable))
+        findings.append(finding("no_port", port=variable))
     return judged(findings, f"port {port} is free, loopback answers", measures={"port": port})
 
 
@@ -153,5 +153,5 @@ def _loopback() -> list[Finding]:
                     accepted.sendall(b"dtk")
                     received = client.recv(3)
     except OSError as error:
-        return [found("loopback_fails", why=reason(error))]
-    return [] if received == b"dtk" else [found("loopback_loses")]
+        return [finding("loopback_fails", why=reason(error))]
+    return [] if received == b"dtk" else [finding("loopback_loses")]

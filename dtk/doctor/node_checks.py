@@ -10,7 +10,7 @@ from typing import Any
 
 from diagnostics.contract.formatting import first_of
 from dtk.doctor.examine import Completed
-from dtk.doctor.model import Result, found, judged, not_applicable
+from dtk.doctor.model import Result, finding, judged, not_applicable
 from dtk.doctor.registry import BETWEEN
 from dtk.doctor.report import Node
 
@@ -74,7 +74,7 @@ def agreement(nodes: Sequence[Node], of_node: Mapping[int, Mapping[str, str]]) -
             rarest = sorted(groups.items(), key=lambda group: len(group[1]))
             texts = [f"{value} on node{'s' * (len(nodes) > 1)} {first_of(nodes)}" for value, nodes in rarest]
             kind = "variable" if name.isupper() or "_" in name else "version" if name in PACKAGES else "limit"
-            findings.append(found(f"{kind}_differs", bad=name in MUST_AGREE, name=name, texts="; ".join(texts)))
+            findings.append(finding(f"{kind}_differs", bad=name in MUST_AGREE, name=name, texts="; ".join(texts)))
     fine = f"{len(names)} versions, limits and variables are the same on {len(nodes)} nodes"
     return judged(findings, fine, measures={"differences": [finding.text for finding in findings]})
 
@@ -105,14 +105,14 @@ def clock(store: Store, nodes: Sequence[int]) -> Result:
             store.set(f"clock/pong/{node}/{i}", repr(time.time()))
         text = arrived(store, f"clock/offset/{node}", ANSWER_S)
         if text is None:
-            findings.append(found("node_silent", node=node))
+            findings.append(finding("node_silent", node=node))
             continue
         offset_s, half_trip_s = json.loads(text)
         offsets[node] = (offset_s, half_trip_s)
         sure_s = abs(offset_s) - half_trip_s
         if sure_s > CLOCK_WARNING_S:
             way = "ahead of" if offset_s > 0 else "behind"
-            findings.append(found("clock", bad=sure_s > CLOCK_FAILURE_S, node=node, seconds=abs(offset_s), way=way))
+            findings.append(finding("clock", bad=sure_s > CLOCK_FAILURE_S, node=node, seconds=abs(offset_s), way=way))
     lines = [f"node {node}  {skew * 1e3:+.1f} ms (+- {half * 1e3:.1f} ms)" for node, (skew, half) in offsets.items()]
     largest = max((abs(skew) for skew, _ in offsets.values()), default=0.0)
     measures = {"skew_s": {str(node): round(skew, 6) for node, (skew, _) in offsets.items()}}
@@ -175,5 +175,5 @@ def reach(store: Store, nodes: Sequence[int]) -> Result:
             failed = json.loads(arrived(store, f"reach/failed/{node}", ANSWER_S) or "null") or {}
         pairs += len(neighbours(node, nodes))
         for peer, why in failed.items():
-            findings.append(found("unreachable", node=node, other=peer, why=why))
+            findings.append(finding("unreachable", node=node, other=peer, why=why))
     return judged(findings, f"{pairs} connections between nodes")

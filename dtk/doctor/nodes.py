@@ -17,7 +17,7 @@ from dtk.doctor import node_checks
 from dtk.doctor.children import ChildOutput
 from dtk.doctor.collectives import judge, try_ranks
 from dtk.doctor.examine import Completed, examine
-from dtk.doctor.model import Check, Result, found, judged
+from dtk.doctor.model import Check, Result, finding, judged
 from dtk.doctor.node_checks import SHORTEST_PAUSE_S, arrived
 from dtk.doctor.rank_identity import Place
 from dtk.doctor.report import Node, Report, as_plain, from_plain
@@ -63,7 +63,7 @@ def run(
     report = None
     if place.rank == 0:
         between += [] if scope.nodes > 1 else node_checks.alone(names)
-        result = judged([found("no_report")])
+        result = judged([finding("no_report")])
         silent = [(int(number), host) for number, host in roster["nodes"].items() if int(number) not in answering]
         nodes += [Node(number, host, (Completed("answer", "nodes", result, 0.0),)) for number, host in silent]
         report = Report(tuple(nodes), tuple(between), time.monotonic() - began)
@@ -158,7 +158,7 @@ def _between(
 
     several = len(roster["nodes"]) > 1
     if here.rank == 0 and roster["missing"]:
-        absent = found("ranks_absent", ranks=first_of(roster["missing"]))
+        absent = finding("ranks_absent", ranks=first_of(roster["missing"]))
         results.append(Completed("ranks", "nodes", judged([absent]), 0.0))
     leads = here.local_rank == 0 and several and here.node in answering
     if "clock" in names and leads:

@@ -9,7 +9,7 @@ from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import first_of
 from dtk.doctor.children import ChildOutput, run_child
 from dtk.doctor.gpus import NO_GPU, find
-from dtk.doctor.model import Finding, Result, found, judged, not_applicable
+from dtk.doctor.model import Finding, Result, finding, judged, not_applicable
 from dtk.doctor.scope import Scope
 
 READ, WRITE, NVLINK = 0, 1, 2  # Kinds of nvmlDeviceGetP2PStatus.
@@ -32,7 +32,7 @@ def p2p(scope: Scope) -> Result:
             worse = max((status for status in both if status is not None), default=None)
             pairs[a.index, b.index] = worse, a.read("GetP2PStatus", b.handle, NVLINK) == OK
     except gpus[0].nvml.NVMLError as error:
-        return judged([found("p2p_no_answer", error=error)])
+        return judged([finding("p2p_no_answer", error=error)])
     if all(read is None for read, _ in pairs.values()):
         return not_applicable("this driver does not report it")
     linked = sum(nvlink for _, nvlink in pairs.values())
@@ -52,10 +52,10 @@ def _judge_pairs(pairs: dict[tuple[int, int], tuple[int | None, bool]]) -> Itera
         linked = any(nvlink for read, nvlink in pairs.values() if read == status)
         names = first_of(without)
         text = f"no peer access for {len(without)} of {len(pairs)} pairs ({names}): {STATUS.get(status, status)}"
-        yield found("p2p_broken" if linked else "p2p_absent", text=text)
+        yield finding("p2p_broken" if linked else "p2p_absent", text=text)
     if len({nvlink for _, nvlink in pairs.values()}) > 1:
         apart = [f"{a}-{b}" for (a, b), (_, nvlink) in pairs.items() if not nvlink]
-        yield found("pairs_without_nvlink", pairs=first_of(apart))
+        yield finding("pairs_without_nvlink", pairs=first_of(apart))
 
 
 def copies(scope: Scope) -> Result:
@@ -76,16 +76,16 @@ def judge_copies(output: ChildOutput) -> Result:
     for record in done:
         if record.get("wrong"):
             wrong = json.dumps(record["wrong"])
-            findings.append(found("copy_wrong", source=record["from"], target=record["to"], wrong=wrong))
+            findings.append(finding("copy_wrong", source=record["from"], target=record["to"], wrong=wrong))
     if output.problem:
         begun = [record for record in output.records if "begin" in record]
         where = f" in the copy from {begun[-1]['begin']} to {begun[-1]['to']}" if begun else ""
-        findings.append(found("copy_failed", problem=output.problem, where=where))
+        findings.append(finding("copy_failed", problem=output.problem, where=where))
     speeds = {(record["from"], record["to"]): record["gb_per_s"] for record in done}
     middle = statistics.median(speeds.values()) if speeds else 0.0
     for (source, target), speed in speeds.items():
         if speed < SLOW_SHARE * middle:
-            findings.append(found("copy_slow", source=source, target=target, speed=speed, middle=middle))
+            findings.append(finding("copy_slow", source=source, target=target, speed=speed, middle=middle))
     fine = f"{len(speeds)} copies are right, {middle:.1f} GB/s (median)"
     lines = [f"{source} to {target}  {speed:.1f} GB/s" for (source, target), speed in speeds.items()][: 2 * LISTED]
     return judged(findings, fine, details=lines, measures={"copies": done})

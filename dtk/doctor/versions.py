@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from diagnostics.analysis.environment.catalogue import leading_version, version_text
 from diagnostics.analysis.environment.known_bugs import Installed
 from dtk.doctor import gpus
-from dtk.doctor.model import Finding, Remedy, Result, Status, found, judged
+from dtk.doctor.model import Finding, Remedy, Result, Status, finding, judged
 from dtk.doctor.scope import Scope
 from dtk.extras import install, installed
 
@@ -73,9 +73,9 @@ def judge_python(version: tuple[int, ...], debug: bool) -> Result:
     """Judge a version of the Python interpreter."""
     findings, name = [], f"Python {version_text(version)}"
     if version[:2] < PYTHON:
-        findings.append(found("python_old", name=name, least=version_text(PYTHON)))
+        findings.append(finding("python_old", name=name, least=version_text(PYTHON)))
     if debug:
-        findings.append(found("python_debug", name=name))
+        findings.append(finding("python_debug", name=name))
     text = f"{name} ({platform.python_implementation()}, {platform.machine()})"
     own = version_text(version)
     return judged(findings, text, details=[sys.executable], measures={"version": own}, common={"Python": own})
@@ -85,9 +85,9 @@ def torch(scope: Scope) -> Result:
     """Check that torch is installed, importable, recent enough, has torch.distributed, and is compatible with NumPy."""
     answer = scope.torch()
     if not answer.installed:
-        return judged([found("not_installed", bad=True, package="torch", install=install("train"))])
+        return judged([finding("not_installed", bad=True, package="torch", install=install("train"))])
     if not answer.facts:
-        return judged([found("torch_unusable", reason=answer.reason, python=sys.executable)])
+        return judged([finding("torch_unusable", reason=answer.reason, python=sys.executable)])
     facts = answer.facts
     version = str(facts["version"])
     findings = _too_old("failure", _required("torch"), version)
@@ -126,7 +126,7 @@ def config(scope: Scope) -> Result:
     hydra, omegaconf, antlr = (installed(name) for name in ("hydra-core", "omegaconf", "antlr4-python3-runtime"))
     if hydra is None or omegaconf is None:
         absent = "hydra-core" if hydra is None else "omegaconf"
-        return judged([found("not_installed", bad=True, package=absent, install=install("train"))])
+        return judged([finding("not_installed", bad=True, package=absent, install=install("train"))])
     findings = []
     required = _required("hydra-core")
     if not required.specifier.contains(hydra, prereleases=True):
@@ -134,7 +134,7 @@ def config(scope: Scope) -> Result:
         text = f"hydra-core {hydra} is not a version that dtk supports ({wanted})"
         findings.append(Finding("failure", text, upgrade(wanted)))
     if antlr and leading_version(omegaconf) < ANY_ANTLR and leading_version(antlr)[:2] != leading_version(ANTLR):
-        findings.append(found("antlr", antlr=antlr, omegaconf=omegaconf, wanted=ANTLR, python=sys.executable))
+        findings.append(finding("antlr", antlr=antlr, omegaconf=omegaconf, wanted=ANTLR, python=sys.executable))
     text = f"hydra-core {hydra}, omegaconf {omegaconf}"
     return judged(findings, text, common={"hydra-core": hydra, "omegaconf": omegaconf})
 
@@ -150,7 +150,7 @@ def extras(scope: Scope) -> Result:
         if extra and len(missing) == len(packages):
             absent.append(extra)
         elif extra and missing:
-            findings.append(found("half_installed", extra=extra, missing=", ".join(missing), install=install(extra)))
+            findings.append(finding("half_installed", extra=extra, missing=", ".join(missing), install=install(extra)))
         elif extra:
             whole.append(extra)
         for each in packages:
@@ -158,10 +158,10 @@ def extras(scope: Scope) -> Result:
                 findings += _too_old("warning" if extra else "failure", each, version, extra)
     for package in ("numpy", "psutil", "nvidia-ml-py"):
         if not installed(package):
-            findings.append(found("not_installed", package=package, install=install("train")))
+            findings.append(finding("not_installed", package=package, install=install("train")))
     for name in LOOKALIKES:
         if (version := installed(name)) and _too_old("warning", _required("nvidia-ml-py"), version):
-            findings.append(found("lookalike", name=name, version=version, python=sys.executable))
+            findings.append(finding("lookalike", name=name, version=version, python=sys.executable))
     text = f"dtk {own or 'from a source tree'}; extras: {', '.join(whole) or 'none'}"
     details = [f"not installed: {', '.join(absent)}"] if absent else []
     return judged(findings, text, details=details, common={"dtk": own or "source tree"})

@@ -11,7 +11,7 @@ from diagnostics.analysis.gpu_faults import XIDS
 from diagnostics.causes.hardware.gpu_fault import MEANINGS
 from diagnostics.contract.formatting import age
 from dtk.doctor.gpus import nvidia_devices
-from dtk.doctor.model import Finding, Remedy, Result, found, judged, not_applicable
+from dtk.doctor.model import Finding, Remedy, Result, finding, judged, not_applicable
 from dtk.doctor.scope import Scope
 
 KERNEL_LOG = Path("/dev/kmsg")
@@ -89,5 +89,5 @@ def _finding(bus: str, code: int, events: list[Event]) -> Finding:
     when = "" if last is None else f", the last {age(last)} ago"
     text = f"{bus}: Xid {code} ({MEANINGS.get(code, 'see the Xid catalogue of NVIDIA')}) {len(own)} x{when}"
     if XIDS.get(code) == "program":
-        return found("xid_program", text=text)
-    return found("xid_hardware", bad=last is None or last < RECENT_S, text=text)
+        return finding("xid_program", text=text)
+    return finding("xid_hardware", bad=last is None or last < RECENT_S, text=text)

@@ -150,7 +150,7 @@ def keep_logs(paths: RunPaths, job: Job) -> None:
         print(f"dtk: no logs in the run folder: {error}", file=sys.stderr)
 
 
-def say_farewell(paths: RunPaths, code: int) -> None:
+def print_farewell(paths: RunPaths, code: int) -> None:
     """Print the last lines on rank 0 if torchrun or Slurm started the ranks."""
     console = Console()
     status = read_status(paths.status)

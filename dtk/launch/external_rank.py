@@ -34,9 +34,9 @@ def join(launcher: str, decide: Callable[[], cluster.Shared]) -> int:
 
     def end_hung_run(verdict: Verdict) -> None:
         cluster.close_failed(job)
-        cluster.say_farewell(paths, 1)
+        cluster.print_farewell(paths, 1)
 
     code = work(config, job, store, on_failure=partial(cluster.close_failed, job), on_hang=end_hung_run)
     if job.rank == 0:
-        cluster.say_farewell(paths, code)
+        cluster.print_farewell(paths, code)
     return code

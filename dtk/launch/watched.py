@@ -40,10 +40,10 @@ def run_watched(argv: list[str], folder: Path, stall_timeout_s: float, start_tim
     paths = RunPaths(folder)
     recorder = recorder_environment(RecordConfig(), paths)
     environment = {**recorder, **os.environ, **watch_variables(paths, stall_timeout_s)}
-    say(f"records in {typed(folder)}")
+    print_message(f"records in {typed(folder)}")
     for name, value in recorder.items():
         if environment[name] != value:
-            say(f"your {name}={environment[name]} is kept")
+            print_message(f"your {name}={environment[name]} is kept")
     log = folder / "logs" / socket.gethostname() / "stderr.log"
     with Command(argv, environment, log) as command:
         _follow(command, paths, start_timeout_s)
@@ -53,12 +53,12 @@ def run_watched(argv: list[str], folder: Path, stall_timeout_s: float, start_tim
         else:
             command.keeps_log, code = False, HUNG
             # The reason is printed immediately, the report once the command has exited.
-            say(verdict.reason)
+            print_message(verdict.reason)
             text = explanation(paths, sys.stderr.isatty())
             if command.wait(LEAVE_S) is not None:
                 command.drain()
             _show(text)
-            say(f"more: {_more(paths)}")
+            print_message(f"more: {_more(paths)}")
     if code:  # A command that succeeds may leave a service behind.
         _end_what_is_left(paths)
     return code
@@ -113,7 +113,7 @@ def _stood(paths: RunPaths) -> bool:
     return bool(still) and len(still) == len(answers) and any(answer.get("inside") for answer in still)
 
 
-def say(text: str) -> None:
+def print_message(text: str) -> None:
     """Print one line on standard error, which leaves the command's standard output unchanged."""
     print(f"dtk watch: {clean(text)}", file=sys.stderr, flush=True)
 
@@ -135,14 +135,14 @@ def _ended(command: Command, paths: RunPaths) -> int:
         if paths.question.parent.is_dir():
             if _stood(paths):
                 _show(explanation(paths, sys.stderr.isatty()))
-            say(f"stopped; {command_line('diagnose', typed(paths.root))} shows where the ranks were")
+            print_message(f"stopped; {command_line('diagnose', typed(paths.root))} shows where the ranks were")
     elif code:
         had_ranks = paths.heartbeat(0).parent.is_dir()
         _show(text := explanation(paths, sys.stderr.isatty(), always=had_ranks))
         if not had_ranks and not text:
-            say(f"the command failed with exit code {code} before any process group was created")
+            print_message(f"the command failed with exit code {code} before any process group was created")
         elif had_ranks:
-            say(f"the command failed with exit code {code}; for what was recorded: {_more(paths)}")
+            print_message(f"the command failed with exit code {code}; for what was recorded: {_more(paths)}")
     # The exit code here tells nothing about ranks on other nodes.
     elif not _differed(paths) and {beat.host for beat in _beats(paths)} <= {socket.gethostname()}:
         record = {"kind": artifacts.FINISHED, "command": command.argv, "time_s": time.time()}
@@ -163,9 +163,9 @@ def _differed(paths: RunPaths) -> bool:
 
     bounded("comparison of the last calls", compare, COMPARE_S)
     if verdicts:
-        say(verdicts[0].reason)
+        print_message(verdicts[0].reason)
         _show(explanation(paths, sys.stderr.isatty()))
-        say(f"more: {_more(paths)}")
+        print_message(f"more: {_more(paths)}")
     return bool(verdicts)
 
 

@@ -66,8 +66,8 @@ def fitting_head(named: str, head: str) -> str | None:
 
 def _switch_to_causal(model: Any, masked: Any) -> str | None:
     """Return the key of config.json that makes the attention of a causal language model causal, if it is not."""
-    usual = type(model.config)()
-    switch = next((key for key in ("is_decoder", "causal") if hasattr(usual, key)), None)
+    default_config = type(model.config)()
+    switch = next((key for key in ("is_decoder", "causal") if hasattr(default_config, key)), None)
     if switch is None or getattr(model.config, switch):
         return None
     causal = {module.is_causal for module in model.modules() if hasattr(module, "is_causal")}

@@ -19,7 +19,7 @@ from dtk.nccl.variable_sources import Given
 from dtk.record.manifest import missing_files, network
 
 SCHEMA = "dtk.nccl-lint/1"
-CLEAN, FOUND = 0, 1  # Exit codes: notes only; warnings or errors.
+CLEAN, PROBLEMS = 0, 1  # Exit codes: notes only; warnings or errors.
 _ORDER: dict[Severity, int] = {"error": 0, "warning": 1, "note": 2}  # Sort order: the most severe first.
 
 
@@ -55,7 +55,7 @@ class Linted:
     @property
     def exit_code(self) -> int:
         """Return 1 if there are warnings or errors, else 0."""
-        return FOUND if any(item.severity != "note" for item in self.items) else CLEAN
+        return PROBLEMS if any(item.severity != "note" for item in self.items) else CLEAN
 
     def as_json(self) -> dict[str, Any]:
         """Return the result as JSON values."""

@@ -190,7 +190,7 @@ def _outside_replaced(config: Config) -> Iterator[None]:
             (assemble, "build_dataset", data),
             (assemble, "Checkpoints", _Checkpoints),
             (setup, "_fill", _fill),
-            (loop, "say", lambda _: None),
+            (loop, "print_line", lambda _: None),
             (_fsdp_param, "_chunk_with_empty", _Chunks),
         ):
             if hasattr(module, name):

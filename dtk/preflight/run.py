@@ -80,7 +80,7 @@ class Preflight:
     """Failures that were injected one at a time; empty without --what-if."""
 
 
-def preflight(request: Request, say: Progress | None = None, composed: Composed | None = None) -> Preflight:
+def preflight(request: Request, show: Progress | None = None, composed: Composed | None = None) -> Preflight:
     """Simulate the job's ranks and judge the outcome.
 
     `composed` is a run about to be launched, resolved for `request.world_size` ranks; None composes the requested job.
@@ -100,7 +100,7 @@ def preflight(request: Request, say: Progress | None = None, composed: Composed 
     began_s = time.monotonic()
     job = _script_job(request) if composed is None else _job(composed, request)
     job = dataclasses.replace(job, note=" ".join(filter(None, (note, job.note))))
-    collected, records = simulate_all(job, request, say)
+    collected, records = simulate_all(job, request, show)
     steps = 0 if job.config is None else job.config.train.steps
     judged = partial(judge, plain=job.plain, mesh=job.mesh, steps=steps)
     verdict = judged(records, source=job.source, made_up=collected.made_up)
@@ -139,7 +139,7 @@ def _job(composed: Composed, request: Request) -> Job:
     )
 
 
-def simulate_all(job: Job, request: Request, say: Progress | None) -> tuple[Collected, dict[int, Record]]:
+def simulate_all(job: Job, request: Request, show: Progress | None) -> tuple[Collected, dict[int, Record]]:
     """Return the records of all ranks of the job, simulated or derived from a representative; DtkError if classes were
     requested, but ranks cannot represent each other.
     """
@@ -151,7 +151,7 @@ def simulate_all(job: Job, request: Request, say: Progress | None) -> tuple[Coll
     chosen = sorted(set(stands_for.values()))
     collected = Collected()
     processes = min(PROCESSES, usable_cores())
-    progress = (lambda done: say(f"{done} of {len(chosen)} ranks simulated")) if say else None
+    progress = (lambda done: show(f"{done} of {len(chosen)} ranks simulated")) if show else None
     live = job.reads and len(chosen) == world_size <= MOST_LIVE_RANKS
     simulate(chosen, job.body, collected, processes, request.limit_s, progress, live=live)
     if not live:

@@ -27,7 +27,7 @@ from dtk.record.run_folder import close
 from dtk.train.assemble import assemble, begun, summarise
 from dtk.train.export import export
 from dtk.train.loop import Loop
-from dtk.train.progress import say
+from dtk.train.progress import print_line
 
 
 def work(
@@ -88,9 +88,9 @@ def _train(config: Config, job: Job, context: Context, recorder: Recorder, stop:
     gc.enable()
     if context.rank == 0:
         if newest is not None:
-            say(f"resumed from {newest.name}")
+            print_line(f"resumed from {newest.name}")
         elif job.attempt:
-            say(f"no checkpoint in {paths.root.name}: it starts again from step 1")
+            print_line(f"no checkpoint in {paths.root.name}: it starts again from step 1")
         _describe(loop)
     if newest is None and config.record.level != "off":
         recorder.parity(begun(loop))
@@ -111,7 +111,7 @@ def _close(paths: RunPaths, finished: bool, loop: Loop, stop: StopRequest) -> in
     stopped = "" if finished else "stopped by a signal"
     if loop.enough:
         stopped = f"ended by a callback: {loop.callbacks.reason or 'of another rank'}"
-        say(f"after step {step} {stopped}")
+        print_line(f"after step {step} {stopped}")
     close(paths, state, code, step=step, reason="; ".join(filter(None, (stopped, shortfall))))
     return code
 
@@ -121,18 +121,18 @@ def _describe(loop: Loop) -> None:
     dataset = loop.dataset
     about = dataset.describe()
     synthetic = "  SYNTHETIC DATA: the loss is meaningless" if about.get("synthetic") else ""
-    say(
+    print_line(
         f"model {loop.parts.parameter_count:,} parameters; data {about['source']}: {dataset.train_size:,} training "
         f"and {counted(dataset.validation_size, 'held-out sample')}{synthetic}"
     )
     if isinstance(loop.config.model, CustomModelConfig):
-        say(describe_blocks(loop.parts.model))
+        print_line(describe_blocks(loop.parts.model))
     for note in loop.parts.strategy.notes:
-        say(f"strategy.config: {note}")
+        print_line(f"strategy.config: {note}")
     speed = loop.measures
     sends = f"{bytes_text(speed.communicated_bytes_per_step)} in collectives a step"
     peak = f"against {speed.peak_reason}" if speed.peak_flops else f"not available: {speed.peak_reason}"
-    say(f"{sends}; mfu {peak}")
+    print_line(f"{sends}; mfu {peak}")
 
 
 def main(run_folder: Path) -> int:

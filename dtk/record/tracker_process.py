@@ -66,7 +66,7 @@ class Wandb(OwnTracker):
         except Exception as error:
             if self._settings["mode"] != "auto":
                 raise
-            say(f"wandb: {type(error).__name__}: {error}; tracking offline")
+            print_message(f"wandb: {type(error).__name__}: {error}; tracking offline")
             self._wandb.teardown()  # Its service keeps the run's id for the attempt that failed.
             self._init("offline", given)
         created = mapping(str(RunPaths(folder).manifest), []).get("created")
@@ -160,7 +160,7 @@ class Tensorboard(OwnTracker):
         self._writer.close()
 
 
-def say(text: str) -> None:
+def print_message(text: str) -> None:
     """Print one line on standard error."""
     print(" ".join(f"dtk: {text}".split()), file=sys.stderr, flush=True)
 
@@ -238,7 +238,7 @@ def follow(settings: dict[str, Any], lines: TextIO) -> None:
     try:
         conclude(tracker, paths, exit_code, uploads)
     except Exception as error:  # Pending data must still be sent.
-        say(f"tracker: {type(error).__name__}: {error}")
+        print_message(f"tracker: {type(error).__name__}: {error}")
     tracker.finish(exit_code)
 
 
@@ -265,7 +265,7 @@ def end_after(parent: int, limit_s: float) -> None:
     while os.getppid() == parent:
         time.sleep(POLL_S)
     time.sleep(limit_s)
-    say(f"tracker: not finished {limit_s:g} s after the run; terminated")
+    print_message(f"tracker: not finished {limit_s:g} s after the run; terminated")
     kill_with_children(os.getpid())
 
 
@@ -291,7 +291,7 @@ def main() -> int:
         threading.Thread(target=end_after, args=(os.getppid(), limit_s), daemon=True).start()
         follow(settings, sys.stdin)
     except Exception as error:
-        say(f"tracker: {type(error).__name__}: {error}")
+        print_message(f"tracker: {type(error).__name__}: {error}")
         return 1
     return 0
 

@@ -72,7 +72,7 @@ class Tracker:
         self._settings |= {key: masked(self._settings.get(key)) for key in ("tags", "notes", "group", "job_type")}
         self._writer = Writer(self.topic)
         self._process: subprocess.Popen[bytes] | None = None
-        self._gone = False
+        self._ended = False
 
     def start(self) -> None:
         """Start the process from the thread."""
@@ -156,14 +156,14 @@ class Tracker:
         self._send(self._settings)
 
     def _send(self, message: dict[str, Any]) -> None:
-        if self._gone or self._process is None or self._process.stdin is None:
+        if self._ended or self._process is None or self._process.stdin is None:
             return
         data = memoryview(json.dumps(message, default=str).encode() + b"\n")
         try:
             while data:
                 data = data[self._process.stdin.write(data) :]
         except OSError as error:
-            self._gone = True
+            self._ended = True
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(KILL_S)  # Otherwise it remains a zombie until this rank exits.
             raise RuntimeError("its process ended (see stderr); metrics.jsonl is complete") from error

@@ -72,7 +72,7 @@ class Watch:
         self._ticks = 0
         self._pauses: list[tuple[float, float]] = []
         self._leaving = ""
-        self._asked = StallAnswer(self.paths, self.rank, self.dump)
+        self._stall_answer = StallAnswer(self.paths, self.rank, self.dump)
         self._moved: object = None
         self._still: dict[str, int] = {}
         self._judge = Judge(self.world_size)
@@ -137,7 +137,7 @@ class Watch:
             store.set(f"rank/{self.rank}", report)
         if self._leaving:
             return
-        self._asked.answer(self._idle_s, bool(self.log.open))
+        self._stall_answer.answer(self._idle_s, bool(self.log.open))
         if store.check(["verdict"]):
             self._end(store, json.loads(store.get("verdict")))
         elif self._is_judge(store, elapsed_s):

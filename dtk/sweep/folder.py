@@ -19,7 +19,7 @@ from diagnostics.contract.files import read_json
 from diagnostics.contract.invocation import typed
 from diagnostics.contract.secrets import masked
 from diagnostics.runs.records import objects
-from dtk.console.output import say
+from dtk.console.output import print_line
 from dtk.errors import DtkError, refused
 from dtk.record.run_folder import now, unwritable, writing
 from dtk.sweep.points import Point
@@ -159,7 +159,7 @@ def find(runs_folder: Path, method: str, source: dict[str, Any], repeats: int) -
         if about.schema_version > SCHEMA_VERSION:
             newer.append(about)
         elif [about.method, about.source, about.repeats] == wanted:
-            say(f"continuing the sweep {about.id} with the points as they were frozen")
+            print_line(f"continuing the sweep {about.id} with the points as they were frozen")
             sweep = _read(path.parent, about)
             sweep.lock()
             return sweep

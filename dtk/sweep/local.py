@@ -13,7 +13,7 @@ from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.formatting import counted
 from dtk.config.compose import compose
 from dtk.config.overrides import parse
-from dtk.console.output import say
+from dtk.console.output import print_line
 from dtk.errors import DtkError, Errors
 from dtk.launch.stopping import ask_ranks
 from dtk.sweep import file as sweep_file
@@ -96,7 +96,7 @@ def grid_points(job: Job) -> list[Point]:
     """Return all points of a grid, frozen; DtkError if any of them is invalid."""
     proposed = job.search.grid()[: job.cap]
     if len(proposed) > _ANNOUNCED_POINTS:
-        say(f"composing {counted(len(proposed), 'point')}")
+        print_line(f"composing {counted(len(proposed), 'point')}")
     points = []
     for index, values in enumerate(proposed):
         name = job.name(values)
@@ -139,7 +139,7 @@ def _propose(job: Job, sweep: Sweep, runner: Runner) -> None:
     while len(sweep.points) < job.cap:
         earlier = tried(sweep)
         if any(job.search.reached(point) for point in earlier):
-            say(f"\n{job.file.metric['name']} has reached its target {job.file.metric['target']}")
+            print_line(f"\n{job.file.metric['name']} has reached its target {job.file.metric['target']}")
             return
         index = len(sweep.points)
         values = job.search.propose(earlier, f"{sweep.about.id}:{index}")
@@ -199,4 +199,4 @@ class EarlyStop:
                 ask_ranks()
                 with suppress(DtkError):  # A full disk behind standard output is no reason to let the run continue.
                     # In one piece: the console of the run writes at the same time.
-                    say("the search ends this run: others were better at this step")
+                    print_line("the search ends this run: others were better at this step")

@@ -9,7 +9,7 @@ from dtk.launch.prepare import compose_point, print_configuration
 from dtk.sweep.folder import create, find
 from dtk.sweep.points import combinations, freeze, take_repeats
 from dtk.sweep.runner import Runner
-from dtk.sweep.summary import say_ending
+from dtk.sweep.summary import print_ending
 
 METHOD = "multirun"
 
@@ -46,7 +46,7 @@ def multirun(arguments: argparse.Namespace) -> int:
     try:
         total = len(sweep.points) * repeats
         code = Runner(sweep, config_dir, total).interleaved(sweep.points)
-        say_ending(sweep, code, again, total)
+        print_ending(sweep, code, again, total)
     finally:
         sweep.close()
     return code

@@ -12,7 +12,7 @@ from diagnostics.contract.artifacts import RunPaths, complete_checkpoints, read_
 from diagnostics.contract.invocation import typed
 from dtk.config.compose import Composed
 from dtk.config.resume import Resumed, resume
-from dtk.console.output import say
+from dtk.console.output import print_line
 from dtk.errors import INTERRUPTED, USER_ERROR, DtkError
 from dtk.launch.prepare import place_point
 from dtk.launch.stopping import STOPPED
@@ -113,13 +113,13 @@ class Runner:
         try:
             return resume(Composed(config, fresh.composed.plain, []), self.config_dir)
         except DtkError as error:
-            say(f"{typed(run)} cannot be continued ({error}); starting the point again")
+            print_line(f"{typed(run)} cannot be continued ({error}); starting the point again")
             return fresh
 
     def _headline(self, point: Point, repeat: int) -> None:
         repeats, of = self.sweep.about.repeats, "" if self.total is None else f"/{self.total}"
         again = f" (repeat {repeat + 1} of {repeats})" if repeats > 1 else ""
-        say(f"\n[{self._number}{of}] {point.name or 'unchanged'}{again}")
+        print_line(f"\n[{self._number}{of}] {point.name or 'unchanged'}{again}")
 
 
 def _ending(run: Path | None, code: int) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from diagnostics.contract.invocation import command
-from dtk.console.output import say
+from dtk.console.output import print_line
 from dtk.errors import DtkError
 from dtk.extras import require
 from dtk.launch.processes import importable
@@ -43,7 +43,7 @@ def hand_over(job: Job, count: int | None) -> int:
     while code is None:
         with suppress(KeyboardInterrupt):  # The agent received it too, and lets its run write a checkpoint.
             code = process.wait()
-    say(f"another agent, here or elsewhere: {command('agent', sweep, name='wandb')}")
+    print_line(f"another agent, here or elsewhere: {command('agent', sweep, name='wandb')}")
     return 1 if code else 0
 
 

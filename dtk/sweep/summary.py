@@ -10,7 +10,7 @@ from diagnostics.contract.files import open_regular
 from diagnostics.contract.formatting import counted
 from diagnostics.contract.invocation import typed
 from diagnostics.runs.records import as_mapping, mapping, objects
-from dtk.console.output import put, say
+from dtk.console.output import print_line, put
 from dtk.console.report import rendered
 from dtk.launch.stopping import STOPPED
 from dtk.sweep.folder import Sweep, Trial
@@ -49,31 +49,33 @@ def _numbers(record: dict[str, Any]) -> dict[str, Any]:
     return {str(k): v for k, v in record.items() if isinstance(v, int | float) and not isinstance(v, bool)}
 
 
-def say_ending(sweep: Sweep, code: int, again: str, total: int, metric: dict[str, Any] | None = None) -> None:
+def print_ending(sweep: Sweep, code: int, again: str, total: int, metric: dict[str, Any] | None = None) -> None:
     """Print how the sweep ended, the points ranked by the metric if there is one, and the comparison of its runs."""
     last = last_trials(sweep)
     names = {point.index: point.name for point in sweep.points}
     done = [trial for trial in last if trial.state in DONE]
-    say(f"\nsweep {sweep.about.id}: {len(done)} of {counted(total, 'run')} done")
+    print_line(f"\nsweep {sweep.about.id}: {len(done)} of {counted(total, 'run')} done")
     for trial in last:
         if trial.state not in DONE:
             where = f" ({typed(trial.run)})" if trial.run else ""
             repeat = f", repeat {trial.repeat + 1}" if sweep.about.repeats > 1 else ""
             what = "out of memory" if trial.state == "oom" else trial.state
-            say(f"  {names.get(trial.point, '')}{repeat}: {what}{f': {trial.reason}' if trial.reason else ''}{where}")
+            print_line(
+                f"  {names.get(trial.point, '')}{repeat}: {what}{f': {trial.reason}' if trial.reason else ''}{where}"
+            )
     if total > len(last):
-        say(f"  {counted(total - len(last), 'run')} not started")
+        print_line(f"  {counted(total - len(last), 'run')} not started")
     if queued := sum(trial.state == "queued" for trial in last):
-        say(f"  {counted(queued, 'run')} submitted; compare them when they are done")
+        print_line(f"  {counted(queued, 'run')} submitted; compare them when they are done")
     if metric:
         _rank(sweep, metric)
     if sweep.about.method in COMPARED and (compared := comparison(last)) is not None:
-        say()
+        print_line()
         put(rendered(compared))
     composed = {point.index for point in sweep.points if point.config}
     if code in STOPPED or any(trial.state not in DONE and trial.point in composed for trial in last):
-        say(f"to continue with the remaining runs: {again}")
-    say(f"points and their runs: {typed(sweep.root)}")
+        print_line(f"to continue with the remaining runs: {again}")
+    print_line(f"points and their runs: {typed(sweep.root)}")
 
 
 def _rank(sweep: Sweep, metric: dict[str, Any]) -> None:
@@ -95,11 +97,11 @@ def _rank(sweep: Sweep, metric: dict[str, Any]) -> None:
     if ranked:
         from diagnostics.report import document as doc
 
-        say(f"\nby {name} ({metric['goal']}), best first")
+        print_line(f"\nby {name} ({metric['goal']}), best first")
         rows = [(f"{value:.6g}", point, states) for value, point, states in ranked[:_MOST_RANKED]]
         put(rendered(doc.Document("", "", (doc.table([(name, "point", "unfinished"), *rows]),))))
     if len(ranked) > _MOST_RANKED:
-        say(f"  and {counted(len(ranked) - _MOST_RANKED, 'point')} more")
+        print_line(f"  and {counted(len(ranked) - _MOST_RANKED, 'point')} more")
 
 
 def last_trials(sweep: Sweep) -> list[Trial]:
@@ -122,5 +124,5 @@ def comparison(trials: Sequence[Trial]) -> "Document | None":
     try:
         return document(compare(runs))
     except DiagnosticsError as error:  # One damaged folder must not hide the summary and how to continue.
-        say(f"not compared: {error}")
+        print_line(f"not compared: {error}")
         return None

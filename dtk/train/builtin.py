@@ -15,7 +15,7 @@ from dtk.parallel.placement import local_piece
 from dtk.parallel.regions import communication
 from dtk.tasks.cross_entropy import logits_of
 from dtk.train.callbacks import Best, Callback, Training
-from dtk.train.progress import say
+from dtk.train.progress import print_line
 
 _errors = Errors(__file__)
 
@@ -150,7 +150,7 @@ class Samples(Callback):
         training.log(step, samples=texts)
         if training.context.rank == 0:
             for text in texts:
-                say(f"sample at step {step}: {text!r}")
+                print_line(f"sample at step {step}: {text!r}")
 
     def _continued(self, training: Training, step: int, tokenizer: Tokenizer, prompt: str) -> str:
         config, device = training.config, training.context.device

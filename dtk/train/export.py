@@ -18,7 +18,7 @@ from dtk.parallel.context import Context
 from dtk.parallel.placement import local_piece, replica
 from dtk.parallel.regions import communication, region
 from dtk.sharding.base import Strategy
-from dtk.train.progress import say
+from dtk.train.progress import print_line
 
 
 def export(config: Config, model: nn.Module, paths: RunPaths, context: Context, strategy: Strategy) -> None:
@@ -36,7 +36,7 @@ def export(config: Config, model: nn.Module, paths: RunPaths, context: Context, 
             export_weights(config.model, shapes, tensors, paths.export, dtypes)
             if config.model.architecture == "custom" and config.model.path is not None:
                 model.config.to_json_file(paths.export / "config.json")  # type: ignore[operator, union-attr]
-            say(f"weights exported to {typed(paths.export)}")
+            print_line(f"weights exported to {typed(paths.export)}")
         else:
             deque(tensors, maxlen=0)  # Other ranks only take part in each gather.
 

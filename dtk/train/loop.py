@@ -34,7 +34,7 @@ from dtk.train.callbacks import Callbacks
 from dtk.train.checkpoint import Checkpoints, LoopState
 from dtk.train.evaluation import evaluate
 from dtk.train.optimizer import clip_factor, set_learning_rate
-from dtk.train.progress import Measures, Progress, printing_elapsed, say
+from dtk.train.progress import Measures, Progress, print_line, printing_elapsed
 from dtk.train.random_state import seed_random
 from dtk.train.schedule import Schedule, learning_rate
 from dtk.train.setup import Parts
@@ -247,7 +247,7 @@ class Loop:
         self.speeds.append((record["step_time_s"], record["mfu"]))
         self.recorder.metrics({"attempt": self.recorder.attempt, **record})
         if self.context.rank == 0:
-            say(self.progress.line(record))
+            print_line(self.progress.line(record))
 
     def _evaluate(self) -> None:
         self.callbacks.each(lambda callback, training: callback.before_evaluation(training, self.state.step))
@@ -269,7 +269,7 @@ class Loop:
                 metrics += f"{value:.1%}" if name.endswith("accuracy") else f"{value:.4g}"
             if (classes := self.dataset.classes) and (seen := round(figures["validation_classes"])) < classes:
                 metrics += f" (only {seen} of {classes} classes occur in it)"
-            say(
+            print_line(
                 f"evaluation at step {self.state.step}: loss {figures['validation_loss']:.4f}{metrics}  "
                 f"{counted(round(figures['validation_samples']), 'held-out sample')}, {elapsed_s:.1f} s"
             )

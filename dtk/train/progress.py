@@ -26,7 +26,7 @@ def human_time(seconds: float) -> str:
     return f"{seconds // 3600}h {seconds % 3600 // 60:02d}m"
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """Print and flush, as the parent reads rank 0's output while it runs. A full disk loses the line only."""
     with suppress(OSError):
         print(line, flush=True)
@@ -43,7 +43,7 @@ def printing_elapsed(text: str, on: bool, every_s: float = 5.0) -> Iterator[None
         began_s = time.perf_counter()
         while not done.wait(every_s):
             where = f", rank 0 in {inside.name}" if (inside := current()) else ""
-            say(f"{text}: {human_time(time.perf_counter() - began_s)} so far{where}")
+            print_line(f"{text}: {human_time(time.perf_counter() - began_s)} so far{where}")
 
     done, thread = threading.Event(), threading.Thread(target=tell, daemon=True)
     thread.start()

@@ -47,7 +47,7 @@ class _Job:
     placement: "Placement"
 
 
-def make(request: Request, say: Callable[[str], None]) -> TuneReport:
+def make(request: Request, show: Callable[[str], None]) -> TuneReport:
     """Run the probes and report; DtkError if the job cannot run or be tuned, or the folder cannot be used."""
     began_s = time.monotonic()
     job = _checked(request)
@@ -57,7 +57,7 @@ def make(request: Request, say: Callable[[str], None]) -> TuneReport:
     with refused(f"cannot keep probes in {home}", "choose another folder"):
         home.mkdir(parents=True, exist_ok=True)
     short = terms(request.steps, job.config.schedule.name)
-    trials = Trials([*request.overrides, *short], request.config_dir, home, say, began_s + request.limit_s)
+    trials = Trials([*request.overrides, *short], request.config_dir, home, show, began_s + request.limit_s)
     failure = ""
     try:
         try:

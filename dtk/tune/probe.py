@@ -70,7 +70,7 @@ class Trials:
     """The typed overrides, and those that make a run short."""
     config_dir: Path | None
     home: Path
-    say: Progress
+    show: Progress
     ends_s: float
     """No probe starts after this time of the monotonic clock."""
     probes: dict[Candidate, dict[int, Probe]] = field(default_factory=dict)
@@ -84,10 +84,10 @@ class Trials:
             self.stopped = "the time is up; raise it with --limit-s"
             return None
         began_s = time.monotonic()
-        self.say(f"{label}: {candidate.override}")
+        self.show(f"{label}: {candidate.override}")
         result = probe([*self.overrides, candidate.override], self.config_dir, self.home)
         self.probes.setdefault(candidate, {})[number] = result
-        self.say(f"{label}: {candidate.override}: {outcome_text(result)} ({time.monotonic() - began_s:.0f} s)")
+        self.show(f"{label}: {candidate.override}: {outcome_text(result)} ({time.monotonic() - began_s:.0f} s)")
         return result
 
     def rounds(self, candidates: Sequence[Candidate], first: int, last: int) -> None:

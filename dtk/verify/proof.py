@@ -69,7 +69,7 @@ class Proof:
     after: Figures
 
     @property
-    def cause_gone(self) -> bool:
+    def is_cause_removed(self) -> bool:
         """Whether the run with the remedy finished, and the cause is not found in it."""
         return self.after.state == "finished" and self.cause not in self.after.causes
 
@@ -89,7 +89,7 @@ class Proof:
     @property
     def holds(self) -> bool:
         """Whether the cause is no longer found and the figures that it affects, if any, improved."""
-        if not self.cause_gone:
+        if not self.is_cause_removed:
             return False
         failed = self.before.state != "finished"
         return failed or not figures_of(self.cause) or improved(self.changes)
@@ -99,7 +99,7 @@ class Proof:
         """The result in words."""
         if self.holds:
             return "the fix holds"
-        if not self.cause_gone:
+        if not self.is_cause_removed:
             return "the fix does not hold"
         figures = "; ".join(map(str, self.changes)) or "it was not measured in both runs"
         return f"the cause is gone, but no gain was measured here ({figures})"

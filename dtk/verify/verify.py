@@ -31,7 +31,7 @@ OPTION = "--verify-fix"
 FAILED = ("hung", "crashed", "oom")
 
 
-def verify(report: Report, say: Callable[[str], None], *, trust: bool = False) -> Proof:
+def verify(report: Report, show: Callable[[str], None], *, trust: bool = False) -> Proof:
     """Run with the first remedy that is an override, and compare.
 
     Raises:
@@ -54,14 +54,14 @@ def verify(report: Report, say: Callable[[str], None], *, trust: bool = False) -
     if report.outcome in FAILED:
         before = _figures(paths.root, report)
     else:
-        say("the run as it was, for a few steps")
+        show("the run as it was, for a few steps")
         before = _run(short, paths)
-    say(f"the run with {remedy.change}")
+    show(f"the run with {remedy.change}")
     changed = [*short, *shlex.split(remedy.change)]
     try:
         after = _run(changed, paths)
     except FaultConflictError as conflict:
-        say(f"without the fault, which cannot happen with this change ({conflict.what})")
+        show(f"without the fault, which cannot happen with this change ({conflict.what})")
         after = _run([*changed, "fault=none"], paths)
     return Proof(finding.cause, remedy, before, after)
 

@@ -102,5 +102,5 @@ def _to_slurm(
         raise
     if opened is not None:
         opened(job.paths)
-    submit.say_submitted(job.paths, number)
+    submit.print_submitted(job.paths, number)
     return 0

@@ -75,7 +75,7 @@ def submit_skypilot(job: Submission, text: str, program: str) -> int:
         return subprocess.run([program, *verb, str(task)], check=False).returncode
 
 
-def say_submitted(paths: RunPaths, number: str) -> None:
+def print_submitted(paths: RunPaths, number: str) -> None:
     """Print where to look next after the submission to Slurm."""
     log = paths.root / "logs" / slurm.LOG.replace("%j", number)
     print(f"submitted to Slurm as job {number}: squeue -j {number}; scancel {number} stops it, with a checkpoint")

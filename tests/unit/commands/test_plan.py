@@ -29,7 +29,7 @@ def test_a_job_that_is_too_large_is_exit_code_1(
 def test_calibration_measures_and_takes_no_job(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(calibrate, "calibrate", lambda say: (say("products"), "hardware")[1])
+    monkeypatch.setattr(calibrate, "calibrate", lambda show: (show("products"), "hardware")[1])
     monkeypatch.setattr(calibrate, "as_json", lambda hardware: {"made": hardware})
     assert main(["plan", "--calibrate", "--json"]) == 0
     captured = capsys.readouterr()

@@ -49,7 +49,7 @@ def test_the_exit_code_says_whether_all_ranks_end(
     asked: list[Any] = []
     found = SimpleNamespace(verdict=SimpleNamespace(ends=ends))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    monkeypatch.setattr(run, "preflight", lambda request, say: (asked.append(request), found)[1])
+    monkeypatch.setattr(run, "preflight", lambda request, show: (asked.append(request), found)[1])
     monkeypatch.setattr(report, "as_json", lambda prediction: {"ends": prediction.verdict.ends})
     assert main(["preflight", "strategy=ddp", "--world-size", "4", "--rank-timeout-s", "7", "--json"]) == code
     assert f'"ends": {str(ends).lower()}' in capsys.readouterr().out

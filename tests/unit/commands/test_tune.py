@@ -22,7 +22,7 @@ def test_the_exit_code_says_whether_the_question_was_answered(
 ) -> None:
     asked: list[Any] = []
     found = SimpleNamespace(interrupted=interrupted, measured=measured)
-    monkeypatch.setattr(make, "make", lambda request, say: (asked.append(request), found)[1])
+    monkeypatch.setattr(make, "make", lambda request, show: (asked.append(request), found)[1])
     monkeypatch.setattr(report, "as_json", lambda made: {})
     assert main(["tune", "bucket", "strategy=ddp", "--values", "5, 25", "--repeats", "4", "--json"]) == code
     capsys.readouterr()

@@ -40,7 +40,7 @@ def test_a_terminal_without_colours(name: str, value: str, monkeypatch: pytest.M
 def test_characters_that_the_terminal_lacks_do_not_end_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
-    output.say("50 µs → done")
+    output.print_line("50 µs → done")
     assert raw.getvalue() == b"50 ?s ? done\n"
 
 

@@ -49,13 +49,13 @@ def test_what_is_not_to_be_shown_says_nothing(monkeypatch: pytest.MonkeyPatch) -
 def test_progress_begins_late_writes_seldom_and_shows_control_characters() -> None:
     screen, pipe = Terminal(), io.StringIO()
     for stream in (screen, pipe):
-        told = Progress(after_s=2.0, terminal_only=True, stream=stream)
-        told.say("reading a")
+        progress = Progress(after_s=2.0, terminal_only=True, stream=stream)
+        progress.show("reading a")
         assert stream.getvalue() == ""
-        told.from_s -= 3
+        progress.from_s -= 3
         for n in range(100):
-            told.say(f"reading \x1b[31m {n}")
-        told.end()
+            progress.show(f"reading \x1b[31m {n}")
+        progress.end()
     assert pipe.getvalue() == ""
     assert screen.getvalue().startswith("\r\x1b[Kdtk: reading ?[31m 0") and screen.getvalue().count("reading") < 5
     assert screen.getvalue().endswith("\r\x1b[K")
@@ -63,9 +63,9 @@ def test_progress_begins_late_writes_seldom_and_shows_control_characters() -> No
 
 def test_a_file_gets_whole_lines_now_and_then() -> None:
     pipe = io.StringIO()
-    told = Progress(stream=pipe)
+    progress = Progress(stream=pipe)
     for n in range(100):
-        told.say(f"reading {n}")
-    told.line("read")
-    told.end()
+        progress.show(f"reading {n}")
+    progress.line("read")
+    progress.end()
     assert pipe.getvalue() == "dtk: reading 0\ndtk: read\n"

@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 
 from diagnostics.contract.files import read_table
 from dtk.doctor import model
-from dtk.doctor.model import SEVERITY, Finding, Remedy, Result, found, judged, not_applicable, worst
+from dtk.doctor.model import SEVERITY, Finding, Remedy, Result, finding, judged, not_applicable, worst
 
 
 def test_remedies_are_told_once():
@@ -41,16 +41,16 @@ def test_the_worst_status_is_one_of_them(statuses):
 
 
 def test_a_finding_of_the_table_is_filled_in_and_the_check_may_decide_how_bad_it_is():
-    wide = found("pcie_narrow", gpu=2, bus="0000:3b:00", width=8, most=16)
+    wide = finding("pcie_narrow", gpu=2, bus="0000:3b:00", width=8, most=16)
     remedy = Remedy("reseat the card, try another slot or riser", "sudo lspci -vv -s 0000:3b:00 | grep -i LnkSta")
     assert wide == Finding("warning", "GPU 2: PCIe x8 of x16", remedy)
-    assert found("node_silent", node=3) == Finding(
+    assert finding("node_silent", node=3) == Finding(
         "failure", "node 3 does not respond", Remedy("check whether it is still running")
     )
-    texts = [found("inodes", bad=bad, files=12345, place="/runs") for bad in (True, False)]
+    texts = [finding("inodes", bad=bad, files=12345, place="/runs") for bad in (True, False)]
     assert [finding.status for finding in texts] == ["failure", "warning"]
     assert texts[0].text == "only 12,345 more files can be created at /runs (inodes)"
-    assert found("python_debug", name="Python 3").remedy is None
+    assert finding("python_debug", name="Python 3").remedy is None
 
 
 def test_the_table_holds_what_the_checks_name_and_nothing_else():
@@ -61,7 +61,7 @@ def test_the_table_holds_what_the_checks_name_and_nothing_else():
         whole = key.rpartition("_")[2] == "differs" or f'"{key}"' in sources
         assert whole, f"no check says {key}"
         assert set(entry) - {"fix", "command"} in ({"failure"}, {"warning"}, {"either"}), key
-    assert set(re.findall(r'found\("(\w+)"', sources)) <= set(table)
+    assert set(re.findall(r'finding\("(\w+)"', sources)) <= set(table)
 
 
 def test_what_does_not_apply_has_its_reason():

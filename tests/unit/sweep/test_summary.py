@@ -1,7 +1,7 @@
 """The last words of a sweep."""
 
 from dtk.errors import DtkError
-from dtk.sweep.summary import say_ending
+from dtk.sweep.summary import print_ending
 from tests.unit.sweep.launches import begin
 
 
@@ -9,7 +9,7 @@ def test_the_last_words_say_what_failed_and_how_to_go_on(tmp_path, points, launc
     launches.ends = {0: "oom", 1: DtkError("no data")}
     sweep, runner = begin(tmp_path, points)
     code = runner.interleaved(sweep.points)
-    say_ending(sweep, code, "dtk run -m --resume", 3, {"name": "loss", "goal": "minimize"})
+    print_ending(sweep, code, "dtk run -m --resume", 3, {"name": "loss", "goal": "minimize"})
     out = capsys.readouterr().out
     assert "1 of 3 runs done" in out
     assert "strategy=ddp: out of memory: as oom" in out
@@ -22,6 +22,6 @@ def test_the_end_counts_as_the_headlines_do(tmp_path, points, launches, capsys):
     launches.ends = {0: "failed", 1: "oom"}
     sweep, runner = begin(tmp_path, points, repeats=2)
     code = runner.interleaved(sweep.points)
-    say_ending(sweep, code, "dtk run -m --resume", runner.total)
+    print_ending(sweep, code, "dtk run -m --resume", runner.total)
     out = capsys.readouterr().out
     assert "[6/6] " in out and "2 of 6 runs done" in out and "  2 runs not started\n" in out

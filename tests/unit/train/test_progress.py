@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dtk.parallel.regions import Region
-from dtk.train.progress import Progress, human_time, printing_elapsed, say
+from dtk.train.progress import Progress, human_time, print_line, printing_elapsed
 
 RECORD: dict[str, Any] = {
     "step": 1, "loss": 2.5, "tokens_per_s": 4000.0, "mfu": None, "peak_memory_bytes": 3 * 2**30,
@@ -52,4 +52,4 @@ def test_a_full_disk_costs_the_line_only(monkeypatch: pytest.MonkeyPatch) -> Non
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("sys.stdout", Full())
-    say("lost")
+    print_line("lost")

@@ -119,7 +119,7 @@ def test_where_to_look_next(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    submit.say_submitted(RunPaths(tmp_path / "runs" / "a"), "4711")
+    submit.print_submitted(RunPaths(tmp_path / "runs" / "a"), "4711")
     lines = capsys.readouterr().out.splitlines()
     assert "scancel 4711" in lines[0] and lines[1].split() == ["run:", "runs/a"]
     assert lines[2].split() == ["log:", "runs/a/logs/slurm-4711.log"] and lines[3].endswith("show runs/a")
