@@ -200,11 +200,11 @@ def _decided(
     if not decided or any(finding.cause != cause.id for finding in decided):
         raise ValueError("it returned no finding for it")
     for finding in decided:
-        _say(finding)
+        _check_texts(finding)
     return decided
 
 
-def _say(finding: Finding) -> None:
+def _check_texts(finding: Finding) -> None:
     """Format all text of a finding once, so that an error becomes its cause's failure, not the report's."""
     text_of(finding)
     for phrase in (*(item.detail for item in finding.evidence), *(where.does for where in finding.where)):
@@ -221,7 +221,7 @@ def run_detector(detector: Detector, evidence: Evidence) -> Detection:
         if not all(isinstance(finding, Finding) and finding.cause for finding in detection.findings):
             raise TypeError("it returned something that is not a finding")
         for finding in detection.findings:
-            _say(finding)
+            _check_texts(finding)
         return detection
 
     given = _guarded(evidence, "detector", detector.name, detected)

@@ -29,7 +29,7 @@ def place(evidence: Evidence, findings: Iterable[Finding]) -> list[Finding]:
         origins = read_origins(RunPaths(evidence.run.root).origins)
     except (OSError, ValueError):  # Without it the findings stand.
         return decided
-    return [replace(one, where=_where(one, origins)) if _open(one) else one for one in decided]
+    return [replace(finding, where=_where(finding, origins)) if _open(finding) else finding for finding in decided]
 
 
 def mark_injected(evidence: Evidence, findings: Iterable[Finding]) -> list[Finding]:

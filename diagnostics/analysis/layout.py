@@ -26,9 +26,9 @@ def group_name(mesh: Mesh, ranks: Collection[int], of: str = "") -> str:
 
     `of` is "ep" for ranks known to share experts, which a group along another dimension may also do.
     """
-    first, known = min(ranks, default=-1), range(mesh.world_size)
+    first, world = min(ranks, default=-1), range(mesh.world_size)
     along = [name for name in ORDER if len({mesh.index(name, rank) for rank in ranks}) > 1]
-    if not along or not known.start <= first <= max(ranks) < known.stop or ("pp" in along and along != ["pp"]):
+    if not along or not world.start <= first <= max(ranks) < world.stop or ("pp" in along and along != ["pp"]):
         return ""
     stage = f" of stage {mesh.index('pp', first)}" if mesh.pp > 1 and "pp" not in along else ""
     number, fixed = 0, [name for name in ORDER if name not in along and name != "pp"]

@@ -33,7 +33,7 @@ def place(file: str, inside: Iterable[int], line: int, before_s: float | None) -
     if tree is None or not lines:
         return "unknown"
     function = _innermost(tree, _FUNCTIONS, [lines[0]])
-    if any(_innermost(tree, _FUNCTIONS, [one]) is not function for one in (*lines, line)):
+    if any(_innermost(tree, _FUNCTIONS, [each]) is not function for each in (*lines, line)):
         return "unknown"
     loop = _innermost(function or tree, _LOOPS, lines)
     if loop is None:
@@ -43,8 +43,8 @@ def place(file: str, inside: Iterable[int], line: int, before_s: float | None) -
     inner = (node for node in ast.walk(loop) if node is not loop)
     blocks: list[Any] = [getattr(node, name, None) for node in inner for name in ("body", "orelse", "finalbody")]
     for block in blocks:  # Does the block of this line continue to a `break` or a `return`?
-        at = [n for n, one in enumerate(block) if _spans(one, line)] if isinstance(block, list) else []
-        if at and any(isinstance(one, ast.Break | ast.Return) for one in block[at[0] :]):
+        at = [n for n, statement in enumerate(block) if _spans(statement, line)] if isinstance(block, list) else []
+        if at and any(isinstance(statement, ast.Break | ast.Return) for statement in block[at[0] :]):
             return "leaves"
     return "inside"
 
@@ -138,7 +138,7 @@ def _spans(node: ast.AST, line: int) -> bool:
 
 
 def _holds(block: list[Any], line: int) -> bool:
-    return any(_spans(one, line) for one in block)
+    return any(_spans(statement, line) for statement in block)
 
 
 def _of_one_rank(test: str) -> Literal["one rank", "all but one"] | None:
@@ -161,7 +161,7 @@ def _one_rank(test: ast.expr, *, holds: bool) -> bool:
     text = ast.unparse(test)
     if isinstance(test, ast.Compare):
         right = test.comparators[-1]
-        ranks = [one for one in getattr(right, "elts", ()) if not isinstance(one, ast.UnaryOp)]  # -1 is no rank.
+        ranks = [rank for rank in getattr(right, "elts", ()) if not isinstance(rank, ast.UnaryOp)]  # -1 is no rank.
         if ranks[1:] or isinstance(getattr(right, "op", None), ast.BitOr):
             return False  # `rank in (0, 1)`, `case 0 | 1`
         return holds is not isinstance(test.ops[0], ast.NotEq | ast.NotIn) and bool(_ONE_RANK.search(text))
@@ -173,9 +173,9 @@ def _one_rank(test: ast.expr, *, holds: bool) -> bool:
 def _blocks(node: Any) -> list[tuple[str, list[Any]]]:
     """Return the blocks of a statement, each with the condition under which it runs; "" = none."""
     if isinstance(node, ast.Match):
-        texts = [(one, ast.unparse(node.subject), ast.unparse(one.pattern)) for one in node.cases]
-        cases = [(one, f"{subject} {'!=' if text == '_' else '=='} {text}") for one, subject, text in texts]
-        return [(f"{test} and {ast.unparse(one.guard)}" if one.guard else test, one.body) for one, test in cases]
+        texts = [(case, ast.unparse(node.subject), ast.unparse(case.pattern)) for case in node.cases]
+        cases = [(case, f"{subject} {'!=' if text == '_' else '=='} {text}") for case, subject, text in texts]
+        return [(f"{test} and {ast.unparse(case.guard)}" if case.guard else test, case.body) for case, test in cases]
     test = ast.unparse(node.test) if isinstance(node, ast.If) else ""
     if isinstance(node, ast.ExceptHandler):
         test = "error"  # Entered by some ranks; its own expression names types of exceptions.

@@ -94,7 +94,7 @@ def dumps(origins: Origins) -> str:
     keys = {}
     for key, value in origins.values.items():
         given = map(asdict, origins.keys.get(key, ()))
-        settings = [{name: text for name, text in one.items() if text} for one in given]
+        settings = [{name: text for name, text in setting.items() if text} for setting in given]
         if (masked_value := masked(value, key)) != value:
             settings = [{**setting, "written": MASK} if "written" in setting else setting for setting in settings]
         keys[key] = masked({"value": masked_value, "set_by": settings})

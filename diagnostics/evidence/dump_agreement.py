@@ -33,9 +33,9 @@ class _Made(NamedTuple):
 _Calls = dict[tuple[GroupKey, int], _Made]
 
 
-def contradiction(one: Any, other: Any) -> Phrase | None:
+def contradiction(mine: Any, other: Any) -> Phrase | None:
     """Return why two dumps of one rank contradict each other; None if they may be successive dumps of one job."""
-    first, second = _calls(_dumps(one)), _calls(_dumps(other))
+    first, second = _calls(_dumps(mine)), _calls(_dumps(other))
     for key in sorted(first.keys() & second.keys()):
         first_call, second_call = first[key], second[key]
         if first_call.text != second_call.text:

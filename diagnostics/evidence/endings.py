@@ -356,8 +356,8 @@ def by_kernel(ending: Ending, fact: LogFact) -> Ending:
 
 def _telling_line(error: RankError) -> str:
     """Return `_first_line` of the line about memory: NCCL prints it last, c10 after the failed check."""
-    if asked := _TEXT["request"].match(error.message):
-        return f"{error.type}: {asked[0]}"
+    if request := _TEXT["request"].match(error.message):
+        return f"{error.type}: {request[0]}"
     if _TEXT["out_of_memory_type"].search(error.type):
         return _first_line(error)
     line = next((line for line in error.message.splitlines() if _TEXT["out_of_memory"].search(line)), error.message)

@@ -100,7 +100,7 @@ class Reader(Struct, frozen=True):
     groups: Callable[[Sequence[Any], bool], list[list[Any]]] | None = lambda handles, in_run: [[*handles]]
     """Sort a rank's handles into groups of which one each is kept; the second argument says whether they lie in a run
     folder of dtk. None where one file may hold several ranks, so that all are kept."""
-    contradiction: Callable[[Any, Any], Phrase | None] = lambda one, other: None
+    contradiction: Callable[[Any, Any], Phrase | None] = lambda mine, other: None
     """Returns why two handles of one rank cannot be from one job; None if they can."""
 
 

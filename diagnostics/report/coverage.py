@@ -17,8 +17,8 @@ def coverage(evidence: Evidence, world_size: int) -> tuple[Coverage, ...]:
     unread = {problem.file for problem in evidence.problems if problem.unread}
     ranks = {
         kind: evidence.inside.get(kind)
-        or {record.rank for record in found if record.rank is not None and record.file not in unread}
-        for kind, found in by_kind.items()
+        or {record.rank for record in kept if record.rank is not None and record.file not in unread}
+        for kind, kept in by_kind.items()
     }
     by_kind["heartbeat"] = ranks["heartbeat"] = set(evidence.run.heartbeats) if evidence.run else set()
     problems: dict[str, list[str]] = {kind: [] for kind in ranks}

@@ -106,12 +106,12 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
         rows.append(doc.Field("rest", _counts(report), "soft"))
     weighed = report.suspicions and report.waiting is not None and report.waiting.peer_calls
     shown = {suspicion.cause for suspicion in report.suspicions}
-    shown |= {one.id for one in built_in() if one.names_outcome and one.outcome == report.outcome}
-    shown |= {one.id for one in built_in() if one.weighed and weighed}
-    suspicions = [one.finding for one in report.findings if one.finding.suspected and one.finding.cause not in shown]
-    rows += [
-        doc.Field("maybe", f"{_named(report, one)}: {text_of(one).summary}", "warn") for one in suspicions[:_BRIEF]
-    ]
+    shown |= {cause.id for cause in built_in() if cause.names_outcome and cause.outcome == report.outcome}
+    shown |= {cause.id for cause in built_in() if cause.weighed and weighed}
+    findings = (item.finding for item in report.findings)
+    suspicions = [finding for finding in findings if finding.suspected and finding.cause not in shown]
+    for finding in suspicions[:_BRIEF]:
+        rows.append(doc.Field("maybe", f"{_named(report, finding)}: {text_of(finding).summary}", "warn"))
     unsure = report.root_causes and report.root_causes[0].confidence < CERTAIN
     if unsure or (report.outcome == "undecided" and report.waiting is None and not report.suspicions):
         most_likely = next(iter((*report.root_causes, *suspicions)), None) or overview.first_open(report)

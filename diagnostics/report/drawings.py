@@ -164,7 +164,7 @@ def memory(report: Report) -> doc.Section | None:
     named = {rank: record for rank, record in ranks.items() if any(name != kinds.UNKNOWN for name, _ in record.at_peak)}
     alone = len(curves) == 1 and bool(stacked)
     pictures = doc.present(
-        _over_time(stacked, {rank: one.name(rank) for rank, one in ranks.items()}, culprits) if stacked else None,
+        _over_time(stacked, {rank: record.name(rank) for rank, record in ranks.items()}, culprits) if stacked else None,
         doc.Section("All ranks" if stacked else "Over time", _curves(curves, culprits), 3)
         if curves and not alone
         else None,

@@ -33,7 +33,7 @@ def headline(symptoms: Symptoms) -> str:
     """Return which ranks wait in which call, in one clause."""
     if symptoms.waits and not symptoms.absent:
         shown_waits = symptoms.waits[: 2 if symptoms.at_other_calls else 1]
-        waits = [_said("waits", who=_who(one), ranks=one.ranks or (0,), call=_call(one)) for one in shown_waits]
+        waits = [_said("waits", who=_who(wait), ranks=wait.ranks or (0,), call=_call(wait)) for wait in shown_waits]
         return _said("unconfirmed", waits=waits)
     kinds, absent, transport = symptoms.kinds, symptoms.absent, symptoms.kinds & TRANSPORT
     other = symptoms.others[0] if symptoms.others and "watchdog_status" in kinds else None
@@ -96,13 +96,13 @@ def positions(symptoms: Symptoms) -> Iterator[Field]:
         yield Field("others", f"{sentence(ranks_spoken(ranks))}: {words}")
     for rest in symptoms.others[:_SHOWN]:
         yield Field("others", _said("completed" if rest.completed == rest.enqueued else "enqueued", rest=rest))
-    known = waiting.union(*(rest.ranks for rest in symptoms.others), *(ranks for ranks, _ in symptoms.outside))
+    mentioned = waiting.union(*(rest.ranks for rest in symptoms.others), *(ranks for ranks, _ in symptoms.outside))
     members = symptoms.waits[0].members if symptoms.waits else 0
     if symptoms.silent and process.KIND not in symptoms.kinds:
         yield Field("silent", _said("no_line", ranks=symptoms.silent))
     elif members and members > len(waiting):
         yield Field("silent", _said("of_group", count=members - len(waiting)))
-    elif waiting and not (members or symptoms.absent) and (missing := max(waiting) + 1 - len(known)) > 0:
+    elif waiting and not (members or symptoms.absent) and (missing := max(waiting) + 1 - len(mentioned)) > 0:
         yield Field("silent", _said("of_job", count=missing))
 
 

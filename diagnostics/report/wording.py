@@ -45,12 +45,12 @@ def place_of(ranks: Sequence[int], where: Where) -> tuple[Text, Text]:
 
 def sides(finding: Finding) -> list[tuple[tuple[int, ...], Where]]:
     """Return the distinct source locations of a finding, each with its ranks; culprits first."""
-    found: dict[tuple[bool, str, int, str, str], list[Where]] = {}
+    by_place: dict[tuple[bool, str, int, str, str], list[Where]] = {}
     for where in finding.where:
         key = (where.rank not in finding.ranks, where.file, where.line, where.function, str(where.does))
-        found.setdefault(key, []).append(where)
-    ordered = sorted(found.items(), key=lambda item: item[0][0])
-    return [(tuple(one.rank for one in alike if one.rank is not None), alike[0]) for _, alike in ordered]
+        by_place.setdefault(key, []).append(where)
+    ordered = sorted(by_place.items(), key=lambda item: item[0][0])
+    return [(tuple(where.rank for where in alike if where.rank is not None), alike[0]) for _, alike in ordered]
 
 
 def cost(value: Cost | None) -> str:

@@ -61,7 +61,7 @@ class Catalogue(Struct, frozen=True):
     removed: Mapping[str, Removed]
     legacy: Mapping[str, str]
     """NCCL_* names from torch before 2.2 that torch still reads, with a warning -> current name."""
-    gone_legacy: Mapping[str, str]
+    removed_legacy: Mapping[str, str]
     """The same for names that torch no longer reads."""
     foreign: frozenset[str]
     """Names that images, builds, tests and plugins read; they are never reported."""
@@ -98,7 +98,7 @@ def catalogue() -> Catalogue:
         torch={name: _variable(name, entry) for name, entry in torch["variables"].items()},
         removed={name: Removed(leading_version(e["last"]), e.get("use", "")) for name, e in names["removed"].items()},
         legacy=_older(torch["variables"], "legacy"),
-        gone_legacy=_older(torch["variables"], "gone_legacy"),
+        removed_legacy=_older(torch["variables"], "removed_legacy"),
         foreign=frozenset(names["foreign"]),
         foreign_prefixes=tuple(names["foreign_prefixes"]),
         dead=names["dead"],

@@ -40,8 +40,8 @@ def _nccl(name: str, where: Situation, book: Catalogue) -> Iterator[Lint]:
     newer = where.nccl_version is not None and where.nccl_version > book.newest
     if name in book.legacy:
         yield _renamed("note", name, "renamed_by_torch", book.legacy[name])
-    elif name in book.gone_legacy:
-        yield _renamed("warning", name, "dropped_by_torch", book.gone_legacy[name])
+    elif name in book.removed_legacy:
+        yield _renamed("warning", name, "dropped_by_torch", book.removed_legacy[name])
     elif name in book.removed:
         last, successor = book.removed[name].last, book.removed[name].use
         if where.nccl_version is None or where.nccl_version[: len(last)] > last:

@@ -101,7 +101,7 @@ def _fingerprints(evidence: Evidence, reading: Reading) -> list[PrintedCalls]:
     position = max((1 + int(match["seq"]) for match in matches.values() if match["seq"]), default=0)
     ops = {match["op"] for match in matches.values()}
     is_plain = len({operation(op) for op in ops}) == len(ops)  # Otherwise variants of one operation.
-    named = {rank: operation(one["op"]) if is_plain else one["op"].strip("_").lower() for rank, one in matches.items()}
+    named = {rank: operation(m["op"]) if is_plain else m["op"].strip("_").lower() for rank, m in matches.items()}
     calls = {n: _fingerprint(evidence, key, position, matches[n], op, *stated[n][1:]) for n, op in named.items()}
     for rank, call in calls.items():
         if not call.stack:

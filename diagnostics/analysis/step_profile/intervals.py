@@ -32,9 +32,9 @@ def total(cover: Cover) -> int:
     return sum(end - start for start, end in cover)
 
 
-def intersect(one: Cover, second: Cover) -> Cover:
+def intersect(cover: Cover, other: Cover) -> Cover:
     """Return the intersection of two covers. This is fast if one of them is short."""
-    short, long = (one, second) if len(one) < len(second) else (second, one)
+    short, long = (cover, other) if len(cover) < len(other) else (other, cover)
     result: Cover = []
     n = 0
     for start, end in short:
@@ -49,14 +49,14 @@ def intersect(one: Cover, second: Cover) -> Cover:
     return result
 
 
-def subtract(one: Cover, second: Cover) -> Cover:
-    """Return the part of `one` that `second` does not cover. This is fast if `one` is short."""
+def subtract(cover: Cover, other: Cover) -> Cover:
+    """Return the part of `cover` that `other` does not cover. This is fast if `cover` is short."""
     result: Cover = []
     n = 0
-    for start, end in one:
-        n = max(n, bisect_right(second, (start, start), n) - 1)
-        while n < len(second) and second[n][0] < end:
-            first, last = second[n]
+    for start, end in cover:
+        n = max(n, bisect_right(other, (start, start), n) - 1)
+        while n < len(other) and other[n][0] < end:
+            first, last = other[n]
             if first > start:
                 result.append((start, first))
             if last > start:

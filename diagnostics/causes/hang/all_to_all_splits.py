@@ -65,11 +65,11 @@ def first_misfit(calls: Pairs) -> Case | None:
     for by_rank in sorted(exchanges.values(), key=lambda made: min(call.time_s for call in made.values())):
         members = next(iter(by_rank.values())).group.ranks
         tables = {rank: (*table, call) for rank, call in by_rank.items() if (table := _splits(call, len(members)))}
-        if found := tuple(misfits(tables, members)):
-            counts = Counter(rank for m in found for rank in {m.sender, m.receiver}).most_common()
+        if misfitting := tuple(misfits(tables, members)):
+            counts = Counter(rank for m in misfitting for rank in {m.sender, m.receiver}).most_common()
             most = {rank for rank, count in counts if count == counts[0][1]}
             culprits = most if 2 * len(most) < len(members) else {rank for rank, _ in counts}
-            return Case(found, tuple(sorted(culprits)), members)
+            return Case(misfitting, tuple(sorted(culprits)), members)
     return None
 
 

@@ -98,14 +98,14 @@ def _messages(calls: Pairs) -> Case | None:
         unlike = (Misfit(a, b, s.numel, r.numel, (s, r)) for s, r in zip(sent, due, strict=False) if s.numel != r.numel)
         of_size += islice(unlike, 1)
         of_number += _numbers(calls, a, b, sent, due, calls.layout.group("pp", a))
-    if not (found := tuple(of_size or of_number)):
+    if not (misfitting := tuple(of_size or of_number)):
         return None
-    sides = {rank for m in found for rank in (m.sender, m.receiver)}
-    senders, step = {m.sender: _unsent(calls, m.sender, m.receiver) for m in found}, found[0].calls[0].step
+    sides = {rank for m in misfitting for rank in (m.sender, m.receiver)}
+    senders, step = {m.sender: _unsent(calls, m.sender, m.receiver) for m in misfitting}, misfitting[0].calls[0].step
     changed = {rank for rank in sides if _changed(calls, rank, step, bool(of_size), senders.get(rank))}
     culprits = changed if changed and changed < sides else sides
-    group = joint_group(calls.layout, "pp", (m.sender for m in found)).ranks
-    return Case(found, tuple(sorted(culprits)), group, bool(of_size))
+    group = joint_group(calls.layout, "pp", (m.sender for m in misfitting)).ranks
+    return Case(misfitting, tuple(sorted(culprits)), group, bool(of_size))
 
 
 def _numbers(

@@ -44,7 +44,7 @@ def _by_messages(job: JobState) -> list[Finding]:
     listed = next((str(fact.fields["names"]) for fact in facts if "names" in fact.fields), "")
     endings = [job.endings[rank] for rank in ranks[:2] if rank in job.endings]
     # Ranks below the highest one are inferred, not seen.
-    known = range(job.evidence.world_size) if job.evidence.world_size else {*job.survey.ranks, *job.endings}
+    present = range(job.evidence.world_size) if job.evidence.world_size else {*job.survey.ranks, *job.endings}
     names, fixes = f" ({shortened(listed, 120)})" if listed else "", under_ddp("", is_dtk_run=job.is_dtk_run)
     return [
         _parts.confirmed(
@@ -53,7 +53,7 @@ def _by_messages(job: JobState) -> list[Finding]:
             SEEN,
             evidence=_parts.lines(facts[:4]),
             ranks=ranks,
-            victims=tuple(sorted({*known} - {*ranks, UNNAMED})),
+            victims=tuple(sorted({*present} - {*ranks, UNNAMED})),
             where=tuple(at for end in endings for at in _parts.where(end.rank, own_line(end.frames), end.summary)),
         )
     ]

@@ -83,7 +83,7 @@ def decide(job: JobMemory) -> Finding:
 
 def _at_peak(job: JobMemory) -> Finding | None:
     """Return a finding if a snapshot's peak holds a full state dict: many copies, larger than the parameters held."""
-    found = []
+    candidates = []
     for rank in job.ranks.values():
         device = rank.fullest
         history = device.history if device is not None else None
@@ -91,13 +91,13 @@ def _at_peak(job: JobMemory) -> Finding | None:
             continue
         saved, parameters = (history.peak[1][AT[kind]] for kind in (SAVED, PARAMETERS))
         if saved >= max(parameters, OF_PEAK * device.peak_bytes):
-            found.append((saved, rank, len(history.saved), device))
-    if not found:
+            candidates.append((saved, rank, len(history.saved), device))
+    if not candidates:
         return None
-    saved, rank, copies, device = max(found, key=lambda one: one[0])
+    saved, rank, copies, device = max(candidates, key=lambda candidate: candidate[0])
     share = shared.share(saved, device.peak_bytes)
     figures = {"alive": Bytes(saved), "copies": copies, "share": share}
-    ranks = sorted(one.rank for _, one, _, _ in found)
+    ranks = sorted(holder.rank for _, holder, _, _ in candidates)
     item = EvidenceItem("snapshot", rank.snapshot_file, _TEXTS.phrase("seen_held", **figures))
     return shared.confirmed(
         job,

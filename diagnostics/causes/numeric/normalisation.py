@@ -13,10 +13,10 @@ def decide(job: PrintedSteps) -> Finding:
     case = next(multiples(job), None)
     if case is None:
         return _TEXTS.undecided()
-    figure, factor, one, other = case
-    items = tuple(EvidenceItem("log", run.file, f"{figure} {run.rows[0][1]:g}", run.rows[0][3]) for run in (one, other))
+    figure, factor, *runs = case
+    items = tuple(EvidenceItem("log", run.file, f"{figure} {run.rows[0][1]:g}", run.rows[0][3]) for run in runs)
     name = "loss" if figure == "loss" else "gradient norm"
-    facts = _TEXTS.facts(name=name, factor=factor, one=one.file, other=other.file)
+    facts = _TEXTS.facts(name=name, factor=factor, first=runs[0].file, other=runs[1].file)
     return Finding(status="confirmed", facts=facts, confidence=LIKELY, evidence=items)
 
 

@@ -24,10 +24,10 @@ def decide(figures: Figures, run: RunEvidence, metrics: Metrics) -> Finding:
     if load < _LOAD or share < _WORTH:
         return _TEXTS.ruled_out(load=load)
     world = tuple(range(figures.evidence.world_size or 0))
-    known = mesh is not None and len(loads) == len(world)
-    busiest = tuple(rank for rank in world if known and loads[rank] - 1 >= _OWN * (load - 1))
+    has_loads = mesh is not None and len(loads) == len(world)
+    busiest = tuple(rank for rank in world if has_loads and loads[rank] - 1 >= _OWN * (load - 1))
     group = Group("ep", ()) if mesh is None else joint_group(mesh, "ep", busiest or world)
-    row = "default" if busiest else "changes" if known else "unknown"
+    row = "default" if busiest else "changes" if has_loads else "unknown"
     cut = any(run.get(f"parallel.{name}", 1) != 1 for name in ("tp", "cp"))  # dtk refuses a capacity with them.
     rows, raised = (row,) if cut else (row, "capacity"), max(0.01, 10 * run.number("model.balance_loss", 0.0))
     detail, facts = f"expert_rank_load {load:.2f}", {"load": load, "raised": raised}

@@ -25,11 +25,12 @@ def decide(view: Overview) -> Finding:
     near = max((n for n in range(1, node + 1) if node % n == 0 and tp % n == 0), default=1)
     better = "parallel.placement=tp" if near == tp else f"parallel.tp={near}"
     exposed = shared.exposed_ms(view, lambda call: call.message.group in _GROUPS)
-    found = shared.judged(view, shared.costly(view, exposed, _TEXTS, tp=tp, node=node, better=better))
-    if found.status != "confirmed":
-        return found
+    finding = shared.judged(view, shared.costly(view, exposed, _TEXTS, tp=tp, node=node, better=better))
+    if finding.status != "confirmed":
+        return finding
     group = joint_group(mesh, "tp", (group[0] for group in crossing))
-    return replace(found, group=group, ranks=tuple(rank for rank in found.ranks if rank in group.ranks) or found.ranks)
+    ranks = tuple(rank for rank in finding.ranks if rank in group.ranks)
+    return replace(finding, group=group, ranks=ranks or finding.ranks)
 
 
 CAUSE = shared.step_cause(__file__, decide, unless=(shared.no_collectives,))

@@ -55,7 +55,7 @@ def assign_ranks(evidence: Evidence, read: list[tuple[Contents, Owner]]) -> None
         evidence.stacks += [replace(dump, rank=settled(dump.rank)) for dump in contents.stacks]
 
 
-def _one_node(reads: list[Contents], known: bool) -> bool:
+def _one_node(reads: list[Contents], on_one_node: bool) -> bool:
     """Return whether `local_rank: 3` means global rank 3: the ranks begin at 0, and there is no second node.
 
     A launcher's line alone does not show it; `known` if the job's records are those of one node.
@@ -67,14 +67,14 @@ def _one_node(reads: list[Contents], known: bool) -> bool:
     facts = [fact for read in reads for fact in read.facts if fact.kind != "start"]
     most = max((fact.fields.get("nranks", 0) for fact in facts), default=0)
     nodes = max(len(prefixed), sum(any(rank < 0 for rank in ranks) for ranks in stated))
-    known = known or bool(prefixed) or any(fact.kind == "one_node" for fact in facts)
+    on_one_node = on_one_node or bool(prefixed) or any(fact.kind == "one_node" for fact in facts)
     # The first rank of a later node is at least the number of its own.
-    begins = min(named) < len(named) if named else known
+    begins = min(named) < len(named) if named else on_one_node
     # A launcher's own log shows one node if its local ranks fill all gaps between the ranks from 0 on that speak there.
     own = {-1 - rank if rank < 0 else rank for ranks in stated if any(rank < 0 for rank in ranks) for rank in ranks}
     highest = max(named, default=-1)
-    known = known or (own == {*range(highest + 1)} and most <= len(own))
-    return nodes <= 1 and known and begins and all(most <= read.local for read in prefixed)
+    on_one_node = on_one_node or (own == {*range(highest + 1)} and most <= len(own))
+    return nodes <= 1 and on_one_node and begins and all(most <= read.local for read in prefixed)
 
 
 def _processes(logs: Iterable[tuple[Contents, Owner]]) -> dict[str, int]:

@@ -16,7 +16,7 @@ from diagnostics.evidence.reader import Contents
 from diagnostics.evidence.readers import error, watch
 
 _ATTEMPT = re.compile(r"(?:^|(.*)/)attempt_(\d{1,6})/")
-MOST_TOLD = 3  # Maximum number of reported attempts before the last one.
+MOST_REPORTED = 3  # Maximum number of reported attempts before the last one.
 _MOST_RANKS = 1024  # Maximum number of error files read per earlier attempt.
 
 
@@ -63,7 +63,7 @@ def _place(file: str) -> tuple[str, int] | None:
 def _of_run(root: Path, attempt: int, limits: Limits) -> list[EarlierAttempt]:
     """Return how the attempts of a dtk run before the last one ended, from their error files."""
     earlier = []
-    for number in range(max(0, attempt - MOST_TOLD), attempt):
+    for number in range(max(0, attempt - MOST_REPORTED), attempt):
         errors, silent = [], []
         for rank in range(_MOST_RANKS):
             path = RunPaths(root).error(number, rank)

@@ -90,7 +90,8 @@ def _of_python(fact: LogFact) -> bool:
 def memory_kills(evidence: Evidence) -> list[LogFact]:
     """Return the lines about processes that were killed because memory ran out: the kernel's, then Slurm's."""
     kernel = [fact for fact in evidence.facts if fact.kind == "kernel_oom"]
-    return kernel + [one for one in evidence.facts if one.kind == "srun_task" and "Out Of Memory" in one.fields["why"]]
+    tasks = (fact for fact in evidence.facts if fact.kind == "srun_task")
+    return kernel + [task for task in tasks if "Out Of Memory" in task.fields["why"]]
 
 
 def _killed_for_memory(evidence: Evidence, endings: Mapping[int, Ending]) -> dict[int, Ending]:
@@ -158,7 +159,7 @@ def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list
     the kernel, or a lost worker of Ray. It must be the only one. If only bare exit codes are known, an exception
     about a lost peer counts: it shows that another rank failed before. With several candidates its rank is `UNNAMED`.
     """
-    if usage := next((one for one in evidence.errors if one.rank is None and one.type == "SystemExit"), None):
+    if usage := next((error for error in evidence.errors if error.rank is None and error.type == "SystemExit"), None):
         # argparse's message says more than the exit code that follows from it.
         bare_codes = [rank for rank, end in endings.items() if end.kind == "exited" and end.only_exit_code]
         endings = endings | {rank: ends.of_error(usage, rank) for rank in bare_codes}
@@ -195,8 +196,8 @@ def _unhandled(evidence: Evidence) -> list[LogFact]:
         text = str(fact.fields.get("message", "")).partition("\n")[0]
         if fact.kind in ("handled_error", "side_error") and text:
             handled[fact.file, fact.rank].append(text)
-    known = ((fact, handled.get((fact.file, fact.rank), ())) for fact in evidence.facts)
-    return [fact for fact, texts in known if not any(text in fact.text for text in texts)]
+    with_handled = ((fact, handled.get((fact.file, fact.rank), ())) for fact in evidence.facts)
+    return [fact for fact, texts in with_handled if not any(text in fact.text for text in texts)]
 
 
 def _of_devices(evidence: Evidence, rank: int, failed: bool) -> Iterator[Ending]:
@@ -207,8 +208,8 @@ def _of_devices(evidence: Evidence, rank: int, failed: bool) -> Iterator[Ending]
     """
     ended = training_ended(evidence)  # Then the process was another job's.
     for fact in _unhandled(evidence):
-        told = fact.kind in {"cuda_error", "cpu_oom"} and not {"warned", "ends"}.isdisjoint(fact.fields)
-        if fact.rank is None and (told or (fact.kind == "cuda_oom" and (failed or ends.is_uncaught(fact.text)))):
+        ended_job = fact.kind in {"cuda_error", "cpu_oom"} and not {"warned", "ends"}.isdisjoint(fact.fields)
+        if fact.rank is None and (ended_job or (fact.kind == "cuda_oom" and (failed or ends.is_uncaught(fact.text)))):
             yield from filter(None, [ends.of_fact(fact, rank)])
         elif fact.kind == "kernel_oom" and _of_python(fact) and not ended:
             yield ends.by_kernel(ends.of_line(fact, rank, "killed"), fact)
@@ -276,8 +277,9 @@ def _whole_list(evidence: Evidence) -> LogFact | None:
     """Return torchrun's only list, if it holds all processes of its node that failed or were stopped."""
     lists = [fact for fact in evidence.facts if fact.kind == "torchrun_list"]
     ended = {fact.fields.get("pid") for fact in evidence.facts if fact.kind in ("torchrun_signal", "torchrun_failed")}
-    whole = (one for one in lists if 0 < len(one.fields["ranks"]) == len(one.fields["pids"]) and len(lists) == 1)
-    return next((one for one in whole if ended and ended <= {*one.fields["pids"]}), None)
+    only = lists[0].fields if len(lists) == 1 else {"ranks": (), "pids": ()}
+    is_whole = 0 < len(only["ranks"]) == len(only["pids"]) and ended and ended <= {*only["pids"]}
+    return lists[0] if is_whole else None
 
 
 def _exited_unlisted(evidence: Evidence, endings: Mapping[int, Ending], present: Collection[int]) -> list[Ending]:

@@ -53,7 +53,7 @@ def split(number: int, raw: bytes, label: re.Pattern[str] | None = None) -> Line
         with suppress(ValueError, TypeError, RecursionError):
             record = json.loads(text)
             record |= record["jsonPayload"] if isinstance(record.get("jsonPayload"), dict) else {}
-            rank = next((one for key in _RANK_KEYS if type(one := record.get(key)) is int and one >= 0), None)
+            rank = next((value for key in _RANK_KEYS if type(value := record.get(key)) is int and value >= 0), None)
             said = next((record[key] for key in _MESSAGE_KEYS if isinstance(record.get(key), str | list)), text)
             text = (said if isinstance(said, str) else bytes(said).decode("utf-8", "replace")).rstrip("\r\n")
     before = ""
@@ -135,7 +135,7 @@ class LineReader(Struct):
     """Called with blocks of whole lines and the number of the first, before the relevant ones are yielded."""
     widths: tuple[int, int] = (0, 0)
     """Least and largest length of the lines that were folded, as `widths_of` returns them."""
-    found: tuple[int, ...] = ()
+    word_indices: tuple[int, ...] = ()
     """Indices of the words that are in the line that was yielded last."""
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
@@ -192,7 +192,7 @@ class LineReader(Struct):
             first = index
             while index < len(hits) and hits[index][0] < end:
                 index += 1
-            self.found = tuple(sorted(word for _, word in hits[first:index]))
+            self.word_indices = tuple(sorted(word for _, word in hits[first:index]))
             yield number, data[at : min(end, at + self.limits.line_bytes)]
             at, number = end + 1, number + 1
 

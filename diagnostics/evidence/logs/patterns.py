@@ -93,24 +93,24 @@ def decode(kind: str, match: re.Match[str]) -> dict[str, Any]:
 
 def moments(text: str) -> list[float]:
     """Return the dated times of a text, in seconds since 1970; UTC where it tells no zone."""
-    found = []
+    times = []
     for match in _MOMENT.finditer(text):
         with suppress(ValueError):  # No such day, or a word that is no month.
             form = "%b %d %H:%M:%S %Y%z" if match["month"] else "%Y-%m-%d %H:%M:%S%z"
             at = (match["month"] or f"{match['date']} {match['time']}").replace("/", "-") + (match["zone"] or "Z")
-            found.append(datetime.strptime(at, form).timestamp())
-    return found
+            times.append(datetime.strptime(at, form).timestamp())
+    return times
 
 
 def moment(text: str, near_s: float) -> float | None:
     """Return the first time of a kernel's line, in the year closest to `near_s` if it has none; None without one."""
-    if found := moments(text):
-        return found[0]
+    if times := moments(text):
+        return times[0]
     if not (match := _SYSLOG.match(text)) or near_s <= 0:
         return None
     year = datetime.fromtimestamp(near_s, UTC).year
     dated = (moments(f"{match[1]} {number}") for number in (year - 1, year, year + 1))
-    return min((at for one in dated for at in one), key=lambda at: abs(at - near_s), default=None)
+    return min((at for times in dated for at in times), key=lambda at: abs(at - near_s), default=None)
 
 
 def oom_parts(text: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ MAX_POINTS = 200_000
 MAX_TIMES = 20_000  # Of steps that are kept.
 LEAST = 10
 """Minimum number of steps for an analysis."""
-_TOLD = 2  # Minimum number of steps that are reported.
+_REPORTED = 2  # Minimum number of steps that are reported.
 _N = rb"-?(?:\d{1,15}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,3})?|[nN]a[nN]|[iI]nf(?:inity)?)"
 
 
@@ -89,15 +89,15 @@ class Steps(Struct):
 
     def line_before(self, count: int) -> int:
         """Return the line of the `count`th last distinct step, 0 if there are fewer; what is above it ended no job."""
-        found = 0
+        latest = 0
         for series in self.series.values():
             seen: set[float] = set()
             for at, step in zip(reversed(series.lines), reversed(series.step), strict=True):
                 seen |= {step} if step == step else set()
                 if len(seen) >= count:
-                    found = max(found, at)
+                    latest = max(latest, at)
                     break
-        return found
+        return latest
 
     def __bool__(self) -> bool:
         """Return whether there are enough steps for an analysis; a skipped step or a non-finite value suffices."""
@@ -105,7 +105,7 @@ class Steps(Struct):
             len(self.data_times) >= LEAST
             or bool(self.overflow_lines)
             or any(
-                len(series.lines) >= _TOLD or series.is_non_finite() or series.has_skipped_all()
+                len(series.lines) >= _REPORTED or series.is_non_finite() or series.has_skipped_all()
                 for series in self.series.values()
             )
         )

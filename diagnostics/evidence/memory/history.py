@@ -45,15 +45,15 @@ def owner(event: Mapping[str, Any]) -> str:
     """Return the category of an allocation or a block from its frames: one of `levels`, `BACKWARD` or `REDUCED`."""
     if event.get("forward_frames"):
         return BACKWARD  # torch records the stack of the forward pass for allocations of the backward pass.
-    frames, found = event.get("frames"), levels.UNKNOWN
+    frames, category = event.get("frames"), levels.UNKNOWN
     for raw in frames[:MAX_FRAMES] if isinstance(frames, list | tuple) else ():
         if isinstance(raw, dict):
             purpose = _of_frame(str(raw.get("filename", ""))[:512], str(raw.get("name", ""))[:512])
             if purpose == levels.BUFFERS:
-                found = purpose  # The collective may be one of a state dict, which is further out.
-            elif purpose == levels.SAVED or (purpose and found == levels.UNKNOWN):
+                category = purpose  # The collective may be one of a state dict, which is further out.
+            elif purpose == levels.SAVED or (purpose and category == levels.UNKNOWN):
                 return purpose
-    return found
+    return category
 
 
 @lru_cache(maxsize=1 << 14)

@@ -129,8 +129,8 @@ class _Scan(Struct):
     def wanted(self) -> bool:
         return self.streams.following > 0 or self.collective.number > 0
 
-    def feed(self, line: Line, found: Sequence[int] = range(len(WORDS))) -> None:
-        """Process one line of interest; `found` are the indices of `WORDS` that it may contain."""
+    def feed(self, line: Line, indices: Sequence[int] = range(len(WORDS))) -> None:
+        """Process one line of interest; `indices` are those of `WORDS` that it may contain."""
         if _ESCAPED in line.text:
             for text in line.text.replace("\\n", "\n").replace('\\"', '"').splitlines():
                 self.feed(line._replace(text=text))
@@ -140,9 +140,9 @@ class _Scan(Struct):
             before = self.wrapped.text
             folded = _SIDES in before
             texts = f"{before.rstrip()} {line.text.strip()}".replace("( ", "("), before + line.text
-            matching = (text for text in texts for one in TABLE if one.word.decode() in text and one.regex.search(text))
+            matching = (text for text in texts for row in TABLE if row.word.decode() in text and row.regex.search(text))
             text = texts[0] if folded else next(matching, texts[0])  # Terminals fold in the middle of a word.
-            line, found = self.wrapped._replace(text=text), range(len(WORDS))
+            line, indices = self.wrapped._replace(text=text), range(len(WORDS))
         self.wrapped = None
         line = self._without_prefix(line)
         rank = self.rank if line.rank is None else line.rank
@@ -170,7 +170,7 @@ class _Scan(Struct):
             # The frames of a collective that timed out are on lines without a prefix.
             self._add("collective_stack", self.collective.rank, line, place)
         behind = [(line._replace(text=line.before), None)] if line.before else []
-        words = sorted((_PATTERN_WORDS[index] for index in found if index < len(_PATTERN_WORDS)), key=line.text.find)
+        words = sorted((_PATTERN_WORDS[index] for index in indices if index < len(_PATTERN_WORDS)), key=line.text.find)
         for part, whose in [*behind, (line, rank)]:  # Words in the order of the line: a bar may stand in front.
             text = "".join(part.text.split()) if folded else part.text
             matched = [self._match(_BY_WORD[word], part, text, whose) for word in words if word in text]
@@ -345,8 +345,8 @@ def read(path: Path, file: str, rank: int | None, limits: Limits, head: bytes) -
         reader = LineReader(path, limits, WORDS, scan.wanted, scan.steps.feed, widths_of(head))
         for number, raw in reader.lines():
             # Words may be inside escapes of JSON, and colours inside words.
-            found = range(len(WORDS)) if raw[:1] == b"{" or b"\x1b" in raw else reader.found
-            scan.feed(split(number, raw, label), found)
+            indices = range(len(WORDS)) if raw[:1] == b"{" or b"\x1b" in raw else reader.word_indices
+            scan.feed(split(number, raw, label), indices)
     except (OSError, ValueError) as problem:
         scan.read.problem = str(problem) or type(problem).__name__
     return scan.finish()

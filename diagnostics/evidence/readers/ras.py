@@ -108,7 +108,7 @@ def _of_text(text: str) -> Iterator[_Difference]:
         elif lost := _TEXT["lost"].search(own):
             ranks = _ranks(own)
             yield _lost(line, ranks or lost["who"], name, ranks if of_job else [])
-        if processes := [one[1] for one in _TEXT["process"].finditer(own)]:
+        if processes := [match[1] for match in _TEXT["process"].finditer(own)]:
             yield _lost(line, first_of(processes), "", [], "ras_dead" if own.startswith("DEAD") else "ras_process")
 
 

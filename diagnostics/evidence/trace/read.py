@@ -21,9 +21,9 @@ _NO_ARGS = Args()
 _LAST_NS = 1 << 62
 """Maximum of times and numbers, which fit 64-bit columns; anything larger counts as damaged."""
 
-_Found = tuple[Callable[[Event, int], None], int]
+_Handler = tuple[Callable[[Event, int], None], int]
 """The handler of an event, and the index of the event's name."""
-_Handlers = dict[str, _Found | None]
+_Handlers = dict[str, _Handler | None]
 
 
 def read(path: Path, file: str, rank: int | None, limits: Limits) -> Trace:
@@ -97,7 +97,7 @@ class _Builder:
     def _problem(self, about: str, **figures: object) -> None:
         self.trace.problems.append(Problem("trace", self.trace.file, about, figures=figures))
 
-    def _handler(self, event: Event, table: _Handlers) -> _Found | None:
+    def _handler(self, event: Event, table: _Handlers) -> _Handler | None:
         """Return the handler for an event of this category and name, and remember it."""
         kind, name = KINDS[event.cat.lower()], event.name
         handler: Callable[[Event, int], None] | None

@@ -52,8 +52,8 @@ class Scan(Generic[T]):
         """Number of events that could not be decoded."""
         self.deep = 0
         """Number of those that are nested too deeply."""
-        self._many = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
-        self._one = msgspec.json.Decoder(kind, strict=False)  # ROCm's profiler writes numbers as strings.
+        self._strict = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
+        self._lenient = msgspec.json.Decoder(kind, strict=False)  # ROCm's profiler writes numbers as strings.
         self._raw = msgspec.json.Decoder(list[msgspec.Raw])
 
     @property
@@ -132,7 +132,7 @@ class Scan(Generic[T]):
             text = memoryview(framed)[: last + 1]
             try:
                 try:
-                    events = self._many.decode(text)
+                    events = self._strict.decode(text)
                 except msgspec.ValidationError:  # Events of another type count as damaged.
                     events = self._singly([bytes(raw) for raw in self._raw.decode(text)])
                 return events, bytes(memoryview(framed)[end:]), False
@@ -144,10 +144,10 @@ class Scan(Generic[T]):
         result = []
         for raw in events:
             try:
-                result.append(self._one.decode(raw))
+                result.append(self._lenient.decode(raw))
             except _DAMAGE:
                 try:
-                    result.append(self._one.decode(_NOT_JSON.sub(rb"\g<1>0", raw)))
+                    result.append(self._lenient.decode(_NOT_JSON.sub(rb"\g<1>0", raw)))
                 except _DAMAGE as problem:
                     self.damaged += 1
                     self.deep += isinstance(problem, RecursionError)

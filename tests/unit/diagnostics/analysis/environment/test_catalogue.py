@@ -34,7 +34,8 @@ def test_it_is_parsed_by_the_loader_in_c():
 
 def test_no_name_is_both_current_and_gone():
     book = catalogue()
-    groups = [book.nccl, book.torch, book.removed, book.legacy, book.gone_legacy, book.foreign, book.dead, book.advice]
+    tables = book.nccl, book.torch, book.removed, book.legacy, book.removed_legacy
+    groups = [*tables, book.foreign, book.dead, book.advice]
     for i, names in enumerate(groups):
         for others in groups[i + 1 :]:
             assert not set(names) & set(others)
@@ -58,7 +59,7 @@ def test_successors_exist():
     names = {*book.nccl, *book.torch}
     for entry in [*book.nccl.values(), *book.removed.values()]:
         assert not entry.use or entry.use in names
-    for table in (book.legacy, book.gone_legacy, book.typos):
+    for table in (book.legacy, book.removed_legacy, book.typos):
         assert set(table.values()) <= names
 
 
