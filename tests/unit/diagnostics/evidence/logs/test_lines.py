@@ -119,7 +119,7 @@ def test_the_words_of_each_line_are_known(tmp_path):
     (tmp_path / "a").write_bytes(b"no\nb a b\nnothing\na\nb\n" + b"x" * 100 + b"a\nno\nc b a\n")
     wants = iter([False, True, False])
     reader = LineReader(tmp_path / "a", Limits(line_bytes=64), (b"a", b"b", b"c "), lambda: next(wants, False))
-    found = [(number, reader.found) for number, _ in reader.lines()]
+    found = [(number, reader.word_indices) for number, _ in reader.lines()]
     assert found == [(2, (0, 1)), (3, ()), (4, (0,)), (5, (1,)), (6, (0,)), (8, (0, 1, 2))]
 
 
