@@ -9,7 +9,6 @@ from typing import TypeVar
 
 from msgspec import Struct, field
 
-from diagnostics import settings
 from diagnostics.analysis.layout import named
 from diagnostics.analysis.memory.out_of_memory import ran_out
 from diagnostics.analysis.printed_steps import printed_steps
@@ -33,6 +32,7 @@ from diagnostics.report.model import Decided, Report
 from diagnostics.report.notes import notes
 from diagnostics.report.symptoms import headline, positions
 from diagnostics.report.without_cause import run_measures, without_cause
+from diagnostics.tree import settings
 from diagnostics.tree.arbitrate import all_leaves, arbitrate, settled
 from diagnostics.tree.built_in import built_in
 from diagnostics.tree.evaluate import cut_sets, evaluate, own_tree

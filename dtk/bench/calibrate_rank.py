@@ -14,9 +14,9 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from dtk.orphan import run_child, tell
 from dtk.parallel.context import join, leave, meet
 from dtk.parallel.verified import timed_s
+from dtk.rank.child import run_child, send_record
 
 SIZES_BYTES = tuple(4**i for i in range(5, 13))  # Sizes of the all_reduce: 1 KiB to 16 MiB.
 WIDTH = {"cpu": 1024, "cuda": 8192}  # Width of the square matrix: large enough to run at full speed.
@@ -80,7 +80,7 @@ def main() -> None:
 
     def show(text: str) -> None:
         if context.rank == 0:
-            tell(at=text)
+            send_record(at=text)
 
     figures: dict[str, Any] = {
         "host": platform.node(),
@@ -104,7 +104,7 @@ def main() -> None:
         show("all_reduce between the ranks")
         figures["all_reduce_s"] = all_reduce_s(device, ALL_REDUCE * seconds)
     leave()
-    tell(figures=figures)
+    send_record(figures=figures)
 
 
 if __name__ == "__main__":

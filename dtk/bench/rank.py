@@ -14,9 +14,9 @@ from diagnostics.contract.formatting import bytes_text
 from diagnostics.evidence.endings import is_out_of_memory
 from dtk.bench.bandwidth import OPERATIONS
 from dtk.bench.model import Spec, key_of, loads
-from dtk.orphan import run_child, tell
 from dtk.parallel.context import Context, join, meet
 from dtk.parallel.verified import Buffers, make, timed_s, wrong_elements
+from dtk.rank.child import run_child, send_record
 
 _NOT_OFFERED = re.compile(r"invalid scalar type|not supported|unsupported|does not support|not implemented", re.I)
 """Error texts of a backend that lacks an operation or dtype, which it raises on every rank before sending."""
@@ -109,7 +109,7 @@ class Bench:
 
     def _tell(self, **line: Any) -> None:
         if self.context.rank == 0:
-            tell(**line)
+            send_record(**line)
 
 
 def main() -> None:

@@ -6,10 +6,10 @@ import datetime
 import os
 import sys
 
-from dtk.orphan import run_child, tell
+from dtk.rank.child import run_child, send_record
 
 if __name__ == "__main__":
-    tell(begin="importing torch")
+    send_record(begin="importing torch")
 
 import torch
 import torch.distributed as dist
@@ -28,7 +28,7 @@ def try_all(backend: str, timeout_s: float) -> None:
     if backend == "nccl":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
         torch.cuda.set_device(device)
-    tell(begin="meeting")
+    send_record(begin="meeting")
     dist.init_process_group(
         backend,
         store=PrefixStore(f"dtk/doctor/{backend}", meet(timeout_s)),
@@ -37,15 +37,15 @@ def try_all(backend: str, timeout_s: float) -> None:
         timeout=datetime.timedelta(seconds=timeout_s),
         device_id=device if backend == "nccl" else None,
     )
-    tell(met=world_size)
+    send_record(met=world_size)
     for name in KINDS:
         if name != "send_recv" or world_size > 1:
-            tell(begin=name)
+            send_record(begin=name)
             buffers = make(name, SHARE_BYTES * world_size, torch.float32, device)
             wrong = sum(wrong_elements(name, buffers) for _ in range(REPEATS))
             best_s = min(timed_s(buffers.call, device) for _ in range(REPEATS))
-            tell(done=name, right=not wrong, ms=round(best_s * 1e3, 3))
-    tell(begin="leaving")
+            send_record(done=name, right=not wrong, ms=round(best_s * 1e3, 3))
+    send_record(begin="leaving")
     dist.barrier()  # A rank that serves the store must not exit before the others have connected.
 
 

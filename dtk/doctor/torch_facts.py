@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dtk.orphan import run_child, tell
+from dtk.rank.child import run_child, send_record
 
 
 def facts() -> dict[str, Any]:
@@ -49,4 +49,4 @@ def _cuda(torch: Any) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    run_child(lambda: tell(**facts()))
+    run_child(lambda: send_record(**facts()))

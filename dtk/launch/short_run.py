@@ -14,7 +14,7 @@ from diagnostics.runs.find import Details
 from diagnostics.runs.records import number
 from dtk.errors import USER_ERROR, DtkError
 from dtk.launch.processes import importable
-from dtk.orphan import killed_with
+from dtk.rank.child import killed_with
 
 QUIET = ("train.evaluate_every=-1", "checkpoint=off", "tracker=none")
 """Overrides with which a run writes nothing except its records."""

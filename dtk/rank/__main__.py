@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from dtk.orphan import end_with, leave_process
+from dtk.rank.child import end_with, leave_process
 
 
 def main(run_folder: Path, launcher_pid: int, restarts: str) -> int:

@@ -103,7 +103,7 @@ def test_ranks_that_still_import_end_when_the_launcher_is_killed(tmp_path):
 
 @pytest.mark.parametrize("still_there", [True, False])
 def test_a_rank_ends_whose_launcher_went_before_it_looked(still_there):
-    code = "import sys; from dtk.orphan import end_with; end_with(int(sys.argv[1])); print('continued')"
+    code = "import sys; from dtk.rank.child import end_with; end_with(int(sys.argv[1])); print('continued')"
     parent = os.getpid() if still_there else 1
     done = subprocess.run(
         [sys.executable, "-c", code, str(parent)], cwd=ROOT, capture_output=True, text=True, timeout=200

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dtk.console.entry import ended
 from dtk.errors import USER_ERROR, DtkError
-from dtk.orphan import leave_process
+from dtk.rank.child import leave_process
 
 if TYPE_CHECKING:
     from diagnostics.contract.artifacts import RunPaths

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from tests.patience import stretched
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def run(code: str) -> "subprocess.CompletedProcess[str]":
     """Run Python code that may use `run_child`."""
     return subprocess.run(
-        [sys.executable, "-c", f"import sys, os, time\nfrom dtk.orphan import run_child, tell\n{code}"],
+        [sys.executable, "-c", f"import sys, os, time\nfrom dtk.rank.child import run_child, send_record\n{code}"],
         capture_output=True,
         text=True,
         check=False,
@@ -26,7 +26,7 @@ def run(code: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_a_child_that_ends_well_has_its_output_written_and_runs_nothing_more() -> None:
-    done = run("import atexit\natexit.register(print, 'late')\nrun_child(lambda: (tell(step=3), print('end')))")
+    done = run("import atexit\natexit.register(print, 'late')\nrun_child(lambda: (send_record(step=3), print('end')))")
     assert done.returncode == 0
     told, rest = done.stdout.splitlines()
     assert json.loads(told) == {"step": 3} and rest == "end", "gloo's threads may abort what comes later"
@@ -40,7 +40,7 @@ def test_what_went_wrong_is_told_in_one_line_and_traced() -> None:
 
 
 def test_a_child_does_not_outlive_a_parent_that_is_killed() -> None:
-    child = "import os, time; from dtk.orphan import end_with; end_with(int(os.environ['PARENT'])); "
+    child = "import os, time; from dtk.rank.child import end_with; end_with(int(os.environ['PARENT'])); "
     child += "print(os.getpid(), flush=True); time.sleep(60)"
     parent = (
         "import os, subprocess, sys, time\n"
@@ -69,4 +69,4 @@ def test_a_child_does_not_outlive_a_parent_that_is_killed() -> None:
 
 
 def test_a_child_whose_parent_is_already_another_ends_at_once() -> None:
-    assert run("from dtk.orphan import end_with\nend_with(1)\nprint('lives')").stdout == ""
+    assert run("from dtk.rank.child import end_with\nend_with(1)\nprint('lives')").stdout == ""

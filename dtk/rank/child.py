@@ -1,4 +1,4 @@
-"""Terminates a rank's process with its parent, or immediately when its work is done. Imports nothing slow."""
+"""The process of a rank as a child of dtk: it ends with its parent and sends it JSON lines. Imports nothing slow."""
 
 import ctypes
 import json
@@ -22,7 +22,7 @@ def end_with(parent: int) -> None:
     On Linux the kernel does it, even while an import or a native call holds the GIL; elsewhere a thread does.
     """
     killed_with(parent)
-    threading.Thread(target=_watch, args=(parent,), name="orphan-watch", daemon=True).start()
+    threading.Thread(target=_watch, args=(parent,), name="parent-watch", daemon=True).start()
 
 
 def killed_with(parent: int) -> None:
@@ -42,7 +42,7 @@ def leave_process(code: int) -> NoReturn:
     os._exit(code)
 
 
-def tell(**record: Any) -> None:
+def send_record(**record: Any) -> None:
     """Print one JSON line for the parent, which reads it through `dtk.launch.children`."""
     print(json.dumps(record), flush=True)
 
@@ -53,7 +53,7 @@ def run_child(main: Callable[[], object]) -> NoReturn:
     try:
         main()
     except Exception as error:
-        tell(error=" ".join(str(error).split())[:300], type=type(error).__name__)
+        send_record(error=" ".join(str(error).split())[:300], type=type(error).__name__)
         traceback.print_exc()
         leave_process(1)
     leave_process(0)

@@ -8,7 +8,7 @@ from diagnostics.contract.findings import Finding, Remedy, Stated, Where, text_o
 from diagnostics.contract.origins import Origins, Setting, dumps
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, RunEvidence
-from diagnostics.settings import mark_injected, place
+from diagnostics.tree.settings import mark_injected, place
 
 FILE = Setting("file", "conf/strategy/fsdp.yaml:4", "true")
 KEYS = {
