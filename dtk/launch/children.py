@@ -1,4 +1,4 @@
-"""Rank processes that this process starts: their messages (`dtk.rank.child.send_record`), exit codes and last errors."""
+"""Rank processes that this process starts: messages (`dtk.rank.child.send_record`), exit codes and last errors."""
 
 import json
 import os
