@@ -154,7 +154,7 @@ def document(hardware: Hardware) -> Document:
         Field("memory", f"{bytes_text(hardware.memory_rate)}/s, {bytes_text(hardware.memory_bytes)} a rank"),
         Field("link", f"{bytes_text(link.bytes_per_s)}/s, {seconds_text(link.latency_s)} a step"),
         Field("kept in", str(measured_path())),
-        Field("next", command("plan", "strategy=ddp", "model=gpt2_tiny", "hardware=measured")),
+        Field("next", command("plan", "model=gpt2_tiny", "hardware=measured")),
     )
     return Document("Calibration", "", (Fields(rows),))
 

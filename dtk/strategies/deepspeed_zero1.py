@@ -12,7 +12,13 @@ from dtk.sharding.traits import TableRow
 class DeepSpeedZero1Config(DeepSpeedConfig):
     """DeepSpeed's ZeRO stage 1 (Rajbhandari et al. 2020): the optimizer state is partitioned into equal flat parts."""
 
-    traits = replace(DeepSpeedConfig.traits, sharded=("optimizer_state",), replicated_over="dp", simplicity=20)
+    traits = replace(
+        DeepSpeedConfig.traits,
+        sharded=("optimizer_state",),
+        replicated_over="dp",
+        simplicity=20,
+        needs_less_memory="deepspeed_zero3",
+    )
     row = TableRow(
         summary="ZeRO-1 by DeepSpeed (extra deepspeed)",
         kept=("P", "P", "K/N"),

@@ -18,7 +18,6 @@ class DeepSpeedZero3Config(DeepSpeedConfig):
         collectives=("all_gather", "reduce_scatter"),
         offloads=("optimizer", "parameters"),
         simplicity=22,
-        needs_less_memory=None,
     )
     row = TableRow(
         summary="ZeRO-3 by DeepSpeed (extra deepspeed)",

@@ -40,13 +40,22 @@ class DeepSpeedConfig(StrategyConfig):
         flattened=True,
         in_backward_conflict="DeepSpeed updates the parameters in a step of its own",
         compared=False,
-        needs_less_memory="deepspeed_zero3",
     )
     stage = 0
     autocasts = False
     """The parameters themselves have the compute dtype."""
 
     config: str | None = None
+
+    @property
+    def by_torch(self) -> str:
+        """Return the strategies to suggest instead: without a library, and with at least the same states sharded."""
+
+        def fits(traits: Traits) -> bool:
+            whole = traits.keeps_gathered and self.traits.shards_parameters
+            return {*traits.sharded} >= {*self.traits.sharded} and not traits.library and not whole
+
+        return alternatives(fits)
 
     def pages(self, device: str) -> bool:
         """Return False: DeepSpeed itself moves offloaded states."""

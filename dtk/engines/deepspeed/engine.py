@@ -73,7 +73,7 @@ class DeepSpeed(Strategy):
         # Checked first: the library would compile another extension for minutes before it rejects the job.
         if self.config.offload_to == "nvme" and not deepspeed.ops.op_builder.AsyncIOBuilder().is_compatible(False):
             what = f"strategy={self.config.name}: DeepSpeed cannot build what strategy.offload_to=nvme needs"
-            fix = f"install them (Debian: libaio-dev g++), or use strategy=zero{self.config.stage}"
+            fix = f"install them (Debian: libaio-dev g++), or use {self.config.by_torch}"
             raise DtkError(what, "a C++ compiler and the headers of libaio", fix)
         self._fit_bucket()
         job = {"model": self.model, "optimizer": build(groups), "config": self.settings}

@@ -39,5 +39,5 @@ def test_offloaded_states_are_on_the_host_of_a_gpu() -> None:
 
 
 def test_it_cannot_be_simulated() -> None:
-    with pytest.raises(DtkError, match=r"deepspeed_zero3 cannot be simulated.*strategy=zero3, or dtk plan"):
+    with pytest.raises(DtkError, match=r"deepspeed_zero3 cannot be simulated.*strategy=fsdp, or dtk plan"):
         compose(["strategy=deepspeed_zero3"]).config.strategy.in_memory()
