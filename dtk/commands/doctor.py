@@ -1,7 +1,6 @@
 """`dtk doctor`: options, progress and exit code. Imports each check only when it runs."""
 
 import argparse
-import json
 import os
 import signal
 import sys
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the checks and print the report; DtkError if an option cannot be used, or ranks did not meet."""
-    from diagnostics.report import document as doc
+    from diagnostics.report import document as doc, jsonform
     from dtk.doctor.registry import BETWEEN, chosen
     from dtk.launch.children import end_all
     from dtk.rank.job import started_by
@@ -32,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
         rows = [(check.topic, check.name, check.about) for check in checks]
         rows += [("nodes", name, f"between nodes: {about}") for name, about in BETWEEN.items() if name in between]
         if arguments.json:
-            output.put(json.dumps([dict(zip(header, row, strict=True)) for row in rows], indent=2) + "\n")
+            output.put(jsonform.text([dict(zip(header, row, strict=True)) for row in rows]))
         else:
             output.put(report_forms.rendered(doc.Document("", "", (doc.table([header, *rows]),))))
         return 0

@@ -1,10 +1,9 @@
 """`dtk nccl`: options and subcommands. `--help` imports neither torch nor NVML."""
 
 import argparse
-import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,7 +98,7 @@ def _recommend(arguments: argparse.Namespace) -> int:
 
     machine = read_machine(os.environ)
     presets, besides = recommend(machine, arguments.nodes or _slurm_nodes())
-    plain = {"machine": asdict(machine), "recommended": [asdict(preset) for preset in presets], "besides": besides}
+    plain = {"machine": machine, "recommended": presets, "besides": besides}
     return _answer(arguments, lambda: plain, lambda: recommended(presets, besides))
 
 
@@ -148,13 +147,15 @@ def _as_json(preset: "Preset") -> dict[str, Any]:
         "summary": preset.summary,
         "backend": preset.config.backend,
         "about": preset.about,
-        "variables": [asdict(setting) for setting in preset.settings],
+        "variables": preset.settings,
     }
 
 
 def _answer(arguments: argparse.Namespace, plain: Callable[[], Any], text: Callable[[], str], code: int = 0) -> int:
     if arguments.json:
-        output.print_line(json.dumps(plain(), indent=2))
+        from diagnostics.report import jsonform
+
+        output.put(jsonform.text(plain()))
     else:
         output.put(text())
     return code
