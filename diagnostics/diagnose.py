@@ -105,7 +105,7 @@ def conclude(
     ruled_out = [finding.cause for finding in ordered if finding.status == "ruled_out"]
     root = by_id().get(verdict.roots[0].cause) if verdict.roots else None
     ran_dry = happened == "oom" and root is not None and root.names_outcome  # It is unknown what used the memory.
-    suspect = partial(_suspected, evidence, ruled_out, ran_dry)
+    suspect = partial(_suspected, evidence, ruled_out, ran_dry, happened == "oom")
     shown = _guarded(evidence, "cause", "suspicions", suspect) if open_log or ran_dry else ""
     waiting, suspected = (None, ()) if isinstance(shown, str) else shown
     shown_kinds = waiting.shown_kinds if waiting else frozenset()
@@ -131,10 +131,13 @@ def conclude(
 
 
 def _suspected(
-    evidence: Evidence, ruled_out: Sequence[str], dry: bool
+    evidence: Evidence, ruled_out: Sequence[str], dry: bool, oom: bool
 ) -> tuple[Symptoms | None, tuple[Suspicion, ...]]:
-    """Return the waiting ranks and the likely causes by a log that confirms none; only of memory if that ran out."""
-    if dry or (waiting := symptoms(evidence)) is None:
+    """Return the waiting ranks and the likely causes by a log that confirms none; only of memory if that ran out.
+
+    Where memory ran out, exit codes and connections that broke follow from it.
+    """
+    if dry or (waiting := symptoms(evidence)) is None or (oom and not waiting.waits):
         return None, of_memory(ran_out(evidence), printed_steps(evidence).count)
     headline(waiting), [*positions(waiting)]  # If these texts fail, they fail here, inside the guard.
     return waiting, suspicions(waiting, ruled_out)

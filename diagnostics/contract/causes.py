@@ -97,6 +97,8 @@ class Cause(Struct, Generic[F], frozen=True, kw_only=True):
     """Outcomes that replace `outcome` if this is the root cause and the sign is present; the first match applies."""
     names_outcome: bool = False
     """Whether its confirmed finding determines the outcome even if it is not a root cause: how the run ended."""
+    of_one_rank: bool = False
+    """Whether some rank ended first, so that a finding without ranks means that no line names it."""
     noted: bool = False
     """Whether its undecided findings become notes in a report without a root cause."""
     weighed: bool = False

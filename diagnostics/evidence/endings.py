@@ -247,6 +247,11 @@ def signal_name(number: int) -> str | None:
         return None
 
 
+def repeated(code: int) -> int:
+    """Return -9 for 247: a launcher that ends with the return code of its child, -9, so ends with 247."""
+    return code - 256 if signal_name(256 - code) in ("SIGKILL", "SIGTERM", "SIGABRT", "SIGSEGV", "SIGBUS") else code
+
+
 def is_fault(signal: str | None) -> bool:
     """Return whether the signal is a fault in the process's native code, which is never sent by another process."""
     return signal in _FAULTS

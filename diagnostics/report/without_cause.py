@@ -13,7 +13,7 @@ from diagnostics.causes.registry import by_id
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding, Outcome, text_of
 from diagnostics.contract.formatting import filled
-from diagnostics.evidence.job.coverage import damaged
+from diagnostics.evidence.job.coverage import damaged, records
 from diagnostics.evidence.model import Evidence, LogFact, RunEvidence
 from diagnostics.evidence.readers import process
 from diagnostics.evidence.readers.log import training_ended
@@ -67,8 +67,14 @@ def without_cause(
         return set_up_text([*inits.values()], evidence), ""
     if processes := processes_text(evidence):
         return processes, ""
-    if not any(evidence.files.values()) and not trouble and (steps := printed_text(printed_steps(evidence), evidence)):
-        return steps, ""
+    if not any(evidence.files.values()) and not trouble:
+        if steps := printed_text(printed_steps(evidence), evidence):
+            return steps, ""
+        if training_ended(evidence):
+            return _TEXTS["ended"], ""
+        kinds = {kind for kind, found in records(evidence).items() if found}
+        if kinds == {"log"} and not any(finding.evidence for finding in undecided):
+            return _said("nothing_known", logs=len({fact.file for fact in evidence.facts})), ""
     return (calls_text(hang) if isinstance(hang, dict) and not (trouble or damaged(evidence)) else ""), ""
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from diagnostics.causes.registry import by_id
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Cost, Finding, Where
 from diagnostics.contract.formatting import bytes_text, filled, numbers_text, ranks_text
@@ -16,7 +17,9 @@ def texts_beside(module: str) -> Callable[..., str]:
 
 def blame(finding: Finding) -> str:
     """Return the culprits, the victims, the step, the group and the position."""
-    parts = [ranks_text(finding.ranks) or "none"]
+    cause = by_id().get(finding.cause)
+    nobody = "a rank that no line names" if cause is not None and cause.of_one_rank else "none"
+    parts = [ranks_text(finding.ranks) or nobody]
     if finding.victims:
         parts[0] += f" (victims: {ranks_text(finding.victims)})"
     if finding.step is not None:

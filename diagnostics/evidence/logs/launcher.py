@@ -36,9 +36,10 @@ def ended_child(message: str, file: str, line: int) -> RankError | None:
     return RankError(rank, file, line, "", what, signal=signal, exit_code=code)
 
 
-def by_launcher(frames: Sequence[Frame], message: str = "") -> bool:
-    """Return whether torchrun itself raised the exception. Its decorator `record` also runs in ranks."""
-    named = not frames and bool(_TEXT["child_program"].match(message))
+def by_launcher(frames: Sequence[Frame], message: str = "", after: bool = False) -> bool:
+    """Return whether a launcher raised the exception, perhaps `after` a rank's own. `record` also runs in ranks."""
+    named = (after or not frames) and bool(_TEXT["child_program"].match(message))
+    named = named or (after and bool(_TEXT["child_command"].match(message)))
     return named or any(_TEXT["launcher_file"].search(frame.file) for frame in frames)
 
 

@@ -29,6 +29,8 @@ class Line(NamedTuple):
     """Rank in torchrun's `[default3]:`, local to one node."""
     before: str = ""
     """Text of another writer before the prefix, without a newline, such as a progress bar."""
+    drawn: str = ""
+    """Earlier states of a progress bar that was drawn over itself, each behind a carriage return; the last ones."""
 
 
 _TEXT = patterns_beside(__file__)  # Compiled patterns, documented in the table.
@@ -56,7 +58,7 @@ def split(number: int, raw: bytes, label: re.Pattern[str] | None = None) -> Line
             rank = next((value for key in _RANK_KEYS if type(value := record.get(key)) is int and value >= 0), None)
             said = next((record[key] for key in _MESSAGE_KEYS if isinstance(record.get(key), str | list)), text)
             text = (said if isinstance(said, str) else bytes(said).decode("utf-8", "replace")).rstrip("\r\n")
-    before = ""
+    before = drawn = ""
     if "\r" in text:  # A progress bar was drawn over itself: its last state counts, and the first one without a loss.
         drawn, _, text = text.rpartition("\r")
         if bad := _TEXT["non_finite"].search(drawn):
@@ -78,7 +80,7 @@ def split(number: int, raw: bytes, label: re.Pattern[str] | None = None) -> Line
         elif rank is None and "[rank" in text and (other := _TEXT["before_rank"].match(text, at)):
             at, before, stream = other.end(), other[0], ""
         else:
-            return Line(number, text[at:], stream.rstrip(), rank, local_rank, before)
+            return Line(number, text[at:], stream.rstrip(), rank, local_rank, before, drawn[-MATCHED:])
 
 
 def label_of(head: bytes) -> re.Pattern[str] | None:

@@ -87,6 +87,17 @@ class Steps(Struct):
         """Line of the first step; 0 if there are none."""
         return min((series.lines[0] for series in self.series.values() if series.lines), default=0)
 
+    @property
+    def last_new(self) -> int:
+        """Line that told the last step first: a progress bar tells it again when it is closed; 0 if there are none."""
+        lines = [0]
+        for series in self.series.values():
+            at = len(series.step) - 1
+            while at > 0 and series.step[at - 1] == series.step[-1]:
+                at -= 1
+            lines += series.lines[at : at + 1]
+        return max(lines)
+
     def line_before(self, count: int) -> int:
         """Return the line of the `count`th last distinct step, 0 if there are fewer; what is above it ended no job."""
         latest = 0

@@ -119,8 +119,8 @@ class Streams(Struct):
             self._keep(stream)
         if stream.number and not stream.traceback.inside:
             # Progress behind an exception shows that it was handled.
-            if progress := _PROGRESS.findall(line.text):  # An epoch and a batch in it, say.
-                stream.steps.add(str(progress))
+            drawn = map(_PROGRESS.findall, (*line.drawn.split("\r"), line.text))
+            stream.steps.update(str(progress) for progress in drawn if progress)  # An epoch and a batch in it, say.
             # A sentence of the end counts only where no other rank can have written it.
             stream.finished |= bool(_FINISHED.search(line.text)) and (self.rank is not None or bool(line.stream))
             self._take_back(stream)
@@ -146,7 +146,7 @@ class Streams(Struct):
     def went_on(self, steps: Steps) -> None:
         """Withdraw errors that were followed by enough steps: the job survived them."""
         survived = steps.line_before(GOES_ON)
-        for error in [error for error in self.read.errors if error.line < survived]:
+        for error in [error for error in self.read.errors if error.type and error.line < survived]:
             self._handled(error)
 
     def _handled(self, error: RankError) -> None:
@@ -195,7 +195,10 @@ class Streams(Struct):
                 self._fact("side_error", rank, stream.number, raised)
                 continue
             ended = ended_child(raised.message, self.read.file, stream.number)
-            of_launcher = by_launcher(raised.frames, raised.message) or (
+            after = ended is not None and any(
+                error.frames and error.type != raised.type for error in self._own_errors()
+            )
+            of_launcher = by_launcher(raised.frames, raised.message, after) or (
                 ended is not None and raised.type == "RuntimeError"
             )
             if of_launcher or DRIVER_TYPE.match(raised.type) or LAUNCHER_TYPE.match(raised.type):

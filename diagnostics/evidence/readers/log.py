@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from diagnostics.contract.files import patterns_beside
 from diagnostics.evidence.calls import is_library
-from diagnostics.evidence.endings import signal_name
+from diagnostics.evidence.endings import repeated, signal_name
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.logs import tracebacks
 from diagnostics.evidence.logs.launcher import ROW, FailureTable
@@ -71,19 +71,7 @@ WAITED = frozenset(
 _SURVIVED = frozenset(
     {"missing_ranks", "cuda_oom", "cpu_oom", "port_in_use", "port_refused", "mesh_failed", "launcher_error"}
     | {"torchrun_failed", "torchrun_list", "torchrun_signal", "store_timeout", "store_barrier", "rendezvous_timeout"}
-    | {
-        "srun_task",
-        "job_stopped",
-        "worker_bus_error",
-        "worker_died",
-        "system_limit",
-        "checkpoint_key",
-        "driver_too_old",
-    }
-    | {"nccl_warn", "nccl_shm", "nccl_last_error", "nccl_result", "dist_backend_error", "nccl_connect", "nccl_no_route"}
-    | {"nccl_qp_failed", "nccl_duplicate_gpu", "nccl_duplicate_rank", "nccl_version_mismatch", "interface_missing"}
-    | {"cuda_error", "bus_error", "ddp_unused", "ddp_unused_names", "ddp_unused_indices", "ddp_shape_mismatch"}
-    | {"collective_mismatch_text", "calls_differ", "gloo_mismatch"}
+    | {"srun_task", "job_stopped", "worker_bus_error"}
 )
 """Kinds of lines that a job which goes on training survived: it tried again, or it is another one."""
 _BEFORE_THE_END = _SURVIVED | {"nccl_ib_error", "watchdog_timeout", "watchdog_status", "watchdog_abort"}
@@ -123,6 +111,8 @@ class _Scan(Struct):
     """The last line about work outside of the steps, such as an evaluation, or about the end of the training."""
     ended: LogFact | None = None
     """The last line about the end of the training."""
+    left: dict[int, LogFact] = field(default_factory=dict)
+    """Process id -> line of a launcher that says that the process ended in order."""
     restarted: int = 0
     """Last line of the attempts before the last one."""
     aside: Contents | None = None
@@ -241,6 +231,11 @@ class _Scan(Struct):
             self.work = LogFact(kind, rank, self.read.file, line.number, shortened(line.text.strip(), TEXT), fields)
             self.ended = self.work if "ended" in fields else self.ended
             return
+        if kind == "process_left":
+            self.left[fields["pid"]] = LogFact(
+                kind, rank, self.read.file, line.number, shortened(line.text.strip(), TEXT)
+            )
+            return
         if kind == "lost_peer" and self.work is not None and "ended" in self.work.fields:
             return  # After the training the ranks leave one after the other.
         work = self.work if self.work is not None and self.steps.last < self.work.line else None
@@ -275,7 +270,7 @@ class _Scan(Struct):
         """Add a launcher's line about a process that failed. torchrun's list of failures may never follow."""
         code, local = fields.get("exit_code", -fields.get("signal", 0)), fields.get("local_rank")
         if isinstance(code, int) and code != 0:
-            signal = signal_name(-code)
+            signal = signal_name(-(code := repeated(code)))
             what = f"killed by {signal}" if signal else f"exit code {code}"
             if (agent := _TEXT["agent"].match(line.text)) is not None:
                 before = self.failed.get(agent[1])
@@ -318,9 +313,11 @@ class _Scan(Struct):
         survived = self.steps.line_before(GOES_ON)
         ended = self.table.errors(file) or [*self.exits, *failed]
         read.errors += [error for error in ended if error.line >= survived][:MAX_ERRORS]
-        in_order = self.ended if self.ended is not None and self.ended.line > self.steps.last else None
+        if any(f.kind == "world_size" and f.fields["nranks"] == len(self.left) for f in read.facts):
+            self.ended = [*self.left.values()][-1]
+        in_order = self.ended if self.ended is not None and self.ended.line >= self.steps.last_new else None
         kinds = _SURVIVED if in_order is None else _BEFORE_THE_END
-        read.facts = [f for f in read.facts if f.line >= survived or not (f.kind in kinds or "retried" in f.fields)]
+        read.facts = [f for f in read.facts if f.kind not in kinds or f.line >= survived]
         finite = self.steps.line_before(LEAST)  # A single step may skip: it is no news where enough finite ones follow.
         read.facts = [
             f for f in read.facts if f.kind != "non_finite_loss" or f.fields.get("last_line", f.line) >= finite

@@ -251,6 +251,34 @@ def test_a_log_with_known_lines_and_no_trouble_does_not_show_how_the_job_ended(t
     assert diagnose(tmp_path).outcome == "undecided"
 
 
+OOM = (
+    "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 12.55 GiB (GPU {}; 23.69 GiB total capacity; "
+    "12.58 GiB already allocated; 10.38 GiB free; 12.58 GiB reserved in total by PyTorch)\n"
+)
+WAITED = (
+    "[Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=8, "
+    "NumelOut=8, Timeout(ms)=600000) ran for 600029 milliseconds before timing out.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("after", "memory"),
+    [
+        ("[launch.py:324:sigkill_handler] ['python', 'a.py', '--local_rank=1'] exits with return code = 1\n", True),
+        ("n7:1:2 [0] socket.c:540 NCCL WARN Net : Connection closed by remote peer n8<41920>\n", True),
+        (WAITED, False),
+    ],
+)
+def test_where_memory_ran_out_exit_codes_and_lost_connections_follow_from_it(
+    tmp_path: Path, after: str, memory: bool
+) -> None:
+    (tmp_path / "job.log").write_text(f"{OOM.format(1)}step 1\n{OOM.format(0)}{after}")
+    report = diagnose(tmp_path)
+    assert report.outcome == "oom" or not memory
+    assert (headline(report) == "a device ran out of memory; the cause is not certain") == memory
+    assert (report.waiting is not None) != memory
+
+
 def verdict_of(evidence_: Evidence, cause: str) -> tuple[str, str]:
     found = Finding(cause=cause, status="confirmed", facts=Stated("x"), confidence=0.9, ranks=(1,))
     told = conclude(evidence_, built_in(), [found], {}, "job")

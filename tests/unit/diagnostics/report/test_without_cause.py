@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 
 from diagnostics.analysis.printed_steps import printed_steps
@@ -83,3 +84,17 @@ def test_a_log_that_ends_with_torchrun_ending_its_processes_says_so(tmp_path: Pa
     (tmp_path / "job.log").write_text(init + end)
     report = diagnose(tmp_path)
     assert report.outcome == "undecided" and report.statement.startswith("torchrun was stopping its other processes")
+
+
+@pytest.mark.parametrize(
+    ("text", "statement"),
+    [
+        ("I1 0 torch/distributed/elastic/agent/server/api.py:886] Local worker group finished (SUCCEEDED).\n",
+         "the log says that the training ended"),
+        ("$ torchrun --standalone --nproc_per_node=2 train.py\n", "no line of 1 log reports a known problem"),
+    ],
+)  # fmt: skip
+def test_a_log_that_tells_no_trouble_and_no_steps(tmp_path: Path, text: str, statement: str) -> None:
+    (tmp_path / "job.log").write_text(text)
+    shown = terminal.render(document(diagnose(tmp_path), brief=True), columns=None, colour=False)
+    assert shown.startswith(f"UNDECIDED: {statement}") and "if it is slow" in shown

@@ -100,3 +100,19 @@ def test_a_checkpoint_s_exception_lists_what_other_ranks_raised(tmp_path: Path) 
         (1, "FileNotFoundError"),
         (3, "EOFError"),
     ]
+
+
+STOPPED = "slurmstepd: error: *** STEP 55.0 ON n7 CANCELLED AT 2025-01-10T15:27:25 DUE TO TIME LIMIT ***\n"
+
+
+@pytest.mark.parametrize(("steps", "handled"), [((1, 2, 3), True), ((1, 1, 1), False)])
+def test_states_of_a_bar_that_is_drawn_over_itself_are_steps(
+    tmp_path: Path, steps: tuple[int, ...], handled: bool
+) -> None:
+    """The shell's own failure in front of the training, say, which then went on until the job's time was up."""
+    drawn = "\r".join(f"Epoch {step}: {step}/900 [00:0{step}<1:04:59]" for step in steps)
+    (tmp_path / "job.log").write_text(f"CommandNotFoundError: your shell is not set up\n\r{drawn}\n{STOPPED}")
+    facts = gather(tmp_path / "job.log", Limits()).facts
+    assert any(fact.kind == "handled_error" for fact in facts) == handled
+    (root,) = diagnose(tmp_path).root_causes
+    assert (root.cause == "env.job_stopped") == handled
