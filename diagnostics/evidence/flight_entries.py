@@ -152,7 +152,8 @@ def _call(
     if type(pg_id) is int:
         groups[pg_id] = key
     call = Call(
-        key=key, seq=seq, described=described, frames=entry.get("frames"), begun=entry.get("state") == "started",
+        key=key, seq=seq, described=described, frames=entry.get("frames"),
+        begun=entry.get("state") == "started" or entry.get("time_discovered_started_ns") is not None,
         done=entry.get("retired") is True or entry.get("state") == "completed",
         created_s=created_ns / 1e9 if created_ns else None, timeout_s=timeout_ms / 1e3 if timeout_ms else None,
     )  # fmt: skip

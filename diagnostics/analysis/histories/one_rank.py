@@ -42,7 +42,9 @@ class RankRecord(Struct):
     files: list[str] = field(default_factory=list)
     lines: dict[GroupKey, Line] = field(default_factory=dict)
     p2p: list[Call] = field(default_factory=list)
-    """Pending sends and receives, oldest first."""
+    """Pending sends and receives, oldest first, at most `MAX_P2P`."""
+    posted: dict[tuple[GroupKey, str, int | None], int] = field(default_factory=dict)
+    """(group, `send` or `recv`, peer) -> number of all pending ones."""
     p2p_done: dict[GroupKey, int] = field(default_factory=dict)
     """Last completed send or receive of each group, if the recorder counts them."""
     last: Call | None = None
@@ -56,6 +58,8 @@ class RankRecord(Struct):
     region: str = ""
     stuck_dump: bool = False
     """Whether a dump was written because of a failure (torch's dumps) rather than periodically."""
+    shows_begun: bool = False
+    """Whether its recorder sees which calls the device has begun."""
 
     def can_be_in(self, group: str) -> bool:
         """Return whether the rank may belong to a group in which it has no recorded calls."""
@@ -158,6 +162,7 @@ def _about(result: Digest, record: RankRecord, dump: Dump) -> None:
         record.only_default_group = dump.only_default_group
     record.outside += dump.outside
     record.time_s = max(filter(None, (record.time_s, dump.time_s)), default=None)
+    record.shows_begun |= any(call.begun for call in dump.calls)
     record.step, record.region = dump.step or record.step, dump.region or record.region
     if dump.world_size:
         result.world_size = max(result.world_size or 0, dump.world_size)
@@ -179,8 +184,11 @@ def _calls(result: Digest, record: RankRecord, dump: Dump, numbers: dict[tuple[W
             if call.key not in per_group:
                 done = max(done, dump.counters.get(call.key, (-1, -1))[1])
             record.p2p_done[call.key] = max(record.p2p_done.get(call.key, 0), done)
-            if not call.done and call.completion_known and len(record.p2p) < MAX_P2P:
-                record.p2p.append(settle(call))
+            if not call.done and call.completion_known:
+                message = (call.key, call.p2p, call.peer)
+                record.posted[message] = record.posted.get(message, 0) + 1
+                if len(record.p2p) < MAX_P2P:
+                    record.p2p.append(settle(call))
     if dump.calls:
         youngest = max(dump.calls[-64:], key=lambda call: call.created_s or 0.0)
         if record.last is None or (youngest.created_s or 0.0) >= (record.last.created_s or 0.0):

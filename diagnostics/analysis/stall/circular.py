@@ -160,12 +160,12 @@ def _passed(job: JobState) -> PointToPoint | None:
     waits, cases = job.waits, dict[int, tuple[Operation, Call, Call, LeftOut]]()
     for operation, (rank, *_) in sorted(waits.waiting.items()):
         call, peer = waits.calls[rank, operation], operation.peer
-        own = waits.of_rank.get(peer, [])
-        if peer < 0 or not own or not job.waits_first_in(rank, operation) or any(one.peer >= 0 for one in own):
+        if peer < 0 or not job.waits_first_in(rank, operation):
             continue
-        collective = waits.calls[peer, own[0]]
-        line = job.survey.groups[collective.key].lines.get(rank)
-        if line is None or line.issued < collective.seq:
+        collective = next(
+            (waits.calls[peer, own] for own in waits.of_rank.get(peer, []) if _issued(job, rank, own)), None
+        )
+        if collective is None:
             continue
         if (fewer := _left_out(job, rank, call, peer, collective)) is not None:
             cases[rank] = operation, call, collective, fewer
@@ -177,6 +177,12 @@ def _passed(job: JobState) -> PointToPoint | None:
     left_out = tuple(fewer for *_, fewer in cases.values())
     first = left_out[0].rank
     return PointToPoint(cycle, calls, tuple(peers.items()), {first: peers[first]}, left_out)
+
+
+def _issued(job: JobState, rank: int, operation: Operation) -> bool:
+    """Return whether a rank issued a collective, so that it has nothing more to do before it."""
+    line = job.survey.groups[operation.key].lines.get(rank) if operation.peer < 0 else None
+    return line is not None and line.issued >= operation.seq
 
 
 def _group_order(job: JobState, cycle: Cycle) -> GroupOrder:

@@ -126,7 +126,8 @@ class JobState(Struct):
     def waits_first_in(self, rank: int, operation: Operation) -> bool:
         """Return whether no older call of the rank is incomplete, which would hold this one back on its device."""
         oldest, call = self.survey.ranks[rank].pending()[0], self.waits.calls[rank, operation]
-        return (oldest.key, oldest.seq, oldest.p2p) == (call.key, call.seq, call.p2p)
+        # A send and a receive that are posted together have one position.
+        return (oldest.key, oldest.seq, not oldest.p2p) == (call.key, call.seq, not call.p2p)
 
     def any_calls(self) -> bool:
         """Return whether the record of any rank contains a call."""

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from diagnostics.analysis.divergence.explanation import program_order
 from diagnostics.analysis.histories.align import Survey
-from diagnostics.analysis.histories.one_rank import SNAPSHOTS
+from diagnostics.analysis.histories.one_rank import MAX_P2P, SNAPSHOTS
 from diagnostics.evidence.calls import Call, GroupKey
 
 
@@ -45,7 +45,19 @@ class WaitGraph(Struct):
     differing: set[int] = field(default_factory=set)
     """Members of groups whose calls differ, so that a position there is not one operation of all ranks."""
     calls: dict[tuple[int, Operation], Call] = field(default_factory=dict)
+    halves: dict[Operation, set[str]] = field(default_factory=dict)
+    """Wait for a peer -> `send`, `recv`, or both if they were posted together."""
     of_rank: dict[int, list[Operation]] = field(default_factory=dict)
+
+    def counterpart(self, operation: Operation) -> Operation | None:
+        """Return the wait of a message's peer if both ranks posted their half, and each waits in it before all else."""
+        if operation.peer < 0:
+            return None
+        rank = -1 - operation.seq
+        other = Operation(operation.key, -1 - operation.peer, rank)
+        if other not in self.waiting or self.absent[operation] or self.absent[other]:
+            return None
+        return other if {"send", "recv"} <= self.halves[operation] | self.halves[other] else None
 
     def waited_for(self) -> set[int]:
         """Return the ranks that others wait for."""
@@ -206,6 +218,7 @@ def _point_to_point(survey: Survey, waits: WaitGraph) -> None:
                 continue
             operation = Operation(call.key, -1 - rank, call.peer)
             _wait(waits, rank, operation, call)
+            waits.halves.setdefault(operation, set()).add(call.p2p)
             waits.absent[operation] = () if _answered(survey, rank, call) else (call.peer,)
             waits.complete[operation] = []
 
@@ -221,8 +234,10 @@ def _answered(survey: Survey, rank: int, call: Call) -> bool:
     if call.key.recorder != SNAPSHOTS and len(survey.members(call.key)) == 2:
         # Both ranks of a pair count its sends and receives identically.
         return peer.p2p_done.get(call.key, 0) >= call.seq or any(other.seq == call.seq for other in halves)
-    alike = (call.key, call.p2p, call.peer)
-    own = [other for other in survey.ranks[rank].p2p if (other.key, other.p2p, other.peer) == alike]
+    alike, record = (call.key, call.p2p, call.peer), survey.ranks[rank]
+    if max(len(record.p2p), len(peer.p2p)) >= MAX_P2P:  # Later ones were not kept.
+        return record.posted[alike] <= peer.posted.get((call.key, wanted, rank), 0)
+    own = [other for other in record.p2p if (other.key, other.p2p, other.peer) == alike]
     if not halves or sum(same_tag(other, call) for other in own) > len(halves):
         return False
     first = peer.p2p[0]

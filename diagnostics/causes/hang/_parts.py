@@ -72,7 +72,9 @@ def confirmed(
     **more: Any,
 ) -> Finding:
     """Return a confirmed finding with its cost, in the group of `at`; `seen` maps ranks to what their dumps show."""
-    fields: dict[str, Any] = {"group": group(job.survey, at.key), "position": at.seq} if at else {}
+    fields: dict[str, Any] = {"group": group(job.survey, at.key)} if at else {}
+    if at and at.seq >= 0:  # The wait for a message has no position that ranks share.
+        fields["position"] = at.seq
     fields |= {"cost": job.cost(), "evidence": (*evidence, *dumps(job.survey, seen or {}))} | more
     return Finding(status="confirmed", facts=facts, confidence=confidence, **fields)
 

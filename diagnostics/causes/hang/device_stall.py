@@ -87,6 +87,13 @@ def _not_begun(job: JobState) -> DeviceStall | None:
     """Return the fewer members whose devices did not begin a call that all issued, with nothing recorded before it."""
     waits, taken = job.waits, not_late(job)
     for operation, waiting in sorted(waits.waiting.items()):
+        if (other := waits.counterpart(operation)) is not None:
+            rank, peer = operation.peer, -1 - operation.seq
+            begun_by = [who for who, own in ((peer, operation), (rank, other)) if waits.calls[who, own].begun]
+            timed = job.survey.ranks[rank].shows_begun and job.waits_first_in(rank, other)
+            if begun_by == [peer] and timed and rank not in taken:
+                call, waiters = waits.calls[rank, other], tuple(sorted(waits.of_rank.keys() - {rank}))
+                return DeviceStall((rank,), other, call, 0, 0, (peer,), 0, waiters, begun=True)
         if operation.peer >= 0 or waits.absent[operation] or waits.complete[operation]:
             continue
         begun = tuple(rank for rank in waiting if waits.calls[rank, operation].begun)

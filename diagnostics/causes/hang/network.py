@@ -17,7 +17,7 @@ _TRANSPORT = {"nccl_ib_error", "nccl_ib_async", "nccl_connect", "nccl_socket_err
 
 
 class NeverCompletes(Struct, frozen=True):
-    """A collective that all members entered and that completed on none."""
+    """A collective that all members entered, or a message of which both halves were posted, that completed on none."""
 
     operation: Operation
     call: Call
@@ -36,26 +36,39 @@ class NeverCompletes(Struct, frozen=True):
 
 def never_complete(job: JobState) -> list[NeverCompletes]:
     """Return the collectives that all members entered, in a stalled job in which no rank is missing."""
-    if not job.hangs() or job.waits.waited_for() or job.peer_vanished():
+    roots = {*job.waits.roots()}
+    if not job.hangs() or job.peer_vanished() or (job.waits.waited_for() and (job.waits.cycles() or not roots)):
         return []
     facts = tuple(fact for fact in job.evidence.facts if fact.kind in _TRANSPORT)
     cases, taken = [], job.waits.incomparable()
-    for operation, waiting in sorted(job.waits.waiting.items()):
-        calls = [job.waits.calls[rank, operation] for rank in waiting]
-        if operation.peer >= 0 or job.waits.complete[operation] or len(waiting) < 2 or set(waiting) & taken:
+    for operation in sorted(job.waits.waiting):
+        calls = _entered(job, operation)
+        if not calls or calls.keys() & taken or (roots and not roots <= calls.keys()):
             continue
-        if len(waiting) < len(job.survey.members(operation.key)) or not all(call.completion_known for call in calls):
-            continue
-        if not calls[0].wire.amounts and len({call.described.text for call in calls}) > 1:
+        first_call, lines = next(iter(calls.values())), job.survey.groups[operation.key].lines
+        if not first_call.wire.amounts and len({call.described.text for call in calls.values()}) > 1:
             continue  # Splits of an all_to_all that differ may not fit each other, which the dumps do not show.
-        if operation.key.on_devices and not all(job.waits_first_in(rank, operation) for rank in waiting):
-            continue
-        lines = job.survey.groups[operation.key].lines
-        first = all(lines[rank].done <= 0 for rank in waiting)
-        begun = not operation.key.on_devices or all(call.begun for call in calls)
-        cases.append(NeverCompletes(operation, calls[0], tuple(waiting), first, begun, facts))
-        taken |= set(waiting)
+        first = operation.peer < 0 and all(lines[rank].done <= 0 for rank in calls)
+        begun = not operation.key.on_devices or all(call.begun for call in calls.values())
+        cases.append(NeverCompletes(operation, first_call, tuple(calls), first, begun, facts))
+        taken |= calls.keys()
     return cases
+
+
+def _entered(job: JobState, operation: Operation) -> dict[int, Call]:
+    """Return the call of each rank of a pending operation; empty unless all of them wait in it before all else."""
+    waits = job.waits
+    waiting = dict.fromkeys(waits.waiting[operation], operation)
+    if operation.peer >= 0:
+        other = waits.counterpart(operation)
+        waiting = {} if other is None else {-1 - operation.seq: operation, operation.peer: other}
+    elif waits.complete[operation] or len(waiting) < max(2, len(job.survey.members(operation.key))):
+        return {}
+    calls = {rank: waits.calls[rank, own] for rank, own in sorted(waiting.items())}
+    is_known = all(call.completion_known for call in calls.values())
+    is_same_size = operation.peer < 0 or len({call.wire.amounts for call in calls.values()}) == 1
+    is_head = not operation.key.on_devices or all(job.waits_first_in(rank, own) for rank, own in waiting.items())
+    return calls if is_known and is_same_size and is_head else {}
 
 
 def decide(stall: Stall) -> list[Finding]:
@@ -64,8 +77,10 @@ def decide(stall: Stall) -> list[Finding]:
         _parts.confirmed(
             stall.job,
             _TEXTS.facts(
-                "first" if case.first else "default" if case.certain else "enqueued",
+                ("message_" if case.operation.peer >= 0 else "")
+                + ("first" if case.first else "default" if case.certain else "enqueued"),
                 ranks=len(case.ranks),
+                members=case.ranks,
                 call=case.call.cited(),
             ),
             # A device that is stuck in earlier work looks like a transport that reports nothing.

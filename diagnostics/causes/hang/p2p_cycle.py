@@ -87,7 +87,7 @@ def finding(stall: Stall, case: PointToPoint, facts: Facts) -> Finding:
     if they are fewer.
     """
     job, cycle, others = stall.job, case.cycle, tuple(rank for rank, _ in case.in_collectives)
-    culprits = tuple(sender.rank for sender in case.left_out) or tuple(rank for rank, _ in case.calls)
+    culprits = tuple(sorted({fewer.rank for fewer in case.left_out})) or tuple(rank for rank, _ in case.calls)
     culprits = others if case.scheduled and 0 < len(others) < len(case.calls) else culprits
     in_collectives = [(rank, call) for rank, call in case.in_collectives if rank in culprits] or case.in_collectives[:1]
     waits: list[tuple[int, Call, str | Phrase]]

@@ -104,3 +104,19 @@ def test_a_stage_with_fewer_messages_whose_host_went_on_is_found_without_a_cycle
     (found,) = [one for one in detect(evidence(tmp_path, world_size=4)) if one.status == "confirmed"]
     assert (found.cause, found.ranks, found.victims) == ("hang.p2p_cycle", (0, 1), (2, 3))
     assert "Rank 0 posted the other half 3 times in this round and 4 times in the one before" in found.summary
+
+
+def test_a_stage_with_fewer_messages_that_waits_for_messages_itself(tmp_path: Path) -> None:
+    """The middle one of three stages receives and sends less; its own last messages are pending too."""
+
+    def step(rank: int, number: int) -> list[Op]:
+        forward = [Op("recv", 64, 21, "1", peer=rank - 1, wait=False)] if rank else []
+        forward += [Op("send", 64, 22, "1", peer=rank + 1, wait=False)] if rank < 2 else []
+        backward = [Op("recv", 64, 23, "1", peer=rank + 1, wait=False)] if rank < 2 else []
+        backward += [Op("send", 64, 24, "1", peer=rank - 1, wait=False)] if rank else []
+        return [*forward * number, *backward * number, Op(size=1, line=30, wait=False)]
+
+    programs = {rank: [*step(rank, 4) * 3, *step(rank, 3 if rank == 1 else 4)] for rank in range(3)}
+    write(tmp_path, Job(programs, {"1": [0, 1, 2]}, nobody_completes=4))
+    (found,) = [case for case in detect(evidence(tmp_path, world_size=3)) if case.status == "confirmed"]
+    assert (found.cause, found.ranks, found.victims) == ("hang.p2p_cycle", (1,), (0, 2))

@@ -3,6 +3,7 @@
 from hypothesis import given, settings, strategies as st
 
 from diagnostics.analysis.histories.align import Survey
+from diagnostics.analysis.histories.one_rank import MAX_P2P
 from diagnostics.analysis.wait_graph.graph import Cycle, Operation, WaitGraph, _components, build, same_tag
 from diagnostics.evidence.calls import Call, GroupKey
 from tests.unit.diagnostics.analysis.calls import DEFAULT, call, frame, survey
@@ -61,6 +62,17 @@ def test_both_halves_posted_wait_for_nobody() -> None:
     ranks = {0: [half(0, "send", 1)], 1: [half(1, "recv", 0)]}
     waits, _ = graph(ranks, 2)
     assert set(waits.absent.values()) == {()} and waits.roots() == ()
+
+
+def test_of_many_posted_messages_all_are_counted() -> None:
+    """Only the first ones are kept: of a rank with two peers, fewer of each."""
+    many = range(1, MAX_P2P + 1)
+    between = [half(1, "recv", peer, seq=2 * seq + peer // 2) for seq in many for peer in (0, 2)]
+    ends = {rank: [half(rank, "send", 1, seq=seq) for seq in many] for rank in (0, 2)}
+    waits, _ = graph({**ends, 1: between}, 3)
+    assert not waits.waited_for()
+    waits, _ = graph({**ends, 1: between[:-2]}, 3)
+    assert waits.waited_for() == {1}
 
 
 def test_two_receives_wait_for_each_other() -> None:

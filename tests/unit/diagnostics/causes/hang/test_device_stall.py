@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from diagnostics.causes.hang.device_stall import _lagging, stalled_devices
+from diagnostics.causes.hang.device_stall import DeviceStall, _lagging, stalled_devices
 from diagnostics.evidence.calls import GroupKey
-from tests.unit.diagnostics.analysis.calls import call, history, job as state_of
+from tests.unit.diagnostics.analysis.calls import call, history, job as state_of, waiting
 from tests.unit.diagnostics.causes.hang.helpers import finding, job
 from tests.unit.diagnostics.hang.dumps import Op
 
@@ -39,6 +39,18 @@ def test_a_device_that_did_not_begin_what_the_others_execute(tmp_path: Path) -> 
     assert (found.status, found.ranks, found.victims) == ("confirmed", (2,), (0, 1, 3))
     assert found.summary.startswith("The device of rank 2 has not begun all_reduce [2] float32")
     assert "begun on 3 ranks, not on 1 rank that enqueued it" in found.measured
+
+
+def test_a_device_that_did_not_begin_a_message_that_its_peer_executes() -> None:
+    def stuck(shown: bool) -> DeviceStall | None:
+        message = call(2, 20, "send", done=False, p2p="send", peer=1, begun=True)
+        other = call(2, 20, "recv", done=False, p2p="recv", peer=0)
+        ranks = {0: [call(1, begun=True), message], 1: [call(1, begun=shown), other], 2: waiting(2)}
+        return stalled_devices(state_of(ranks, 3))
+
+    case = stuck(shown=True)
+    assert case is not None and (case.ranks, case.peers, case.begun) == ((1,), (0,), True)
+    assert stuck(shown=False) is None, "its recorder shows nothing that its device begins"
 
 
 def done(count: int) -> list:

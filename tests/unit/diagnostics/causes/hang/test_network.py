@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from diagnostics.causes.hang.network import never_complete
-from tests.unit.diagnostics.analysis.calls import call, fact, job as state_of, waiting
+from diagnostics.evidence.calls import Call
+from tests.unit.diagnostics.analysis.calls import START_S, call, fact, job as state_of, waiting
 from tests.unit.diagnostics.causes.hang.helpers import STEP, finding, job
 from tests.unit.diagnostics.hang.dumps import Op
 
@@ -58,6 +59,15 @@ def test_a_collective_that_all_are_in_and_none_completes() -> None:
     assert [one.kind for one in case.transport] == ["nccl_ib_error"]
     (first,) = never_complete(state_of({rank: waiting(1) for rank in range(3)}, 3))
     assert first.first
+
+
+@pytest.mark.parametrize(("size", "expected"), [(8, [((0, 1), False)]), (4, [])])
+def test_a_message_that_both_ranks_posted_and_that_others_wait_behind(size: int, expected: list[object]) -> None:
+    def half(op: str, peer: int, size: int = 8) -> list[Call]:
+        return [call(1), call(1, 20, op, size, done=False, p2p=op, peer=peer, at_s=START_S + 2)]
+
+    cases = never_complete(state_of({0: half("send", 1), 1: half("recv", 0, size), 2: half("recv", 1)}, 3))
+    assert [(case.ranks, case.begun) for case in cases] == expected
 
 
 @pytest.mark.parametrize("ranks", [(0, 1), (0,)])
