@@ -147,9 +147,9 @@ def _related(when: Relation, root: Finding, other: Finding) -> bool:
 
 
 def _share_record(root: Finding, other: Finding) -> bool:
-    """Whether a file that is one record, not lines of a log, shows both: they concern one unidentified rank."""
-    files = ({item.file for item in finding.evidence if item.line is None} for finding in (root, other))
-    return bool(set.intersection(*files))
+    """Whether one record shows both, a file or the same line of a log: they concern one unidentified rank."""
+    records = ({(item.file, item.line) for item in finding.evidence} for finding in (root, other))
+    return bool(set.intersection(*records))
 
 
 def _reachable(start: int, edges: Mapping[int, set[int]]) -> set[int]:

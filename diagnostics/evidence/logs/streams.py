@@ -146,7 +146,7 @@ class Streams(Struct):
     def went_on(self, steps: Steps) -> None:
         """Withdraw errors that were followed by enough steps: the job survived them."""
         survived = steps.line_before(GOES_ON)
-        for error in [error for error in self.read.errors if error.type and error.line < survived]:
+        for error in [error for error in self.read.errors if error.line < survived]:
             self._handled(error)
 
     def _handled(self, error: RankError) -> None:

@@ -71,7 +71,19 @@ WAITED = frozenset(
 _SURVIVED = frozenset(
     {"missing_ranks", "cuda_oom", "cpu_oom", "port_in_use", "port_refused", "mesh_failed", "launcher_error"}
     | {"torchrun_failed", "torchrun_list", "torchrun_signal", "store_timeout", "store_barrier", "rendezvous_timeout"}
-    | {"srun_task", "job_stopped", "worker_bus_error"}
+    | {
+        "srun_task",
+        "job_stopped",
+        "worker_bus_error",
+        "worker_died",
+        "system_limit",
+        "checkpoint_key",
+        "driver_too_old",
+    }
+    | {"nccl_warn", "nccl_shm", "nccl_last_error", "nccl_result", "dist_backend_error", "nccl_connect", "nccl_no_route"}
+    | {"nccl_qp_failed", "nccl_duplicate_gpu", "nccl_duplicate_rank", "nccl_version_mismatch", "interface_missing"}
+    | {"cuda_error", "bus_error", "ddp_unused", "ddp_unused_names", "ddp_unused_indices", "ddp_shape_mismatch"}
+    | {"collective_mismatch_text", "calls_differ", "gloo_mismatch"}
 )
 """Kinds of lines that a job which goes on training survived: it tried again, or it is another one."""
 _BEFORE_THE_END = _SURVIVED | {"nccl_ib_error", "watchdog_timeout", "watchdog_status", "watchdog_abort"}
@@ -317,7 +329,7 @@ class _Scan(Struct):
             self.ended = [*self.left.values()][-1]
         in_order = self.ended if self.ended is not None and self.ended.line >= self.steps.last_new else None
         kinds = _SURVIVED if in_order is None else _BEFORE_THE_END
-        read.facts = [f for f in read.facts if f.kind not in kinds or f.line >= survived]
+        read.facts = [f for f in read.facts if f.line >= survived or not (f.kind in kinds or "retried" in f.fields)]
         finite = self.steps.line_before(LEAST)  # A single step may skip: it is no news where enough finite ones follow.
         read.facts = [
             f for f in read.facts if f.kind != "non_finite_loss" or f.fields.get("last_line", f.line) >= finite

@@ -214,6 +214,12 @@ def test_megatron_s_own_checks(tmp_path: Path, text: str) -> None:
     assert (root.cause, root.ranks) == ("numeric.non_finite", (3,)), "before the ranks' gradients are summed"
 
 
+def test_the_error_that_names_no_rank_is_no_second_cause(tmp_path: Path) -> None:
+    error = "RuntimeError: found NaN in local grad norm for bucket #0 in backward pass\n"
+    (tmp_path / "job.log").write_text("iteration 3\n" + error)
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == ["numeric.non_finite"]
+
+
 def test_a_log_alone_gets_the_remedies_in_the_order_in_which_they_are_tried(tmp_path: Path) -> None:
     lines = [f"step {step} loss {'nan' if step > 20 else 2.0 - step / 100}" for step in range(30)]
     (tmp_path / "job.log").write_text("\n".join(lines) + "\n")

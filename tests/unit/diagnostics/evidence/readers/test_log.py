@@ -928,6 +928,13 @@ def test_rust_ends_a_process_that_gets_no_memory(tmp_path: Path, amount: str) ->
         ("slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-20T08:16:45 DUE TO PREEMPTION ***", "job_stopped", True, True),
         ("[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=6, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600035 milliseconds before timing out.", "watchdog_timeout", False, True),
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "cuda_oom", True, True),
+        ("h:1:2 [0] misc/shmutils.cc:88 NCCL WARN Error: failed to extend /dev/shm/nccl-W to 9637892 bytes, error: No space left on device (28)", "nccl_shm", True, True),
+        ("h:1:2 [0] transport/nvls.cc:621 NCCL WARN Cuda failure 1 'invalid argument'", "nccl_warn", True, True),
+        ("h:1:2 [0] init.cc:497 NCCL WARN Duplicate GPU detected : rank 2 and rank 0 both on CUDA device 1000", "nccl_duplicate_gpu", True, True),
+        ("OpenBLAS blas_thread_init: pthread_create failed for thread 50 of 64: Resource temporarily unavailable", "system_limit", True, True),
+        ("Parameter indices which did not receive grad for rank 3: 444 445", "ddp_unused_indices", True, True),
+        ("(raylet) Memory on the node (IP: 10.1.180.84, ID: ba65) where the task (task ID: d221, name=head, pid=4503) was running was 59.84GB / 62.51GB (0.957347), which exceeds the memory usage threshold of 0.95. Ray killed this worker", "kernel_oom", True, True),
+        ("Oct 20 08:16:45 n1 kernel: Out of memory: Killed process 4503 (python) total-vm:1kB, anon-rss:1kB", "kernel_oom", False, False),
     ],
 )  # fmt: skip
 def test_what_a_job_survived_that_went_on_or_ended_in_order(
@@ -944,3 +951,10 @@ def test_what_a_job_survived_that_went_on_or_ended_in_order(
     assert told(f"{steps[0]}{line}\n")
     assert told(f"{steps[0]}{line}\n{steps[1]}") != survived
     assert told(f"{steps[0]}{line}\n{steps[1]}Training complete.\n") != before_the_end
+
+
+@pytest.mark.parametrize("line", ["Fatal Python error: Segmentation fault", "RuntimeError: no fork"])
+def test_an_error_that_steps_follow_was_survived(tmp_path: Path, line: str) -> None:
+    steps = ["".join(f"step {n}/40 loss {3 - n / 50:.4f}\n" for n in part) for part in (range(9), range(9, 40))]
+    assert scan(tmp_path / "x.log", f"{steps[0]}{line}\n").errors
+    assert not scan(tmp_path / "x.log", f"{steps[0]}{line}\n{steps[1]}").errors
