@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.files import patterns_beside
-from diagnostics.contract.findings import SEEN, EvidenceItem, Finding, Where
+from diagnostics.contract.findings import LIKELY, SEEN, EvidenceItem, Finding, Where
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.endings import kind_of_exception
 from diagnostics.evidence.model import Evidence, RankError, shortened
@@ -18,7 +18,9 @@ def decide(evidence: Evidence) -> Finding:
     """Decide from errors raised by the loaders of torch, DeepSpeed and Megatron, except those the program caught."""
     errors = [error for error in evidence.errors if _loader_text(_said(error))]
     caught = any(fact.kind == "handled_error" and _loader_text(fact.fields["message"]) for fact in evidence.facts)
+    lines = {(error.file, error.line) for error in errors}
     keys = [fact for fact in evidence.facts if fact.kind == "checkpoint_key" and not caught]
+    keys = [fact for fact in keys if (fact.file, fact.line) not in lines]
     if not errors and not keys:
         return _TEXTS.undecided()
     message = _said(errors[0]) if errors else ""
@@ -46,7 +48,9 @@ def decide(evidence: Evidence) -> Finding:
             records=len(items),
             key=sizes[0]["key"] if sizes else "",
         ),
-        confidence=SEEN,
+        confidence=SEEN
+        if errors or any("key" in fact.fields for fact in keys)
+        else LIKELY,  # A program may log what it caught.
         ranks=ranks,
         where=(Where(errors[0].rank, own.file, own.line, own.function, _TEXTS.phrase("does")),) if own else (),
         evidence=tuple(items),

@@ -176,6 +176,10 @@ def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list
     exit_codes = [] if memory_kills(evidence) else unassigned
     unnamed = [_of_error(evidence, error, rank) for error in raised or exit_codes]
     own = [ending for ending in unnamed if ending.by_itself]
+    if raised and not own:  # A process that ended raises nothing later, so another one was lost.
+        at = raised[0].file, raised[0].line
+        before = (_of_error(evidence, error, rank) for error in exit_codes if (error.file, error.line) < at)
+        own = [ending for ending in before if ending.by_itself and ending.file == at[0]]
     if not present and len({(end.kind, end.file) for end in own}) == 1:
         own = own[:1]  # The first of one log: what follows may be its consequence, or that of other ranks.
     if not own:

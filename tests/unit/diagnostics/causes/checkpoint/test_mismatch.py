@@ -131,3 +131,20 @@ def test_a_key_that_the_planner_does_not_find_in_the_metadata(tmp_path: Path, fi
     )
     (root,) = diagnose(tmp_path).root_causes
     assert (root.cause, root.ranks) == (cause, (3,)) and "'pos_embedding'" in text_of(root).summary
+
+
+@pytest.mark.parametrize(
+    ("before", "behind", "causes"),
+    [
+        ("", "", ["checkpoint.mismatch"]),
+        ("2026-01-01 10:00:00,123 ERROR train: cannot resume: ", "", ["checkpoint.mismatch"]),
+        ("E       RuntimeError: ", "", ["checkpoint.mismatch"]),
+        ("WARNING: cannot resume, training from scratch: ", "", []),
+        ("ERROR: cannot resume: ", "".join(f"step {n} loss {2 - n / 100}\n" for n in range(20)), []),
+        ("        raise RuntimeError('", "", []),
+    ],
+)
+def test_the_words_without_an_exception_s_line(tmp_path: Path, before: str, behind: str, causes: list[str]) -> None:
+    words = IN_MODEL.removeprefix("RuntimeError: ") + '\tMissing key(s) in state_dict: "a.weight".\n'
+    (tmp_path / "job.log").write_text(before + words + behind)
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == causes

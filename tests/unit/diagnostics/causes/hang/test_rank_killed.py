@@ -80,3 +80,10 @@ def test_a_local_rank_of_an_unknown_node_is_told_as_such(tmp_path: Path) -> None
     found, roots = of(tmp_path, "E1121 failed (exitcode: -9) local_rank: 3 (pid: 77) of binary: /usr/bin/python\n")
     assert (found.ranks, roots) == ((), [CAUSE])
     assert text_of(found).summary == "Local rank 3 of a node was killed by SIGKILL."
+
+
+@pytest.mark.parametrize(("order", "killed"), [((0, 1), True), ((1, 0), False)])
+def test_a_process_that_died_raises_nothing_later(tmp_path: Path, order: tuple[int, int], killed: bool) -> None:
+    lost = "RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:58054\n"
+    _, roots = of(tmp_path, "".join(("Segmentation fault (core dumped)\n", lost)[which] for which in order))
+    assert (roots == [CAUSE]) == killed, "behind its own exception, a process may still fail as it ends"

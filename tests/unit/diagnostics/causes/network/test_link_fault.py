@@ -85,6 +85,7 @@ def test_a_peer_that_failed_by_itself_is_the_cause(tmp_path: Path) -> None:
 
 
 OLD = "NET/IB : Got completion with error 12, opcode 1, len 0, vendor err 129"
+OFI = "[rank3]: Last error:\n[rank3]: NET/OFI Request 0x7f14cc5b60c0 completed with error. RC: "
 QP = "n:77:90 [3] ibvwrap.cc:187 NCCL WARN Call to ibv_modify_qp failed with "
 
 
@@ -96,6 +97,8 @@ QP = "n:77:90 [3] ibvwrap.cc:187 NCCL WARN Call to ibv_modify_qp failed with "
         (QP + "error Network is unreachable", "could not be connected (Network is unreachable)"),
         (QP + "110 Connection timed out, on dev mlx5_3:1, curr state INIT", "(Connection timed out, on mlx5_3)"),
         (QP + "error Connection timed out errno 110", "(Connection timed out)"),
+        (OFI + "113. Error: 2 (UNDELIVERABLE). Completed length: 0", "could not be connected (UNDELIVERABLE)"),
+        (OFI + "5. Flags: 9. Error: 14 (Unreachable remote (never received a response))", "(Unreachable remote)"),
     ],
 )
 def test_older_texts_and_connections_that_were_never_made(tmp_path: Path, line: str, told: str) -> None:
@@ -105,3 +108,7 @@ def test_older_texts_and_connections_that_were_never_made(tmp_path: Path, line: 
 
 def test_a_device_that_is_not_there_is_no_link(tmp_path: Path) -> None:
     assert not said(tmp_path, QP + "error No such device").root_causes
+
+
+def test_a_plugin_that_lacks_memory_shows_no_link(tmp_path: Path) -> None:
+    assert not said(tmp_path, OFI + "5. Flags: 260. Error: 16 (NO_SPACE). Completed length: 0").root_causes

@@ -18,6 +18,12 @@ CASES: dict[str, tuple[str, str, int | None, dict[str, Any]]] = {
         "[E ProcessGroupNCCL.cpp:828] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=15, "
         "OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1802710 milliseconds before timing out.",
         "watchdog_timeout", 3, {"seq": 15, "op": "ALLREDUCE", "timeout_ms": 1800000, "ran_ms": 1802710}),
+    "watchdog whose arguments were left out": (
+        "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=15, OpType=ALLREDUCE, ...) ran for 600031ms "
+        "before timing out.", "watchdog_timeout", 3, {"seq": 15, "op": "ALLREDUCE", "timeout_ms": None, "ran_ms": 600031}),
+    "segment without NCCL's head": (
+        "(Runner pid=868697) Error while creating shared memory segment /dev/shm/nccl-UmqSM9 (size 7340384)",
+        "nccl_shm", None, {"path": "/dev/shm/nccl-UmqSM9", "needed_bytes": 7340384}),
     "watchdog 2.4": (
         "[rank5]:[E1121 10:00:00.123456789 ProcessGroupNCCL.cpp:607] [Rank 1] Watchdog caught collective operation "
         "timeout: WorkNCCL(SeqNum=7, OpType=_ALLGATHER_BASE, NumelIn=8, NumelOut=64, Timeout(ms)=600000) ran for "
