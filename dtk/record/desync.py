@@ -10,7 +10,8 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import TypeVar
 
-from diagnostics.analysis.divergence.find import between, count_votes
+from diagnostics.analysis.divergence.find import between
+from diagnostics.analysis.divergence.vote import count_votes
 from diagnostics.contract.artifacts import RunPaths, Verdict
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.limits import Limits

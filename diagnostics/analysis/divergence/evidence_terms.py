@@ -33,6 +33,10 @@ SHOWS_WHO: frozenset[Support | Position] = frozenset(
 """Terms that show which side deviates, regardless of how many ranks are on each side."""
 OCCASIONAL: frozenset[Support | Position] = frozenset({"source within", "any call"})
 """Terms that show it only together: the loop contains the call, and does not make it in every round."""
+GUESSES: frozenset[Support | Position] = frozenset(
+    {"single position", "line unknown", "same operation", "other operation"}
+)
+"""Terms that only say what the two calls are, so that lines of a log or variables may tell more."""
 UNCLEAR = 0.5  # Log odds below which both kinds are reported. Measured: 0 to 0.5 alike; 1 leaves 4 of 34 jobs open.
 UNCLEAR_WITHOUT_CALLERS = 1.5
 """The same for a call after the loop of which only the innermost line was recorded: the caller of that function may be

@@ -147,10 +147,10 @@ def explain(majority: list[Call], minority: list[Call], position: int) -> Explan
         prediction = predict([at_line(call) for call in before], at_line(expected))
         is_periodic = expected.wire.op in _REDUCTIONS and prediction is not None and prediction.whole
         elsewhere = _predicted(expected, got, before) if is_periodic else None
-        return elsewhere or _what_meets(expected, got, "line unknown")
+        return elsewhere or what_meets(expected, got, "line unknown")
     if position != 1 and len(majority) == len(minority) == 1:
         in_order = _program_order(expected, got, before) if loop_exit.straight(expected, got) else None
-        return _by_text_alone(expected, got) or in_order or _what_meets(expected, got, "single position")
+        return _by_text_alone(expected, got) or in_order or what_meets(expected, got, "single position")
     if (aligned := _aligned(majority_tail, minority_tail, before)) is not None:
         return aligned
     if terms := not_ready(majority_tail, minority_tail, before):
@@ -161,7 +161,7 @@ def explain(majority: list[Call], minority: list[Call], position: int) -> Explan
         or _predicted(expected, got, before)
         or _by_source(expected, got)
         or _program_order(expected, got, before)
-        or _what_meets(expected, got, "same operation" if expected.wire.op == got.wire.op else "other operation")
+        or what_meets(expected, got, "same operation" if expected.wire.op == got.wire.op else "other operation")
     )
 
 
@@ -374,7 +374,7 @@ def _program_order(expected: Call, got: Call, before: list[Call]) -> Explanation
     known = {at_line(call) for call in before}
     are_branches = not {at_line(expected), at_line(got)} <= known  # One rank that made both calls is no such evidence.
     if are_branches and (expected.wire.op == got.wire.op or replaces(expected, got)):
-        return _what_meets(expected, got, "branches of a function")
+        return what_meets(expected, got, "branches of a function")
     if expected.stack[1:] == got.stack[1:] and at_line(expected) not in known:
         return Explanation("substitute", "within", (expected, got), (support("neither came to the other"),))
     return Explanation("insert", "within", (got,), (support("peers past that line"),))
@@ -388,7 +388,7 @@ def _for_one_rank(got: Call, expected: Call, *, again: bool = False) -> Explanat
 def _by_text_alone(expected: Call, got: Call) -> Explanation | None:
     """Explain two calls without a known history if the source has branches or a loop around them."""
     if loop_exit.source_branches(expected, got):
-        return _what_meets(expected, got, "source branches")
+        return what_meets(expected, got, "source branches")
     if (alone := _for_one_rank(got, expected, again=True)) is not None:
         return alone
     for drop, call, loop_call in ((False, got, expected), (True, expected, got)):
@@ -414,6 +414,7 @@ def _by_source(expected: Call, got: Call) -> Explanation | None:
     return by_text if by_text is not None and by_text.self_evident else None
 
 
-def _what_meets(expected: Call, got: Call, term: Support) -> Explanation:
-    deviation: Deviation = "change" if expected.wire.op == got.wire.op else "substitute"
+def what_meets(expected: Call, got: Call, term: Support, *, is_other: bool = False) -> Explanation:
+    """Explain two calls that meet by what they are; `is_other` says whether they are known to be two statements."""
+    deviation: Deviation = "substitute" if is_other or expected.wire.op != got.wire.op else "change"
     return Explanation(deviation, "within", (expected, got), (support(term),))

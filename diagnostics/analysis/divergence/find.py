@@ -7,9 +7,18 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diagnostics.analysis.divergence.evidence_terms import support
-from diagnostics.analysis.divergence.explanation import Explanation, Kind, explain, or_main_rank_only, origin
+from diagnostics.analysis.divergence.evidence_terms import Term, support
+from diagnostics.analysis.divergence.explanation import (
+    Deviation,
+    Explanation,
+    Kind,
+    Place,
+    explain,
+    or_main_rank_only,
+    origin,
+)
 from diagnostics.analysis.divergence.identity import agree, shared_path
+from diagnostics.analysis.divergence.vote import Vote, count_votes, supported
 from diagnostics.analysis.histories.align import Survey
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.contract.findings import POSSIBLE, PROBABLE, SUSPECTED
@@ -19,39 +28,6 @@ from diagnostics.evidence.model import LogFact
 SAME_MOMENT_S = 0.05  # Maximum difference between the times that two recorders note for one call.
 MAX_GROUPS = 64  # Maximum number of groups whose histories are read again; the earliest divergence is what counts.
 CallsOf = Callable[[int, GroupKey], list[Call]]  # One rank's calls in one group, oldest first.
-
-
-class Vote(Struct, frozen=True):
-    """The ranks of a group, divided into sides by the call that they issued at one position."""
-
-    key: GroupKey
-    position: int
-    sides: tuple[tuple[int, ...], ...]
-    """Ranks that issued the same call; the largest side first, equally large ones by their lowest rank."""
-    silent: tuple[int, ...] = ()
-    """Members that left no record of this position."""
-    supported: bool = False
-    """Whether members of other groups of this kind issued the call of the first side there, and none the second's."""
-
-    @property
-    def tie(self) -> bool:
-        """Whether the two largest sides are equally large, and no other group shows which is the majority."""
-        return len(self.sides) > 1 and len(self.sides[0]) == len(self.sides[1]) and not self.supported
-
-    @property
-    def minority(self) -> tuple[int, ...]:
-        """The ranks of all sides but the largest; at a tie the ranks of all sides."""
-        sides = self.sides if self.tie else self.sides[1:]
-        return tuple(sorted(rank for side in sides for rank in side))
-
-    @property
-    def present(self) -> tuple[int, ...]:
-        """Every rank that issued something here."""
-        return tuple(sorted(rank for side in self.sides for rank in side))
-
-    def side_of(self, rank: int) -> tuple[int, ...]:
-        """Return the ranks that issued the same call as this one."""
-        return next((side for side in self.sides if rank in side), (rank,))
 
 
 class Divergence(Struct, frozen=True):
@@ -122,11 +98,34 @@ class Divergence(Struct, frozen=True):
         return min(self.explanation.confidence, *limits, 1.0)
 
 
-def count_votes(key: GroupKey, position: int, issued: Mapping[Any, Iterable[int]], members: Iterable[int]) -> Vote:
-    """Divide the members of a group into sides at one position; `issued` maps each call to the ranks that issued it."""
-    sides = sorted((tuple(sorted(ranks)) for ranks in issued.values()), key=lambda side: (-len(side), side))
-    present = {rank for side in sides for rank in side}
-    return Vote(key, position, tuple(sides), tuple(rank for rank in members if rank not in present))
+def explained(
+    vote: Vote, calls: tuple[Call, Call], explanation: Explanation, ranks: tuple[int, int] | None = None, **more: Any
+) -> Divergence:
+    """Return the divergence of the first two sides of a vote, which made these calls.
+
+    `ranks` stand for the two sides, if not the first of each; `more` are other fields.
+    """
+    first, second = ranks or (vote.sides[0][0], vote.sides[1][0])
+    fields: dict[str, Any] = {"culprits": vote.minority, "tie": vote.tie} | more
+    return Divergence(vote, first, second, *calls, explanation, **fields)
+
+
+def edited(
+    vote: Vote,
+    calls: tuple[Call, Call],
+    edit: tuple[Deviation, Place],
+    term: Term,
+    *,
+    run: tuple[Call, ...] = (),
+    **more: Any,
+) -> Divergence:
+    """Return the divergence of two sides of which `term` shows how they differ; the rest is as for `explained`.
+
+    `run` are the calls that were dropped or inserted, if not the one that a side lacks at the position.
+    """
+    of_one_side = {"drop": calls[:1], "insert": calls[1:]} if edit[1] != "after" else {}
+    shown = run or of_one_side.get(edit[0], calls)
+    return explained(vote, calls, Explanation(*edit, shown, (term,)), **more)
 
 
 def between(
@@ -165,7 +164,7 @@ def between(
         explanation = Explanation(deviation, "ended", (majority, minority), (support("ended in order"),))
     if vote.side_of(fewest) == (min((*vote.present, *vote.silent)),):
         explanation = or_main_rank_only(explanation)
-    return Divergence(vote, most, fewest, majority, minority, explanation, culprits, tie)
+    return explained(vote, (majority, minority), explanation, (most, fewest), culprits=culprits, tie=tie)
 
 
 def at_parting(divergence: Divergence) -> Divergence:
@@ -207,7 +206,7 @@ def find(
         return min((call.created_s or 0.0 if call else 0.0 for call in calls), default=0.0)
 
     votes.sort(key=last_seen_s)
-    votes = [_supported(survey, vote) if vote.tie else vote for vote in votes[:MAX_GROUPS]]
+    votes = [_of_groups_alike(survey, vote) if vote.tie else vote for vote in votes[:MAX_GROUPS]]
     divergences = [case for vote in votes if (case := between(vote, calls_of, ended, steps))]
     remaining = sorted(divergences, key=lambda case: (case.time_s, case.key, case.vote.position))
     independent = []
@@ -223,18 +222,14 @@ def find(
     return independent
 
 
-def _supported(survey: Survey, vote: Vote) -> Vote:
-    """Return the vote with the side first whose call all groups with the same description and size issued there."""
+def _of_groups_alike(survey: Survey, vote: Vote) -> Vote:
+    """Return the vote, settled by the groups with the same description and size if these show which side is right."""
     key, size = vote.key, len(survey.members(vote.key))
     kind = (key.recorder, key.desc)
     alike = [one for one in survey.groups if (one.recorder, one.desc) == kind and len(survey.members(one)) == size]
     numbers = {ranks[0]: number for number, ranks in survey.groups[key].issued_at(vote.position).items()}
     others = [survey.groups[one].issued_at(vote.position) for one in alike if one != key]
-    votes = [sum(len(issued.get(numbers[side[0]], ())) for issued in others) for side in vote.sides[:2]]
-    if not any(votes) or all(votes):
-        return vote
-    sides = vote.sides if votes[0] else (vote.sides[1], vote.sides[0], *vote.sides[2:])
-    return replace(vote, sides=sides, supported=True)
+    return supported(vote, [sum(len(issued.get(numbers[side[0]], ())) for issued in others) for side in vote.sides])
 
 
 def _in_ring_positions(best: Divergence, same: list[Divergence]) -> Divergence:

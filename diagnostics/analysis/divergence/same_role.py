@@ -13,9 +13,10 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diagnostics.analysis.divergence.find import Divergence, Vote, between
+from diagnostics.analysis.divergence.find import Divergence, between
 from diagnostics.analysis.divergence.identity import within
 from diagnostics.analysis.divergence.sequences import predict
+from diagnostics.analysis.divergence.vote import Vote
 from diagnostics.analysis.histories.align import Survey
 from diagnostics.evidence.calls import Call, GroupKey, Wire
 

@@ -1,28 +1,22 @@
 """Divergences for which one call per rank is known: from a running job, logs, waits, or sizes that differ."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
 from diagnostics.analysis import source_text
-from diagnostics.analysis.divergence.evidence_terms import Position, Support, position, support
+from diagnostics.analysis.divergence.evidence_terms import GUESSES, position, support
 from diagnostics.analysis.divergence.explanation import Explanation, left_loop
-from diagnostics.analysis.divergence.find import Divergence, Vote
+from diagnostics.analysis.divergence.find import Divergence, edited, explained
 from diagnostics.analysis.divergence.loop_exit import in_branch, source_branches
+from diagnostics.analysis.divergence.vote import Vote, count_votes, settled
 from diagnostics.analysis.pairwise import Misfit
+from diagnostics.contract.findings import PROBABLE
 from diagnostics.evidence.calls import Call, Described, GroupKey, Wire
 from diagnostics.evidence.model import Frame
 
 Counters = Mapping[tuple[str, str], Mapping[str, int]]  # (file, function) of a frame -> whole numbers in its variables.
-_GUESSES: set[Support | Position] = {"single position", "line unknown"}
-
-
-def stated(vote: Vote, majority: Call, minority: Call, explanation: Explanation, **more: Any) -> Divergence:
-    """Return the divergence of two sides, of which the second one deviates unless `more` says otherwise."""
-    peers, culprits = vote.sides[:2]
-    fields: dict[str, Any] = {"culprits": culprits, "tie": False} | more
-    return Divergence(vote, peers[0], culprits[0], majority, minority, explanation, **fields)
 
 
 def unknown(key: GroupKey, seq: int) -> Call:
@@ -30,43 +24,64 @@ def unknown(key: GroupKey, seq: int) -> Call:
     return Call(key, seq, Described(Wire("", (), ()), "a collective" if seq else ""), True, None)
 
 
-def made_alone(sides: tuple[tuple[int, ...], tuple[int, ...]], last: Call, call: Call, **more: Any) -> Divergence:
-    """Return the divergence of few ranks that wait in a call, while the first side made none after `last`."""
-    explanation = Explanation("insert", "within", (call,), (support("others agree outside"),))
-    return stated(Vote(call.key, call.seq, sides), last, call, explanation, ended="majority", **more)
+def made_alone(
+    waiting: Sequence[int], others: Sequence[int], last: Call, call: Call, members: Iterable[int] = (), **more: Any
+) -> Divergence | None:
+    """Return the divergence of few ranks that wait in a call, while the others agree and made none after `last`.
+
+    Return None if these are not most of the `members`: then they are late.
+    """
+    at = call.key, call.seq
+    vote = count_votes(*at, {"made": waiting, "not made": others}, members)
+    if not vote.has_majority or others[0] not in vote.sides[0]:
+        return None
+    vote, alone = settled(at, others, waiting), support("others agree outside")
+    return edited(vote, (last, call), ("insert", "within"), alone, ended="majority", **more)
+
+
+def passed(vote: Vote, ranks: Sequence[int], expected: Call, pending: Call, **more: Any) -> Divergence:
+    """Return the divergence of `ranks`, past the line at which the others of the vote wait in `expected`.
+
+    They left that call out. If they are the majority, the others added it. They wait in `pending` now.
+    """
+    past, peers = support("past that line"), next(side for side in vote.sides if ranks[0] not in side)
+    if ranks[0] in vote.sides[0] and not vote.tie:
+        return edited(vote, (pending, expected), ("insert", "within"), past, limit=PROBABLE, **more)
+    vote = replace(vote, sides=(peers, tuple(ranks)))
+    return edited(vote, (expected, pending), ("drop", "within"), past, **more)
 
 
 def outside_backward(
-    vote: Vote, reduction: Call, outside: Call, *, came_later: bool, majority_goes_on: bool = True
+    inside: Sequence[int], outside: Sequence[int], reduction: Call, call: Call, *, came_later: bool
 ) -> Divergence | None:
-    """Explain a call that one side made while the other is in backward; return None if the loop may contain it.
+    """Explain a call that ranks made while others are in backward; return None if the loop may contain it.
 
-    `reduction` is the call in which one side waits during backward, `outside` the other side's call. `came_later` says
-    whether the side in backward reached that call afterwards, `majority_goes_on` whether it is the larger side.
+    `reduction` is the call in which the ranks `inside` wait during backward, `call` that of the ranks `outside`.
+    `came_later` says whether the side in backward reached that call afterwards.
     """
+    goes_on = len(inside) >= len(outside)
+    vote = settled((call.key, call.seq), *((inside, outside) if goes_on else (outside, inside)))
     if came_later:
-        either = Explanation("insert", "after", (reduction, outside), (position("peers came later"),))
-        return stated(vote, reduction, outside, either)
+        return edited(vote, (reduction, call), ("insert", "after"), position("peers came later"))
     # A ring keeps the innermost line only. It is compared with the other call's line in the same function, if its stack
     # has one, else with the other call's innermost line.
-    site = outside.site or Frame("", 0, "")
-    inside = site.file, site.function.rpartition(".")[2]
-    shared = [at for at, line in enumerate(reduction.stack) if (line.file, line.function) == inside]
+    site = call.site or Frame("", 0, "")
+    place = site.file, site.function.rpartition(".")[2]
+    shared = [at for at, line in enumerate(reduction.stack) if (line.file, line.function) == place]
     further_in, own = reduction.stack[: shared[0]] if shared else (), reduction.stack[shared[0] if shared else 0]
     loop_call = replace(reduction, stack=(*further_in, replace(own, function=site.function) if shared else own))
-    explanation = left_loop(outside, loop_call, [loop_call], majority_goes_on=majority_goes_on)
-    sides = (reduction, outside) if majority_goes_on else (outside, reduction)
-    return None if explanation is None else stated(vote, *sides, explanation)
+    explanation = left_loop(call, loop_call, [loop_call], majority_goes_on=goes_on)
+    sides = (reduction, call) if goes_on else (call, reduction)
+    return None if explanation is None else explained(vote, sides, explanation)
 
 
 def misfit(pair: Misfit[Call]) -> Divergence:
     """Return the divergence of a send and a receive that match except for their sizes in bytes."""
     sent, taken = pair.calls
-    both = tuple(sorted((pair.receiver, pair.sender)))
-    vote = Vote(sent.key, sent.seq, ((pair.receiver, pair.sender),))
-    explanation = Explanation("change", "within", (taken, sent), (support("whole programs"),))
-    sides = (pair.receiver, pair.sender, taken, sent)
-    return Divergence(vote, *sides, explanation, both, tie=False, payload=(pair.sent, pair.expected))
+    ends = pair.receiver, pair.sender
+    vote, term = Vote(sent.key, sent.seq, (ends,)), support("whole programs")
+    more: dict[str, Any] = {"culprits": tuple(sorted(ends)), "payload": (pair.sent, pair.expected)}
+    return edited(vote, (taken, sent), ("change", "within"), term, ranks=ends, **more)
 
 
 def is_for_one_rank(divergence: Divergence) -> bool:
@@ -89,7 +104,7 @@ def by_lines(divergence: Divergence, majority: Counters, minority: Counters, *, 
     explanation = divergence.explanation
     if is_for_one_rank(divergence) and not default_group:
         return replace(divergence, groups_known=False)
-    if explanation.terms[0].name in _GUESSES or not default_group:
+    if explanation.terms[0].name in GUESSES or not default_group:
         any_call = (position("any call"),)
         either = Explanation("insert", "within", (divergence.minority,), any_call, alternatives=("fewer_iterations",))
         return replace(divergence, explanation=either)

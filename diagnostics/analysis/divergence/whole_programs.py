@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.evidence_terms import support
 from diagnostics.analysis.divergence.explanation import Deviation, Explanation, Place
-from diagnostics.analysis.divergence.find import Divergence, Vote
+from diagnostics.analysis.divergence.find import Divergence, explained
 from diagnostics.analysis.divergence.identity import agree, in_backward, shared_path, within
+from diagnostics.analysis.divergence.vote import settled
 from diagnostics.evidence.calls import Call, GroupKey, Wire
 from diagnostics.evidence.model import Frame
 
@@ -151,8 +152,8 @@ def compare_programs(programs: Iterable[Program], steps: int = 0) -> Divergence 
     culprits = tuple(sorted(rank for divergence in same_lines for rank in divergence.culprits))
     if 2 * len(culprits) >= len(everyone) and not (tie or others_stop_early):
         return None
-    vote = replace(first.vote, sides=(tuple(sorted(everyone - {*culprits})), culprits))
-    return replace(first, culprits=tuple(sorted(everyone)) if tie else culprits, vote=vote, tie=tie)
+    vote = replace(first.vote, sides=(tuple(sorted(everyone - {*culprits})), culprits), settled=not tie)
+    return replace(first, culprits=vote.minority, vote=vote, tie=vote.tie)
 
 
 def _compare(majority: Program, minority: Program, *, tie: bool) -> tuple[int, Divergence] | None:
@@ -222,10 +223,10 @@ def _divergence(
         calls = (first, *side.calls[start + 1 : start + change.count])
     key = expected.key if deviation == "drop" and place != "round" else got.key
     explanation = Explanation(deviation, place, calls, (support("whole programs"),), aligned=True)
-    sides = (majority.ranks[0], minority.ranks[0], expected, got)
-    return expected_at, Divergence(
-        *(Vote(key, got.seq, ()), *sides, explanation, minority.ranks),
-        tie=False,
+    return expected_at, explained(
+        settled((key, got.seq), majority.ranks, minority.ranks),
+        (expected, got),
+        explanation,
         whole=True,
         ended="minority" if change.minority_at >= len(minority.calls) else "",
         iterations=(minority.iterations, majority.iterations) if place == "round" else None,

@@ -4,8 +4,9 @@ from itertools import combinations
 
 from msgspec import Struct
 
-from diagnostics.analysis.divergence.find import Divergence, count_votes
+from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.divergence.identity import on_path
+from diagnostics.analysis.divergence.vote import count_votes
 from diagnostics.analysis.stall import missed_call
 from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.wait_graph.graph import Cycle, Operation, same_tag
@@ -105,7 +106,7 @@ def _enqueued_crosswise(job: JobState) -> GroupOrder | None:
             ranks = tuple(sorted(rank for side in first.values() for rank in side))
             rest = {at: tuple(rank for rank in ranks if rank not in side) for at, side in first.items()}
             sides = tuple(Side(tuple(on), at, waits.calls[on[0], at], rest[at]) for at, on in first.items())
-            return GroupOrder(Cycle(ranks, (one, second)), sides, count_votes(one.key, one.seq, first, ()).minority)
+            return GroupOrder(Cycle(ranks, (one, second)), sides, count_votes(one.key, one.seq, first).minority)
     return None
 
 
@@ -196,5 +197,5 @@ def _group_order(job: JobState, cycle: Cycle) -> GroupOrder:
     for operation, ranks in sorted(sides.items(), key=lambda side: side[1]):
         absent = tuple(rank for rank in waits.absent[operation] if rank in cycle.ranks)
         made.append(Side(tuple(ranks), operation, waits.calls[ranks[0], operation], absent))
-    vote = count_votes(cycle.operations[0].key, cycle.operations[0].seq, sides, ())
+    vote = count_votes(cycle.operations[0].key, cycle.operations[0].seq, sides)
     return GroupOrder(cycle, tuple(made), vote.minority or cycle.ranks)

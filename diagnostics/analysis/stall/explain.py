@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from diagnostics.analysis.divergence import same_role
 from diagnostics.analysis.divergence.find import Divergence, find as find_divergences
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS, Line
+from diagnostics.analysis.histories.watchdog_lines import GroupLog
 from diagnostics.analysis.observations import observations
 from diagnostics.analysis.stall import circular, endings, job_state, late
 from diagnostics.analysis.stall.circular import CircularWait
@@ -26,7 +27,6 @@ from diagnostics.analysis.stall.size_mismatch import size_mismatch
 from diagnostics.analysis.stall.stack_evidence import HostOutside, by_stacks
 from diagnostics.analysis.stall.startup import Startup, StartupFailed, startup
 from diagnostics.analysis.stall.watchdog import by_watchdogs
-from diagnostics.analysis.stall.watchdog_lines import GroupLog
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.contract.findings import Basis, Finding, Group
 from diagnostics.contract.formatting import file_name

@@ -10,8 +10,8 @@ from diagnostics.analysis.histories.align import Survey
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.analysis.histories.printed import add_printed
 from diagnostics.analysis.histories.read import Reading, read
+from diagnostics.analysis.histories.watchdog_lines import is_after, stamp_s
 from diagnostics.analysis.observations import observations
-from diagnostics.analysis.stall.watchdog_lines import is_after, stamp_s
 from diagnostics.analysis.wait_graph import graph
 from diagnostics.analysis.wait_graph.graph import Operation, WaitGraph
 from diagnostics.contract.findings import Cost

@@ -1,7 +1,6 @@
 """Ranks that are alive and that others wait for: their host or device is blocked, or few ranks went on alone."""
 
 from collections import defaultdict
-from contextlib import suppress
 
 from msgspec import Struct
 
@@ -14,6 +13,7 @@ from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import LogFact, Stacks
 from diagnostics.evidence.stacks import activity
 from diagnostics.evidence.stacks.activity import Activity
+from diagnostics.evidence.stacks.dumps import taken_s
 
 
 class HostStall(Struct, frozen=True):
@@ -65,13 +65,15 @@ def late_hosts(job: JobState) -> HostStall | Divergence | None:
     operation = min(missed, key=lambda candidate: (-len(missed[candidate]), began_s(candidate), candidate))
     waiting = tuple(job.waits.waiting[operation])
     call, stacks = job.waits.calls[waiting[0], operation], job.latest_stacks()
-    if _ran_ahead(job, operation, idle, stacks):
-        absent = job.waits.absent[operation]
+    absent = job.waits.absent[operation]
+    if set(absent) <= set(idle) and _agree_outside(job, operation, stacks):
         made = job.survey.ranks[absent[0]].last or unknown(call.key, 0)
-        return made_alone((absent, waiting), made, call, limit=AHEAD[all(map(job.may_be_unrecorded, absent))])
+        limit = AHEAD[all(map(job.may_be_unrecorded, absent))]
+        if (alone := made_alone(waiting, absent, made, call, limit=limit)) is not None:
+            return alone
     first = idle[0]
     line = job.survey.ranks[first].lines.get(operation.key)
-    at = activity.doing(stacks[first], taken_s(job, stacks[first])) if first in stacks else activity.NOWHERE
+    at = activity.doing(stacks[first], taken_s(job.evidence, stacks[first])) if first in stacks else activity.NOWHERE
     beat = job.evidence.run.heartbeats.get(first) if job.evidence.run is not None else None
     in_data = beat is not None and beat.region == "data"
     if in_data and at.frame is not None and at.doing != "data loader":
@@ -80,15 +82,6 @@ def late_hosts(job: JobState) -> HostStall | Divergence | None:
     failed = tuple(rank for rank in idle if rank in job.endings and job.endings[rank].kind == "failed")
     hidden, last = all(map(job.may_be_unrecorded, idle)), job.survey.ranks[first].last
     return HostStall(tuple(idle), operation, call, waiting, at, file, last, issued, failed, hidden)
-
-
-def taken_s(job: JobState, stacks: Stacks) -> float | None:
-    """Return the latest possible time of a stack dump (s since 1970); None if even its file has none."""
-    if stacks.time_s is not None:
-        return stacks.time_s
-    with suppress(OSError, ValueError):
-        return (job.evidence.root / stacks.file).stat().st_mtime
-    return None
 
 
 def not_late(job: JobState) -> set[int]:
@@ -105,13 +98,9 @@ def late_roots(job: JobState) -> list[int]:
     return [rank for rank in job.waits.roots() if rank not in excluded and not job.silent(rank)]
 
 
-def _ran_ahead(job: JobState, operation: Operation, idle: list[int], stacks: dict[int, Stacks]) -> bool:
-    """Return whether most members are outside any collective and agree: then the few that wait deviate."""
-    waiting, absent = job.waits.waiting[operation], job.waits.absent[operation]
-    members = len(waiting) + len(absent)
-    if 2 * len(waiting) >= members or len(waiting) + len(set(absent) & set(idle)) < members:
-        return False
+def _agree_outside(job: JobState, operation: Operation, stacks: dict[int, Stacks]) -> bool:
+    """Return whether the ranks that did not reach a call are at one position, and outside any collective."""
+    absent, lines = job.waits.absent[operation], job.survey.groups[operation.key].lines
     if any(activity.doing(stacks[rank]).doing not in {"collective", "unknown"} for rank in absent if rank in stacks):
         return False
-    lines = job.survey.groups[operation.key].lines
     return len({lines[rank].issued for rank in absent if rank in lines}) <= 1

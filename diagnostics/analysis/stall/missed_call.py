@@ -5,15 +5,13 @@ Where loops have run before, `divergence.same_role` compares the calls of their 
 from collections.abc import Sequence
 from itertools import permutations
 
-from diagnostics.analysis.divergence.evidence_terms import support
-from diagnostics.analysis.divergence.explanation import Explanation, program_order
-from diagnostics.analysis.divergence.find import Divergence, Vote
+from diagnostics.analysis.divergence.explanation import program_order
+from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.divergence.loop_exit import for_one_rank, in_branch, source_branches
-from diagnostics.analysis.divergence.single_calls import stated
+from diagnostics.analysis.divergence.single_calls import passed
+from diagnostics.analysis.divergence.vote import count_votes, settled
 from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.wait_graph.graph import Cycle, Operation
-from diagnostics.contract.findings import PROBABLE
-from diagnostics.evidence.calls import Call
 
 _Ways = Sequence[tuple[Operation, ...]]  # The two operations of a cycle, in either order.
 
@@ -32,7 +30,7 @@ def _for_one_rank(job: JobState, cycle: Cycle, both_ways: _Ways) -> Divergence |
             continue
         pending, expected = job.waits.calls[ranks[0], current], job.waits.calls[peers[0], missed]
         if for_one_rank(expected, pending) and not (in_branch(pending, expected) or source_branches(pending, expected)):
-            return _skipped(ranks, peers, pending, expected, min(len(peers) - len(ranks), -1))
+            return passed(settled((expected.key, expected.seq), ranks, peers), ranks, expected, pending)
     return None
 
 
@@ -52,25 +50,8 @@ def _by_program(job: JobState, cycle: Cycle, both_ways: _Ways) -> Divergence | N
             in_order = program_order(pending.stack, expected.stack) > 0 and not source_branches(pending, expected)
             if len(same) > 1 and in_order:
                 ranks = tuple(waiter for waiter in same if waiter in cycle.ranks and waiter in waits.absent[missed])
-                return _skipped(ranks, peers, pending, expected, len(peers) - len(ranks) if len(ranks) > 1 else None)
+                at = expected.key, expected.seq  # Of one rank alone, its line shows what it left out.
+                sides = {"waiting": peers, "past": ranks}
+                vote = count_votes(*at, sides) if len(ranks) > 1 else settled(at, peers, ranks)
+                return passed(vote, ranks, expected, pending)
     return None
-
-
-def _skipped(
-    ranks: tuple[int, ...], peers: tuple[int, ...], pending: Call, expected: Call, majority: int | None
-) -> Divergence:
-    """Return the divergence of ranks that wait in `pending` although they should have made the call `expected` first.
-
-    `majority` says how many more ranks wait in `expected` than omitted it, negative if fewer do; None if one line alone
-    shows that it was omitted.
-    """
-    terms = (support("past that line"),)
-    if majority is not None and majority < 0:
-        vote = Vote(expected.key, expected.seq, (ranks, peers))
-        return stated(vote, pending, expected, Explanation("insert", "within", (expected,), terms), limit=PROBABLE)
-    vote = Vote(expected.key, expected.seq, (peers, ranks))
-    explanation = Explanation("drop", "within", (expected,), terms)
-    if majority != 0:
-        return stated(vote, expected, pending, explanation)
-    both = tuple(sorted((*ranks, *peers)))
-    return stated(vote, expected, pending, explanation, culprits=both, tie=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from diagnostics.analysis.divergence.find import Divergence, Vote
+from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.divergence.identity import agree, at_line, in_backward
 from diagnostics.analysis.divergence.single_calls import outside_backward
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
@@ -44,9 +44,7 @@ def _divergences(job: JobState, ended: set[int | None]) -> Iterator[Divergence]:
             continue
         first, reduction = min(inside.items())
         others = (first, *(peer for peer in peers if peer != first))  # A rank known to be in backward represents all.
-        goes_on = len(others) >= len(ranks)
-        vote = Vote(operation.key, operation.seq, (others, tuple(ranks)) if goes_on else (tuple(ranks), others))
-        divergence = outside_backward(vote, reduction, outside, came_later=swallowed, majority_goes_on=goes_on)
+        divergence = outside_backward(others, ranks, reduction, outside, came_later=swallowed)
         if divergence is not None:
             yield divergence
 

@@ -9,17 +9,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.evidence_terms import CERTAIN_AFTER, OCCASIONAL
-from diagnostics.analysis.divergence.find import Divergence, between, count_votes
+from diagnostics.analysis.divergence.find import Divergence, between
 from diagnostics.analysis.divergence.loop_exit import in_branch, may_be_skipped, source_branches
-from diagnostics.analysis.stall import watchdog_lines
+from diagnostics.analysis.divergence.vote import count_votes
+from diagnostics.analysis.histories import watchdog_lines
 from diagnostics.analysis.stall.job_state import JobState
-from diagnostics.analysis.stall.late import taken_s
 from diagnostics.contract.findings import SURE
 from diagnostics.evidence.calls import Call, Described, GroupKey, Wire, is_library, operation
 from diagnostics.evidence.flight_entries import DEFAULT_GROUP
 from diagnostics.evidence.model import Frame, Stacks
 from diagnostics.evidence.stacks import activity, dumps as stacks
 from diagnostics.evidence.stacks.activity import Activity
+from diagnostics.evidence.stacks.dumps import taken_s
 
 _C10D = "distributed_c10d.py"
 _WITHIN = {"_engine_run_backward": "backward", "_distributed_broadcast_coalesced": "broadcast of DDP's buffers"}
@@ -83,7 +84,7 @@ def by_stacks(job: JobState) -> Divergence | HostOutside | None:
     outside = {rank: dump for rank, dump in latest.items() if rank not in inside}
     ranks_at = _ranks_at(inside)
     if len(ranks_at) == 1 and outside and job.stands_still():
-        activities = {rank: activity.doing(dump, taken_s(job, dump)) for rank, dump in sorted(outside.items())}
+        activities = {rank: activity.doing(dump, taken_s(job.evidence, dump)) for rank, dump in sorted(outside.items())}
         if any(at.doing in {"unknown", "collective", "importing", "user code"} for at in activities.values()):
             return None
         return HostOutside(activities, {rank: outside[rank].file for rank in activities}, inside)
@@ -102,14 +103,14 @@ def communicating(job: JobState, ahead: Collection[int] = ()) -> dict[int, InCol
     inside: dict[int, InCollective] = {}
     for rank, end in job.endings.items():
         if end.victim and (collective := collective_of(end.frames)):
-            time_s = None if end.connection_closed else taken_s(job, Stacks(None, end.record.file, ()))
+            time_s = None if end.connection_closed else taken_s(job.evidence, Stacks(None, end.record.file, ()))
             users = tuple(filter(stacks.is_users, end.frames))
             inside[rank] = InCollective(*collective, end.record.kind, end.record.file, end.record.line, users, time_s)
     for rank, dump in job.latest_stacks().items():
         frames = thread.frames if rank not in inside and (thread := stacks.main_thread(dump)) is not None else ()
         if (collective := collective_of(frames, _WITHIN if rank in ahead else _MESSAGES)) is not None:
             users = tuple(filter(stacks.is_users, frames))
-            inside[rank] = InCollective(*collective, "stacks", dump.file, None, users, taken_s(job, dump))
+            inside[rank] = InCollective(*collective, "stacks", dump.file, None, users, taken_s(job.evidence, dump))
     return dict(sorted((inside | _reported(job, inside)).items()))
 
 

@@ -16,11 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diagnostics.analysis.environment.addresses import network_inside
-from diagnostics.analysis.observations import observations
-from diagnostics.analysis.stall.from_observations import places
-from diagnostics.analysis.stall.job_state import STALL_S
-from diagnostics.analysis.stall.stack_evidence import collective_of
-from diagnostics.analysis.stall.watchdog_lines import (
+from diagnostics.analysis.histories.watchdog_lines import (
     COUNTED,
     UNNAMED,
     GroupLog,
@@ -30,6 +26,10 @@ from diagnostics.analysis.stall.watchdog_lines import (
     read_all,
     stamp_s,
 )
+from diagnostics.analysis.observations import observations
+from diagnostics.analysis.stall.from_observations import places
+from diagnostics.analysis.stall.job_state import STALL_S
+from diagnostics.analysis.stall.stack_evidence import collective_of
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import UNNAMED as NOBODY, Phrase, file_name
 from diagnostics.evidence.calls import ROOTED, operation

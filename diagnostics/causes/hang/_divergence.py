@@ -8,10 +8,10 @@ from msgspec.structs import replace
 from diagnostics.analysis.divergence.explanation import Kind
 from diagnostics.analysis.divergence.find import Divergence, at_parting
 from diagnostics.analysis.divergence.identity import agree
+from diagnostics.analysis.histories.watchdog_lines import GroupLog
 from diagnostics.analysis.stall import size_mismatch
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.analysis.stall.job_state import JobState
-from diagnostics.analysis.stall.watchdog_lines import GroupLog
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.hang import _parts

@@ -1,13 +1,14 @@
 """Stacks of living or dying processes: faulthandler's dumps and py-spy's, alone or within logs."""
 
 import sys
+from contextlib import suppress
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from diagnostics.contract.files import patterns_beside
 from diagnostics.evidence.calls import is_library
-from diagnostics.evidence.model import Frame, Stacks, Thread
+from diagnostics.evidence.model import Evidence, Frame, Stacks, Thread
 
 _TEXT = patterns_beside(__file__)  # Patterns by name. The table describes what each one matches.
 FAULT_THREAD = _TEXT["fault_thread"]
@@ -118,6 +119,15 @@ def where(stacks: Stacks) -> Frame | None:
     """Return the main thread's innermost frame outside torch, installed packages and the interpreter."""
     thread = main_thread(stacks)
     return next(filter(is_users, thread.frames), None) if thread is not None else None
+
+
+def taken_s(evidence: Evidence, stacks: Stacks) -> float | None:
+    """Return the latest possible time of a stack dump (s since 1970); None if even its file has none."""
+    if stacks.time_s is not None:
+        return stacks.time_s
+    with suppress(OSError, ValueError):
+        return (evidence.root / stacks.file).stat().st_mtime
+    return None
 
 
 def of_helper(stacks: Stacks) -> bool:

@@ -3,7 +3,8 @@
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from diagnostics.analysis.divergence.find import Vote, between, count_votes, find
+from diagnostics.analysis.divergence.find import between, find
+from diagnostics.analysis.divergence.vote import Vote, count_votes
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.contract.findings import SUSPECTED
 from diagnostics.evidence.calls import Call, GroupKey

@@ -7,8 +7,9 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.evidence_terms import position, support
 from diagnostics.analysis.divergence.explanation import Explanation
-from diagnostics.analysis.divergence.find import Divergence, Vote
+from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.divergence.single_calls import by_lines, misfit, outside_backward
+from diagnostics.analysis.divergence.vote import Vote
 from diagnostics.analysis.pairwise import Misfit
 from diagnostics.evidence.calls import Call, Described, GroupKey, Wire
 from diagnostics.evidence.model import Frame
@@ -38,8 +39,7 @@ def test_a_misfit_names_both_ends_and_the_bytes() -> None:
 def test_a_call_against_a_backward_pass_that_came_to_it_later_is_one_behind_the_loop() -> None:
     minority = call("barrier", Frame("/job/train.py", 30, "main"))
     majority = call("all_reduce", Frame("/job/train.py", 12, "step"), region="backward")
-    vote = Vote(KEY, 4, ((0, 1, 3), (2,)))
-    found = outside_backward(vote, majority, minority, came_later=True)
+    found = outside_backward((0, 1, 3), (2,), majority, minority, came_later=True)
     assert found is not None and found.kind == "fewer_iterations"
     assert (found.majority_rank, found.minority_rank, found.culprits, found.peers) == (0, 2, (2,), (0, 1, 3))
     assert [term.name for term in found.explanation.terms] == ["peers came later"]
@@ -48,7 +48,7 @@ def test_a_call_against_a_backward_pass_that_came_to_it_later_is_one_behind_the_
 def test_a_call_against_a_backward_pass_is_weighed_by_where_it_stands() -> None:
     minority = call("barrier", Frame("/job/train.py", 13, "step"))
     majority = call("all_reduce", Frame("/job/train.py", 12, "step"), Frame("/job/train.py", 40, "main"))
-    found = outside_backward(Vote(KEY, 4, ((0, 1), (2,))), majority, minority, came_later=False)
+    found = outside_backward((0, 1), (2,), majority, minority, came_later=False)
     assert found is not None and "next line" in {term.name for term in found.explanation.terms}
 
 
@@ -70,7 +70,7 @@ def test_a_call_behind_a_loop_further_in_was_made_by_who_left_that_loop(tmp_path
     minority = replace(call("all_reduce", Frame(file, 7, "main")), created_s=4e9)
     stack = (Frame(file, 3, "epoch"), Frame(file, 6, "main"))
     majority = replace(call("all_reduce", *stack, region="backward"), created_s=4e9)
-    found = outside_backward(Vote(KEY, 4, ((0, 1), (2,))), majority, minority, came_later=False)
+    found = outside_backward((0, 1), (2,), majority, minority, came_later=False)
     assert found is not None and (found.kind, found.culprits) == ("fewer_iterations", (2,))
 
 

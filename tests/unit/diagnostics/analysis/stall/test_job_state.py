@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from diagnostics.analysis.divergence.roots import deviating_rank, stuck_ranks
 from diagnostics.analysis.stall import job_state
-from diagnostics.analysis.stall.roots import deviating_rank, stuck_ranks
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence.model import Frame, RankError

@@ -1,11 +1,12 @@
 """Ranks that others wait for: a host that stands still, and few that went on alone."""
 
 from diagnostics.analysis.divergence.find import Divergence
-from diagnostics.analysis.stall.late import HostStall, late_hosts, taken_s
+from diagnostics.analysis.stall.late import HostStall, late_hosts
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.contract.findings import AHEAD
 from diagnostics.evidence.calls import GroupKey
 from diagnostics.evidence.model import Frame, RankError, Stacks, Thread
+from diagnostics.evidence.stacks.dumps import taken_s
 from tests.unit.diagnostics.analysis.calls import DEFAULT, call, job, waiting
 
 SLEEP = (Frame("/venv/lib/python3.11/threading.py", 320, "wait"), Frame("/job/data.py", 7, "wait_for_batch"))
@@ -68,8 +69,8 @@ def test_a_rank_that_ended_with_exit_code_1_is_told() -> None:
 
 def test_when_a_stack_was_taken(tmp_path) -> None:
     state = job({0: waiting(1)}, 2)
-    assert taken_s(state, stacks(0, *SLEEP, time_s=7.0)) == 7.0
-    assert taken_s(state, stacks(0, *SLEEP, time_s=None)) is None
+    assert taken_s(state.evidence, stacks(0, *SLEEP, time_s=7.0)) == 7.0
+    assert taken_s(state.evidence, stacks(0, *SLEEP, time_s=None)) is None
     (tmp_path / "stacks_0").write_text("")
     state.evidence.root = tmp_path
-    assert taken_s(state, stacks(0, *SLEEP, time_s=None)) == (tmp_path / "stacks_0").stat().st_mtime
+    assert taken_s(state.evidence, stacks(0, *SLEEP, time_s=None)) == (tmp_path / "stacks_0").stat().st_mtime

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from diagnostics.analysis.divergence.find import Divergence
+from diagnostics.analysis.histories.watchdog_lines import read
 from diagnostics.analysis.stall.explain import explain
-from diagnostics.analysis.stall.watchdog_lines import read
 from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.logs import watchdogs

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from diagnostics.analysis.stall.roots import deviating_rank, stuck_ranks
+from diagnostics.analysis.divergence.roots import deviating_rank, stuck_ranks
 
 
 @settings(max_examples=40)

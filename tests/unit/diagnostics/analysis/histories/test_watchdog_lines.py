@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnostics.analysis.stall.watchdog_lines import UNNAMED, Counters, GroupLog, Wait, read, read_all, stamp_s
+from diagnostics.analysis.histories.watchdog_lines import UNNAMED, Counters, GroupLog, Wait, read, read_all, stamp_s
 from diagnostics.evidence.calls import Wire
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, LogFact

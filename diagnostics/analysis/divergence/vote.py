@@ -1,0 +1,78 @@
+"""Who deviates: the ranks of a group, divided by the calls that they issued at one position.
+
+Every comparison of calls decides here, whether it reads dumps, rings, lines of a log or stacks. Few ranks against many
+deviate; equal numbers are a tie, unless other evidence decides (`settled`).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from diagnostics.evidence.calls import GroupKey
+
+
+class Vote(Struct, frozen=True):
+    """The ranks of a group, divided into sides by the call that they issued at one position."""
+
+    key: GroupKey
+    position: int
+    sides: tuple[tuple[int, ...], ...]
+    """Ranks that issued the same call; the largest side first, equally large ones by their lowest rank."""
+    silent: tuple[int, ...] = ()
+    """Members that left no record of this position."""
+    settled: bool = False
+    """Whether evidence other than the sizes of the sides shows that the first one is right."""
+
+    @property
+    def tie(self) -> bool:
+        """Whether the two largest sides are equally large, and nothing else shows which one is right."""
+        return len(self.sides) > 1 and len(self.sides[0]) == len(self.sides[1]) and not self.settled
+
+    @property
+    def minority(self) -> tuple[int, ...]:
+        """The ranks of all sides but the first; at a tie the ranks of all sides."""
+        sides = self.sides if self.tie else self.sides[1:]
+        return tuple(sorted(rank for side in sides for rank in side))
+
+    @property
+    def present(self) -> tuple[int, ...]:
+        """Every rank that issued something here."""
+        return tuple(sorted(rank for side in self.sides for rank in side))
+
+    @property
+    def has_majority(self) -> bool:
+        """Whether more ranks are on the first side than on all others together, the silent ones included."""
+        return bool(self.sides) and 2 * len(self.sides[0]) > len(self.present) + len(self.silent)
+
+    def side_of(self, rank: int) -> tuple[int, ...]:
+        """Return the ranks that issued the same call as this one."""
+        return next((side for side in self.sides if rank in side), (rank,))
+
+
+def count_votes(key: GroupKey, position: int, issued: Mapping[Any, Iterable[int]], members: Iterable[int] = ()) -> Vote:
+    """Divide the members of a group into sides at one position; `issued` maps each call to the ranks that issued it."""
+    sides = sorted((tuple(sorted(ranks)) for ranks in issued.values()), key=lambda side: (-len(side), side))
+    present = {rank for side in sides for rank in side}
+    return Vote(key, position, tuple(sides), tuple(rank for rank in members if rank not in present))
+
+
+def settled(call: tuple[GroupKey, int], right: Iterable[int], deviating: Iterable[int]) -> Vote:
+    """Return the vote of two sides of which evidence of another kind than their sizes shows the right one.
+
+    `call` is the group and the position. The first rank of each side stands for it.
+    """
+    return Vote(*call, (tuple(right), tuple(deviating)), settled=True)
+
+
+def supported(vote: Vote, others: Sequence[int]) -> Vote:
+    """Settle a tie by other groups of this kind if their ranks issued the call of one of the tied sides only.
+
+    `others` says for each side how many ranks of other groups issued its call.
+    """
+    tied = [side for side in vote.sides if len(side) == len(vote.sides[0])]
+    right = [side for side, count in zip(tied, others, strict=False) if count]
+    if not vote.tie or len(right) != 1:
+        return vote
+    return replace(vote, sides=(right[0], *(side for side in vote.sides if side != right[0])), settled=True)
