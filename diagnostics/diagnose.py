@@ -12,7 +12,8 @@ from msgspec import Struct, field
 from diagnostics.analysis.layout import named
 from diagnostics.analysis.memory.out_of_memory import ran_out
 from diagnostics.analysis.printed_steps import printed_steps
-from diagnostics.analysis.stall.symptoms import Symptoms, symptoms
+from diagnostics.analysis.symptoms.gather import symptoms
+from diagnostics.analysis.symptoms.state import Symptoms
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.registry import Registry, by_id, collect
 from diagnostics.causes.suspicions import of_memory, suspicions

@@ -8,7 +8,8 @@ from collections.abc import Collection, Sequence
 from math import inf
 
 from diagnostics.analysis.memory.out_of_memory import RanOut
-from diagnostics.analysis.stall.symptoms import TRANSPORT, Symptoms, Waiting
+from diagnostics.analysis.symptoms.lines import TRANSPORT
+from diagnostics.analysis.symptoms.state import Symptoms, Waiting
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Suspicion
 from diagnostics.contract.formatting import UNNAMED, filled
@@ -99,7 +100,7 @@ def clues(symptoms: Symptoms) -> dict[str, str]:
 
 def _culprits(symptoms: Symptoms) -> dict[str, tuple[int, ...]]:
     """Return the ranks that a cause would blame, by the names used in the table."""
-    few = symptoms.at_other_calls if len(symptoms.at_other_calls) < len(symptoms.longest.ranks) else ()
+    few = symptoms.at_other_calls if symptoms.by_call.has_majority else ()
     behind = symptoms.behind or symptoms.absent or few or symptoms.without_report or symptoms.mismatched
     behind = symptoms.by_position[0].ranks if symptoms.by_position and not behind else behind
     silent = (

@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from diagnostics.analysis.stall.symptoms import Symptoms
+from diagnostics.analysis.symptoms.state import Symptoms
 from diagnostics.contract.findings import Finding, Outcome, Suspicion
 from diagnostics.tree.evaluate import Branch, CutSet
 

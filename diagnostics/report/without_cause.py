@@ -7,8 +7,8 @@ from typing import Any
 
 from diagnostics.analysis.observations import observations
 from diagnostics.analysis.printed_steps import SCALE_ENDS, PrintedSteps, printed_steps
-from diagnostics.analysis.stall.symptoms import not_set_up
 from diagnostics.analysis.step_profile.account import LEAST_MS, MOST, Account
+from diagnostics.analysis.symptoms.absent import not_set_up
 from diagnostics.causes.registry import by_id
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding, Outcome, text_of

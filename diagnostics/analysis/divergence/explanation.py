@@ -85,7 +85,8 @@ Deviation = Literal["change", "substitute", "swap", "drop", "insert"]
 Place = Literal["within", "round", "after", "backward", "ended"]
 """Where: within the loop or in straight code; a whole round of the loop; in a call after the loop; in the backward
 pass, whose reductions autograd issues; `ended`: the minority ended normally afterwards."""
-KINDS: dict[tuple[Deviation, Place], Kind] = {
+Edit = tuple[Deviation, Place]
+KINDS: dict[Edit, Kind] = {
     ("change", "within"): "other_arguments", ("drop", "within"): "left_out", ("insert", "within"): "added",
     ("substitute", "within"): "other_operation", ("swap", "within"): "other_operation",
     ("drop", "round"): "fewer_iterations", ("insert", "round"): "more_iterations",

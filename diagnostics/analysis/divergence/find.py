@@ -8,15 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.evidence_terms import Term, support
-from diagnostics.analysis.divergence.explanation import (
-    Deviation,
-    Explanation,
-    Kind,
-    Place,
-    explain,
-    or_main_rank_only,
-    origin,
-)
+from diagnostics.analysis.divergence.explanation import Edit, Explanation, Kind, explain, or_main_rank_only, origin
 from diagnostics.analysis.divergence.identity import agree, shared_path
 from diagnostics.analysis.divergence.vote import Vote, count_votes, supported
 from diagnostics.analysis.histories.align import Survey
@@ -28,6 +20,7 @@ from diagnostics.evidence.model import LogFact
 SAME_MOMENT_S = 0.05  # Maximum difference between the times that two recorders note for one call.
 MAX_GROUPS = 64  # Maximum number of groups whose histories are read again; the earliest divergence is what counts.
 CallsOf = Callable[[int, GroupKey], list[Call]]  # One rank's calls in one group, oldest first.
+Pair = tuple[Call, Call]  # The calls of the majority and of the minority.
 
 
 class Divergence(Struct, frozen=True):
@@ -98,34 +91,23 @@ class Divergence(Struct, frozen=True):
         return min(self.explanation.confidence, *limits, 1.0)
 
 
-def explained(
-    vote: Vote, calls: tuple[Call, Call], explanation: Explanation, ranks: tuple[int, int] | None = None, **more: Any
-) -> Divergence:
+def explained(vote: Vote, calls: Pair, explanation: Explanation, **more: Any) -> Divergence:
     """Return the divergence of the first two sides of a vote, which made these calls.
 
-    `ranks` stand for the two sides, if not the first of each; `more` are other fields.
+    `more` are other fields, and `ranks`: those that stand for the two sides, if not the first of each.
     """
-    first, second = ranks or (vote.sides[0][0], vote.sides[1][0])
+    first, second = more.pop("ranks", None) or (vote.sides[0][0], vote.sides[1][0])
     fields: dict[str, Any] = {"culprits": vote.minority, "tie": vote.tie} | more
     return Divergence(vote, first, second, *calls, explanation, **fields)
 
 
-def edited(
-    vote: Vote,
-    calls: tuple[Call, Call],
-    edit: tuple[Deviation, Place],
-    term: Term,
-    *,
-    run: tuple[Call, ...] = (),
-    **more: Any,
-) -> Divergence:
-    """Return the divergence of two sides of which `term` shows how they differ; the rest is as for `explained`.
+def edited(vote: Vote, calls: Pair, edit: Edit, term: Term, run: tuple[Call, ...] = (), **more: Any) -> Divergence:
+    """Return the divergence of two sides of which `term` shows how they differ; `more` is as for `explained`.
 
     `run` are the calls that were dropped or inserted, if not the one that a side lacks at the position.
     """
     of_one_side = {"drop": calls[:1], "insert": calls[1:]} if edit[1] != "after" else {}
-    shown = run or of_one_side.get(edit[0], calls)
-    return explained(vote, calls, Explanation(*edit, shown, (term,)), **more)
+    return explained(vote, calls, Explanation(*edit, run or of_one_side.get(edit[0], calls), (term,)), **more)
 
 
 def between(
@@ -164,7 +146,7 @@ def between(
         explanation = Explanation(deviation, "ended", (majority, minority), (support("ended in order"),))
     if vote.side_of(fewest) == (min((*vote.present, *vote.silent)),):
         explanation = or_main_rank_only(explanation)
-    return explained(vote, (majority, minority), explanation, (most, fewest), culprits=culprits, tie=tie)
+    return explained(vote, (majority, minority), explanation, ranks=(most, fewest), culprits=culprits, tie=tie)
 
 
 def at_parting(divergence: Divergence) -> Divergence:

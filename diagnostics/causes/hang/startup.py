@@ -1,7 +1,8 @@
 """The first collective of a group never completes on any of its ranks: their connections were never established."""
 
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.analysis.stall.symptoms import not_set_up, symptoms
+from diagnostics.analysis.symptoms.absent import not_set_up
+from diagnostics.analysis.symptoms.gather import symptoms
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed

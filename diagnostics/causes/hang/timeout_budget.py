@@ -3,7 +3,8 @@
 import re
 
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.analysis.stall.symptoms import left_waiting, symptoms
+from diagnostics.analysis.symptoms.gather import symptoms
+from diagnostics.analysis.symptoms.waits import left_waiting
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from diagnostics.analysis.memory.out_of_memory import RanOut
-from diagnostics.analysis.stall.symptoms import Progress, Symptoms, Waiting
+from diagnostics.analysis.symptoms.state import Progress, Symptoms, Waiting
 from diagnostics.causes.registry import built_in
 from diagnostics.causes.suspicions import MOST, TABLE, clues, of_memory, probabilities, suspicions
 from diagnostics.contract.findings import EvidenceItem

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from diagnostics.analysis.stall.symptoms import Symptoms, Waiting
+from diagnostics.analysis.symptoms.state import Symptoms, Waiting
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Stated, Suspicion, Where
 from diagnostics.report import document as doc
 from diagnostics.report.diagnosis import document

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from diagnostics.analysis.stall.symptoms import Symptoms, Waiting
+from diagnostics.analysis.symptoms.state import Symptoms, Waiting
 from diagnostics.contract.findings import Finding, Stated, Suspicion, text_of
 from diagnostics.report.model import Coverage, Decided
 from diagnostics.report.overview import (

@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 from msgspec.structs import replace
 
-from diagnostics.analysis.stall.symptoms import Symptoms, Waiting
+from diagnostics.analysis.symptoms.state import Symptoms, Waiting
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence.readers.process import Moment
 from diagnostics.report import html, jsonform, markdown, terminal

@@ -1,10 +1,9 @@
 """Which ranks' calls differ, where first: votes, ties, and the divergences of a job."""
 
 import pytest
-from hypothesis import given, settings, strategies as st
 
 from diagnostics.analysis.divergence.find import between, find
-from diagnostics.analysis.divergence.vote import Vote, count_votes
+from diagnostics.analysis.divergence.vote import count_votes
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.contract.findings import SUSPECTED
 from diagnostics.evidence.calls import Call, GroupKey
@@ -26,28 +25,6 @@ def found(ranks: dict[int, list[Call]], **more: object) -> list[tuple[str, tuple
 
     cases = find(job, calls_of, everybody, **more)  # type: ignore[arg-type]
     return [(case.kind, case.culprits, case.position) for case in cases]
-
-
-def test_sides_are_counted_the_largest_first() -> None:
-    vote = count_votes(DEFAULT, 4, {"a": [3, 1], "b": [0, 2, 5], "c": [6]}, range(8))
-    assert vote == Vote(DEFAULT, 4, ((0, 2, 5), (1, 3), (6,)), (4, 7))
-    assert (vote.tie, vote.minority, vote.present) == (False, (1, 3, 6), (0, 1, 2, 3, 5, 6))
-    assert vote.side_of(3) == (1, 3) and vote.side_of(7) == (7,)
-
-
-def test_at_a_tie_all_are_the_minority() -> None:
-    vote = count_votes(DEFAULT, 1, {"a": [2, 3], "b": [0, 1]}, range(4))
-    assert vote.tie and vote.sides == ((0, 1), (2, 3)) and vote.minority == (0, 1, 2, 3)
-
-
-@settings(max_examples=50)
-@given(st.dictionaries(st.integers(0, 9), st.integers(0, 3), min_size=1))
-def test_every_rank_is_on_one_side(said: dict[int, int]) -> None:
-    issued = {token: [rank for rank in said if said[rank] == token] for token in set(said.values())}
-    vote = count_votes(DEFAULT, 1, issued, range(10))
-    assert sorted(vote.present + vote.silent) == list(range(10))
-    assert [len(side) for side in vote.sides] == sorted(map(len, issued.values()), reverse=True)
-    assert set(vote.minority) <= set(vote.present)
 
 
 def test_the_one_that_left_a_call_out_is_blamed() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.analysis.stall.stack_evidence import InCollective, compared
-from diagnostics.analysis.stall.symptoms import symptoms
+from diagnostics.analysis.symptoms.gather import symptoms
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError, Stacks, Thread

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.analysis.stall.symptoms import Symptoms, symptoms
+from diagnostics.analysis.symptoms.gather import symptoms
+from diagnostics.analysis.symptoms.state import Symptoms
 from diagnostics.contract.formatting import UNNAMED
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence.job.gather import gather

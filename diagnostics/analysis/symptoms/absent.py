@@ -1,0 +1,96 @@
+"""Ranks of which the log of a job that stands still has no line, or none that shows that they waited."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from math import inf
+from typing import Any
+
+from diagnostics.analysis.histories.watchdog_lines import GroupLog, is_after, stamp_s
+from diagnostics.analysis.symptoms.places import within
+from diagnostics.analysis.symptoms.state import Waiting
+from diagnostics.contract.formatting import UNNAMED as NOBODY
+from diagnostics.evidence.calls import ROOTED
+from diagnostics.evidence.endings import Ending, of_error, of_srun
+from diagnostics.evidence.model import Evidence, LogFact
+
+_PHASES = ("START", "COMPLETE")  # Of NCCL's lines about the set-up of a communicator.
+_SENT = {"SIGTERM", "SIGKILL"}  # Signals by which launchers and the kernel end a rank.
+
+
+def silent(evidence: Evidence, groups: Sequence[GroupLog], waits: Sequence[Waiting]) -> tuple[int, ...]:
+    """Return the ranks of the job without any line, as far as its size is known."""
+    spoke = {fact.rank for fact in evidence.facts} | {error.rank for error in evidence.errors}
+    spoke |= {dump.rank for dump in evidence.stacks}
+    spoke = spoke.union(*(group.waits for group in groups), *(group.counters for group in groups))
+    highest = max((rank for rank in spoke if rank is not None), default=-1)
+    # A job has at least as many ranks as any of its groups; one that is smaller than a rank's number tells nothing.
+    sizes = (wait.members or 0 for wait in waits if (wait.members or 0) > highest)
+    world = evidence.world_size or max(sizes, default=0)
+    # If the size is unknown, most ranks up to the highest must have lines: the log of one node has those of few.
+    world = world or (highest + 1 if 2 * len(spoke - {None}) > highest + 1 else 0)
+    return tuple(rank for rank in range(world) if rank not in spoke)
+
+
+def without_lines(
+    evidence: Evidence, groups: Sequence[GroupLog], waits: Sequence[Waiting], late: Sequence[int]
+) -> dict[str, Any]:
+    """Return the fields about ranks that torchrun does not list as failed, or lists without a line about their wait.
+
+    `late` are those that only lost their peers.
+    """
+    listed = {rank for fact in evidence.facts if fact.kind == "torchrun_list" for rank in fact.fields["ranks"]}
+    placed = {rank for wait in waits if wait.site for rank in wait.ranks}
+    unplaced = tuple(sorted(listed.union(late) - placed)) if placed else _outlived(evidence, groups)
+    rest = sorted({*range(min(listed, default=0), max(listed, default=0) + 1), *evidence.launched} - listed)
+    is_sent = any(error.signal in _SENT for error in evidence.errors)  # The launcher or the kernel ended a rank.
+    unlisted = () if is_sent or 2 * len(rest) >= len(listed) else tuple(rest)
+    return {"unlisted": unlisted, "without_report": unplaced}
+
+
+def _outlived(evidence: Evidence, groups: Sequence[GroupLog]) -> tuple[int, ...]:
+    """Return the few ranks that ended only after the watchdogs of all others had reported a timeout.
+
+    They raised, or had to be killed: torchrun sends SIGKILL 30 s after SIGTERM, and Slurm when it ends the job. What
+    waits as long as the others reports it by then.
+    """
+    reported = {rank for group in groups for rank in (*group.waits, *group.counters)}
+    tasks = (end for fact in evidence.facts if fact.kind == "srun_task" for end in of_srun(fact))
+    ended = {end.rank for end in (*evidence.errors, *tasks) if end.signal == "SIGKILL" and end.rank is not None}
+    stamps = (stamp_s(wait.fact) for group in groups for wait in group.waits.values())
+    first = min((at for at in stamps if at is not None), default=inf)
+    for error in evidence.errors:
+        if error.type and error.rank is not None and error.time_s is not None and is_after(error.time_s, first):
+            ended |= {error.rank} if of_error(error, error.rank).by_itself else set()
+    late = tuple(sorted(ended - reported))
+    return late if len(late) < len({rank for group in groups for rank in group.waits}) else ()
+
+
+def possibly_late(victims: Sequence[Ending]) -> tuple[int, ...]:
+    """Return the ranks that only lost their peers in the call in which those timed out. A call that all ranks make
+    alike ends once they have all come, and a rank that times out closes its connections.
+    """
+    sites = within(victims)
+    late = {end.rank for end in victims if end.kind == "lost_peer"} & sites.keys()
+    ops = {op.removeprefix("i") for op, _ in sites.values()}
+    one_sided = len({*sites.values()}) > 1 or ops & (ROOTED | {"send", "recv"}) or late == sites.keys()
+    return () if one_sided or NOBODY in sites else tuple(sorted(late))
+
+
+def not_set_up(evidence: Evidence) -> tuple[str, tuple[int, ...], tuple[int, ...], list[LogFact]] | None:
+    """Return (`complete` or `reach`, few ranks that did not, the others, lines) of NCCL's set-up of all ranks.
+
+    A rank of whose set-up no line tells has to have other lines: the log may lack those of its node.
+    """
+    world, spoke = {*range(evidence.world_size or 0)}, {fact.rank for fact in evidence.facts}
+    by_comm: defaultdict[object, list[LogFact]] = defaultdict(list)
+    for fact in (fact for fact in evidence.facts if fact.kind == "nccl_init"):
+        if fact.fields["nranks"] == len(world) and fact.rank in (None, fact.fields["comm_rank"]):
+            by_comm[fact.fields.get("comm_id")].append(fact)
+    for facts in by_comm.values():
+        began, complete = ({f.fields["comm_rank"] for f in facts if f.fields["phase"] == phase} for phase in _PHASES)
+        reached = complete or began
+        missing = world - reached
+        if missing and len(missing) < len(reached) and missing <= spoke | began:
+            stage = "complete" if missing <= began else "reach"
+            return stage, tuple(sorted(missing)), tuple(sorted(reached)), facts
+    return None

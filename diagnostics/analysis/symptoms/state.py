@@ -1,0 +1,205 @@
+"""A job that stands still, as its log or observations show it: who waits in which call since when, who is elsewhere,
+what the libraries report. They serve suspicions and the first screen; `divergence` decides which rank deviates.
+"""
+
+from msgspec import Struct
+
+from diagnostics.analysis.divergence.vote import Vote, count_votes
+from diagnostics.analysis.histories.watchdog_lines import COUNTED
+from diagnostics.analysis.symptoms.lines import FAILED, KINDS, OPENS
+from diagnostics.contract.formatting import Phrase
+from diagnostics.evidence.calls import GroupKey
+from diagnostics.evidence.model import LogFact
+
+_SHOWN = OPENS - {"nccl_connect"} | {"watchdog_abort", "flight_dump_signal"}
+"""Kinds of lines whose whole content is in `Symptoms`."""
+_NEAR = 0.99  # Share of the higher of two positions from which the lower one is not by chance that of another group.
+OF_JOB = GroupKey("log", "", "")
+"""All ranks: such lines name no group."""
+
+
+class Waiting(Struct, frozen=True):
+    """Ranks that wait in one call."""
+
+    ranks: tuple[int, ...]
+    """Empty if the lines name none."""
+    op: str
+    """Name of the operation; empty = unknown."""
+    seq: int | None = None
+    numel: int | None = None
+    """Input elements per rank."""
+    group: str = ""
+    """Description or name of the group; empty = not named."""
+    members: int | None = None
+    """Number of ranks in the group; None = unknown."""
+    completed: int | None = None
+    """Last position completed by the lowest rank with a counter; below 1 if no call of the group completed there."""
+    enqueued: int | None = None
+    """Last position that any of these ranks enqueued; None = unknown."""
+    waited_s: float | None = None
+    timeout_s: float | None = None
+    since: str = ""
+    """Time at which the wait began by the log's own clock, such as `01:57:08`."""
+    site: str = ""
+    """The user's line, such as `train.py:12`, from the ranks' stacks or tracebacks; empty = unknown."""
+    behind: tuple[int, ...] = ()
+    """Those of the ranks that were already waiting in another group when they enqueued this call; it waits for them."""
+    processes: tuple[int, ...] = ()
+    """Process ids of ranks that nothing names."""
+
+    @property
+    def first(self) -> bool:
+        """Whether no call of the group completed before this one."""
+        return self.completed <= 0 if self.completed is not None else self.seq in (0, 1)
+
+    @property
+    def seems_whole(self) -> bool:
+        """Whether all ranks from 0 to the highest of these wait in the call, in a group of unknown size."""
+        of_all = self.op.removeprefix("i") not in ("send", "recv") and not self.behind
+        return of_all and self.members is None and bool(self.waited_s) and 1 < len(self.ranks) == self.ranks[-1] + 1
+
+    @property
+    def counted(self) -> bool:
+        """Whether the position is one that all ranks of the group share: messages of two ranks are counted apart."""
+        return not self.op or self.op in COUNTED
+
+    @property
+    def whole_group(self) -> bool:
+        """Whether every rank of the group is known to wait in the call, and none of them is held up elsewhere."""
+        return self.members is not None and len(self.ranks) == self.members > 1 and not self.behind
+
+
+class Progress(Struct, frozen=True):
+    """Ranks that do not wait in a group, and their last positions in it."""
+
+    ranks: tuple[int, ...]
+    group: str
+    completed: int
+    enqueued: int
+
+
+class Symptoms(Struct, frozen=True):
+    """A job that stands still, as its log or observations of its processes show it."""
+
+    waits: tuple[Waiting, ...]
+    """The call in which the most ranks wait comes first."""
+    others: tuple[Progress, ...]
+    silent: tuple[int, ...]
+    """Ranks of the job without any line in the log."""
+    aborted: tuple[int, ...]
+    """Ranks that ended by SIGABRT, as a watchdog ends them; only if no wait is known."""
+    kinds: frozenset[str]
+    """Kinds of all lines that were recognised."""
+    stuck_s: float = 0.0
+    """Longest time for which a watchdog itself was stuck."""
+    stuck: tuple[int, ...] = ()
+    """Ranks whose watchdog was stuck, if their lines name them."""
+    refused: bool = False
+    """Whether a peer refused a connection of NCCL."""
+    inside_node: str = ""
+    """Kind of the address to which NCCL failed to connect, if other nodes cannot reach such addresses."""
+    broken: tuple[int, ...] = ()
+    """Ranks that do not wait and in which a thread other than the main thread raised an exception."""
+    failure: str = ""
+    """How NCCL or gloo failed, from its most specific line; empty if no line says so."""
+    warning: str = ""
+    """NCCL's first warning."""
+    failed: tuple[int, ...] = ()
+    """Ranks whose lines report the failure."""
+    results: frozenset[str] = frozenset()
+    """NCCL's result codes, such as `ncclSystemError`."""
+    failed_silently: tuple[int, ...] = ()
+    """Ranks that ended with exit code 1, as Python does after any exception, but left no traceback; only if no wait is
+    known."""
+    has_unnamed_exit: bool = False
+    """Whether a process of an unknown rank ended with exit code 1 and left no traceback."""
+    absent: tuple[int, ...] = ()
+    """Ranks that did not reach a monitored barrier, a call of Horovod, or the set-up of a communicator."""
+    limit_s: float = 0.0
+    """Timeout of the monitored barrier that they did not reach; 0 if no line states it."""
+    unanswered: tuple[int, ...] = ()
+    """Ranks whose processes do not answer NCCL's RAS."""
+    lost: str = ""
+    """Message of the first exception by which a rank noticed that a peer was gone or a call had timed out."""
+    timed_out: str = ""
+    """How the first rank that gave up waiting says so, such as for a key of the store."""
+    lost_peer: tuple[int, ...] = ()
+    """Ranks with such an exception, if their lines name them."""
+    uses_gloo: bool = False
+    """Whether gloo wrote any of the lines."""
+    differ: Phrase | str = ""
+    """What a check of torch or NCCL reported of calls that do not match; it names one side at most."""
+    sizes: str = ""
+    """The line with which gloo ended a process because two sizes do not match."""
+    minority_sizes: tuple[int, ...] = ()
+    """Ranks whose size differs from that of most, if such lines of several ranks show it."""
+    peer_calls: tuple[Waiting, ...] = ()
+    """Calls in which other ranks lost that process."""
+    of_model: bool = False
+    """Whether the model fixes the sizes of these calls."""
+    possibly_late: tuple[int, ...] = ()
+    """Ranks that lost their peers where these timed out, so they may have come too late."""
+    side_error: str = ""
+    """The first exception of a side thread whose line names no rank."""
+    work: LogFact | None = None
+    """The last line before the wait about work outside of the training steps, or about their end."""
+    worker_died: str = ""
+    """What Ray wrote of a worker whose process was gone."""
+    without_report: tuple[int, ...] = ()
+    """Ranks that torchrun lists without a known line at which they gave up, while that of others is known."""
+    unlisted: tuple[int, ...] = ()
+    """Few ranks of a node that torchrun does not list, while it lists the others with exit codes of their own."""
+    outside: tuple[tuple[tuple[int, ...], Phrase], ...] = ()
+    """Ranks that were observed outside of communication, and what they do."""
+    threaded: tuple[int, ...] = ()
+    """Ranks with a collective in a thread that the program started, beside others that communicate or wait."""
+
+    @property
+    def shown_kinds(self) -> frozenset[str]:
+        """Kinds of lines that need not be shown in addition to this."""
+        again = FAILED - {"dist_backend_error"} | {"watchdog_abort"}  # One line of a failure shows its place.
+        failed = again if "dist_backend_error" in self.kinds else frozenset[str]()
+        return _SHOWN if self.waits else failed | (KINDS["lost"] if self.lost or self.absent else frozenset())
+
+    @property
+    def longest(self) -> Waiting:
+        """The wait of the most ranks; one without ranks if no wait is known."""
+        return self.waits[0] if self.waits else Waiting((), "")
+
+    @property
+    def behind(self) -> tuple[int, ...]:
+        """Ranks that completed all of their calls and did not make the next one, in which others wait."""
+        at = {wait.group: wait.seq for wait in self.waits if wait.seq is not None and wait.counted}
+        behind = [rest for rest in self.others if at.get(rest.group, -1) > rest.completed == rest.enqueued]
+        return tuple(rank for rest in behind for rank in rest.ranks)
+
+    @property
+    def by_call(self) -> Vote:
+        """The waiting ranks, divided by their calls: lines of the user, or else collectives without a position."""
+        placed = [wait.ranks for wait in self.waits if wait.site and wait.ranks]
+        unplaced = [wait.ranks for wait in self.waits if wait.ranks and wait.seq is None and wait.op in COUNTED]
+        return count_votes(OF_JOB, 0, dict(enumerate(placed or unplaced)))
+
+    @property
+    def at_other_calls(self) -> tuple[int, ...]:
+        """Ranks that wait in another call than the most ranks."""
+        vote = self.by_call
+        return tuple(rank for side in vote.sides[1:] for rank in side if rank not in vote.sides[0])
+
+    @property
+    def mismatched(self) -> tuple[int, ...]:
+        """Ranks with another size than most, or that gloo ended while most were in a call of the model's sizes."""
+        of_peers = self.peer_calls[0].ranks if len(self.peer_calls) == 1 and self.of_model else ()
+        return self.minority_sizes or (self.aborted if len(self.aborted) < len(of_peers) else ())
+
+    @property
+    def by_position(self) -> tuple[Waiting, ...]:
+        """The waits of one group at different positions, the lowest first; empty if there are none."""
+        alike: dict[str, list[Waiting]] = {}
+        for wait in sorted(self.waits, key=lambda wait: wait.seq or 0):
+            if wait.seq is not None and wait.ranks:
+                alike.setdefault(wait.group, []).append(wait)
+        collectives = [rest for rest in alike.values() if all(wait.counted for wait in rest)]
+        spans = [(rest, rest[0].seq or 0, rest[-1].seq or 0) for rest in collectives]
+        divided = (rest for rest, low, high in spans if low < high and (rest[0].group or low > _NEAR * high))
+        return tuple(next(divided, ()))

@@ -1,0 +1,61 @@
+"""Who deviates: sides, ties, and what settles them."""
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from diagnostics.analysis.divergence.vote import Vote, count_votes, settled, supported
+from tests.unit.diagnostics.analysis.calls import DEFAULT
+
+PAIRS = Vote(DEFAULT, 1, ((0, 1), (2, 3), (4,)))
+
+
+def test_sides_are_counted_the_largest_first() -> None:
+    vote = count_votes(DEFAULT, 4, {"a": [3, 1], "b": [0, 2, 5], "c": [6]}, range(8))
+    assert vote == Vote(DEFAULT, 4, ((0, 2, 5), (1, 3), (6,)), (4, 7))
+    assert (vote.tie, vote.minority, vote.present) == (False, (1, 3, 6), (0, 1, 2, 3, 5, 6))
+    assert vote.side_of(3) == (1, 3) and vote.side_of(7) == (7,)
+
+
+def test_at_a_tie_all_are_the_minority() -> None:
+    vote = count_votes(DEFAULT, 1, {"a": [2, 3], "b": [0, 1]}, range(4))
+    assert vote.tie and vote.sides == ((0, 1), (2, 3)) and vote.minority == (0, 1, 2, 3)
+
+
+@settings(max_examples=50)
+@given(st.dictionaries(st.integers(0, 9), st.integers(0, 3), min_size=1))
+def test_every_rank_is_on_one_side(said: dict[int, int]) -> None:
+    issued = {token: [rank for rank in said if said[rank] == token] for token in set(said.values())}
+    vote = count_votes(DEFAULT, 1, issued, range(10))
+    assert sorted(vote.present + vote.silent) == list(range(10))
+    assert [len(side) for side in vote.sides] == sorted(map(len, issued.values()), reverse=True)
+    assert set(vote.minority) <= set(vote.present)
+
+
+def test_what_settles_a_vote_decides_against_more_ranks() -> None:
+    vote = settled((DEFAULT, 7), [5], [1, 2])
+    assert (vote.sides, vote.minority, vote.tie, vote.has_majority) == (((5,), (1, 2)), (1, 2), False, False)
+    assert not settled((DEFAULT, 7), [0], [1]).tie
+
+
+@pytest.mark.parametrize(
+    ("others", "minority"),
+    [
+        ((0, 4, 0), (0, 1, 4)),
+        ((3, 0, 0), (2, 3, 4)),
+        ((1, 1, 0), (0, 1, 2, 3, 4)),  # Both calls are made in other groups.
+        ((0, 0, 0), (0, 1, 2, 3, 4)),
+        ((0, 0, 9), (0, 1, 2, 3, 4)),  # The smaller side was no part of the tie.
+    ],
+)
+def test_groups_of_the_same_kind_settle_a_tie(others: tuple[int, ...], minority: tuple[int, ...]) -> None:
+    assert supported(PAIRS, others).minority == minority
+
+
+def test_nothing_is_settled_without_a_tie() -> None:
+    clear = count_votes(DEFAULT, 1, {"a": [0, 1, 2], "b": [3]})
+    assert supported(clear, (0, 5)) == clear
+
+
+@pytest.mark.parametrize(("members", "expected"), [(5, True), (6, False)])
+def test_a_majority_is_one_of_the_silent_ranks_too(members: int, expected: bool) -> None:
+    assert count_votes(DEFAULT, 1, {"a": [0, 1, 2], "b": [3]}, range(members)).has_majority == expected
