@@ -8,8 +8,7 @@ from collections.abc import Collection, Sequence
 from math import inf
 
 from diagnostics.analysis.memory.out_of_memory import RanOut
-from diagnostics.analysis.symptoms.lines import TRANSPORT
-from diagnostics.analysis.symptoms.state import Symptoms, Waiting
+from diagnostics.analysis.symptoms.state import TRANSPORT, Symptoms, Waiting
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Suspicion
 from diagnostics.contract.formatting import UNNAMED, filled

@@ -3,8 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from diagnostics.analysis.symptoms.lines import TRANSPORT
-from diagnostics.analysis.symptoms.state import Symptoms, Waiting
+from diagnostics.analysis.symptoms.state import TRANSPORT, Symptoms, Waiting
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import (
     UNNAMED,

@@ -15,14 +15,7 @@ from diagnostics.analysis.divergence.find import Divergence, between, edited
 from diagnostics.analysis.divergence.identity import agree, differing_parts
 from diagnostics.analysis.divergence.single_calls import made_alone, passed, unknown
 from diagnostics.analysis.divergence.vote import Vote, count_votes, settled, supported
-from diagnostics.analysis.histories.watchdog_lines import (
-    UNNAMED,
-    GroupLog,
-    Wait,
-    enqueued_behind,
-    members_of,
-    site_of,
-)
+from diagnostics.analysis.histories.watchdog_lines import UNNAMED, GroupLog, Wait, enqueued_behind, members_of, site_of
 from diagnostics.contract.findings import WATCHDOGS
 from diagnostics.evidence.calls import Call, Described, GroupKey, Wire
 from diagnostics.evidence.model import Evidence, LogFact, Stacks

@@ -3,48 +3,39 @@
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from diagnostics.analysis.divergence.evidence_terms import support
 from diagnostics.analysis.divergence.find import Divergence, edited
-from diagnostics.analysis.divergence.vote import Vote, count_votes
+from diagnostics.analysis.divergence.vote import count_votes, settled
 from diagnostics.contract.findings import LIKELY, OPEN, POSSIBLE
 from diagnostics.evidence.calls import Call
 
 _MOST_RANKS = 64  # All pairs of rank and root are tried, which is quadratic in the size.
 
 
-def differing_roots(calls: Mapping[int, Call], members: tuple[int, ...], deviating: tuple[int, ...]) -> Divergence:
+def differing_roots(calls: Mapping[int, Call], members: tuple[int, ...]) -> Divergence:
     """Return the divergence of ranks that name different roots; `calls` are those of the ranks that hang in one call.
 
-    `deviating` are the ranks that named another root, if the roots or gloo's broadcast tree tell which.
+    If all members hang, those that named another root than most deviate; else see `deviating_rank`.
     """
-    culprits, first = deviating or tuple(calls), next(iter(calls.values()))
-    by_root: dict[int | None, list[int]] = {}
-    for rank, call in calls.items():
-        by_root.setdefault(call.wire.root, []).append(rank)
-    unknown = [[rank for rank in members if rank not in culprits], [*culprits]]
-    sides = [*by_root.values()] if len(by_root) > 1 else unknown
-    sides.sort(key=lambda side: (not set(deviating).isdisjoint(side), -len(side), side))
-    vote = Vote(first.key, first.seq, tuple(map(tuple, sides)))
+    first, roots = next(iter(calls.values())), {rank: call.wire.root for rank, call in calls.items()}
+    at, known = (first.key, first.seq), {rank: root for rank, root in roots.items() if root is not None}
+    vote = count_votes(*at, {root: [rank for rank in roots if roots[rank] == root] for root in roots.values()})
+    deviating = vote.minority if vote.has_majority and len(vote.present) == len(members) else ()
+    if len(vote.present) < len(members) and (known or first.wire.op == "broadcast"):
+        deviating = tuple(filter(None, [deviating_rank(members, tuple(calls), known)]))  # Never the first member.
+    culprits = deviating or tuple(calls)
+    if len(vote.sides) == 1:
+        vote = settled(at, [rank for rank in members if rank not in culprits], culprits)
+    sides = sorted(vote.sides, key=lambda side: (not set(deviating).isdisjoint(side), -len(side), side))
     majority, minority = (calls.get(side[0], first) for side in sides[:2])
     # A broadcast that completed on some ranks only may also mean that a link failed. If none completed it, the roots
     # were read from the ranks, but not how many calls they had made before.
     limit = OPEN if not deviating else POSSIBLE if len(calls) < len(members) else LIKELY
     more: dict[str, Any] = {"culprits": culprits, "tie": not deviating, "groups_known": first.seq > 0, "limit": limit}
-    return edited(vote, (majority, minority), ("change", "within"), support("same line"), **more)
-
-
-def other_roots(calls: Mapping[int, Call], world: int) -> tuple[int, ...]:
-    """Return the ranks that named another root than the others, from the calls of the waiting ranks.
-
-    If all ranks wait it is that of fewer, else see `deviating_rank`. Without an answer, the result is empty.
-    """
-    roots = {rank: call.wire.root for rank, call in calls.items() if call.wire.root is not None}
-    if len(roots) < world:
-        named = deviating_rank(tuple(range(world)), tuple(roots), roots)
-        return () if named is None else (named,)
-    named_by = {root: [rank for rank in roots if roots[rank] == root] for root in roots.values()}
-    vote = count_votes(next(iter(calls.values())).key, 0, named_by)
-    return vote.minority if vote.has_majority else ()
+    vote, term = replace(vote, sides=tuple(sides)), support("same line")
+    return edited(vote, (majority, minority), ("change", "within"), term, **more)
 
 
 def deviating_rank(

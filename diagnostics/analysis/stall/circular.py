@@ -1,15 +1,17 @@
 """Cycles of the wait-for graph by kind: groups used in different orders, point-to-point calls, a missed call."""
 
-from itertools import combinations
+from itertools import combinations, permutations
 
 from msgspec import Struct
 
+from diagnostics.analysis.divergence.explanation import program_order
 from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.divergence.identity import on_path
-from diagnostics.analysis.divergence.vote import count_votes
-from diagnostics.analysis.stall import missed_call
+from diagnostics.analysis.divergence.loop_exit import for_one_rank, in_branch, source_branches
+from diagnostics.analysis.divergence.single_calls import passed
+from diagnostics.analysis.divergence.vote import count_votes, settled
 from diagnostics.analysis.stall.job_state import JobState
-from diagnostics.analysis.wait_graph.graph import Cycle, Operation, same_tag
+from diagnostics.analysis.wait_graph.graph import Cycle, Operation, WaitGraph, same_tag
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.stacks.dumps import main_thread
 
@@ -113,7 +115,7 @@ def _enqueued_crosswise(job: JobState) -> GroupOrder | None:
 def _case(job: JobState, cycle: Cycle) -> CircularWait | Divergence:
     waits, messages = job.waits, [operation for operation in cycle.operations if operation.peer >= 0]
     if not messages:
-        return missed_call.find(job, cycle) or _group_order(job, cycle)
+        return _missed_call(waits, cycle) or _group_order(job, cycle)
     steps = ((rank, operation) for rank in cycle.ranks for operation in waits.of_rank[rank][::-1])
     p2p = {rank: waits.calls[rank, operation] for rank, operation in steps if operation in messages}
     in_collectives = tuple((r, waits.calls[r, waits.of_rank[r][0]]) for r in cycle.ranks if r not in p2p)
@@ -199,3 +201,45 @@ def _group_order(job: JobState, cycle: Cycle) -> GroupOrder:
         made.append(Side(tuple(ranks), operation, waits.calls[ranks[0], operation], absent))
     vote = count_votes(cycle.operations[0].key, cycle.operations[0].seq, sides)
     return GroupOrder(cycle, tuple(made), vote.minority or cycle.ranks)
+
+
+def _missed_call(waits: WaitGraph, cycle: Cycle) -> Divergence | None:
+    """Return the call that ranks of the cycle skipped, by the program's text; None if it does not show one.
+
+    Where loops have run before, `divergence.same_role` compares the calls of their rounds first.
+    """
+    both_ways = list(permutations(cycle.operations)) if len(cycle.operations) == 2 else []
+    for shown in (_by_program, _for_one_rank):
+        for current, missed in both_ways:
+            ranks, peers = (tuple(r for r in waits.waiting[at] if r in cycle.ranks) for at in (current, missed))
+            if ranks and peers and (case := shown(waits, (current, missed), ranks, peers)) is not None:
+                return case
+    return None
+
+
+_Way = tuple[Operation, Operation]  # The operation that ranks wait in, and the one that they may have skipped.
+
+
+def _by_program(waits: WaitGraph, way: _Way, ranks: tuple[int, ...], peers: tuple[int, ...]) -> Divergence | None:
+    """Find a rank past a peer's call in program order, at a line on the common path: other ranks call from it too."""
+    (current, missed), expected = way, waits.calls[peers[0], way[1]]
+    absent = [rank for rank in ranks if rank in waits.absent[missed]]
+    for pending in (waits.calls[rank, current] for rank in absent):
+        same = [rank for rank in waits.waiting[current] if waits.calls[rank, current].site == pending.site]
+        in_order = program_order(pending.stack, expected.stack) > 0 and not source_branches(pending, expected)
+        if pending.site and len(same) > 1 and in_order:
+            past, at = [rank for rank in same if rank in absent], (expected.key, expected.seq)
+            # Of one rank alone, its line shows what it left out.
+            vote = count_votes(*at, {"waiting": peers, "past": past}) if len(past) > 1 else settled(at, peers, past)
+            return passed(vote, past, expected, pending)
+    return None
+
+
+def _for_one_rank(waits: WaitGraph, way: _Way, ranks: tuple[int, ...], peers: tuple[int, ...]) -> Divergence | None:
+    """Find a call that the program's text gives to one rank, while its peers are in a call outside any branch."""
+    pending, expected = waits.calls[ranks[0], way[0]], waits.calls[peers[0], way[1]]
+    if set(ranks) & set(peers) or not for_one_rank(expected, pending):
+        return None
+    if in_branch(pending, expected) or source_branches(pending, expected):
+        return None
+    return passed(settled((expected.key, expected.seq), ranks, peers), ranks, expected, pending)

@@ -12,25 +12,23 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.divergence import same_role
 from diagnostics.analysis.divergence.find import Divergence, find as find_divergences
+from diagnostics.analysis.divergence.roots import differing_roots
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS, Line
 from diagnostics.analysis.histories.watchdog_lines import GroupLog
 from diagnostics.analysis.observations import observations
 from diagnostics.analysis.stall import circular, endings, job_state, late
 from diagnostics.analysis.stall.circular import CircularWait
-from diagnostics.analysis.stall.departure import Departure, departure
-from diagnostics.analysis.stall.endings import FirstEndings, Missing
+from diagnostics.analysis.stall.endings import Departure, FirstEndings, Missing, departure
 from diagnostics.analysis.stall.from_observations import from_observations
 from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.stall.late import HostStall
-from diagnostics.analysis.stall.roots import roots_differ
 from diagnostics.analysis.stall.size_mismatch import size_mismatch
 from diagnostics.analysis.stall.stack_evidence import HostOutside, by_stacks
 from diagnostics.analysis.stall.startup import Startup, StartupFailed, startup
-from diagnostics.analysis.stall.watchdog import by_watchdogs
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.contract.findings import Basis, Finding, Group
 from diagnostics.contract.formatting import file_name
-from diagnostics.evidence.calls import Call, GroupKey
+from diagnostics.evidence.calls import ROOTED, Call, GroupKey
 from diagnostics.evidence.model import Evidence
 
 BEFORE = AFTER = 12  # A convention: number of positions that fit in the report's drawing.
@@ -154,7 +152,7 @@ def explain(evidence: Evidence, divergence: Divergence | None = None) -> Stall:
     in_order = endings.ended_in_order(ended)
     stands_still = job.stands_still()
     left = departure(job, in_order.ranks) if in_order is not None else None
-    logged, host = by_watchdogs(job), late.late_hosts(job) if stands_still else None
+    logged, host = late.by_watchdogs(job), late.late_hosts(job) if stands_still else None
     waits, sizes = circular.circular_waits(job), size_mismatch(job)
     single = (logged, sizes, *waits, host, left, *roots_differ(job))
     stall = Stall(
@@ -180,6 +178,20 @@ def explain(evidence: Evidence, divergence: Divergence | None = None) -> Stall:
     else:
         stall.stacks = seen
     return stall
+
+
+def roots_differ(job: JobState) -> list[Divergence]:
+    """Return the divergences of rooted operations that all issued and only some completed, from dumps without roots."""
+    cases, taken = list[Divergence](), job.waits.incomparable()
+    for operation, waiting in sorted(job.waits.waiting.items()):
+        calls = {rank: job.waits.calls[rank, operation] for rank in waiting}
+        wire, complete = calls[waiting[0]].wire, tuple(job.waits.complete[operation])
+        if wire.op not in ROOTED or not complete or job.waits.absent[operation] or set(waiting) & taken:
+            continue
+        if operation.key.recorder == "gloo" and wire.root is None:
+            cases.append(differing_roots(calls, job.survey.members(operation.key)))
+            taken |= {*waiting, *complete} | job.waits.reaching(waiting)
+    return cases
 
 
 def _divergences(job: JobState) -> list[Divergence]:

@@ -7,17 +7,11 @@ from msgspec.structs import replace
 
 from diagnostics.analysis import source_text
 from diagnostics.analysis.divergence.find import Divergence
-from diagnostics.analysis.divergence.roots import differing_roots, other_roots
+from diagnostics.analysis.divergence.roots import differing_roots
 from diagnostics.analysis.divergence.single_calls import by_lines, is_for_one_rank
 from diagnostics.analysis.observations import Observation
 from diagnostics.analysis.stall.job_state import STALL_S, JobState
-from diagnostics.analysis.stall.stack_evidence import (
-    KEY,
-    HostOutside,
-    InCollective,
-    collective_of,
-    compared,
-)
+from diagnostics.analysis.stall.stack_evidence import KEY, HostOutside, InCollective, collective_of, compared
 from diagnostics.analysis.stall.startup import Startup
 from diagnostics.evidence.calls import ROOTED, Call, Described, Wire, is_library
 from diagnostics.evidence.model import Frame, LogFact, Stacks, Thread
@@ -92,7 +86,7 @@ def _roots_differ(
         return None
     made = {rank: Described(Wire(place.op, (), (), root), place.op, f"root {root}") for rank, root in roots.items()}
     named = {rank: Call(KEY, 0, one, False, place.time_s, stack=place.stack) for rank, one in made.items()}
-    return differing_roots(named, tuple(range(world)), other_roots(named, world))
+    return differing_roots(named, tuple(range(world)))
 
 
 def _same_round(at: Frame, place: InCollective, ranks: list[Observation]) -> bool:

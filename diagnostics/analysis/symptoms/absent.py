@@ -6,8 +6,8 @@ from math import inf
 from typing import Any
 
 from diagnostics.analysis.histories.watchdog_lines import GroupLog, is_after, stamp_s
-from diagnostics.analysis.symptoms.places import within
 from diagnostics.analysis.symptoms.state import Waiting
+from diagnostics.analysis.symptoms.waits import within
 from diagnostics.contract.formatting import UNNAMED as NOBODY
 from diagnostics.evidence.calls import ROOTED
 from diagnostics.evidence.endings import Ending, of_error, of_srun

@@ -9,11 +9,9 @@ from typing import Any
 from diagnostics.analysis.environment.addresses import network_inside
 from diagnostics.analysis.histories.watchdog_lines import read_all, stamp_s
 from diagnostics.analysis.symptoms.absent import possibly_late, silent, without_lines
-from diagnostics.analysis.symptoms.lines import FAILED, KINDS, MOST_SPECIFIC, OF_PEERS, OPENS, says
-from diagnostics.analysis.symptoms.places import is_threaded, observed
 from diagnostics.analysis.symptoms.sizes import met_sizes
-from diagnostics.analysis.symptoms.state import Symptoms
-from diagnostics.analysis.symptoms.waits import all_waits, left_waiting, others
+from diagnostics.analysis.symptoms.state import FAILED, KINDS, MOST_SPECIFIC, OF_PEERS, OPENS, Symptoms, says
+from diagnostics.analysis.symptoms.waits import all_waits, is_threaded, left_waiting, observed, others
 from diagnostics.contract.formatting import UNNAMED as NOBODY, Phrase
 from diagnostics.evidence.endings import Ending, of_error
 from diagnostics.evidence.model import Evidence, LogFact, RankError, Stacks, shortened

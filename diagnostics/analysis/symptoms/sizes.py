@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from diagnostics.analysis.divergence.vote import count_votes
-from diagnostics.analysis.symptoms.places import by_call, within
 from diagnostics.analysis.symptoms.state import OF_JOB, Waiting
+from diagnostics.analysis.symptoms.waits import by_call, within
 from diagnostics.evidence.endings import Ending
 from diagnostics.evidence.model import Evidence, LogFact, shortened
 

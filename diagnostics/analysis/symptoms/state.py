@@ -6,16 +6,31 @@ from msgspec import Struct
 
 from diagnostics.analysis.divergence.vote import Vote, count_votes
 from diagnostics.analysis.histories.watchdog_lines import COUNTED
-from diagnostics.analysis.symptoms.lines import FAILED, KINDS, OPENS
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.calls import GroupKey
 from diagnostics.evidence.model import LogFact
 
+TRANSPORT = frozenset({"nccl_ib_error", "nccl_ib_async", "nccl_peer_closed", "nccl_connect", "link_down"})
+_TABLE = table_beside(__file__)
+KINDS = {name: frozenset(kinds) for name, kinds in _TABLE["kinds"].items()}
+OPENS = TRANSPORT | KINDS["opens"]
+"""Kinds of lines that say that something waits, or why it may wait."""
+MOST_SPECIFIC = ("nccl_last_error", "nccl_result", "dist_backend_error")
+"""Kinds of lines in which NCCL gives up, the most specific first; the last one only gives a place in torch's source."""
+FAILED = frozenset(MOST_SPECIFIC)
+OF_PEERS = FAILED | KINDS["noticed"] | KINDS["closed"] | {"nccl_peer_closed", "store_closed"}
+"""Kinds of lines that a rank also writes when its peers were stopped."""
 _SHOWN = OPENS - {"nccl_connect"} | {"watchdog_abort", "flight_dump_signal"}
 """Kinds of lines whose whole content is in `Symptoms`."""
 _NEAR = 0.99  # Share of the higher of two positions from which the lower one is not by chance that of another group.
 OF_JOB = GroupKey("log", "", "")
 """All ranks: such lines name no group."""
+
+
+def says(row: str, **figures: object) -> Phrase:
+    """Return a text of the table with these figures."""
+    return Phrase(row, _TABLE["texts"][row], figures)
 
 
 class Waiting(Struct, frozen=True):

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.histories.align import Survey
 from diagnostics.analysis.histories.printed import RECORDER as PRINTED
+from diagnostics.analysis.stall.endings import LastSeen
 from diagnostics.analysis.stall.job_state import JobState
-from diagnostics.analysis.stall.last_seen import LastSeen
 from diagnostics.analysis.stall.stack_evidence import KEY as STACKS
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.causes.declared import Texts

@@ -1,8 +1,7 @@
 """A rank ran fewer or more iterations of the loop than the others."""
 
-from diagnostics.analysis.divergence.ended_early import WithinRound
-from diagnostics.analysis.stall.departure import EarlierStep
-from diagnostics.analysis.stall.endings import ended_in_order
+from diagnostics.analysis.divergence.whole_programs import WithinRound
+from diagnostics.analysis.stall.endings import EarlierStep, ended_in_order
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _divergence, _parts

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.analysis.divergence.find import Divergence
-from diagnostics.analysis.stall.departure import departure
+from diagnostics.analysis.stall.endings import departure
 from diagnostics.contract.findings import SEEN
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import LogFact, RankError

@@ -1,6 +1,6 @@
 """Rooted collectives that complete on some ranks only: who named another root."""
 
-from diagnostics.analysis.stall.roots import roots_differ
+from diagnostics.analysis.stall.explain import roots_differ
 from diagnostics.contract.findings import OPEN, POSSIBLE
 from diagnostics.evidence.calls import GroupKey
 from tests.unit.diagnostics.analysis.calls import call, job
