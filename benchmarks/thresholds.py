@@ -433,6 +433,7 @@ AREAS = {
     "analysis.divergence": "Where ranks diverge",
     "analysis.histories": "Histories of calls",
     "analysis.stall": "Who waits for whom",
+    "analysis.symptoms": "What a log alone shows",
     "causes.hang": "Causes of hangs",
     "causes.suspicions": "Suspicions",
     "analysis.memory": "Memory",

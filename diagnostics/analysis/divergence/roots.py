@@ -20,11 +20,11 @@ def differing_roots(calls: Mapping[int, Call], members: tuple[int, ...]) -> Dive
     If all members hang, those that named another root than most deviate; else see `deviating_rank`.
     """
     first, roots = next(iter(calls.values())), {rank: call.wire.root for rank, call in calls.items()}
-    at, known = (first.key, first.seq), {rank: root for rank, root in roots.items() if root is not None}
+    at, named = (first.key, first.seq), {rank: root for rank, root in roots.items() if root is not None}
     vote = count_votes(*at, {root: [rank for rank in roots if roots[rank] == root] for root in roots.values()})
     deviating = vote.minority if vote.has_majority and len(vote.present) == len(members) else ()
-    if len(vote.present) < len(members) and (known or first.wire.op == "broadcast"):
-        deviating = tuple(filter(None, [deviating_rank(members, tuple(calls), known)]))  # Never the first member.
+    if len(vote.present) < len(members) and (named or first.wire.op == "broadcast"):
+        deviating = tuple(filter(None, [deviating_rank(members, tuple(calls), named)]))  # Never the first member.
     culprits = deviating or tuple(calls)
     if len(vote.sides) == 1:
         vote = settled(at, [rank for rank in members if rank not in culprits], culprits)

@@ -79,10 +79,11 @@ def _named(waits: list[Waiting]) -> list[Waiting]:
         same = at.setdefault((wait.seq, wait.op, wait.numel), [])
         same = same or at.get((wait.seq, "", None), [])  # A status names the position alone.
         if len(same) == 1:
-            one, ranks = named[same[0]], tuple(sorted({*wait.ranks, *named[same[0]].ranks}))
-            known = {"waited_s": wait.waited_s, "timeout_s": wait.timeout_s, "since": wait.since} if not one.op else {}
-            members, numel = one.members or wait.members, wait.numel
-            named[same[0]] = replace(one, ranks=ranks, op=wait.op, numel=numel, members=members, **known)
+            place = named[same[0]]
+            ranks, members = tuple(sorted({*wait.ranks, *place.ranks})), place.members or wait.members
+            times = place if place.op else wait
+            since = {"waited_s": times.waited_s, "timeout_s": times.timeout_s, "since": times.since}
+            named[same[0]] = replace(place, ranks=ranks, op=wait.op, numel=wait.numel, members=members, **since)
         else:
             at[wait.seq, wait.op, wait.numel].append(len(named))
             named.append(wait)
@@ -136,10 +137,10 @@ def observed(
     evidence: Evidence, victims: list[Ending], held_s: float
 ) -> tuple[list[Waiting], tuple[tuple[tuple[int, ...], Phrase], ...]]:
     """Return the calls in which observations, single stacks or exceptions show ranks, and what the other ranks do."""
-    dumps = {one.rank: one for one in evidence.stacks if one.rank is not None}
+    dumps = {dump.rank: dump for dump in evidence.stacks if dump.rank is not None}
     is_named = bool(dumps and evidence.facts)
-    spied = {one.pid: one for one in evidence.stacks if one.pid is not None and not is_named}
-    nameless = enumerate((pid for pid, one in spied.items() if one.rank is None), 1)
+    spied = {dump.pid: dump for dump in evidence.stacks if dump.pid is not None and not is_named}
+    nameless = enumerate((pid for pid, dump in spied.items() if dump.rank is None), 1)
     pids = {NOBODY - number: pid for number, pid in nameless}
     dumps |= {rank: spied[pid] for rank, pid in pids.items()}
     observed = {rank: seen for rank, seen in observations(evidence).items() if not seen.exited}
@@ -170,7 +171,7 @@ def observed(
 def is_threaded(dump: Stacks) -> bool:
     """Return whether two threads communicate, or one does and another thread that the program started runs its code."""
     code = [at and (at.file, at.function) for at in map(target, dump.threads)]
-    own = [number for number, one in enumerate(dump.threads) if one.main or code[number]]
+    own = [number for number, thread in enumerate(dump.threads) if thread.main or code[number]]
     inside = [number for number in own if collective_of(dump.threads[number].frames, whole=True)]
     return len(inside) > 1 or any(code[number] and code.count(code[number]) > 1 for number in inside)
 
