@@ -9,6 +9,7 @@ from diagnostics.contract.formatting import file_name, filled, ranks_spoken
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.endings import is_victim, kind_of_exception
 from diagnostics.evidence.model import Evidence, LogFact, RankError, shortened
+from diagnostics.evidence.readers.log import ENDED
 from diagnostics.report.without_cause import account_text, recorded_failure
 from diagnostics.tree.outcome import TROUBLE, account_of, is_unheard
 
@@ -32,6 +33,13 @@ def notes(
     Lines of the kinds in `covered` are described elsewhere in the report.
     """
     texts = [str(evidence.doubt)] if evidence.doubt else []
+    for ended in (fact for fact in evidence.facts if fact.kind == ENDED):
+        lines = [error.line for error in evidence.errors if error.file == ended.file and error.line]
+        texts += (
+            [filled(_TEXTS["ended"], {"at": f"{ended.file}:{ended.line}"})]
+            if min(lines, default=0) > ended.line
+            else []
+        )
     cited = [item for root in roots for item in root.evidence]
     places = {f"{item.file}:{item.line}" for item in cited}
     if not roots:
