@@ -42,7 +42,7 @@ def dump(value: dict[str, Any], rank: int | None, file: str) -> Dump:
     calls = [call for call in decoded if call is not None]
     if len(calls) < len(entries):
         damaged = len(entries) - len(calls)
-        raise ValueError(f"{damaged:,} of {len(entries):,} entries could not be understood: not used")
+        raise ValueError(f"{damaged:,} of {len(entries):,} entries could not be parsed: not used")
     is_nccl = "nccl_version" in value or value.get("comm_lib_version") or value.get("nccl_comm_state")
     recorder = calls[0].key.recorder if calls else "nccl" if is_nccl else "gloo"
     for name, (desc, ranks) in config.items():

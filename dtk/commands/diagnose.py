@@ -81,7 +81,7 @@ def _settle(arguments: argparse.Namespace) -> None:
     if arguments.path is None and arguments.html and arguments.html != PAGE and arguments.html.exists():
         arguments.path, arguments.html = str(arguments.html), PAGE
     if arguments.path is None:
-        fix = f"{command('diagnose')} PATH; {command('diagnose', 'last')} takes the newest run"
+        fix = f"{command('diagnose')} PATH; {command('diagnose', 'last')} diagnoses the newest run"
         raise DtkError("no PATH is given", fix=fix)
     if arguments.verify_fix and (arguments.json or arguments.format != "terminal"):
         raise DtkError("--verify-fix prints a comparison for people", "and --json and --format print for programs")

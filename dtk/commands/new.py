@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
             path.parent.mkdir(parents=True, exist_ok=True)
             text = template.read_text(encoding="utf-8")
             path.write_text(text.replace("{module}", module).replace("{name}", folder.resolve().name), encoding="utf-8")
-            print(f"made {path}")
+            print(f"created {path}")
     with chdir(folder):  # The next commands are typed in that folder.
         then = command("run", "--config-dir", "conf", "experiment=first")
     print(f"next: cd {shlex.quote(str(folder))} && {then}")

@@ -9,4 +9,4 @@ _TEXTS = Texts(__file__)
 
 def not_to_the_end(name: str, job: PrintedSteps) -> Finding:
     """Return that the printed steps show no sign of a cause, by the row of this name; undecided without such steps."""
-    return _TEXTS.ruled_out(name, count=job.count) if job.count else _TEXTS.undecided([name, "open"], count=0)
+    return _TEXTS.ruled_out(name, count=job.count) if job.count else _TEXTS.undecided("open")

@@ -43,7 +43,7 @@ def test_what_was_retired_is_done_whatever_gloo_writes_as_its_state():
      {"input_sizes": [["x"]]}, {"input_sizes": [[1 << 60]]}, {"input_sizes": [[True]]}],
 )  # fmt: skip
 def test_an_entry_that_says_nothing_makes_the_dump_useless(damage):
-    with pytest.raises(ValueError, match="1 of 2 entries could not be understood"):
+    with pytest.raises(ValueError, match="1 of 2 entries could not be parsed"):
         of(entry(), entry(seq=2, **damage))
 
 

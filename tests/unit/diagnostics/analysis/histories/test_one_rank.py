@@ -139,7 +139,7 @@ def test_a_rank_cannot_be_in_groups_between_two_that_it_counted_in_a_row(group: 
 
 def test_damaged_entries_are_told() -> None:
     found = digested(replace(dump(call(1)), damaged=3))
-    assert [problem.what for problem in found.problems] == ["3 entries could not be understood"]
+    assert [problem.what for problem in found.problems] == ["3 entries could not be parsed"]
 
 
 def test_a_digest_comes_through_msgpack_unchanged() -> None:

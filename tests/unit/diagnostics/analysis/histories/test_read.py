@@ -36,7 +36,7 @@ def test_a_file_whose_name_says_no_rank_is_placed_by_its_content() -> None:
     reading = read(job([memory("a", None, [call(1)], 3), memory("b", None, [call(1)]), memory("c", 0, [call(1)])]))
     assert sorted(reading.survey.ranks) == [0, 3]
     assert [(problem.file, problem.what) for problem in reading.problems] == [
-        ("b", "neither its name nor its content says which rank it belongs to")
+        ("b", "neither its name nor its content shows which rank it belongs to")
     ]
 
 

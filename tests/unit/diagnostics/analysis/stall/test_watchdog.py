@@ -167,7 +167,7 @@ def test_a_rank_that_is_in_a_later_call_of_another_group_left_one_out(tmp_path: 
     (one,) = found(tmp_path, {1: hung(1), **gathers((0, 2, 3), "09:59:58")})
     assert (one.cause, one.ranks, one.victims) == ("hang.conditional_collective", (1,), (0, 2, 3))
     assert one.group is not None and (one.group.name, one.position, one.confidence) == ("1", 77, 0.72)
-    assert "Rank 1 skipped all_gather of 1,024 elements (#77) that ranks 0, 2 and 3 wait in" in one.summary
+    assert "Rank 1 skipped all_gather of 1,024 elements (#77), in which ranks 0, 2 and 3 wait" in one.summary
 
 
 @pytest.mark.parametrize(

@@ -165,8 +165,8 @@ def test_one_traced_rank_of_four_is_undecided_with_the_figures(tmp_path: Path) -
     ("name", "outcome", "figure"),
     [
         ("hta_cpu_only", "undecided", "exposed communication 85%"),
-        ("hta_no_kernels", "undecided", "no event of a device"),
-        ("hta_mtia_inference", "undecided", "no event of a device"),
+        ("hta_no_kernels", "undecided", "no device events"),
+        ("hta_mtia_inference", "undecided", "no device events"),
         ("rocm_vllm_piecewise", "undecided", "idle 49%"),
         ("nsys_healthy_1pct", "healthy", "idle 1%"),
     ],

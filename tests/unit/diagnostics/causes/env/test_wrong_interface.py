@@ -74,7 +74,7 @@ def test_nccl_finds_no_interface(tmp_path):
     line = "n:77:90 [0] bootstrap.cc:1 NCCL WARN Bootstrap : no socket interface found\n"
     (tmp_path / "train.log").write_text("step 1 loss 2.0\n" + line)
     (root,) = diagnose(tmp_path).root_causes
-    assert root.cause == "env.wrong_interface" and "found no interface that it may use" in text_of(root).summary
+    assert root.cause == "env.wrong_interface" and "No usable network interface" in text_of(root).summary
 
 
 REFUSED = "h13:941:943 [0] include/socket.h:390 NCCL WARN Connect to 10.38.10.112<21724> failed : Connection refused\n"

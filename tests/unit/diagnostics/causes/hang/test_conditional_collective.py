@@ -25,7 +25,7 @@ def test_a_call_that_one_rank_leaves_out(tmp_path: Path) -> None:
     found = finding(tmp_path, job(*programs), CAUSE)
     assert (found.status, found.ranks) == ("confirmed", (3,))
     assert found.summary.startswith(
-        "Rank 3 skipped all_reduce [1] float32 (#5, train.py:50) that ranks 0-2 wait in; it is already in "
+        "Rank 3 skipped all_reduce [1] float32 (#5, train.py:50), in which ranks 0-2 wait; it is already in "
     )
     assert found.remedies[0].change.startswith(
         "call all_reduce [1] float32 at /job/train.py:50 on all ranks of its group"

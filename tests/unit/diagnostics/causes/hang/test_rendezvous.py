@@ -63,7 +63,7 @@ def test_a_start_that_all_reached_and_the_watch_ended_blames_nobody() -> None:
     starts = [start(rank, "meets", 50, 40) for rank in range(3)]
     finding = decided(*starts, fact("watch_verdict", text="all 3 ranks waited in init_process_group for 50 s"))
     assert (finding.status, finding.ranks, finding.victims) == ("confirmed", (), (0, 1, 2))
-    assert "for 40 s none came out of it" in text_of(finding).summary
+    assert "none has returned from it for 40 s" in text_of(finding).summary
     assert decided(*starts).status != "confirmed", "they may be about to meet"
 
 

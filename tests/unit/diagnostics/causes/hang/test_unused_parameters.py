@@ -23,7 +23,7 @@ def test_the_rank_that_left_the_pass_is_blamed(tmp_path: Path) -> None:
     text = text_of(root)
     assert (root.cause, root.ranks) == (CAUSE, (1,))
     assert text.summary.startswith(
-        "Rank 1 left the backward pass without all_reduce [300] float32 (#7, train.py:60), which rank 0"
+        "Rank 1 left the backward pass without all_reduce [300] float32 (#7, train.py:60), in which rank 0"
     )
     assert "find_unused_parameters=True in DDP" in text.remedies[-1].change
 

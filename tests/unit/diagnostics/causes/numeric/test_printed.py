@@ -70,7 +70,7 @@ def test_without_printed_steps_a_cause_stays_open(tmp_path: Path) -> None:
     text = text_of(finding)
     assert (finding.status, text.summary, text.missing) == (
         "undecided",
-        "0 recorded steps in which the loss did not stay higher",
+        "No steps were recorded.",
         "the trainer's log, or its records of steps",
     )
 

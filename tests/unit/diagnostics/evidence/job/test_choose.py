@@ -78,7 +78,7 @@ def trace(root: Path, name: str, at_s: float, rank: int, pid: int) -> Dump:
     [
         (60.0, 1, ""),
         (WINDOWS_S + 60, 1, ""),
-        (60.0, 2, "both belong to rank 0, of processes 1 and 2"),
+        (60.0, 2, "both belong to rank 0, but come from processes 1 and 2"),
         (JOB_S + 60, 1, "were recorded 90 days apart"),
     ],
 )

@@ -56,7 +56,7 @@ def test_two_halves_of_different_jobs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["traces/gpupuzzlers_sync"])
 def test_traces_of_several_processes_of_rank_0(tmp_path: Path, name: str) -> None:
     copy(tmp_path, name)
-    assert "both belong to rank 0, of processes" in refused(tmp_path)
+    assert "both belong to rank 0, but come from processes" in refused(tmp_path)
 
 
 def test_nsight_and_traces_years_apart(tmp_path: Path) -> None:
@@ -87,4 +87,4 @@ def test_times_that_count_from_a_base_or_from_nothing_known(tmp_path: Path) -> N
     trace(tmp_path, "x.json", None, 72, 12.5)  # counts from the start of a machine: nothing can be told
     assert len(gather(tmp_path, Limits()).handles(TraceFile)) == 3
     trace(tmp_path, "rank0b.json", 0, 73, 6e6, base_ns)
-    assert "rank0.json and rank0b.json (trace) both belong to rank 0, of processes 70 and 73" in refused(tmp_path)
+    assert "rank0.json and rank0b.json (trace) both belong to rank 0, but come from processes 70 and 73" in refused(tmp_path)
