@@ -75,7 +75,7 @@ class ParallelConfig:
             raise _errors("ep", ep=self.ep, world_size=world_size, why=error, fits=fits) from error
 
     def filled(self, strategy: StrategyConfig, world_size: int) -> "ParallelConfig":
-        """Return the degrees with a number in place of -1: the ranks that the other degrees leave; for ep all of its.
+        """Return the degrees with a number in place of -1: the ranks that remain; for ep all of its.
 
         Raises:
             DtkError: several of pp, cp and tp are -1, or another degree does not fit.

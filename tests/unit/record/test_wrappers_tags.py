@@ -43,5 +43,5 @@ def test_two_halves_with_different_tags_are_told_from_a_circle(tmp_path, child):
     report = diagnose(tmp_path)
     first = report.root_causes[0]
     assert (first.cause, first.ranks) == ("hang.p2p_cycle", (0, 1)), text_of(first).summary
-    assert text_of(first).summary.startswith("A send and a receive face each other with different tags")
+    assert text_of(first).summary.startswith("A send and its receive have different tags")
     assert text_of(first).remedies[0].change.startswith("give the two halves of a message the same tag")

@@ -87,4 +87,5 @@ def test_times_that_count_from_a_base_or_from_nothing_known(tmp_path: Path) -> N
     trace(tmp_path, "x.json", None, 72, 12.5)  # counts from the start of a machine: nothing can be told
     assert len(gather(tmp_path, Limits()).handles(TraceFile)) == 3
     trace(tmp_path, "rank0b.json", 0, 73, 6e6, base_ns)
-    assert "rank0.json and rank0b.json (trace) both belong to rank 0, but come from processes 70 and 73" in refused(tmp_path)
+    both = "rank0.json and rank0b.json (trace) both belong to rank 0"
+    assert f"{both}, but come from processes 70 and 73" in refused(tmp_path)
