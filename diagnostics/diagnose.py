@@ -110,7 +110,7 @@ def conclude(
     shown = _guarded(evidence, "cause", "suspicions", suspect) if open_log or ran_dry else ""
     waiting, suspected = (None, ()) if isinstance(shown, str) else shown
     shown_kinds = waiting.shown_kinds if waiting else frozenset()
-    claim, behind = without_cause(evidence, happened, ordered, measures)
+    statement = without_cause(evidence, happened, ordered, measures)
     return Report(
         source=source,
         outcome=happened,
@@ -122,11 +122,11 @@ def conclude(
         coverage=coverage(evidence, world_size),
         titles={cause: leaf.title for cause, leaf in table.items()},
         world_size=world_size or None,
-        notes=notes(evidence, happened, verdict.roots, ordered, measures, shown_kinds, claim),
+        notes=notes(evidence, happened, verdict.roots, ordered, measures, shown_kinds, statement.quotes_launcher),
         waiting=waiting,
         suspicions=suspected,
-        statement=claim,
-        figures=behind,
+        statement=statement.text,
+        figures=statement.figures,
         run_folder=str(evidence.run.root) if evidence.run else None,
     )
 

@@ -14,6 +14,8 @@ _CLOSE = 0.03  # Relative difference due to rounding, the order of sums and the 
 _FALLS = 0.8  # Ratio of last to first losses of a run that learns.
 _MOST = 40  # Maximum number of courses to compare: hundreds of ranks may print the steps of one run.
 _BEGINS = 1.5  # Maximum first step, in distances between printed steps, of a run that begins at 0.
+_ENDS, _LAST = 3, 10
+"""Number of first steps whose median loss a run begins with; it ends with that of one part in `_LAST` of its steps."""
 _COURSE = 50  # Minimum number of steps of each run to compare how their losses develop.
 
 
@@ -105,5 +107,5 @@ def _factor(values: list[tuple[float, float]]) -> int:
 
 
 def _ends(course: Course) -> tuple[float, float]:
-    width = max(3, len(course.rows) // 10)
-    return median(row[1] for row in course.rows[:3]), median(row[1] for row in course.rows[-width:])
+    width = max(_ENDS, len(course.rows) // _LAST)
+    return median(row[1] for row in course.rows[:_ENDS]), median(row[1] for row in course.rows[-width:])

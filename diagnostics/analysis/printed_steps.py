@@ -22,6 +22,7 @@ _MAD = 1.4826  # Standard deviation of a normal distribution over its median abs
 _LEAST_NOISE = 1e-3  # Of the loss: printed with 3 digits, it varies by that much even if it seems constant.
 _FIRST = 3  # A loss is said to begin at the maximum over so many steps, as batches differ.
 _WORSE = 2.0  # Minimum ratio of the last losses to that. No schedule makes a model so much worse than untrained.
+_BEFORE = 4  # Number of smoothed losses above whose maximum a later one has risen.
 _FULL = 1.0  # A loss that begins below it may consist of terms that are 0 at first: a KL term of RL, a penalty.
 _FELL = 0.9  # Of the first loss: below it, the model had learned something.
 MOST = 50_000  # Maximum number of last steps to analyse.
@@ -233,7 +234,7 @@ def _parting(loss: Sequence[float]) -> int:
     best, at, lowest = -math.inf, WINDOW, math.inf
     for n in range(len(loss) - 1, WINDOW - 1, -1):
         lowest = min(lowest, smooth[n])
-        rise = lowest - max(smooth[n - 5 : n - 1])
+        rise = lowest - max(smooth[n - 1 - _BEFORE : n - 1])
         if n <= len(loss) - LEAST_AFTER and rise > best:
             best, at = rise, n
     # Smoothing moves the edge by a step. The second lowest of the next values counts, as one may be an outlier.

@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import convert
 from msgspec.structs import replace
 
-from diagnostics.contract.causes import Cause, Example, ExplainedBy, F
+from diagnostics.contract.causes import Cause, Example, ExplainedBy, F, Suspected
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding, FormattedFacts, Remedy, Text
 from diagnostics.contract.formatting import Phrase, filled
@@ -18,8 +19,8 @@ _GROUPS: dict[str, list[str]] = table_beside(__file__)
 def declared(file: str, facts: Callable[[Any], F], decide: Callable[[F], Finding | Iterable[Finding]]) -> Cause[F]:
     """Return the cause of a module. Its id, `family.name`, is derived from the path and set on every finding.
 
-    The YAML file next to the module holds the other fields of `Cause` under `cause`. `explained_by` may name groups of
-    `declared.yaml`; the text of `example` may be under `example` at the end of the file.
+    The YAML file next to the module holds the other fields of `Cause` under `cause`, and `suspected` below it.
+    `explained_by` may name groups of `declared.yaml`; the text of `example` may be under `example` at the end.
     """
 
     def findings(built: F) -> list[Finding]:
@@ -34,7 +35,9 @@ def declared(file: str, facts: Callable[[Any], F], decide: Callable[[F], Finding
         text = shown.get("text") or table["example"]
         ranks, counter = tuple(shown.get("ranks", ())), table.get("counterexample", "")
         example = Example(shown["kind"], text, ranks, shown.get("outcome"), counter)
-    return Cause(id=id, facts=facts, decide=findings, example=example, explained_by=tuple(rules), **row)
+    suspected = convert(table.get("suspected"), Suspected | None)
+    row |= {"suspected": suspected, "example": example, "explained_by": tuple(rules)}
+    return Cause(id=id, facts=facts, decide=findings, **row)
 
 
 class Texts:

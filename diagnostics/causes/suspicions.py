@@ -1,14 +1,18 @@
-"""Estimates the probability of each cause if a log confirms none, from the likelihood ratios in `suspicions.yaml`.
+"""Estimates the probability of each cause if a log confirms none, from the likelihood ratios of its `suspected`.
 
 The odds of a cause are its share of known hangs times the ratio of each clue found in the log (naive Bayes).
 """
 
 import re
 from collections.abc import Collection, Sequence
-from math import inf
+from functools import cache
+from math import inf, prod
+from typing import Literal
 
 from diagnostics.analysis.memory.out_of_memory import RanOut
 from diagnostics.analysis.symptoms.state import TRANSPORT, Symptoms, Waiting
+from diagnostics.causes.registry import built_in
+from diagnostics.contract.causes import Culprits, Suspected
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Suspicion
 from diagnostics.contract.formatting import UNNAMED, filled
@@ -24,6 +28,7 @@ _MANY = 10  # Requests of the size that failed that would fit into unused memory
 _LARGE = 0.15  # Share of memory that is unused, or outside PyTorch, from which it is suspected; see `memory.non_torch`.
 _SCALAR_MET = re.compile(r"\D*(?:\d{3,} vs \d{1,2}|\d{1,2} vs \d{3,})\b")
 """Sizes in bytes of a metric, flag or barrier that met a gradient or an activation."""
+_LEAST_SIZE = 100  # Minimum size that is compared: those of metrics and flags are close by chance.
 _CLOSE = 0.1
 """Share of the larger size by which two sizes of one call differ at most; sizes of two calls rarely come so close."""
 _TWO_SIZES = re.compile(r"(\d+) vs (\d+)\b")
@@ -34,20 +39,27 @@ _OVERRUN = 3  # Multiple of its timeout that a call waited, which shows that not
 _NEVER_S = 2 * 86_400  # Timeout that no run waits for: the wait ended because a connection broke.
 _SHORT_S = 10  # Timeout that the set-up of a communicator or a slow step exceeds; the defaults are 600 s and more.
 TABLE = table_beside(__file__)
-_CAUSES, _CLUES, _DECIDE, _FIT = TABLE["causes"], TABLE["clues"], TABLE["decide"], TABLE["fit"]
+_DECIDE, _FIT = TABLE["decide"], TABLE["fit"]
+
+
+@cache
+def suspected_of(what: Literal["end", "memory"]) -> dict[str, Suspected]:
+    """Return the causes that may explain the end of a job, or what took a device's memory, by id."""
+    rows = {cause.id: cause.suspected for cause in built_in() if cause.suspected is not None}
+    return {cause: row for cause, row in rows.items() if row.explains == what}
 
 
 def suspicions(symptoms: Symptoms, ruled_out: Collection[str] = ()) -> tuple[Suspicion, ...]:
     """Return the likeliest causes that are supported by a clue, at most `MOST`, the likeliest first."""
     signs, culprits, suspected = clues(symptoms), _culprits(symptoms), list[Suspicion]()
     no_dumps = symptoms.uses_gloo or process.KIND in symptoms.kinds  # A running job can be watched instead.
-    likely = sorted(probabilities(signs, ruled_out).items(), key=lambda item: -item[1])
-    for cause, probability in likely:
-        speaks_for = tuple(text for name, text in signs.items() if _CLUES[name].get(cause, 1.0) > 1)
-        against = tuple(text for name, text in signs.items() if _CLUES[name].get(cause, 1.0) < 1)
+    likely = sorted(((share, cause) for cause, share in probabilities(signs, ruled_out).items()), reverse=True)
+    for probability, cause in likely:
+        row = suspected_of("end")[cause]
+        speaks_for = tuple(text for name, text in signs.items() if row.clues.get(name, 1.0) > 1)
+        against = tuple(text for name, text in signs.items() if row.clues.get(name, 1.0) < 1)
         if speaks_for and probability >= LEAST and len(suspected) < MOST:
-            ranks, decide = culprits[_CAUSES[cause]["ranks"]], _CAUSES[cause]["decide"]
-            ranks = tuple(rank for rank in ranks if rank > UNNAMED)
+            ranks, decide = tuple(rank for rank in culprits[row.ranks] if rank > UNNAMED), row.decide
             of_ray = decide == "ends" and symptoms.worker_died
             of_nccl = (decide == "dumps" and no_dumps) or (decide in ("transport", "device") and symptoms.uses_gloo)
             decide = _DECIDE["ray" if of_ray else "watch" if of_nccl else decide]
@@ -56,13 +68,15 @@ def suspicions(symptoms: Symptoms, ruled_out: Collection[str] = ()) -> tuple[Sus
 
 
 def probabilities(signs: Collection[str], ruled_out: Collection[str] = ()) -> dict[str, float]:
-    """Return the probability of each cause given these clues; the rest to 1 are causes that the table does not list."""
-    odds = {cause: entry["share"] for cause, entry in _CAUSES.items() if cause not in ruled_out}
-    for name in signs:
-        odds = {cause: value * _CLUES[name].get(cause, 1.0) for cause, value in odds.items()}
-    fitted = {cause: value ** _FIT["exponent"] for cause, value in odds.items()}
+    """Return the probability of each cause given these clues; the rest to 1 are causes that are never suspected."""
+    rows = {cause: row for cause, row in suspected_of("end").items() if cause not in ruled_out}
+    fitted = {cause: _odds(row, signs) ** _FIT["exponent"] for cause, row in rows.items()}
     whole = sum(fitted.values()) + _FIT["other"]
     return {cause: value / whole for cause, value in fitted.items()}
+
+
+def _odds(row: Suspected, signs: Collection[str]) -> float:
+    return prod((row.clues.get(name, 1.0) for name in signs), start=row.share)
 
 
 def of_memory(records: Sequence[RanOut], steps: int = 0) -> tuple[Suspicion, ...]:
@@ -73,21 +87,21 @@ def of_memory(records: Sequence[RanOut], steps: int = 0) -> tuple[Suspicion, ...
     reserved, outside, allocated = record.reserved_bytes or 0, record.outside_bytes or 0, record.allocated_bytes
     unused = (record.unused_bytes or 0) / reserved if reserved else 0.0
     used, asked = (record.total_bytes or 0) - (record.free_bytes or 0), record.requested_bytes or 0
-    fits = asked <= (record.unused_bytes or 0) + (record.free_bytes or 0)
-    is_outside = outside > _LARGE * (record.total_bytes or outside)
-    signs = {"steps": steps, "alone": asked > used > 0, "unused": unused >= _LARGE and fits, "outside": is_outside}
-    signs["much_unused"] = signs["unused"] and (record.unused_bytes or 0) >= _MANY * asked > 0
+    fits = unused >= _LARGE and asked <= (record.unused_bytes or 0) + (record.free_bytes or 0)
+    many, alone = (record.unused_bytes or 0) >= _MANY * asked > 0, asked > used > 0
+    signs = {"alone": alone, "steps": steps and not alone, "much_unused": fits and many, "unused": fits and not many}
+    signs["outside"] = outside > _LARGE * (record.total_bytes or outside)
     tensors = filled(TABLE["texts"]["tensors" if allocated else "no_fit"], {"allocated": allocated})
     figures = {"tensors": tensors, "steps": steps, "unused": unused, "outside": outside, "asked": asked, "used": used}
-    rows = {
-        cause: row | next((more for sign, more in row["where"].items() if signs[sign]), {})
-        for cause, row in TABLE["memory"].items()
-    }
-    whole = sum(row["share"] for row in rows.values())
-    likely = sorted(((row["share"] / whole, cause, row["says"]) for cause, row in rows.items() if row["says"]))[::-1]
+    rows = suspected_of("memory")
+    odds = {cause: _odds(row, [name for name in row.clues if signs[name]]) for cause, row in rows.items()}
+    whole, likely = sum(odds.values()) + _FIT["other_memory"], []
+    for cause, row in rows.items():
+        if text := row.says.get(next((name for name in row.clues if signs[name]), "default")):
+            likely.append((odds[cause] / whole, cause, filled(text, figures), _DECIDE[row.decide]))
     return tuple(
-        Suspicion(cause, round(share, 2), (), (filled(text, figures),), (), _DECIDE["snapshot"])
-        for share, cause, text in likely[:MOST]
+        Suspicion(cause, round(share, 2), (), (text,), (), decide)
+        for share, cause, text, decide in sorted(likely, reverse=True)[:MOST]
     )
 
 
@@ -97,8 +111,8 @@ def clues(symptoms: Symptoms) -> dict[str, str]:
     return {name: filled(text, {"it": signs[name]}) for name, text in TABLE["says"].items() if signs.get(name)}
 
 
-def _culprits(symptoms: Symptoms) -> dict[str, tuple[int, ...]]:
-    """Return the ranks that a cause would blame, by the names used in the table."""
+def _culprits(symptoms: Symptoms) -> dict[Culprits, tuple[int, ...]]:
+    """Return the ranks that a cause would blame."""
     few = symptoms.at_other_calls if symptoms.by_call.has_majority else ()
     behind = symptoms.behind or symptoms.absent or few or symptoms.without_report or symptoms.mismatched
     behind = symptoms.by_position[0].ranks if symptoms.by_position and not behind else behind
@@ -206,5 +220,5 @@ def _of_libraries(symptoms: Symptoms) -> dict[str, object]:
         "of_model": symptoms.of_model and peer_calls,
         "gathered": not symptoms.of_model and {wait.op for wait in peer_calls} <= _OWN_SIZES and peer_calls,
         "twice": small > 0 and large == 2 * small,
-        "close_sizes": not symptoms.of_model and small > 99 and gap < _CLOSE and gap,
+        "close_sizes": not symptoms.of_model and small >= _LEAST_SIZE and gap < _CLOSE and gap,
     }

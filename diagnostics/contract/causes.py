@@ -1,9 +1,9 @@
 """The type of a cause. Each file in `diagnostics/causes/<family>/` defines one cause completely."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from diagnostics.contract.findings import Finding, Outcome
 
@@ -64,6 +64,28 @@ class Example(Struct, frozen=True):
     """Evidence that resembles the example and must not confirm the cause; empty if the cause has tests of its own."""
 
 
+Culprits = Literal["nobody", "behind", "silent", "stalled"]
+"""Ranks that a suspicion names: none; those that did not make the call in which others wait; those that left nothing;
+those whose side threads failed, or else those behind or silent."""
+Ratio = Annotated[float, Meta(gt=0)]
+
+
+class Suspected(Struct, frozen=True, forbid_unknown_fields=True):
+    """How likely a cause is if none is confirmed: its odds are its share times the ratio of each clue found."""
+
+    share: Ratio
+    """Its share of such jobs."""
+    decide: str
+    """What confirms it or rules it out: a name under `decide` of `causes/suspicions.yaml`."""
+    clues: Mapping[str, Ratio]
+    """Name of a clue (`causes/suspicions.py`) -> likelihood ratio: above 1, it speaks for the cause."""
+    explains: Literal["end", "memory"] = "end"
+    """What it would explain: how the job ended or why it waits, or what took the memory of a device that ran out."""
+    ranks: Culprits = "nobody"
+    says: Mapping[str, str] = {}
+    """Of memory: clue -> words, `default` without any of its clues; with none it is not suspected."""
+
+
 class Cause(Struct, Generic[F], frozen=True, kw_only=True):
     """One cause. Its file defines the facts of its findings and `decide`, and ends with `CAUSE = declared(...)`."""
 
@@ -93,6 +115,8 @@ class Cause(Struct, Generic[F], frozen=True, kw_only=True):
     """The paper, document or measurement that the decision is based on."""
     explained_by: tuple[ExplainedBy, ...] = ()
     example: Example | None = None
+    suspected: Suspected | None = None
+    """How a report that confirms no cause weighs this one (`causes/suspicions.py`); None if it never suspects it."""
     outcome_when: Mapping[Sign, Outcome] = {}
     """Outcomes that replace `outcome` if this is the root cause and the sign is present; the first match applies."""
     names_outcome: bool = False
@@ -102,7 +126,7 @@ class Cause(Struct, Generic[F], frozen=True, kw_only=True):
     noted: bool = False
     """Whether its undecided findings become notes in a report without a root cause."""
     weighed: bool = False
-    """Whether `suspicions.yaml` weighs what its unsure finding rests on (sizes, and the calls of the peers), so that a
+    """Whether `suspected` weighs what its unsure finding rests on (sizes, and the calls of the peers), so that a
     report with such suspicions and calls omits the finding."""
     tells_end: bool = False
     """Whether its undecided findings with evidence describe how the job ended, and replace a cause."""

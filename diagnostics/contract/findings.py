@@ -1,7 +1,7 @@
 """A finding: the decision about a cause, as typed data. Text is generated when the report is written."""
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct, field
@@ -182,6 +182,10 @@ class Finding(Struct, frozen=True, kw_only=True, dict=True):
             why = f"the fault {self.injected} was injected into this run"
             text = replace(text, remedies=(Remedy("override", "fault=none", why), *text.remedies))
         return text
+
+
+confirmed = partial(Finding, status="confirmed")
+"""Returns a finding that confirms its cause; `Texts` makes those that do not."""
 
 
 def text_of(finding: Finding) -> Text:

@@ -141,7 +141,7 @@ class Dump(Struct):
 
     def last_s(self) -> float:
         """Return the time of the latest call; 0 if there are none."""
-        return max((call.created_s for call in self.calls[-64:] if call.created_s), default=0.0)
+        return max((call.created_s for call in self.calls[-LATEST:] if call.created_s), default=0.0)
 
 
 class CallFile(Protocol):
@@ -162,6 +162,7 @@ class CallFile(Protocol):
         ...
 
 
+LATEST = 64  # Last calls of a dump among which the youngest is: a few are recorded out of order.
 SIMULATED = "simulation"  # The kind of simulated ranks' histories, which never were files.
 _TABLE = table_beside(__file__)
 _OPS: dict[str, str] = _TABLE["operations"]

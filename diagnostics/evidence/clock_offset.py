@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+_LEAST_POSITIONS = 3  # Two positions contradict each other at no offset.
 SURE_POSITIONS = 16
 SURE_RATIO = 500
 """Recorded time over the width of the bounds. Two runs of one program proceed at the same rate to within a few
@@ -52,7 +53,7 @@ def offset(first: Mapping[int, float], second: Mapping[int, float]) -> Offset | 
     ranks must enter before any returns, so none with a root.
     """
     common = sorted(first.keys() & second.keys())
-    if len(common) < 3:
+    if len(common) < _LEAST_POSITIONS:
         return None
     span_s = min(calls[common[-1]] - calls[common[0]] for calls in (first, second))
     for under_way in _UNDER_WAY:

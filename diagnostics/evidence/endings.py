@@ -29,7 +29,7 @@ Kind = Literal[
 """
 Detail = Literal[
     "", "cgroup", "host_memory", "nccl_memory", "data_loader_worker", "data_loader_sigkill", "split_sizes",
-    "model_differs", "host_allocation", "driver_memory",
+    "model_differs", "host_allocation", "driver_memory", "invalid_usage",
 ]  # fmt: skip
 """Details of the kind.
 
@@ -37,7 +37,7 @@ Detail = Literal[
 - `host_allocation`: an allocation on the host failed
 - `nccl_memory`: NCCL could not allocate on the device; `driver_memory`: CUDA outside torch's allocator could not
 - `data_loader_worker`: a worker process of its data loader died; `data_loader_sigkill`: by SIGKILL
-- `split_sizes`: gloo rejected this rank's split sizes of all_to_all
+- `split_sizes`: gloo rejected this rank's split sizes of all_to_all; `invalid_usage`: NCCL a call, without a reason
 - `model_differs`: DDP found different parameters on another rank
 """
 
@@ -208,10 +208,10 @@ def allocator_of(type_: str, message: str) -> Literal["", "cuda", "cpu"]:
     """Return the torch allocator that ran out of memory, on the device or the host; empty for any other error."""
     if _TEXT["no_size"].search(message):
         return ""
-    raised = type_.rpartition(".")[2] == "OutOfMemoryError" and "low on memory" not in message  # Ray's: host.
+    raised = type_.rpartition(".")[2] == "OutOfMemoryError" and not _TEXT["ray_memory"].search(message)
     if raised or _TEXT["device_memory"].search(message):
         return "cuda"
-    return "cpu" if "DefaultCPUAllocator" in message else ""
+    return "cpu" if _TEXT["host_allocator"].search(message) else ""
 
 
 def is_uncaught(text: str) -> bool:
@@ -221,15 +221,15 @@ def is_uncaught(text: str) -> bool:
 
 def _detail(type_: str, message: str, kind: Kind) -> Detail:
     if kind == "oom":
-        if "running low on memory" in message:
+        if _TEXT["ray_memory"].search(message):
             return "host_memory"
         host = type_ in ("MemoryError", "_ArrayMemoryError") or _TEXT["host_allocation"].search(message)
         driver: Detail = "driver_memory" if _TEXT["driver_memory"].search(message) else ""
         return "nccl_memory" if _TEXT["nccl_memory"].search(message) else "host_allocation" if host else driver
     if worker := _TEXT["data_loader_worker"].search(message):
         return "data_loader_sigkill" if worker["sigkill"] else "data_loader_worker"
-    if "LengthPerRank" in message:
-        return "split_sizes"
+    if match := _TEXT["rejected"].search(message):
+        return "split_sizes" if match["splits"] else "invalid_usage"
     return "model_differs" if _TEXT["model_differs"].search(message) else ""
 
 
@@ -315,9 +315,9 @@ def of_fact(fact: LogFact, rank: int) -> Ending | None:
     if fact.kind == "ddp_marked_twice":
         return of_line(fact, rank, "raised", text=shortened(fact.text, _LINE), type="RuntimeError")
     error = str(fact.fields.get("error")) if fact.kind == "cuda_error" else ""
-    out_of_memory = "out of memory" in error
-    if error and not out_of_memory and "ends" in fact.fields and "shutting down" not in error:
-        what = f"{'memory access' if 'fault by' in error else 'CUDA error:'} {shortened(error, 200)}"
+    out_of_memory = bool(_TEXT["out_of_memory"].search(error))
+    if error and not out_of_memory and "ends" in fact.fields and not _TEXT["shutting_down"].search(error):
+        what = f"{'memory access' if _TEXT['access'].match(error) else 'CUDA error:'} {shortened(error, 200)}"
         return of_line(fact, rank, "raised", text=what, type="CUDA error")
     if not out_of_memory and fact.kind not in _OOM_FACTS:
         return None
@@ -342,7 +342,7 @@ def of_srun(fact: LogFact) -> list[Ending]:
     if match := _TEXT["srun_code"].match(text):
         code = int(match[1])
         return [of_line(fact, rank, kind_of_exit_code(code), exit_code=code) for rank in ranks]
-    if text.startswith("Out Of Memory"):
+    if _TEXT["srun_memory"].match(text):
         return [of_line(fact, rank, "oom", signal="SIGKILL", detail="cgroup") for rank in ranks]
     signal = next((signal for name, signal in SIGNAL_TEXTS.items() if text.startswith(name)), None)
     return [of_line(fact, rank, kind_of_signal(signal), signal=signal) for rank in ranks if signal]
@@ -353,7 +353,7 @@ def by_kernel(ending: Ending, fact: LogFact) -> Ending:
     whole_host = not any(fact.fields.get(name) for name in ("cgroup", "kills")) and fact.fields.get("constraint") in (
         None, "CONSTRAINT_NONE",
     )  # fmt: skip
-    whole_host &= fact.kind == "kernel_oom" and "OOMKilled" not in fact.text
+    whole_host &= fact.kind == "kernel_oom" and not _TEXT["of_pod"].search(fact.text)
     detail: Detail = "host_memory" if whole_host else "cgroup"
     where = {"source": "log", "file": fact.file, "line": fact.line, "quoted": shortened(fact.text, _LINE)}
     return replace(ending, kind="oom", text="", signal="SIGKILL", detail=detail, **where)

@@ -177,6 +177,12 @@ class RunEvidence(Struct):
         name = self.get("fault.name", "none")
         return name if isinstance(name, str) and name != "none" else ""
 
+    @property
+    def searches_blocks(self) -> bool:
+        """Return whether dtk had to find the blocks of the user's own model, as it shards them one by one."""
+        units = self.get("strategy.blocks_per_unit")
+        return self.get("model.architecture") == "custom" and isinstance(units, int) and units > 0
+
     def get(self, key: str, default: Any = None) -> Any:
         """Return a value of the configuration by its dotted key (`strategy.bucket_cap_mb`)."""
         return at_key(self.config, key, default)

@@ -26,11 +26,11 @@ def notes(
     findings: Sequence[Finding],
     measures: dict[str, object],
     covered: frozenset[str],
-    claim: str = "",
+    is_quoted: bool = False,
 ) -> tuple[str, ...]:
-    """Return the notes, each once, without what `claim`, the first line of the report, says.
+    """Return the notes, each once.
 
-    Lines of the kinds in `covered` are described elsewhere in the report.
+    Lines of the kinds in `covered` are described elsewhere in the report, and the launcher's reason if it `is_quoted`.
     """
     texts = [str(evidence.doubt)] if evidence.doubt else []
     for ended in (fact for fact in evidence.facts if fact.kind == ENDED):
@@ -48,7 +48,8 @@ def notes(
     texts += _attempts(evidence)
     texts += _without_rank(evidence, places, "\n".join(str(item.detail) for item in cited))
     texts += _of_the_run(evidence)
-    if not roots and (failure := recorded_failure(evidence.run)) and failure not in " ".join((claim, *texts)):
+    quoted = {error.rank for error in _quoted_errors(evidence)}
+    if not (roots or is_quoted) and (failure := recorded_failure(evidence.run, quoted)):
         texts.append(f"The launcher recorded: {failure}")
     if not roots:  # Known bugs of the job's versions, which print no message of their own.
         undecided = (f for f in findings if f.status == "undecided" and isinstance(f.facts, FormattedFacts))
@@ -62,7 +63,7 @@ def notes(
 
 def _trouble(evidence: Evidence, covered: frozenset[str]) -> Iterator[str]:
     """Yield, at most `_SHOWN`, the first exceptions of ranks and the first line of each kind of trouble."""
-    errors = [error for error in evidence.errors if error.rank is not None][:_RANKS]
+    errors = _quoted_errors(evidence)
     places = {_at(error) for error in errors}
     for error in errors:
         own = own_line(error.frames)
@@ -75,6 +76,10 @@ def _trouble(evidence: Evidence, covered: frozenset[str]) -> Iterator[str]:
             lines.setdefault(fact.kind, fact)
     for fact in [*lines.values()][: _SHOWN - len(errors)]:
         yield f"{fact.file}:{fact.line}: {shortened(fact.text or _of_record(fact), 200)}"
+
+
+def _quoted_errors(evidence: Evidence) -> list[RankError]:
+    return [error for error in evidence.errors if error.rank is not None][:_RANKS]
 
 
 def _of_record(fact: LogFact) -> str:

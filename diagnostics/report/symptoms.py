@@ -4,18 +4,8 @@ import re
 from collections.abc import Iterator
 
 from diagnostics.analysis.symptoms.state import TRANSPORT, Symptoms, Waiting
+from diagnostics.contract import formatting
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.formatting import (
-    UNNAMED,
-    counted,
-    filled,
-    first_of,
-    ranks_spoken,
-    ranks_text,
-    seconds_text,
-    sentence,
-    verb,
-)
 from diagnostics.evidence.model import shortened
 from diagnostics.evidence.readers import process, ras
 from diagnostics.report.document import Field
@@ -26,7 +16,7 @@ _SHOWN = 3  # Maximum number of calls, and of groups of ranks, on the first scre
 
 
 def _said(row: str, **figures: object) -> str:
-    return filled(_TABLE["texts"][row], figures)
+    return formatting.filled(_TABLE["texts"][row], figures)
 
 
 def headline(symptoms: Symptoms) -> str:
@@ -67,7 +57,7 @@ def headline(symptoms: Symptoms) -> str:
     }
     name = next(name for name, (is_shown, _) in shown.items() if is_shown)
     it, ranks = shown[name]
-    return filled(_TABLE["headlines"][name][0 if ranks else -1], {"it": it, "ranks": ranks})
+    return formatting.filled(_TABLE["headlines"][name][0 if ranks else -1], {"it": it, "ranks": ranks})
 
 
 def rows(report: Report) -> Iterator[Field]:
@@ -75,7 +65,7 @@ def rows(report: Report) -> Iterator[Field]:
     symptoms = report.waiting
     yield from positions(symptoms) if symptoms is not None else ()
     for suspicion in report.suspicions:
-        ranks = f", {ranks_text(suspicion.ranks)}" if suspicion.ranks else ""
+        ranks = f", {formatting.ranks_text(suspicion.ranks)}" if suspicion.ranks else ""
         named = f"{suspicion.probability:.0%} {report.title(suspicion.cause)} [{suspicion.cause}]{ranks}"
         against = _said("against", reasons=suspicion.speaks_against) if suspicion.speaks_against else ""
         yield Field("maybe", f"{named}: {'; '.join(suspicion.speaks_for)}{against}", "warn")
@@ -93,7 +83,7 @@ def positions(symptoms: Symptoms) -> Iterator[Field]:
     for wait in symptoms.peer_calls[:_SHOWN]:
         yield Field("others", _said("lost_a_peer", who=_who(wait), call=_call(wait)))
     for ranks, words in symptoms.outside[:_SHOWN]:
-        yield Field("others", f"{sentence(ranks_spoken(ranks))}: {words}")
+        yield Field("others", f"{formatting.sentence(formatting.ranks_spoken(ranks))}: {words}")
     for rest in symptoms.others[:_SHOWN]:
         yield Field("others", _said("completed" if rest.completed == rest.enqueued else "enqueued", rest=rest))
     mentioned = waiting.union(*(rest.ranks for rest in symptoms.others), *(ranks for ranks, _ in symptoms.outside))
@@ -111,7 +101,7 @@ def needed(report: Report, symptoms: Symptoms | None) -> str:
     if report.suspicions:
         return report.suspicions[0].decide
     if symptoms is not None and not symptoms.sizes and (silent := symptoms.aborted or symptoms.failed_silently):
-        return filled(_TABLE["needed"]["silent"], {"ranks": silent})
+        return formatting.filled(_TABLE["needed"]["silent"], {"ranks": silent})
     if symptoms is not None and (failed := symptoms.failure or symptoms.warning):
         return str(next(ask for words, ask in _TABLE["asks"] if re.search(words, failed)))
     if symptoms is None:
@@ -123,14 +113,14 @@ def needed(report: Report, symptoms: Symptoms | None) -> str:
 
 def _who(wait: Waiting) -> str:
     if wait.processes:
-        return f"{verb(wait.processes, 'process', 'processes')} {first_of(wait.processes)}"
-    return ranks_spoken(wait.ranks or (UNNAMED,))
+        return f"{formatting.verb(wait.processes, 'process', 'processes')} {formatting.first_of(wait.processes)}"
+    return formatting.ranks_spoken(wait.ranks or (formatting.UNNAMED,))
 
 
 def _call(wait: Waiting) -> str:
     if not wait.op:
         return "a collective" if wait.seq is None else f"collective #{wait.seq:,}"
-    size = f" of {counted(wait.numel, 'element')}" if wait.numel is not None else ""
+    size = f" of {formatting.counted(wait.numel, 'element')}" if wait.numel is not None else ""
     return f"{wait.op}{size}{f' at {wait.site}' if wait.site else ''}"
 
 
@@ -144,11 +134,13 @@ def _waits(wait: Waiting) -> str:
         parts.append(_said("unnamed_group", wait=wait))
     if wait.waited_s:
         since = f" since {wait.since}" if wait.since else ""
-        parts.append(f"for {seconds_text(round(wait.waited_s) if wait.waited_s >= 1 else wait.waited_s)}{since}")
+        parts.append(
+            f"for {formatting.seconds_text(round(wait.waited_s) if wait.waited_s >= 1 else wait.waited_s)}{since}"
+        )
     if wait.enqueued is not None and wait.seq is not None and wait.enqueued > wait.seq:
         parts.append(_said("after_it", count=wait.enqueued - wait.seq))
     if wait.behind:
-        who = "" if wait.behind == wait.ranks else f" on {ranks_text(wait.behind)}"
+        who = "" if wait.behind == wait.ranks else f" on {formatting.ranks_text(wait.behind)}"
         parts.append(_said("behind", who=who))
     if wait.first:
         parts.append(_said("first"))

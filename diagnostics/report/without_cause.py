@@ -1,9 +1,9 @@
 """The report of a job without a confirmed cause: the account of its steps, its processes, what it printed."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from time import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from diagnostics.analysis.observations import observations
 from diagnostics.analysis.printed_steps import SCALE_ENDS, PrintedSteps, printed_steps
@@ -29,60 +29,72 @@ _PARTS = 4  # Chosen: the number of parts of a peak that fit on a line.
 _OF_RUN: dict[str, str] = table_beside(__file__)["run"]
 
 
+class Statement(NamedTuple):
+    """What the report says about a job without a confirmed cause, and the figures behind it."""
+
+    text: str = ""
+    figures: str = ""
+    quotes_launcher: bool = False
+    """Whether it repeats the reason that the launcher recorded."""
+
+
 def without_cause(
     evidence: Evidence, outcome: Outcome, findings: Sequence[Finding], measures: Mapping[str, object]
-) -> tuple[str, str]:
-    """Return a statement about a job without a confirmed cause, and the figures behind it; empty if there is none."""
+) -> Statement:
+    """Return what can be said about a job without a confirmed cause; empty if nothing."""
     account, hang = account_of(measures), measures.get("hang")
     if outcome == "healthy":
-        return (account_text(account) if account is not None else run_text(evidence.run) if evidence.run else ""), ""
+        return Statement(
+            account_text(account) if account is not None else run_text(evidence.run) if evidence.run else ""
+        )
     if evidence.doubt:
-        return _TEXTS["doubt"], ""
+        return Statement(_TEXTS["doubt"])
     undecided = [finding for finding in findings if finding.status == "undecided"]
     if waits := [text_of(finding).claim for finding in undecided if finding.victims]:
-        return waits[0], ""
+        return Statement(waits[0])
     if is_unheard(evidence) and evidence.run:
-        return unheard_text(evidence.run), ""
+        return Statement(unheard_text(evidence.run))
     if stopped := [f for f in undecided if f.evidence and f.cause in by_id() and by_id()[f.cause].tells_end]:
-        return text_of(stopped[0]).summary.rstrip("."), ""
+        return Statement(text_of(stopped[0]).summary.rstrip("."))
     trouble = in_trouble(evidence)
     if account is not None and outcome == "undecided" and not trouble and (account.unaccounted or not evidence.run):
-        return _TEXTS["unaccounted" if account.unaccounted else "unconfirmed"], account_text(account)
+        return Statement(_TEXTS["unaccounted" if account.unaccounted else "unconfirmed"], account_text(account))
     if outcome in ("oom", "undecided") and not trouble and (peak := memory_text(measures)):
         summary = next((text_of(finding).summary.rstrip(".") for finding in undecided if finding.ranks), "")
-        return _TEXTS["unconfirmed"], f"{peak}; {summary[0].lower()}{summary[1:]}" if summary else peak
+        return Statement(_TEXTS["unconfirmed"], f"{peak}; {summary[0].lower()}{summary[1:]}" if summary else peak)
     if failure := recorded_failure(evidence.run):
-        return _said("failed", reason=failure), ""
+        return Statement(_said("failed", reason=failure), quotes_launcher=True)
     if not trouble and evidence.run is not None and not evidence.run.state:
-        return _TEXTS["no_status"], ""
+        return Statement(_TEXTS["no_status"])
     if not trouble and any(fact.kind == "torchrun_signal" for fact in evidence.facts):
-        return _TEXTS["stopping"], ""
+        return Statement(_TEXTS["stopping"])
     if cut := [fact for fact in evidence.facts if fact.kind == "cut_traceback"]:
         ranks = tuple(fact.rank for fact in cut if fact.rank is not None)
-        return _said("cut", who=ranks or "an unidentified rank", at=cut[0].text), ""
+        return Statement(_said("cut", who=ranks or "an unidentified rank", at=cut[0].text))
     if logs := next((fact.fields["logs"] for fact in evidence.facts if fact.kind == "nothing_known"), 0):
-        return _said("nothing_known", logs=logs), ""
+        return Statement(_said("nothing_known", logs=logs))
     inits = {(fact.file, fact.fields["comm_rank"]): fact for fact in evidence.facts if fact.kind == "nccl_init"}
     if inits and not (trouble or any(evidence.files.values()) or printed_steps(evidence).count):
-        return set_up_text([*inits.values()], evidence), ""
+        return Statement(set_up_text([*inits.values()], evidence))
     if processes := processes_text(evidence):
-        return processes, ""
+        return Statement(processes)
     if not any(evidence.files.values()) and not trouble:
         if steps := printed_text(printed_steps(evidence), evidence):
-            return steps, ""
+            return Statement(steps)
         if training_ended(evidence):
-            return _TEXTS["ended"], ""
+            return Statement(_TEXTS["ended"])
         kinds = {kind for kind, found in records(evidence).items() if found}
         if kinds == {"log"} and not any(finding.evidence for finding in undecided):
-            return _said("nothing_known", logs=len({fact.file for fact in evidence.facts})), ""
-    return (calls_text(hang) if isinstance(hang, dict) and not (trouble or damaged(evidence)) else ""), ""
+            return Statement(_said("nothing_known", logs=len({fact.file for fact in evidence.facts})))
+    return Statement(calls_text(hang) if isinstance(hang, dict) and not (trouble or damaged(evidence)) else "")
 
 
-def recorded_failure(run: RunEvidence | None) -> str:
-    """Return the recorded reason why a dtk run failed; empty if it did not fail or has none."""
+def recorded_failure(run: RunEvidence | None, quoted: Collection[int | None] = ()) -> str:
+    """Return the recorded reason why a dtk run failed; empty if it has none, or is that of a rank that is `quoted`."""
     if run is None or run.status is None or run.state not in ("failed", "hung", "oom"):
         return ""
-    return run.status.reason or ""
+    is_quoted = run.status.failure is not None and run.status.failure.rank in quoted
+    return "" if is_quoted else run.status.reason or ""
 
 
 def set_up_text(inits: Sequence[LogFact], evidence: Evidence) -> str:

@@ -9,6 +9,7 @@ from diagnostics.contract.causes import GateKind, Relation
 from diagnostics.contract.findings import Outcome
 
 MAX_CUT_SETS = 4096  # Maximum number of minimal cut sets per tree: larger trees are unreadable.
+_REDUNDANT = 16  # Combinations per minimal cut set that are compared at most.
 
 
 class Leaf(Struct, frozen=True):
@@ -89,7 +90,7 @@ def minimal_cut_sets(node: Node) -> list[frozenset[str]]:
         return _minimal([cut for part in parts for cut in part])
     sets: list[frozenset[str]] = [frozenset()]
     for part in parts:
-        if len(sets) * len(part) > MAX_CUT_SETS * 16:
+        if len(sets) * len(part) > MAX_CUT_SETS * _REDUNDANT:
             raise TooManyCutSetsError(f"over {MAX_CUT_SETS} minimal cut sets below {node.id}")
         sets = _minimal([left | right for left in sets for right in part])
     return sets

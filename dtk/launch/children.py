@@ -14,13 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import IO, Any
 
-from diagnostics.evidence.endings import (
-    exception_of_line,
-    is_victim,
-    kind_of_exception,
-    kind_of_exit_code,
-    last_exception_line,
-)
+from diagnostics.evidence import endings
 from dtk.launch.processes import free_port, importable, killed_by
 from dtk.parallel import loopback
 
@@ -129,20 +123,22 @@ class Children:
 
     def _why(self, rank: int, code: int) -> Failed:
         if code < 0:
-            kind = kind_of_exit_code(code)  # Of a library's abort a peer is the likelier reason.
-            victim = is_victim(kind) or kind == "aborted"
+            kind = endings.kind_of_exit_code(code)  # Of a library's abort a peer is the likelier reason.
+            victim = endings.is_victim(kind) or kind == "aborted"
             return Failed(rank, f"was {killed_by(signal.Signals(-code).name)}", "", victim)
         log = self._logs[rank]
         log.seek(0)
         lines = [line[:SHOWN] for line in log.read()[-65536:].splitlines() if line.strip()]
         # A rank that failed before it could report, for example because torch cannot be imported, has left a traceback.
-        error_line = last_exception_line(lines)
+        error_line = endings.last_exception_line(lines)
         if rank not in self._errors and not error_line:
             last = "".join(lines[-1:]).strip()
-            return Failed(rank, f"ended with exit code {code}", last, victim=is_victim(kind_of_exit_code(code)))
-        type_, message = self._errors.get(rank) or exception_of_line(error_line)
+            return Failed(
+                rank, f"ended with exit code {code}", last, victim=endings.is_victim(endings.kind_of_exit_code(code))
+            )
+        type_, message = self._errors.get(rank) or endings.exception_of_line(error_line)
         error = f"{type_}: {message}" if type_ else message
-        return Failed(rank, "failed", error, victim=is_victim(kind_of_exception(type_, message)))
+        return Failed(rank, "failed", error, victim=endings.is_victim(endings.kind_of_exception(type_, message)))
 
 
 def end_all() -> None:

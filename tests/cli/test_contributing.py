@@ -117,23 +117,23 @@ TOY_CAUSE = '''
 """A rank ran out of toys."""
 
 from diagnostics.causes.declared import Texts, declared
-from diagnostics.contract.findings import STATED, Finding
+from diagnostics.contract.findings import STATED, Finding, confirmed
 from diagnostics.evidence.model import Evidence, RankError
 
 _TEXTS = Texts(__file__)
 
 
 def _errors(evidence: Evidence) -> list[RankError]:
-    """Return what the ranks said of it."""
-    return [error for error in evidence.errors if error.type == "ToyError"]
+    """Return what the ranks said."""
+    return evidence.errors
 
 
 def decide(errors: list[RankError]) -> Finding:
     """Decide it by the exceptions."""
-    ranks = tuple(sorted(error.rank for error in errors if error.rank is not None))
+    ranks = tuple(sorted(error.rank for error in errors if error.rank is not None and error.type == "ToyError"))
     if not ranks:
-        return _TEXTS.ruled_out("no_error")
-    return Finding(status="confirmed", facts=_TEXTS.facts("out", ranks=ranks), confidence=STATED, ranks=ranks)
+        return _TEXTS.ruled_out("no_error") if errors else _TEXTS.undecided()
+    return confirmed(facts=_TEXTS.facts("out", ranks=ranks), confidence=STATED, ranks=ranks)
 
 
 CAUSE = declared(__file__, _errors, decide)
@@ -148,6 +148,11 @@ cause:
   ruled_out_by: logs without a ToyError
   source: the toy's manual
   example: {kind: log, ranks: [1]}
+suspected:
+  share: 0.3
+  ranks: stalled
+  decide: stacks
+  clues: {scalar: 30}
 texts:
   out:
     summary: '{ranks:^} ran out of toys.'
@@ -155,6 +160,7 @@ texts:
     remedies:
       - {kind: environment, change: TOYS=2, why: one is never enough}
   no_error: {summary: No rank ran out of toys., measured: 0 ranks}
+  open: {summary: No rank raised an exception., missing: the ranks' stderr}
 
 example: |
   [rank1]: Traceback (most recent call last):
@@ -168,6 +174,13 @@ counterexample: |
   [rank1]:     play()
   [rank1]: ValueError: none is left
 """
+
+WAITS_FOR_TOYS = "".join(
+    f"[rank{rank}]:[E1122 10:20:30.1 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught collective operation "
+    "timeout: "
+    "WorkNCCL(SeqNum=900, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600033 milliseconds\n"
+    for rank in (0, 2)
+)
 
 
 @pytest.fixture
@@ -225,7 +238,12 @@ def test_a_cause_is_one_file_and_its_words(copy: Path) -> None:
     registry = "tests/unit/diagnostics/causes/test_registry.py"
     passed = dtk(copy, "-v", "-k", "out_of_toys", "-p", "no:cacheprovider", registry, module="pytest")
     assert passed.returncode == 0, passed.stdout
-    for test in ("the_example_is_diagnosed", "the_counterexample_does_not_confirm_it"):
+    known = (
+        "the_example_is_diagnosed",
+        "the_counterexample_does_not_confirm_it",
+        "it_is_suspected_by_clues_that_exist",
+    )
+    for test in known:
         assert f"test_{test}[env.out_of_toys]" in passed.stdout
     prose = "tests/unit/diagnostics/causes/test_no_prose.py"
     passed = dtk(copy, "-q", "-p", "no:cacheprovider", prose, module="pytest")
@@ -253,6 +271,10 @@ def test_a_cause_is_one_file_and_its_words(copy: Path) -> None:
     (nothing / "train.log").write_text((copy / "left/train.log").read_text().replace("ToyError", "ValueError"))
     others = json.loads(dtk(copy, "diagnose", str(nothing), "--json").stdout)["findings"]
     assert [one["status"] for one in others if one["cause"] == "env.out_of_toys"] == ["ruled_out"]
+    (nothing / "train.log").write_text(WAITS_FOR_TOYS)
+    (first, *_) = json.loads(dtk(copy, "diagnose", str(nothing), "--json").stdout)["suspicions"]
+    assert (first["cause"], first["ranks"]) == ("env.out_of_toys", [1]) and "py-spy" in first["decide"]
+    assert first["speaks_for"] == ["an all_reduce of 1 element is a metric, a flag or a barrier, often conditional"]
 
 
 def test_a_strategy_is_one_file_and_its_yaml_and_its_test(copy: Path) -> None:

@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from msgspec import Struct, field
 
-from diagnostics.evidence.calls import Call, CallFile, Dump, GroupKey, Wire, settle
+from diagnostics.evidence.calls import LATEST, Call, CallFile, Dump, GroupKey, Wire, settle
 from diagnostics.evidence.model import Problem
 from diagnostics.evidence.reader import loaded
 
@@ -190,7 +190,7 @@ def _calls(result: Digest, record: RankRecord, dump: Dump, numbers: dict[tuple[W
                 if len(record.p2p) < MAX_P2P:
                     record.p2p.append(settle(call))
     if dump.calls:
-        youngest = max(dump.calls[-64:], key=lambda call: call.created_s or 0.0)
+        youngest = max(dump.calls[-LATEST:], key=lambda call: call.created_s or 0.0)
         if record.last is None or (youngest.created_s or 0.0) >= (record.last.created_s or 0.0):
             record.last = settle(youngest)
     for key, calls in per_group.items():

@@ -4,6 +4,8 @@ import math
 
 MIB = 1 << 20  # Bytes.
 DEFAULT_BUCKET_BYTES = 25 * MIB  # Default `bucket_cap_mb` of DistributedDataParallel, in bytes.
+_LEAST_BUCKETS = 4  # Minimum number of buckets, so that the last one, which nothing hides, is small.
+_LEAST_CAP_MB = 0.05  # Minimum `bucket_cap_mb` that is proposed: smaller buckets cost more latency than they hide.
 
 
 def attainable_percent(transfer: float, compute: float) -> float:
@@ -12,14 +14,16 @@ def attainable_percent(transfer: float, compute: float) -> float:
 
 
 def good_buckets(total_bytes: int) -> int:
-    """Return the best number of gradient buckets: 25 MiB each, and at least four, so that the last one is small."""
-    return max(4, math.ceil(total_bytes / DEFAULT_BUCKET_BYTES))
+    """Return the best number of gradient buckets: those of DDP's default size, and at least `_LEAST_BUCKETS`."""
+    return max(_LEAST_BUCKETS, math.ceil(total_bytes / DEFAULT_BUCKET_BYTES))
 
 
 def good_cap_mb(total_bytes: int) -> float:
     """Return the `bucket_cap_mb` that results in the number of buckets of `good_buckets`."""
     cap = total_bytes / MIB / good_buckets(total_bytes)
-    return float(min(25, max(1, round(cap)))) if cap >= 1 else round(max(cap, 0.05), 2)
+    return (
+        float(min(DEFAULT_BUCKET_BYTES // MIB, max(1, round(cap)))) if cap >= 1 else round(max(cap, _LEAST_CAP_MB), 2)
+    )
 
 
 def exposed_in_buckets(transfer: float, latency: float, buckets: int, beside: float) -> float:

@@ -161,7 +161,8 @@ class _Waits:
             began = syncs.start[i]
             if began <= start and syncs.end[i] - began >= DEVICE_NS:
                 at = bisect_right(self._op_starts, began)
-                around = (op for op in self._ops[max(0, at - 8) : at] if op[1] >= began and op[3] == syncs.lane[i])
+                near = self._ops[max(0, at - _NEARBY) : at]
+                around = (op for op in near if op[1] >= began and op[3] == syncs.lane[i])
                 return self._trace.names[next((op[2] for op in around), syncs.name[i])], syncs.end[i] - began
             n += 1
         return "", 0

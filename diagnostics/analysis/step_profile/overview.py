@@ -70,6 +70,9 @@ _LARGE_BYTES = 512 << 20
 """Total decompressed size of all files (some seconds of reading) above which processes are worth starting."""
 _GZIP_RATIO = 20  # Decompressed bytes per compressed byte of a trace: JSON of repeated keys.
 _RANKS_DRAWN, _SPANS_DRAWN = 16, 120  # Of the timeline of a step; a convention, as below.
+_LATENCY_NS, _HOST_LATENCY_NS = 200_000.0, 2e6
+"""Maximum latency of a collective on devices and on CPUs: beyond it, also the quickest calls wait for others."""
+_QUICKEST = 4  # One part in so many of the tiny calls is those that no rank delayed.
 _STEPS_SHOWN = _GROUPS_SHOWN = 50  # A convention, for the size of report.json.
 
 
@@ -206,8 +209,8 @@ def overview(evidence: Evidence) -> Overview:
     )  # fmt: skip
     shortest = sorted(call.transfer for call in view.calls if call.message.size_bytes <= TINY_BYTES)
     if shortest:
-        most = 200_000.0 if view.on_device else 2e6
-        view.latency_ns = min(float(median(shortest[: max(1, len(shortest) // 4)])), most)
+        most = _LATENCY_NS if view.on_device else _HOST_LATENCY_NS
+        view.latency_ns = min(float(median(shortest[: max(1, len(shortest) // _QUICKEST)])), most)
     return view
 
 

@@ -83,6 +83,11 @@ class PerRank(Struct, Generic[Part]):
         ranks = [median(map(amount, parts)) for parts in self.of_rank.values() if parts]
         return median(ranks) if ranks else 0.0
 
+    def mostly(self, test: Callable[[Part], bool]) -> bool:
+        """Return whether most parts of most ranks pass a test."""
+        ranks = [2 * sum(map(test, parts)) > len(parts) for parts in self.of_rank.values() if parts]
+        return 2 * sum(ranks) > len(ranks)
+
     @property
     def sample(self) -> Part:
         """A part from the middle of a rank, as an example for sizes and counts."""

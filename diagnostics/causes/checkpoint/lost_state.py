@@ -3,7 +3,7 @@
 from diagnostics.analysis.printed_pairs import worse_after_resume
 from diagnostics.analysis.printed_steps import PrintedSteps, printed_steps, step_text
 from diagnostics.causes.declared import Texts, declared
-from diagnostics.contract.findings import PLAUSIBLE, EvidenceItem, Finding
+from diagnostics.contract.findings import PLAUSIBLE, EvidenceItem, Finding, confirmed
 
 _TEXTS = Texts(__file__)
 _AT_START = 0.9  # Fraction of the first loss of the run, which is the loss of an untrained model.
@@ -22,7 +22,7 @@ def decide(job: PrintedSteps) -> Finding:
     row = "weights" if after >= _AT_START * earlier.rows[0][1] else "rest"
     step = resumed.rows[0][0]
     facts = _TEXTS.facts(row, before=before, after=after, at=step_text(step))
-    return Finding(status="confirmed", facts=facts, confidence=PLAUSIBLE, step=int(step) or None, evidence=items)
+    return confirmed(facts=facts, confidence=PLAUSIBLE, step=int(step) or None, evidence=items)
 
 
 CAUSE = declared(__file__, printed_steps, decide)

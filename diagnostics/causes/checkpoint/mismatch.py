@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.files import patterns_beside
-from diagnostics.contract.findings import LIKELY, SEEN, EvidenceItem, Finding, Where
+from diagnostics.contract.findings import LIKELY, SEEN, EvidenceItem, Finding, Where, confirmed
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.endings import kind_of_exception
 from diagnostics.evidence.model import Evidence, RankError, shortened
@@ -36,8 +36,7 @@ def decide(evidence: Evidence) -> Finding:
     items += [fact.quoted() for fact in keys[:4]]
     named = {error.rank for error in errors} | {fact.rank for fact in keys}
     ranks = tuple(sorted(rank for rank in named if rank is not None))
-    return Finding(
-        status="confirmed",
+    return confirmed(
         facts=_TEXTS.facts(
             "prefix" if prefix else "sizes" if sizes else "default",
             who=ranks or "the program",

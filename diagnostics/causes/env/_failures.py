@@ -9,7 +9,7 @@ from diagnostics.analysis.environment.job import JobEnvironment, job_environment
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.causes import Cause
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import LEVEL, STATED, EvidenceItem, Finding, Remedy
+from diagnostics.contract.findings import LEVEL, STATED, EvidenceItem, Finding, Remedy, confirmed
 from diagnostics.contract.formatting import Phrase, bytes_text
 
 _TEXTS = Texts(__file__)
@@ -70,7 +70,7 @@ def failure_cause(file: str) -> Cause[JobEnvironment]:
         fix = Remedy("code" if "kind" in case else "environment", case["change"], case["why"])
         facts = _TEXTS.facts("confirmed", summary=summary, count=len(matches), fixes=(fix,))
         sure = max(LEVEL.get(line.case.get("confidence", ""), STATED) for line in matches)
-        return Finding(status="confirmed", facts=facts, confidence=sure, ranks=ranks, evidence=items)
+        return confirmed(facts=facts, confidence=sure, ranks=ranks, evidence=items)
 
     return declared(file, job_environment, decide)
 

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,7 +13,7 @@ from diagnostics.analysis.environment.situation import Severity
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.lint_texts import lint_text
 from diagnostics.contract.causes import Cause
-from diagnostics.contract.findings import POSSIBLE, SEEN, SUSPECTED, EvidenceItem, Finding, Remedy, Text
+from diagnostics.contract.findings import POSSIBLE, SEEN, SUSPECTED, EvidenceItem, Finding, Remedy, Text, confirmed
 from diagnostics.contract.formatting import ranks_spoken
 
 CONFIDENCE: dict[Severity, float] = {"error": SEEN, "warning": POSSIBLE, "note": SUSPECTED}
@@ -75,7 +75,8 @@ def lint_cause(
     *,
     nccl_only: bool = False,
     names: bool = False,
-    lacking: Callable[[Recorded], str] = lambda record: "",
+    needs: Sequence[str] = (),
+    between_nodes: bool = False,
     from_logs: Callable[[JobEnvironment], Finding | None] = lambda job: None,
 ) -> Cause[JobEnvironment]:
     """Return a cause that is decided by the linter.
@@ -84,9 +85,19 @@ def lint_cause(
         file: `__file__` of its module.
         nccl_only: whether the cause only applies if NCCL moves the data.
         names: whether it is about variable names, which logs do not show: NCCL only logs those that it knows.
-        lacking: returns the row of `_lint.yaml` for the missing fact that is needed to rule it out; empty if none is.
+        needs: a part of the node's description without which it is not ruled out if one of the variables that follow
+            is set on all ranks; a row of `_lint.yaml` of the same name says so.
+        between_nodes: whether this only concerns jobs of several nodes.
         from_logs: decides from messages of the libraries.
     """
+
+    def lacking(record: Recorded) -> str:
+        part, *variables = needs or ("",)
+        if not any(record.variables.get(ALL, {}).get(name) for name in variables):
+            return ""
+        if between_nodes and record.nnodes is None:
+            return "nodes"
+        return "" if part in record.hardware or (between_nodes and record.nnodes == 1) else part
 
     def decide(job: JobEnvironment) -> Iterator[Finding]:
         record = job.recorded
@@ -109,11 +120,6 @@ def lint_cause(
     return cause
 
 
-def set_everywhere(record: Recorded, *names: str) -> bool:
-    """Return whether any of these variables is set on all ranks."""
-    return any(record.variables.get(ALL, {}).get(name) for name in names)
-
-
 def _confirmed(lints: list[RankLint], record: Recorded) -> Finding:
     def order(seen: RankLint) -> tuple[float, str, str]:
         return -CONFIDENCE[seen.lint.severity], seen.lint.variable, lint_text(seen.lint).message
@@ -126,8 +132,7 @@ def _confirmed(lints: list[RankLint], record: Recorded) -> Finding:
         settings.append(Setting(seen, value, record.source(name, ()).file == CONFIGURATION))
         items.append(EvidenceItem("environment", source.file, f"{name}={value}", source.line))
     everywhere = any(not seen.ranks for seen in ordered)
-    return Finding(
-        status="confirmed",
+    return confirmed(
         facts=Settings(tuple(settings), record.count),
         confidence=max(CONFIDENCE[seen.lint.severity] for seen in ordered),
         ranks=() if everywhere else tuple(sorted({rank for seen in ordered for rank in seen.ranks})),

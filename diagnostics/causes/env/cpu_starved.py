@@ -2,7 +2,7 @@
 
 from diagnostics.analysis.node_health import NodeHealth, node_health
 from diagnostics.causes.declared import Texts, declared
-from diagnostics.contract.findings import LIKELY, EvidenceItem, Finding
+from diagnostics.contract.findings import LIKELY, EvidenceItem, Finding, confirmed
 from diagnostics.contract.formatting import Phrase
 
 _TEXTS = Texts(__file__)
@@ -33,8 +33,7 @@ def decide(nodes: tuple[NodeHealth, ...]) -> Finding:
     """Decide from the cgroup counters, the affinity and the steal time of each node."""
     starved = [(node, reason) for node in nodes if (reason := _reason(node))]
     if starved:
-        return Finding(
-            status="confirmed",
+        return confirmed(
             facts=_TEXTS.facts(
                 [starved[0][1], "ranks" if any(node.ranks for node, _ in starved) else "job"], what=_shows(*starved[0])
             ),

@@ -2,7 +2,7 @@
 
 from diagnostics.analysis.environment.job import JobEnvironment, job_environment
 from diagnostics.causes.declared import Texts, declared
-from diagnostics.contract.findings import CERTAIN, OPEN, EvidenceItem, Finding
+from diagnostics.contract.findings import CERTAIN, OPEN, EvidenceItem, Finding, confirmed
 
 _TEXTS = Texts(__file__)
 _SHOWN = 8  # Maximum number of crashes that a finding cites.
@@ -21,8 +21,7 @@ def decide(job: JobEnvironment) -> Finding:
         return _TEXTS.ruled_out("no_crash")
     frames = [frame for error in crashed for frame in error.frames]
     in_ddp = any(frame.function == "_ddp_init_helper" or "distributed.py" in frame.file for frame in frames)
-    return Finding(
-        status="confirmed",
+    return confirmed(
         facts=_TEXTS.facts(count=len(crashed), where=_TEXTS.phrase("in_ddp" if in_ddp else "detail")),
         confidence=CERTAIN if in_ddp else OPEN,
         ranks=tuple(sorted({error.rank for error in crashed if error.rank is not None})),

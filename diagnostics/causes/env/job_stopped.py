@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from diagnostics.analysis.environment.job import JobEnvironment, job_environment
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import LEVEL, EvidenceItem, Finding
+from diagnostics.contract.findings import LEVEL, EvidenceItem, Finding, confirmed
 from diagnostics.evidence.endings import is_victim, kind_of_exception, signal_name
 from diagnostics.evidence.model import LogFact, RankError
 
@@ -49,7 +49,7 @@ def decide(job: JobEnvironment) -> Finding:
     if not _sure(reason):
         return _open(reason, item)
     facts = _TEXTS.facts(reason=reason, **_REASONS[reason])
-    return Finding(status="confirmed", facts=facts, confidence=_sure(reason), evidence=(item,))
+    return confirmed(facts=facts, confidence=_sure(reason), evidence=(item,))
 
 
 CAUSE = declared(__file__, job_environment, decide)

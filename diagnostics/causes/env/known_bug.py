@@ -9,7 +9,7 @@ from diagnostics.analysis.environment.known_bugs import NAMES, Installed, KnownB
 from diagnostics.analysis.environment.recorded import recorded
 from diagnostics.analysis.environment.situation import gpu_names
 from diagnostics.causes.declared import Texts, declared
-from diagnostics.contract.findings import LIKELY, EvidenceItem, Finding, Remedy
+from diagnostics.contract.findings import LIKELY, EvidenceItem, Finding, Remedy, confirmed
 from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.model import Evidence
 
@@ -74,7 +74,7 @@ def decide(case: Seen) -> Finding:
         fixes = [Remedy("environment", bug.fix, bug.source) for bug in bugs]
         facts = _TEXTS.facts("confirmed", bugs=texts, count=len(bugs), fixes=fixes)
         items = tuple(item for _, item in case.confirmed)
-        return Finding(status="confirmed", facts=facts, confidence=LIKELY, evidence=items)
+        return confirmed(facts=facts, confidence=LIKELY, evidence=items)
     if bugs:
         return _TEXTS.undecided("possible", bugs=texts, count=len(bugs), fix=bugs[0].fix)
     named = [f"{NAMES.get(name, name)} {'.'.join(map(str, version))}" for name, version in case.versions.items()]

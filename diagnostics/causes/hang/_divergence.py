@@ -18,7 +18,7 @@ from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._parts import RECORD
 from diagnostics.causes.hang._unconfirmed import Otherwise, left_open, unconfirmed
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, Where
+from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, Where, confirmed
 from diagnostics.contract.formatting import Phrase, filled
 from diagnostics.evidence.calls import ROOTED, Call
 from diagnostics.evidence.job.rank_endings import mismatch_facts
@@ -271,8 +271,7 @@ def _finding(stall: Stall, divergence: Divergence, kind: Kind, reading: Reading)
         pending=_pending(job, divergence) if exited else None,
     )
     ended = divergence.culprits if divergence.ended == "minority" else vote.sides[0] if exited else ()
-    finding = Finding(
-        status="confirmed",
+    finding = confirmed(
         facts=facts,
         confidence=divergence.confidence,
         ranks=divergence.culprits,

@@ -6,7 +6,7 @@ from collections import Counter
 from diagnostics.analysis.pairwise import Case, Pairs, misfits, pairs
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
-from diagnostics.contract.findings import STATED, EvidenceItem, Finding, Group, Where
+from diagnostics.contract.findings import STATED, EvidenceItem, Finding, Group, Where, confirmed
 from diagnostics.contract.formatting import file_name
 from diagnostics.evidence.ring.format import RingRecord
 
@@ -25,8 +25,7 @@ def decide(calls: Pairs) -> Finding:
     first, call = case.misfits[0], case.misfits[0].calls[1]
     row = "tie" if {first.sender, first.receiver} <= set(case.culprits) else "default"
     at = f" ({file_name(call.file)}:{call.line})" if call.file else ""
-    return Finding(
-        status="confirmed",
+    return confirmed(
         facts=_TEXTS.facts(row, case=case, first=first, call=call, at=at),
         confidence=STATED,
         ranks=case.culprits,

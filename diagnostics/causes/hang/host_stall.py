@@ -11,7 +11,8 @@ from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._divergence import DUMPS
 from diagnostics.causes.hang._stacks import described, doing, fix
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.findings import OPEN, PLAUSIBLE, SEEN, WATCHDOGS, Cost, EvidenceItem, Finding, FormattedFacts
+from diagnostics.contract import findings as level
+from diagnostics.contract.findings import Cost, EvidenceItem, Finding, FormattedFacts, confirmed
 from diagnostics.evidence.model import RunEvidence
 from diagnostics.evidence.stacks.activity import Activity, phrase
 
@@ -72,7 +73,7 @@ def _finding(stall: Stall, case: HostStall) -> Finding:
         job,
         _late_host(case),
         # It may have exited, or be in a call that gloo does not record.
-        SEEN if case.has_stack else WATCHDOGS["apart"] if case.lines else OPEN,
+        level.SEEN if case.has_stack else level.WATCHDOGS["apart"] if case.lines else level.OPEN,
         basis="records" if case.has_stack or case.lines else "places",
         seen={**dict.fromkeys(case.ranks, _parts.says("nothing_pending")), case.waiting[0]: waits},
         evidence=[stack] if case.stack_file else _parts.lines(case.lines),
@@ -89,10 +90,9 @@ def _suspended(run: RunEvidence) -> Finding:
     ranks = run.suspended
     silent_s = max(0.0, time() - max(run.heartbeats[rank].time_s for rank in ranks))
     at = Activity("stopped", phrase("stopped"), None)
-    return Finding(
-        status="confirmed",
+    return confirmed(
         facts=_TEXTS.facts("suspended", ranks=ranks, silent_s=silent_s, doing=at.words, fix=fix(at)),
-        confidence=SEEN,
+        confidence=level.SEEN,
         ranks=ranks,
         victims=tuple(sorted(set(run.heartbeats) - set(ranks))),
         step=run.heartbeats[ranks[0]].step,
@@ -104,7 +104,8 @@ def _outside(case: HostOutside) -> Finding:
     waiting = min(case.holders or case.inside)
     place, ranks = case.inside[waiting], case.holders or case.ranks
     unsure = case.working or not place.site
-    seen = SEEN if case.blocked_s >= STALL_S else PLAUSIBLE  # A single stack, in a job that hangs by other evidence.
+    # A single stack, in a job that hangs by other evidence.
+    seen = level.SEEN if case.blocked_s >= STALL_S else level.PLAUSIBLE
     places = [
         _parts.where(rank, at.frame, _parts.says("is_there", what=at.words))
         for rank, at in list(case.activities.items())[:4]
@@ -115,10 +116,9 @@ def _outside(case: HostOutside) -> Finding:
     ]
     stands_in = _TEXTS.phrase("stands_in", rank=waiting, place=described(place))
     waits = EvidenceItem(place.kind, place.file, stands_in, place.line)
-    return Finding(
-        status="confirmed",
+    return confirmed(
         facts=_host_outside(case),
-        confidence=OPEN if unsure else seen,
+        confidence=level.OPEN if unsure else seen,
         ranks=ranks,
         victims=tuple(rank for rank in (*case.inside, *case.ranks) if rank not in ranks),
         where=(

@@ -13,7 +13,7 @@ from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang.all_to_all_splits import places, seen
 from diagnostics.causes.hang.p2p_cycle import figures, finding
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import ASSUMED, SEEN, EvidenceItem, Finding
+from diagnostics.contract.findings import ASSUMED, SEEN, EvidenceItem, Finding, confirmed
 from diagnostics.contract.mesh import MODEL, ORDER
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.ring.format import RingRecord
@@ -46,8 +46,7 @@ def decide(stall: Stall) -> Finding:
     stages = [(layout.index("pp", rank), rank) for rank in (first.sender, first.receiver)]
     sender, receiver = (_TEXTS.phrase("stage", stage=stage, rank=rank) for stage, rank in stages)
     row = f"{what}_tie" if {first.sender, first.receiver} <= {*case.culprits} else what
-    return Finding(
-        status="confirmed",
+    return confirmed(
         facts=_TEXTS.facts(row, first=first, sender=sender, receiver=receiver),
         confidence=SEEN,
         ranks=case.culprits,
@@ -66,8 +65,7 @@ def _at_loss(stall: Stall) -> Finding | None:
         if sizes is not None and any(_LOSS["frames"].search(f"{at.file}:{at.function}") for at in end.frames):
             others = {other for other, ended in stall.job.endings.items() if ended.victim}
             first, second = (int(size) for size in sizes.groups() if size)
-            return Finding(
-                status="confirmed",
+            return confirmed(
                 facts=_TEXTS.facts("loss", rank=rank, first=first, second=second),
                 confidence=ASSUMED,  # A loss with a mistake of its own raises the same.
                 victims=tuple(sorted({rank, *others})),

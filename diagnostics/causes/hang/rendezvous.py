@@ -1,6 +1,5 @@
 """The start-up never completed: ranks wait for others that never arrived, or the rendezvous timed out."""
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,14 +9,13 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._stacks import doing as described, fix
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.findings import CERTAIN, LIKELY, OPEN, SUSPECTED, Cost, EvidenceItem, Finding
+from diagnostics.contract.files import patterns_beside
+from diagnostics.contract.findings import CERTAIN, LIKELY, OPEN, SUSPECTED, Cost, EvidenceItem, Finding, confirmed
 from diagnostics.contract.formatting import counted
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.model import LogFact, shortened
 
-_TEXTS = Texts(__file__)
-_NO_PEER = re.compile("(?i:refused|time(?:d )?[- ]?out)")
-"""A peer that ended, or has not begun, leaves the same message as an address that does not lead to it."""
+_TEXTS, _WHY = Texts(__file__), patterns_beside(__file__, "patterns")
 _MESH = "connectFullMesh"  # gloo, since torch 2.2.
 _SLOW_S = 60.0  # Chosen: as long, a slow server of names or addresses may hold up all ranks, but hardly longer.
 
@@ -44,7 +42,7 @@ def decide(stall: Stall) -> Finding:
     row = next((kind for kind in ("port_in_use", "port_refused", "mesh_failed") if kind in kinds), "default")
     counts = [fact.fields for fact in case.facts if fact.kind == "store_barrier"]
     row = "too_many" if any(fields["joined"] > fields["size"] for fields in counts) else row
-    alone = row == "mesh_failed" and any(_NO_PEER.search(str(fact.fields.get("why"))) for fact in case.facts)
+    alone = row == "mesh_failed" and any(_WHY["no_peer"].search(str(fact.fields.get("why"))) for fact in case.facts)
     message, count = shortened(case.facts[0].text.strip().rstrip("."), 200), counted(len(kinds), "message")
     facts = _TEXTS.facts("mesh_alone" if alone else row, message=message, count=count)
     # A single connection may also be one of a group that is made later; a mesh is not complete without it.
@@ -63,8 +61,7 @@ def _nobody(case: Startup) -> Finding:
     activities = {rank: at_start(fact) for rank, fact in case.starts.items()}
     first = activities[ranks[0]]
     still_s = min(lasted_s(fact, "worked_s") for fact in case.starts.values())
-    return Finding(
-        status="confirmed",
+    return confirmed(
         facts=_TEXTS.facts(row, ranks=ranks, still_s=still_s, does=described(first), fix=fix(first)),
         confidence=CERTAIN if still_s >= _SLOW_S else LIKELY,
         victims=ranks,
@@ -91,8 +88,7 @@ def _finding(case: Startup) -> Finding:
     count, place = len(case.waiting) + len(case.missing), _TEXTS.phrase("place", frame=first) if first else ""
     figures |= {"count": count, "place": place, "at": f"{first.file}:{first.line}: " if first else ""}
     facts = _TEXTS.facts(("stuck", *(("nor", _why(case, others)) if others else ())), **figures)
-    return Finding(
-        status="confirmed",
+    return confirmed(
         facts=facts,
         confidence=CERTAIN,
         ranks=case.stuck,

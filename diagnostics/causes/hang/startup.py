@@ -6,7 +6,7 @@ from diagnostics.analysis.symptoms.gather import symptoms
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed
-from diagnostics.contract.findings import PLAUSIBLE, Cost, Finding, Group
+from diagnostics.contract.findings import PLAUSIBLE, Cost, Finding, Group, confirmed
 
 _TEXTS = Texts(__file__)
 
@@ -23,8 +23,7 @@ def decide(stall: Stall) -> Finding:
     if wait is None:
         return unconfirmed(stall)
     lines = [fact for fact in stall.job.evidence.facts if fact.kind == "watchdog_timeout" and fact.rank in wait.ranks]
-    return Finding(
-        status="confirmed",
+    return confirmed(
         facts=_TEXTS.facts(who=wait.ranks, count=len(wait.ranks), wait=wait),
         confidence=PLAUSIBLE,  # Sizes or dtypes that differ look the same: the messages do not print them.
         victims=wait.ranks,

@@ -9,7 +9,7 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import LIKELY, POSSIBLE, Finding
+from diagnostics.contract.findings import LIKELY, POSSIBLE, Finding, confirmed
 from diagnostics.contract.formatting import ranks_spoken
 from diagnostics.evidence.readers.log import WAITED
 
@@ -50,8 +50,7 @@ def decide(stall: Stall) -> Finding:
         done=fields["done"], total=fields["total"],
         took=round(took_s), timeout=round(timeout_s), took_s=took_s, timeout_s=timeout_s,
     )  # fmt: skip
-    return Finding(
-        status="confirmed",
+    return confirmed(
         facts=text,
         confidence=LIKELY if len(timeouts) > len(at_barrier) else POSSIBLE,  # Rank 0 may have ended instead.
         ranks=ranks,

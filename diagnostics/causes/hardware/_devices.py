@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from diagnostics.analysis.node_health import DeviceHealth, NodeHealth, node_health
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.causes import Cause
-from diagnostics.contract.findings import CERTAIN, PLAUSIBLE, EvidenceItem, Finding
+from diagnostics.contract.findings import CERTAIN, PLAUSIBLE, EvidenceItem, Finding, confirmed
 from diagnostics.contract.formatting import Phrase
 
 _SHARED = Texts(__file__)
@@ -33,8 +33,7 @@ def device_cause(
         clause, measured = words(worst, devices)
         figures = {"name": worst.name, "rank": "" if worst.rank is None else f" (rank {worst.rank})", "clause": clause}
         figures |= {"measured": measured, "more": len(bad) - 1, "fixes": (own.remedy("fix"),)}
-        return Finding(
-            status="confirmed",
+        return confirmed(
             facts=_SHARED.facts(("default", "several") if len(bad) > 1 else "default", **figures),
             confidence=PLAUSIBLE if any(device.is_one_look for device in bad) else CERTAIN,
             ranks=tuple(sorted({device.rank for device in bad if device.rank is not None})),

@@ -5,7 +5,6 @@ from diagnostics.analysis.memory.gathers import Gather, Traffic
 from diagnostics.analysis.memory.job import JobMemory, RankMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.analysis.memory.model_size import FROM_UNITS
-from diagnostics.causes._own_model import blocks_unknown
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
 from diagnostics.contract.findings import CERTAIN, STATED, EvidenceItem, Finding
@@ -39,7 +38,7 @@ def decide(job: JobMemory) -> Finding:
         layers = job.evidence.declared("model.layers")
         if not own and block and isinstance(layers, int):  # Wrapping saves all but the units in use.
             saved = max(0, (layers - shared.UNITS_IN_USE) * block)
-        row = "user" if own else "no_blocks" if blocks_unknown(run) else "dtk" if job.is_dtk else "units"
+        row = "user" if own else "no_blocks" if run and run.searches_blocks else "dtk" if job.is_dtk else "units"
         ranks = job.ranks_of((rank for _, rank in largest_calls), call.ranks)
         return _whole(job, row, call, ranks, call.full_bytes, saved) or _part(largest, whole)
     if whole and largest is not None:

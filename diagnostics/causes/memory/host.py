@@ -1,20 +1,16 @@
 """`memory.host`: the memory of the host or of the job's cgroup ran out, which ended an allocation or a process."""
 
-import re
-
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
-from diagnostics.contract.findings import CERTAIN, SEEN, Finding, Where
+from diagnostics.contract.files import patterns_beside
+from diagnostics.contract.findings import CERTAIN, SEEN, Finding, Where, confirmed
 from diagnostics.contract.formatting import UNNAMED
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.job.rank_endings import memory_kills
 
-_TEXTS = Texts(__file__)
+_TEXTS, _SAYS = Texts(__file__), patterns_beside(__file__, "patterns")
 _HOST = {"cgroup": ["limit", "raise_limit"], "host_memory": ["killed"], "host_allocation": ["allocation"]}
 """Details of endings caused by host memory, and the rows that describe them."""
-
-
-_REQUEST = re.compile(r"tried to allocate (\d{1,18}) bytes")
 _SMALL_BYTES = 1 << 30
 """Size up to which a request is smaller than any host's memory: by default Linux refuses only what exceeds all of it
 (vm.overcommit_memory in proc(5)). A convention."""
@@ -31,15 +27,14 @@ def decide(stall: Stall) -> Finding:
     guilty = hosts or workers
     if not guilty:
         return _TEXTS.undecided()
-    request = _REQUEST.search(guilty[0].message) if guilty[0].detail == "host_allocation" else None
+    request = _SAYS["request"].search(guilty[0].message) if guilty[0].detail == "host_allocation" else None
     is_small = request is not None and int(request[1]) <= _SMALL_BYTES
     case = next((case for case in stall.endings if any(end in guilty for end in case.endings)), None)
     ranks = tuple(sorted(end.rank for end in guilty if end.rank != UNNAMED))
     places = [(end.rank, frame) for end in guilty[:4] if (frame := own_line(end.frames))]
     limits = [fact for fact in stall.job.evidence.facts if fact.kind == "memory_limit"]
     lines = [fact.quoted() for fact in (*killed[:4], *limits[:1])]
-    return Finding(
-        status="confirmed",
+    return confirmed(
         facts=_TEXTS.facts(
             [*(["worker"] if workers else ["own_limit"] if is_small else _HOST[guilty[0].detail]), "less"],
             who=ranks or _TEXTS.phrase("process"),

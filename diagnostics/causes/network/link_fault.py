@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import LIKELY, OPEN, Finding, FormattedFacts
+from diagnostics.contract.findings import LIKELY, OPEN, Finding, FormattedFacts, confirmed
 from diagnostics.evidence.model import Evidence, LogFact
 
 _TEXTS = Texts(__file__)
@@ -103,8 +103,7 @@ def decide(faults: LinkFaults) -> Finding:
     lines = certain or faults.refused
     if not lines:
         return _TEXTS.undecided(["followed" if faults.followed else "down" if faults.down else "none", "open"])
-    return Finding(
-        status="confirmed",
+    return confirmed(
         facts=_facts(faults),
         # A peer that died stops acknowledging too, and a driver or NCCL may pass settings that no device accepts.
         confidence=LIKELY if certain else OPEN,

@@ -5,8 +5,7 @@ from itertools import takewhile
 from diagnostics.analysis.printed_pairs import Course, courses, frozen_beside
 from diagnostics.analysis.printed_steps import WINDOW, PrintedSteps, printed_steps
 from diagnostics.causes.declared import Texts, declared
-from diagnostics.causes.numeric._printed import not_to_the_end
-from diagnostics.contract.findings import PROBABLE, EvidenceItem, Finding
+from diagnostics.contract.findings import PROBABLE, EvidenceItem, Finding, confirmed
 from diagnostics.contract.formatting import Phrase
 
 _TEXTS = Texts(__file__)
@@ -30,10 +29,10 @@ def decide(job: PrintedSteps) -> Finding:
     if case is None and (beside := frozen_beside(job)):
         case = beside, _TEXTS.phrase("beside")
     if case is None:
-        return not_to_the_end("frozen_update", job)
+        return _TEXTS.ruled_out(count=job.count) if job.count else _TEXTS.undecided()
     item = EvidenceItem("log", case[0].file, case[1], case[0].rows[-1][3])
     facts = _TEXTS.facts(shows=case[1])
-    return Finding(status="confirmed", facts=facts, confidence=PROBABLE, evidence=(item,))
+    return confirmed(facts=facts, confidence=PROBABLE, evidence=(item,))
 
 
 CAUSE = declared(__file__, printed_steps, decide)

@@ -11,21 +11,10 @@ from msgspec import Struct
 from diagnostics.analysis.metrics_series import Figures, read
 from diagnostics.analysis.printed_steps import non_finite_to_the_end, printed_steps
 from diagnostics.causes.declared import Texts, declared
+from diagnostics.contract import findings as level
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.files import patterns_beside
-from diagnostics.contract.findings import (
-    CERTAIN,
-    LIKELY,
-    PROBABLE,
-    SEEN,
-    STATED,
-    SUSPECTED,
-    Cost,
-    EvidenceItem,
-    Facts,
-    Finding,
-    Where,
-)
+from diagnostics.contract.findings import Cost, EvidenceItem, Facts, Finding, Where, confirmed
 from diagnostics.evidence.metrics import Metrics
 from diagnostics.evidence.model import Evidence, LogFact, RankError, RunEvidence
 
@@ -86,23 +75,20 @@ def decide(figures: Figures) -> Finding:
         since = "" if first.step_before is None else _TEXTS.phrase("since", step=first.step_before)
         settings, cost = _settings(run, metrics), _cost(first.step, metrics)
         facts = _facts("recorded", settings, first.step, bad=first, since=since)
-        return _confirmed(facts, CERTAIN, step=first.step, cost=cost, evidence=(item,))
+        return confirmed(facts=facts, confidence=level.CERTAIN, step=first.step, cost=cost, evidence=(item,))
     if checked := [error for error in evidence.errors if _TEXT["checked"].search(f"{error.type} {error.message}")]:
         owns = sorted({int(own["rank"]) for error in checked if (own := _TEXT["own"].search(error.message))})
         ranks = tuple(owns) if len(owns) != evidence.world_size else ()
         victims = tuple(sorted({error.rank for error in checked if error.rank is not None} - {*ranks}))
         message, items = checked[0].message.partition("\n")[0][:160].rstrip(". "), _items(checked)
         facts = _facts("checked_own" if ranks else "checked", Settings(), message=message, errors=len(checked))
-        return _confirmed(facts, PROBABLE, step=checked[0].step, evidence=items, victims=victims, ranks=ranks)
+        step, sure = checked[0].step, level.PROBABLE
+        return confirmed(facts=facts, confidence=sure, step=step, evidence=items, victims=victims, ranks=ranks)
     if metrics is None and (finding := _by_log(evidence)):
         return finding
     if metrics is not None and metrics.records:
         return _TEXTS.ruled_out(count=metrics.records)
     return _TEXTS.undecided("no_record" if run is not None else "open")
-
-
-def _confirmed(facts: Facts, confidence: float, **more: Any) -> Finding:
-    return Finding(status="confirmed", facts=facts, confidence=confidence, **more)
 
 
 def _first_events(run: RunEvidence, figure: str) -> list[_Event]:
@@ -130,9 +116,9 @@ def _by_losses(figures: Figures, run: RunEvidence, first: list[_Event]) -> Findi
     rows = ["alone" if is_own else "single" if alone else "all", *(["silent"] if alone and silent else [])]
     rows += [*(["recovered"] if passing else []), *settings.remedy_rows(ranks if is_own else ()), "detect"]
     shown = {"own": ranks, "world": world, "silent": silent, "suspects": ranks[:MAX_SHOWN]}
-    return _confirmed(
-        _TEXTS.facts(rows, value=value, step=step, half_rate=(settings.rate or 0.0) / 2, **shown),
-        confidence=SUSPECTED if passing else PROBABLE if silent else STATED,
+    return confirmed(
+        facts=_TEXTS.facts(rows, value=value, step=step, half_rate=(settings.rate or 0.0) / 2, **shown),
+        confidence=level.SUSPECTED if passing else level.PROBABLE if silent else level.STATED,
         ranks=ranks if alone else (),
         victims=tuple(rank for rank in sorted(run.events) if rank not in ranks) if alone else (),
         step=step,
@@ -155,7 +141,7 @@ def _by_gradient(figures: Figures, run: RunEvidence, first: list[_Event]) -> Fin
     facts = _facts("gradient" if ranks else "reduced_gradient", settings, step, value=value, where=where)
     items = _event_items(figures, run, first)
     cost = _cost(step, figures.metrics)
-    return _confirmed(facts, SEEN, step=step, evidence=items, ranks=ranks, cost=cost)
+    return confirmed(facts=facts, confidence=level.SEEN, step=step, evidence=items, ranks=ranks, cost=cost)
 
 
 def _by_anomaly(raised: list[RankError]) -> Finding:
@@ -167,7 +153,9 @@ def _by_anomaly(raised: list[RankError]) -> Finding:
     does = _TEXTS.phrase("backward", function=function)
     where = tuple(Where(error.rank, at.file, at.line, at.function, does) for at in own[:1])
     facts = _TEXTS.facts("anomaly", function=function, errors=len(raised))
-    return _confirmed(facts, SEEN, step=error.step, evidence=_items(raised), ranks=ranks, where=where)
+    return confirmed(
+        facts=facts, confidence=level.SEEN, step=error.step, evidence=_items(raised), ranks=ranks, where=where
+    )
 
 
 def _by_log(evidence: Evidence) -> Finding | None:
@@ -181,7 +169,7 @@ def _by_log(evidence: Evidence) -> Finding | None:
         place = _TEXTS.phrase("in_log", at=f"{log.file}:{case.line}")
         item = EvidenceItem("log", log.file, _TEXTS.phrase("onwards"), case.line)
         facts = _facts("printed", Settings(), figure=case.figure, value="non-finite", place=place, lines=case.count)
-        return _confirmed(facts, LIKELY if case.lasting else SUSPECTED, evidence=(item,))
+        return confirmed(facts=facts, confidence=level.LIKELY if case.lasting else level.SUSPECTED, evidence=(item,))
     steps = {id(fact): fact.fields.get("step", fact.fields.get("bar")) for fact in printed}
     first = min(printed, key=lambda fact: (steps[id(fact)] is None, steps[id(fact)] or 0, fact.file, fact.line))
     lines = sum(fact.fields.get("count", 1) for fact in printed)
@@ -196,7 +184,7 @@ def _by_log(evidence: Evidence) -> Finding | None:
     at_first = [fact for fact in printed if steps[id(fact)] == step and "local" in str(fact.fields["figure"])]
     ranks = own or tuple(sorted({fact.rank for fact in at_first if fact.rank is not None}))
     whole = len(ranks) == evidence.world_size
-    return _confirmed(facts, LIKELY, step=step, evidence=items, ranks=() if whole else ranks)
+    return confirmed(facts=facts, confidence=level.LIKELY, step=step, evidence=items, ranks=() if whole else ranks)
 
 
 def _first_alone(printed: Sequence[LogFact]) -> tuple[tuple[int, ...], tuple[int, ...]]:

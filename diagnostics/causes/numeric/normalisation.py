@@ -3,7 +3,7 @@
 from diagnostics.analysis.printed_pairs import multiples
 from diagnostics.analysis.printed_steps import PrintedSteps, printed_steps
 from diagnostics.causes.declared import Texts, declared
-from diagnostics.contract.findings import LIKELY, EvidenceItem, Finding
+from diagnostics.contract.findings import LIKELY, EvidenceItem, Finding, confirmed
 
 _TEXTS = Texts(__file__)
 
@@ -17,7 +17,7 @@ def decide(job: PrintedSteps) -> Finding:
     items = tuple(EvidenceItem("log", run.file, f"{figure} {run.rows[0][1]:g}", run.rows[0][3]) for run in runs)
     name = "loss" if figure == "loss" else "gradient norm"
     facts = _TEXTS.facts(name=name, factor=factor, first=runs[0].file, other=runs[1].file)
-    return Finding(status="confirmed", facts=facts, confidence=LIKELY, evidence=items)
+    return confirmed(facts=facts, confidence=LIKELY, evidence=items)
 
 
 CAUSE = declared(__file__, printed_steps, decide)

@@ -5,9 +5,8 @@ import re
 
 from diagnostics.analysis.printed_steps import SCALE_ENDS, PrintedSteps, printed_steps, skipped_to_the_end
 from diagnostics.causes.declared import Texts, declared
-from diagnostics.causes.numeric._printed import not_to_the_end
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import CERTAIN, PLAUSIBLE, SEEN, EvidenceItem, Finding
+from diagnostics.contract.findings import CERTAIN, PLAUSIBLE, SEEN, EvidenceItem, Finding, confirmed
 from diagnostics.evidence.model import shortened
 
 _TEXTS, _GAVE_UP = Texts(__file__), re.compile(table_beside(__file__)["gave_up"])
@@ -22,13 +21,12 @@ def decide(job: PrintedSteps) -> Finding:
     error = gave_up[0] if gave_up else None
     case = next((case for log in job.logs if (case := skipped_to_the_end(log))), None)
     if case is None and error is None:
-        return not_to_the_end("overflow", job)
+        return _TEXTS.ruled_out(count=job.count) if job.count else _TEXTS.undecided()
     items = [EvidenceItem("log", case.file, _TEXTS.phrase("seen", count=case.count), case.line)] if case else []
     items += [EvidenceItem("error", error.file, shortened(error.message, 200), error.line or None)] if error else []
     rows = [] if case is None else ["skipped" if math.isnan(case.scale) else "skipped_scale"]
     rows += [] if error is None else ["gave_up"]
-    return Finding(
-        status="confirmed",
+    return confirmed(
         facts=_TEXTS.facts(
             [*rows, "default"],
             count=case.count if case else 0,

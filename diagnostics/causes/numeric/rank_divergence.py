@@ -11,7 +11,7 @@ from msgspec import Struct, convert
 from diagnostics.analysis.metrics_series import Figures, read
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.artifacts import RunPaths
-from diagnostics.contract.findings import STATED, Cost, EvidenceItem, Finding, FormattedFacts, Group
+from diagnostics.contract.findings import STATED, Cost, EvidenceItem, Finding, FormattedFacts, Group, confirmed
 from diagnostics.evidence.model import Evidence, RunEvidence
 from diagnostics.evidence.values import Rank
 
@@ -106,8 +106,7 @@ def _drifted(
         file = evidence.relative(RunPaths(run.root).events(rank))
         row = "seen_parameter" if difference.parameter else "seen"
         items.append(EvidenceItem("events", file, _TEXTS.phrase(row, step=step, event=difference)))
-    return Finding(
-        status="confirmed",
+    return confirmed(
         facts=facts(named, any(difference.tie for _, difference in first), equal_step),
         confidence=STATED,
         ranks=minority,

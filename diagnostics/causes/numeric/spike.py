@@ -4,8 +4,7 @@ import math
 
 from diagnostics.analysis.printed_steps import PrintedSteps, climb, jump, printed_steps, step_text
 from diagnostics.causes.declared import Texts, declared
-from diagnostics.causes.numeric._printed import not_to_the_end
-from diagnostics.contract.findings import CERTAIN, PLAUSIBLE, SUSPECTED, EvidenceItem, Finding
+from diagnostics.contract.findings import CERTAIN, PLAUSIBLE, SUSPECTED, EvidenceItem, Finding, confirmed
 
 _TEXTS = Texts(__file__)
 _GRADIENT = 3.0
@@ -16,13 +15,12 @@ def decide(job: PrintedSteps) -> Finding:
     """Decide from the losses: a lasting jump far above their noise, or a climb to far above the first ones."""
     case = next((case for find in (jump, climb) for log in job.logs if (case := find(log))), None)
     if case is None:
-        return not_to_the_end("spike", job)
+        return _TEXTS.ruled_out(count=job.count) if job.count else _TEXTS.undecided()
     by_gradient = case.norms is not None and case.norms[1] > _GRADIENT * case.norms[0]
     at = step_text(case.step)
     figures = {"case": case, "at": f" at {at}" if at else "", "since": f" from {at}" if at else ""}
     norm = _TEXTS.phrase("norm", before=case.norms[0], after=case.norms[1]) if case.norms else ""
-    return Finding(
-        status="confirmed",
+    return confirmed(
         facts=_TEXTS.facts("default" if case.at_once else "climb", norm=norm, **figures),
         # If the loss never fell, training may not be meant to minimize it (RL).
         confidence=(CERTAIN if by_gradient else PLAUSIBLE) if case.fell or job.known_task else SUSPECTED,

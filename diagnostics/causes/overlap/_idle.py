@@ -9,8 +9,9 @@ from msgspec import Struct
 from diagnostics.analysis.step_profile.gaps import Reason
 from diagnostics.analysis.step_profile.overview import MS, Overview
 from diagnostics.causes.declared import Texts
-from diagnostics.causes.overlap._shared import costly, judged, others
-from diagnostics.contract.findings import Finding
+from diagnostics.causes.overlap._shared import costly, judged, on_cpu, others, step_cause
+from diagnostics.contract.causes import Cause
+from diagnostics.contract.findings import CERTAIN, Finding
 from diagnostics.evidence.trace.host_work import HostWork
 
 CPU_SHARE = 0.1
@@ -73,3 +74,14 @@ def judged_idle(
     shown = texts.phrase("shown", idle=idle_time, unit=view.unit, **figures)
     victims = others(view, idle_time.ranks)
     return judged(view, facts, shown, ranks=idle_time.ranks, victims=victims, confidence=confidence, of_transfer=False)
+
+
+def idle_cause(file: str, reason: Reason) -> Cause[Overview]:
+    """Return the cause of a device's idle time for one reason."""
+    texts = Texts(file)
+    return step_cause(
+        file, lambda view: judged_idle(view, idle(view, reason), CERTAIN, texts), unless=(on_cpu("cpu_host"),)
+    )
+
+
+CAUSE_OF = idle_cause

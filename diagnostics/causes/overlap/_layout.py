@@ -9,7 +9,7 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.overlap._shared import TEXTS
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.causes import Cause
-from diagnostics.contract.findings import CERTAIN, Cost, EvidenceItem, Finding, Group
+from diagnostics.contract.findings import CERTAIN, Cost, EvidenceItem, Finding, Group, confirmed
 from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.metrics import Metrics
 from diagnostics.evidence.model import RunEvidence
@@ -51,8 +51,7 @@ def slow(
     assert metrics is not None and evidence.run is not None
     step_ms = 1e3 * (metrics.typical("step_time_s") or 0.0)
     ms = round(share * step_ms, 3)
-    return Finding(
-        status="confirmed",
+    return confirmed(
         facts=texts.facts(said, cost=TEXTS.phrase("cost", ms=ms, step_ms=step_ms, unit="step"), **facts),
         confidence=confidence,
         ranks=ranks,

@@ -9,7 +9,7 @@ from diagnostics.analysis.step_profile.overview import SHARE, Overview, overview
 from diagnostics.analysis.step_profile.profile import CallProfile
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.causes import Cause
-from diagnostics.contract.findings import CERTAIN, POSSIBLE, SUSPECTED, Cost, EvidenceItem, Finding, Where
+from diagnostics.contract.findings import CERTAIN, POSSIBLE, SUSPECTED, Cost, EvidenceItem, Finding, Where, confirmed
 from diagnostics.contract.formatting import Phrase
 
 TEXTS = Texts(__file__)
@@ -108,8 +108,7 @@ def judged(
         confidence = min(confidence, _CUT_CONFIDENCE)
     files = {profile.rank: profile.file for profile in view.profiles}
     file = files.get(ranks[0] if ranks else -1, view.profiles[0].file)
-    return Finding(
-        status="confirmed",
+    return confirmed(
         facts=facts.texts.facts(facts.row, **facts.figures),
         confidence=confidence,
         ranks=view.ranks if ranks is None else ranks,

@@ -4,7 +4,7 @@ from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap._idle import CPU_SHARE, idle, judged_idle
 from diagnostics.causes.overlap._shared import step_cause
-from diagnostics.contract.findings import CERTAIN, LIKELY, Cost, EvidenceItem, Finding
+from diagnostics.contract.findings import CERTAIN, LIKELY, Cost, EvidenceItem, Finding, confirmed
 from diagnostics.evidence.logs.steps import LEAST
 
 _PRINTED_SHARE = 0.25  # Share of printed step time.
@@ -29,8 +29,7 @@ def printed(view: Overview) -> Finding | None:
         if figures["share"] < _PRINTED_SHARE:
             return _TEXTS.ruled_out("few_printed", **figures)
         line, _, waited_s = max(times, key=lambda row: row[2])
-        return Finding(
-            status="confirmed",
+        return confirmed(
             facts=_TEXTS.facts("printed", **figures, most_s=waited_s),
             confidence=LIKELY,
             cost=Cost(round(data_s / steps * 1000, 3), "ms per step"),

@@ -14,6 +14,8 @@ _LOAD = 1.75
 _WORTH = 0.02  # Minimum share of the step.
 _OWN = 0.5
 """Minimum share of the excess that a rank has itself; with less the busiest rank changes from block to block."""
+_BALANCE = 0.01  # Minimum weight of the balance loss that is proposed: that of Switch Transformer (arXiv 2101.03961).
+_EXPERTS = 0.5  # Share of a step that its experts take if the sizes of the model are unknown.
 
 
 def decide(figures: Figures, run: RunEvidence, metrics: Metrics) -> Finding:
@@ -29,7 +31,7 @@ def decide(figures: Figures, run: RunEvidence, metrics: Metrics) -> Finding:
     group = Group("ep", ()) if mesh is None else joint_group(mesh, "ep", busiest or world)
     row = "default" if busiest else "changes" if has_loads else "unknown"
     cut = any(run.get(f"parallel.{name}", 1) != 1 for name in ("tp", "cp"))  # dtk refuses a capacity with them.
-    rows, raised = (row,) if cut else (row, "capacity"), max(0.01, 10 * run.number("model.balance_loss", 0.0))
+    rows, raised = (row,) if cut else (row, "capacity"), max(_BALANCE, 10 * run.number("model.balance_loss", 0.0))
     detail, facts = f"expert_rank_load {load:.2f}", {"load": load, "raised": raised}
     return slow(figures, _TEXTS, rows, share, busiest or world, group, detail, LIKELY, **facts)
 
@@ -38,7 +40,7 @@ def _share(run: RunEvidence) -> float:
     names = ("width", "layers", "experts_per_token", "expert_width", "vocab_size")
     sizes = [run.get(f"model.{name}") for name in names]
     if not all(isinstance(size, int) and size > 0 for size in sizes):
-        return 0.5
+        return _EXPERTS
     width, layers, chosen, inner, words = sizes
     experts = 3 * chosen * width * inner
     return float(layers * experts / (layers * (experts + 4 * width**2) + words * width))

@@ -3,7 +3,7 @@
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap._shared import on_cpu, step_cause
-from diagnostics.contract.findings import CERTAIN, EvidenceItem, Finding
+from diagnostics.contract.findings import CERTAIN, EvidenceItem, Finding, confirmed
 
 _TEXTS = Texts(__file__)
 
@@ -19,7 +19,7 @@ def decide(view: Overview) -> Finding:
     seen = _TEXTS.phrase("variable" if name else "launches", name=name, value=instrument.value, does=does)
     facts = _TEXTS.facts(("default", "unset" if name else "unset_launches"), seen=seen, name=name, does=does)
     item = EvidenceItem("environment" if name else "trace", view.profiles[0].file, seen)
-    return Finding(status="confirmed", facts=facts, confidence=CERTAIN, ranks=instrument.ranks, evidence=(item,))
+    return confirmed(facts=facts, confidence=CERTAIN, ranks=instrument.ranks, evidence=(item,))
 
 
 CAUSE = step_cause(__file__, decide, unless=(on_cpu("cpu_launch"),), despite_instrument=True)

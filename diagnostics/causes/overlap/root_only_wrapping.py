@@ -4,7 +4,6 @@ from diagnostics.analysis.step_profile import attainable
 from diagnostics.analysis.step_profile.overview import Overview
 from diagnostics.analysis.step_profile.reductions import MOST, large, share_of, total_bytes
 from diagnostics.analysis.step_profile.units import GOOD_UNITS, MicroBatch
-from diagnostics.causes._own_model import blocks_unknown
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.contract.findings import Finding
@@ -13,15 +12,16 @@ from diagnostics.contract.formatting import bytes_text
 _FEW = 3  # Maximum number of gathers per forward pass if one is the root's: buffers and embeddings may be separate.
 _FORWARD, _BACKWARD = 1 / 3, 2 / 3
 """Shares of the compute of a micro-batch: backward has twice the matrix products of forward."""
+_FIXED = 0.25  # Maximum share of the transfer of such large gathers that is taken as latency.
 _TEXTS = Texts(__file__)
 
 
 def decide(view: Overview) -> Finding:
     """Decide from the gathers of a forward pass and the scatters of a backward pass."""
     sample, declared = view.units.sample, view.declared("strategy.blocks_per_unit")
-    count, unknown = len(sample.gathers), blocks_unknown(view.run)
+    count, unknown = len(sample.gathers), view.run is not None and view.run.searches_blocks
     several = isinstance(declared, int) and declared > 0 and not unknown
-    if several or view.units.typical(lambda batch: float(_is_root_only(batch))) < 0.5:
+    if several or not view.units.mostly(_is_root_only):
         return _TEXTS.ruled_out(count=count)
     gain = view.per_batch_ms(lambda batch: _gain(view, batch))
     size, case = total_bytes(sample.gathers), "blocks_unknown" if unknown else "default"
@@ -45,7 +45,7 @@ def _gain(view: Overview, batch: MicroBatch) -> float:
         if not calls:
             continue
         transfer = sum(call.transfer for call in calls)
-        fixed = min(view.latency_ns, transfer / len(calls) / 4)
+        fixed = min(view.latency_ns, _FIXED * transfer / len(calls))
         pure = max(0.0, transfer - fixed * len(calls))
         best = attainable.exposed_in_units(pure, fixed, GOOD_UNITS, batch.compute * part)
         gained += max(0.0, sum(call.exposed_transfer for call in calls) - best)

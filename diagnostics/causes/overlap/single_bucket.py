@@ -18,7 +18,7 @@ def decide(view: Overview) -> Finding:
     steps, last = view.reductions, view.reductions.sample.last()
     count = steps.typical(lambda step: len(large(step.last())))
     # DDP's first step reduces everything at once and only then cuts buckets, hence most of the steps.
-    if not count or steps.typical(lambda step: float(_is_single(step))) <= 0.5:
+    if not count or not steps.mostly(_is_single):
         return _TEXTS.ruled_out("several", large=round(count), total=len(last))
     size = total_bytes(last)
     if 0 < size <= _FIRST_BUCKET_BYTES:

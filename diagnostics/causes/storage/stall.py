@@ -5,7 +5,7 @@ from msgspec import Struct
 from diagnostics.analysis.node_health import node_health
 from diagnostics.analysis.observations import observations
 from diagnostics.causes.declared import Texts, declared
-from diagnostics.contract.findings import LIKELY, SEEN, EvidenceItem, Finding
+from diagnostics.contract.findings import LIKELY, SEEN, EvidenceItem, Finding, confirmed
 from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.model import Evidence, LogFact
 from diagnostics.evidence.stacks.activity import doing
@@ -60,8 +60,7 @@ def decide(case: Waits) -> Finding:
     items += [fact.quoted() for fact in case.lines[:4]]
     longest = max((seconds for seconds, _ in case.ranks.values()), default=0.0)
     names = dict.fromkeys(name for fact in case.lines if (name := str(fact.fields.get("server") or "")))
-    return Finding(
-        status="confirmed",
+    return confirmed(
         facts=_TEXTS.facts(
             "both" if case.ranks and case.lines else "waits" if case.ranks else "default",
             long=_TEXTS.phrase("long", longest=longest) if longest else "",

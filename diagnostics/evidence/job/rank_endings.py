@@ -64,9 +64,9 @@ def rank_endings(evidence: Evidence) -> dict[int, Ending]:
 
 
 def _of_error(evidence: Evidence, error: RankError, rank: int) -> Ending:
-    """Return the ending that an error describes; "invalid usage" is a mismatch if a check of calls reported one."""
+    """Return the ending that an error describes; a rejected call is a mismatch if a check of calls reported one."""
     ending = ends.of_error(error, rank)
-    checked = "invalid usage" in ending.message and any(fact.kind == "calls_differ" for fact in evidence.facts)
+    checked = ending.detail == "invalid_usage" and any(fact.kind == "calls_differ" for fact in evidence.facts)
     return replace(ending, kind="mismatch") if checked else ending
 
 
@@ -91,7 +91,7 @@ def memory_kills(evidence: Evidence) -> list[LogFact]:
     """Return the lines about processes that were killed because memory ran out: the kernel's, then Slurm's."""
     kernel = [fact for fact in evidence.facts if fact.kind == "kernel_oom"]
     tasks = (fact for fact in evidence.facts if fact.kind == "srun_task")
-    return kernel + [task for task in tasks if "Out Of Memory" in task.fields["why"]]
+    return kernel + [task for task in tasks if any(end.kind == "oom" for end in ends.of_srun(task))]
 
 
 def _killed_for_memory(evidence: Evidence, endings: Mapping[int, Ending]) -> dict[int, Ending]:

@@ -387,18 +387,19 @@ def _scan(file: str, rank: int | None) -> _Scan:
 
 
 _NOT_LOGS = frozenset({".json", ".jsonl", ".xml", ".sqlite", ".db", ".pickle", ".pkl", ".pt", ".pth", ".gz"})
+_DAMAGED = 0.01  # Maximum share of characters of a log that no text has, as of a line that a crash cut off.
 _CONTROL = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f]")
 
 
 def recognise(head: bytes) -> bool:
-    """Whether a file that starts with `head` is text: UTF-8 or marked UTF-16, with at most 1% of control characters."""
+    """Whether a file that starts with `head` is text: UTF-8 or marked UTF-16, with few control characters."""
     if has_utf16_mark(head):
         head = head[: len(head) & ~1].decode("utf-16", "replace").encode("utf-8", "replace")
     text = head.rstrip(b"\0")  # A node that crashed leaves blocks of zeros after what it had written.
     head = text or head
-    if len(_CONTROL.findall(head)) > len(head) // 100:
+    if len(_CONTROL.findall(head)) > _DAMAGED * len(head):
         return False
-    return head.decode("utf-8", "replace").count("\ufffd") <= 1 + len(head) // 100
+    return head.decode("utf-8", "replace").count("\ufffd") <= 1 + _DAMAGED * len(head)
 
 
 def training_ended(evidence: Evidence) -> bool:

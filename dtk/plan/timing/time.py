@@ -15,18 +15,11 @@ from dtk.plan.formulas.closed_form import link
 from dtk.plan.formulas.prediction import Time, Transfer
 from dtk.plan.formulas.replication import owned_elements
 from dtk.plan.formulas.stages import message_bytes, messages, on_mesh, stage_states, states_mesh, sums_of_gradients
+from dtk.plan.timing import work
 from dtk.plan.timing.alpha_beta import Cost, Group, collective
 from dtk.plan.timing.hardware import Hardware
 from dtk.plan.timing.schedule import Bucket, Price, Sharded, Unit, Walk, ddp_micro_batch, fsdp_micro_batch, update
-from dtk.plan.timing.work import (
-    Layout,
-    Seconds,
-    attention_seconds,
-    clip_seconds,
-    layout,
-    micro_batch_seconds,
-    optimizer_seconds,
-)
+from dtk.plan.timing.work import Layout, layout
 from dtk.record.metrics import model_flops_utilization
 from dtk.sharding.declared import ITEM_BYTES, Collective, Shape, reduced_item_bytes, shard_elements, wire_bytes
 
@@ -107,7 +100,7 @@ def least_s(config: Config, world_size: int, hardware: Hardware) -> float:
 class _Part:
     blocks: range
     layout: Layout
-    seconds: Seconds  # Parts of the embeddings and the head that the stage has.
+    seconds: work.Seconds  # Parts of the embeddings and the head that the stage has.
     recomputed: tuple[bool, ...]  # Whether each block is recomputed.
 
     @property
@@ -137,8 +130,9 @@ class _Job:
         self.message_bytes = message_bytes(config) if self.mesh.pp > 1 else 0
         self.parts = []
         self.walked: dict[tuple[object, ...], tuple[Walk, float]] = {}
-        seconds, every = micro_batch_seconds(config, self.layout, hardware), config.train.activation_checkpoint_every
-        alike: dict[tuple[bool, bool, int, int], tuple[Layout, Seconds]] = {}  # There may be hundreds of stages.
+        seconds = work.micro_batch_seconds(config, self.layout, hardware)
+        every = config.train.activation_checkpoint_every
+        alike: dict[tuple[bool, bool, int, int], tuple[Layout, work.Seconds]] = {}  # There may be hundreds of stages.
         for blocks in config.stage_blocks(len(self.layout.blocks)):
             dense = max(0, self.layout.dense - blocks.start)
             kind = blocks.start == 0, blocks.stop == len(self.layout.blocks), len(blocks), dense
@@ -149,7 +143,7 @@ class _Job:
                 alike[kind] = part, self._stage_seconds(seconds, blocks)
             self.parts.append(_Part(blocks, *alike[kind], tuple(every > 0 and i % every == 0 for i in blocks)))
 
-    def _stage_seconds(self, seconds: Seconds, blocks: range) -> Seconds:
+    def _stage_seconds(self, seconds: work.Seconds, blocks: range) -> work.Seconds:
         """Add the time in which layers wait for collectives: all of it, as each result is needed immediately."""
         if blocks.stop != len(self.layout.blocks):
             seconds = dataclasses.replace(seconds, head_forward=0.0, head_backward=0.0)
@@ -185,7 +179,7 @@ class _Job:
         if not seconds[True]:
             return seconds[False]
         rounds = sum(3 + (every > 0 and i % every == 0) for i in blocks)  # Backward computes twice as much.
-        hidden_s = rounds * attention_seconds(config, self.hardware) * (1 - 1 / self.job_mesh.cp)
+        hidden_s = rounds * work.attention_seconds(config, self.hardware) * (1 - 1 / self.job_mesh.cp)
         return seconds[False] + max(0.0, seconds[True] - hidden_s)
 
     def inside_layers(self, blocks: range) -> Walk:
@@ -250,10 +244,10 @@ class _Job:
         if config.model.architecture != "custom":
             for call in sums_of_gradients(config, self.mesh, part.blocks):
                 walk.compute(0.0, after_s=walk.communicate(call.op, call.group, call.size_bytes))
-        norm_s, scale_s = clip_seconds(config, gradients, hardware)
+        norm_s, scale_s = work.clip_seconds(config, gradients, hardware)
         summed = config.strategy.summed(self.mesh) if self._clips(part) else ()
         groups = [name for name in summed if self.mesh.size(name) > 1]
-        return update(walk, norm_s, scale_s, optimizer_seconds(config, gradients, hardware), groups)
+        return update(walk, norm_s, scale_s, work.optimizer_seconds(config, gradients, hardware), groups)
 
 
 def _gradients_s(part: _Part) -> list[float]:

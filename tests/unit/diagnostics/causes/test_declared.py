@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
+from msgspec import ValidationError
 from msgspec.structs import replace
 
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import activations
+from diagnostics.contract.causes import Suspected
 from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, text_of
 from diagnostics.report.jsonform import plain
 
@@ -52,6 +54,30 @@ def test_the_path_gives_the_id_and_the_table_the_rest(module: str) -> None:
     assert (cause.ruled_out_by, cause.source) == ("toys in sight", "a catalogue of toys")
     assert cause.example is not None
     assert (cause.example.kind, cause.example.text, cause.example.ranks) == ("log", "no toys\n", (1,))
+
+
+SUSPECTED = "suspected: {share: 0.1, decide: stacks, clues: {scalar: 2.5}}"
+
+
+def test_how_it_is_suspected_is_part_of_its_file(module: str) -> None:
+    Path(module).with_suffix(".yaml").write_text(f"{TOY}{SUSPECTED}\n")
+    suspected = declared(module, lambda evidence: evidence, lambda facts: []).suspected
+    assert suspected == Suspected(share=0.1, decide="stacks", clues={"scalar": 2.5})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("share: 0.1", "part: 0.1", "missing required field `share`|unknown field `part`"),
+        ("2.5", "0", "Expected `float` > 0"),
+        ("2.5", "often", "Expected `float`, got `str`"),
+        ("decide", "ranks: everybody, decide", "Invalid enum value 'everybody'"),
+    ],
+)
+def test_a_mistake_in_how_it_is_suspected_is_refused(module: str, old: str, new: str, why: str) -> None:
+    Path(module).with_suffix(".yaml").write_text(f"{TOY}{SUSPECTED.replace(old, new)}\n")
+    with pytest.raises(ValidationError, match=why):
+        declared(module, lambda evidence: evidence, lambda facts: [])
 
 
 def test_every_finding_gets_the_id_of_its_cause(module: str) -> None:

@@ -1,15 +1,20 @@
 """Every cause is whole: its example is diagnosed, its texts can be made, and its relations name causes that exist."""
 
+import ast
 import re
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from diagnostics.analysis.memory.out_of_memory import RanOut
 from diagnostics.causes.registry import BRANCHES, built_in, collect
+from diagnostics.causes.suspicions import TABLE, of_memory
 from diagnostics.contract.causes import AnyCause
 from diagnostics.contract.files import read_table
+from diagnostics.contract.findings import EvidenceItem
 from diagnostics.diagnose import diagnose
 from tests.faults.truth import ROOT, TRUTH
 from tests.unit.diagnostics.causes.examples import examples
@@ -96,3 +101,41 @@ def test_every_branch_leads_to_a_top_event() -> None:
         while above[branch]:
             branch, steps = above[branch], steps + 1
             assert steps < len(above)
+
+
+@pytest.mark.parametrize(
+    "cause", [cause for cause in CAUSES if cause.suspected is not None], ids=lambda cause: cause.id
+)
+def test_it_is_suspected_by_clues_that_exist(cause: AnyCause) -> None:
+    row = cause.suspected
+    assert row is not None and row.decide in TABLE["decide"]
+    if row.explains == "end":
+        assert row.clues.keys() <= TABLE["says"].keys() and not row.says
+    else:
+        assert row.says and row.says.keys() - {"default"} <= row.clues.keys()
+        of_memory(
+            [RanOut(0, "cuda", EvidenceItem("log", "job.log", "x"))]
+        )  # KeyError for a clue that it does not have.
+
+
+def literals(path: Path) -> Iterator[str]:
+    """Yield the strings in a module that are not docstrings."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    documented = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in documented:
+            yield node.value
+
+
+def test_no_module_but_its_own_names_a_cause() -> None:
+    """What sets a cause apart is data of its own file, or a relation; so a new cause needs no change elsewhere."""
+    ids = re.compile(r"(?<![\w.])(?:" + "|".join(re.escape(cause.id) for cause in CAUSES) + r")(?![\w.])")
+    named = {
+        (str(path.relative_to(ROOT)), match[0])
+        for package in ("diagnostics", "dtk")
+        for path in (ROOT / package).rglob("*.py")
+        for text in literals(path)
+        for match in ids.finditer(text)
+        if path != FOLDER / f"{match[0].replace('.', '/')}.py"
+    }
+    assert named == set()

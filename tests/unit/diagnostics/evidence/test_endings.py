@@ -327,6 +327,9 @@ def test_endings_without_an_exception() -> None:
 @pytest.mark.parametrize(
     ("message", "detail"),
     [
+        ("NCCL error in: ../ProcessGroupNCCL.cpp:492, invalid usage, NCCL version 2.4.8", "invalid_usage"),
+        ("NCCL error in: a.cpp:9, invalid usage, NCCL version 2.20\nncclInvalidUsage: x\nLast error:\nDuplicate GPU", ""),
+        ("Cannot use it: invalid\nusage, or invalid usage", ""),
         ("DataLoader worker (pid 4) is killed by signal: Killed. ", "data_loader_sigkill"),
         ("DataLoader worker (pid(s) 4) exited unexpectedly", "data_loader_worker"),
         ("[enforce fail at /x/gloo/gloo/alltoallv.cc:138] inLengthPerRank[0] == outLengthPerRank[0].", "split_sizes"),

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from diagnostics.contract.artifacts import Status
+from diagnostics.contract.artifacts import Failure, Status
 from diagnostics.contract.findings import EvidenceItem, Finding, Stated
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import EarlierAttempt, Evidence, LogFact, RankError, RunEvidence
@@ -25,8 +25,9 @@ def noted(*roots: Finding, run: Any = None, covered: frozenset[str] = frozenset(
     return notes(evidence, "undecided", roots, roots, {}, covered)
 
 
-def run(state: str, reason: str = "") -> RunEvidence:
-    status = Status(state=state, reason=reason)  # type: ignore[arg-type]
+def run(state: str, reason: str = "", rank: int | None = None) -> RunEvidence:
+    failure = None if rank is None else Failure(rank=rank, reason=reason)
+    status = Status(state=state, reason=reason, failure=failure)  # type: ignore[arg-type]
     return RunEvidence(Path("job"), status, {}, {}, {}, {}, {}, {})
 
 
@@ -46,7 +47,11 @@ def test_a_root_cause_and_the_rest_of_the_report_tell_of_them() -> None:
 def test_what_the_launcher_recorded_is_not_repeated() -> None:
     text = "error.json: rank 1: ValueError bad batch"
     assert noted(run=run("failed", "exit code 1")) == ("The launcher recorded: exit code 1",)
-    assert noted(run=run("failed", "ValueError bad batch"), errors=[RAISED]) == (text,)
+    assert noted(run=run("failed", "ValueError: bad batch (train.py:12)", rank=1), errors=[RAISED]) == (text,)
+    of_another = noted(run=run("failed", "killed by SIGKILL", rank=3), errors=[RAISED])
+    assert of_another == (text, "The launcher recorded: killed by SIGKILL")
+    evidence = Evidence(root=Path("job"), limits=Limits(), run=run("failed", "exit code 1"))
+    assert notes(evidence, "undecided", (), (), {}, frozenset(), is_quoted=True) == ()
     assert noted(run=run("finished", "all steps done")) == noted(ROOT, run=run("failed", "exit code 1")) == ()
 
 

@@ -51,3 +51,10 @@ def test_typical_is_the_median_of_ranks_over_the_medians_of_their_parts() -> Non
     assert PerRank[int]({0: []}).typical(float) == 0.0
     with pytest.raises(StopIteration):
         _ = PerRank[int]({0: []}).sample
+
+
+def test_what_is_mostly_so_is_so_in_most_parts_of_most_ranks() -> None:
+    parts = PerRank({0: [1, 1, 0], 1: [1, 1, 1], 2: [0, 0, 1]})
+    assert parts.mostly(bool)
+    assert not PerRank({0: [1, 0]}).mostly(bool), "half of them are not most"
+    assert not PerRank({0: [1], 1: [0]}).mostly(bool) and not PerRank[int]({}).mostly(bool)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.analysis.printed_steps import printed_steps
-from diagnostics.causes.numeric._printed import not_to_the_end
+from diagnostics.causes.numeric import spike
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence.limits import Limits
@@ -66,7 +66,7 @@ def test_the_older_words_of_an_overflow() -> None:
 
 def test_without_printed_steps_a_cause_stays_open(tmp_path: Path) -> None:
     nothing = printed_steps(Evidence(tmp_path, Limits()))
-    finding = not_to_the_end("spike", nothing)
+    finding = spike.decide(nothing)
     text = text_of(finding)
     assert (finding.status, text.summary, text.missing) == (
         "undecided",

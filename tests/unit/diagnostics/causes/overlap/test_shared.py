@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from diagnostics.analysis.step_profile.overview import Instrument, Overview
 from diagnostics.analysis.step_profile.skew import Skew
 from diagnostics.causes.declared import Texts
-from diagnostics.causes.overlap import _shared as shared, sync_point
+from diagnostics.causes.overlap import _shared as shared
 from diagnostics.contract.causes import Cause
 from diagnostics.contract.findings import SURE, Finding, text_of
 from diagnostics.contract.strategy_traits import StrategyTraits
@@ -121,9 +121,8 @@ def test_the_evidence_is_the_trace_of_the_rank_to_blame(judged: Judge) -> None:
 
 def step_cause(despite_instrument: bool) -> Cause[Overview]:
     """Of the file of a cause without relations of its own."""
-    return shared.step_cause(
-        sync_point.__file__, lambda view: shared.TEXTS.ruled_out("no_collectives"), (), despite_instrument
-    )
+    file = str(Path(shared.__file__).with_name("sync_point.yaml"))
+    return shared.step_cause(file, lambda view: shared.TEXTS.ruled_out("no_collectives"), (), despite_instrument)
 
 
 def empty(**more: Any) -> Overview:

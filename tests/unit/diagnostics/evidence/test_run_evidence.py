@@ -1,11 +1,10 @@
-"""Whether dtk was to find the blocks of a model of the user's own."""
+"""What the record of a dtk run says: whether dtk had to find the blocks of a model of the user's own."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from diagnostics.causes._own_model import blocks_unknown
 from diagnostics.evidence.model import RunEvidence
 
 
@@ -22,8 +21,4 @@ def run(architecture: str, blocks_per_unit: Any) -> RunEvidence:
 def test_only_a_model_of_the_users_own_in_units_of_blocks(
     architecture: str, blocks_per_unit: Any, unknown: bool
 ) -> None:
-    assert blocks_unknown(run(architecture, blocks_per_unit)) is unknown
-
-
-def test_without_a_run_nothing_was_to_be_found() -> None:
-    assert not blocks_unknown(None)
+    assert run(architecture, blocks_per_unit).searches_blocks is unknown
