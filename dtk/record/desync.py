@@ -86,9 +86,7 @@ def desync(called: list[Called], position: int, attempt: int, time_s: float) -> 
         reason = text.desync("", position, position, [])
         return Verdict("desync", reason, [], [], "", position, attempt=attempt, time_s=time_s)
     histories = {side.rank: {call.seq: call for call in side.calls} for side in called}
-    issued: dict[int, list[int]] = {}
-    for side in called:
-        issued.setdefault(side.signature, []).append(side.rank)
+    issued = {side.rank: side.signature for side in called}
     vote = count_votes(called[0].calls[0].key, position, issued, histories)
     parting = between(vote, lambda rank, _: list(histories[rank].values())) if len(vote.sides) > 1 else None
     culprits = list(parting.culprits) if parting is not None and not parting.tie else []

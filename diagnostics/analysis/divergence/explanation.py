@@ -156,14 +156,14 @@ def explain(majority: list[Call], minority: list[Call], position: int) -> Explan
         return aligned
     if terms := not_ready(majority_tail, minority_tail, before):
         return Explanation("drop", "backward", (expected,), terms)
-    return (
-        _accumulation(expected, got, before)
-        or _made_alone(majority, got, before)
-        or _predicted(expected, got, before)
-        or _by_source(expected, got)
-        or _program_order(expected, got, before)
-        or what_meets(expected, got, "same operation" if expected.wire.op == got.wire.op else "other operation")
-    )
+    by_calls = _accumulation(expected, got, before) or _made_alone(majority, got, before)
+    if explanation := by_calls or _predicted(expected, got, before):
+        return explanation
+    # The source may show who deviates: later in a loop is earlier than its next round's first line.
+    if (by_text := _by_text_alone(expected, got)) is not None and by_text.self_evident:
+        return by_text
+    met: Support = "same operation" if expected.wire.op == got.wire.op else "other operation"
+    return _program_order(expected, got, before) or what_meets(expected, got, met)
 
 
 def or_main_rank_only(explanation: Explanation) -> Explanation:
@@ -407,12 +407,6 @@ def _by_text_alone(expected: Call, got: Call) -> Explanation | None:
         drops = expected_branch and not got_branch
         return Explanation("drop" if drops else "insert", "within", (expected if drops else got,), terms)
     return None
-
-
-def _by_source(expected: Call, got: Call) -> Explanation | None:
-    """Explain by the source if it shows who deviates: later in a loop is earlier than its next round's first line."""
-    by_text = _by_text_alone(expected, got)
-    return by_text if by_text is not None and by_text.self_evident else None
 
 
 def what_meets(expected: Call, got: Call, term: Support, *, is_other: bool = False) -> Explanation:

@@ -179,7 +179,9 @@ def find(
     votes = []
     for key, table in sorted(survey.groups.items()):
         differing = ((at, issued) for at in sorted(table.deviations) if len(issued := table.issued_at(at)) > 1)
-        votes += [count_votes(key, *first, survey.members(key)) for first in islice(differing, 1)]
+        for at, issued in islice(differing, 1):
+            calls = {rank: number for number, ranks in issued.items() for rank in ranks}
+            votes.append(count_votes(key, at, calls, survey.members(key)))
 
     def last_seen_s(vote: Vote) -> float:
         """Return the time of the earliest last call of the sides, a cheap estimate of the order of divergences."""

@@ -120,10 +120,7 @@ def _vote(group: GroupLog, groups: Iterable[GroupLog]) -> Vote | None:
     if not by_op and not all(wait.even for wait in at_position):
         return None
     call = attrgetter("name" if by_op else "wire")
-    issued: defaultdict[object, list[int]] = defaultdict(list)
-    for wait in at_position:
-        issued[call(wait)].append(wait.rank)
-    vote = count_votes(group.key, position, issued)
+    vote = count_votes(group.key, position, {wait.rank: call(wait) for wait in at_position})
     alike = [other for other in groups if other is not group and other.desc == group.desc != ""]
     calls = [call(wait) for other in alike for wait in other.waits.values() if wait.seq == position]
     votes = [calls.count(call(group.waits[side[0]])) for side in vote.sides]
@@ -206,19 +203,15 @@ def _drift(group: GroupLog) -> Divergence | None:
 
 def _sites(evidence: Evidence, groups: list[GroupLog]) -> Divergence | None:
     """Return ranks whose printed stacks differ, if the lines name no group other than the default group."""
-    named = [fact for fact in evidence.facts if fact.kind == "watchdog_status"]
-    if not named or any(fact.fields.get("desc") != "default_pg" for fact in named) or len(groups) > 1:
+    if {fact.fields.get("desc") for fact in evidence.facts if fact.kind == "watchdog_status"} != {"default_pg"}:
         return None
-    stacks = dict[int, LogFact]()
-    for fact in evidence.facts:
-        if fact.kind == "collective_stack" and fact.rank is not None:
-            stacks.setdefault(fact.rank, fact)
-    ops = {str(fact.fields.get("op")) for fact in evidence.facts if fact.kind == "collective_stack"}
-    of_site: dict[tuple[str, str], list[int]] = {}
-    for rank, fact in sorted(stacks.items()):
-        of_site.setdefault((fact.fields["file"], fact.fields["function"]), []).append(rank)
-    vote = count_votes(GroupKey("nccl", "0", "default_pg"), 0, of_site)
-    if len(ops) != 1 or not ops <= TOGETHER or len(stacks) < _SIDE or len(vote.sides) < 2 or not vote.has_majority:
+    printed = [fact for fact in evidence.facts[::-1] if fact.kind == "collective_stack"]  # The first one of each rank.
+    stacks = {fact.rank: fact for fact in printed if fact.rank is not None}
+    ops = {str(fact.fields.get("op")) for fact in printed}
+    functions = {rank: (fact.fields["file"], fact.fields["function"]) for rank, fact in stacks.items()}
+    vote = count_votes(GroupKey("nccl", "0", "default_pg"), 0, functions)
+    is_one_call = len(groups) <= 1 and len(ops) == 1 and ops <= TOGETHER
+    if not is_one_call or len(stacks) < _SIDE or len(vote.sides) < 2 or not vote.has_majority:
         return None
     described = Described(Wire(min(ops), (), ()), min(ops))
     first, second = (site_of(stacks[side[0]]) for side in vote.sides[:2])

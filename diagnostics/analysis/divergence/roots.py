@@ -21,7 +21,7 @@ def differing_roots(calls: Mapping[int, Call], members: tuple[int, ...]) -> Dive
     """
     first, roots = next(iter(calls.values())), {rank: call.wire.root for rank, call in calls.items()}
     at, named = (first.key, first.seq), {rank: root for rank, root in roots.items() if root is not None}
-    vote = count_votes(*at, {root: [rank for rank in roots if roots[rank] == root] for root in roots.values()})
+    vote = count_votes(*at, roots)
     deviating = vote.minority if vote.has_majority and len(vote.present) == len(members) else ()
     if len(vote.present) < len(members) and (named or first.wire.op == "broadcast"):
         deviating = tuple(filter(None, [deviating_rank(members, tuple(calls), named)]))  # Never the first member.

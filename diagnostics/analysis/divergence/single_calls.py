@@ -32,7 +32,7 @@ def made_alone(
     Return None if these are not most of the `members`: then they are late.
     """
     at = call.key, call.seq
-    vote = count_votes(*at, {"made": waiting, "not made": others}, members)
+    vote = count_votes(*at, dict.fromkeys(waiting, True) | dict.fromkeys(others, False), members)
     if not vote.has_majority or others[0] not in vote.sides[0]:
         return None
     vote, alone = settled(at, others, waiting), support("others agree outside")

@@ -4,8 +4,7 @@ Every comparison of calls decides here, whether it reads dumps, rings, lines of 
 deviate; equal numbers are a tie, unless other evidence decides (`settled`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -51,11 +50,13 @@ class Vote(Struct, frozen=True):
         return next((side for side in self.sides if rank in side), (rank,))
 
 
-def count_votes(key: GroupKey, position: int, issued: Mapping[Any, Iterable[int]], members: Iterable[int] = ()) -> Vote:
-    """Divide the members of a group into sides at one position; `issued` maps each call to the ranks that issued it."""
-    sides = sorted((tuple(sorted(ranks)) for ranks in issued.values()), key=lambda side: (-len(side), side))
-    present = {rank for side in sides for rank in side}
-    return Vote(key, position, tuple(sides), tuple(rank for rank in members if rank not in present))
+def count_votes(key: GroupKey, position: int, calls: Mapping[int, Hashable], members: Iterable[int] = ()) -> Vote:
+    """Divide the members of a group into sides at one position; `calls` maps ranks to what each of them issued."""
+    sides: dict[Hashable, list[int]] = {}
+    for rank in sorted(calls):
+        sides.setdefault(calls[rank], []).append(rank)
+    largest_first = sorted(map(tuple, sides.values()), key=lambda side: (-len(side), side))
+    return Vote(key, position, tuple(largest_first), tuple(rank for rank in members if rank not in calls))
 
 
 def settled(call: tuple[GroupKey, int], right: Iterable[int], deviating: Iterable[int]) -> Vote:

@@ -321,11 +321,3 @@ def ended_in_round(
     limit = 1.0 if calls[-1].site is not None and size > 1 else POSSIBLE
     vote, term = settled((pending.key, pending.seq), ahead, (rank,)), support("between two rounds", whole)
     return edited(vote, (pending, calls[-1]), ("drop", "round"), term, ended="minority", limit=limit)
-
-
-def together(cases: Sequence[Divergence]) -> Divergence:
-    """Return the divergence of several ranks that each ended between two rounds."""
-    first, ranks = cases[0], tuple(sorted(case.minority_rank for case in cases))
-    others = tuple(rank for rank in first.vote.sides[0] if rank not in ranks)
-    vote = settled((first.vote.key, first.vote.position), others, ranks)
-    return replace(first, vote=vote, culprits=ranks)

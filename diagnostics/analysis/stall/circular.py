@@ -99,16 +99,16 @@ def _enqueued_crosswise(job: JobState) -> GroupOrder | None:
     ordered = (call for call in shared if call.peer < 0 and call.key.on_devices)
     stuck = [call for call in ordered if not waits.complete[call]]
     for one, second in combinations(stuck, 2):
-        first: dict[Operation, list[int]] = {one: [], second: []}
-        for rank in sorted({*waits.waiting[one]} & {*waits.waiting[second]}):
+        first = dict[int, Operation]()
+        for rank in {*waits.waiting[one]} & {*waits.waiting[second]}:
             times = [waits.calls[rank, operation].created_s for operation in (one, second)]
             if None not in times and times[0] != times[1]:
-                first[one if times[0] < times[1] else second].append(rank)  # type: ignore[operator]
-        if all(first.values()):
-            ranks = tuple(sorted(rank for side in first.values() for rank in side))
-            rest = {at: tuple(rank for rank in ranks if rank not in side) for at, side in first.items()}
-            sides = tuple(Side(tuple(on), at, waits.calls[on[0], at], rest[at]) for at, on in first.items())
-            return GroupOrder(Cycle(ranks, (one, second)), sides, count_votes(one.key, one.seq, first).minority)
+                first[rank] = one if times[0] < times[1] else second  # type: ignore[operator]
+        vote = count_votes(one.key, one.seq, first)
+        if len(vote.sides) > 1:
+            named = ((side, first[side[0]], {*vote.present} - {*side}) for side in sorted(vote.sides))
+            sides = tuple(Side(on, at, waits.calls[on[0], at], tuple(sorted(rest))) for on, at, rest in named)
+            return GroupOrder(Cycle(vote.present, (one, second)), sides, vote.minority)
     return None
 
 
@@ -189,17 +189,14 @@ def _issued(job: JobState, rank: int, operation: Operation) -> bool:
 
 
 def _group_order(job: JobState, cycle: Cycle) -> GroupOrder:
-    waits = job.waits
-    sides: dict[Operation, list[int]] = {}
-    for rank in cycle.ranks:
-        first = next((operation for operation in waits.of_rank.get(rank, []) if operation in cycle.operations), None)
-        if first is not None:
-            sides.setdefault(first, []).append(rank)
+    waits, of_cycle = job.waits, cycle.operations
+    waiting = ((rank, at) for rank in cycle.ranks for at in waits.of_rank.get(rank, [])[::-1] if at in of_cycle)
+    first = dict(waiting)  # The first operation of each rank.
+    vote = count_votes(of_cycle[0].key, of_cycle[0].seq, first)
     made = []
-    for operation, ranks in sorted(sides.items(), key=lambda side: side[1]):
-        absent = tuple(rank for rank in waits.absent[operation] if rank in cycle.ranks)
-        made.append(Side(tuple(ranks), operation, waits.calls[ranks[0], operation], absent))
-    vote = count_votes(cycle.operations[0].key, cycle.operations[0].seq, sides)
+    for ranks in sorted(vote.sides):
+        absent = tuple(rank for rank in waits.absent[first[ranks[0]]] if rank in cycle.ranks)
+        made.append(Side(ranks, first[ranks[0]], waits.calls[ranks[0], first[ranks[0]]], absent))
     return GroupOrder(cycle, tuple(made), vote.minority or cycle.ranks)
 
 
@@ -230,7 +227,8 @@ def _by_program(waits: WaitGraph, way: _Way, ranks: tuple[int, ...], peers: tupl
         if pending.site and len(same) > 1 and in_order:
             past, at = [rank for rank in same if rank in absent], (expected.key, expected.seq)
             # Of one rank alone, its line shows what it left out.
-            vote = count_votes(*at, {"waiting": peers, "past": past}) if len(past) > 1 else settled(at, peers, past)
+            calls = dict.fromkeys(peers, missed) | dict.fromkeys(past, current)
+            vote = count_votes(*at, calls) if len(past) > 1 else settled(at, peers, past)
             return passed(vote, past, expected, pending)
     return None
 

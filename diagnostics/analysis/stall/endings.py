@@ -7,9 +7,11 @@ from collections.abc import Iterable
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.find import SAME_MOMENT_S, Divergence
-from diagnostics.analysis.divergence.whole_programs import WithinRound, ended_in_round, made_more, together
+from diagnostics.analysis.divergence.vote import settled
+from diagnostics.analysis.divergence.whole_programs import WithinRound, ended_in_round, made_more
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.analysis.observations import observations
 from diagnostics.analysis.stall.job_state import STALL_S, JobState
@@ -189,7 +191,11 @@ def departure(job: JobState, ended: tuple[int, ...]) -> Departure | None:
     stops = [_ended_in_round(job, rank) for rank in ended if rank in job.survey.ranks]
     cases = [stop for stop in stops if stop is not None]
     if between := [stop for stop in cases if isinstance(stop, Divergence)]:
-        return together(between)
+        ranks = tuple(sorted(stop.minority_rank for stop in between))
+        others = [rank for rank in between[0].vote.sides[0] if rank not in ranks]
+        return replace(
+            between[0], vote=settled((between[0].key, between[0].vote.position), others, ranks), culprits=ranks
+        )
     return next(iter(cases), None)
 
 

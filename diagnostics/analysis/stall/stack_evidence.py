@@ -2,7 +2,6 @@
 earlier calls: they can only prove that a host is blocked outside of collectives, or which lines differ.
 """
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
 from msgspec import Struct
@@ -82,13 +81,13 @@ def by_stacks(job: JobState) -> Divergence | HostOutside | None:
     if ahead and ahead != set(inside):
         return None
     outside = {rank: dump for rank, dump in latest.items() if rank not in inside}
-    ranks_at = _ranks_at(inside)
-    if len(ranks_at) == 1 and outside and job.stands_still():
+    calls = {(place.op, place.site) for place in inside.values()}
+    if len(calls) == 1 and outside and job.stands_still():
         activities = {rank: activity.doing(dump, taken_s(job.evidence, dump)) for rank, dump in sorted(outside.items())}
         if any(at.doing in {"unknown", "collective", "importing", "user code"} for at in activities.values()):
             return None
         return HostOutside(activities, {rank: outside[rank].file for rank in activities}, inside)
-    if len(ranks_at) == 2 and not outside:
+    if len(calls) == 2 and not outside:
         divergence = compared(inside, job.world())
         if divergence is not None and divergence.culprits and _explained_by_source(divergence):
             return replace(divergence, groups_known=False)
@@ -130,7 +129,7 @@ def compared(inside: Mapping[int, InCollective], world: int) -> Divergence | Non
 
     Their sizes are unknown, so calls from two lines count as different.
     """
-    lines = list(_ranks_at(inside).values())
+    lines = count_votes(KEY, _UNKNOWN, {rank: (place.op, place.site) for rank, place in inside.items()}).sides
     if len(inside) < world or len(lines) < 2 or not all(place.stack for place in inside.values()):
         return None
 
@@ -140,21 +139,13 @@ def compared(inside: Mapping[int, InCollective], world: int) -> Divergence | Non
         return Call(KEY, _UNKNOWN, described, False, place.time_s, stack=place.stack)
 
     # The stages of a pipeline are in branches of one step; compared with ranks elsewhere they are one side.
-    joined: list[list[int]] = []
+    joined: list[tuple[int, ...]] = []
     for ranks in lines:
         same = next((side for side in joined if source_branches(call(side[0]), call(ranks[0]))), None)
-        joined = [[*side, *ranks] if side is same else side for side in joined] if same else [*joined, ranks]
+        joined = [(*side, *ranks) if side is same else side for side in joined] if same else [*joined, ranks]
     sides = joined if len(joined) > 1 else lines
     numbers = {rank: number for number, ranks in enumerate(sides) for rank in ranks}
-    votes = count_votes(KEY, _UNKNOWN, {number: sorted(ranks) for number, ranks in enumerate(sides)}, range(world))
-    return between(votes, lambda rank, _: [call(rank, numbers[rank])])
-
-
-def _ranks_at(inside: Mapping[int, InCollective]) -> dict[tuple[str, Frame | None], list[int]]:
-    ranks_at: defaultdict[tuple[str, Frame | None], list[int]] = defaultdict(list)
-    for rank, place in inside.items():
-        ranks_at[place.op, place.site].append(rank)
-    return ranks_at
+    return between(count_votes(KEY, _UNKNOWN, numbers, range(world)), lambda rank, _: [call(rank, numbers[rank])])
 
 
 def _explained_by_source(divergence: Divergence) -> bool:

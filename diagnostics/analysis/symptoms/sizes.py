@@ -1,7 +1,6 @@
 """A process that gloo ended because two sizes do not match: where its peers lost it, and whose size differs."""
 
 import re
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +8,7 @@ from diagnostics.analysis.divergence.vote import count_votes
 from diagnostics.analysis.symptoms.state import OF_JOB, Waiting
 from diagnostics.analysis.symptoms.waits import by_call, within
 from diagnostics.evidence.endings import Ending
-from diagnostics.evidence.model import Evidence, LogFact, shortened
+from diagnostics.evidence.model import Evidence, Frame, LogFact, shortened
 
 _OF_MODEL = re.compile(r"torch/(?:distributed/(?:fsdp|_composable|optim)|nn/parallel)/|deepspeed/runtime/zero/")
 """Files whose collectives take the sizes of the model's parameters, which are those of all ranks."""
@@ -21,7 +20,8 @@ def met_sizes(evidence: Evidence, lost: Sequence[Ending]) -> dict[str, Any]:
     if not facts:
         return {}
     places = within(lost)
-    of_model = bool(places) and all(_of_model(end) for end in lost if end.rank in places)
+    paths = [end.frames for end in lost if end.rank in places]
+    of_model = bool(paths) and all(any(_is_of_model(frame) for frame in frames) for frames in paths)
     calls = tuple(Waiting(ranks, op, site=site) for (op, site), ranks in by_call(places).items())
     sizes, minority = shortened(facts[0].text.strip(), 80), _minority_sizes(facts, evidence.world_size or 0)
     return {"sizes": sizes, "minority_sizes": minority, "peer_calls": calls, "of_model": of_model}
@@ -30,15 +30,12 @@ def met_sizes(evidence: Evidence, lost: Sequence[Ending]) -> dict[str, Any]:
 def _minority_sizes(facts: Sequence[LogFact], world: int) -> tuple[int, ...]:
     """Return the ranks whose own size is not that of most. A line also has the size of a peer, which may have none."""
     lines = {fact.rank: fact.fields for fact in facts if fact.rank is not None and "expected_bytes" in fact.fields}
-    of_size: defaultdict[int, list[int]] = defaultdict(list)
-    for rank, fields in lines.items():
-        of_size[fields["expected_bytes"]].append(rank)
-    vote = count_votes(OF_JOB, 0, of_size, range(world))
-    if not lines or len({*of_size, *(fields["received_bytes"] for fields in lines.values())}) != 2:
+    vote = count_votes(OF_JOB, 0, {rank: fields["expected_bytes"] for rank, fields in lines.items()}, range(world))
+    if len({fields[name] for fields in lines.values() for name in ("expected_bytes", "received_bytes")}) != 2:
         return ()
     minority = vote.minority or (vote.silent if len(vote.silent) == 1 else ())
     return minority if len(vote.sides[0]) > max(1, len(minority)) else ()
 
 
-def _of_model(end: Ending) -> bool:
-    return any(frame.function == "_engine_run_backward" or _OF_MODEL.search(frame.file) for frame in end.frames)
+def _is_of_model(frame: Frame) -> bool:
+    return frame.function == "_engine_run_backward" or _OF_MODEL.search(frame.file) is not None

@@ -191,15 +191,14 @@ class Symptoms(Struct, frozen=True):
     @property
     def by_call(self) -> Vote:
         """The waiting ranks, divided by their calls: lines of the user, or else collectives without a position."""
-        placed = [wait.ranks for wait in self.waits if wait.site and wait.ranks]
-        unplaced = [wait.ranks for wait in self.waits if wait.ranks and wait.seq is None and wait.op in COUNTED]
-        return count_votes(OF_JOB, 0, dict(enumerate(placed or unplaced)))
+        placed = [wait for wait in self.waits if wait.site and wait.ranks]
+        placed = placed or [wait for wait in self.waits if wait.seq is None and wait.op in COUNTED]
+        return count_votes(OF_JOB, 0, {rank: wait for wait in placed[::-1] for rank in wait.ranks})
 
     @property
     def at_other_calls(self) -> tuple[int, ...]:
         """Ranks that wait in another call than the most ranks."""
-        vote = self.by_call
-        return tuple(rank for side in vote.sides[1:] for rank in side if rank not in vote.sides[0])
+        return tuple(rank for side in self.by_call.sides[1:] for rank in side)
 
     @property
     def mismatched(self) -> tuple[int, ...]:

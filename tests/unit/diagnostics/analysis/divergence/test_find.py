@@ -88,21 +88,21 @@ def test_the_ring_that_recorded_the_same_call_gives_its_positions() -> None:
 
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_side_without_a_call_at_the_position_cannot_be_compared(lost: int) -> None:
-    vote = count_votes(DEFAULT, 2, {"a": [0], "b": [1]}, (0, 1))
+    vote = count_votes(DEFAULT, 2, {0: "a", 1: "b"}, (0, 1))
     calls = {0: [call(2, 5)], 1: [call(2, 6, size=9)]}
     assert between(vote, lambda rank, _: calls[rank]) is not None
     assert between(vote, lambda rank, _: [] if rank == lost else calls[rank]) is None
 
 
 def test_parts_of_a_coalesced_block_are_no_divergence() -> None:
-    vote = count_votes(DEFAULT, 2, {"a": [0], "b": [1]}, (0, 1))
+    vote = count_votes(DEFAULT, 2, {0: "a", 1: "b"}, (0, 1))
     assert between(vote, lambda rank, _: [call(2, 5 + rank)]) is None
 
 
 def test_a_rank_that_stopped_early_is_to_blame_at_a_tie_as_well() -> None:
     past = history(*LOOP, *LOOP, 10)
     calls = {0: [*past, call(8, 20, size=20)], 1: [*past, call(8, 31, "barrier", None)]}
-    vote = count_votes(DEFAULT, 8, {"a": [0], "b": [1]}, (0, 1))
+    vote = count_votes(DEFAULT, 8, {0: "a", 1: "b"}, (0, 1))
     case = between(vote, lambda rank, _: calls[rank], steps={1: True})
     assert case is not None and (case.kind, case.culprits, case.tie) == ("fewer_iterations", (1,), False)
     case = between(vote, lambda rank, _: calls[rank])
@@ -114,7 +114,7 @@ def test_rank_0_alone_leaves_both_kinds_open() -> None:
     past = history(*LOOP, *LOOP, 10, callers=())
     calls = {rank: [*past, call(8, 20, size=20)] for rank in (1, 2)}
     calls[0] = [*past, call(8, 60, "barrier", None)]
-    vote = count_votes(DEFAULT, 8, {"a": [1, 2], "b": [0]}, range(3))
+    vote = count_votes(DEFAULT, 8, {0: "b", 1: "a", 2: "a"}, range(3))
     case = between(vote, lambda rank, _: calls[rank])
     assert case is not None and case.culprits == (0,)
     assert case.explanation.alternatives and case.confidence == SUSPECTED
