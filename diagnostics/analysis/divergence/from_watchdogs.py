@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.evidence_terms import GUESSES, support
@@ -18,7 +17,7 @@ from diagnostics.analysis.divergence.vote import Vote, count_votes, settled, sup
 from diagnostics.analysis.histories.watchdog_lines import UNNAMED, GroupLog, Wait, enqueued_behind, members_of, site_of
 from diagnostics.contract.findings import WATCHDOGS
 from diagnostics.evidence.calls import Call, Described, GroupKey, Wire
-from diagnostics.evidence.model import Evidence, LogFact, Stacks
+from diagnostics.evidence.model import Evidence, Stacks
 from diagnostics.evidence.stacks.dumps import taken_s
 
 TOGETHER = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"}
@@ -26,17 +25,10 @@ TOGETHER = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier
 _SIDE = 3  # Minimum number of ranks compared: of two, neither is the exception.
 
 
-class Behind(Struct, frozen=True):
-    """Ranks of a group that completed all their calls and never made the one that the others wait in."""
-
-    ranks: tuple[int, ...]
-    waiting: tuple[int, ...]
-    call: Call
-    lines: tuple[LogFact, ...]
-
-
-def find(evidence: Evidence, groups: list[GroupLog], world: int, *, any_ended: bool) -> Divergence | Behind | None:
+def find(evidence: Evidence, groups: list[GroupLog], world: int, *, any_ended: bool) -> Divergence | GroupLog | None:
     """Return what the reports of the ranks' watchdogs show, the surest first; None if they show nothing.
+
+    A group alone is one in whose next call some ranks wait, while the others completed all of theirs and are late.
 
     `any_ended` says whether a rank is known to have ended by itself.
     """
@@ -45,7 +37,7 @@ def find(evidence: Evidence, groups: list[GroupLog], world: int, *, any_ended: b
 
 def _cases(
     evidence: Evidence, groups: list[GroupLog], world: int, any_ended: bool
-) -> Iterator[Divergence | Behind | None]:
+) -> Iterator[Divergence | GroupLog | None]:
     behind = enqueued_behind(groups)
     clear = [group for group in groups if not group.mixed]
     clear.sort(key=lambda group: all((group.name, rank) in behind for rank in group.waits))
@@ -221,7 +213,7 @@ def _sites(evidence: Evidence, groups: list[GroupLog]) -> Divergence | None:
     return edited(vote, calls, ("substitute", "within"), term, groups_known=False, limit=limit, lines=lines)
 
 
-def _gap(evidence: Evidence, group: GroupLog, busy: set[int]) -> Divergence | Behind | None:
+def _gap(evidence: Evidence, group: GroupLog, busy: set[int]) -> Divergence | GroupLog | None:
     """Return the ranks that wait in a call that the others never made, though all their calls completed.
 
     `busy` are the ranks that wait in any group.
@@ -238,9 +230,7 @@ def _gap(evidence: Evidence, group: GroupLog, busy: set[int]) -> Divergence | Be
         return None
     if any((counters.enqueued, counters.completed) != (seq - 1, seq - 1) for counters in behind.values()):
         return None
-    waiting, late, call = tuple(sorted(group.waits)), tuple(sorted(behind)), first.call(group)
-    lines = behind[late[0]].fact, first.fact
+    waiting, late = sorted(group.waits), sorted(behind)
     members = range(evidence.world_size or 0) if group.default else ()
-    more = {"limit": WATCHDOGS["apart"], "lines": lines}
-    alone = made_alone(waiting, late, unknown(group.key, seq - 1), call, members, **more)
-    return alone or Behind(late, waiting, call, lines)
+    more = {"limit": WATCHDOGS["apart"], "lines": (behind[late[0]].fact, first.fact)}
+    return made_alone(waiting, late, unknown(group.key, seq - 1), first.call(group), members, **more) or group

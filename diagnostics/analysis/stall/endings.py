@@ -191,11 +191,9 @@ def departure(job: JobState, ended: tuple[int, ...]) -> Departure | None:
     stops = [_ended_in_round(job, rank) for rank in ended if rank in job.survey.ranks]
     cases = [stop for stop in stops if stop is not None]
     if between := [stop for stop in cases if isinstance(stop, Divergence)]:
-        ranks = tuple(sorted(stop.minority_rank for stop in between))
-        others = [rank for rank in between[0].vote.sides[0] if rank not in ranks]
-        return replace(
-            between[0], vote=settled((between[0].key, between[0].vote.position), others, ranks), culprits=ranks
-        )
+        first, ranks = between[0], tuple(sorted(stop.minority_rank for stop in between))
+        others = [rank for rank in first.vote.sides[0] if rank not in ranks]
+        return replace(first, vote=settled((first.key, first.vote.position), others, ranks), culprits=ranks)
     return next(iter(cases), None)
 
 

@@ -6,7 +6,6 @@ from msgspec import Struct
 
 from diagnostics.analysis.divergence import from_watchdogs
 from diagnostics.analysis.divergence.find import Divergence
-from diagnostics.analysis.divergence.from_watchdogs import Behind
 from diagnostics.analysis.divergence.single_calls import made_alone, unknown
 from diagnostics.analysis.histories.watchdog_lines import GroupLog, read
 from diagnostics.analysis.stall.job_state import JobState
@@ -121,8 +120,9 @@ def by_watchdogs(job: JobState) -> Divergence | HostStall | GroupLog | None:
         job.survey.declared.setdefault(group.key, tuple(sorted({*group.waits, *group.counters})))
     any_ended = any(end.by_itself for end in job.endings.values())
     case = from_watchdogs.find(job.evidence, groups, job.world(), any_ended=any_ended)
-    if isinstance(case, Behind):
-        call = case.call
-        figures = (Operation(call.key, call.seq), call, case.waiting, activity.NOWHERE, "", None, call.seq - 1, ())
-        return HostStall(case.ranks, *figures, may_be_unrecorded=False, lines=case.lines)
+    if isinstance(case, GroupLog):
+        waiting, late = sorted(case.waits), sorted(case.counters.keys() - case.waits.keys())
+        call, lines = case.waits[waiting[0]].call(case), (case.counters[late[0]].fact, case.waits[waiting[0]].fact)
+        figures = (Operation(call.key, call.seq), call, tuple(waiting), activity.NOWHERE, "", None, call.seq - 1, ())
+        return HostStall(tuple(late), *figures, may_be_unrecorded=False, lines=lines)
     return case or next((group for group in groups if len(group.waits) > 1), None)
