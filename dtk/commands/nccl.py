@@ -3,7 +3,7 @@
 import argparse
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +73,7 @@ def _diff(arguments: argparse.Namespace) -> int:
 
 
 def _lint(arguments: argparse.Namespace) -> int:
-    from dtk.nccl.lint import installed_nccl, lint_given
+    from dtk.nccl.lint import SCHEMA, installed_nccl, lint_given
     from dtk.nccl.machine import read_machine
     from dtk.nccl.text import linted
     from dtk.nccl.variable_sources import given_here, given_in
@@ -82,7 +82,8 @@ def _lint(arguments: argparse.Namespace) -> int:
     version = arguments.nccl_version or ("" if arguments.elsewhere else installed_nccl())
     given = given_here(os.environ) if arguments.file is None else given_in(arguments.file)
     lint = lint_given(given, machine, arguments.nodes or given.nodes or _slurm_nodes(), version)
-    return _answer(arguments, lint.as_json, lambda: linted(lint), lint.exit_code)
+    plain = {"schema": SCHEMA, "exit_code": lint.exit_code, **asdict(lint)}
+    return _answer(arguments, lambda: plain, lambda: linted(lint), lint.exit_code)
 
 
 def _slurm_nodes() -> int | None:

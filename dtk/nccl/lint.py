@@ -2,7 +2,7 @@
 
 import platform
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +56,6 @@ class Linted:
     def exit_code(self) -> int:
         """Return 1 if there are warnings or errors, else 0."""
         return PROBLEMS if any(item.severity != "note" for item in self.items) else CLEAN
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the result as JSON values."""
-        return {"schema": SCHEMA, "exit_code": self.exit_code, **asdict(self)}
 
 
 def lint_given(given: Given, machine: Machine | None, nodes: int | None, nccl_version: str) -> Linted:

@@ -89,7 +89,7 @@ def install(log: CollectiveLog) -> None:
                     libraries[space].impl(short, make(own), device)  # type: ignore[no-untyped-call]
 
     for name, kind in OPERATORS.items():
-        put(name, _DEVICES, partial(_recorded, partial(_single, kind)))
+        put(name, _DEVICES, partial(_recorded, lambda *args, kind=kind, **kwargs: ((kind, args, kwargs),)))
     put("_c10d_functional::batch_p2p_ops", _DEVICES, partial(_recorded, _batch))
     # On CUDA it only makes one stream wait for another: the host is not blocked.
     put("_c10d_functional::wait_tensor", ("CPU",), _awaited)
@@ -124,10 +124,6 @@ def _recorded(calls: Callable[..., Calls], own: Callable[..., Any]) -> Callable[
         return outputs
 
     return recorded
-
-
-def _single(kind: Kind, *args: Any, **kwargs: Any) -> Calls:
-    return ((kind, args, kwargs),)
 
 
 def _batch(names: list[str], peers: list[int], tags: list[int], tensors: list[Tensor], group: Any) -> Calls:

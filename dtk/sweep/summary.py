@@ -60,9 +60,8 @@ def print_ending(sweep: Sweep, code: int, again: str, total: int, metric: dict[s
             where = f" ({typed(trial.run)})" if trial.run else ""
             repeat = f", repeat {trial.repeat + 1}" if sweep.about.repeats > 1 else ""
             what = "out of memory" if trial.state == "oom" else trial.state
-            print_line(
-                f"  {names.get(trial.point, '')}{repeat}: {what}{f': {trial.reason}' if trial.reason else ''}{where}"
-            )
+            why = f": {trial.reason}" if trial.reason else ""
+            print_line(f"  {names.get(trial.point, '')}{repeat}: {what}{why}{where}")
     if total > len(last):
         print_line(f"  {counted(total - len(last), 'run')} not started")
     if queued := sum(trial.state == "queued" for trial in last):

@@ -281,9 +281,8 @@ def _whole_list(evidence: Evidence) -> LogFact | None:
     """Return torchrun's only list, if it holds all processes of its node that failed or were stopped."""
     lists = [fact for fact in evidence.facts if fact.kind == "torchrun_list"]
     ended = {fact.fields.get("pid") for fact in evidence.facts if fact.kind in ("torchrun_signal", "torchrun_failed")}
-    only = lists[0].fields if len(lists) == 1 else {"ranks": (), "pids": ()}
-    is_whole = 0 < len(only["ranks"]) == len(only["pids"]) and ended and ended <= {*only["pids"]}
-    return lists[0] if is_whole else None
+    whole = [fact for fact in lists if 0 < len(fact.fields["ranks"]) == len(fact.fields["pids"])]
+    return whole[0] if len(lists) == 1 and whole and ended and ended <= {*whole[0].fields["pids"]} else None
 
 
 def _exited_unlisted(evidence: Evidence, endings: Mapping[int, Ending], present: Collection[int]) -> list[Ending]:

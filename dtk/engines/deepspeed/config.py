@@ -50,12 +50,8 @@ class DeepSpeedConfig(StrategyConfig):
     @property
     def by_torch(self) -> str:
         """Return the strategies to suggest instead: without a library, and with at least the same states sharded."""
-
-        def fits(traits: Traits) -> bool:
-            whole = traits.keeps_gathered and self.traits.shards_parameters
-            return {*traits.sharded} >= {*self.traits.sharded} and not traits.library and not whole
-
-        return alternatives(fits)
+        own, kept = self.traits, {False, not self.traits.shards_parameters}  # Values of `keeps_gathered`.
+        return alternatives(lambda t: not t.library and {*t.sharded} >= {*own.sharded} and t.keeps_gathered in kept)
 
     def pages(self, device: str) -> bool:
         """Return False: DeepSpeed itself moves offloaded states."""

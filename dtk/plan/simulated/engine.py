@@ -48,20 +48,18 @@ def simulate(config: Config, world_size: int, local_size: int = 8) -> Prediction
         sent.append(_extended_calls(made, observed, job, whole))
     fullest = max(parts, key=lambda rank: max(sum(held.values()) for held in parts[rank].values()))
     counts, sizes = max(sent, key=lambda each: sum(each[1].values()))
+    parameters = observed[0].parameters
+    if made[0].config is not config:  # A smaller model was simulated.
+        parameters = sum(each.numel() for each in build_on_meta(config.model, config.allow_targets).parameters())
     return Prediction.of(
         config,
         world_size,
         engine="simulated",
-        parameters=observed[0].parameters if made[0].config is config else _parameters(config),
+        parameters=parameters,
         memory=_memory(config, fullest, parts[fullest]),
         traffic=lines({kind: (count, sizes[kind]) for kind, count in counts.items()}, world_size, local_size),
         notes=tuple(_notes(job, made, observed[0].classes)),
     )
-
-
-def _parameters(config: Config) -> int:
-    """Return the parameters of the whole model, as the smaller ones do not tell them."""
-    return sum(each.numel() for each in build_on_meta(config.model, config.allow_targets).parameters())
 
 
 def _observed(sample: Sample, place: int, local_size: int) -> Observed:
