@@ -457,7 +457,7 @@ the value and the inverse (of small whole numbers also the next two) until one d
 
 - *Jobs*: those whose diagnosis compares or calculates with the threshold.
 - *Same answers*: the tried values between which no answer changes; an end with `*` is the farthest one that was tried.
-- *Beyond it*: the next value, how many answers are others there, and how many of them become wrong or right.
+- *Beyond it*: the next value, how many answers differ there, and how many of them become wrong or right.
 
 The examples of the causes are minimal: a number of steps, calls or lines often cannot be higher without losing one.
 An answer may also differ without being wrong: it leaves something open, or adds something that the truth does not
