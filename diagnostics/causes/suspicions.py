@@ -86,13 +86,14 @@ def of_memory(records: Sequence[RanOut], steps: int = 0) -> tuple[Suspicion, ...
         return ()
     reserved, outside, allocated = record.reserved_bytes or 0, record.outside_bytes or 0, record.allocated_bytes
     unused = (record.unused_bytes or 0) / reserved if reserved else 0.0
-    used, asked = (record.total_bytes or 0) - (record.free_bytes or 0), record.requested_bytes or 0
-    fits = unused >= _LARGE and asked <= (record.unused_bytes or 0) + (record.free_bytes or 0)
-    many, alone = (record.unused_bytes or 0) >= _MANY * asked > 0, asked > used > 0
+    used, requested = (record.total_bytes or 0) - (record.free_bytes or 0), record.requested_bytes or 0
+    fits = unused >= _LARGE and requested <= (record.unused_bytes or 0) + (record.free_bytes or 0)
+    many, alone = (record.unused_bytes or 0) >= _MANY * requested > 0, requested > used > 0
     signs = {"alone": alone, "steps": steps and not alone, "much_unused": fits and many, "unused": fits and not many}
     signs["outside"] = outside > _LARGE * (record.total_bytes or outside)
     tensors = filled(TABLE["texts"]["tensors" if allocated else "no_fit"], {"allocated": allocated})
-    figures = {"tensors": tensors, "steps": steps, "unused": unused, "outside": outside, "asked": asked, "used": used}
+    figures = {"tensors": tensors, "steps": steps, "unused": unused, "outside": outside}
+    figures |= {"requested": requested, "used": used}
     rows = suspected_of("memory")
     odds = {cause: _odds(row, [name for name in row.clues if signs[name]]) for cause, row in rows.items()}
     whole, likely = sum(odds.values()) + _FIT["other_memory"], []

@@ -44,7 +44,7 @@ def test_a_device_s_figures_alone_do_not_tell_what_took_the_memory(tmp_path: Pat
     report = diagnose(tmp_path)
     assert (report.root_causes, report.outcome) == ((), "oom")
     assert [one.cause for one in report.suspicions] == ["memory.activations", "memory.leak", "memory.model_states"]
-    assert report.suspicions[0].speaks_for[0].startswith("70 GiB are in tensors; 1 step had run before it")
+    assert report.suspicions[0].speaks_for[0].startswith("tensors hold 70 GiB; 1 step had run before it")
     screen = terminal.render(document(report, brief=True), columns=120, colour=False)
     assert screen.startswith("OUT OF MEMORY: a device ran out of memory")
     assert "[memory.activations]" in screen
@@ -52,7 +52,7 @@ def test_a_device_s_figures_alone_do_not_tell_what_took_the_memory(tmp_path: Pat
     report = diagnose(tmp_path)
     assert [one.cause for one in report.suspicions] == ["memory.model_states", "memory.activations"]
     reasons = [one.speaks_for for one in report.suspicions]
-    assert all(reason[0].startswith("70 GiB are in tensors") for reason in reasons) and reasons[0] != reasons[1]
+    assert all(reason[0].startswith("tensors hold 70 GiB") for reason in reasons) and reasons[0] != reasons[1]
 
 
 def test_nccl_s_own_warning_tells_that_the_device_was_full(tmp_path: Path) -> None:
