@@ -153,6 +153,8 @@ class Finding(Struct, frozen=True, kw_only=True, dict=True):
     """0 to 1: one of the levels above, or 1 if proven by the evidence itself."""
     ranks: tuple[int, ...] = ()
     """Culprits, ascending. In a tie all of them, and the summary mentions the tie."""
+    tie: bool = False
+    """Whether one side of `ranks` is to blame, and it is open which."""
     victims: tuple[int, ...] = ()
     group: Group | None = None
     position: int | None = None

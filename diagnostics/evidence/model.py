@@ -70,6 +70,9 @@ class RankError(Struct, frozen=True):
     exit_code: int | None = None
     """Exit code as reported by the operating system; negative if killed by that signal."""
     time_s: float | None = None
+    after_s: float | None = None
+    before_s: float | None = None
+    """Times of its line, or of the dated lines above and below it, by the clock of the log, whose zone is unknown."""
     step: int | None = None
     region: str | None = None
     vanished: bool = False

@@ -45,7 +45,7 @@ def notes(
     if not roots:
         texts += _trouble(evidence, covered)
         places |= {f"{fact.file}:{fact.line}" for fact in evidence.facts if fact.kind in TROUBLE - covered}
-    texts += _attempts(evidence)
+    texts += [*_attempts(evidence), *_survived(evidence)]
     texts += _without_rank(evidence, places, "\n".join(str(item.detail) for item in cited))
     texts += _of_the_run(evidence)
     quoted = {error.rank for error in _quoted_errors(evidence)}
@@ -114,6 +114,14 @@ def _without_rank(evidence: Evidence, shown: set[str], quoted: str) -> Iterator[
         at = f" ({error.frames[0].file}:{error.frames[0].line})" if error.frames else ""
         text = shortened(" ".join(f"{error.type}: {error.message}".split()), 200)
         yield f"{error.file}:{error.line} is an exception of an unidentified rank: {text}{at}"
+
+
+def _survived(evidence: Evidence) -> Iterator[str]:
+    """Yield the last exception, and the last other line of trouble, after which the job went on."""
+    lines = [line for fact in evidence.facts if fact.kind == "steps" for line in fact.fields.get("survived", ())]
+    for fact in (*[fact for fact in evidence.facts if fact.kind == "handled_error"][-1:], *lines[-1:]):
+        who = "" if fact.rank is None else f"rank {fact.rank}: "
+        yield filled(_TEXTS["survived"], {"at": f"{fact.file}:{fact.line}", "what": f"{who}{fact.text}"})
 
 
 def _of_the_run(evidence: Evidence) -> Iterator[str]:

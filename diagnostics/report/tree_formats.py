@@ -7,15 +7,12 @@ import re
 from collections.abc import Callable, Iterator
 from html import escape
 
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Status
 from diagnostics.contract.formatting import clean
 from diagnostics.report.branches import WordedBranch
 
-_COLOURS: dict[Status, tuple[str, str]] = {
-    "confirmed": ("#ffd9d6", "#b3261e"),
-    "undecided": ("#fff1c9", "#8a6100"),
-    "ruled_out": ("#eeeeee", "#777777"),
-}
+_COLOURS: dict[Status, tuple[str, str]] = table_beside(__file__)["colours"]
 _PROBABILITY: dict[Status, str] = {"confirmed": "1.0", "ruled_out": "0.0"}
 _MARK: dict[Status, str] = {"confirmed": "confirmed", "undecided": "undecided", "ruled_out": "ruled out"}
 

@@ -12,7 +12,8 @@ from diagnostics.analysis.symptoms.absent import not_set_up
 from diagnostics.causes.registry import by_id
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding, Outcome, text_of
-from diagnostics.contract.formatting import filled
+from diagnostics.contract.formatting import UNNAMED, filled
+from diagnostics.evidence.endings import of_error
 from diagnostics.evidence.job.coverage import damaged, records
 from diagnostics.evidence.model import Evidence, LogFact, RunEvidence
 from diagnostics.evidence.readers import process
@@ -56,6 +57,11 @@ def without_cause(
         return Statement(unheard_text(evidence.run))
     if stopped := [f for f in undecided if f.evidence and f.cause in by_id() and by_id()[f.cause].tells_end]:
         return Statement(text_of(stopped[0]).summary.rstrip("."))
+    if evidence.run and evidence.run.state == "finished" and (raised := [e for e in evidence.errors if e.type]):
+        end = of_error(raised[0], UNNAMED if raised[0].rank is None else raised[0].rank)
+        last_lines = {fact.file: fact.fields["steps"].last for fact in evidence.facts if fact.kind == "steps"}
+        row = "raised_after_steps" if 0 < last_lines.get(end.file, 0) < end.line else "raised"
+        return Statement(_said(row, end=end, who="a process" if end.rank == UNNAMED else (end.rank,)))
     trouble = in_trouble(evidence)
     if account is not None and outcome == "undecided" and not trouble and (account.unaccounted or not evidence.run):
         return Statement(_TEXTS["unaccounted" if account.unaccounted else "unconfirmed"], account_text(account))

@@ -19,7 +19,7 @@ def blame(finding: Finding) -> str:
     """Return the culprits, the victims, the step, the group and the position."""
     cause = by_id().get(finding.cause)
     nobody = "a rank that no line names" if cause is not None and cause.of_one_rank else "none"
-    parts = [ranks_text(finding.ranks) or nobody]
+    parts = [f"{'one side of ' if finding.tie and finding.ranks else ''}{ranks_text(finding.ranks) or nobody}"]
     if finding.victims:
         parts[0] += f" (victims: {ranks_text(finding.victims)})"
     if finding.step is not None:

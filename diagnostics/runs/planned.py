@@ -3,13 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from diagnostics.contract.files import table_beside
 from diagnostics.runs.records import as_mapping, number
 
-FIGURES = (
-    ("peak memory of rank 0", "peak_memory_bytes"),
-    ("step time", "step_time_s"),
-    ("communicated in a step", "communicated_bytes_per_step"),
-)
+FIGURES: list[tuple[str, str]] = [*table_beside(__file__).items()]
 """Title of each figure, and its name among the metrics."""
 
 

@@ -61,6 +61,7 @@ def _without_cause(evidence: Evidence, findings: Sequence[Finding]) -> Outcome:
     suspected = any(finding.suspected for finding in findings)
     if state in ("finished", "preempted", "running"):
         warned = suspected or any(fact.kind in _DOUBTS for fact in evidence.facts)
+        warned |= evidence.run is not None and any(error.type for error in evidence.errors)
         return "undecided" if warned or (state == "running" and is_unheard(evidence)) else "healthy"
     confirmed = [by_id()[f.cause] for f in findings if f.status == "confirmed" and f.cause in by_id()]
     if named := next((cause.outcome for cause in confirmed if cause.names_outcome), None):

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.memory import units
 from diagnostics.analysis.memory.units import Move, Phase, Whole
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.mesh import MODEL
 from diagnostics.evidence.calls import Call, GroupKey, is_library, settle
 from diagnostics.evidence.model import Frame
@@ -19,19 +20,11 @@ from diagnostics.evidence.trace.events import DTYPE_BYTES
 Kind = Literal["unit", "user", "object", "state_dict", "library", "unknown"]
 _OWN = re.compile(r"(?:^|/)dtk/(?:tasks|dimensions|models|train)/[^/]+$")
 """dtk's own code, whose gathers are part of a layout, such as the maximum of logits over a sharded vocabulary."""
-_STATE_DICT = ("state_dict", "full_tensor", "summon_full_params")
-_OBJECT_CALLS = frozenset({"all_gather_object", "gather_object"})
-TRANSPARENT = (
-    "distributed_c10d.py", "c10d_logger.py", "typing_extensions.py", "contextlib.py", "functools.py",
-    "record/collectives.py",
-)  # fmt: skip
-"""Files between a user's call to torch.distributed and the collective."""
-GATHERS = frozenset({"all_gather", "gather"})
-_IN_BACKWARD = frozenset({"_engine_run_backward", "_pre_backward", "_pre_backward_hook", "pre_backward"})
-_PREFETCHES = frozenset({"_prefetch_unshard", "_backward_prefetch", "_prefetch_handle"})
-"""Functions of FSDP1 and FSDP2 that prefetch the next unit."""
+_STATE_DICT, _OBJECT_CALLS, TRANSPARENT, GATHERS, _IN_BACKWARD, _PREFETCHES, _REDUCTIONS = (
+    tuple[str, ...](names) for names in table_beside(__file__).values()
+)
+"""Names of functions, files and operations, documented in the table."""
 LEAST_UNIT = 1024  # Number of elements below which a gather and a reduction may have the same size by chance.
-_REDUCTIONS = frozenset({"reduce_scatter", "all_reduce"})
 
 
 class Gather(Struct, frozen=True):

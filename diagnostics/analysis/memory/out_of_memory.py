@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diagnostics.contract.files import patterns_beside
+from diagnostics.contract.files import patterns_beside, table_beside
 from diagnostics.contract.findings import EvidenceItem
 from diagnostics.evidence.endings import allocator_of
 from diagnostics.evidence.logs.patterns import oom_parts
@@ -14,12 +14,12 @@ from diagnostics.evidence.memory.history import SAVING
 from diagnostics.evidence.model import Evidence, Frame, RankError, shortened
 from diagnostics.evidence.readers.snapshot import Snapshot
 
-_FIGURES = (
-    "requested_bytes", "total_bytes", "free_bytes", "allocated_bytes", "unused_bytes", "in_use_bytes", "listed_bytes",
-    "listed_processes", "limit_bytes",
-)  # fmt: skip
+_FIGURES: list[str] = table_beside(__file__)["figures"]
 """Figures in an out-of-memory message (`evidence/logs/patterns.py`); also fields of `RanOut`."""
-_TEXT = {**patterns_beside(__file__), "saving": SAVING}  # Patterns by name. The table says what each one matches.
+_TEXT = {
+    **patterns_beside(__file__, "texts"),
+    "saving": SAVING,
+}  # Patterns by name, documented in the table.
 
 
 class RanOut(Struct, frozen=True):

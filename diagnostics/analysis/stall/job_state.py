@@ -25,6 +25,7 @@ from diagnostics.evidence.job.rank_endings import (
 )
 from diagnostics.evidence.model import Evidence, RankError, Stacks, Thread
 from diagnostics.evidence.readers import watch
+from diagnostics.evidence.readers.log import STEP_S
 
 STALL_S = 10.0  # A call that has waited for less is not a hang if the run continues.
 _FOLLOWS_S = 5.0  # Clocks of nodes differ by less, and torchrun needs less to notice what fails at one moment.
@@ -212,8 +213,8 @@ def build(evidence: Evidence) -> JobState:
     # A rank that had reported one is in `late` already.
     stamps = (stamp_s(fact) for fact in evidence.facts if fact.kind == "watchdog_timeout")
     first = min((at for at in stamps if at is not None), default=inf)
-    dated = {rank: end for rank, end in early.items() if end.line and end.time_s is not None and end.kind != "oom"}
-    late |= {rank: end for rank, end in dated.items() if is_after(end.time_s or 0.0, first)}
+    dated = {rank: end.after_s for rank, end in early.items() if end.after_s is not None and end.kind != "oom"}
+    late |= {rank: early[rank] for rank, after_s in dated.items() if is_after(after_s, first)}
     # A job's own watchdog ends all ranks in the same way, so one such end identifies the others. The kernel kills some.
     own = {rank for rank, end in early.items() if end.only_exit_code or (end.kind == "raised" and end.type) or alike}
     after = {ways[rank] for rank in late if rank in own}
@@ -227,34 +228,57 @@ def build(evidence: Evidence) -> JobState:
 def _after_another(early: Mapping[int, Ending]) -> dict[int, Ending]:
     """Return the endings that came after that of another rank: a launcher then ends the rest, by SIGKILL at last.
 
-    Those that launchers date are compared by time; a kill without a date by its line, as launchers report it at once.
+    Those that logs date are compared by time; a kill without a date by its line, as launchers report it at once.
     """
-    first_s = min((end.time_s for end in early.values() if end.line and end.time_s is not None), default=inf)
+    first_s = min((end.before_s for end in early.values() if end.before_s is not None), default=inf)
     raised: dict[str, int] = {}
     for end in (end for end in early.values() if end.type and end.line):
         raised[end.file] = min(end.line, raised.get(end.file, end.line))
 
     def is_later(end: Ending) -> bool:
-        if end.line and end.time_s is not None:
-            return end.time_s - first_s >= _FOLLOWS_S
+        if end.after_s is not None:
+            return end.after_s - first_s >= _FOLLOWS_S
         return end.signal == "SIGKILL" and not end.type and raised.get(end.file, end.line) < end.line
 
     return {rank: end for rank, end in early.items() if is_later(end)}
 
 
 def _waited_before(job: JobState, rank: int, end: Ending, alike: bool = False) -> bool:
-    """Return whether a rank had waited for `STALL_S`: one that is blocked, or that ended by a code or as all others."""
-    pending = [job.waits.calls[rank, operation] for operation in job.waits.of_rank.get(rank, [])]
-    began_s = min((call.created_s for call in pending if call.created_s), default=None)
-    if began_s is None or not (end.only_exit_code or alike or job.waits.blockers(rank)):
+    """Return whether a rank had waited for `STALL_S`, or others for yet another rank, when it ended."""
+    calls = [job.waits.calls[rank, operation] for operation in job.waits.of_rank.get(rank, [])]
+    of_device = end.kind == "oom" or (end.message or end.text).startswith(("CUDA", "HIP", "XPU"))
+    may_be_why = bool(calls) and of_device and not (job.waits.blockers(rank) or alike)  # Why a common call hangs.
+    there = job.survey.ranks.keys() - job.waits.of_rank.keys()
+    for operation, absent in job.waits.absent.items() if not calls else ():
+        if (missing := there & {*absent}) and rank not in missing:
+            calls += [job.waits.calls[waiting, operation] for waiting in job.waits.waiting[operation]]
+    began_s = min((call.created_s for call in calls if call.created_s), default=None)
+    if began_s is None or may_be_why:
         return False
     alone = any({*ranks} == {rank} for ranks in job.waits.absent.values())
     untimed = alone and bool(end.type) and end.time_s is None
     if untimed and any(_timed_out_later(error, end) for error in job.evidence.errors):
         return False  # It caught this exception and left calls out; its own wait came later and ended by its timeout.
-    record = job.survey.ranks[rank]
-    ended_s = job.survey.clocks.true_s(rank, end.time_s) if end.time_s else record.time_s
-    return end.only_exit_code and record.stuck_dump if ended_s is None else ended_s - began_s >= STALL_S
+    waited_s = _waited_s(job, end, began_s)
+    stuck_dump = rank in job.survey.ranks and job.survey.ranks[rank].stuck_dump
+    return end.only_exit_code and stuck_dump if waited_s is None else waited_s >= STALL_S
+
+
+def _waited_s(job: JobState, end: Ending, began_s: float) -> float | None:
+    """Return for how long, at least, a call had been pending when a rank ended; None if unknown.
+
+    A log's clock is off by its zone, which is known as the call began soon after the last printed step. Without steps
+    only the time of the end itself counts, which is not before the call; zones are hours and quarters of them.
+    """
+    stepped_s = max((fact.fields["times"][1] for fact in job.evidence.facts if fact.fields.get("times")), default=0.0)
+    if end.after_s is not None and stepped_s and (end.line or end.time_s is None):
+        return end.after_s - stepped_s - ((began_s - stepped_s + _FOLLOWS_S) % STEP_S - _FOLLOWS_S)
+    record = job.survey.ranks.get(end.rank)
+    at_s = end.time_s or (record.time_s if record is not None else None)
+    if at_s is None:
+        return None
+    waited_s = job.survey.clocks.true_s(end.rank, at_s) - began_s
+    return waited_s % STEP_S if end.time_s and end.line and not 0 <= waited_s < 3600.0 else waited_s
 
 
 def _timed_out_later(error: RankError, end: Ending) -> bool:

@@ -5,18 +5,15 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 
 from diagnostics.analysis.stall.job_state import STALL_S, JobState
-from diagnostics.contract.files import patterns_beside
+from diagnostics.contract.files import patterns_beside, table_beside
 from diagnostics.evidence.endings import is_victim, kind_of_exception
 from diagnostics.evidence.model import Evidence, Frame, LogFact, Stacks, Thread
 from diagnostics.evidence.readers.start import KIND
 from diagnostics.evidence.readers.watch import VERDICT
 from diagnostics.evidence.stacks.activity import Activity, doing
 
-_STARTUP = {
-    "rendezvous_timeout", "store_timeout", "store_key_timeout", "missing_variable", "interface_missing",
-    "port_in_use", "port_refused", "mesh_failed", "store_barrier",
-}  # fmt: skip
-_TEXT = patterns_beside(__file__)
+_STARTUP: list[str] = table_beside(__file__)["kinds"]
+_TEXT = patterns_beside(__file__, "texts")
 """The table documents what each pattern matches."""
 _LINES_STUCK = 6  # torch writes one every 10 s.
 _LATER = frozenset({"num_nodes_waiting", "_exit_barrier"})

@@ -15,6 +15,7 @@ from diagnostics.analysis.step_profile.profile import CallProfile, RankProfile, 
 from diagnostics.analysis.step_profile.reductions import TINY_BYTES, Reductions, find_reductions
 from diagnostics.analysis.step_profile.skew import Skew, find_skew
 from diagnostics.analysis.step_profile.units import MicroBatch, Units, find_units
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.strategy_traits import UNKNOWN, StrategyTraits
 from diagnostics.evidence.budget import budget, disk_bytes
 from diagnostics.evidence.limits import uncollected
@@ -24,10 +25,7 @@ from diagnostics.evidence.readers.nsys import NsysFile
 from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.evidence.readers.trace import TraceFile
 
-SWITCHES = (
-    "CUDA_LAUNCH_BLOCKING", "HIP_LAUNCH_BLOCKING", "AMD_SERIALIZE_KERNEL", "TORCH_NCCL_ENABLE_TIMING",
-    "TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT",
-)  # fmt: skip
+SWITCHES: list[str] = table_beside(__file__)["switches"]
 """Environment variables that serialise the traced work; `overlap.instrumented` explains how."""
 _ON = frozenset({"1", "true", "yes", "on", "y"})
 _BLOCKED = 0.98  # Share of long kernels whose launch returned only after they ended: such launches block.

@@ -275,6 +275,7 @@ def _finding(stall: Stall, divergence: Divergence, kind: Kind, reading: Reading)
         facts=facts,
         confidence=divergence.confidence,
         ranks=divergence.culprits,
+        tie=divergence.tie,
         victims=tuple(sorted(victims - set(divergence.culprits))),
         group=_parts.group(job.survey, vote.key) if divergence.groups_known else None,
         position=None if payload_text else divergence.position or None,

@@ -14,7 +14,7 @@ from diagnostics.evidence.model import Evidence, LogFact, Owner, RankError, rank
 from diagnostics.evidence.reader import Contents
 from diagnostics.evidence.stacks.dumps import of_helper
 
-_FILLED = ("frames", "signal", "exit_code", "time_s", "step", "region")
+_FILLED = ("frames", "signal", "exit_code", "time_s", "after_s", "before_s", "step", "region")
 """Fields that the most complete record of an ending takes from the others if it has none."""
 _PARALLEL = re.compile(
     r"(?:^|/)(?:torch/distributed/|torch/nn/parallel/distributed\.py|torch/multiprocessing/spawn\.py|deepspeed/|horovod/|"

@@ -1,7 +1,7 @@
 """Chooses among several files for one rank, and rejects folders that contain several jobs."""
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -24,6 +24,7 @@ from diagnostics.evidence.logs.patterns import OF_KERNEL, moment, moments
 from diagnostics.evidence.model import Evidence, Problem
 from diagnostics.evidence.reader import Reader
 from diagnostics.evidence.readers.flight import FlightFile
+from diagnostics.evidence.readers.log import training_ended
 from diagnostics.evidence.readers.nsys import NsysFile
 from diagnostics.evidence.readers.ring import RingFile
 
@@ -34,6 +35,9 @@ WINDOWS_S = 86_400.0
 """Profiler windows further apart are from one job only if a process is in both."""
 APART_S = 12 * 3600.0
 """Lines of a kernel further before or after a job do not explain it: less may be due to zones that no line tells."""
+_FINE_MS = 0.01  # Clocks tick in nanoseconds, so no two ranks make a call at the same one; simulations in milliseconds.
+_AFTERMATH_S = 1800.0  # Training that goes on for longer after a fault does not end by it.
+_NOTICED_S = 60.0  # What `dmesg -T` is off after days.
 _HEAD_BYTES = 64 << 10
 _EVENT = re.compile(
     rb'"cat"\s*:\s*"(?:cpu_op|operator|user_annotation|cuda_runtime)"[^{}]{0,4000}?"pid"\s*:\s*(\d{1,12})'
@@ -125,7 +129,21 @@ def one_per_rank(reader: Reader, handles: list[Any], evidence: Evidence) -> list
     for rank in sorted(by_rank):
         for group in reader.groups(by_rank[rank], evidence.run is not None):
             chosen += _choose(group, evidence, reader)
-    return chosen
+    return _without_copies(chosen, evidence) if reader.has_calls else chosen
+
+
+def _without_copies(handles: list[Any], evidence: Evidence) -> list[Any]:
+    """Return the dumps without those that are copies of another rank's, of which the first is kept."""
+    sizes, first, kept = Counter(disk_bytes(handle.path) for handle in handles), dict[str, Any](), list[Any]()
+    for handle in sorted(handles, key=lambda one: (one.path.stat().st_mtime, one.rank or 0)):
+        own = first.setdefault(_digest(handle.path), handle) if sizes[disk_bytes(handle.path)] > 1 else handle
+        times_ms = [dump.last_s * 1e3 for dump in Moments([own]).last_calls] if own.rank != handle.rank else []
+        if any(abs(at_ms - round(at_ms)) > _FINE_MS for at_ms in times_ms):
+            figures = {"rank": handle.rank, "first": own.rank, "used": own.file}
+            evidence.problems.append(Problem(handle.kind, handle.file, "copy_of_rank", figures=figures))
+        else:
+            kept.append(handle)
+    return kept
 
 
 def _refuse_several_jobs(kind: str, groups: dict[int, list[Any]], evidence: Evidence) -> None:
@@ -166,7 +184,7 @@ def refuse_mixed_times(evidence: Evidence, traces: list[Any]) -> None:
 
 
 def leave_other_times(evidence: Evidence) -> None:
-    """Remove the lines of a kernel's log that are dated long before or after the job's own; add a note for each."""
+    """Remove a kernel's lines that are dated long before or after the job, or long before its last step; note each."""
     kernel = [fact for fact in evidence.facts if fact.kind in OF_KERNEL]
     if not kernel:
         return
@@ -182,11 +200,18 @@ def leave_other_times(evidence: Evidence) -> None:
             ended.append(max(times, default=inf))  # Without any, this file may have been written until much later.
     first_s, last_s = min(began, default=0.0) - APART_S, max(ended, default=inf) + APART_S
     dated = {id(fact): at for fact in kernel if (at := moment(fact.text, first_s + APART_S)) is not None}
-    other = [fact for fact in evidence.facts if not first_s <= dated.get(id(fact), first_s) <= last_s]
-    for fact in other:
-        figures = {"line": fact.line, "text": fact.text, "side": "before" if dated[id(fact)] < first_s else "after"}
-        evidence.problems.append(Problem("log", fact.file, "other_time", harmless=True, figures=figures))
-    leave = {*map(id, other)}
+    times = [at for fact in evidence.facts if fact.kind == "steps" for at in fact.fields.get("times", ())]
+    began_s, step_s = (min(times), max(times)) if times and not training_ended(evidence) else (inf, 0.0)
+    end_s = max([step_s, *(at for at in ended if at < inf)])
+    leave = set[int]()
+    for fact, at in ((fact, dated[id(fact)]) for fact in kernel if id(fact) in dated):
+        is_of_end = (at - step_s + _NOTICED_S) % 3600.0 <= end_s - step_s + 2 * _NOTICED_S  # In another zone.
+        survived = began_s <= at < step_s - _AFTERMATH_S and not is_of_end
+        if survived or not first_s <= at <= last_s:
+            figures = {"line": fact.line, "text": fact.text, "side": "before" if at < first_s else "after"}
+            row = "survived" if survived else "other_time"
+            evidence.problems.append(Problem("log", fact.file, row, harmless=True, figures=figures))
+            leave.add(id(fact))
     evidence.facts = [fact for fact in evidence.facts if id(fact) not in leave]
 
 

@@ -10,22 +10,12 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
+from diagnostics.contract.files import table_beside
 from diagnostics.evidence.job.registry import suffixes
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Problem
 
-SKIPPED_FOLDERS = frozenset(
-    {".git", ".hg", ".svn", "__pycache__", "node_modules", "wandb", "site-packages", ".venv", "venv", ".tox", ".cache"}
-)
-_NEVER = {
-    ".py", ".pyc", ".pyi", ".ipynb", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".js", ".ts", ".css",
-    ".html", ".md", ".rst", ".tex", ".yaml", ".yml", ".toml", ".ini", ".cfg", ".csv", ".tsv", ".parquet", ".arrow",
-    ".npy", ".npz", ".bin", ".safetensors", ".ckpt", ".distcp", ".gguf", ".onnx", ".h5", ".tfrecord", ".bpe",
-    ".model", ".whl", ".zip", ".tar", ".tgz", ".7z", ".xz", ".zst", ".bz2", ".png", ".jpg", ".jpeg", ".gif",
-    ".webp", ".svg", ".pdf", ".mp4", ".wav", ".so", ".o", ".a", ".wandb", ".lock", ".idx",
-}  # fmt: skip
-"""Endings of source files, data, weights, archives and pictures: not even opened."""
-
+SKIPPED_FOLDERS, _NEVER = (frozenset[str](table_beside(__file__)[name]) for name in ("skipped_folders", "never"))
 _NEVER_NAMES = re.compile(r"events\.out\.tfevents|^\.|^(?:merges|vocab)\.txt$|^requirements.*\.txt$|^LICENSE|^README")
 _TEXT = frozenset({".log", ".txt"})
 _NUMBER = re.compile(r"\d+")

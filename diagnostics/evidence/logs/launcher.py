@@ -114,7 +114,6 @@ class FailureTable(Struct):
         for row in self.rows:
             what = f"killed by {row.signal}" if row.signal else f"exit code {row.code}"
             raised = next(iter(row.trace.take(end=True)), tracebacks.Raised("", what, ()))
-            by_place[row.rank, row.line] = RankError(
-                row.rank, file, row.line, raised.type, raised.message, raised.frames, row.signal, row.code, row.time_s
-            )
+            end = raised.type, raised.message, raised.frames, row.signal, row.code, row.time_s, row.time_s, row.time_s
+            by_place[row.rank, row.line] = RankError(row.rank, file, row.line, *end)
         return [by_place[place] for place in sorted(by_place)]

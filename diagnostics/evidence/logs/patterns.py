@@ -53,8 +53,8 @@ def _table() -> Iterator[Pattern]:
 
 _FILE = table_beside(__file__)
 TABLE: tuple[Pattern, ...] = tuple(_table())
-_SYSLOG = re.compile(r"([A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d)\b")
 _MOMENT = re.compile("".join(_FILE["moment"]), re.ASCII)
+_NO_YEAR = re.compile(_FILE["no_year"], re.ASCII)
 _OOM_PARTS = tuple(
     (name, re.compile(regex.replace("%SIZE%", rf"(?P<size>{SIZE})"))) for name, regex in _FILE["out_of_memory"]
 )
@@ -96,20 +96,22 @@ def moments(text: str) -> list[float]:
     times = []
     for match in _MOMENT.finditer(text):
         with suppress(ValueError):  # No such day, or a word that is no month.
-            form = "%b %d %H:%M:%S %Y%z" if match["month"] else "%Y-%m-%d %H:%M:%S%z"
-            at = (match["month"] or f"{match['date']} {match['time']}").replace("/", "-") + (match["zone"] or "Z")
+            day = match["date"] or ""
+            form = "%b %d %H:%M:%S %Y%z" if not day else f"{'%Y-%m-%d' if day[4] in '-/' else '%m-%d-%Y'} %H:%M:%S%z"
+            at = (match["month"] or f"{day} {match['time']}").replace("/", "-") + (match["zone"] or "Z")
             times.append(datetime.strptime(at, form).timestamp())
     return times
 
 
 def moment(text: str, near_s: float) -> float | None:
-    """Return the first time of a kernel's line, in the year closest to `near_s` if it has none; None without one."""
+    """Return the first time of a line, in the year closest to `near_s` if it has none; None without one."""
     if times := moments(text):
         return times[0]
-    if not (match := _SYSLOG.match(text)) or near_s <= 0:
+    if not (match := _NO_YEAR.search(text)) or near_s <= 0:
         return None
     year = datetime.fromtimestamp(near_s, UTC).year
-    dated = (moments(f"{match[1]} {number}") for number in (year - 1, year, year + 1))
+    form = "{month} {time} {year}" if match["month"] else "{year}-{mm}-{dd} {time}"
+    dated = (moments(form.format(year=number, **match.groupdict())) for number in (year - 1, year, year + 1))
     return min((at for times in dated for at in times), key=lambda at: abs(at - near_s), default=None)
 
 

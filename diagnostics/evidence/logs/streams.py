@@ -10,6 +10,7 @@ from diagnostics.evidence.endings import is_victim, kind_of_exception
 from diagnostics.evidence.logs import tracebacks
 from diagnostics.evidence.logs.launcher import DRIVER_TYPE, LAUNCHER_TYPE, by_launcher, ended_child, fatal_error
 from diagnostics.evidence.logs.lines import Line
+from diagnostics.evidence.logs.patterns import moment
 from diagnostics.evidence.logs.steps import Steps
 from diagnostics.evidence.model import Frame, LogFact, RankError
 from diagnostics.evidence.reader import Contents
@@ -23,6 +24,7 @@ MAX_STREAMS = 4096  # Maximum number of writers in one log whose tracebacks are 
 GOES_ON = 3
 """Different steps told behind a traceback by which the process has survived it; where ranks share a log without
 prefixes, the peers of a rank that died tell one more step at most."""
+_ABOVE, _STAMP = 1000, 120  # Lines above a traceback, and characters of each, in which a time is looked for.
 FOLLOWED = 64  # Lines after a traceback in which these steps are counted.
 _TABLE = table_beside(__file__)
 _PROGRESS, _FINISHED = re.compile(_TABLE["progress"]), re.compile(_TABLE["finished"])
@@ -39,6 +41,8 @@ class _Stream(Struct):
     stack: stack_dumps.Assembler = field(default_factory=stack_dumps.Assembler)
     rank: int | None = None
     number: int = 0
+    times: tuple[float | None, float | None] = None, None
+    """Of the dated lines above and below the last traceback."""
     spawned: int | None = None
     """Rank of a process whose traceback torch.multiprocessing repeats."""
     fatal: RankError | None = None
@@ -61,6 +65,11 @@ class Streams(Struct):
     """Rank according to the log's name."""
     following: int = 0
     """Number of further lines to read, whatever their content."""
+    near_s: float = 0.0
+    """A time (s since 1970) in the year of the log, for lines that do not state theirs; 0 if unknown."""
+    block: list[bytes] = field(default_factory=list)
+    """The lines around the current one, of which the first has the number `first`."""
+    first: int = 1
     streams: dict[str, _Stream] = field(default_factory=dict)
 
     def feed(self, line: Line, rank: int | None) -> None:
@@ -109,6 +118,10 @@ class Streams(Struct):
         stream.traceback.feed(line.text)
         if stream.traceback.active and not (was_active or begins):  # A traceback without its head.
             stream.number, stream.raised, stream.steps, stream.finished = line.number, [], set(), False
+        if stream.traceback.active and not was_active:
+            stream.times = self.time_above(line.number, line.stream), None
+        elif was_active and not was_inside and stream.times[1] is None:
+            stream.times = stream.times[0], self.time_above(line.number)
         if was_inside and stream.traceback.keeps_last:
             stream.number = line.number  # Of the exception, which says more than the head.
         stream.stack.feed(line.text)
@@ -124,6 +137,14 @@ class Streams(Struct):
             # A sentence of the end counts only where no other rank can have written it.
             stream.finished |= bool(_FINISHED.search(line.text)) and (self.rank is not None or bool(line.stream))
             self._take_back(stream)
+
+    def time_above(self, number: int, writer: str | None = None) -> float | None:
+        """Return the time of a line (s since 1970, as if it were UTC), or of the nearest one of its writer above it."""
+        mark, lines = (writer or "").encode(), self.block[max(0, number - self.first) :: -1]
+        lines = lines[: 1 if writer is None else _ABOVE]
+        own = (raw for raw in lines if (mark in raw[:_STAMP] if mark[:1] == b"[" else raw.lstrip().startswith(mark)))
+        texts = (raw[: None if raw[:1] == b"{" else _STAMP].decode("utf-8", "replace") for raw in own)
+        return next(filter(None, (moment(text, self.near_s) for text in texts)), None)
 
     def finish(self) -> None:
         """Complete pending tracebacks at the end of the log."""
@@ -207,8 +228,9 @@ class Streams(Struct):
                 if ended is not None:
                     self._error(ended)
             else:
-                error = RankError(rank, self.read.file, stream.number, raised.type, raised.message, raised.frames)
                 again = (raised.type, raised.message, raised.frames)
+                error = RankError(rank, self.read.file, stream.number, *again)
+                error = replace(error, after_s=stream.times[0], before_s=stream.times[1])
                 # What nobody catches is printed from the module on; this one was caught before.
                 stream.finished |= again in stream.seen and outer.function != "<module>"
                 stream.seen.add(again)

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from diagnostics.contract.files import patterns_beside
+from diagnostics.contract.files import patterns_beside, table_beside
 from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.endings import repeated, signal_name
 from diagnostics.evidence.limits import Limits
@@ -26,7 +26,7 @@ from diagnostics.evidence.reader import Contents, Reader, Source
 
 HEAD = "Stack trace of the failed collective:"
 MAX_FRAMES = 256
-_TEXT = patterns_beside(__file__)
+_TEXT = patterns_beside(__file__, "texts")
 """Patterns by name. The table describes what each one matches."""
 
 
@@ -56,39 +56,15 @@ class CollectiveStack(Struct):
 
 PER_KIND = 20_000
 """Maximum number of different facts that are kept of lines of other writers than watchdogs; others are only counted."""
+STEP_S = 900.0
+"""Longest mean time between printed steps by which a log's zone is known: zones differ by at least this."""
 _RESTARTS = "will restart worker group"
 """Part of torchrun's line between two attempts at LOGLEVEL=INFO. At other levels, an attempt is known to have ended
 from torchrun's line about its first failed process."""
-_OF_THE_JOB = frozenset(
-    {"variable", "nccl_env", "nccl_env_invalid", "nccl_version", "nccl_plugin_failed", "nccl_no_ib", "one_node"}
-)
-"""Kinds of facts that hold for every attempt."""
-WAITED = frozenset(
-    {"watchdog_timeout", "store_key_timeout", "nccl_id_timeout", "gloo_timeout", "monitored_barrier", "reached_barrier"}
-    | {"rendezvous_timeout", "timed_out"}
-)
-"""Kinds of lines reporting that a rank waited too long."""
-_SURVIVED = frozenset(
-    {"missing_ranks", "cuda_oom", "cpu_oom", "port_in_use", "port_refused", "mesh_failed", "launcher_error"}
-    | {"torchrun_failed", "torchrun_list", "torchrun_signal", "store_timeout", "store_barrier", "rendezvous_timeout"}
-    | {
-        "srun_task",
-        "job_stopped",
-        "worker_bus_error",
-        "worker_died",
-        "system_limit",
-        "checkpoint_key",
-        "driver_too_old",
-    }
-    | {"nccl_warn", "nccl_shm", "nccl_last_error", "nccl_result", "dist_backend_error", "nccl_connect", "nccl_no_route"}
-    | {"nccl_qp_failed", "nccl_duplicate_gpu", "nccl_duplicate_rank", "nccl_version_mismatch", "interface_missing"}
-    | {"cuda_error", "bus_error", "ddp_unused", "ddp_unused_names", "ddp_unused_indices", "ddp_shape_mismatch"}
-    | {"collective_mismatch_text", "calls_differ", "gloo_mismatch"}
-)
-"""Kinds of lines that a job which goes on training survived: it tried again, or it is another one."""
-_BEFORE_THE_END = _SURVIVED | {"nccl_ib_error", "watchdog_timeout", "watchdog_status", "watchdog_abort"}
-"""Those of a job that went on and then ended in order."""
-_OF_PODS = frozenset({"kernel_oom", "job_stopped", "pod_completed"})
+_KINDS: dict[str, frozenset[str]] = {name: frozenset(kinds) for name, kinds in table_beside(__file__)["kinds"].items()}
+_OF_THE_JOB, WAITED, _SURVIVED, _OF_PODS = (_KINDS[name] for name in ("of_the_job", "waited", "survived", "of_pods"))
+_BEFORE_THE_END = _SURVIVED | _KINDS["before_the_end"]
+"""Kinds of lines, documented in the table."""
 ENDED = "training_ended"
 _MISSING = ("Missing ranks:", "Stalled ranks:")
 """Headings of Horovod's stall inspector."""
@@ -135,10 +111,19 @@ class _Scan(Struct):
     position: int = 0
     """Position of the rows in torch's desync report."""
     steps: Steps = field(default_factory=Steps)
+    step_times: list[float] = field(default_factory=list)
+    """Of the first step and of the last one of each block, by the clock of the log."""
     prefix: re.Pattern[str] | None = None
     """Prefix of the last traceback."""
     wrapped: Line | None = None
     """A line of torch's watchdog that matches no pattern yet: it may be folded and continue in the next line."""
+
+    def feed_steps(self, data: bytes, number: int) -> None:
+        """Read the steps in a block of whole lines, the first of which is `number`."""
+        self.steps.feed(data, number)
+        self.streams.block, self.streams.first = data.split(b"\n"), number
+        times = (self.streams.time_above(line) for line in {self.steps.first, self.steps.last} if line >= number)
+        self.step_times += filter(None, times)
 
     def wanted(self) -> bool:
         return self.streams.following > 0 or self.collective.number > 0
@@ -324,12 +309,16 @@ class _Scan(Struct):
         # What enough steps follow ended nothing, or an earlier run in the same file.
         survived = self.steps.line_before(GOES_ON)
         ended = self.table.errors(file) or [*self.exits, *failed]
-        read.errors += [error for error in ended if error.line >= survived][:MAX_ERRORS]
         if any(f.kind == "world_size" and f.fields["nranks"] == len(self.left) for f in read.facts):
             self.ended = [*self.left.values()][-1]
         in_order = self.ended if self.ended is not None and self.ended.line >= self.steps.last_new else None
+        read.errors += [error for error in ended if error.line >= survived][:MAX_ERRORS]
         kinds = _SURVIVED if in_order is None else _BEFORE_THE_END
+        gone = [f for f in read.facts if f.line < survived and (f.kind in kinds or "retried" in f.fields)]
         read.facts = [f for f in read.facts if f.line >= survived or not (f.kind in kinds or "retried" in f.fields)]
+        first_s, last_s = min(self.step_times, default=0.0), max(self.step_times, default=0.0)
+        rows = sum(len(series.lines) for series in self.steps.series.values())
+        times = (first_s, last_s) if 0 < last_s - first_s <= STEP_S * (rows - 1) else ()
         finite = self.steps.line_before(LEAST)  # A single step may skip: it is no news where enough finite ones follow.
         read.facts = [
             f for f in read.facts if f.kind != "non_finite_loss" or f.fields.get("last_line", f.line) >= finite
@@ -350,7 +339,8 @@ class _Scan(Struct):
             read.earlier.pop()
         # Of memory that ran out, already the first step tells that the model's states were in place.
         if self.steps or (self.steps.series and any(fact.kind == "cuda_oom" for fact in read.facts)):
-            read.facts.append(LogFact("steps", None, file, fields={"steps": self.steps}))
+            about = {"steps": self.steps, "times": times, "survived": gone[-1:]}
+            read.facts.append(LogFact("steps", None, file, fields=about))
         read.offset = self.table.offset()
         if self.table.rows and self.table.rows[0].line >= survived:
             listed = self.table.listed()
@@ -363,7 +353,8 @@ def read(path: Path, file: str, rank: int | None, limits: Limits, head: bytes) -
     scan = _scan(file, rank)
     label = label_of(head)
     try:
-        reader = LineReader(path, limits, WORDS, scan.wanted, scan.steps.feed, widths_of(head))
+        reader = LineReader(path, limits, WORDS, scan.wanted, scan.feed_steps, widths_of(head))
+        scan.streams.near_s = path.stat().st_mtime
         for number, raw in reader.lines():
             # Words may be inside escapes of JSON, and colours inside words.
             indices = range(len(WORDS)) if raw[:1] == b"{" or b"\x1b" in raw else reader.word_indices

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics.contract.artifacts import RunPaths
+from diagnostics.contract.files import table_beside
 from diagnostics.evidence.limits import lines_of
 from diagnostics.evidence.logs.steps import LEAST, MAX_POINTS, Series, Steps
 from diagnostics.evidence.metrics import Metrics
@@ -13,12 +14,7 @@ from diagnostics.evidence.reader import Contents, Reader, Source
 from diagnostics.runs.records import objects
 
 KIND, METRICS = "step_records", "metrics"
-KEYS = {
-    "step": ("step", "global_step", "_step", "iteration", "iter", "num_updates"),
-    "loss": ("loss", "train_loss", "train/loss", "training_loss", "lm_loss"),
-    "norm": ("grad_norm", "train/grad_norm", "gradient_norm", "gnorm"),
-    "scale": ("loss_scale", "train/loss_scale"),
-}
+KEYS: dict[str, list[str]] = table_beside(__file__)["keys"]
 """Value -> keys by which it is recorded. Only a record of a training step has both a step and a loss."""
 _NAN = float("nan")
 _LOOK = 2 * LEAST

@@ -1,16 +1,20 @@
 """Several files of one rank: which one counts, and when they are of several jobs."""
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.formatting import Phrase
+from diagnostics.diagnose import diagnose
 from diagnostics.evidence.job.choose import JOB_S, WINDOWS_S, one_per_rank, refuse_mixed
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.reader import Contents, Handle, Reader
+from tests.unit.diagnostics.hang.dumps import Job, Op, set_clock, write
 
 NOW_S = 1_700_000_000.0
 
@@ -101,3 +105,21 @@ def test_windows_days_apart_need_a_common_process_and_dumps_need_not_be_near(tmp
     with pytest.raises(DiagnosticsError, match="trace and flight dump"):
         refuse_mixed(evidence, apart[:1], [("flight_0", NOW_S + 2 * JOB_S)])
     refuse_mixed(evidence, [trace(tmp_path, "c.json", 5.0, 0, 3), *apart[:1]], []), "a clock since the boot"
+
+
+@pytest.mark.parametrize("shift_ns", [123_457, 0])
+@pytest.mark.parametrize(("original", "copy"), [(1, 3), (2, 1)])
+def test_a_copy_of_another_ranks_dump_is_no_evidence(tmp_path: Path, shift_ns: int, original: int, copy: int) -> None:
+    """No two ranks make their calls at equal nanoseconds, except those of a simulation."""
+    step = [Op(line=10), Op("all_gather", 16, 20)]
+    write(tmp_path, Job({rank: step if rank == 2 else [*step, step[0]] for rank in range(4)}))
+    for rank in range(4):
+        set_clock(tmp_path, (rank,), shift_ns * (1 + rank) / 1e9)
+        os.utime(tmp_path / f"tr_{rank}", (1e9, 1e9))
+    shutil.copy(tmp_path / f"tr_{original}", tmp_path / f"tr_{copy}")
+    report = diagnose(tmp_path)
+    notes = [problem for entry in report.coverage for problem in entry.problems if "byte for byte" in str(problem)]
+    assert len(notes) == bool(shift_ns)
+    if shift_ns:
+        assert f"not for rank {copy}" in str(notes[0])
+        assert [(root.cause, root.ranks) for root in report.root_causes] == [("hang.host_stall", (2,))]

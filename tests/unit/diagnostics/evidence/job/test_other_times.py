@@ -1,5 +1,6 @@
 """Lines of a kernel's log that are dated long before or after the job decide nothing; other ones do as before."""
 
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,38 @@ def test_in_january_a_line_without_a_year_may_be_of_the_year_before(tmp_path: Pa
     log = JOB.replace("2031-03-10", "2031-01-01").replace("2031-03-12", "2031-01-02")
     assert not of_kernel(job(tmp_path, f"Dec 20 03:00:00 node1 kernel: {LOST}", log))
     assert of_kernel(job(tmp_path, f"Dec 31 22:00:00 node1 kernel: {LOST}", log))
+
+
+def stepping(hours: float, every_s: int = 60) -> str:
+    """A log of steps over so many hours from 06:00 on, then an exception."""
+    start = datetime(2031, 3, 10, 6)
+    rows = ((start + timedelta(seconds=every_s * n), n) for n in range(int(hours * 3600 / every_s)))
+    lines = [f"{at:%Y-%m-%d %H:%M:%S},120 INFO fit: step {n} loss 2.{n % 10}" for at, n in rows]
+    return "\n".join([*lines, *JOB.splitlines()[2:]]) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("at", "survived"),
+    [
+        ("09:20:00", True),
+        ("06:50:00", True),
+        ("10:45:00", False),  # 15 min before the end.
+        ("11:05:00", False),
+        ("08:59:30", False),  # In a zone two hours ahead it is of the end.
+        ("05:20:00", False),  # Before the job.
+    ],
+)
+@pytest.mark.parametrize("same_file", [False, True])
+def test_a_fault_that_training_survived_for_long_decides_nothing(
+    tmp_path: Path, at: str, survived: bool, same_file: bool
+) -> None:
+    line = f"[Mon Mar 10 {at} 2031] {LOST}"
+    found = job(tmp_path, "" if same_file else line, (f"{line}\n" if same_file else "") + stepping(5))
+    assert of_kernel(found) == ([] if survived else [line])
+    assert [problem.about for problem in found.problems] == ["survived"] * survived
+
+
+@pytest.mark.parametrize("log", [stepping(5, every_s=1800), stepping(5) + "Training complete.\n"])
+def test_steps_that_are_far_apart_and_a_job_that_ended_in_order_keep_it(tmp_path: Path, log: str) -> None:
+    log = log if log.endswith("list'\n") else log.replace("\n".join(JOB.splitlines()[2:]) + "\n", "")
+    assert of_kernel(job(tmp_path, f"[Mon Mar 10 09:20:00 2031] {LOST}", log))

@@ -5,7 +5,7 @@ import re
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from diagnostics.evidence.logs.patterns import decode, oom_parts, size_bytes
+from diagnostics.evidence.logs.patterns import decode, moment, oom_parts, size_bytes
 
 NEW = (
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.15 GiB of which 1.50 GiB is "
@@ -94,3 +94,21 @@ def test_a_list_of_ranks_has_an_end():
 def test_the_figures_of_an_out_of_memory_line_are_among_its_fields():
     fields = decoded(r"Tried to allocate (?P<requested_bytes>[\d.]+ \w+)", NEW, "cuda_oom")
     assert (fields["requested_bytes"], fields["gpu"], fields["in_use_bytes"]) == (2 * GIB, 3, 77 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("text", "at_s"),
+    [
+        ("[rank0]: 2026-11-30 12:00:01,123 INFO", 1_796_040_001),
+        ("[rank3]:[E1130 12:00:01.123456 ProcessGroupNCCL.cpp:616]", 1_796_040_001),
+        ("11/30/2026 12:00:01 - INFO - step 1", 1_796_040_001),
+        ("Nov 30 12:00:01 node1 kernel:", 1_796_040_001),
+        ("2026-11-30T12:00:01.123456Z x", 1_796_040_001),
+        ("2026-11-30T12:00:01+02:00 x", 1_796_032_801),
+        ("E1399 12:00:01", None),
+        ("13/30/2026 12:00:01", None),
+        ("12:00:01 INFO", None),
+    ],
+)
+def test_times_as_loggers_write_them(text: str, at_s: float | None) -> None:
+    assert moment(text, 1_790_000_000) == at_s
