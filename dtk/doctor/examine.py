@@ -1,10 +1,10 @@
 """Runs checks one after another, each with a time limit; none can stop the others. Independent of any single check."""
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from dtk.data.network import bounded
 from dtk.doctor.model import Check, Result, finding, judged
 from dtk.doctor.scope import Scope
 
@@ -37,16 +37,15 @@ def examine(checks: Sequence[Check], scope: Scope, begin: Callable[[Check], None
 
 def _limited(check: Check, scope: Scope, limit_s: float) -> Result:
     """Run one check in its own thread: a check that is blocked in the kernel can only be abandoned."""
-    answers: list[Result] = []
 
-    def make() -> None:
+    def make() -> Result:
         try:
-            answers.append(check.run(scope))
+            return check.run(scope)
         except Exception as error:  # An exception of a check affects its own result only.
             text = f"{type(error).__name__}: {error}"
-            answers.append(judged([finding("check_failed", error=text, name=check.name)]))
+            return judged([finding("check_failed", error=text, name=check.name)])
 
-    thread = threading.Thread(target=make, name=f"doctor-{check.name}", daemon=True)
-    thread.start()
-    thread.join(limit_s)
-    return answers[0] if answers else judged([finding("check_hangs", limit_s=limit_s)])
+    try:
+        return bounded(make, limit_s)
+    except TimeoutError:
+        return judged([finding("check_hangs", limit_s=limit_s)])

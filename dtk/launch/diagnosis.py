@@ -27,9 +27,8 @@ def prepare() -> None:
 
 def explanation(paths: RunPaths, terminal: bool, *, always: bool = False) -> str:
     """Return the diagnosis of a folder as text, which is empty if no cause was found, unless `always` is set."""
-    texts: list[str] = []
 
-    def run() -> None:
+    def run() -> str:
         from diagnostics.contract.errors import DiagnosticsError
         from diagnostics.diagnose import diagnose
         from diagnostics.report.diagnosis import document
@@ -39,7 +38,7 @@ def explanation(paths: RunPaths, terminal: bool, *, always: bool = False) -> str
             report = diagnose(paths.root)
             if report.root_causes or always:
                 columns = shutil.get_terminal_size().columns if terminal else None
-                texts.append(render(document(report, brief=True), columns=columns, colour=terminal))
+                return render(document(report, brief=True), columns=columns, colour=terminal).rstrip("\n")
+        return ""
 
-    bounded("diagnosis", run, LIMIT_S)
-    return "".join(texts).rstrip("\n")
+    return bounded("diagnosis", run, LIMIT_S) or ""

@@ -25,9 +25,26 @@ _END_S = (2.0, 15.0, 5.0)
 def run_short(arguments: Sequence[str], home: Path) -> Path:
     """Run `dtk run` to its end and return its folder below `home`; DtkError with its error if it could not start."""
     before = folders(home)
-    code, errors = _run([*arguments, override("runs_folder", home.absolute())])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dtk.run", *arguments, override("runs_folder", home.absolute())],
+        env=importable(os.environ), text=True, errors="replace",
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        preexec_fn=partial(killed_with, os.getpid()),  # Measurements of an orphan would not be read.
+    )  # fmt: skip
+    try:
+        _, errors = process.communicate()
+    except BaseException:  # The run never outlives this call.
+        for wait_s in _END_S:  # A second request makes a run kill its ranks immediately.
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(wait_s)
+                break
+            process.terminate()
+        else:
+            process.kill()
+            process.wait()
+        raise
     made = sorted(folders(home) - before)
-    if not made or code == USER_ERROR:
+    if not made or process.returncode == USER_ERROR:
         line = (errors.strip().splitlines() or ["it left no run folder"])[-1].removeprefix("dtk: ")
         raise DtkError("a short run could not start", line, f"tried: dtk run {shlex.join(arguments)}")
     return made[-1]
@@ -44,26 +61,3 @@ def speed_and_peak(run: Details) -> tuple[float | None, float | None]:
 def folders(home: Path) -> set[Path]:
     """Return the folders in a folder, which may be absent."""
     return {entry for entry in home.iterdir() if entry.is_dir()} if home.is_dir() else set()
-
-
-def _run(arguments: Sequence[str]) -> tuple[int, str]:
-    """Return exit code and standard error; the run never outlives this call."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "dtk.run", *arguments],
-        env=importable(os.environ), text=True, errors="replace",
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        preexec_fn=partial(killed_with, os.getpid()),  # Measurements of an orphan would not be read.
-    )  # fmt: skip
-    try:
-        _, errors = process.communicate()
-    except BaseException:
-        for wait_s in _END_S:  # A second request makes a run kill its ranks immediately.
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(wait_s)
-                break
-            process.terminate()
-        else:
-            process.kill()
-            process.wait()
-        raise
-    return process.returncode, errors

@@ -153,20 +153,18 @@ def _ended(command: Command, paths: RunPaths) -> int:
 
 def _differed(paths: RunPaths) -> bool:
     """Return whether the ranks' last calls differed, which the live watch may miss if a command exits normally."""
-    verdicts: list[Verdict] = []
 
-    def compare() -> None:
+    def compare() -> Verdict | None:
         attempt = max((beat.attempt for beat in _beats(paths)), default=0)
         ranks = [int(path.stem[5:]) for path in paths.ring(0).parent.glob("rank_*.ring")]
-        verdict = find_desync(paths, attempt, max(ranks, default=-1) + 1, time.time())
-        verdicts.extend([verdict] if verdict is not None else [])
+        return find_desync(paths, attempt, max(ranks, default=-1) + 1, time.time())
 
-    bounded("comparison of the last calls", compare, COMPARE_S)
-    if verdicts:
-        print_message(verdicts[0].reason)
+    verdict = bounded("comparison of the last calls", compare, COMPARE_S)
+    if verdict is not None:
+        print_message(verdict.reason)
         _show(explanation(paths, sys.stderr.isatty()))
         print_message(f"more: {_more(paths)}")
-    return bool(verdicts)
+    return verdict is not None
 
 
 def _verdict(paths: RunPaths) -> Verdict | None:

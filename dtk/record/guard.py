@@ -5,6 +5,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from typing import TypeVar
+
+T = TypeVar("T")
 
 REPORT_WAIT_S = 0.2  # Chosen: timeout for reports at the end, as stderr may be on the very disk that stalls.
 STOP_S = 1.0  # Chosen: timeout for a thread of recording to end, after which a stalled disk or driver is left alone.
@@ -64,14 +67,16 @@ def run_all(parts: Mapping[str, Callable[[], object]]) -> None:
             part()
 
 
-def bounded(topic: str, operation: Callable[[], None], timeout_s: float) -> bool:
-    """Run an operation on a thread; return whether it ended within `timeout_s` seconds, else abandon it."""
-    thread = threading.Thread(target=guarded(topic)(operation), name=f"dtk-{topic}", daemon=True)
+def bounded(topic: str, operation: Callable[[], T], timeout_s: float) -> T | None:
+    """Run an operation on a thread and return its result; None if it failed, or was abandoned after `timeout_s`."""
+    results: list[T] = []
+    work = guarded(topic)(lambda: results.append(operation()))
+    thread = threading.Thread(target=work, name=f"dtk-{topic}", daemon=True)
     thread.start()
     thread.join(timeout_s)
     if thread.is_alive():
         report(topic, f"no answer within {timeout_s:g} s")
-    return not thread.is_alive()
+    return results[0] if results else None
 
 
 class Writer:

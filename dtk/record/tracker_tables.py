@@ -63,9 +63,8 @@ def tables(paths: RunPaths) -> dict[str, Table]:
 
 def diagnosis(paths: RunPaths) -> tuple[Table, dict[str, Path]] | None:
     """Diagnose a run that did not finish; return a table of the causes and the report's files by name, or None."""
-    results: list[tuple[Table, dict[str, Path]]] = []
 
-    def run() -> None:
+    def run() -> tuple[Table, dict[str, Path]]:
         from diagnostics.contract.findings import text_of
         from diagnostics.diagnose import diagnose
         from diagnostics.report.files import write_beside_run
@@ -78,10 +77,9 @@ def diagnosis(paths: RunPaths) -> tuple[Table, dict[str, Path]] | None:
             rows.append([finding.cause, report.title(finding.cause), str(list(finding.ranks)), text.summary, fixes])
         page, _ = write_beside_run(report, paths.root)
         files = {name: Path(page).with_name(name) for name in ("report.html", "report.json")} if page else {}
-        results.append(((("cause", "title", "ranks", "summary", "how to fix it"), rows), files))
+        return (("cause", "title", "ranks", "summary", "how to fix it"), rows), files
 
-    bounded("tracker diagnosis", run, DIAGNOSIS_S)
-    return results[0] if results else None
+    return bounded("tracker diagnosis", run, DIAGNOSIS_S)
 
 
 def last_checkpoint(paths: RunPaths) -> dict[str, Path]:

@@ -33,7 +33,16 @@ def check_server(job: Job) -> None:
 
 def hand_over(job: Job, count: int | None) -> int:
     """Run a new sweep at the server to its end; return 0, or 1 for any failure; DtkError if the server refuses it."""
-    sweep = _create(job)
+    import wandb
+
+    content = {**job.file.content, "command": [*job.file.content["command"], *job.extra]}
+    project = str(content.get("project", PROJECT))
+    try:
+        identity = wandb.sweep(content, entity=content.get("entity"), project=project)
+        sweep = f"{content.get('entity') or wandb.Api().default_entity}/{project}/{identity}"
+    except Exception as error:  # Its own, those of the server and of the network alike.
+        why = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+        raise DtkError(f"{base_url()} did not accept the sweep", why) from error
     options = ["--forward-signals", *(["--count", str(count)] if count is not None else [])]
     # The agent's `python -m dtk.run` uses this interpreter and this dtk.
     programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
@@ -45,16 +54,3 @@ def hand_over(job: Job, count: int | None) -> int:
             code = process.wait()
     print_line(f"another agent, here or elsewhere: {command('agent', sweep, name='wandb')}")
     return 1 if code else 0
-
-
-def _create(job: Job) -> str:
-    import wandb
-
-    content = {**job.file.content, "command": [*job.file.content["command"], *job.extra]}
-    project = str(content.get("project", PROJECT))
-    try:
-        identity = wandb.sweep(content, entity=content.get("entity"), project=project)
-        return f"{content.get('entity') or wandb.Api().default_entity}/{project}/{identity}"
-    except Exception as error:  # Its own, those of the server and of the network alike.
-        why = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
-        raise DtkError(f"{base_url()} did not accept the sweep", why) from error

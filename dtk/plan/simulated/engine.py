@@ -47,6 +47,9 @@ def simulate(config: Config, world_size: int, local_size: int = 8) -> Prediction
         }
         sent.append(_extended_calls(made, observed, job, whole))
     fullest = max(parts, key=lambda rank: max(sum(held.values()) for held in parts[rank].values()))
+    parameters = observed[0].parameters
+    if made[0].config is not config:  # Smaller models do not tell the parameters of the whole one.
+        parameters = sum(each.numel() for each in build_on_meta(config.model, config.allow_targets).parameters())
     counts, sizes = max(sent, key=lambda each: sum(each[1].values()))
     parameters = observed[0].parameters
     if made[0].config is not config:  # A smaller model was simulated.
