@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from diagnostics.contract.files import table_beside
+from diagnostics.contract.origins import flat
 from dtk.config.schema import Config
 from dtk.config.strict import to_plain
 from dtk.errors import DtkError
@@ -47,15 +48,11 @@ def check_numbers(plain: dict[str, Any], more: Mapping[str, tuple[float, float]]
             raise DtkError(f"{key}={_show(value)} is out of range", f"it must be {span}")
 
 
-def _numbers(plain: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+def _numbers(plain: dict[str, Any]) -> Iterator[tuple[str, float]]:
     """Yield every number by its dotted key; members of a list by the key of the list."""
-    for name, value in plain.items():
-        key = f"{prefix}{name}"
-        if isinstance(value, dict):
-            yield from _numbers(value, f"{key}.")
-        else:
-            members = value if isinstance(value, list) else [value]
-            yield from ((key, x) for x in members if isinstance(x, int | float) and not isinstance(x, bool))
+    for key, value in flat(plain).items():
+        members = value if isinstance(value, list) else [value]
+        yield from ((key, x) for x in members if isinstance(x, int | float) and not isinstance(x, bool))
 
 
 def _show(number: float) -> str:

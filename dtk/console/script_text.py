@@ -44,13 +44,13 @@ def sbatch_option(name: str, value: object) -> str:
     return f"#SBATCH --{name}={text}"
 
 
-def sbatch_word(option: str, key: str) -> str:
-    """Return a complete option given by the user (`--constraint=h100`) as an #SBATCH line; DtkError if it is no long
-    option, or has a line break.
+def sbatch_word(option: str) -> str:
+    """Return an option of `launcher.extra` (`--constraint=h100`) as an #SBATCH line; DtkError if it is no long option,
+    or has a line break.
     """
-    name, equals, value = check_line(option, key).partition("=")
+    name, equals, value = check_line(option, "launcher.extra").partition("=")
     if not re.fullmatch(r"--[a-z][a-z0-9-]*", name):
-        raise DtkError(f"{key}: {option} is not an option", fix="write --name or --name=value, one per entry")
+        raise DtkError(f"launcher.extra: {option} is not an option", fix="write --name or --name=value, one per entry")
     return sbatch_option(name[2:], value) if equals else f"#SBATCH {name}"
 
 

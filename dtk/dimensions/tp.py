@@ -62,7 +62,7 @@ def cut_model(config: Config, model: nn.Module, strategy: Strategy) -> None:
                 partial.append(f"{path}.{name}")
     if cut.sequence:
         # Each rank computes their gradients from its part of the sequence only.
-        strategy.partial_over.setdefault("tp", []).extend(partial)
+        strategy.partial_over_tp += partial
 
 
 def declare(

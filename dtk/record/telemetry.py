@@ -23,7 +23,6 @@ from dtk.record.nvml import Device, find_device, open_nvml
 
 ROOT = Path("/sys/fs/cgroup")
 OWN = Path("/proc/self/cgroup")
-Uuids = Callable[[], list[str]]
 
 
 def cuda_uuids(device: torch.device) -> list[str]:
@@ -42,7 +41,7 @@ class Telemetry:
     paths: RunPaths
     rank: int
     every_s: float
-    uuids: Uuids
+    uuids: Callable[[], list[str]]
 
     def __post_init__(self) -> None:
         self._stop = threading.Event()

@@ -20,7 +20,15 @@ _LONGEST = 60  # Maximum characters of a value in a table.
 
 def why(run: Path, key: str, *, as_json: bool) -> str:
     """Return which file or override set a key, or the keys of a section; DtkError if there is no record of it."""
-    origins = _read(run)
+    try:
+        origins = read_origins(RunPaths(run).origins)
+    except FileNotFoundError as error:
+        what = f"{run} has no record of what set its keys"
+        raise DtkError(what, "dtk run keeps one", f"{command('show', run)} says what was typed") from error
+    except NewerSchemaError as error:
+        raise DtkError(f"{run} was written by a newer dtk", clean(error), "upgrade dtk") from error
+    except (OSError, ValueError) as error:
+        raise DtkError(f"{run}: origins.json is damaged", clean(reason(error))) from error
     keys = [name for name in origins.values if name == key or name.startswith(f"{key}.")]
     if not keys and key not in origins.choices:
         groups = {name.split(".")[0] for name in origins.values}
@@ -32,18 +40,6 @@ def why(run: Path, key: str, *, as_json: bool) -> str:
         choice = origins.choices.get(key.split(".")[0])
         return json.dumps({"keys": plain, "choice": asdict(choice) if choice else None}, indent=2) + "\n"
     return rendered(_key(origins, key) if keys == [key] else _section(origins, key, keys))
-
-
-def _read(run: Path) -> Origins:
-    try:
-        return read_origins(RunPaths(run).origins)
-    except FileNotFoundError as error:
-        what = f"{run} has no record of what set its keys"
-        raise DtkError(what, "dtk run keeps one", f"{command('show', run)} says what was typed") from error
-    except NewerSchemaError as error:
-        raise DtkError(f"{run} was written by a newer dtk", clean(error), "upgrade dtk") from error
-    except (OSError, ValueError) as error:
-        raise DtkError(f"{run}: origins.json is damaged", clean(reason(error))) from error
 
 
 def _key(origins: Origins, key: str) -> doc.Document:

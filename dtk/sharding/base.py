@@ -43,8 +43,8 @@ class Strategy(ABC):
         """Notes that rank 0 prints on how the configuration was interpreted."""
         self.context = context
         self.precision = precision
-        self.partial_over: dict[str, list[str]] = {}
-        """Mesh dimension -> names of parameters whose gradients are partial sums on its ranks after backward."""
+        self.partial_over_tp: list[str] = []
+        """Names of parameters whose gradients are partial sums on the ranks of `tp` after backward."""
         mesh = context.mesh
         divided = config.mesh(mesh.dp_size)
         if (mesh.dp_replicate, mesh.dp_shard) != (divided.dp_replicate, divided.dp_shard):
@@ -243,9 +243,9 @@ class Strategy(ABC):
         declared = self.config.declare(self.shapes(model), self.mesh, self.precision, accumulation_steps)
         return [*declared, *(self.config.declare_clip(self.mesh) if clips else ())]
 
-    def partial_shapes(self, model: nn.Module, dimension: str) -> list[Shape]:
-        """Return the local shapes of the gradients that are summed over a dimension after the last backward."""
-        names = set(self.partial_over.get(dimension, ()))
+    def partial_shapes(self, model: nn.Module) -> list[Shape]:
+        """Return the local shapes of the gradients that are summed over `tp` after the last backward."""
+        names = set(self.partial_over_tp)
         return [tuple(local(p).shape) for name, p in model.named_parameters() if name in names and p.requires_grad]
 
     def shapes(self, model: nn.Module) -> ModelShapes:

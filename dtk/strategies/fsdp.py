@@ -242,7 +242,7 @@ class FSDP(Strategy):
         module.set_is_last_backward(last)
         if self.config.gathers_once:
             module.set_reshard_after_backward(last)
-        return self._completing(wrapped) if last and self.partial_over else nullcontext()
+        return self._completing(wrapped) if last and self.partial_over_tp else nullcontext()
 
     def begin_backward(self, wrapped: nn.Module, last: bool, split: bool = False) -> AbstractContextManager[object]:
         """As `accumulate`; a split backward needs parameters that stay gathered from the first half to the last."""
@@ -265,19 +265,16 @@ class FSDP(Strategy):
 
     @contextmanager
     def _completing(self, model: nn.Module) -> Iterator[None]:
-        """Sum partial gradients over their ranks after the last backward: one all_reduce per dimension."""
+        """Sum partial gradients over the ranks of `tp` after the last backward, in one all_reduce."""
         import torch
 
         from dtk.parallel.collectives import all_reduce_
 
         yield
-        parameters = dict(model.named_parameters())
-        for dimension, names in self.partial_over.items():
-            gradients = [parameters[name].grad for name in names if name in parameters]  # Other stages have their own.
-            grads = [local(grad) for grad in gradients if grad is not None]
-            if not grads:
-                continue
-            flat = all_reduce_(torch.cat([grad.reshape(-1) for grad in grads]), self.axes[dimension])
+        names = set(self.partial_over_tp)  # Of all this rank's stages.
+        grads = [local(p.grad) for name, p in model.named_parameters() if name in names and p.grad is not None]
+        if grads:
+            flat = all_reduce_(torch.cat([grad.reshape(-1) for grad in grads]), self.axes["tp"])
             parts = torch.split(flat, [grad.numel() for grad in grads])
             torch._foreach_copy_(grads, [part.view_as(grad) for part, grad in zip(parts, grads, strict=True)])
 

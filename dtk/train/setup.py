@@ -89,7 +89,7 @@ def set_up(
         wrapped = spread(model).wrapped
 
         def declare(steps: int) -> list[Collective]:
-            return inside(config, context.mesh, steps, strategy.partial_shapes(model, "tp"))
+            return inside(config, context.mesh, steps, strategy.partial_shapes(model))
 
         runner = Accumulate(strategy, model, wrapped, task, tokens, declare, loads)
     else:
@@ -170,8 +170,7 @@ def _pipelined(
         return tokens[0], tokens[1] // parts, config.model.width
 
     def declare(number: int, steps: int) -> list[Collective]:
-        partial = strategy.partial_shapes(stages[number].model, "tp")
-        return inside(config, context.mesh, steps, partial, cuts[number])
+        return inside(config, context.mesh, steps, strategy.partial_shapes(stages[number].model), cuts[number])
 
     micro_batch = stream((config.train.micro_batch_size, config.data.sequence_length // context.mesh.cp))
     message_bytes = prod(micro_batch) * strategy.stream_dtype.itemsize

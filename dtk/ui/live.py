@@ -81,7 +81,7 @@ def ranks(paths: RunPaths, now_s: float, *, live: bool = True) -> list[RankNow]:
 
 def _call(paths: RunPaths, rank: int, now_s: float | None) -> str:
     try:
-        records = parse(whole(paths.root / "flight" / f"rank_{rank:05}.ring", Limits())).records
+        records = parse(whole(paths.ring(rank), Limits())).records
     except (OSError, ValueError):
         return ""
     if not records or records[-1].state != "started":

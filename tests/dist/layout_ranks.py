@@ -105,7 +105,7 @@ def _no_partial_sums(patch: pytest.MonkeyPatch) -> None:
 def _cut_and_forget(cut: Any) -> Any:
     def run(config: Any, model: Any, strategy: Any) -> None:
         cut(config, model, strategy)
-        strategy.partial_over.clear()
+        strategy.partial_over_tp.clear()
 
     return run
 

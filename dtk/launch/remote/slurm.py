@@ -73,7 +73,7 @@ def _options(job: Submission, folder: str) -> list[str]:
         name = option.partition("=")[0].removeprefix("--")
         key = _TABLE["keys"].get(name)
         _errors.refuse({"has_key": key, "fixed": name in _TABLE["fixed"]}, option=option, name=name, key=key)
-    return [*lines, *(sbatch_word(option, "launcher.extra") for option in launcher.extra)]
+    return [*lines, *map(sbatch_word, launcher.extra)]
 
 
 def _ranks(job: Submission) -> list[str]:

@@ -104,12 +104,12 @@ def test_values_that_a_script_could_not_hold_are_one_line(
 
 
 def test_options_of_the_users_are_whole_lines() -> None:
-    assert sbatch_word("--constraint=h100", "launcher.extra") == "#SBATCH --constraint=h100"
-    assert sbatch_word("--exclusive", "launcher.extra") == "#SBATCH --exclusive"
-    assert sbatch_word("--comment=a b", "launcher.extra") == '#SBATCH --comment="a b"'
+    assert sbatch_word("--constraint=h100") == "#SBATCH --constraint=h100"
+    assert sbatch_word("--exclusive") == "#SBATCH --exclusive"
+    assert sbatch_word("--comment=a b") == '#SBATCH --comment="a b"'
     for wrong in ("-C h100", "constraint=h100", "--Constraint=h100", "--", "--a\n#SBATCH --b"):
         with pytest.raises(DtkError):
-            sbatch_word(wrong, "launcher.extra")
+            sbatch_word(wrong)
 
 
 def test_words_that_yaml_reads_as_something_else_are_quoted() -> None:

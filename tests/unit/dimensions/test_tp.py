@@ -42,7 +42,7 @@ def test_matrices_are_cut_by_the_role_of_their_layer() -> None:
         assert all(isinstance(p, DTensor) for p in model.parameters())
         assert all(module.cut is not None for module in model.modules() if hasattr(module, "cut"))
         placed = {name: p.placements[0] for name, p in model.named_parameters() if isinstance(p, DTensor)}
-        return {**placed, "partial": strategy.partial_over["tp"]}
+        return {**placed, "partial": strategy.partial_over_tp}
 
     placed = on_ranks(2, work)[0]
     assert placed["blocks.0.attention.qkv.weight"] == placed["blocks.0.mlp.up.bias"] == Shard(0)
@@ -55,12 +55,12 @@ def test_matrices_are_cut_by_the_role_of_their_layer() -> None:
 def test_without_sequence_parallel_no_gradient_is_partial() -> None:
     settings = config("parallel.sequence_parallel=false")
 
-    def work(rank: int) -> dict[str, list[str]]:
+    def work(rank: int) -> list[str]:
         with torch.device("meta"):
             model = build_model(settings.model, [])
-        return cut(settings, model, rank).partial_over  # type: ignore[no-any-return]
+        return cut(settings, model, rank).partial_over_tp  # type: ignore[no-any-return]
 
-    assert on_ranks(2, work) == [{}, {}]
+    assert on_ranks(2, work) == [[], []]
 
 
 def test_a_layer_that_does_not_say_how_is_refused() -> None:
