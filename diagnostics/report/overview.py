@@ -86,10 +86,15 @@ def others_text(others: Sequence[Decided]) -> str:
     return f"{counted(len(others), 'cause')} of {joined(kinds)} could not be decided"
 
 
-def missing(causes: Sequence[Decided]) -> list[tuple[str, list[str]]]:
-    """Return how to record the missing evidence, with the causes it would decide; the most decisive is first."""
+def missing(causes: Sequence[Decided], statement: str = "") -> list[tuple[str, list[str]]]:
+    """Return how to record the missing evidence, with the causes it would decide.
+
+    What the findings of the report's `statement` lack is first, then what decides the most causes.
+    """
     table: dict[str, list[str]] = {}
-    for decided in causes:
-        if lacks := text_of(decided.finding).missing:
-            table.setdefault(lacks, []).append(decided.finding.cause)
-    return sorted(table.items(), key=lambda item: (-len(item[1]), item[0]))
+    stated = set[str]()
+    for text, cause in ((text_of(decided.finding), decided.finding.cause) for decided in causes):
+        if text.missing:
+            table.setdefault(text.missing, []).append(cause)
+            stated |= {text.missing} if text.claim == statement else set()
+    return sorted(table.items(), key=lambda item: (item[0] not in stated, -len(item[1]), item[0]))

@@ -63,7 +63,7 @@ def headline(symptoms: Symptoms) -> str:
 def rows(report: Report) -> Iterator[Field]:
     """Yield the waiting ranks with call and time, the position of the others, likely causes, and how to confirm one."""
     symptoms = report.waiting
-    yield from positions(symptoms) if symptoms is not None else ()
+    yield from positions(symptoms) if symptoms is not None else _recorded(report)
     for suspicion in report.suspicions:
         ranks = f", {formatting.ranks_text(suspicion.ranks)}" if suspicion.ranks else ""
         named = f"{suspicion.probability:.0%} {report.title(suspicion.cause)} [{suspicion.cause}]{ranks}"
@@ -71,6 +71,16 @@ def rows(report: Report) -> Iterator[Field]:
         yield Field("maybe", f"{named}: {'; '.join(suspicion.speaks_for)}{against}", "warn")
     if report.suspicions or (symptoms is not None and (symptoms.waits or not symptoms.outside)):
         yield Field("needed", needed(report, symptoms))
+
+
+def _recorded(report: Report) -> Iterator[Field]:
+    """Yield the calls in which ranks wait by their dumps, if these confirm no cause."""
+    hang = report.measures.get("hang")
+    rows = hang.get("waits", []) if isinstance(hang, dict) and not report.root_causes else []
+    for row in rows[:_SHOWN]:
+        yield Field("waits", _waits(Waiting(**{**row, "ranks": tuple(row["ranks"])})))
+    if len(rows) > _SHOWN:
+        yield Field("", _said("more_calls", count=len(rows) - _SHOWN))
 
 
 def positions(symptoms: Symptoms) -> Iterator[Field]:

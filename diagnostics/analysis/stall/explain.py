@@ -86,6 +86,30 @@ def _row(line: Line, calls: list[Call], middle: int) -> list[dict[str, Any]]:
     ]
 
 
+def waits_of(job: JobState) -> list[dict[str, Any]]:
+    """Return the oldest pending call of each rank, the call of the most ranks first, in the fields of `Waiting`.
+
+    Messages at one line of the program are one entry, whoever their peers are, and so are groups of one name.
+    """
+    now_s, rows = job.now_s(), dict[tuple[Any, ...], dict[str, Any]]()
+    for operation, ranks in sorted(job.waits.waiting.items()):
+        key, members = operation.key, len(job.survey.members(operation.key))
+        for rank in (rank for rank in sorted({*ranks}) if job.waits_first_in(rank, operation)):
+            call = job.waits.calls[rank, operation]
+            # A send and a receive that were posted together are one wait.
+            op = " and ".join(sorted(job.waits.halves.get(operation, ()))) or call.user_op or call.wire.op
+            site = f"{file_name(call.site.file)}:{call.site.line}" if call.site else ""
+            group, seq = (key.desc, None) if call.p2p else (key.label, call.seq)
+            shown: dict[str, Any] = {"op": op, "seq": seq, "group": group, "site": site}
+            row = rows.setdefault((*shown.values(),), shown | {"ranks": [], "members": members, "waited_s": 0.0})
+            row["ranks"].append(rank)
+            if call.p2p or len(row["ranks"]) > members or not job.survey.membership_known(key):
+                row["members"] = None
+            if now_s is not None and call.created_s:
+                row["waited_s"] = max(row["waited_s"], round(now_s - call.created_s, 1))
+    return sorted(rows.values(), key=lambda row: (-len(row["ranks"]), row["ranks"]))
+
+
 class Stall(Struct):
     """Explanations of why ranks wait, filled by `explain`. Each cause of a hang reads its own part."""
 
@@ -128,6 +152,8 @@ class Stall(Struct):
         confirmed = sorted((one for one in findings if one.status == "confirmed"), key=lambda one: -one.confidence)
         points = (point_of(job, one.group, one.position) for one in confirmed if one.group and one.position)
         culprits, point = {rank for one in confirmed for rank in one.ranks}, next(filter(None, points), None)
+        if not confirmed and job.stands_still():
+            hang["waits"] = waits_of(job)
         if (culprits or point) and (drawn := timeline(job, point, culprits)) is not None:
             hang["timeline"] = drawn
         return {"hang": hang}

@@ -32,6 +32,9 @@ def unconfirmed(
     job, positions = stall.job, stall.job.survey.positions
     if missing is RECORD or missing is UNRECORDED:
         missing = recording(job.evidence, RECORD if missing is RECORD else UNRECORDED)
+        records = job.survey.ranks.values()
+        if missing is RECORD and len(job.waits.of_rank) == job.world() and all(own.stuck_dump for own in records):
+            missing = TEXTS.phrase("recorded")
     if answer := undecidable(stall, missing, silent=silent, vanished=vanished):
         return answer
     if not job.survey.ranks:

@@ -14,6 +14,7 @@ from diagnostics.report import html, jsonform, markdown, terminal
 from diagnostics.report.diagnosis import document
 from diagnostics.report.symptoms import headline
 from tests.unit.diagnostics.analysis.stall.test_watchdog import hung, in_group
+from tests.unit.diagnostics.hang.dumps import Job, Op, write
 from tests.unit.diagnostics.report.test_jsonform import SCHEMA
 
 LOG = in_group(0, "15", 0, seq=434159, numel=2) + in_group(2, "15", 2, seq=434159, numel=2)
@@ -26,6 +27,19 @@ def lines(folder: Path, text: str) -> list[str]:
 
 def rendered(folder: Path) -> list[str]:
     return terminal.render(document(diagnose(folder), brief=True), columns=None, colour=False).splitlines()
+
+
+def test_dumps_without_a_cause_show_who_waits_in_what(tmp_path: Path) -> None:
+    step, message = Op(line=12), Op("send", 8, 30, "1", peer=1)
+    programs = {0: [step, message], 1: [step], 2: [step, step], 3: [step, step]}
+    write(tmp_path, Job(programs, {"1": [0, 1]}, descriptions={"1": "pp"}), without=(1,))
+    head, *waits, needed = [line.rstrip() for line in rendered(tmp_path)][:4]
+    assert head.startswith("UNDECIDED: Ranks 0, 2 and 3 wait for rank 1, which left no readable dump")
+    assert waits == [
+        "waits   ranks 2 and 3: all_reduce at train.py:12, #2, group default_pg (4 ranks)",
+        "waits   rank 0: send at train.py:30, group pp",
+    ]
+    assert needed.startswith("needed  the dump, stack or log of rank 1")
 
 
 def test_the_first_screen_is_an_answer(tmp_path: Path) -> None:
