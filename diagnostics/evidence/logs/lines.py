@@ -89,7 +89,7 @@ def label_of(head: bytes) -> re.Pattern[str] | None:
     """Return what all first lines of a log begin with: a rank (`srun --label`) or a host (pdsh, DeepSpeed)."""
     text = head.decode("utf-16" if has_utf16_mark(head) else "utf-8", "replace")
     lines = [line for line in text.splitlines()[:-1] if line][:_HEAD_LINES]
-    labels = (_TEXT["srun_label"], _TEXT["host_label"]) if len(lines) >= _LABELLED else ()
+    labels = (_TEXT["srun_label"], _TEXT["host_label"], _TEXT["block_label"]) if len(lines) >= _LABELLED else ()
     return next((label for label in labels if all(map(label.match, lines))), None)
 
 

@@ -32,6 +32,7 @@ ASIDE = tuple(_TABLE["aside"])  # Python's announcements of exceptions that do n
 STRUCTURE = (*_TABLE["structure"], *ASIDE)
 """Words of lines about a process's end or position, in addition to those of `patterns.yaml`."""
 _THREADS = ("_bootstrap_inner", "_bootstrap")
+_OUTER = ("<module>", "_run_module_as_main")  # Of a script, and of python -m.
 """Outermost frames of a side thread, in threading.py; those of the main thread begin in a module."""
 
 
@@ -232,7 +233,7 @@ class Streams(Struct):
                 error = RankError(rank, self.read.file, stream.number, *again)
                 error = replace(error, after_s=stream.times[0], before_s=stream.times[1])
                 # What nobody catches is printed from the module on; this one was caught before.
-                stream.finished |= again in stream.seen and outer.function != "<module>"
+                stream.finished |= again in stream.seen and outer.function not in _OUTER
                 stream.seen.add(again)
                 self._error(error)
                 stream.raised.append(error)

@@ -214,8 +214,14 @@ def test_megatron_s_own_checks(tmp_path: Path, text: str) -> None:
     assert (root.cause, root.ranks) == ("numeric.non_finite", (3,)), "before the ranks' gradients are summed"
 
 
-def test_the_error_that_names_no_rank_is_no_second_cause(tmp_path: Path) -> None:
-    error = "RuntimeError: found NaN in local grad norm for bucket #0 in backward pass\n"
+@pytest.mark.parametrize(
+    "error",
+    [
+        "RuntimeError: found NaN in local grad norm for bucket #0 in backward pass\n",
+        "RuntimeError: Unexpected result nan\n",
+    ],
+)
+def test_the_error_that_names_no_rank_is_no_second_cause(tmp_path: Path, error: str) -> None:
     (tmp_path / "job.log").write_text("iteration 3\n" + error)
     assert [root.cause for root in diagnose(tmp_path).root_causes] == ["numeric.non_finite"]
 

@@ -34,6 +34,17 @@ def parts(raw, head=""):
         ("node7 | progress 3% [rank2]: x", "x", 2, None),
         ("[2026-04-18 15:55:06] CRITICAL [job.util:158, rank=6] Uncaught KeyError: 1", "KeyError: 1", 6, None),
         ("2026-04-18 15:55:06,123 ERROR [job.util:158, rank=6] x", "x", 6, None),
+        ("trainer-1  | loss 2", "loss 2", None, None),  # docker compose, and its `logs -t`
+        ("trainer-1  | 2026-01-01T00:00:00.123456Z [rank1]: x", "x", 1, None),
+        ("layer_1  | 2.31 | 0.5", "layer_1  | 2.31 | 0.5", None, None),
+        ("[pod/job-worker-0/pytorch]   File x", "  File x", None, None),
+        ("Feb 02 22:52:45 gpu-node-a torchrun[1234]: [rank1]: x", "x", 1, None),  # journalctl
+        ("2026-02-02T22:52:45+0000 gpu-node-a torchrun[1234]: x", "x", None, None),
+        ("Feb 02 22:52:45 node1 kernel: Out of memory", "Feb 02 22:52:45 node1 kernel: Out of memory", None, None),
+        ("Feb 02 22:52:45 KeyError: 1", "KeyError: 1", None, None),  # Stamped by `ts`, say.
+        ("[2026-02-02 22:52:45]   exitcode  : -11 (pid: 7)", "  exitcode  : -11 (pid: 7)", None, None),
+        ("2026-02-02 22:52:45 ERROR KeyError: 1", "2026-02-02 22:52:45 ERROR KeyError: 1", None, None),
+        ("2026-02-02 22:52:45 Errors: 0", "2026-02-02 22:52:45 Errors: 0", None, None),
         ("3: loss", "3: loss", None, None),
         ("plain", "plain", None, None),
     ],
@@ -51,6 +62,7 @@ def test_prefixes(raw, text, rank, local_rank):
         "[2024-02-27T21:35:28.41986{}Z] fa88a9df [rank=6] || ",
         "[2024-02-27T21:35:28.41986{}Z] fa88a9df || ",
         "[2026-04-18 15:55:0{}] CRITICAL [job.util:158, rank=6] ",
+        "Feb 02 22:52:4{} gpu-node-a torchrun[1234]: ",
     ],
 )
 def test_times_do_not_part_the_lines_of_one_writer(prefix):
@@ -73,6 +85,13 @@ def test_pdsh_labels_lines_with_their_host():
     assert label_of(b"ERROR: a\nERROR: b\nINFO: c\nERROR: d\n") is None, "levels of a logger"
     assert label_of(b"node7: a\nno host\nnode7: c\nnode7: d\n") is None
     assert label_of(b"node7:1:2 [0] NCCL INFO a\n" * 4) is None, "NCCL's own lines"
+
+
+def test_a_block_of_code_is_indented():
+    head = "    step 1\n    Traceback\n\n      File x\n    cut o"
+    assert parts("      File x", head)[0] == "  File x"
+    assert parts("\tFile x", head.replace("    ", "\t"))[0] == "File x"
+    assert label_of(b"    a = 1\n    b()\nKeyError: 1\n    c\n") is None
 
 
 def test_lines_of_one_writer_have_one_stream():
