@@ -89,7 +89,7 @@ def without_cause(
             return Statement(steps)
         if training_ended(evidence):
             return Statement(_TEXTS["ended"])
-        kinds = {kind for kind, found in records(evidence).items() if found}
+        kinds = {kind for kind, kept in records(evidence).items() if kept}
         if kinds == {"log"} and not any(finding.evidence for finding in undecided):
             return Statement(_said("nothing_known", logs=len({fact.file for fact in evidence.facts})))
     return Statement(calls_text(hang) if isinstance(hang, dict) and not (trouble or damaged(evidence)) else "")

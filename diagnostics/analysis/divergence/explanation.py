@@ -255,8 +255,8 @@ def _whole_rounds(run: tuple[Call, ...], before: list[Call], after: Call, peer_c
         return True
     # The round before may have had more calls, such as a log line's: then two equal rounds followed each other earlier.
     past = [on_path(call) for call in before[-_LONGEST_SEARCH:]]
-    known = common_prefixes([*tokens[:size], None, *past])[size + 1 :]
-    return size > 1 and any(known[at] >= size and known[at + size] >= size for at in range(len(past) - size))
+    common = common_prefixes([*tokens[:size], None, *past])[size + 1 :]
+    return size > 1 and any(common[at] >= size and common[at + size] >= size for at in range(len(past) - size))
 
 
 def _accumulation(expected: Call, got: Call, before: list[Call]) -> Explanation | None:
@@ -372,11 +372,11 @@ def _program_order(expected: Call, got: Call, before: list[Call]) -> Explanation
         return None
     if (alone := _for_one_rank(got, expected)) is not None:
         return alone
-    known = {at_line(call) for call in before}
-    are_branches = not {at_line(expected), at_line(got)} <= known  # One rank that made both calls is no such evidence.
+    lines = {at_line(call) for call in before}
+    are_branches = not {at_line(expected), at_line(got)} <= lines  # One rank that made both calls is no such evidence.
     if are_branches and (expected.wire.op == got.wire.op or replaces(expected, got)):
         return what_meets(expected, got, "branches of a function")
-    if expected.stack[1:] == got.stack[1:] and at_line(expected) not in known:
+    if expected.stack[1:] == got.stack[1:] and at_line(expected) not in lines:
         return Explanation("substitute", "within", (expected, got), (support("neither came to the other"),))
     return Explanation("insert", "within", (got,), (support("peers past that line"),))
 

@@ -210,9 +210,9 @@ def _of_groups_alike(survey: Survey, vote: Vote) -> Vote:
     """Return the vote, settled by the groups with the same description and size if these show which side is right."""
     key, size = vote.key, len(survey.members(vote.key))
     kind = (key.recorder, key.desc)
-    alike = [one for one in survey.groups if (one.recorder, one.desc) == kind and len(survey.members(one)) == size]
+    alike = [group for group in survey.groups if group != key and (group.recorder, group.desc) == kind]
     numbers = {ranks[0]: number for number, ranks in survey.groups[key].issued_at(vote.position).items()}
-    others = [survey.groups[one].issued_at(vote.position) for one in alike if one != key]
+    others = [survey.groups[group].issued_at(vote.position) for group in alike if len(survey.members(group)) == size]
     return supported(vote, [sum(len(issued.get(numbers[side[0]], ())) for issued in others) for side in vote.sides])
 
 

@@ -111,7 +111,7 @@ def for_one_rank(call: Call, other: Call, *, again: bool = False) -> bool:
         loops = (source_text.place(at.file, [at.line], at.line, when_s) != "no loop" for at in way[: level + 1])
         # If the outer function does not call the inner one, a library does, whose loop has no frame of the user's.
         by_library = (
-            up.file == at.file and not any(one.function for one in source_text.callers(at.function, up, when_s))
+            up.file == at.file and not any(caller.function for caller in source_text.callers(at.function, up, when_s))
             for up, at in pairwise(way[: level + 1])
         )
         comes_again = any(loops) or any(by_library)

@@ -50,12 +50,12 @@ def deviating_rank(
     if not 2 < size <= _MOST_RANKS:
         return None
     stuck = {members.index(rank) for rank in waiting if rank in members}
-    known = {members.index(rank): members.index(root) for rank, root in (named or {}).items()}
+    root_at = {members.index(rank): members.index(root) for rank, root in (named or {}).items()}
     candidates = {
         members[deviating]
         for deviating in range(1, size)
         for root in range(1, size)
-        if all((root if rank == deviating else 0) == at for rank, at in known.items())
+        if all((root if rank == deviating else 0) == at for rank, at in root_at.items())
         if stuck_ranks([root if rank == deviating else 0 for rank in range(size)]) == stuck
     }
     return candidates.pop() if len(candidates) == 1 else None

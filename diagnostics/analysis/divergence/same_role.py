@@ -49,12 +49,12 @@ def find(survey: Survey, history_of: HistoryOf, recorder: str, among: Iterable[i
 
     `history_of` reads a rank's own calls by the `recorder` again; `among` are the ranks, the most important ones first.
     """
-    known = (rank for rank in among if rank in survey.ranks and recorder in survey.ranks[rank].recorders)
-    ranks = sorted(islice(dict.fromkeys(known), MOST_RANKS))
+    recorded = (rank for rank in among if rank in survey.ranks and recorder in survey.ranks[rank].recorders)
+    ranks = sorted(islice(dict.fromkeys(recorded), MOST_RANKS))
     histories = {rank: history_of(rank, recorder)[-_LONGEST:] for rank in ranks}
     made = {rank: [*_made(survey, rank, calls)] for rank, calls in histories.items() if calls}
-    found = _deviations(survey, [*_from_common_start(histories, made)])
-    return min(found, key=lambda case: case.time_s, default=None)
+    deviations = _deviations(survey, [*_from_common_start(histories, made)])
+    return min(deviations, key=lambda case: case.time_s, default=None)
 
 
 def _made(survey: Survey, rank: int, calls: Sequence[Call]) -> Iterator[_Made]:

@@ -5,7 +5,7 @@ ranks that ended in order while others wait.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import chain, groupby
+from itertools import groupby
 from operator import itemgetter
 from typing import Literal, NamedTuple
 
@@ -138,7 +138,9 @@ def compare_programs(programs: Iterable[Program], steps: int = 0) -> Divergence 
     by_program: dict[tuple[object, ...], list[Program]] = {}
     for program in sorted(programs, key=lambda program: program.ranks):
         by_program.setdefault((program.paths, program.iterations), []).append(program)
-    sides = [replace(same[0], ranks=tuple(sorted(chain(*(one.ranks for one in same))))) for same in by_program.values()]
+    sides = [
+        replace(same[0], ranks=tuple(sorted(n for side in same for n in side.ranks))) for same in by_program.values()
+    ]
     sides.sort(key=lambda side: (-len(side.ranks), side.iterations != steps, side.ranks))
     if not 1 < len(sides) <= MOST_PROGRAMS:
         return None

@@ -98,17 +98,17 @@ def _enqueued_crosswise(job: JobState) -> GroupOrder | None:
     shared = (call for call, ranks in sorted(waits.waiting.items()) if set(ranks) == set(job.survey.members(call.key)))
     ordered = (call for call in shared if call.peer < 0 and call.key.on_devices)
     stuck = [call for call in ordered if not waits.complete[call]]
-    for one, second in combinations(stuck, 2):
+    for left, right in combinations(stuck, 2):
         first = dict[int, Operation]()
-        for rank in {*waits.waiting[one]} & {*waits.waiting[second]}:
-            times = [waits.calls[rank, operation].created_s for operation in (one, second)]
+        for rank in {*waits.waiting[left]} & {*waits.waiting[right]}:
+            times = [waits.calls[rank, operation].created_s for operation in (left, right)]
             if None not in times and times[0] != times[1]:
-                first[rank] = one if times[0] < times[1] else second  # type: ignore[operator]
-        vote = count_votes(one.key, one.seq, first)
+                first[rank] = left if times[0] < times[1] else right  # type: ignore[operator]
+        vote = count_votes(left.key, left.seq, first)
         if len(vote.sides) > 1:
             named = ((side, first[side[0]], {*vote.present} - {*side}) for side in sorted(vote.sides))
             sides = tuple(Side(on, at, waits.calls[on[0], at], tuple(sorted(rest))) for on, at, rest in named)
-            return GroupOrder(Cycle(vote.present, (one, second)), sides, vote.minority)
+            return GroupOrder(Cycle(vote.present, (left, right)), sides, vote.minority)
     return None
 
 

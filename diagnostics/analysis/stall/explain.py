@@ -149,9 +149,9 @@ class Stall(Struct):
         if waiting and not (job.stands_still() or job.state):
             earlier = job.survey.taken_earlier
             hang |= {"taken_earlier": earlier} if earlier else {"young_s": round(job.waited_s(), 1)}
-        confirmed = sorted((one for one in findings if one.status == "confirmed"), key=lambda one: -one.confidence)
-        points = (point_of(job, one.group, one.position) for one in confirmed if one.group and one.position)
-        culprits, point = {rank for one in confirmed for rank in one.ranks}, next(filter(None, points), None)
+        confirmed = sorted((case for case in findings if case.status == "confirmed"), key=lambda case: -case.confidence)
+        points = (point_of(job, case.group, case.position) for case in confirmed if case.group and case.position)
+        culprits, point = {rank for case in confirmed for rank in case.ranks}, next(filter(None, points), None)
         if not confirmed and job.stands_still():
             hang["waits"] = waits_of(job)
         if (culprits or point) and (drawn := timeline(job, point, culprits)) is not None:
@@ -239,8 +239,8 @@ def _of_same_role(job: JobState, divergences: list[Divergence]) -> Divergence | 
     recorders = sorted({key.recorder for key in job.survey.groups}, key=lambda name: (name == SNAPSHOTS, name))
     tied = {rank for divergence in divergences for rank in divergence.vote.present}
     among = [*tied, *(rank for cycle in cycles for rank in cycle.ranks), *roots, *sorted(job.survey.ranks)]
-    found = (same_role.find(job.survey, job.reading.history, recorder, among) for recorder in recorders)
-    case = next(filter(None, found), None)
+    by_role = (same_role.find(job.survey, job.reading.history, recorder, among) for recorder in recorders)
+    case = next(filter(None, by_role), None)
     return case if case is not None and (not divergences or set(case.culprits) <= tied) else None
 
 

@@ -59,9 +59,9 @@ def from_observations(job: JobState, observed: dict[int, Observation]) -> HostOu
 
 
 def _not_met(inside: dict[int, InCollective], blocked_s: float) -> Startup:
-    known = {"state": "meets", "since_s": 0.0, "worked_s": 0.0, "alive_s": blocked_s}
+    fields = {"state": "meets", "since_s": 0.0, "worked_s": 0.0, "alive_s": blocked_s}
     starts = {
-        rank: LogFact("start", rank, place.file, fields={"frames": place.stack, **known})
+        rank: LogFact("start", rank, place.file, fields={"frames": place.stack, **fields})
         for rank, place in inside.items()
     }
     return Startup(starts, tuple(inside), (), (), blocked_s)
@@ -79,13 +79,13 @@ def _roots_differ(
     if len(inside) < world or len(calls) != 1:
         return None
     ((call, place),) = calls.items()
-    ranks = [rank for rank, one in inside.items() if (one.op, one.site) == call]
+    ranks = [rank for rank, at in inside.items() if (at.op, at.site) == call]
     roots = {rank: root for rank in ranks if (root := observed[rank].root(world)) is not None}
     same_round = all(_same_round(at, place, [observed[rank] for rank in ranks]) for at in place.stack)
     if len(roots) < len(ranks) or len({*roots.values()}) < 2 or not same_round:
         return None
     made = {rank: Described(Wire(place.op, (), (), root), place.op, f"root {root}") for rank, root in roots.items()}
-    named = {rank: Call(KEY, 0, one, False, place.time_s, stack=place.stack) for rank, one in made.items()}
+    named = {rank: Call(KEY, 0, described, False, place.time_s, stack=place.stack) for rank, described in made.items()}
     return differing_roots(named, tuple(range(world)))
 
 
@@ -93,7 +93,7 @@ def _same_round(at: Frame, place: InCollective, ranks: list[Observation]) -> boo
     if source_text.place(at.file, [at.line], at.line, place.time_s) == "no loop":
         return True
     names, _ = source_text.loop_variables(at.file, [at.line], place.time_s)
-    rounds = [[one.counters.get((at.file, at.function), {}).get(name) for name in names] for one in ranks]
+    rounds = [[seen.counters.get((at.file, at.function), {}).get(name) for name in names] for seen in ranks]
     return any(value is not None for value in rounds[0]) and all(values == rounds[0] for values in rounds)
 
 
