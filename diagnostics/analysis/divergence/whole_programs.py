@@ -138,9 +138,8 @@ def compare_programs(programs: Iterable[Program], steps: int = 0) -> Divergence 
     by_program: dict[tuple[object, ...], list[Program]] = {}
     for program in sorted(programs, key=lambda program: program.ranks):
         by_program.setdefault((program.paths, program.iterations), []).append(program)
-    sides = [
-        replace(same[0], ranks=tuple(sorted(n for side in same for n in side.ranks))) for same in by_program.values()
-    ]
+    merged = ((same[0], sorted(rank for side in same for rank in side.ranks)) for same in by_program.values())
+    sides = [replace(first, ranks=tuple(ranks)) for first, ranks in merged]
     sides.sort(key=lambda side: (-len(side.ranks), side.iterations != steps, side.ranks))
     if not 1 < len(sides) <= MOST_PROGRAMS:
         return None

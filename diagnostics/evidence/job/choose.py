@@ -135,7 +135,7 @@ def one_per_rank(reader: Reader, handles: list[Any], evidence: Evidence) -> list
 def _without_copies(handles: list[Any], evidence: Evidence) -> list[Any]:
     """Return the dumps without those that are copies of another rank's, of which the first is kept."""
     sizes, first, kept = Counter(disk_bytes(handle.path) for handle in handles), dict[str, Any](), list[Any]()
-    for handle in sorted(handles, key=lambda one: (one.path.stat().st_mtime, one.rank or 0)):
+    for handle in sorted(handles, key=lambda file: (file.path.stat().st_mtime, file.rank or 0)):
         own = first.setdefault(_digest(handle.path), handle) if sizes[disk_bytes(handle.path)] > 1 else handle
         times_ms = [dump.last_s * 1e3 for dump in Moments([own]).last_calls] if own.rank != handle.rank else []
         if any(abs(at_ms - round(at_ms)) > _FINE_MS for at_ms in times_ms):

@@ -314,7 +314,7 @@ class _Scan(Struct):
         in_order = self.ended if self.ended is not None and self.ended.line >= self.steps.last_new else None
         read.errors += [error for error in ended if error.line >= survived][:MAX_ERRORS]
         kinds = _SURVIVED if in_order is None else _BEFORE_THE_END
-        gone = [f for f in read.facts if f.line < survived and (f.kind in kinds or "retried" in f.fields)]
+        passed = [f for f in read.facts if f.line < survived and (f.kind in kinds or "retried" in f.fields)]
         read.facts = [f for f in read.facts if f.line >= survived or not (f.kind in kinds or "retried" in f.fields)]
         first_s, last_s = min(self.step_times, default=0.0), max(self.step_times, default=0.0)
         rows = sum(len(series.lines) for series in self.steps.series.values())
