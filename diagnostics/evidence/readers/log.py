@@ -339,7 +339,7 @@ class _Scan(Struct):
             read.earlier.pop()
         # Of memory that ran out, already the first step tells that the model's states were in place.
         if self.steps or (self.steps.series and any(fact.kind == "cuda_oom" for fact in read.facts)):
-            about = {"steps": self.steps, "times": times, "survived": gone[-1:]}
+            about = {"steps": self.steps, "times": times, "survived": passed[-1:]}
             read.facts.append(LogFact("steps", None, file, fields=about))
         read.offset = self.table.offset()
         if self.table.rows and self.table.rows[0].line >= survived:
