@@ -212,9 +212,8 @@ def roots_differ(job: JobState) -> list[Divergence]:
     for operation, waiting in sorted(job.waits.waiting.items()):
         calls = {rank: job.waits.calls[rank, operation] for rank in waiting}
         wire, complete = calls[waiting[0]].wire, tuple(job.waits.complete[operation])
-        if wire.op not in ROOTED or not complete or job.waits.absent[operation] or set(waiting) & taken:
-            continue
-        if operation.key.recorder == "gloo" and wire.root is None:
+        lacks_root = operation.key.recorder == "gloo" and wire.op in ROOTED and wire.root is None
+        if lacks_root and complete and not (job.waits.absent[operation] or set(waiting) & taken):
             cases.append(differing_roots(calls, job.survey.members(operation.key)))
             taken |= {*waiting, *complete} | job.waits.reaching(waiting)
     return cases

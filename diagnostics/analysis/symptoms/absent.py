@@ -1,6 +1,5 @@
 """Ranks of which the log of a job that stands still has no line, or none that shows that they waited."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from math import inf
 from typing import Any
@@ -82,11 +81,10 @@ def not_set_up(evidence: Evidence) -> tuple[str, tuple[int, ...], tuple[int, ...
     A rank of whose set-up no line tells has to have other lines: the log may lack those of its node.
     """
     world, spoke = {*range(evidence.world_size or 0)}, {fact.rank for fact in evidence.facts}
-    by_comm: defaultdict[object, list[LogFact]] = defaultdict(list)
-    for fact in (fact for fact in evidence.facts if fact.kind == "nccl_init"):
-        if fact.fields["nranks"] == len(world) and fact.rank in (None, fact.fields["comm_rank"]):
-            by_comm[fact.fields.get("comm_id")].append(fact)
-    for facts in by_comm.values():
+    inits = [f for f in evidence.facts if f.kind == "nccl_init" and f.rank in (None, f.fields["comm_rank"])]
+    for communicator in dict.fromkeys(fact.fields.get("comm_id") for fact in inits):
+        same = (fact for fact in inits if fact.fields.get("comm_id") == communicator)
+        facts = [fact for fact in same if fact.fields["nranks"] == len(world)]
         began, complete = ({f.fields["comm_rank"] for f in facts if f.fields["phase"] == phase} for phase in _PHASES)
         reached = complete or began
         missing = world - reached

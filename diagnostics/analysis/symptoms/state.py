@@ -209,11 +209,11 @@ class Symptoms(Struct, frozen=True):
     @property
     def by_position(self) -> tuple[Waiting, ...]:
         """The waits of one group at different positions, the lowest first; empty if there are none."""
-        alike: dict[str, list[Waiting]] = {}
-        for wait in sorted(self.waits, key=lambda wait: wait.seq or 0):
-            if wait.seq is not None and wait.ranks:
-                alike.setdefault(wait.group, []).append(wait)
-        collectives = [rest for rest in alike.values() if all(wait.counted for wait in rest)]
-        spans = [(rest, rest[0].seq or 0, rest[-1].seq or 0) for rest in collectives]
-        divided = (rest for rest, low, high in spans if low < high and (rest[0].group or low > _NEAR * high))
-        return tuple(next(divided, ()))
+        placed = [wait for wait in self.waits if wait.seq is not None and wait.ranks]
+        placed.sort(key=lambda wait: wait.seq or 0)
+        for group in dict.fromkeys(wait.group for wait in placed):
+            own = [wait for wait in placed if wait.group == group]
+            low, high = own[0].seq or 0, own[-1].seq or 0
+            if all(wait.counted for wait in own) and low < high and (group or low > _NEAR * high):
+                return tuple(own)
+        return ()
