@@ -21,7 +21,7 @@ def write_beside_run(report: Report, run_folder: Path) -> tuple[str, str]:
     if folder.is_symlink():  # Of a run by somebody else, it may lead to files of the reader.
         return "", f"the report was not written into the run folder: {folder} is a link"
     built = document(report, files="..")
-    forms = {"json": jsonform.dumps(report), "md": markdown.render(built), "html": html.render(built)}
+    forms = {"json": jsonform.text(jsonform.as_json(report)), "md": markdown.render(built), "html": html.render(built)}
     try:
         folder.mkdir(exist_ok=True)
         with _held(folder) as place:

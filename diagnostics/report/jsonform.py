@@ -40,11 +40,6 @@ def as_json(report: Report) -> dict[str, Any]:
     return cast(dict[str, Any], plain(values))
 
 
-def dumps(report: Report) -> str:
-    """Return the content of report.json."""
-    return text(as_json(report))
-
-
 def text(value: Any) -> str:
     """Return strict JSON (no NaN, ASCII) with secrets masked and a trailing newline, as written by every command."""
     return json.dumps(masked(plain(value)), indent=2, allow_nan=False) + "\n"

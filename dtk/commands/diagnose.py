@@ -99,7 +99,7 @@ def _rendered(report: "Report", arguments: argparse.Namespace, page: str) -> str
         from diagnostics.report import html, jsonform, markdown
 
         if arguments.format == "json":
-            return jsonform.dumps(report)
+            return jsonform.text(jsonform.as_json(report))
         render = markdown.render if arguments.format == "markdown" else html.render
         return render(document(report))
     if arguments.format != "terminal":

@@ -304,7 +304,7 @@ def write(job: Job, folder: Path) -> None:
 
 RENDERERS: tuple[Callable[[Any], str], ...] = (
     lambda report: terminal.render(document(report, brief=True), columns=100, colour=False),
-    lambda report: json.dumps(json.loads(jsonform.dumps(report), parse_constant=lambda word: 1 / 0)),
+    lambda report: json.dumps(json.loads(jsonform.text(jsonform.as_json(report)), parse_constant=lambda word: 1 / 0)),
     lambda report: markdown.render(document(report, brief=True)),
     lambda report: terminal.render(document(report, brief=True), columns=None, colour=True).replace("\x1b[", ""),
     lambda report: "".join(render(worded(report.tree)) for render in FORMATS.values()),

@@ -25,12 +25,11 @@ def decide(view: Overview) -> Finding:
     near = max((n for n in range(1, node + 1) if node % n == 0 and tp % n == 0), default=1)
     better = "parallel.placement=tp" if near == tp else f"parallel.tp={near}"
     exposed = shared.exposed_ms(view, lambda call: call.message.group in _GROUPS)
-    finding = shared.judged(view, shared.costly(view, exposed, _TEXTS, tp=tp, node=node, better=better))
-    if finding.status != "confirmed":
-        return finding
+    case = shared.judged(view, shared.costly(view, exposed, _TEXTS, tp=tp, node=node, better=better))
+    if case.status != "confirmed":
+        return case
     group = joint_group(mesh, "tp", (group[0] for group in crossing))
-    ranks = tuple(rank for rank in finding.ranks if rank in group.ranks)
-    return replace(finding, group=group, ranks=ranks or finding.ranks)
+    return replace(case, group=group, ranks=tuple(rank for rank in case.ranks if rank in group.ranks) or case.ranks)
 
 
 CAUSE = shared.step_cause(__file__, decide, unless=(shared.no_collectives,))
