@@ -1,7 +1,7 @@
 """Random programs with one planted edit: the divergence found is that edit, or one that explains the calls as well."""
 
 import random
-from itertools import count, islice
+from itertools import islice
 
 import pytest
 
@@ -10,13 +10,15 @@ from tests.unit.diagnostics.analysis.divergence.programs import PLANTED, judge, 
 ACCEPTED = {"right", "equal", "nothing to see"}
 
 
-def test_ten_thousand_programs() -> None:
-    """The ranks and the position are always right; the kind is not in 12 of them, which the record excludes."""
-    cases = (plant(random.Random(seed)) for seed in count())
-    verdicts = [judge(case) for case in islice(filter(None, cases), 10_000)]
+@pytest.mark.parametrize("part", range(10))
+def test_ten_thousand_programs(part: int) -> None:
+    """The ranks and the position are always right; the kind is not in at most 3 of a part, which the record excludes."""
+    cases = (plant(random.Random(seed)) for seed in range(1400 * part, 1400 * (part + 1)))
+    verdicts = [judge(case) for case in islice(filter(None, cases), 1000)]
     others = [verdict for verdict in verdicts if verdict not in ACCEPTED]
+    assert len(verdicts) == 1000
     assert all(verdict.endswith("is told from the planted edit by the record") for verdict in others), others
-    assert len(others) <= 12
+    assert len(others) <= 3
 
 
 @pytest.mark.parametrize("planted", PLANTED)
