@@ -33,6 +33,7 @@ _FALL, _WORKED, _CLOSE = 6, 2.0**12, 4
 at most 4 lines apart. A scale that is still being searched begins higher, usually at 2 ** 16."""
 _NEARLY, _LOW = 5, 4.0
 """Or the log ends after at least 5 such steps, twice as far apart, at a scale with which gradients of 16,000 fit."""
+_TURNS = 3  # A loss that rises to the later level so often belongs to two series that share a log.
 _FROM_START = 0.5  # Of the largest step number: a step below it belongs to another run or another epoch.
 
 
@@ -173,7 +174,7 @@ def non_finite_to_the_end(log: Printed) -> NonFinite | None:
 
 def step_text(step: float) -> str:
     """Return `step 40`, or `epoch 0.4` of a trainer that only prints epochs; empty if it prints neither."""
-    return "" if math.isnan(step) else f"{'step' if step >= 1 else 'epoch'} {step:g}"
+    return "" if math.isnan(step) else f"{f'step {step:,.0f}' if step % 1 == 0 else f'epoch {step:g}'}"
 
 
 def jump(log: Printed) -> Jump | None:
@@ -187,7 +188,8 @@ def jump(log: Printed) -> Jump | None:
     noise = _MAD * statistics.median(abs(value - low) for value in before)
     if low <= 0 or high < RATIO * low or high - low < SIGMAS * max(noise, _LEAST_NOISE * low):
         return None
-    if statistics.quantiles(after, n=10)[0] < (low + high) / 2:  # Nine of ten later losses are on the upper level.
+    # Nine of ten later losses are on the upper level.
+    if statistics.quantiles(after, n=10)[0] < (low + high) / 2 or _alternates(loss, low, high):
         return None
     norms, first = _norms(series, points[at - WINDOW : at], points[at:]), points[at]
     return Jump(log.file, series.lines[first], series.step[first], low, high, norms, len(after))
@@ -199,12 +201,17 @@ def climb(log: Printed) -> Jump | None:
         return None
     loss = [series.loss[n] for n in points]
     start, end = max(loss[:_FIRST]), statistics.median(loss[-WINDOW:])
-    if start < _FULL or end < _WORSE * start or min(loss[-WINDOW:]) <= start:
+    if start < _FULL or end < _WORSE * start or min(loss[-WINDOW:]) <= start or _alternates(loss, min(loss), end):
         return None
     at = max(n for n, value in enumerate(loss) if value <= start) + 1
     norms, first, low = _norms(series, points[:at], points[at:]), points[at], min(loss[:at])
     fell = low < _FELL * loss[0]
     return Jump(log.file, series.lines[first], series.step[first], low, end, norms, len(loss) - at, fell, at_once=False)
+
+
+def _alternates(loss: Sequence[float], low: float, high: float) -> bool:
+    """Return whether losses rise to a level several times: of two runs, an evaluation, or a sum, printed by turns."""
+    return sum(a < (3 * low + high) / 4 and b > (low + 3 * high) / 4 for a, b in pairwise(loss)) >= _TURNS
 
 
 def _norms(series: Series, *sides: Sequence[int]) -> tuple[float, float] | None:

@@ -78,3 +78,28 @@ def test_a_climb_of_a_run_is_certain_only_with_a_task_of_dtk(
     (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     (found,) = [item.finding for item in diagnose(tmp_path).findings if item.finding.cause == "numeric.spike"]
     assert (found.status, found.confidence) == ("confirmed", confidence)
+
+
+def by_turns(other: int) -> list[object]:
+    """A run, beside which another one that sums its losses prints `other` lines after each 10 of its own."""
+    losses: list[object] = []
+    for turn in range(6):
+        losses += falling(60)[10 * turn : 10 * turn + 10]
+        losses += [round(128 - 3 * turn - 3 * n / other, 4) for n in range(other)]
+    return losses
+
+
+@pytest.mark.parametrize("other", [12, 20, 30])
+def test_two_series_by_turns_in_one_log_are_no_spike(tmp_path: Path, other: int) -> None:
+    losses = by_turns(other)
+    assert causes(tmp_path, log("hf", losses, [1.0] * len(losses))) == []
+    report = diagnose(tmp_path)
+    spike = next(decided.finding for decided in report.findings if decided.finding.cause == "numeric.spike")
+    assert spike.status == "ruled_out" and "alternates" in text_of(spike).measured
+
+
+def test_losses_of_evaluations_are_none_of_the_training(tmp_path: Path) -> None:
+    lines = [f"step {n} loss {loss}" for n, loss in enumerate(falling(60), 1)]
+    lines += [f"[eval] step {n} loss {90 + n / 100}" for n in range(40, 80)]
+    assert causes(tmp_path, "\n".join(lines) + "\n") == []
+    assert causes(tmp_path, "\n".join(lines).replace("[eval] ", "") + "\n") != []

@@ -48,6 +48,12 @@ def only(steps):
             "reduced_train_loss: 2.5 | train_step_timing in s: 1.9", "NeMo", 7, 2.5, NAN, NAN,
         ),
         ("Epoch 0: 7%| | 7/100 [00:09<01:30, reduced_train_loss=2.5, global_step=6.0]", "Lightning", 7, 2.5, NAN, NAN),
+        ("iter: 7  total_loss: 2.5  loss_cls: 0.5  time: 0.2  data_time: 0.1", "detectron2", 7, 2.5, NAN, NAN),
+        ("Epoch 1 | iter 7 step 7 | loss train: 2.5, val: n/a | iter time: 45.73 ms", "litgpt", 7, 2.5, NAN, NAN),
+        (
+            "iteration: 7 / 99 | tokens_per_sec: 22.8K | lm_loss: 2.5 | lr: 1e-05 | grad_norm: 1.5",
+            "nanotron and GPT-NeoX", 7, 2.5, 1.5, NAN,
+        ),
         ("step:7 - actor/entropy:0.2 - actor/pg_loss:inf - actor/grad_norm:1.5", "verl", 7, math.inf, 1.5, NAN),
         ("step:7 - actor/entropy:0.2 - actor/pg_loss:0.3 - actor/grad_norm:1.5", "verl", 7, NAN, 1.5, NAN),
     ],
@@ -59,6 +65,11 @@ def test_a_step_of_each_trainer(line, trainer, step, loss, norm, scale):
     columns = [list(column) for column in (series.step, series.loss, series.norm, series.scale)]
     for column, value in zip(columns, (step, loss, norm, scale), strict=True):
         assert column == [value] or (math.isnan(value) and math.isnan(column[0]))
+
+
+@pytest.mark.parametrize("line", ["[Eval] step 7 loss 2.5", "validate step: 7 loss: 2.5", "test step 7 loss 2.5"])
+def test_steps_of_an_evaluation_are_none(line):
+    assert not read(line + "\n").series
 
 
 @pytest.mark.parametrize("line", ["step 7 val loss 2.5", "eval loss 2.5", "loss", "step 7 lost 2.5", "{'loss': }"])
