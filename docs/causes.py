@@ -41,14 +41,15 @@ def render() -> str:
 
 def _section(tree: Tree, causes: dict[str, AnyCause]) -> str:
     leaves = _leaves(tree.top)
-    rows = "".join(_row(leaf, branch, causes[leaf.cause]) for leaf, branch in leaves)
-    names = ("id", "cause", "branch", "usual remedy", "outcome")
+    has_branches = any(branch for _, branch in leaves)
+    rows = "".join(_row(leaf, [branch] * has_branches, causes[leaf.cause]) for leaf, branch in leaves)
+    names = ("id", "cause", *["branch"] * has_branches, "usual remedy", "outcome")
     entries = "".join(_entry(causes[leaf.cause]) + _example(causes[leaf.cause]) for leaf, _ in leaves)
     return f"\n## {tree.top.title}\n| {' | '.join(names)} |\n|{' --- |' * len(names)}\n{rows}{entries}"
 
 
-def _row(leaf: Leaf, branch: str, cause: AnyCause) -> str:
-    return f"| `{leaf.cause}` | {leaf.title} | {branch} | {cause.remedy} | {leaf.outcome} |\n"
+def _row(leaf: Leaf, branch: list[str], cause: AnyCause) -> str:
+    return f"| {' | '.join([f'`{leaf.cause}`', leaf.title, *branch, cause.remedy, leaf.outcome])} |\n"
 
 
 def _entry(cause: AnyCause) -> str:

@@ -13,7 +13,7 @@ from diagnostics.evidence.readers.process import Moment
 from diagnostics.report import html, jsonform, markdown, terminal
 from diagnostics.report.diagnosis import document
 from diagnostics.report.symptoms import headline
-from tests.unit.diagnostics.analysis.stall.test_watchdog import hung, in_group
+from tests.unit.diagnostics.analysis.divergence.test_from_watchdogs import hung, in_group
 from tests.unit.diagnostics.hang.dumps import Job, Op, write
 from tests.unit.diagnostics.report.test_jsonform import SCHEMA
 

@@ -14,9 +14,9 @@ from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, Frame, Stacks, Thread
 from diagnostics.report.diagnosis import document
 from diagnostics.report.terminal import render
+from tests.unit.diagnostics.analysis.divergence.test_from_watchdogs import hung, in_group, signal, timeout
 from tests.unit.diagnostics.analysis.stall.test_from_observations import rank as observed
 from tests.unit.diagnostics.analysis.stall.test_stack_evidence import inside
-from tests.unit.diagnostics.analysis.stall.test_watchdog import hung, in_group, signal, timeout
 
 
 def gather_text(folder: Path, text: str) -> Evidence:
@@ -61,17 +61,6 @@ def test_lines_without_a_group_join_the_only_one_with_that_call(tmp_path: Path) 
     assert [(wait.ranks, wait.seq, wait.group) for wait in found.waits] == [((0, 1), 42, "7"), ((2,), 9, "")]
 
 
-def test_ranks_in_two_collectives_without_a_position_are_apart(tmp_path: Path) -> None:
-    line = "[E ProcessGroupNCCL.cpp:566] [Rank {}] Watchdog caught collective operation timeout: "
-    line += "WorkNCCL(OpType={}, Timeout(ms)=600000) ran for 600140 milliseconds before timing out.\n"
-    apart = "".join(line.format(rank, "ALLGATHER" if rank == 2 else "ALLREDUCE") for rank in range(4))
-    found = read(tmp_path, apart)
-    assert [(wait.ranks, wait.op) for wait in found.waits] == [((0, 1, 3), "all_reduce"), ((2,), "all_gather")]
-    assert found.at_other_calls == (2,)
-    both = read(tmp_path, "".join(line.format(rank, op) for rank in (0, 1) for op in ("ALLREDUCE", "BROADCAST")))
-    assert not both.at_other_calls  # Each rank has both calls outstanding.
-
-
 def test_torch_1_and_gloo_state_no_position(tmp_path: Path) -> None:
     old = "[E ProcessGroupNCCL.cpp:587] [Rank {}] Watchdog caught collective operation timeout: "
     old += "WorkNCCL(OpType=BROADCAST, Timeout(ms)=1800000) ran for 1803000 milliseconds before timing out.\n"
@@ -80,37 +69,6 @@ def test_torch_1_and_gloo_state_no_position(tmp_path: Path) -> None:
     assert [(wait.ranks, wait.op, wait.seq, wait.waited_s) for wait in found.waits] == [
         ((1, 3), "broadcast", None, 1803.0), ((), "a recv of gloo", None, 1800.0)
     ]  # fmt: skip
-
-
-def test_ranks_of_one_group_at_different_positions(tmp_path: Path) -> None:
-    found = read(tmp_path, hung(0, seq=50) + hung(1, seq=42))
-    assert [wait.seq for wait in found.by_position] == [42, 50]
-
-
-def test_groups_of_one_dimension_are_told_apart(tmp_path: Path) -> None:
-    """Each pair of a tp dimension counts its own calls, so that their positions say nothing of each other."""
-    text = "".join(in_group(rank, f"{1 + rank // 2}(mesh_tp)", rank % 2, seq=42 + rank // 2) for rank in range(4))
-    found = read(tmp_path, text)
-    assert [(wait.ranks, wait.group) for wait in found.waits] == [((0, 1), "mesh_tp 1"), ((2, 3), "mesh_tp 2")]
-    assert not found.by_position
-
-
-def test_positions_of_messages_are_not_compared(tmp_path: Path) -> None:
-    text = "".join(in_group(rank, "1(pp)", rank, seq=42 + rank, op="COALESCED") for rank in range(3)) + signal(3)
-    found = read(tmp_path, text)
-    assert not found.by_position and not found.behind
-
-
-def test_a_call_that_was_enqueued_behind_another_one_is_no_cause(tmp_path: Path) -> None:
-    """All ranks wait in the all_reduce, which they enqueued last; rank 1 does not come to the call of its pair."""
-    gathers = "".join(
-        in_group(rank, f"{1 + rank // 2}(mesh_tp)", rank % 2, seq=77, at="09:59:58") for rank in (0, 2, 3)
-    ).replace("600012", "600000")
-    found = read(tmp_path, "".join(hung(rank) for rank in (0, 1, 2, 3)) + gathers)
-    assert [(wait.ranks, wait.group, wait.behind) for wait in found.waits] == [
-        ((2, 3), "mesh_tp 2", ()), ((0,), "mesh_tp 1", ()), ((0, 1, 2, 3), "default_pg", (0, 2, 3))
-    ]  # fmt: skip
-    assert not found.waits[-1].seems_whole and not found.waits[-1].whole_group
 
 
 def test_a_log_in_which_nothing_waits(tmp_path: Path) -> None:
@@ -278,15 +236,6 @@ def test_torchcomms_tells_that_a_call_timed_out_but_not_which(tmp_path: Path) ->
     assert read(tmp_path, text).failure == "unhandled system error"
 
 
-@pytest.mark.parametrize(("ranks", "silent"), [(range(1, 8), (0,)), (range(8, 16), ()), ((368,), ())])
-def test_who_is_silent_where_no_line_tells_the_size(tmp_path: Path, ranks: range, silent: tuple[int, ...]) -> None:
-    line = "[E ProcessGroupNCCL.cpp:737] [Rank {}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=46, "
-    line += "OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1802211 milliseconds before timing out.\n"
-    (tmp_path / "train.log").write_text("".join(map(line.format, ranks)))
-    found = symptoms(gather(tmp_path, Limits()))
-    assert found is not None and found.silent == silent
-
-
 def test_the_rank_of_the_default_group_goes_before_a_launchers_role_and_local_rank(tmp_path: Path) -> None:
     head = "[rank0]:  what():  [PG ID 0 PG GUID 0(default_pg) Rank 4] Process group watchdog thread terminated: "
     caught = timeout(4)
@@ -337,56 +286,6 @@ def ended(rank: int, op: str, error: str, line: int = 9) -> str:
     return "".join(f"[rank{rank}]: {text}\n" for text in frames)
 
 
-def test_a_rank_that_lost_its_peer_where_that_one_timed_out_did_not_wait_with_it(tmp_path: Path) -> None:
-    found = read(tmp_path, ended(0, "barrier", TIMED_OUT) + ended(1, "barrier", GLOO))
-    assert [wait.ranks for wait in found.waits] == [(0,)] and found.without_report == found.possibly_late == (1,)
-
-
-@pytest.mark.parametrize(
-    "log",
-    [
-        ended(0, "recv", TIMED_OUT) + ended(1, "recv", GLOO),
-        ended(0, "broadcast", TIMED_OUT) + ended(1, "broadcast", GLOO),
-        ended(0, "barrier", TIMED_OUT) + ended(1, "barrier", TIMED_OUT),
-        ended(0, "barrier", TIMED_OUT) + ended(1, "all_reduce", GLOO, 30),
-    ],
-)
-def test_ranks_that_waited_for_each_other_did_not_come_late(tmp_path: Path, log: str) -> None:
-    found = read(tmp_path, log)
-    assert sorted(rank for wait in found.waits for rank in wait.ranks) == [0, 1] and not found.possibly_late
-
-
-def test_several_ranks_that_lost_their_peers_may_have_waited(tmp_path: Path) -> None:
-    found = read(tmp_path, ended(0, "barrier", TIMED_OUT) + ended(1, "barrier", GLOO) + ended(2, "barrier", GLOO))
-    assert (
-        [wait.ranks for wait in found.waits] == [(0, 1, 2)]
-        and found.possibly_late == (1, 2)
-        and not found.without_report
-    )
-
-
-MISMATCH = (
-    "  what():  [enforce fail at /gloo/pair.cc:456] op.preamble.length <= op.nbytes. 900 vs 4. Received data size\n"
-)
-KILLED = "  rank      : 0 (local_rank: 0)\n  exitcode  : -6 (pid: 70)\n  error_file: <N/A>\n"
-
-
-def test_the_calls_of_those_who_lost_the_process_that_gloo_ended(tmp_path: Path) -> None:
-    aborts = f"{MISMATCH}[0]:\n  time      : 2024-03-05_07:01:51\n  host      : a\n{KILLED}"
-    found = read(tmp_path, aborts + ended(1, "all_gather", GLOO) + ended(2, "all_gather", GLOO))
-    assert [(wait.ranks, wait.op, wait.site) for wait in found.peer_calls] == [((1, 2), "all_gather", "train.py:9")]
-    assert not found.of_model and not found.mismatched
-    sharded = '[rank{}]:   File "/lib/torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py", line 3, in unshard\n'
-    gathers = "".join(
-        ended(rank, "all_gather", GLOO).replace(
-            f"[rank{rank}]:     dist", f"{sharded.format(rank)}[rank{rank}]:     dist"
-        )
-        for rank in (1, 2)
-    )
-    found = read(tmp_path, aborts + gathers)
-    assert found.of_model and found.mismatched == (0,)
-
-
 def test_a_side_thread_whose_rank_is_unknown(tmp_path: Path) -> None:
     thread = (
         "Exception in thread Thread-1 (_run):\nTraceback (most recent call last):\n"
@@ -394,40 +293,6 @@ def test_a_side_thread_whose_rank_is_unknown(tmp_path: Path) -> None:
         '  File "/job/train.py", line 19, in _run\n    queue.put(item["x"])\nKeyError: \'x\'\n'
     )
     assert read(tmp_path, thread + ended(0, "barrier", TIMED_OUT)).side_error == "KeyError: 'x'"
-
-
-def row(rank: int, code: int) -> str:
-    return (
-        f"[{rank}]:\n  time      : 2026-01-05_10:00:01\n  host      : n0\n  rank      : {rank} (local_rank: {rank})\n"
-        f"  exitcode  : {code} (pid: 41{rank})\n  error_file: <N/A>\n  traceback : To enable traceback see: ...\n"
-    )
-
-
-@pytest.mark.parametrize(
-    ("codes", "unlisted"),
-    [
-        ({0: 1, 1: 1, 3: 1}, (2,)),
-        ({0: -6, 1: -6, 3: -6}, (2,)),
-        ({0: 1, 1: 1, 2: 1}, ()),
-        ({0: 1, 3: 1}, ()),  # Most are not listed, so torchrun had to stop them.
-        ({0: 1, 1: -15, 3: 1}, ()),  # It lists what it stopped.
-    ],
-)
-def test_a_rank_that_torchrun_does_not_list_beside_the_codes_of_the_others(
-    tmp_path: Path, codes: dict[int, int], unlisted: tuple[int, ...]
-) -> None:
-    text = "train.py FAILED\n------------\nFailures:\n" + "".join(row(*one) for one in codes.items())
-    found = symptoms(gather_text(tmp_path, text))
-    assert (found.unlisted if found else ()) == unlisted
-
-
-def test_close_positions_of_a_group_without_a_name_are_of_one_group(tmp_path: Path) -> None:
-    def of(*seqs: int) -> list[int | None]:
-        text = "".join(timeout(rank, seq=seq) for rank, seq in enumerate(seqs))
-        return [wait.seq for wait in read(tmp_path, text).by_position]
-
-    assert of(5321, 5321, 5323) == [5321, 5323]
-    assert of(42, 42, 50) == [], "two groups may be at these positions"
 
 
 INTERRUPTED = """\

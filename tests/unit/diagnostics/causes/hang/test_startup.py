@@ -7,7 +7,7 @@ import pytest
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
 from diagnostics.report.model import Report
-from tests.unit.diagnostics.analysis.stall.test_watchdog import STATUS
+from tests.unit.diagnostics.analysis.divergence.test_from_watchdogs import STATUS
 
 DDP = """[rank{rank}]: Traceback (most recent call last):
 [rank{rank}]:   File "/job/train.py", line 692, in main

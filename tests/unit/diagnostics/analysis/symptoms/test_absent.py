@@ -1,0 +1,72 @@
+"""Ranks without a line, and ranks of which no line shows that they waited."""
+
+from pathlib import Path
+
+import pytest
+
+from diagnostics.analysis.symptoms.gather import symptoms
+from diagnostics.evidence.job.gather import gather
+from diagnostics.evidence.limits import Limits
+from tests.unit.diagnostics.analysis.symptoms.test_gather import GLOO, TIMED_OUT, ended, gather_text, read
+
+
+@pytest.mark.parametrize(("ranks", "silent"), [(range(1, 8), (0,)), (range(8, 16), ()), ((368,), ())])
+def test_who_is_silent_where_no_line_tells_the_size(tmp_path: Path, ranks: range, silent: tuple[int, ...]) -> None:
+    line = "[E ProcessGroupNCCL.cpp:737] [Rank {}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=46, "
+    line += "OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1802211 milliseconds before timing out.\n"
+    (tmp_path / "train.log").write_text("".join(map(line.format, ranks)))
+    found = symptoms(gather(tmp_path, Limits()))
+    assert found is not None and found.silent == silent
+
+
+def test_a_rank_that_lost_its_peer_where_that_one_timed_out_did_not_wait_with_it(tmp_path: Path) -> None:
+    found = read(tmp_path, ended(0, "barrier", TIMED_OUT) + ended(1, "barrier", GLOO))
+    assert [wait.ranks for wait in found.waits] == [(0,)] and found.without_report == found.possibly_late == (1,)
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        ended(0, "recv", TIMED_OUT) + ended(1, "recv", GLOO),
+        ended(0, "broadcast", TIMED_OUT) + ended(1, "broadcast", GLOO),
+        ended(0, "barrier", TIMED_OUT) + ended(1, "barrier", TIMED_OUT),
+        ended(0, "barrier", TIMED_OUT) + ended(1, "all_reduce", GLOO, 30),
+    ],
+)
+def test_ranks_that_waited_for_each_other_did_not_come_late(tmp_path: Path, log: str) -> None:
+    found = read(tmp_path, log)
+    assert sorted(rank for wait in found.waits for rank in wait.ranks) == [0, 1] and not found.possibly_late
+
+
+def test_several_ranks_that_lost_their_peers_may_have_waited(tmp_path: Path) -> None:
+    found = read(tmp_path, ended(0, "barrier", TIMED_OUT) + ended(1, "barrier", GLOO) + ended(2, "barrier", GLOO))
+    assert (
+        [wait.ranks for wait in found.waits] == [(0, 1, 2)]
+        and found.possibly_late == (1, 2)
+        and not found.without_report
+    )
+
+
+def row(rank: int, code: int) -> str:
+    return (
+        f"[{rank}]:\n  time      : 2026-01-05_10:00:01\n  host      : n0\n  rank      : {rank} (local_rank: {rank})\n"
+        f"  exitcode  : {code} (pid: 41{rank})\n  error_file: <N/A>\n  traceback : To enable traceback see: ...\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("codes", "unlisted"),
+    [
+        ({0: 1, 1: 1, 3: 1}, (2,)),
+        ({0: -6, 1: -6, 3: -6}, (2,)),
+        ({0: 1, 1: 1, 2: 1}, ()),
+        ({0: 1, 3: 1}, ()),  # Most are not listed, so torchrun had to stop them.
+        ({0: 1, 1: -15, 3: 1}, ()),  # It lists what it stopped.
+    ],
+)
+def test_a_rank_that_torchrun_does_not_list_beside_the_codes_of_the_others(
+    tmp_path: Path, codes: dict[int, int], unlisted: tuple[int, ...]
+) -> None:
+    text = "train.py FAILED\n------------\nFailures:\n" + "".join(row(*one) for one in codes.items())
+    found = symptoms(gather_text(tmp_path, text))
+    assert (found.unlisted if found else ()) == unlisted
