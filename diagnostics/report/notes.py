@@ -119,7 +119,8 @@ def _without_rank(evidence: Evidence, shown: set[str], quoted: str) -> Iterator[
 def _survived(evidence: Evidence) -> Iterator[str]:
     """Yield the last exception, and the last other line of trouble, after which the job went on."""
     lines = [line for fact in evidence.facts if fact.kind == "steps" for line in fact.fields.get("survived", ())]
-    for fact in (*[fact for fact in evidence.facts if fact.kind == "handled_error"][-1:], *lines[-1:]):
+    handled = [f for f in evidence.facts if f.kind == "handled_error" and f.fields["frames"]]  # Or it was only printed.
+    for fact in (*handled[-1:], *lines[-1:]):
         who = "" if fact.rank is None else f"rank {fact.rank}: "
         yield filled(_TEXTS["survived"], {"at": f"{fact.file}:{fact.line}", "what": f"{who}{fact.text}"})
 

@@ -97,6 +97,10 @@ def adopt_single(evidence: Evidence) -> None:
         return
     if any(fact.kind in {"launcher_error", "several_processes"} for fact in evidence.facts):
         return
+    by_launcher = [fact.fields for fact in evidence.facts if fact.kind.startswith(("torchrun_", "srun_"))]
+    pids = {fields["pid"] for fields in by_launcher if "pid" in fields}
+    if len(pids) > 1 or any(fields.get("local_rank") or {*fields.get("ranks", ())} - {0} for fields in by_launcher):
+        return  # It names other processes.
     unassigned = [error for error in evidence.errors if error.rank is None and error.type]
     if not all(error.frames and error.frames[-1].function == "<module>" for error in unassigned):
         return  # Text cut from a log may be from any rank.

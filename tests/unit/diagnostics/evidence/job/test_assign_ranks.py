@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.diagnose import diagnose
 from diagnostics.evidence.job.assign_ranks import adopt, adopt_listed, adopt_single, assign_ranks, launched
 from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
@@ -223,3 +224,24 @@ def test_an_exception_without_a_prefix_is_of_rank_0_only_where_one_process_ran(
     (tmp_path / "job.log").write_text(before + trace)
     (error,) = gather(tmp_path, Limits()).errors
     assert error.rank == rank
+
+
+@pytest.mark.parametrize(
+    ("after", "ranks"),
+    [
+        ("srun: error: n1: task 0: Exited with exit code 1\n", (0,)),
+        ("srun: error: n1: task 2: Exited with exit code 1\n", (2,)),
+        ("srun: error: n1: task 2: Exited with exit code 1\nsrun: error: n1: tasks 0-1,3: Terminated\n", (2,)),
+        ("[INFO] [launch.py:316:sigkill_handler] Killing subprocess 7\n[ERROR] [launch.py:322:sigkill_handler] "
+         "['python', 'train.py', '--local_rank=1'] exits with return code = 1\n", ()),
+        ("E0901 10:10:12.000000 77 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: 1) "
+         "local_rank: 3 (pid: 104) of binary: /usr/bin/python\n", ()),
+    ],
+)  # fmt: skip
+def test_an_exception_beside_a_launchers_line_about_another_process_is_not_of_rank_0(
+    tmp_path: Path, after: str, ranks: tuple[int, ...]
+) -> None:
+    trace = 'Traceback (most recent call last):\n  File "train.py", line 5, in <module>\n    f()\nValueError: no\n'
+    (tmp_path / "job.log").write_text(trace + after)
+    (cause,) = diagnose(tmp_path).root_causes
+    assert (cause.cause, cause.ranks) == ("hang.rank_raised", ranks)
