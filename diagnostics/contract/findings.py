@@ -125,7 +125,6 @@ class Facts(Protocol):
 
     def text(self, finding: "Finding") -> Text:
         """Return the text of the finding, which depends only on these facts and the finding."""
-        ...
 
 
 class FormattedFacts(Struct, frozen=True):
@@ -226,4 +225,3 @@ class Detector(Protocol):
 
     def detect(self, evidence: Any) -> Detection:
         """Decide every cause. Never raise on unexpected evidence: causes without readable evidence are `undecided`."""
-        ...

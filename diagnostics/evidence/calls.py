@@ -150,16 +150,13 @@ class CallFile(Protocol):
     @property
     def file(self) -> str:
         """Path relative to the evidence's root."""
-        ...
 
     @property
     def rank(self) -> int | None:
         """Rank according to the file's name."""
-        ...
 
     def load(self) -> list[Dump]:
         """Return the dumps in the file; raise OSError or ValueError."""
-        ...
 
 
 LATEST = 64  # Last calls of a dump among which the youngest is: a few are recorded out of order.

@@ -42,6 +42,7 @@ _WIDTHS = dict.fromkeys(range(60, 251), 3) | dict.fromkeys((80, 100, 120, 132), 
 _MOSTLY = 0.8  # Minimum share of the folded lines among those of that width.
 _MOST_OF = 0.6  # The same of lines that end with a blank: what was folded may end with one of its own.
 _WORD = 60  # Maximum characters of a word in the next line; of longer ones, mostly paths, no pattern needs all.
+_OF_RANKS = 0.6  # Minimum share of labelled first lines if the labels repeat: the rest is what the batch script prints.
 _LABELLED, _HEAD_LINES = 3, 50
 """Number of first lines that show a label if all of them have it: minimum, as fewer may by chance, and maximum."""
 _MESSAGE_KEYS = ("log", "message", "MESSAGE", "msg", "text", "textPayload")
@@ -86,10 +87,13 @@ def split(number: int, raw: bytes, label: re.Pattern[str] | None = None) -> Line
 
 
 def label_of(head: bytes) -> re.Pattern[str] | None:
-    """Return what all first lines of a log begin with: a rank (`srun --label`) or a host (pdsh, DeepSpeed)."""
+    """Return what the first lines of a log begin with: a rank (`srun --label`) or a host (pdsh, DeepSpeed)."""
     text = head.decode("utf-16" if has_utf16_mark(head) else "utf-8", "replace")
     lines = [line for line in text.splitlines()[:-1] if line][:_HEAD_LINES]
     labels = (_TEXT["srun_label"], _TEXT["host_label"], _TEXT["block_label"]) if len(lines) >= _LABELLED else ()
+    ranks = [match["rank"] for line in lines if (match := _TEXT["srun_label"].match(line))]
+    if labels and len(ranks) >= _OF_RANKS * len(lines) and 2 * len({*ranks}) <= len(ranks):
+        return _TEXT["srun_label"]
     return next((label for label in labels if all(map(label.match, lines))), None)
 
 

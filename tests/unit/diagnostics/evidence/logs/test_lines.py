@@ -76,6 +76,9 @@ def test_srun_labels_lines_where_all_of_them_have_one():
     assert parts(" 3: x", head)[2] == 3
     assert label_of(b"0: a\n1: b\nc\n2: d\n") is None
     assert label_of(b"0: a\n1: b\n2: c") is None, "too few to tell"
+    script = b"Starting job on n1\n" + b"0: a\n1: b\n" * 3
+    assert label_of(script) is not None, "a batch script prints lines of its own"
+    assert label_of(b"1: a\n2: b\n3: c\nd\n4: e\n5: f\n") is None, "a list"
 
 
 def test_pdsh_labels_lines_with_their_host():
