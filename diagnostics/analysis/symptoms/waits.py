@@ -151,11 +151,11 @@ def observed(
     frames = [(rank, main.frames) for rank, main in mains.items() if main is not None]
     for rank, path in [*frames, *((end.rank, end.frames) for end in victims if end.rank != NOBODY)]:
         sites |= {rank: place} if (place := collective_of(path)) is not None else {}
-    if len({*sites.values()}) < 2 and not (observed or held_s or len(spied) > 1):
+    if len({*sites.values()}) < 2 and not (observed or held_s or len(evidence.stacks) > 1):
         return [], ()
     idle = (observed[rank].stopped or observed[rank].idle_s >= STALL_S for rank in activities)
     is_still = not inside and all(idle) and not any(at.doing == "importing" for at in activities.values())
-    activities |= {rank: doing(dump) for rank, dump in dumps.items() if spied and rank not in sites}
+    activities |= {rank: doing(dump) for rank, dump in dumps.items() if len(evidence.stacks) > 1 and rank not in sites}
     does: dict[Phrase, list[int]] = {}
     for rank, at in activities.items():
         row = f"does{'_at' if at.frame else ''}{'_process' if rank in pids else ''}"

@@ -126,3 +126,17 @@ def test_one_process_and_dumps_that_are_cut_off_show_no_wait(tmp_path: Path, cut
         assert " wait" not in screen(tmp_path).partition("\n")[0]
     else:  # Its innermost frames are there, but not the user's line.
         assert "all_reduce" in screen(tmp_path)
+
+
+def test_stacks_that_faulthandler_left_in_the_logs_of_ranks(tmp_path: Path) -> None:
+    """`faulthandler.dump_traceback_later` prints them after a minute; one rank reads data meanwhile."""
+    for rank in range(4):
+        path = ELSEWHERE if rank == 2 else (*REDUCES, *USERS)
+        frames = "".join(f'  File "/job/{file}", line {line} in {name}\n' for name, file, line in path)
+        head = "Timeout (0:01:00)!\nThread 0x00007f0001 (most recent call first):\n"
+        (tmp_path / f"rank{rank}.log").write_text(head + frames)
+    report = diagnose(tmp_path)
+    shown = render(document(report, brief=True), columns=None, colour=False).splitlines()
+    assert report.outcome == "undecided"
+    assert shown[1].rstrip() == "waits   ranks 0, 1 and 3: all_reduce at train.py:44"
+    assert shown[2].startswith("others  Rank 2: in user code")
