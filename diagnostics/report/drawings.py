@@ -5,10 +5,12 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, groupby
 
+from diagnostics.analysis.divergence.vote import count_votes
 from diagnostics.analysis.memory.over_time import MemoryStack
 from diagnostics.causes.families import family
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import bytes_text, numbers_text, seconds_text
+from diagnostics.evidence.calls import GroupKey
 from diagnostics.evidence.memory import levels as kinds
 from diagnostics.report import document as doc, measures
 from diagnostics.report.measures import Call, RankMemory, memory_notes, peak_place, share_text
@@ -47,9 +49,9 @@ def timeline(report: Report) -> doc.Only | None:
     positions = sorted({at for calls in cells.values() for at in calls})
     majority: dict[int, tuple[str, ...]] = {}  # The call of more than half of the ranks that issued any; else ().
     for at in positions:
-        counts = Counter(filter(None, (_compared(calls.get(at), at == position) for calls in cells.values())))
-        (best, count), *_ = counts.most_common(1) or [((), 0)]
-        majority[at] = best if 2 * count > counts.total() else ()
+        issued = {rank: _compared(calls.get(at), at == position) for rank, calls in cells.items()}
+        vote = count_votes(GroupKey("", lines.group, ""), at, {rank: call for rank, call in issued.items() if call})
+        majority[at] = issued[vote.sides[0][0]] if vote.has_majority else ()
     by_row: dict[tuple[doc.Cell, ...], list[int]] = {}
     for rank, calls in cells.items():
         row = (

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from diagnostics.causes.registry import by_id
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding, FormattedFacts, Outcome, text_of
-from diagnostics.contract.formatting import file_name, filled, ranks_spoken
+from diagnostics.contract.formatting import file_name, filled
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.endings import is_victim, kind_of_exception
 from diagnostics.evidence.model import Evidence, LogFact, RankError, shortened
@@ -57,7 +57,7 @@ def notes(
         texts += [f"{text.summary} {text.missing}" for text in noted if text.measured]  # Else no version is named.
     account = account_of(measures)
     if outcome == "slow" and account is not None and account.unaccounted:
-        texts.append(f"Where the time goes: {account_text(account)}.")
+        texts.append(filled(_TEXTS["account"], {"account": account_text(account)}))
     return tuple(dict.fromkeys(texts))
 
 
@@ -100,11 +100,11 @@ def _attempts(evidence: Evidence) -> Iterator[str]:
             )
             parts.append(f"{who}{shortened(' '.join(text.split()), 200)} ({_at(error)})")
         if attempt.silent:
-            silent = f"{ranks_spoken(attempt.silent)} left no error file (killed, or aborted in native code)"
+            silent = filled(_TEXTS["no_error_file"], {"ranks": attempt.silent})
             lost = error is not None and is_victim(kind_of_exception(error.type, error.message, error.frames))
             parts.insert(0 if lost else 1, silent)  # A rank that lost its connection comes after the one that ended.
-        why = "; ".join(parts) or "it left no error file"
-        yield f"Attempt {attempt.attempt} failed and the job was restarted: {why}"
+        row = "attempt" if parts else "silent_attempt"
+        yield filled(_TEXTS[row], {"number": attempt.attempt, "parts": parts})
 
 
 def _without_rank(evidence: Evidence, shown: set[str], quoted: str) -> Iterator[str]:

@@ -10,7 +10,9 @@ from diagnostics.contract.findings import Finding, Outcome, Status, text_of
 from diagnostics.contract.formatting import counted, joined
 from diagnostics.report import symptoms
 from diagnostics.report.model import Decided, Report
+from diagnostics.report.wording import texts_beside
 
+_said = texts_beside(__file__)
 OUTCOMES = {name: name.replace("_", " ").upper() for name in get_args(Outcome)} | {"oom": "OUT OF MEMORY"}
 
 
@@ -19,26 +21,24 @@ def headline(report: Report, *, figures: bool = True) -> str:
     if report.root_causes:
         first = report.root_causes[0].cause
         unnoticed = report.outcome == "diverged" and first in by_id() and by_id()[first].outcome == "hung"
-        return f"{report.title(first)}, unnoticed: the run ended" if unnoticed else report.title(first)
+        return _said("unnoticed", title=report.title(first)) if unnoticed else report.title(first)
     if report.healthy:
-        counts = count(report)
         account = f"; {report.statement}" if report.statement else ""
-        return f"no cause found: {counts['ruled_out']} ruled out, {counts['undecided']} undecided{account}"
+        return _said("healthy", **{"ruled_out": 0, "undecided": 0, **count(report)}, account=account)
     if report.waiting is not None:
         return symptoms.headline(report.waiting)
     if report.suspicions:
-        return "a device ran out of memory; the cause is not certain"
+        return _said("out_of_memory")
     suspected = [decided.finding for decided in report.findings if decided.finding.suspected]
     if len(suspected) == 1 and suspected[0].cause in by_id() and by_id()[suspected[0].cause].names_outcome:
         return text_of(suspected[0]).summary.rstrip(".")
     if suspected:
-        return f"no cause is certain; {'one is' if len(suspected) == 1 else f'{len(suspected)} are'} suspected"
+        return _said("one_suspected" if len(suspected) == 1 else "suspected", count=len(suspected))
     if report.statement:
         return f"{report.statement}: {report.figures}" if report.figures and figures else report.statement
     if (open_one := first_open(report)) is not None:
         return text_of(open_one).claim
-    remainder = "suspicious log lines are quoted in the notes" if report.notes else "there is too little evidence"
-    return f"no cause is confirmed; {remainder}"
+    return _said("quoted" if report.notes else "too_little")
 
 
 def first_open(report: Report) -> Finding | None:
