@@ -152,7 +152,7 @@ def _about(report: Report) -> tuple[doc.Block, ...]:
     ranks = f"; {report.world_size} ranks" if report.world_size else ""
     counts = f"{ranks}; {overview.count(report)['confirmed']} confirmed; {_counts(report)}"
     source = doc.Paragraph((doc.Span(report.source, "code"), doc.Span(counts, "soft")))
-    waiting = (doc.Fields(tuple(symptoms.rows(report))),) if report.waiting else ()
+    waiting = (doc.Fields(rows),) if (rows := tuple(symptoms.rows(report))) else ()
     verdict = report.statement if report.healthy and account_of(report.measures) is None else ""
     # The heading of a page leaves the figures to the paragraph below it.
     verdict = report.figures if overview.headline(report) != overview.headline(report, figures=False) else verdict

@@ -40,6 +40,7 @@ def test_dumps_without_a_cause_show_who_waits_in_what(tmp_path: Path) -> None:
         "waits   rank 0: send at train.py:30, group pp",
     ]
     assert needed.startswith("needed  the dump, stack or log of rank 1")
+    assert "all_reduce at train.py:12, #2" in html.render(document(diagnose(tmp_path), page=True))
 
 
 def test_the_first_screen_is_an_answer(tmp_path: Path) -> None:
