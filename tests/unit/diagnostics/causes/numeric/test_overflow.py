@@ -56,7 +56,7 @@ def test_what_skipped_steps_alone_show(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text(deepspeed([2**n for n in range(24, 20, -1)]))
     report = diagnose(tmp_path)
     assert report.outcome == "undecided"
-    assert report.statement.startswith("4 steps skipped to find float16's loss scale, now 1,048,576, and nothing wrong")
+    assert report.statement.startswith("4 steps skipped to find float16's loss scale, now 1,048,576, and no known problem")
 
 
 def test_the_error_of_the_trainer_names_the_ranks_that_gave_up(tmp_path: Path) -> None:
