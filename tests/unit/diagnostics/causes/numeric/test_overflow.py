@@ -56,7 +56,7 @@ def test_what_skipped_steps_alone_show(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text(deepspeed([2**n for n in range(24, 20, -1)]))
     report = diagnose(tmp_path)
     assert report.outcome == "undecided"
-    assert report.statement.startswith("4 steps skipped to find float16's loss scale, now 1,048,576, and no known problem")
+    assert report.statement.startswith("4 steps skipped to find float16's loss scale, now 1,048,576, and no known")
 
 
 def test_the_error_of_the_trainer_names_the_ranks_that_gave_up(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_the_trainers_last_word_without_frames_and_rank_is_enough(tmp_path: Path
 def test_a_scale_at_its_lowest_is_not_called_fine(tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text(deepspeed([4, 2]))
     report = diagnose(tmp_path)
-    assert not report.root_causes and "at its minimum" in report.statement and "no known problem" not in report.statement
+    assert not report.root_causes and "at its minimum" in report.statement and "no known" not in report.statement
 
 
 @pytest.mark.parametrize(
