@@ -49,15 +49,19 @@ class WaitGraph(Struct):
     """Wait for a peer -> `send`, `recv`, or both if they were posted together."""
     of_rank: dict[int, list[Operation]] = field(default_factory=dict)
 
-    def counterpart(self, operation: Operation) -> Operation | None:
-        """Return the wait of a message's peer if both ranks posted their half, and each waits in it before all else."""
+    def participants(self, operation: Operation) -> dict[int, Operation]:
+        """Return the ranks that wait in a collective, or both ranks of a message, and the wait of each.
+
+        A message has none unless both ranks posted their half, and each waits in it before all else.
+        """
         if operation.peer < 0:
-            return None
+            return dict.fromkeys(self.waiting[operation], operation)
         rank = -1 - operation.seq
         other = Operation(operation.key, -1 - operation.peer, rank)
         if other not in self.waiting or self.absent[operation] or self.absent[other]:
-            return None
-        return other if {"send", "recv"} <= self.halves[operation] | self.halves[other] else None
+            return {}
+        is_met = {"send", "recv"} <= self.halves[operation] | self.halves[other]
+        return dict(sorted({rank: operation, operation.peer: other}.items())) if is_met else {}
 
     def waited_for(self) -> set[int]:
         """Return the ranks that others wait for."""

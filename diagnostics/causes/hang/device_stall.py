@@ -84,26 +84,24 @@ def stalled_devices(job: JobState) -> DeviceStall | None:
 
 
 def _not_begun(job: JobState) -> DeviceStall | None:
-    """Return the fewer members whose devices did not begin a call that all issued, with nothing recorded before it."""
-    waits, taken = job.waits, not_late(job)
-    for operation, waiting in sorted(waits.waiting.items()):
-        if (other := waits.counterpart(operation)) is not None:
-            rank, peer = operation.peer, -1 - operation.seq
-            begun_by = [who for who, own in ((peer, operation), (rank, other)) if waits.calls[who, own].begun]
-            timed = job.survey.ranks[rank].shows_begun and job.waits_first_in(rank, other)
-            if begun_by == [peer] and timed and rank not in taken:
-                call, waiters = waits.calls[rank, other], tuple(sorted(waits.of_rank.keys() - {rank}))
-                return DeviceStall((rank,), other, call, 0, 0, (peer,), 0, waiters, begun=True)
-        if operation.peer >= 0 or waits.absent[operation] or waits.complete[operation]:
+    """Return the fewer ranks whose devices did not begin a call that all issued, with nothing recorded before it.
+
+    Of the two ranks of a message it is the one that did not, if its recorder shows what its device begins.
+    """
+    waits, taken, ranks = job.waits, not_late(job), job.survey.ranks
+    for operation in sorted(waits.waiting):
+        own = waits.participants(operation)
+        if waits.absent[operation] or waits.complete[operation]:
             continue
-        begun = tuple(rank for rank in waiting if waits.calls[rank, operation].begun)
-        late = sorted({*waiting} - {*begun})
-        is_first = all(job.waits_first_in(rank, operation) for rank in late)
-        if 0 < len(late) < len(begun) and is_first and not taken.intersection(late):
-            line, others = job.survey.ranks[late[0]].lines[operation.key], tuple(sorted(waits.of_rank.keys() - {*late}))
-            call = waits.calls[late[0], operation]
-            figures = (line.done, line.issued, begun, line.done, others)
-            return DeviceStall(tuple(late), operation, call, *figures, begun=True)
+        begun = tuple(rank for rank, at in own.items() if waits.calls[rank, at].begun)
+        late = sorted(own.keys() - {*begun})
+        is_first = all(job.waits_first_in(rank, own[rank]) for rank in late)
+        is_few = len(late) < len(begun) or (operation.peer >= 0 and all(ranks[rank].shows_begun for rank in late))
+        if late and begun and is_few and is_first and not taken.intersection(late):
+            line, at = ranks[late[0]].lines.get(operation.key), own[late[0]]
+            done, issued = (line.done, line.issued) if line is not None else (0, 0)
+            figures = (done, issued, begun, done, tuple(sorted(waits.of_rank.keys() - {*late})))
+            return DeviceStall(tuple(late), at, waits.calls[late[0], at], *figures, begun=True)
     return None
 
 

@@ -57,14 +57,11 @@ def never_complete(job: JobState) -> list[NeverCompletes]:
 
 def _entered(job: JobState, operation: Operation) -> dict[int, Call]:
     """Return the call of each rank of a pending operation; empty unless all of them wait in it before all else."""
-    waits = job.waits
-    waiting = dict.fromkeys(waits.waiting[operation], operation)
-    if operation.peer >= 0:
-        other = waits.counterpart(operation)
-        waiting = {} if other is None else {-1 - operation.seq: operation, operation.peer: other}
-    elif waits.complete[operation] or len(waiting) < max(2, len(job.survey.members(operation.key))):
+    waits, waiting = job.waits, job.waits.participants(operation)
+    is_whole = operation.peer >= 0 or len(waiting) >= max(2, len(job.survey.members(operation.key)))
+    if waits.complete[operation] or not is_whole:
         return {}
-    calls = {rank: waits.calls[rank, own] for rank, own in sorted(waiting.items())}
+    calls = {rank: waits.calls[rank, own] for rank, own in waiting.items()}
     is_known = all(call.completion_known for call in calls.values())
     is_same_size = operation.peer < 0 or len({call.wire.amounts for call in calls.values()}) == 1
     is_head = not operation.key.on_devices or all(job.waits_first_in(rank, own) for rank, own in waiting.items())
