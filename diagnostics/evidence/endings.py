@@ -94,6 +94,11 @@ class Ending(RankError, frozen=True, kw_only=True):  # noqa: N818 - no exception
         return self.kind in BY_ITSELF
 
     @property
+    def of_device(self) -> bool:
+        """Return whether the rank's own device reported it."""
+        return bool(_TEXT["of_device"].match(self.message or self.text))
+
+    @property
     def victim(self) -> bool:
         """Return whether another rank or the launcher caused the ending."""
         return self.kind in _VICTIM

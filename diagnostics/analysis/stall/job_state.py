@@ -23,9 +23,9 @@ from diagnostics.evidence.job.rank_endings import (
     rank_endings,
     settle_exit_codes,
 )
+from diagnostics.evidence.logs.patterns import ZONE_S
 from diagnostics.evidence.model import Evidence, RankError, Stacks, Thread
 from diagnostics.evidence.readers import watch
-from diagnostics.evidence.readers.log import STEP_S
 
 STALL_S = 10.0  # A call that has waited for less is not a hang if the run continues.
 _FOLLOWS_S = 5.0  # Clocks of nodes differ by less, and torchrun needs less to notice what fails at one moment.
@@ -246,8 +246,8 @@ def _after_another(early: Mapping[int, Ending]) -> dict[int, Ending]:
 def _waited_before(job: JobState, rank: int, end: Ending, alike: bool = False) -> bool:
     """Return whether a rank had waited for `STALL_S`, or others for yet another rank, when it ended."""
     calls = [job.waits.calls[rank, operation] for operation in job.waits.of_rank.get(rank, [])]
-    of_device = end.kind == "oom" or (end.message or end.text).startswith(("CUDA", "HIP", "XPU"))
-    may_be_why = bool(calls) and of_device and not (job.waits.blockers(rank) or alike)  # Why a common call hangs.
+    is_common = bool(calls) and not (job.waits.blockers(rank) or alike)
+    may_be_why = is_common and (end.kind == "oom" or end.of_device)  # Why the call hangs.
     there = job.survey.ranks.keys() - job.waits.of_rank.keys()
     for operation, absent in job.waits.absent.items() if not calls else ():
         if (missing := there & {*absent}) and rank not in missing:
@@ -272,13 +272,13 @@ def _waited_s(job: JobState, end: Ending, began_s: float) -> float | None:
     """
     stepped_s = max((fact.fields["times"][1] for fact in job.evidence.facts if fact.fields.get("times")), default=0.0)
     if end.after_s is not None and stepped_s and (end.line or end.time_s is None):
-        return end.after_s - stepped_s - ((began_s - stepped_s + _FOLLOWS_S) % STEP_S - _FOLLOWS_S)
+        return end.after_s - stepped_s - ((began_s - stepped_s + _FOLLOWS_S) % ZONE_S - _FOLLOWS_S)
     record = job.survey.ranks.get(end.rank)
     at_s = end.time_s or (record.time_s if record is not None else None)
     if at_s is None:
         return None
     waited_s = job.survey.clocks.true_s(end.rank, at_s) - began_s
-    return waited_s % STEP_S if end.time_s and end.line and not 0 <= waited_s < 3600.0 else waited_s
+    return waited_s % ZONE_S if end.time_s and end.line and not 0 <= waited_s < 3600.0 else waited_s
 
 
 def _timed_out_later(error: RankError, end: Ending) -> bool:

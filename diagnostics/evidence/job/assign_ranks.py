@@ -58,7 +58,7 @@ def assign_ranks(evidence: Evidence, read: list[tuple[Contents, Owner]]) -> None
 def _one_node(reads: list[Contents], on_one_node: bool) -> bool:
     """Return whether `local_rank: 3` means global rank 3: the ranks begin at 0, and there is no second node.
 
-    A launcher's line alone does not show it; `known` if the job's records are those of one node.
+    A launcher's line alone does not show it; `on_one_node` if the job's records are those of one node.
     """
     prefixed = [read for read in reads if read.local]
     kinds: list[list[Any]] = [[*read.facts, *read.errors, *read.stacks] for read in reads]

@@ -19,6 +19,7 @@ from diagnostics.contract.formatting import first_of
 from diagnostics.contract.invocation import command
 from diagnostics.evidence.budget import disk_bytes
 from diagnostics.evidence.dump_agreement import Moments
+from diagnostics.evidence.job.rank_endings import NOTICED_S
 from diagnostics.evidence.limits import BLOCK_BYTES, head, tail
 from diagnostics.evidence.logs.patterns import OF_KERNEL, moment, moments
 from diagnostics.evidence.model import Evidence, Problem
@@ -35,9 +36,8 @@ WINDOWS_S = 86_400.0
 """Profiler windows further apart are from one job only if a process is in both."""
 APART_S = 12 * 3600.0
 """Lines of a kernel further before or after a job do not explain it: less may be due to zones that no line tells."""
-_FINE_MS = 0.01  # Clocks tick in nanoseconds, so no two ranks make a call at the same one; simulations in milliseconds.
+_FINE_MS = 0.01  # No two ranks make a call in one nanosecond. Coarse clocks, and dumps without calls, show no copy.
 _AFTERMATH_S = 1800.0  # Training that goes on for longer after a fault does not end by it.
-_NOTICED_S = 60.0  # What `dmesg -T` is off after days.
 _HEAD_BYTES = 64 << 10
 _EVENT = re.compile(
     rb'"cat"\s*:\s*"(?:cpu_op|operator|user_annotation|cuda_runtime)"[^{}]{0,4000}?"pid"\s*:\s*(\d{1,12})'
@@ -205,7 +205,7 @@ def leave_other_times(evidence: Evidence) -> None:
     end_s = max([step_s, *(at for at in ended if at < inf)])
     leave = set[int]()
     for fact, at in ((fact, dated[id(fact)]) for fact in kernel if id(fact) in dated):
-        is_of_end = (at - step_s + _NOTICED_S) % 3600.0 <= end_s - step_s + 2 * _NOTICED_S  # In another zone.
+        is_of_end = (at - step_s + NOTICED_S) % 3600.0 <= end_s - step_s + 2 * NOTICED_S  # In another zone.
         survived = began_s <= at < step_s - _AFTERMATH_S and not is_of_end
         if survived or not first_s <= at <= last_s:
             figures = {"line": fact.line, "text": fact.text, "side": "before" if at < first_s else "after"}

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from diagnostics.contract.formatting import UNNAMED
 from diagnostics.evidence import endings as ends
 from diagnostics.evidence.endings import Ending
-from diagnostics.evidence.logs.patterns import moment
+from diagnostics.evidence.logs.patterns import ZONE_S, moment
 from diagnostics.evidence.model import Evidence, LogFact, RankError, shortened
 from diagnostics.evidence.readers import watch
 from diagnostics.evidence.readers.log import training_ended
@@ -20,9 +20,8 @@ _TIMEOUT_FACTS = {"gloo_timeout", "watchdog_timeout", "monitored_barrier", "stor
 _MISMATCH_FACTS = {"gloo_mismatch", "collective_mismatch_text"}
 _CLOSED_FACTS = {"gloo_closed", "gloo_reset", "nccl_peer_closed"}
 _LOOPBACK = re.compile(r"\[?(?:127\.|::1\b|::ffff:127\.)")
-_ZONE_S, _ZONES_S = 900.0, 15 * 3600.0
-"""Zones differ by quarters of an hour, and by less than this."""
-_NOTICED_S = 60.0
+_ZONES_S = 15 * 3600.0  # Zones differ by less than this.
+NOTICED_S = 60.0
 """Time within which a launcher notices that a process was killed, with what `dmesg -T` is off after days."""
 _FAILED_FACTS = _CLOSED_FACTS | {"dist_backend_error", "lost_peer"}
 
@@ -117,7 +116,7 @@ def _fits(fact: LogFact, ended_s: float | None) -> bool:
     if at_s is None or ended_s is None:
         return True
     apart_s = at_s - ended_s
-    return abs(apart_s) < _ZONES_S and abs((apart_s + _ZONE_S / 2) % _ZONE_S - _ZONE_S / 2) <= _NOTICED_S
+    return abs(apart_s) < _ZONES_S and abs((apart_s + ZONE_S / 2) % ZONE_S - ZONE_S / 2) <= NOTICED_S
 
 
 def after_timeout(evidence: Evidence, endings: Mapping[int, Ending]) -> dict[int, Ending]:

@@ -51,6 +51,7 @@ def _table() -> Iterator[Pattern]:
             yield Pattern(line["kind"], word.encode(), regex, line.get("rank", ""))
 
 
+ZONE_S = 900.0  # Zones, which most dates of logs do not state, differ by quarters of an hour.
 _FILE = table_beside(__file__)
 TABLE: tuple[Pattern, ...] = tuple(_table())
 _MOMENT = re.compile("".join(_FILE["moment"]), re.ASCII)

@@ -1,6 +1,8 @@
 """Tracebacks and stacks in the lines of a log, assembled for each writer."""
 
 import re
+from functools import lru_cache
+from operator import methodcaller
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -26,14 +28,14 @@ GOES_ON = 3
 prefixes, the peers of a rank that died tell one more step at most."""
 _ABOVE, _STAMP = 1000, 120  # Lines above a traceback, and characters of each, in which a time is looked for.
 FOLLOWED = 64  # Lines after a traceback in which these steps are counted.
+_lines = lru_cache(maxsize=1)(methodcaller("split", b"\n"))  # Only of blocks in which a time is looked for.
 _TABLE = table_beside(__file__)
 _PROGRESS, _FINISHED = re.compile(_TABLE["progress"]), re.compile(_TABLE["finished"])
 ASIDE = tuple(_TABLE["aside"])  # Python's announcements of exceptions that do not end the process.
 STRUCTURE = (*_TABLE["structure"], *ASIDE)
 """Words of lines about a process's end or position, in addition to those of `patterns.yaml`."""
-_THREADS = ("_bootstrap_inner", "_bootstrap")
-_OUTER = ("<module>", "_run_module_as_main")  # Of a script, and of python -m.
-"""Outermost frames of a side thread, in threading.py; those of the main thread begin in a module."""
+_THREADS, _MAIN = ("_bootstrap_inner", "_bootstrap"), ("<module>", "_run_module_as_main")
+"""Outermost frames of a side thread, in threading.py, and of the main thread: of a script, and of python -m."""
 
 
 class _Stream(Struct):
@@ -68,7 +70,7 @@ class Streams(Struct):
     """Number of further lines to read, whatever their content."""
     near_s: float = 0.0
     """A time (s since 1970) in the year of the log, for lines that do not state theirs; 0 if unknown."""
-    block: list[bytes] = field(default_factory=list)
+    block: bytes = b""
     """The lines around the current one, of which the first has the number `first`."""
     first: int = 1
     streams: dict[str, _Stream] = field(default_factory=dict)
@@ -141,7 +143,7 @@ class Streams(Struct):
 
     def time_above(self, number: int, writer: str | None = None) -> float | None:
         """Return the time of a line (s since 1970, as if it were UTC), or of the nearest one of its writer above it."""
-        mark, lines = (writer or "").encode(), self.block[max(0, number - self.first) :: -1]
+        mark, lines = (writer or "").encode(), _lines(self.block)[max(0, number - self.first) :: -1]
         lines = lines[: 1 if writer is None else _ABOVE]
         own = (raw for raw in lines if (mark in raw[:_STAMP] if mark[:1] == b"[" else raw.lstrip().startswith(mark)))
         texts = (raw[: None if raw[:1] == b"{" else _STAMP].decode("utf-8", "replace") for raw in own)
@@ -233,7 +235,7 @@ class Streams(Struct):
                 error = RankError(rank, self.read.file, stream.number, *again)
                 error = replace(error, after_s=stream.times[0], before_s=stream.times[1])
                 # What nobody catches is printed from the module on; this one was caught before.
-                stream.finished |= again in stream.seen and outer.function not in _OUTER
+                stream.finished |= again in stream.seen and outer.function not in _MAIN
                 stream.seen.add(again)
                 self._error(error)
                 stream.raised.append(error)

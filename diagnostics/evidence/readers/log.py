@@ -17,7 +17,7 @@ from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.logs import tracebacks
 from diagnostics.evidence.logs.launcher import ROW, FailureTable
 from diagnostics.evidence.logs.lines import MATCHED, Line, LineReader, has_utf16_mark, label_of, split, widths_of
-from diagnostics.evidence.logs.patterns import OF_KERNEL, TABLE, Pattern, decode, moment
+from diagnostics.evidence.logs.patterns import OF_KERNEL, TABLE, ZONE_S, Pattern, decode, moment
 from diagnostics.evidence.logs.steps import LEAST, MAX_POINTS, Steps
 from diagnostics.evidence.logs.streams import GOES_ON, MAX_ERRORS, STRUCTURE, TEXT, Streams
 from diagnostics.evidence.logs.watchdogs import KINDS, PER_KIND_AND_RANK, Watchdogs
@@ -56,8 +56,6 @@ class CollectiveStack(Struct):
 
 PER_KIND = 20_000
 """Maximum number of different facts that are kept of lines of other writers than watchdogs; others are only counted."""
-STEP_S = 900.0
-"""Longest mean time between printed steps by which a log's zone is known: zones differ by at least this."""
 _RESTARTS = "will restart worker group"
 """Part of torchrun's line between two attempts at LOGLEVEL=INFO. At other levels, an attempt is known to have ended
 from torchrun's line about its first failed process."""
@@ -121,7 +119,7 @@ class _Scan(Struct):
     def feed_steps(self, data: bytes, number: int) -> None:
         """Read the steps in a block of whole lines, the first of which is `number`."""
         self.steps.feed(data, number)
-        self.streams.block, self.streams.first = data.split(b"\n"), number
+        self.streams.block, self.streams.first = data, number
         times = (self.streams.time_above(line) for line in {self.steps.first, self.steps.last} if line >= number)
         self.step_times += filter(None, times)
 
@@ -224,14 +222,12 @@ class _Scan(Struct):
             if len(self.steps.resumes) < MAX_POINTS:
                 self.steps.resumes.append(line.number)
             return
-        if kind in ("host_progress", "host_work"):
-            self.work = LogFact(kind, rank, self.read.file, line.number, shortened(line.text.strip(), TEXT), fields)
-            self.ended = self.work if "ended" in fields else self.ended
-            return
-        if kind == "process_left":
-            self.left[fields["pid"]] = LogFact(
-                kind, rank, self.read.file, line.number, shortened(line.text.strip(), TEXT)
-            )
+        if kind in ("host_progress", "host_work", "process_left"):
+            fact = LogFact(kind, rank, self.read.file, line.number, shortened(line.text.strip(), TEXT), fields)
+            if kind == "process_left":
+                self.left[fields["pid"]] = fact
+            else:
+                self.work, self.ended = fact, fact if "ended" in fields else self.ended
             return
         if kind == "lost_peer" and self.work is not None and "ended" in self.work.fields:
             return  # After the training the ranks leave one after the other.
@@ -315,16 +311,15 @@ class _Scan(Struct):
         read.errors += [error for error in ended if error.line >= survived][:MAX_ERRORS]
         kinds = _SURVIVED if in_order is None else _BEFORE_THE_END
         passed = [f for f in read.facts if f.line < survived and (f.kind in kinds or "retried" in f.fields)]
-        read.facts = [f for f in read.facts if f.line >= survived or not (f.kind in kinds or "retried" in f.fields)]
         first_s, last_s = min(self.step_times, default=0.0), max(self.step_times, default=0.0)
         rows = sum(len(series.lines) for series in self.steps.series.values())
-        times = (first_s, last_s) if 0 < last_s - first_s <= STEP_S * (rows - 1) else ()
+        times = (first_s, last_s) if 0 < last_s - first_s <= ZONE_S * (rows - 1) else ()  # Rarer steps tell no zone.
         finite = self.steps.line_before(LEAST)  # A single step may skip: it is no news where enough finite ones follow.
-        read.facts = [
-            f for f in read.facts if f.kind != "non_finite_loss" or f.fields.get("last_line", f.line) >= finite
-        ]
+        skips = (f for f in read.facts if f.kind == "non_finite_loss" and f.fields.get("last_line", f.line) < finite)
         completed = next((f.line for f in read.facts if f.kind == "pod_completed"), inf)
-        read.facts = [f for f in read.facts if f.kind not in _OF_PODS or f.line < completed]
+        ended_pods = (f for f in read.facts if f.kind in _OF_PODS and f.line >= completed)
+        leave = {id(fact) for fact in (*passed, *skips, *ended_pods)}
+        read.facts = [fact for fact in read.facts if id(fact) not in leave]
         if self.wrapped is not None and self.wrapped.rank is not None:  # The last line, which is cut off.
             read.facts.append(
                 LogFact("cut_line", self.wrapped.rank, file, self.wrapped.number, self.wrapped.text[:TEXT])
