@@ -17,6 +17,7 @@ After = Literal["program", "warning", "restart", "reset", "reboot", "replace"]
 replace the device."""
 _TABLE = table_beside(__file__)
 XIDS: dict[int, After] = _TABLE["xids"]
+MEANINGS: dict[int, str] = _TABLE["meanings"]  # 0 is the entry for all other Xids.
 _ACTIONS: dict[str, After] = _TABLE["actions"]
 _CUDA = [(re.compile(text), code) for text, code in _TABLE["texts"]]
 _SWITCH = 109  # The driver could not switch away from a context: a kernel that crashed or hangs causes this as well.

@@ -1,5 +1,7 @@
 """Traits shared by the causes of a family, from `families.yaml`: no other module refers to a family by name."""
 
+from typing import Literal
+
 import msgspec
 
 from diagnostics.contract.causes import ExplainedBy, Sign
@@ -16,6 +18,7 @@ class Family(msgspec.Struct, frozen=True):
     shows_end: bool = True
     outcome_when: dict[Sign, Outcome] = {}
     verified_by: tuple[str, ...] = ()
+    chart: Literal["", "calls", "bytes", "times"] = ""
     explained_by: tuple[ExplainedBy, ...] = ()
 
 

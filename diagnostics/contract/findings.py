@@ -40,6 +40,7 @@ ASSUMED = 0.65  # At most, if ranks without a dump are assumed not to be in a gr
 AHEAD = 0.55, 0.65  # Few ranks are one call ahead of others, which may be late; or wait in a call that gloo omits.
 SIZES_PRINTED = 0.35  # Two sizes, maybe of different calls: in 1 of 5 jobs that gloo ended so they were of one call.
 LEVEL = {"seen": SEEN, "certain": CERTAIN, "likely": LIKELY, "plausible": PLAUSIBLE, "possible": POSSIBLE, "open": OPEN}
+CITED = 8  # Maximum number of lines, events, ranks or nodes that a finding cites as evidence.
 
 
 class Where(Struct, frozen=True):

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from urllib.parse import quote
 
+from diagnostics.causes.families import FAMILIES
 from diagnostics.causes.registry import built_in
 from diagnostics.contract.findings import CERTAIN, EvidenceItem, Finding, Where, text_of
 from diagnostics.contract.formatting import counted, ranks_text, sentence
@@ -22,10 +23,10 @@ _BRIEF = 4  # Maximum number of items per list (evidence, locations, suspicions,
 _LONG = 240  # Maximum characters of one piece of evidence on the first screen.
 _TONES: dict[str, doc.Tone] = {"healthy": "good", "undecided": "warn", "at_risk": "warn", "slow": "warn"}
 _STATUSES: dict[str, doc.Tone] = {"confirmed": "bad", "undecided": "warn", "ruled_out": "soft"}
-_DRAWN: dict[str, Callable[[Report], doc.Block | None]] = {
-    "hang": drawings.timeline,
-    "memory": drawings.memory,
-    "overlap": drawings.overlap,
+_CHARTS: dict[str, Callable[[Report], doc.Block | None]] = {
+    "calls": drawings.timeline,
+    "bytes": drawings.memory,
+    "times": drawings.overlap,
 }
 
 
@@ -162,7 +163,7 @@ def _about(report: Report) -> tuple[doc.Block, ...]:
 
 def _sections(report: Report, files: str) -> tuple[doc.Block, ...]:
     kinds, (related, others) = overview.families(report), overview.undecided(report)
-    drawn = {kind: drawing(report) for kind, drawing in _DRAWN.items()}
+    drawn = {name: _CHARTS[traits.chart](report) for name, traits in FAMILIES.items() if traits.chart}
     followed = tuple(
         f"{report.title(entry.finding.cause)} ({ranks_text(entry.finding.ranks) or 'no rank'}), "
         f"{entry.finding.cause}: {text_of(entry.finding).summary}"

@@ -7,7 +7,7 @@ from itertools import accumulate, groupby
 
 from diagnostics.analysis.divergence.vote import count_votes
 from diagnostics.analysis.memory.over_time import MemoryStack
-from diagnostics.causes.families import family
+from diagnostics.causes.families import traits
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import bytes_text, numbers_text, seconds_text
 from diagnostics.evidence.calls import GroupKey
@@ -41,7 +41,7 @@ _ABOVE = 1.04  # Height of a plot of memory, as a factor of the highest value.
 def timeline(report: Report) -> doc.Only | None:
     """Return a row for each distinct history and a column for each position; calls unlike the majority's are marked."""
     position = next((root.position for root in report.root_causes if root.position is not None), None)
-    culprits = _culprits(report, "hang")
+    culprits = _culprits(report, "calls")
     lines = measures.timeline(report.measures)
     if lines is None:
         return None
@@ -89,7 +89,7 @@ def _call(call: Call | None, majority: tuple[str, ...], at_divergence: bool) -> 
 
 def overlap(report: Report) -> doc.Section | None:
     """Return a bar per rank that divides its wall time."""
-    culprits, shares = _culprits(report, "overlap"), measures.lost_shares(report.measures)
+    culprits, shares = _culprits(report, "times"), measures.lost_shares(report.measures)
     worst = sorted(shares, key=lambda rank: -shares[rank][0])
     ranks = measures.overlap(report.measures, (*culprits, *worst))
     if not ranks:
@@ -155,7 +155,7 @@ def _heat(shares: Mapping[int, tuple[float, str]]) -> doc.Only:
 
 def memory(report: Report) -> doc.Section | None:
     """Return memory over time, the highest peak first, followed by a comparison of all ranks."""
-    culprits = _culprits(report, "memory")
+    culprits = _culprits(report, "bytes")
     ranks = measures.memory(report.measures, culprits)
     if not ranks:
         return None
@@ -186,9 +186,9 @@ def memory(report: Report) -> doc.Section | None:
     )
 
 
-def _culprits(report: Report, kind: str) -> list[int]:
-    """Return the ranks to mark in a drawing: culprits of causes of its kind, unless these are all ranks."""
-    ranks = {rank for root in report.root_causes if family(root.cause) == kind for rank in root.ranks}
+def _culprits(report: Report, chart: str) -> list[int]:
+    """Return the ranks to mark in a chart: culprits of the causes that it is for, unless these are all ranks."""
+    ranks = {rank for root in report.root_causes if traits(root.cause).chart == chart for rank in root.ranks}
     return [] if report.world_size and len(ranks) >= report.world_size else sorted(ranks)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from diagnostics.causes.families import traits
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import Options as DiagnoseOptions, diagnose
@@ -127,6 +128,6 @@ def explain(
     causes = [
         f"{report.title(decided.finding.cause)}: {text_of(decided.finding).summary}"
         for decided in report.findings
-        if decided.finding.verdict == "confirmed" and decided.finding.cause.split(".")[0] in ("overlap", "memory")
+        if decided.finding.verdict == "confirmed" and traits(decided.finding.cause).verified_by
     ]
     return breakdown(report.measures), tuple(causes)

@@ -7,8 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from diagnostics.analysis.gpu_faults import XIDS
-from diagnostics.causes.hardware.gpu_fault import MEANINGS
+from diagnostics.analysis.gpu_faults import MEANINGS, XIDS
 from diagnostics.contract.formatting import age
 from dtk.doctor.gpus import nvidia_devices
 from dtk.doctor.model import Finding, Remedy, Result, finding, judged, not_applicable

@@ -9,13 +9,12 @@ from diagnostics.analysis.environment.job import JobEnvironment, job_environment
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.causes import Cause
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import LEVEL, STATED, EvidenceItem, Finding, Remedy, confirmed
+from diagnostics.contract.findings import CITED, LEVEL, STATED, EvidenceItem, Finding, Remedy, confirmed
 from diagnostics.contract.formatting import Phrase, bytes_text
 
 _TEXTS = Texts(__file__)
 _STDERR = _TEXTS.phrase("stderr")
 
-_SHOWN = 8  # Maximum number of lines that a finding cites.
 _ANY_KIND = ("nccl_warn", "dist_backend_error")  # Kinds of log lines that may quote any of these messages.
 _Case = dict[str, str]
 
@@ -64,7 +63,7 @@ def failure_cause(file: str) -> Cause[JobEnvironment]:
             int(number) for line in matches for name in table.get("ranks", ()) if (number := line.fields.get(name))
         }
         ranks = tuple(sorted(stated or {line.rank for line in matches if line.rank is not None}))
-        items = tuple(line.item for line in matches[:_SHOWN])
+        items = tuple(line.item for line in matches[:CITED])
         case, who = matches[0].case, _TEXTS.phrase("who", who=ranks or _TEXTS.phrase("process"))
         summary = Phrase("summary", case["summary"], {**matches[0].fields, "who": who, "ranks": ranks})
         fix = Remedy("code" if "kind" in case else "environment", case["change"], case["why"])

@@ -2,11 +2,10 @@
 
 from diagnostics.analysis.node_health import NodeHealth, node_health
 from diagnostics.causes.declared import Texts, declared
-from diagnostics.contract.findings import LIKELY, EvidenceItem, Finding, confirmed
+from diagnostics.contract.findings import CITED, LIKELY, EvidenceItem, Finding, confirmed
 from diagnostics.contract.formatting import Phrase
 
 _TEXTS = Texts(__file__)
-_SHOWN = 8  # Maximum number of nodes that a finding cites.
 _PERIODS = 100  # Chosen: minimum number of scheduler periods, typically of 100 ms, that is 10 s.
 _THROTTLED = 0.25
 """Chosen: share of these periods in which the quota was exhausted. Healthy jobs are throttled in bursts as well."""
@@ -39,7 +38,7 @@ def decide(nodes: tuple[NodeHealth, ...]) -> Finding:
             ),
             confidence=LIKELY,
             ranks=tuple(sorted({rank for node, _ in starved for rank in node.ranks})),
-            evidence=tuple(EvidenceItem("telemetry", node.file, _shows(node, why)) for node, why in starved[:_SHOWN]),
+            evidence=tuple(EvidenceItem("telemetry", node.file, _shows(node, why)) for node, why in starved[:CITED]),
         )
     measured = [node for node in nodes if node.usable_cores]
     if measured:

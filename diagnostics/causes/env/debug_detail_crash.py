@@ -2,10 +2,9 @@
 
 from diagnostics.analysis.environment.job import JobEnvironment, job_environment
 from diagnostics.causes.declared import Texts, declared
-from diagnostics.contract.findings import CERTAIN, OPEN, EvidenceItem, Finding, confirmed
+from diagnostics.contract.findings import CERTAIN, CITED, OPEN, EvidenceItem, Finding, confirmed
 
 _TEXTS = Texts(__file__)
-_SHOWN = 8  # Maximum number of crashes that a finding cites.
 
 
 def decide(job: JobEnvironment) -> Finding:
@@ -25,7 +24,7 @@ def decide(job: JobEnvironment) -> Finding:
         facts=_TEXTS.facts(count=len(crashed), where=_TEXTS.phrase("in_ddp" if in_ddp else "detail")),
         confidence=CERTAIN if in_ddp else OPEN,
         ranks=tuple(sorted({error.rank for error in crashed if error.rank is not None})),
-        evidence=tuple(EvidenceItem("error", error.file, "SIGSEGV", error.line or None) for error in crashed[:_SHOWN]),
+        evidence=tuple(EvidenceItem("error", error.file, "SIGSEGV", error.line or None) for error in crashed[:CITED]),
     )
 
 

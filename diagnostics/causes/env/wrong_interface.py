@@ -11,10 +11,9 @@ from diagnostics.causes.declared import Texts
 from diagnostics.causes.env._lint import lint_cause
 from diagnostics.contract import findings as level
 from diagnostics.contract.files import patterns_beside
-from diagnostics.contract.findings import Finding, confirmed
+from diagnostics.contract.findings import CITED, Finding, confirmed
 from diagnostics.evidence.model import LogFact
 
-_SHOWN = 8  # Maximum number of lines that a finding cites.
 _TRIES = 2
 """Chosen: refused attempts that rule out a peer that does not listen yet; NCCL announces an address that listens."""
 _CONNECTED = frozenset({"watchdog_timeout", "watchdog_status", "nccl_peer_closed", "gloo_closed", "gloo_reset"})
@@ -33,7 +32,7 @@ def _from_logs(job: JobEnvironment) -> Finding | None:
             facts=_TEXTS.facts([why, "lines"], name=str(name), network=network, nnodes=nnodes, lines=len(facts)),
             confidence=confidence,
             ranks=tuple(sorted({fact.rank for fact in facts if fact.rank is not None})),
-            evidence=tuple(fact.quoted() for fact in facts[:_SHOWN]),
+            evidence=tuple(fact.quoted() for fact in facts[:CITED]),
         )
 
     def saying(row: str, facts: Sequence[LogFact]) -> list[LogFact]:

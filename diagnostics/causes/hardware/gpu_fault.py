@@ -1,14 +1,10 @@
 """A device failed: its memory, its link, its processor, or its connection to the bus."""
 
-from diagnostics.analysis.gpu_faults import HARMLESS, WORST, XIDS, Event, gpu_faults
+from diagnostics.analysis.gpu_faults import HARMLESS, MEANINGS, WORST, XIDS, Event, gpu_faults
 from diagnostics.causes.declared import Texts, declared
-from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import CERTAIN, SUSPECTED, EvidenceItem, Finding, FormattedFacts
+from diagnostics.contract.findings import CERTAIN, CITED, SUSPECTED, EvidenceItem, Finding, FormattedFacts
 
-_SHOWN = 8  # Maximum number of lines that a finding cites.
 _TEXTS = Texts(__file__)
-MEANINGS: dict[int, str] = table_beside(__file__)["meanings"]
-"""Xid -> what the device reported; 0 is the entry for all other Xids."""
 
 
 def _facts(events: tuple[Event, ...], ranks: tuple[int, ...], *more: str) -> FormattedFacts:
@@ -41,7 +37,7 @@ def decide(faults: tuple[Event, ...]) -> Finding:
         facts=_facts(events, ranks, *(() if is_fatal else ("survived" if events[0].survived else "unknown",))),
         confidence=(CERTAIN if is_fatal else SUSPECTED) if failed else 0.0,
         ranks=ranks,
-        evidence=tuple(EvidenceItem("log", event.file, event.text, event.line) for event in events[:_SHOWN]),
+        evidence=tuple(EvidenceItem("log", event.file, event.text, event.line) for event in events[:CITED]),
     )
 
 

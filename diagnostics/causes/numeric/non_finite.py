@@ -14,13 +14,12 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract import findings as level
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.files import patterns_beside
-from diagnostics.contract.findings import Cost, EvidenceItem, Facts, Finding, Where, confirmed
+from diagnostics.contract.findings import CITED, Cost, EvidenceItem, Facts, Finding, Where, confirmed
 from diagnostics.evidence.metrics import Metrics
 from diagnostics.evidence.model import Evidence, LogFact, RankError, RunEvidence
 
 _TEXTS = Texts(__file__)
 RISING = 1.5  # Ratio of the loss to its minimum from which it counts as having risen before it became non-finite.
-MAX_SHOWN = 8  # Maximum number of events and exceptions shown as evidence.
 _TEXT = patterns_beside(__file__, "patterns")
 """Compiled patterns, documented in the table."""
 
@@ -115,7 +114,7 @@ def _by_losses(figures: Figures, run: RunEvidence, first: list[_Event]) -> Findi
     settings, value = _settings(run, metrics), str(first[0].fields.get("value"))
     rows = ["alone" if is_own else "single" if alone else "all", *(["silent"] if alone and silent else [])]
     rows += [*(["recovered"] if passing else []), *settings.remedy_rows(ranks if is_own else ()), "detect"]
-    shown = {"own": ranks, "world": world, "silent": silent, "suspects": ranks[:MAX_SHOWN]}
+    shown = {"own": ranks, "world": world, "silent": silent, "suspects": ranks[:CITED]}
     return confirmed(
         facts=_TEXTS.facts(rows, value=value, step=step, half_rate=(settings.rate or 0.0) / 2, **shown),
         confidence=level.SUSPECTED if passing else level.PROBABLE if silent else level.STATED,
@@ -178,7 +177,7 @@ def _by_log(evidence: Evidence) -> Finding | None:
     place = _TEXTS.phrase("in_log" if step is None else "at_step", at=at, step=step)
     own, finite = _first_alone(printed)
     rows = [*(["printed_own", "own"] if own else ["printed"]), "default", "detect_early" if step is None else "detect"]
-    seen = {"figure": figure, "value": value, "place": place, "lines": lines, "suspects": own[:MAX_SHOWN]}
+    seen = {"figure": figure, "value": value, "place": place, "lines": lines, "suspects": own[:CITED]}
     facts = _TEXTS.facts(rows, step=step, finite=finite, **seen)
     items = tuple(fact.quoted() for fact in printed[:4])
     at_first = [fact for fact in printed if steps[id(fact)] == step and "local" in str(fact.fields["figure"])]
@@ -200,12 +199,12 @@ def _first_alone(printed: Sequence[LogFact]) -> tuple[tuple[int, ...], tuple[int
 
 
 def _items(errors: Sequence[RankError]) -> tuple[EvidenceItem, ...]:
-    return tuple(EvidenceItem("error", e.file, e.message[:200], e.line or None) for e in errors[:MAX_SHOWN])
+    return tuple(EvidenceItem("error", e.file, e.message[:200], e.line or None) for e in errors[:CITED])
 
 
 def _event_items(figures: Figures, run: RunEvidence, events: Sequence[_Event]) -> tuple[EvidenceItem, ...]:
     items = []
-    for event in events[:MAX_SHOWN]:
+    for event in events[:CITED]:
         row = "event_parameter" if event.fields.get("parameter") else "event"
         file = figures.evidence.relative(RunPaths(run.root).events(event.rank))
         items.append(EvidenceItem("events", file, _TEXTS.phrase(row, step=event.step, fields=event.fields)))

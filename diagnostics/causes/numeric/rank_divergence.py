@@ -11,12 +11,11 @@ from msgspec import Struct, convert
 from diagnostics.analysis.metrics_series import Figures, read
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.artifacts import RunPaths
-from diagnostics.contract.findings import STATED, Cost, EvidenceItem, Finding, FormattedFacts, Group, confirmed
+from diagnostics.contract.findings import CITED, STATED, Cost, EvidenceItem, Finding, FormattedFacts, Group, confirmed
 from diagnostics.evidence.model import Evidence, RunEvidence
 from diagnostics.evidence.values import Rank
 
 _TEXTS = Texts(__file__)
-MAX_SHOWN = 8  # Maximum number of ranks listed, and of events shown as evidence.
 
 
 class Difference(Struct, frozen=True):
@@ -102,7 +101,7 @@ def _drifted(
     equal_step = max((equal for equal in _equal_steps(run) if equal < step), default=None)
     last = run.status.step if run.status else None
     items = []
-    for rank, difference in first[:MAX_SHOWN]:
+    for rank, difference in first[:CITED]:
         file = evidence.relative(RunPaths(run.root).events(rank))
         row = "seen_parameter" if difference.parameter else "seen"
         items.append(EvidenceItem("events", file, _TEXTS.phrase(row, step=step, event=difference)))
