@@ -7,7 +7,6 @@ from diagnostics.contract.mesh import divisors
 from dtk.config.compose import Composed
 from dtk.config.limits import check_numbers
 from dtk.config.schema import Config
-from dtk.config.strict import to_plain
 from dtk.errors import Errors
 from dtk.parallel.batch_plan import BatchPlan
 
@@ -44,8 +43,7 @@ def fill_degrees(composed: Composed, world_size: int) -> Composed:
     filled = config.parallel.filled(config.strategy, world_size)
     if filled is config.parallel:
         return composed
-    config = replace(config, parallel=filled)
-    return replace(composed, config=config, plain=to_plain(config))
+    return replace(composed, config=replace(config, parallel=filled))
 
 
 def settle(composed: Composed, world_size: int) -> Composed:

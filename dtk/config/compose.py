@@ -24,18 +24,22 @@ _TOKENIZERS = ("byte", "gpt2")  # Names that are not paths.
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """One composed point: typed, plain (every key), and its overrides."""
+    """One composed point and its overrides."""
 
     config: Config
-    plain: dict[str, Any]
     overrides: list[str]
     origins: Origins = field(default_factory=Origins)
     """The file or override that set each key, if traced."""
 
-    def with_train(self, **values: int) -> "Composed":
+    @property
+    def plain(self) -> dict[str, Any]:
+        """Every key of the configuration as plain values; a new copy each time."""
+        return to_plain(self.config)
+
+    def with_train(self, **values: int | None) -> "Composed":
         """Return a copy with changed values in the `train` section."""
-        config = replace(self.config, train=replace(self.config.train, **values))  # type: ignore[arg-type]
-        return replace(self, config=config, plain=to_plain(config))
+        train = replace(self.config.train, **values)  # type: ignore[arg-type]
+        return replace(self, config=replace(self.config, train=train))
 
 
 def compose(overrides: list[str], config_dir: Path | None = None, *, traced: bool = False) -> Composed:
@@ -54,13 +58,12 @@ def compose(overrides: list[str], config_dir: Path | None = None, *, traced: boo
     for keys in _PATHS:
         make_absolute(plain, keys)
     _read_sizes(plain.get("model"))
-    config = from_plain(plain)
-    plain = to_plain(config)
+    composed = Composed(from_plain(plain), list(overrides))
     if not traced:
-        return Composed(config, plain, list(overrides))
+        return composed
     from dtk.config.origins import trace
 
-    return Composed(config, plain, list(overrides), trace(*sources, plain))
+    return replace(composed, origins=trace(*sources, composed.plain))
 
 
 def expand(overrides: list[str], config_dir: Path | None = None) -> list[list[str]]:
@@ -98,12 +101,6 @@ def files_merged(overrides: list[str], config_dir: Path | None = None) -> str:
     searched = doc.Items(tuple(str(path) for path in sources[1]))
     merged_files = doc.Section("", (doc.table([("file", "sets keys of", "chosen in"), *rows]),))
     return rendered(doc.Document("", "searched, in this order:", (searched, merged_files)))
-
-
-def without_reasons(composed: Composed) -> Composed:
-    """Return the configuration in its stored form, without the reasons for NCCL's variables."""
-    config = replace(composed.config, nccl=replace(composed.config.nccl, about={}))
-    return replace(composed, config=config, plain=to_plain(config))
 
 
 def _read_sizes(model: Any) -> None:

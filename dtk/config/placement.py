@@ -30,6 +30,8 @@ class Placement:
     """The chosen placement, with the reasons for the banner."""
 
     nproc: int
+    """Ranks per node."""
+    world_size: int
     device: str
     backend: str
     threads: int
@@ -54,7 +56,7 @@ def place(
     local_size: int | None = None,
     on_cpu: int = CPU_RANKS,
 ) -> Placement:
-    """Resolve every `auto` of the launcher section; `on_cpu` ranks are the default without a GPU.
+    """Resolve every `auto` of the launcher section for one node; `on_cpu` ranks are the default without a GPU.
 
     Raises:
         DtkError: CUDA or NCCL is unavailable, or the number of ranks is below one or too large for this machine.
@@ -85,7 +87,7 @@ def place(
         reasons.append("threads: your OMP_NUM_THREADS")
     if threads is None:
         threads = max(1, usable_cores() // nproc)
-    return Placement(nproc, device, backend, threads, cuda_devices, tuple(reasons))
+    return Placement(nproc, nproc, device, backend, threads, cuda_devices, tuple(reasons))
 
 
 def check_device(device: str, backend: str, cuda_devices: int) -> None:
@@ -171,7 +173,8 @@ def remote_placement(config: Config) -> Placement:
     figures = {"strategy": strategy.name, "nodes": launcher.nodes, "nproc": nproc, "gpus": gpus, "idle": gpus - nproc}
     _errors.refuse(rules, **figures)
     threads = launcher.threads if isinstance(launcher.threads, int) else launcher.cpus_per_rank or 0
-    return Placement(nproc, device, backend, threads, gpus if device == "cuda" else 0, ())
+    devices = gpus if device == "cuda" else 0
+    return Placement(nproc, launcher.nodes * nproc, device, backend, threads, devices, ())
 
 
 def tp_warning(config: Config, world_size: int, local_size: int) -> str:

@@ -4,7 +4,7 @@ import contextlib
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from diagnostics.runs.records import mapping
 from dtk.config.checkpoint_files import refuse_damaged
 from dtk.config.compose import Composed
 from dtk.config.overrides import parse
-from dtk.config.stored import Stored, change, read_stored
+from dtk.config.stored import change, read_stored
 from dtk.config.trust import WRITTEN, check_entries, check_owner, refuse_stored_code
 from dtk.errors import Errors
 
@@ -64,19 +64,21 @@ def resume(composed: Composed, config_dir: Path | None, *, trust: bool = False) 
             # Two launches in one folder would overwrite each other.
             raise _errors("running", run=paths.root.name, pid=pid)
     new = [override for override in composed.overrides if not override.lstrip("+~").startswith("resume=")]
-    if any(override.lstrip("+~").split("=")[0] == "train.steps" for override in new):
-        stored.plain["train"]["epochs"] = None
-    stored.plain["resume"] = str(paths.root)
-    # A setting that the user's configuration has too, such as a sweep trial's, is not the folder's choice.
-    own = [key for key in WRITTEN if at_key(composed.plain, key) == at_key(stored.plain, key)]
-    again = _as_data(stored, new, config_dir, option, own)
     given = [override.lstrip("+~").split("=")[0] for override in new]
-    given = [key for key in given if at_key(stored.plain, key) != at_key(again.plain, key)]  # Not a repeated value.
+    if "train.steps" in given:
+        stored = stored.with_train(epochs=None)
+    stored = replace(stored, config=replace(stored.config, resume=str(paths.root)))
+    before = stored.plain
+    # A setting that the user's configuration has too, such as a sweep trial's, is not the folder's choice.
+    own = [key for key in WRITTEN if at_key(composed.plain, key) == at_key(before, key)]
+    again = _as_data(stored, new, config_dir, option, own)
+    now = again.plain
+    given = [key for key in given if at_key(before, key) != at_key(now, key)]  # Not a repeated value.
     for fixed in FIXED:
         if changed := [key for key in given if f"{key}.".startswith(f"{fixed}.")]:
             raise _errors("fixed", key=max(changed, key=len))
-    before, now = stored.plain["optimizer"]["name"], again.config.optimizer.name
-    _errors.refuse({"optimizer": before != now}, before=before, now=now)
+    was, optimizer = stored.config.optimizer.name, again.config.optimizer.name
+    _errors.refuse({"optimizer": was != optimizer}, before=was, now=optimizer)
     if again.config.train.epochs is None:  # Otherwise the samples must be counted first.
         check_continuable(paths, again.config.train.steps)
     return Resumed(again, paths, next_attempt(paths))
@@ -110,18 +112,20 @@ def rerun(run: Path, new: list[str], config_dir: Path | None, *, trust: bool = F
     option = f"--rerun {run}"
     check_owner(run, option, trust=trust)
     stored = read_stored(RunPaths(run), option)
-    stored.plain["resume"] = None
-    # The run was moved, or its stored folder is not the user's choice.
-    if Path(stored.plain["runs_folder"]) != run.absolute().parent:
-        stored.plain["runs_folder"] = str(RUNS.absolute())
+    # Another folder than its own: the run was moved, or its stored folder is not the user's choice.
+    beside = Path(stored.config.runs_folder) == run.absolute().parent
+    runs_folder = stored.config.runs_folder if beside else str(RUNS.absolute())
+    stored = replace(stored, config=replace(stored.config, resume=None, runs_folder=runs_folder))
     again = _as_data(stored, new, config_dir, option)
     _errors.refuse({"both": again.config.resume})
     return Resumed(again, None, 0, run)
 
 
-def _as_data(stored: Stored, new: list[str], config_dir: Path | None, option: str, own: Sequence[str] = ()) -> Composed:
+def _as_data(
+    stored: Composed, new: list[str], config_dir: Path | None, option: str, own: Sequence[str] = ()
+) -> Composed:
     """Return the stored configuration with overrides applied; code and folders in it must be confirmed by the user."""
-    stored.plain["allow_targets"] = []
+    stored = replace(stored, config=replace(stored.config, allow_targets=[]))
     again = change(stored, new, config_dir)
     given = [*own, *(parse(text).key_or_group.lstrip("+") for text in new)]
     refuse_stored_code(stored.plain, again.plain, given, option)

@@ -1,9 +1,7 @@
 """The configuration stored in a run folder, and changed copies of it, for `resume=` and `--rerun`."""
 
 import copy
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.files import read_record
@@ -20,20 +18,11 @@ from dtk.errors import DtkError, Errors
 _errors = Errors(__file__)
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """The configuration of a run."""
+def read_stored(paths: RunPaths, option: str) -> Composed:
+    """Return a run's configuration, overrides and origins of keys; DtkError if the folder is not a dtk run.
 
-    plain: dict[str, Any]
-    """Plain values of every key."""
-    typed: list[str]
-    """The overrides of the run."""
-    origins: Origins
-    """The file or override that set each key; the run itself if it has no record of it."""
-
-
-def read_stored(paths: RunPaths, option: str) -> Stored:
-    """Return a run's configuration, overrides and origins of keys; DtkError if the folder is not a dtk run."""
+    If the run has no record of the origins, they are the run itself.
+    """
     from diagnostics.evidence import safe_yaml  # Loads PyYAML, which `dtk run` needs only for a stored run.
 
     said = {"option": option, "ls": command("ls")}
@@ -43,7 +32,7 @@ def read_stored(paths: RunPaths, option: str) -> Stored:
         typed = safe_yaml.loads(read_record(paths.overrides, follow=False), Limits())
         if not isinstance(stored, dict) or not isinstance(typed, list) or not all(isinstance(o, str) for o in typed):
             raise ValueError("config.yaml or overrides.yaml is not what dtk wrote")
-        plain = to_plain(from_plain(stored))
+        config = from_plain(stored)
     except OSError as error:
         is_deepspeed = paths.root.name.startswith("global_step") or any(paths.root.glob("global_step*"))
         why = f"{Path(error.filename or paths.config).name}: {error.strerror}"
@@ -53,11 +42,12 @@ def read_stored(paths: RunPaths, option: str) -> Stored:
     try:
         origins = read_origins(paths.origins)
     except (OSError, ValueError):  # The error message is complete.
-        origins = Origins({key: [Setting("run", paths.root.name)] for key in flat(plain)}, values=flat(plain))
-    return Stored(plain, [text for text in typed if not text.startswith("resume=")], origins)
+        values = flat(to_plain(config))
+        origins = Origins({key: [Setting("run", paths.root.name)] for key in values}, values=values)
+    return Composed(config, [text for text in typed if not text.startswith("resume=")], origins)
 
 
-def change(stored: Stored, new: list[str], config_dir: Path | None) -> Composed:
+def change(stored: Composed, new: list[str], config_dir: Path | None) -> Composed:
     """Return the stored configuration with overrides in Hydra's grammar applied.
 
     A choice (`strategy=ddp`) replaces the sections of its file; any other key (`train.steps=20`) only itself.
@@ -65,7 +55,7 @@ def change(stored: Stored, new: list[str], config_dir: Path | None) -> Composed:
     Raises:
         DtkError: an option, key or value is unknown, or an experiment is given, which is many choices at once.
     """
-    plain, origins = copy.deepcopy(stored.plain), copy.deepcopy(stored.origins)
+    plain, origins = stored.plain, copy.deepcopy(stored.origins)
     options = groups(search_path(config_dir))
     parsed = [(text, parse(text)) for text in new]
     chosen_groups = {override.key_or_group for _, override in parsed if override.key_or_group in options}
@@ -76,12 +66,13 @@ def change(stored: Stored, new: list[str], config_dir: Path | None) -> Composed:
     ]
     _errors.refuse({"experiment": any(override.key_or_group == "experiment" for _, override in parsed)})
     chosen = compose(choices, config_dir, traced=True) if chosen_groups else None
+    chosen_plain = {} if chosen is None else chosen.plain
     for text, override in parsed:
         key = override.key_or_group.lstrip("+")
         _errors.refuse({"form": override.is_delete() or override.is_sweep_override()}, text=text)
         if key in options and chosen is not None:
             for section in (key, *preset_sections(options[key].get(str(override.value())))):
-                plain[section] = chosen.plain[section]
+                plain[section] = chosen_plain[section]
                 inside = f"{section}."
                 origins.keys = {name: by for name, by in origins.keys.items() if not name.startswith(inside)}
                 origins.keys |= {name: by for name, by in chosen.origins.keys.items() if name.startswith(inside)}
@@ -96,9 +87,8 @@ def change(stored: Stored, new: list[str], config_dir: Path | None) -> Composed:
             target[name] = override.value()
             make_absolute(plain, tuple(key.split(".")))
             add_typed(origins, key, text)
-    config = from_plain(plain)
     keys = {override.key_or_group for _, override in parsed}
-    earlier = [text for text in stored.typed if parse(text).key_or_group not in keys]
-    full = to_plain(config)
-    origins.values = flat(full)
-    return Composed(config, full, [*earlier, *new], origins)
+    earlier = [text for text in stored.overrides if parse(text).key_or_group not in keys]
+    composed = Composed(from_plain(plain), [*earlier, *new], origins)
+    origins.values = flat(composed.plain)
+    return composed

@@ -3,15 +3,15 @@
 import math
 import os
 
-from diagnostics.contract.artifacts import RunPaths, read_status
+from diagnostics.contract.artifacts import RunPaths, Status
 from diagnostics.contract.files import read_json
 from diagnostics.contract.formatting import counted
 from diagnostics.contract.invocation import command, override, typed
 from diagnostics.contract.mesh import divisors
 from dtk.config.placement import Placement, tp_warning
 from dtk.config.schema import Config
+from dtk.errors import USER_ERROR
 from dtk.launch.console import Console
-from dtk.launch.local import Outcome
 from dtk.nccl.effect import keep_effect
 from dtk.nccl.lint import doubts
 from dtk.nccl.render import ENVIRONMENT, Rendered, render
@@ -20,11 +20,10 @@ from dtk.record.trackers import offline_logs, offline_reason
 NAMED = 5  # Chosen: variables that fit on one line; manifest.json has all.
 
 
-def banner(
-    console: Console, config: Config, paths: RunPaths, placement: Placement, attempt: int, world_size: int
-) -> None:
+def banner(console: Console, config: Config, paths: RunPaths, placement: Placement, attempt: int) -> None:
     """Print what was detected and chosen, and why."""
-    train, mesh = config.train, config.mesh(world_size)
+    train, world_size = config.train, placement.world_size
+    mesh = config.mesh(world_size)
     plan = config.batch_plan(world_size)
     accumulation = plan.accumulation_steps
     warmup = config.schedule.warmup_steps
@@ -79,26 +78,25 @@ def banner(
     console.fields([*rows, ("run", str(typed(paths.root)))])
 
 
-def farewell(console: Console, paths: RunPaths, outcome: Outcome) -> None:
-    """Print one line on how the run ended, and one with the next command."""
-    if outcome.exit_code == 2:
+def farewell(console: Console, paths: RunPaths, status: Status) -> None:
+    """Print one line on how the run ended, and one with the next command; nothing after a user's error."""
+    if status.exit_code == USER_ERROR:
         return
     for line in keep_effect(paths):
         console.line(line)
     if logs := offline_logs(paths.root):
         console.line(f"wandb was offline; to upload it: {command('sync', *map(typed, logs), name='wandb')}")
     following = command("show", typed(paths.root))
-    if outcome.state == "finished":
+    if status.state == "finished":
         figures, finite = _figures(paths)
         console.line(f"finished{figures}", 32)
         # With record=full the user wants to know where time and memory went, else why a loss is not finite.
         if paths.trace(0).is_file() or not finite:
             following = command("diagnose", typed(paths.root))
-    elif outcome.state == "failed" and (status := read_status(paths.status)).failure is None:
+    elif status.state == "failed" and status.failure is None:
         at = "" if status.step is None else f" after step {status.step}"
-        console.line(f"FAILED{at}: {status.reason or 'the run folder could not be written: is the disk full?'}", 31)
-    elif outcome.state == "preempted":
-        status = read_status(paths.status)
+        console.line(f"FAILED{at}: {status.reason}", 31)
+    elif status.state == "preempted":
         at = "" if status.step is None else f"stopped at step {status.step}: "
         console.line(f"{at}{status.reason}", 33)
         following = command("run", override("resume", typed(paths.root)))

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
 from torch._C._distributed_c10d import PrefixStore, set_debug_level_from_env
@@ -15,14 +16,14 @@ from torch._C._distributed_c10d import PrefixStore, set_debug_level_from_env
 from diagnostics.contract.artifacts import RunPaths, read_status
 from diagnostics.contract.formatting import counted
 from diagnostics.evidence.endings import is_victim
-from dtk.config.placement import Placement
-from dtk.config.schema import Config, LauncherConfig
+from dtk.config.placement import Placement, place
+from dtk.config.schema import Config
 from dtk.errors import DtkError
 from dtk.launch.banner import farewell
 from dtk.launch.blame import find_failure
 from dtk.launch.console import Console
 from dtk.launch.diagnosis import explain
-from dtk.launch.local import Outcome
+from dtk.launch.prepare import cuda_devices
 from dtk.launch.variables import rank_variables
 from dtk.rank.job import Job
 from dtk.record.run_folder import close
@@ -37,8 +38,8 @@ class Shared:
     """Rank 0's decision for all ranks."""
 
     run_folder: str
-    config: str
-    """The resolved configuration as JSON."""
+    config: dict[str, Any]
+    """Plain values of every key of the resolved configuration."""
     device: str
     backend: str
     attempt: int
@@ -52,11 +53,13 @@ def local_size(environment: Mapping[str, str]) -> int:
     return 1
 
 
-def as_found(placement: Placement, section: LauncherConfig, launcher: str, world_size: int) -> Placement:
-    """Return the placement for the banner, with the ranks and threads that the launcher set up."""
+def place_here(config: Config, launcher: str) -> Placement:
+    """Return the placement with the ranks and threads that the launcher set up; DtkError as from `place`."""
+    section, world_size = config.launcher, int(os.environ["WORLD_SIZE"])
+    placement = place(section, config.strategy, cuda_devices(section.device), local_size(os.environ))
     threads = section.threads if isinstance(section.threads, int) else torch.get_num_threads()
     reasons = (detected(launcher, os.environ, world_size), *placement.reasons)
-    return replace(placement, threads=threads, reasons=reasons)
+    return replace(placement, world_size=world_size, threads=threads, reasons=reasons)
 
 
 def detected(launcher: str, environment: Mapping[str, str], world_size: int) -> str:
@@ -157,7 +160,7 @@ def print_farewell(paths: RunPaths, code: int) -> None:
     if status.failure is not None:
         console.failure(status.failure, status.state, paths)
         explain(console, paths)
-    farewell(console, paths, Outcome(status.state, code))
+    farewell(console, paths, replace(status, exit_code=code))
 
 
 def close_failed(job: Job) -> None:

@@ -1,6 +1,5 @@
 """A rank that torchrun or Slurm started, from rendezvous to exit code; the caller on rank 0 decides what it runs."""
 
-import json
 import os
 from collections.abc import Callable
 from functools import partial
@@ -26,7 +25,7 @@ def join(launcher: str, decide: Callable[[], cluster.Shared]) -> int:
         os.environ.update(cluster.adopt_slurm(os.environ))
     store = meet(cluster.SHARE_TIMEOUT_S)
     shared = cluster.share(store, int(os.environ["RANK"]), decide)
-    config = from_plain(json.loads(shared.config))
+    config = from_plain(shared.config)
     paths = RunPaths(Path(shared.run_folder))
     job = Job.from_environment(paths.root, shared.device, shared.backend, shared.attempt, own_launcher=False)
     cluster.rank_environment(config, paths)

@@ -1,15 +1,15 @@
 """A run on this machine: starts the ranks, follows them, and writes the final status."""
 
-import dataclasses
 import json
 import os
 import sys
 
-from diagnostics.contract.artifacts import RunPaths, State, complete_checkpoints, read_status
+from diagnostics.contract.artifacts import RunPaths, Status, complete_checkpoints, read_status
 from diagnostics.contract.secrets import masked
 from dtk.config.placement import Placement, own_threads
 from dtk.config.schema import Config
 from dtk.config.strict import to_plain
+from dtk.errors import USER_ERROR
 from dtk.launch.blame import find_failure, user_error
 from dtk.launch.console import Console, Follower
 from dtk.launch.diagnosis import explain
@@ -20,15 +20,7 @@ from dtk.rank import job
 from dtk.record.run_folder import begin, close
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a run ended."""
-
-    state: State
-    exit_code: int
-
-
-def launch(config: Config, paths: RunPaths, placement: Placement, attempt: int, console: Console) -> Outcome:
+def launch(config: Config, paths: RunPaths, placement: Placement, attempt: int, console: Console) -> Status:
     """Run all ranks to their end and close the status; prints progress and, if need be, what failed."""
     begin(paths, attempt)
     # If the user has set a number, each rank sets its threads itself, if configured.
@@ -58,44 +50,39 @@ def launch(config: Config, paths: RunPaths, placement: Placement, attempt: int, 
     return _failed(config, paths, placement, last_attempt, exit_codes, console)
 
 
-def _ended_in_order(config: Config, paths: RunPaths) -> Outcome:
+def _ended_in_order(config: Config, paths: RunPaths) -> Status:
     """Handle the normal exit of all ranks; rank 0 wrote the status unless the disk was full."""
     status = read_status(paths.status)
     if status.state != "running":
-        return Outcome(status.state, status.exit_code or 0)
+        return status
     if config.checkpoint.at_end and paths.checkpoint(config.train.steps) not in complete_checkpoints(paths):
         reason = "the run folder could not be written at the end, and holds no checkpoint of the last step"
-        close(paths, "failed", 1, reason=reason)
-        return Outcome("failed", 1)
-    close(paths, "finished", 0)
-    return Outcome("finished", 0)
+        return close(paths, "failed", 1, reason=reason)
+    return close(paths, "finished", 0)
 
 
-def _stopped(paths: RunPaths, stop: StopSignals) -> Outcome:
+def _stopped(paths: RunPaths, stop: StopSignals) -> Status:
     """Write the status of a stopped run; rank 0 has written it if it had time."""
     assert stop.signal_number is not None
-    exit_code = 128 + stop.signal_number
     status = read_status(paths.status)
     if status.state == "finished":
-        return Outcome("finished", 0)
+        return status
     # Rank 0 reports more, such as why there is no checkpoint, but knows only the parent's own signal.
     stated = status.reason if status.state == "preempted" else ""
     reason = "stopped at once, without a checkpoint" if stop.twice else stated or "stopped by a signal"
-    close(paths, "preempted", exit_code, reason=reason)
-    return Outcome("preempted", exit_code)
+    return close(paths, "preempted", 128 + stop.signal_number, reason=reason)
 
 
 def _failed(
     config: Config, paths: RunPaths, placement: Placement, attempt: int, exit_codes: dict[int, int], console: Console
-) -> Outcome:
+) -> Status:
     """Write the status of a failed run: a user's error is one line, anything else names the first failed rank."""
     message = user_error(paths, attempt, placement.nproc)
     if message is not None:
-        close(paths, "failed", 2, reason=message)
         print(f"dtk: {message}", file=sys.stderr, flush=True)
-        return Outcome("failed", 2)
+        return close(paths, "failed", USER_ERROR, reason=message)
     failure, state = find_failure(paths, attempt, placement.nproc, exit_codes)
-    close(paths, state, 1, reason=failure.reason, failure=failure)
+    status = close(paths, state, 1, reason=failure.reason, failure=failure)
     console.failure(failure, state, paths)
     explain(console, paths)
-    return Outcome(state, 1)
+    return status

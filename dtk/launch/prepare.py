@@ -12,7 +12,7 @@ from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.secrets import masked
 from dtk.config.batch import fill_degrees, settle
 from dtk.config.checks import check, check_ranks
-from dtk.config.compose import compose, without_reasons
+from dtk.config.compose import compose
 from dtk.config.instantiate import check_targets
 from dtk.config.placement import Placement, check_port, cpu_ranks, is_remote, place, remote_placement
 from dtk.config.resume import Resumed, check_continuable, earlier_argv, refuse_other_data, rerun, resume
@@ -50,59 +50,59 @@ def print_configuration(point: Resumed) -> None:
 
 def place_point(point: Resumed) -> tuple[Resumed, Placement]:
     """Resolve ranks and batch of a run, and check everything that does not need the data."""
-    launcher = point.composed.config.launcher
-    if is_remote(launcher):
-        placement = remote_placement(point.composed.config)
-        return settle_point(point, placement, launcher.nodes * placement.nproc), placement
     config = point.composed.config
+    launcher = config.launcher
+    if is_remote(launcher):
+        placement = remote_placement(config)
+        return settle_point(point, placement), placement
     placement = place(launcher, config.strategy, cuda_devices(launcher.device), on_cpu=cpu_ranks(config))
-    point = settle_point(point, placement, placement.nproc)
+    point = settle_point(point, placement)
     check_port(launcher.master_port)
     return point, placement
 
 
-def settle_point(point: Resumed, placement: Placement, world_size: int) -> Resumed:
+def settle_point(point: Resumed, placement: Placement) -> Resumed:
     """Divide the batch over the ranks, and check every rule that does not need the data."""
     from dtk.nccl.render import check_preset
     from dtk.record.manifest import network
 
     refuse_masked(point.composed.plain)
-    point = replace(point, composed=fill_degrees(point.composed, world_size))
-    place = (world_size, placement.device, placement.cuda_devices)
-    check_ranks(point.composed.config, *place)
-    composed = settle_epochs(settle(point.composed, world_size))
+    composed = fill_degrees(point.composed, placement.world_size)
+    place = (placement.world_size, placement.device, placement.cuda_devices)
+    check_ranks(composed.config, *place)
+    composed = settle_epochs(settle(composed, placement.world_size))
     if point.paths is not None and composed.config.train.epochs is not None:
         check_continuable(point.paths, composed.config.train.steps)
-    point = replace(point, composed=without_reasons(composed))
-    config = point.composed.config
+    # A run folder holds NCCL's variables without the reasons for them.
+    config = replace(composed.config, nccl=replace(composed.config.nccl, about={}))
     check(config, *place)
     interfaces = None if is_remote(config.launcher) else network()["interfaces"]
     check_preset(config.nccl, placement.backend, os.environ, interfaces)
     check_targets(config)
-    return point
+    return replace(point, composed=replace(composed, config=config))
 
 
-def make_folder(point: Resumed, data: dict[str, Any], placement: Placement, world_size: int, launcher: str) -> RunPaths:
+def make_folder(point: Resumed, data: dict[str, Any], placement: Placement, launcher: str) -> RunPaths:
     """Create the run folder, or reuse that of a resumed run, and describe the run in it."""
     from dtk.nccl.render import render
     from dtk.plan.stored import keep_plan
     from dtk.record.run_folder import create, describe, name_run
 
     composed, config = point.composed, point.composed.config
-    paths = point.paths or create(Path(config.runs_folder) / name_run(config, world_size))
+    paths = point.paths or create(Path(config.runs_folder) / name_run(config, placement.world_size))
     if point.earlier is not None:
         from dtk.runs.code import warn_of_other_inputs
 
-        warn_of_other_inputs(point.earlier, composed.plain, data, world_size)
+        warn_of_other_inputs(point.earlier, config, data, placement.world_size)
     try:
         nccl = render(config.nccl, os.environ, paths.root)
-        about = manifest_of(point, paths, data, placement, world_size, launcher, nccl)
+        about = manifest_of(point, paths, data, placement, launcher, nccl)
         describe(paths, about, composed.plain, composed.overrides, composed.origins)
     except (DtkError, KeyboardInterrupt):
         if point.paths is None:
             shutil.rmtree(paths.root, ignore_errors=True)
         raise
-    keep_plan(paths, composed, world_size, placement.nproc, "cuda" if placement.device == "cuda" else "cpu")
+    keep_plan(paths, composed, placement)
     return paths
 
 
@@ -111,7 +111,6 @@ def manifest_of(
     paths: RunPaths,
     data: dict[str, Any] | None,
     placement: Placement,
-    world_size: int,
     launcher: str,
     nccl: "Rendered",
 ) -> dict[str, Any]:
@@ -122,8 +121,7 @@ def manifest_of(
 
     if point.paths is not None:
         refuse_other_data(paths, data or {})
-    composed = point.composed
-    about = manifest(composed.config, composed.plain, paths.root.name, world_size, placement, launcher, asdict(nccl))
+    about = manifest(point.composed.config, paths.root.name, placement, launcher, asdict(nccl))
     about["earlier_argv"] = [] if point.paths is None else earlier_argv(paths)
     if data is not None:
         about["data"] = data

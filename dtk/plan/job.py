@@ -12,7 +12,6 @@ from dtk.config.limits import limits
 from dtk.config.placement import cpu_ranks, remote_placement
 from dtk.config.resume import resume
 from dtk.config.schema import Config, LauncherConfig, RemoteLauncher, TrainConfig
-from dtk.config.strict import to_plain
 from dtk.errors import DtkError
 
 
@@ -62,7 +61,7 @@ def settled_job(composed: Composed, world_size: int) -> Composed:
     device = "cpu" if launcher.device == "cpu" else "cuda"
     devices = 0 if device == "cpu" else max(2, world_size)  # 2 selects strategy dp.
     check_ranks(config, world_size, device, devices)
-    job = settle(dataclasses.replace(composed, config=config, plain=to_plain(config)), world_size)
+    job = settle(dataclasses.replace(composed, config=config), world_size)
     check(job.config, world_size, device, devices)
     check_targets(job.config)
     return job

@@ -4,24 +4,23 @@ import dataclasses
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Literal
+from typing import Any
 
 from diagnostics.contract.artifacts import RunPaths, write_json
 from dtk.config.compose import Composed, compose
+from dtk.config.placement import Placement
 from dtk.config.schema import NoFault, SettingFault
 from dtk.errors import DtkError
 
-Device = Literal["cpu", "cuda"]
 
-
-def keep_plan(paths: RunPaths, composed: Composed, world_size: int, local_size: int, device: Device) -> None:
+def keep_plan(paths: RunPaths, composed: Composed, placement: Placement) -> None:
     """Write the plan into the run folder."""
-    if (plan := planned(composed, world_size, local_size, device)) is not None:
+    if (plan := planned(composed, placement)) is not None:
         with _reported():
             write_json(paths.plan, plan)
 
 
-def planned(composed: Composed, world_size: int, local_size: int, device: Device) -> dict[str, Any] | None:
+def planned(composed: Composed, placement: Placement) -> dict[str, Any] | None:
     """Return the plan to write; for a job with an injected fault, the plan of the job without the fault.
 
     None if the formulas do not cover the job, such as a custom model, or fail, which stderr says.
@@ -34,8 +33,9 @@ def planned(composed: Composed, world_size: int, local_size: int, device: Device
             typed = [text for text in composed.overrides if text.lstrip("+~").startswith("strategy.")]
             strategy = compose([f"strategy={config.strategy.name}", *typed]).config.strategy
             config = dataclasses.replace(config, strategy=strategy, fault=NoFault())
-        config = dataclasses.replace(config, launcher=dataclasses.replace(config.launcher, device=device))
-        return closed_form(config, world_size, local_size).as_json()
+        launcher = dataclasses.replace(config.launcher, device=placement.device)
+        config = dataclasses.replace(config, launcher=launcher)
+        return closed_form(config, placement.world_size, placement.nproc).as_json()
     return None
 
 

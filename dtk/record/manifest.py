@@ -22,13 +22,14 @@ from diagnostics.contract.files import kernel_entries, kernel_text
 from diagnostics.contract.secrets import is_secret, masked
 from diagnostics.runs.find import made_by_dtk
 from diagnostics.runs.processes import process_start
+from dtk.config.schema import Config
+from dtk.config.strict import to_plain
 from dtk.extras import installed
 from dtk.record.nvml import all_devices, open_nvml
 from dtk.record.run_folder import now
 
 if TYPE_CHECKING:
     from dtk.config.placement import Placement
-    from dtk.config.schema import Config
 
 GIT_TIMEOUT_S = 5.0  # Chosen: timeout for all git commands; git answers in milliseconds, except on a busy machine.
 NEW_FILES, NEW_BYTES = 1000, 16 << 20
@@ -44,23 +45,17 @@ FILE_VARIABLES = ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_CONF_FILE")
 
 
 def manifest(
-    config: "Config",
-    plain: dict[str, Any],
-    run_id: str,
-    world_size: int,
-    placement: "Placement",
-    launcher: str,
-    nccl: Mapping[str, Any],
+    config: Config, run_id: str, placement: "Placement", launcher: str, nccl: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the content of manifest.json.
 
-    `config` provides the strategy's traits, which a diagnosis needs, and the mesh; the hash of its stored form `plain`
-    is recorded for comparing runs. `nccl` has `preset`, `variables` set for the ranks, and `kept`, the user's that take
+    `config` provides the strategy's traits, which a diagnosis needs, and the mesh; its hash is recorded for comparing
+    runs. `nccl` has `preset`, `variables` set for the ranks, and `kept`, the user's that take
     precedence.
     """
-    mesh = config.mesh(world_size)
+    mesh, plain = config.mesh(placement.world_size), to_plain(config)
     nproc = getattr(config.fault, "ranks_per_node", placement.nproc)
-    common = surroundings(run_id, world_size, nproc, Path(config.runs_folder))
+    common = surroundings(run_id, placement.world_size, nproc, Path(config.runs_folder))
     digest = hashlib.sha256(repr(sorted(masked(plain).items())).encode()).hexdigest()
     traits = dataclasses.asdict(config.strategy.on(mesh).traits)
     about: dict[str, Any] = {"launcher": launcher, "strategy_traits": traits, "config_sha256": digest}

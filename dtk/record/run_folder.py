@@ -60,6 +60,15 @@ def unwritable(folder: Path, error: OSError) -> DtkError:
     return DtkError(f"cannot write to the runs folder {folder}", reason, "choose another: runs_folder=/path")
 
 
+def configuration(paths: RunPaths, plain: dict[str, Any], overrides: list[str], origins: Origins) -> dict[Path, str]:
+    """Return the content of config.yaml, overrides.yaml and origins.json, with secrets masked."""
+    return {
+        paths.config: yaml.safe_dump(masked(plain), sort_keys=False),
+        paths.overrides: yaml.safe_dump(masked(overrides)),
+        paths.origins: dumps(at_launch(origins, plain)),
+    }
+
+
 def describe(
     paths: RunPaths, manifest: dict[str, Any], plain: dict[str, Any], overrides: list[str], origins: Origins
 ) -> None:
@@ -70,14 +79,9 @@ def describe(
     Raises:
         DtkError: the folder is full or read-only.
     """
-    texts = {
-        paths.config: yaml.safe_dump(masked(plain), sort_keys=False),
-        paths.overrides: yaml.safe_dump(masked(overrides)),
-        paths.origins: dumps(at_launch(origins, plain)),
-    }
     with writing(paths.root):
         write_json(paths.manifest, manifest)
-        for path, text in texts.items():
+        for path, text in configuration(paths, plain, overrides, origins).items():
             with replacing(path) as aside:
                 aside.write_text(text, encoding="utf-8")
 
@@ -97,8 +101,8 @@ def close(
     reason: str = "",
     step: int | None = None,
     failure: Failure | None = None,
-) -> None:
-    """Write the final status of the run; a full disk must not hide it."""
+) -> Status:
+    """Write the final status of the run and return it; a full disk must not hide it."""
     try:
         status = read_status(paths.status)
     except (OSError, ValueError):
@@ -111,3 +115,4 @@ def close(
     except OSError as error:
         with suppress(OSError):  # The output may be on the same disk.
             print(f"dtk: could not write {paths.status}: {error.strerror}", flush=True)
+    return status

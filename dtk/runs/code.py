@@ -12,6 +12,7 @@ from diagnostics.contract.artifacts import SCHEMA_VERSION, RunPaths
 from diagnostics.contract.formatting import clean
 from diagnostics.contract.invocation import command
 from diagnostics.runs.records import as_mapping, mapping
+from dtk.config.schema import Config
 from dtk.config.stored import read_stored
 from dtk.errors import DtkError
 from dtk.record.manifest import git_state, versions
@@ -101,7 +102,7 @@ def earlier_run(name: str, *, strict: bool) -> Path:
     path = Path(find_readable(name).path)
     manifest, folders = read_manifest(path), [path.absolute().parent]
     with suppress(DtkError):  # Reported where the configuration is needed.
-        folders.append(Path(read_stored(RunPaths(path), f"--rerun {path}").plain["runs_folder"]))
+        folders.append(Path(read_stored(RunPaths(path), f"--rerun {path}").config.runs_folder))
     differs = compare_code(manifest, *folders).words(clean(path.name))
     if differs and strict:
         raise DtkError(differs, fix=f"bring it back, or drop --strict: {command('rerun', path)}")
@@ -110,11 +111,11 @@ def earlier_run(name: str, *, strict: bool) -> Path:
     return path
 
 
-def warn_of_other_inputs(run: Path, plain: dict[str, Any], data: dict[str, Any], world_size: int) -> None:
+def warn_of_other_inputs(run: Path, config: Config, data: dict[str, Any], world_size: int) -> None:
     """Warn if data or ranks differ from those of the run, unless different ones were requested."""
-    before, manifest = read_stored(RunPaths(run), f"--rerun {run}").plain, read_manifest(run)
+    before, manifest = read_stored(RunPaths(run), f"--rerun {run}").config, read_manifest(run)
     for section, record in (("data", "data"), ("launcher", "topology")):
-        if before[section] != plain[section]:
+        if getattr(before, section) != getattr(config, section):
             manifest[record] = None
     if differ := ground_differences(manifest, data.get("sha256"), world_size):
         _warn(f"not the same as {run.name}: {'; '.join(differ)}")

@@ -25,9 +25,8 @@ def run_point(
     Raises:
         DtkError: data, tracker or runs folder cannot be used, or the cluster rejects the job.
     """
-    nodes = point.composed.config.launcher.nodes if is_remote(point.composed.config.launcher) else 1
     with redirect_stdout(sys.stderr) if dry_run else nullcontext():
-        would_hang = preflight_point(point.composed, nodes * placement.nproc, placement.nproc)
+        would_hang = preflight_point(point.composed, placement)
     if would_hang:
         print(would_hang, end="", flush=True)
         return FAILED
@@ -50,7 +49,7 @@ def _run_here(point: Resumed, placement: Placement, opened: Callable[[RunPaths],
     data = check_parts(config, placement.nproc)
     if dry_run:
         would_be = point.paths or RunPaths(Path(config.runs_folder) / name_run(config, placement.nproc))
-        banner(Console(), config, would_be, placement, point.attempt, placement.nproc)
+        banner(Console(), config, would_be, placement, point.attempt)
         if isinstance(config.model, CustomModelConfig):
             from dtk.models.build import blocks_found
 
@@ -58,21 +57,21 @@ def _run_here(point: Resumed, placement: Placement, opened: Callable[[RunPaths],
                 print(blocks)
         print("dry run: nothing was started" + ("" if point.paths else ", and there is no such folder"))
         return 0
-    paths = make_folder(point, data, placement, placement.nproc, "local")
+    paths = make_folder(point, data, placement, "local")
     if opened is not None:
         opened(paths)
     console = Console()
-    banner(console, config, paths, placement, point.attempt, placement.nproc)
+    banner(console, config, paths, placement, point.attempt)
     gc.enable()
     try:
-        outcome = launch(config, paths, placement, point.attempt, console)
-        farewell(console, paths, outcome)
+        status = launch(config, paths, placement, point.attempt, console)
+        farewell(console, paths, status)
     except KeyboardInterrupt:  # The last lines were interrupted; the run is already closed.
         return INTERRUPTED
-    return outcome.exit_code
+    return status.exit_code or 0
 
 
-def preflight_point(composed: Composed, world_size: int, local_size: int) -> str:
+def preflight_point(composed: Composed, placement: Placement) -> str:
     """Return, with preflight=on, the report on a job that would hang; empty if it may be launched."""
     if composed.config.preflight == "off":
         return ""
@@ -80,7 +79,8 @@ def preflight_point(composed: Composed, world_size: int, local_size: int) -> str
     from dtk.preflight.report import answer, document
     from dtk.preflight.run import Request, preflight
 
-    request = Request(overrides=tuple(composed.overrides), world_size=world_size, local_size=local_size)
+    ranks, local_size = placement.world_size, placement.nproc
+    request = Request(overrides=tuple(composed.overrides), world_size=ranks, local_size=local_size)
     prediction = preflight(request, composed=composed)
     if prediction.verdict.ends:
         print(f"preflight: {answer(prediction)}", flush=True)

@@ -1,17 +1,16 @@
 """`dtk run` as one rank of torchrun or Slurm: rank 0 composes and creates the run folder, all ranks train."""
 
 import argparse
-import json
 import os
 
-from dtk.config.placement import is_remote, place
+from dtk.config.placement import is_remote
 from dtk.errors import DtkError
 from dtk.launch import cluster
 from dtk.launch.banner import banner
 from dtk.launch.console import Console
 from dtk.launch.external_rank import join
 from dtk.launch.inputs import check_parts
-from dtk.launch.prepare import compose_point, cuda_devices, make_folder, settle_point
+from dtk.launch.prepare import compose_point, make_folder, settle_point
 from dtk.rank.job import started_by
 from dtk.record.run_folder import begin
 from dtk.start.point import preflight_point
@@ -25,22 +24,18 @@ def join_job(arguments: argparse.Namespace) -> int:
 
 def _decide(arguments: argparse.Namespace, launcher: str) -> cluster.Shared:
     """Return rank 0's decision for all ranks of torchrun or Slurm, including the run folder."""
-    world_size = int(os.environ["WORLD_SIZE"])
-    local_size = cluster.local_size(os.environ)
     point = compose_point(arguments.overrides, arguments.config_dir, arguments.rerun, trust=arguments.trust)
-    section, strategy = point.composed.config.launcher, point.composed.config.strategy
+    section = point.composed.config.launcher
     if is_remote(section):
         raise DtkError(f"launcher={section.name} submits a job", f"but this is already a rank of {launcher}", "drop it")
-    placement = place(section, strategy, cuda_devices(section.device), local_size)
-    point = settle_point(point, placement, world_size)
+    placement = cluster.place_here(point.composed.config, launcher)
+    point = settle_point(point, placement)
     config = point.composed.config
-    data = check_parts(config, world_size)
-    if would_hang := preflight_point(point.composed, world_size, local_size):
+    data = check_parts(config, placement.world_size)
+    if would_hang := preflight_point(point.composed, placement):
         print(would_hang, end="", flush=True)
         raise DtkError("this job would hang", "preflight=on does not launch it", "fix what the report above names")
-    paths = make_folder(point, data, placement, world_size, launcher)
+    paths = make_folder(point, data, placement, launcher)
     begin(paths, point.attempt)
-    placement = cluster.as_found(placement, section, launcher, world_size)
-    banner(Console(), config, paths, placement, point.attempt, world_size)
-    plain = json.dumps(point.composed.plain)
-    return cluster.Shared(str(paths.root), plain, placement.device, placement.backend, point.attempt)
+    banner(Console(), config, paths, placement, point.attempt)
+    return cluster.Shared(str(paths.root), point.composed.plain, placement.device, placement.backend, point.attempt)

@@ -50,7 +50,7 @@ class Point:
         tracker = self.config.get("tracker") or {}
         grouped = {"group": sweep} if tracker.get("name") == "wandb" and not tracker.get("group") else {}
         plain = {**self.config, "tracker": {**tracker, **grouped}}
-        composed = Composed(from_plain(plain), plain, list(self.overrides), origins)
+        composed = Composed(from_plain(plain), list(self.overrides), origins)
         return Resumed(composed, None, 0, None if self.earlier is None else Path(self.earlier))
 
 

@@ -111,7 +111,7 @@ class Runner:
             return fresh
         config = dataclasses.replace(fresh.composed.config, resume=str(run))
         try:
-            return resume(Composed(config, fresh.composed.plain, []), self.config_dir)
+            return resume(Composed(config, []), self.config_dir)
         except DtkError as error:
             print_line(f"{typed(run)} cannot be continued ({error}); starting the point again")
             return fresh

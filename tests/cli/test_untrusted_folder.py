@@ -227,7 +227,7 @@ def test_the_banner_of_a_run_shows_names_and_obeys_none(tmp_path: Path, capsys: 
     )
     config = from_plain(yaml.safe_load(paths.config.read_text()))
     console = Console()
-    banner(console, config, paths, Placement(1, "cpu", "gloo", 1, 0, ()), 0, 1)
+    banner(console, config, paths, Placement(1, 1, "cpu", "gloo", 1, 0, ()), 0)
     console.line(f"[rank 0] {ESCAPES}")
     console.progress(f"step 1/2 {ESCAPES}")
     text = capsys.readouterr().out

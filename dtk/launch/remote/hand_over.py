@@ -1,17 +1,15 @@
 """Freezes a composed run for other machines, renders its script and submits it, or with --dry-run prints it."""
 
-import dataclasses
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.files import read_record
-from dtk.config.compose import Composed
 from dtk.config.placement import Placement
 from dtk.config.resume import Resumed
-from dtk.config.strict import from_plain
 from dtk.console.output import put
 from dtk.errors import DtkError
 from dtk.launch.inputs import check_parts
@@ -37,16 +35,16 @@ def hand_over(
         fix = "submit the manifest of that run again: it continues from the last checkpoint"
         raise DtkError(what, "its run folders are on the cluster", fix)
     if launcher.name == "slurm":
-        data: dict[str, Any] | None = check_parts(point.composed.config, launcher.nodes * placement.nproc)
+        data: dict[str, Any] | None = check_parts(point.composed.config, placement.world_size)
     else:
         point, data = _moved(point), None
-    composed, world_size = point.composed, launcher.nodes * placement.nproc
-    paths = point.paths or RunPaths(Path(composed.config.runs_folder) / name_run(composed.config, world_size))
+    composed = point.composed
+    name = name_run(composed.config, placement.world_size)
+    paths = point.paths or RunPaths(Path(composed.config.runs_folder) / name)
     # The first rank adds the variables that depend on its machine.
     nccl = Rendered(composed.config.nccl.name, {}, ())
-    about = manifest_of(point, paths, data, placement, world_size, launcher.name, nccl)
-    plan = planned(composed, world_size, placement.nproc, "cuda" if placement.device == "cuda" else "cpu")
-    job = freeze(composed, paths, placement, point.attempt, about, plan)
+    about = manifest_of(point, paths, data, placement, launcher.name, nccl)
+    job = freeze(composed, paths, placement, point.attempt, about, planned(composed, placement))
     text = submit.render(job)
     if dry_run:
         put(text)
@@ -70,16 +68,14 @@ def _moved(point: Resumed) -> Resumed:
         mounted = UNMOUNTED
     if PurePosixPath(mounted) in (PurePosixPath(config.runs_folder), *PurePosixPath(config.runs_folder).parents):
         return point
-    plain = {**point.composed.plain, "runs_folder": mounted}
-    composed: Composed = dataclasses.replace(point.composed, config=from_plain(plain), plain=plain)
-    return dataclasses.replace(point, composed=composed)
+    return replace(point, composed=replace(point.composed, config=replace(config, runs_folder=mounted)))
 
 
 def _to_slurm(
     point: Resumed, job: Submission, text: str, program: str, opened: Callable[[RunPaths], None] | None
 ) -> int:
     """Create the run folder, or reuse that of a resumed run, and submit."""
-    from diagnostics.report.files import replace
+    from diagnostics.report.files import replace as replace_file
     from dtk.record.run_folder import writing
 
     root, is_new = job.paths.root, point.paths is None
@@ -92,7 +88,7 @@ def _to_slurm(
         with writing(root):
             root.mkdir(parents=True, exist_ok=True)
             for name, content in job.files.items():
-                replace(root / name, content)
+                replace_file(root / name, content)
         number = submit.submit_slurm(job, text, program)
     except (DtkError, KeyboardInterrupt):
         if is_new:

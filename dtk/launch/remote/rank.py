@@ -2,7 +2,6 @@
 
 import argparse
 import gc
-import json
 import os
 import shutil
 from contextlib import suppress
@@ -51,7 +50,7 @@ def decide(run: Path, frozen: Path | None, launcher: str) -> "Shared":
     from diagnostics.contract.artifacts import RunPaths, read_status
     from dtk.config.resume import check_continuable, next_attempt
     from dtk.config.stored import read_stored
-    from dtk.config.strict import from_plain
+    from dtk.config.strict import to_plain
     from dtk.launch.banner import banner
     from dtk.launch.cluster import Shared
     from dtk.launch.console import Console
@@ -61,14 +60,13 @@ def decide(run: Path, frozen: Path | None, launcher: str) -> "Shared":
     if frozen is not None and not paths.config.exists():
         _thaw(paths, frozen)
     try:
-        plain = read_stored(paths, str(paths.root)).plain
-        config = from_plain(plain)
+        config = read_stored(paths, str(paths.root)).config
         check_continuable(paths, config.train.steps)
         attempt = next_attempt(paths)  # After a requeue; the first attempt was counted at submission.
         with suppress(OSError, ValueError):
             if (status := read_status(paths.status)).state == "queued":
                 attempt = status.attempt
-        placement, about = _here(config, plain, paths, launcher)
+        placement, about = _here(config, paths, launcher)
         _write_manifest(paths, about)
     except DtkError as error:
         with suppress(OSError, ValueError):
@@ -76,8 +74,8 @@ def decide(run: Path, frozen: Path | None, launcher: str) -> "Shared":
                 close(paths, "failed", USER_ERROR, reason=str(error))
         raise
     begin(paths, attempt)
-    banner(Console(), config, paths, placement, attempt, int(os.environ["WORLD_SIZE"]))
-    return Shared(str(paths.root), json.dumps(plain), placement.device, placement.backend, attempt)
+    banner(Console(), config, paths, placement, attempt)
+    return Shared(str(paths.root), to_plain(config), placement.device, placement.backend, attempt)
 
 
 def _thaw(paths: "RunPaths", frozen: Path) -> None:
@@ -95,13 +93,9 @@ def _thaw(paths: "RunPaths", frozen: Path) -> None:
         raise unwritable(paths.root, error) from error
 
 
-def _here(
-    config: "Config", plain: dict[str, Any], paths: "RunPaths", launcher: str
-) -> "tuple[Placement, dict[str, Any]]":
-    import torch
-
+def _here(config: "Config", paths: "RunPaths", launcher: str) -> "tuple[Placement, dict[str, Any]]":
     from dtk.config.checks import check
-    from dtk.config.placement import place, ranks_per_node
+    from dtk.config.placement import ranks_per_node
     from dtk.config.resume import refuse_other_data
     from dtk.launch import cluster
     from dtk.launch.inputs import check_parts
@@ -112,14 +106,13 @@ def _here(
     planned = config.launcher.nodes * ranks_per_node(config.launcher, config.strategy)
     if planned != world_size:
         raise DtkError(f"the job has {world_size} ranks, and was submitted for {planned}", "its batch is fixed")
-    placement = place(config.launcher, config.strategy, torch.cuda.device_count(), cluster.local_size(os.environ))
+    placement = cluster.place_here(config, launcher)
     check(config, world_size, placement.device, placement.cuda_devices)
     data = check_parts(config, world_size)
     refuse_other_data(paths, data)
     nccl = render(config.nccl, os.environ, paths.root)
-    about = manifest(config, plain, paths.root.name, world_size, placement, config.launcher.name, asdict(nccl))
-    about["data"] = data
-    return cluster.as_found(placement, config.launcher, launcher, world_size), about
+    about = manifest(config, paths.root.name, placement, config.launcher.name, asdict(nccl))
+    return placement, {**about, "data": data}
 
 
 def _write_manifest(paths: "RunPaths", about: dict[str, Any]) -> None:

@@ -81,7 +81,11 @@ def _ranks(job: Submission) -> list[str]:
     for option in launcher.srun_extra:
         is_option = check_line(option, "launcher.srun_extra").startswith("--")
         _errors.refuse({"no_option": not is_option}, option=option)
-    counts = [f"--nodes={launcher.nodes}", f"--ntasks={job.world_size}", f"--ntasks-per-node={job.placement.nproc}"]
+    counts = [
+        f"--nodes={launcher.nodes}",
+        f"--ntasks={job.placement.world_size}",
+        f"--ntasks-per-node={job.placement.nproc}",
+    ]
     counts += [f"--cpus-per-task={launcher.cpus_per_rank}"] if launcher.cpus_per_rank else []
     # Meshes assume that ranks of a node are consecutive. When one fails, the others report and exit.
     fixed = ["--distribution=block", "--kill-on-bad-exit=0", "--mpi=none", "--export=ALL"]

@@ -6,16 +6,14 @@ import shlex
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 from diagnostics.contract.artifacts import RunPaths
-from diagnostics.contract.origins import at_launch, dumps
 from diagnostics.contract.secrets import masked
 from dtk.config.compose import Composed
 from dtk.config.placement import Placement
 from dtk.config.schema import Config, RemoteLauncher
 from dtk.config.trust import refuse_secrets
 from dtk.launch.variables import rank_variables
+from dtk.record.run_folder import configuration
 
 KEPT = ("schema_version", "run_id", "created", "argv", "cwd", "host", "launcher", "config_sha256", "git", "topology")
 """Keys of the manifest that are known at submission. The first rank adds the hardware of the job."""
@@ -41,11 +39,6 @@ class Submission:
         """The `launcher` section."""
         return self.config.launcher
 
-    @property
-    def world_size(self) -> int:
-        """Number of ranks over all nodes."""
-        return int(self.launcher.nodes) * self.placement.nproc
-
     def variables(self) -> dict[str, str]:
         """Return the variables that the configuration sets for the ranks; the user's values take precedence.
 
@@ -68,16 +61,14 @@ def freeze(
     plan: dict[str, Any] | None = None,
 ) -> Submission:
     """Freeze the files that the ranks will read; DtkError if they would expose a secret of the configuration."""
-    refuse_secrets(composed.plain)
+    plain = composed.plain
+    refuse_secrets(plain)
     launcher: RemoteLauncher = composed.config.launcher
     about_run = {key: about[key] for key in (*KEPT, "data", "earlier_argv", "rerun_of") if key in about}
     about_run["submitted"] = {"launcher": launcher.name, "argv": about.get("argv"), "created": about.get("created")}
-    files = {
-        paths.config.name: yaml.safe_dump(composed.plain, sort_keys=False),
-        paths.overrides.name: yaml.safe_dump(masked(composed.overrides)),
-        paths.origins.name: dumps(at_launch(composed.origins, composed.plain)),
-        paths.manifest.name: json.dumps(masked(about_run), indent=2, default=str) + "\n",
-    }
+    records = configuration(paths, plain, composed.overrides, composed.origins)
+    files = {path.name: text for path, text in records.items()}
+    files[paths.manifest.name] = json.dumps(masked(about_run), indent=2, default=str) + "\n"
     if plan is not None:
         files[paths.plan.name] = json.dumps(plan, indent=2, default=str) + "\n"
     return Submission(composed.config, paths, placement, attempt, files, composed.overrides)

@@ -9,7 +9,6 @@ from hypothesis import given, settings, strategies as st
 
 from dtk.config.batch import check_batch, settle
 from dtk.config.compose import Composed, compose
-from dtk.config.strict import to_plain
 from dtk.errors import DtkError
 
 
@@ -24,7 +23,7 @@ def with_batch(total: int, micro: int = 0, microbatches: int | None = None, resu
     train = dataclasses.replace(config.train, global_batch_size=total, micro_batch_size=micro)
     parallel = dataclasses.replace(config.parallel, microbatches=microbatches)
     config = dataclasses.replace(config, train=train, parallel=parallel, resume=resume)
-    return dataclasses.replace(ddp(), config=config, plain=to_plain(config))
+    return dataclasses.replace(ddp(), config=config)
 
 
 @settings(max_examples=80)

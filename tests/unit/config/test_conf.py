@@ -17,8 +17,7 @@ from diagnostics.contract.files import read_table
 from dtk.config.compose import compose
 from dtk.config.help import ALL, description, help_text
 from dtk.config.schema import KINDS, Config, NCCLConfig, ParallelConfig
-from dtk.config.stored import Stored, change
-from dtk.config.strict import to_plain
+from dtk.config.stored import change
 from dtk.errors import DtkError
 from dtk.nccl.render import KEYS, placeholders
 from dtk.sharding.registry import CONFIG_TYPES
@@ -149,11 +148,9 @@ def test_an_installation_without_conf_says_so(tmp_path: Path) -> None:
 
 
 def test_a_preset_changes_its_sections_in_a_stored_run_too() -> None:
-    whole = compose([], traced=True)
-    stored = Stored(to_plain(whole.config), [], whole.origins)
-    again = change(stored, ["strategy=tp"], None)
+    again = change(compose([], traced=True), ["strategy=tp"], None)
     assert (again.config.strategy.name, again.config.parallel.tp) == ("ddp", 2)
-    later = change(Stored(again.plain, again.overrides, again.origins), ["strategy=fsdp"], None)
+    later = change(again, ["strategy=fsdp"], None)
     assert (later.config.strategy.name, later.config.parallel.tp) == ("fsdp", 2), "strategy=fsdp sets no degree"
     assert folders.preset_sections(CONF / "fault" / "no_reshard.yaml") == []
 

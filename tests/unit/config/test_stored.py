@@ -8,8 +8,8 @@ import yaml
 
 from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.origins import Setting, at_launch, dumps
-from dtk.config.compose import compose
-from dtk.config.stored import Stored, change, read_stored
+from dtk.config.compose import Composed, compose
+from dtk.config.stored import change, read_stored
 from dtk.errors import DtkError
 
 
@@ -25,13 +25,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> RunPaths:
 
 
 @pytest.fixture(scope="module")
-def stored(folder: RunPaths) -> Stored:
+def stored(folder: RunPaths) -> Composed:
     return read_stored(folder, "--rerun x")
 
 
-def test_what_was_stored_comes_back(stored: Stored) -> None:
+def test_what_was_stored_comes_back(stored: Composed) -> None:
     assert stored.plain["train"]["steps"] == 7 and stored.plain["strategy"]["name"] == "ddp"
-    assert stored.typed == ["strategy=ddp", "train.steps=7"], "resume= is of that launch alone"
+    assert stored.overrides == ["strategy=ddp", "train.steps=7"], "resume= is of that launch alone"
     assert stored.origins.keys["train.steps"][-1] == Setting("typed", "train.steps=7")
 
 
@@ -71,7 +71,7 @@ def test_no_folder_at_all(tmp_path: Path) -> None:
         read_stored(RunPaths(tmp_path / "none"), "--rerun x")
 
 
-def test_a_key_changes_only_itself(stored: Stored) -> None:
+def test_a_key_changes_only_itself(stored: Composed) -> None:
     changed = change(stored, ["train.log_every=3"], None)
     expected = {**stored.plain, "train": {**stored.plain["train"], "log_every": 3}}
     assert changed.plain == expected
@@ -80,7 +80,7 @@ def test_a_key_changes_only_itself(stored: Stored) -> None:
     assert stored.plain["train"]["log_every"] != 3, "what was stored stays as it was"
 
 
-def test_a_choice_replaces_its_section_and_the_typed_choice_before(stored: Stored) -> None:
+def test_a_choice_replaces_its_section_and_the_typed_choice_before(stored: Composed) -> None:
     changed = change(stored, ["strategy=fsdp"], None)
     assert changed.config.strategy.name == "fsdp" and changed.config.train.steps == 7
     assert changed.overrides == ["train.steps=7", "strategy=fsdp"]
@@ -92,7 +92,7 @@ def test_a_choice_replaces_its_section_and_the_typed_choice_before(stored: Store
 
 
 def test_a_relative_path_is_against_this_working_directory(
-    stored: Stored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stored: Composed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert change(stored, ["runs_folder=mine"], None).plain["runs_folder"] == str(tmp_path / "mine")
@@ -109,7 +109,7 @@ def test_a_relative_path_is_against_this_working_directory(
         ("train.steps=a", "train.steps=a is text, not a whole number"),
     ],
 )
-def test_what_cannot_be_changed_is_one_line(stored: Stored, typed: str, message: str) -> None:
+def test_what_cannot_be_changed_is_one_line(stored: Composed, typed: str, message: str) -> None:
     with pytest.raises(DtkError) as caught:
         change(dataclasses.replace(stored), [typed], None)
     assert str(caught.value).startswith(message)

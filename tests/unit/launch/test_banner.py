@@ -6,14 +6,13 @@ import sys
 
 import pytest
 
-from diagnostics.contract.artifacts import Failure, RunPaths, Status, write_json
+from diagnostics.contract.artifacts import Failure, RunPaths, Status
 from diagnostics.contract.invocation import command
 from dtk.config.batch import settle
 from dtk.config.compose import compose
 from dtk.config.placement import place
 from dtk.launch.banner import banner, farewell
 from dtk.launch.console import Console
-from dtk.launch.local import Outcome
 from tests.patience import stretched
 
 
@@ -25,12 +24,12 @@ def paths(tmp_path):
 
 def opening(capsys, paths, *overrides, ranks=2):
     config = settle(compose(list(overrides)), ranks).config
-    banner(Console(), config, paths, place(config.launcher, config.strategy, 0, ranks), 0, ranks)
+    banner(Console(), config, paths, place(config.launcher, config.strategy, 0, ranks), 0)
     return capsys.readouterr().out
 
 
-def last_words(capsys, paths, state, exit_code):
-    farewell(Console(), paths, Outcome(state, exit_code))
+def last_words(capsys, paths, status):
+    farewell(Console(), paths, status)
     return capsys.readouterr().out.splitlines()
 
 
@@ -98,26 +97,29 @@ def test_topk_behind_an_optimizer_that_averages_is_warned_of(typed, told, capsys
 
 
 def test_a_stop_at_once_names_no_step(capsys, paths):
-    write_json(paths.status, Status(state="preempted", reason="stopped at once, without a checkpoint"))
-    assert last_words(capsys, paths, "preempted", 143) == [
+    at_once = Status("preempted", exit_code=143, reason="stopped at once, without a checkpoint")
+    assert last_words(capsys, paths, at_once) == [
         "stopped at once, without a checkpoint",
         f"next: {command('run', f'resume={paths.root}')}",
     ]
-    write_json(paths.status, Status(state="preempted", reason="stopped by a signal", step=7))
-    assert last_words(capsys, paths, "preempted", 143)[0] == "stopped at step 7: stopped by a signal"
+    stopped = Status("preempted", exit_code=143, reason="stopped by a signal", step=7)
+    assert last_words(capsys, paths, stopped)[0] == "stopped at step 7: stopped by a signal"
 
 
 def test_a_run_with_a_trace_is_to_be_diagnosed_next(capsys, paths):
     paths.summary.write_text(json.dumps({"figures": {"peak_memory_bytes": 2**30, "loss": 1.0, "tokens_per_s": 10.0}}))
-    assert last_words(capsys, paths, "finished", 0)[-1] == f"next: {command('show', str(paths.root))}"
+    assert last_words(capsys, paths, Status("finished", exit_code=0))[-1] == f"next: {command('show', str(paths.root))}"
     paths.trace(0).parent.mkdir(parents=True)
     paths.trace(0).write_bytes(b"")
-    assert last_words(capsys, paths, "finished", 0)[-1] == f"next: {command('diagnose', str(paths.root))}"
+    assert (
+        last_words(capsys, paths, Status("finished", exit_code=0))[-1]
+        == f"next: {command('diagnose', str(paths.root))}"
+    )
 
 
 def test_a_loss_that_is_not_finite_is_to_be_diagnosed_next(capsys, paths):
     paths.summary.write_text('{"figures": {"peak_memory_bytes": 1073741824, "loss": NaN, "tokens_per_s": 10.0}}')
-    lines = last_words(capsys, paths, "finished", 0)
+    lines = last_words(capsys, paths, Status("finished", exit_code=0))
     assert (
         lines[0].startswith("finished: loss nan, 10 tokens/s")
         and lines[-1] == f"next: {command('diagnose', str(paths.root))}"
@@ -127,12 +129,12 @@ def test_a_loss_that_is_not_finite_is_to_be_diagnosed_next(capsys, paths):
 def test_what_wandb_kept_is_told_with_the_command_that_sends_it(capsys, paths):
     figures = {"peak_memory_bytes": 2**30, "loss": 1.0, "tokens_per_s": 10.0}
     paths.summary.write_text(json.dumps({"figures": figures}))
-    assert not any(line.startswith("wandb") for line in last_words(capsys, paths, "finished", 0))
+    assert not any(line.startswith("wandb") for line in last_words(capsys, paths, Status("finished", exit_code=0)))
     folders = [paths.root / "wandb" / f"offline-run-2026010{day}_000000-x" for day in (2, 1)]
     for folder in folders:
         folder.mkdir(parents=True)
         (folder / "run-x.wandb").touch()
-    line = last_words(capsys, paths, "finished", 0)[0]
+    line = last_words(capsys, paths, Status("finished", exit_code=0))[0]
     assert line == f"wandb was offline; to upload it: {command('sync', *reversed(folders), name='wandb')}"
 
 

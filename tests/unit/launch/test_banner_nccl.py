@@ -5,13 +5,12 @@ import json
 
 import pytest
 
-from diagnostics.contract.artifacts import RunPaths
+from diagnostics.contract.artifacts import RunPaths, Status
 from dtk.config.batch import settle
 from dtk.config.compose import compose
 from dtk.config.placement import Placement
 from dtk.launch.banner import banner, farewell
 from dtk.launch.console import Console
-from dtk.launch.local import Outcome
 from dtk.nccl.presets import find_preset
 
 
@@ -27,9 +26,9 @@ def opening(capsys, config, tmp_path, monkeypatch):
     def say(name, backend="nccl", more=None, **keys):
         section = dataclasses.replace(find_preset(name).config, **keys)
         section = dataclasses.replace(section, variables={**section.variables, **(more or {})})
-        placement = Placement(2, "cuda" if backend == "nccl" else "cpu", backend, 1, 2, ())
+        placement = Placement(2, 2, "cuda" if backend == "nccl" else "cpu", backend, 1, 2, ())
         chosen = dataclasses.replace(config, nccl=section)
-        banner(Console(), chosen, RunPaths(tmp_path), placement, 0, 2)
+        banner(Console(), chosen, RunPaths(tmp_path), placement, 0)
         lines = capsys.readouterr().out.splitlines()
         at = [i for i, line in enumerate(lines) if line.startswith("  nccl")]
         return [line.strip() for line in lines[at[0] : -1]] if at else []
@@ -71,7 +70,7 @@ def test_the_farewell_tells_what_nccl_took_and_the_manifest_keeps_it(capsys, tmp
     (paths.logs(0, 0) / "stdout.log").write_text(log)
     section = {"backend": "nccl", "preset": "infiniband", "variables": {"NCCL_IB_TIMEOUT": "22"}, "kept": []}
     paths.manifest.write_text(json.dumps({"nccl": section}))
-    farewell(Console(), paths, Outcome("finished", 0))
+    farewell(Console(), paths, Status("finished", exit_code=0))
     assert capsys.readouterr().out.splitlines()[0] == "NCCL took: IB"
     kept = json.loads(paths.manifest.read_text())["nccl"]["effect"]["variables"]
     assert kept == {"NCCL_IB_TIMEOUT": {"wanted": "22", "got": ["22"], "state": "confirmed"}}

@@ -63,7 +63,7 @@ def test_slurm_without_a_node_list_is_one_line():
         adopt_slurm({"SLURM_PROCID": "0", "SLURM_NTASKS": "2"})
 
 
-SHARED = Shared("/runs/a", "{}", "cpu", "gloo", 0)
+SHARED = Shared("/runs/a", {"seed": 1}, "cpu", "gloo", 0)
 
 
 def stores() -> tuple[HashStore, PrefixStore]:
@@ -94,7 +94,7 @@ def test_after_a_restart_the_run_goes_on_in_its_folder(monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     assert share(again, 0, lambda: pytest.fail("it was decided before")) == SHARED
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
-    other = Shared("/runs/b", "{}", "cpu", "gloo", 0)
+    other = Shared("/runs/b", {}, "cpu", "gloo", 0)
     assert share(PrefixStore("other", outer), 0, lambda: other) == other, "another job in the same store"
 
 

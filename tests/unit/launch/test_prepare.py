@@ -43,18 +43,18 @@ def test_epochs_are_counted_and_ranks_checked() -> None:
 def test_a_manifest_names_the_data_the_attempts_and_the_run_that_it_repeats(tmp_path: Path) -> None:
     point, placement = place_point(compose_point([*TINY, "launcher.nproc=2"], None))
     paths, nccl = RunPaths(tmp_path / "new"), Rendered("auto", {"NCCL_DEBUG": "WARN"}, ())
-    about = manifest_of(point, paths, {"sha256": "a"}, placement, 2, "local", nccl)
+    about = manifest_of(point, paths, {"sha256": "a"}, placement, "local", nccl)
     assert (about["run_id"], about["data"], about["earlier_argv"]) == ("new", {"sha256": "a"}, [])
     assert about["nccl"]["variables"] == {"NCCL_DEBUG": "WARN"} and "rerun_of" not in about
-    elsewhere = manifest_of(replace(point, earlier=tmp_path / "old"), paths, None, placement, 2, "slurm", nccl)
+    elsewhere = manifest_of(replace(point, earlier=tmp_path / "old"), paths, None, placement, "slurm", nccl)
     assert "data" not in elsewhere and (elsewhere["rerun_of"], elsewhere["launcher"]) == ("old", "slurm")
     paths.root.mkdir()
     write_json(paths.manifest, {**about, "argv": ["dtk", "run"], "earlier_argv": [["first"]]})
     resumed = replace(point, paths=paths, attempt=1)
-    again = manifest_of(resumed, paths, {"sha256": "a"}, placement, 2, "local", nccl)
+    again = manifest_of(resumed, paths, {"sha256": "a"}, placement, "local", nccl)
     assert again["earlier_argv"] == [["first"], ["dtk", "run"]]
     with pytest.raises(DtkError, match="the data has changed"):
-        manifest_of(resumed, paths, {"sha256": "b"}, placement, 2, "local", nccl)
+        manifest_of(resumed, paths, {"sha256": "b"}, placement, "local", nccl)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_port_that_is_taken_is_one_line() -> None:
 def test_ranks_that_others_started_are_settled_as_they_are(tmp_path: Path) -> None:
     point = compose_point(TINY, None)
     _, placement = place_point(compose_point([*TINY, "launcher.nproc=1"], None))
-    assert settle_point(point, placement, 8).composed.config.train.micro_batch_size == 1
+    assert settle_point(point, replace(placement, world_size=8)).composed.config.train.micro_batch_size == 1
 
 
 def test_no_device_is_looked_for_where_none_is_wanted() -> None:

@@ -19,8 +19,8 @@ def test_manifest_says_what_ran_where(monkeypatch):
     kept = OwnVariable("NCCL_DEBUG", "INFO", "WARN", "environment")
     nccl = Rendered("infiniband", {"NCCL_IB_TIMEOUT": "22"}, (kept,))
     composed = compose(["strategy=ddp", "parallel.tp=2"])
-    placement = Placement(nproc=2, device="cuda", backend="nccl", threads=1, cuda_devices=2, reasons=())
-    about = manifest(composed.config, composed.plain, "r1", 4, placement, "local", asdict(nccl))
+    placement = Placement(nproc=2, world_size=4, device="cuda", backend="nccl", threads=1, cuda_devices=2, reasons=())
+    about = manifest(composed.config, "r1", placement, "local", asdict(nccl))
     about = json.loads(json.dumps(about)) | {"pid": about["pid"]}
     assert about["environment"]["NCCL_IB_TIMEOUT"] == "22"
     assert about["nccl"]["kept"] == [{"name": "NCCL_DEBUG", "value": "INFO", "preset": "WARN", "source": "environment"}]

@@ -42,13 +42,16 @@ def test_a_job_for_a_cluster_is_handed_over(tmp_path, capsys):
 
 def test_what_would_hang_is_told_and_not_launched(tmp_path, monkeypatch, capsys):
     asked = []
-    monkeypatch.setattr(point, "preflight_point", lambda *given: (asked.append(given[1:]), "it would hang\n")[1])
+    monkeypatch.setattr(
+        point, "preflight_point", lambda *given: (asked.append(given[1].world_size), "it would hang\n")[1]
+    )
     assert run_point(*prepared("launcher.nproc=2", f"runs_folder={tmp_path}")) == FAILED
-    assert capsys.readouterr().out == "it would hang\n" and asked == [(2, 2)] and not list(tmp_path.iterdir())
+    assert capsys.readouterr().out == "it would hang\n" and asked == [2] and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_a_preflight_is_made_when_it_is_wanted(ends, monkeypatch, capsys):
+    from dataclasses import replace
     from types import SimpleNamespace
 
     from dtk.preflight import report, run
@@ -59,9 +62,9 @@ def test_a_preflight_is_made_when_it_is_wanted(ends, monkeypatch, capsys):
     monkeypatch.setattr(report, "answer", lambda found: "all ranks end")
     monkeypatch.setattr(report, "document", lambda found, brief: found)
     monkeypatch.setattr("diagnostics.report.terminal.render", lambda document, columns, colour: "the report")
-    off, _ = prepared("launcher.nproc=2")
-    assert preflight_point(off.composed, 2, 2) == "" and not requests
+    off, placement = prepared("launcher.nproc=2")
+    assert preflight_point(off.composed, placement) == "" and not requests
     on, _ = prepared("launcher.nproc=2", "preflight=on")
-    told = preflight_point(on.composed, 4, 2)
+    told = preflight_point(on.composed, replace(placement, world_size=4))
     assert (told, capsys.readouterr().out) == (("", "preflight: all ranks end\n") if ends else ("the report", ""))
     assert (requests[0].world_size, requests[0].local_size) == (4, 2) and "preflight=on" in requests[0].overrides

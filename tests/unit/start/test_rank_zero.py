@@ -24,7 +24,7 @@ def test_rank_0_composes_makes_the_folder_and_says_what_runs(tmp_path, monkeypat
     (folder,) = tmp_path.iterdir()
     assert shared.run_folder == str(folder) and "-ddp-w2-" in folder.name
     assert (shared.device, shared.backend, shared.attempt) == ("cpu", "gloo", 0)
-    plain = json.loads(shared.config)
+    plain = shared.config
     assert (plain["train"]["micro_batch_size"], plain["train"]["steps"]) == (4, 2), "settled for two ranks"
     paths = RunPaths(folder)
     assert read_status(paths.status).state == "running"

@@ -42,7 +42,7 @@ def job(*overrides: str, runs: str = "/runs", run_id: str = RUN_ID, **put: Any) 
         plain[section] = {**plain[section], name: value}
     composed = dataclasses.replace(composed, plain=plain, config=from_plain(plain))
     placement = remote_placement(composed.config)
-    composed = settle(composed, composed.config.launcher.nodes * placement.nproc)
+    composed = settle(composed, placement.world_size)
     return freeze(composed, RunPaths(Path(runs) / run_id), placement, 0, ABOUT)
 
 
