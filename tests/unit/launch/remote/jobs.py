@@ -40,7 +40,7 @@ def job(*overrides: str, runs: str = "/runs", run_id: str = RUN_ID, **put: Any) 
     for key, value in put.items():
         section, _, name = key.partition("__")
         plain[section] = {**plain[section], name: value}
-    composed = dataclasses.replace(composed, plain=plain, config=from_plain(plain))
+    composed = dataclasses.replace(composed, config=from_plain(plain))
     placement = remote_placement(composed.config)
     composed = settle(composed, placement.world_size)
     return freeze(composed, RunPaths(Path(runs) / run_id), placement, 0, ABOUT)
