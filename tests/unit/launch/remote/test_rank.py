@@ -36,7 +36,7 @@ def test_ranks_run_what_was_composed_at_submission(here, no_programs, monkeypatc
     finally:
         if hydra is not None:
             sys.modules["hydra"] = hydra
-    assert json.loads(shared.config)["schedule"]["warmup_steps"] == 7
+    assert shared.config["schedule"]["warmup_steps"] == 7
     assert (shared.attempt, shared.device, shared.backend) == (0, "cpu", "gloo")
     assert read_status(RunPaths(folder).status).state == "running"
     manifest = json.loads(RunPaths(folder).manifest.read_text())
