@@ -68,7 +68,7 @@ def test_the_first_pod_makes_the_run_folder_of_the_config_map(here, monkeypatch,
     assert container["command"][-1] == "--frozen=/etc/dtk/run"
     as_rank(monkeypatch, 2)
     shared = decide(here / "volume" / "run", frozen, "torchrun")
-    assert from_plain(json.loads(shared.config)) == from_plain(yaml.safe_load(config_map["data"]["config.yaml"]))
+    assert from_plain(shared.config) == from_plain(yaml.safe_load(config_map["data"]["config.yaml"]))
     assert read_status(here / "volume" / "run" / "status.json").state == "running"
     assert decide(here / "volume" / "run", frozen, "torchrun").attempt == 1, "the same manifest again continues"
 
