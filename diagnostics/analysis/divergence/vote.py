@@ -59,6 +59,13 @@ def count_votes(key: GroupKey, position: int, calls: Mapping[int, Hashable], mem
     return Vote(key, position, tuple(largest_first), tuple(rank for rank in members if rank not in calls))
 
 
+def behind(counts: Mapping[int, int], size: int) -> tuple[int, ...]:
+    """Return the ranks with the lowest of these counts, if they are fewer than half of their group."""
+    least = min(counts.values(), default=0)
+    ranks = tuple(sorted(rank for rank, count in counts.items() if count == least))
+    return ranks if 2 * len(ranks) < size else ()
+
+
 def settled(call: tuple[GroupKey, int], right: Iterable[int], deviating: Iterable[int]) -> Vote:
     """Return the vote of two sides of which evidence of another kind than their sizes shows the right one.
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from math import inf
 from typing import Any
 
+from diagnostics.analysis.divergence.vote import behind
 from diagnostics.analysis.environment.addresses import network_inside
 from diagnostics.analysis.histories.watchdog_lines import read_all, stamp_s
 from diagnostics.analysis.symptoms.absent import possibly_late, silent, without_lines
@@ -99,7 +100,8 @@ def _reported(evidence: Evidence) -> dict[str, Any]:
     for fact in evidence.facts:
         of_kind[fact.kind].append(fact)
     late = [set(fact.fields["ranks"]) for fact in (*of_kind["monitored_barrier"], *of_kind["missing_ranks"])]
-    late = late or [{fact.fields["root"]} for fact in left_waiting(evidence)] or [{*ras.named(evidence, ras.COUNTS)}]
+    late = late or [{fact.fields["root"]} for fact in left_waiting(evidence)]
+    late = late or [{*behind(fact.fields["launched"], fact.fields["size"])} for fact in of_kind[ras.COUNTS]]
     connects = of_kind["nccl_connect"]
     dead = (fact for fact in of_kind["worker_died"] if "stopped" not in fact.fields)
     return {
@@ -109,7 +111,7 @@ def _reported(evidence: Evidence) -> dict[str, Any]:
         "inside_node": next(filter(None, (network_inside("node", fact.fields.get("peer")) for fact in connects)), ""),
         "absent": tuple(sorted({fact.fields["root"] for fact in of_kind["nccl_id_timeout"]}.union(*late))),
         "limit_s": min((fact.fields["timeout_ms"] / 1000 for fact in of_kind["monitored_barrier"]), default=0.0),
-        "unanswered": tuple(ras.named(evidence, ras.LOST)),
+        "unanswered": tuple(ras.unanswered(evidence)),
         "differ": next(map(_one_side, of_kind["calls_differ"]), ""),
         "worker_died": next((str(fact.fields["detail"]) for fact in dead), ""),
         "work": next((fact for fact in evidence.facts if fact.kind in ("host_work", "host_progress")), None),

@@ -136,7 +136,7 @@ def unconfirmed(stall: Stall, kind: Kind, missing: Phrase, **may_be: bool) -> Fi
     if stall.unexplained:
         return left_open(TEXTS.phrase("unclear", who=stall.unexplained), missing, basis=stall.unexplained_basis)
     silent = sorted({*range(job.world())} - job.survey.ranks.keys() - job.endings.keys()) if job.pending_ranks() else []
-    if silent := silent or ras.named(job.evidence, ras.LOST):
+    if silent := silent or ras.unanswered(job.evidence):
         return left_open(TEXTS.phrase("silent", who=silent), missing)
     if job.evidence.errors and not job.endings:
         text = TEXTS.phrase("unnamed_exit", what=job.evidence.errors[0].message)

@@ -56,9 +56,11 @@ def read(source: Source) -> Contents:
     return contents
 
 
-def _counts(line: int, op: str, communicator: str, sides: list[dict[str, Any]], ranks: list[int]) -> _Difference:
-    """Return how many operations each side launched; `ranks` of the whole job launched fewer than most."""
-    return COUNTS, line, {"op": op, "communicator": communicator, "sides": sides, "ranks": ranks}
+def _counts(
+    line: int, op: str, communicator: str, sides: list[dict[str, Any]], launched: dict[int, int], size: int
+) -> _Difference:
+    """Return how many operations each side and, in the communicator of the whole job, each rank has `launched`."""
+    return COUNTS, line, {"op": op, "communicator": communicator, "sides": sides, "launched": launched, "size": size}
 
 
 def _lost(line: int, who: object, communicator: str, ranks: list[int], row: str = "ras_lost") -> _Difference:
@@ -72,23 +74,22 @@ def _of_json(text: str) -> Iterator[_Difference]:
     sizes = sorted(communicator.size for communicator in communicators)
     of_job = sizes[-1] if sizes and sizes[-1] > 0 and sizes[-2:-1] != sizes[-1:] else None  # The only one of its size.
     for communicator in communicators:
-        launched: dict[str, dict[int, list[int]]] = {}
+        launched: dict[str, dict[int, int]] = {}
         for own in communicator.ranks:
             for op, count in own.collective_counts.items():
-                launched.setdefault(op, {}).setdefault(count, []).append(own.rank)
-        name = communicator.hash[:40]
-        for op, by_count in launched.items():
-            (_, fewest), *others = sorted(by_count.items())
-            if others:
-                sides = [{"who": ranks, "count": count, "ranks": ()} for count, ranks in sorted(by_count.items())]
-                is_few = communicator.size == of_job and 2 * len(fewest) < communicator.size
-                yield _counts(1, op, name, sides, fewest if is_few else [])
+                launched.setdefault(op, {})[own.rank] = count
+        name, size = communicator.hash[:40], communicator.size
+        for op, counts in launched.items():
+            if len(different := sorted({*counts.values()})) > 1:
+                who = ((count, [rank for rank in counts if counts[rank] == count]) for count in different)
+                sides = [{"who": ranks, "count": count, "ranks": ()} for count, ranks in who]
+                yield _counts(1, op, name, sides, counts if size == of_job else {}, size)
         if lost := [own.rank for own in communicator.missing_ranks if any(own.status.values())]:
             yield _lost(1, lost, name, lost if communicator.size == of_job else [])
 
 
 def _of_text(text: str) -> Iterator[_Difference]:
-    """Read the paragraphs of an answer. NCCL lists ranks below a line about them, except those of a majority."""
+    """Read the paragraphs of an answer. NCCL lists ranks below a line about them, except those of one large side."""
     groups = {row["group"]: (int(row["size"]), row["count"] == "1") for row in _TEXT["group"].finditer(text)}
     largest = max(groups.values())[0] if groups else 0
     name, of_job, at, line = "", False, 0, 1
@@ -98,13 +99,17 @@ def _of_text(text: str) -> Iterator[_Difference]:
             name = head["hash"][:40]
             of_job = groups.get(head["group"]) == (largest, True)
         if differs := _TEXT["differs"].search(own):
-            sides, of_count = [], dict[int, list[int]]()
+            sides, launched, unlisted = [], dict[int, int](), list[int]()
             for row in _TEXT["launched"].finditer(own):
                 ranks, count = _ranks(row["below"]), int(row["number"] or 0)
-                of_count[count] = ranks or [int(alone) for alone in row["who"].split()[1:] if alone.isdecimal()]
+                listed = ranks or [int(alone) for alone in row["who"].split()[1:] if alone.isdecimal()]
+                launched |= dict.fromkeys(listed, count)
+                unlisted += [] if listed else [count]
                 sides.append({"who": row["who"].lower(), "count": count, "ranks": ranks})
-            fewest = of_count[min(of_count)] if of_job and of_count else []
-            yield _counts(line + own.count("\n", 0, differs.start()), differs["op"], "", sides, fewest)
+            if len(unlisted) == 1:
+                launched |= {rank: unlisted[0] for rank in range(largest) if rank not in launched}
+            at_line = line + own.count("\n", 0, differs.start())
+            yield _counts(at_line, differs["op"], "", sides, launched if of_job else {}, largest)
         elif lost := _TEXT["lost"].search(own):
             ranks = _ranks(own)
             yield _lost(line, ranks or lost["who"], name, ranks if of_job else [])
@@ -112,9 +117,9 @@ def _of_text(text: str) -> Iterator[_Difference]:
             yield _lost(line, first_of(processes), "", [], "ras_dead" if own.startswith("DEAD") else "ras_process")
 
 
-def named(evidence: Evidence, kind: str) -> list[int]:
-    """Return the ranks whose processes do not answer (`LOST`), or that launched fewer operations (`COUNTS`)."""
-    return sorted({rank for fact in evidence.facts if fact.kind == kind for rank in fact.fields["ranks"]})
+def unanswered(evidence: Evidence) -> list[int]:
+    """Return the ranks whose processes do not answer."""
+    return sorted({rank for fact in evidence.facts if fact.kind == LOST for rank in fact.fields["ranks"]})
 
 
 def _ranks(text: str) -> list[int]:

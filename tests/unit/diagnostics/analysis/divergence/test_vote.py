@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from diagnostics.analysis.divergence.vote import Vote, count_votes, settled, supported
+from diagnostics.analysis.divergence.vote import Vote, behind, count_votes, settled, supported
 from tests.unit.diagnostics.analysis.calls import DEFAULT
 
 PAIRS = Vote(DEFAULT, 1, ((0, 1), (2, 3), (4,)))
@@ -60,3 +60,21 @@ def test_nothing_is_settled_without_a_tie() -> None:
 @pytest.mark.parametrize(("members", "expected"), [(5, True), (6, False)])
 def test_a_majority_is_one_of_the_silent_ranks_too(members: int, expected: bool) -> None:
     assert count_votes(DEFAULT, 1, {0: "a", 1: "a", 2: "a", 3: "b"}, range(members)).has_majority == expected
+
+
+@pytest.mark.parametrize(
+    ("counts", "size", "ranks"),
+    [
+        ({0: 41, 1: 40, 2: 41}, 3, (1,)),
+        ({0: 41, 1: 40, 2: 40, 3: 41}, 4, ()),  # Half of them.
+        ({0: 40, 1: 40, 2: 41}, 3, ()),  # One rank is ahead.
+        ({0: 7, 1: 7}, 2, ()),
+        ({0: 40, 1: 41}, 4, (0,)),  # Two ranks left no count.
+        ({0: 40, 1: 41, 2: 42, 3: 41, 4: 42}, 5, (0,)),
+        ({}, 4, ()),
+    ],
+)
+def test_the_ranks_behind_are_fewer_than_half_of_their_group(
+    counts: dict[int, int], size: int, ranks: tuple[int, ...]
+) -> None:
+    assert behind(counts, size) == ranks

@@ -8,6 +8,10 @@ import pytest
 
 from diagnostics.contract.formatting import ranks_spoken
 from diagnostics.diagnose import diagnose
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import Owner
+from diagnostics.evidence.reader import Source
+from diagnostics.evidence.readers import ras
 from diagnostics.report.diagnosis import document
 from diagnostics.report.model import Report
 from diagnostics.report.terminal import render
@@ -193,6 +197,19 @@ def test_ranks_that_launched_fewer_operations_are_suspected(
     assert not ranks or report.suspicions[0].ranks == ranks
     screen = render(document(report), columns=200, colour=False)
     assert ("launched fewer collectives" in screen) == bool(ranks)
+
+
+def test_the_reader_says_what_each_rank_launched_and_leaves_the_verdict_to_the_analysis(tmp_path: Path) -> None:
+    """NCCL's text lists the ranks of the small side only: those that it leaves out are the rest of the job."""
+    few, rest = {"AllGather": {12: 641, 13: 641}, "AllReduce": {3: 0}}, {"AllGather": 640, "AllReduce": 7}
+    of_text = {op: {rank: few[op].get(rank, rest[op]) for rank in range(32)} for op in few}
+    of_json = {"AllReduce": {0: 41, 1: 40, 2: 40, 3: 41}}
+    for content, expected in ((HONEST, of_text), (as_json([41, 40, 40, 41], []), of_json)):
+        (tmp_path / "ras.txt").write_bytes(content)
+        source = Source(tmp_path / "ras.txt", "ras.txt", content[:4096], Limits(), Owner())
+        facts = [fact.fields for fact in ras.read(source).facts if fact.kind == ras.COUNTS]
+        assert {fields["op"]: fields["launched"] for fields in facts} == expected
+        assert all("ranks" not in fields for fields in facts)
 
 
 def test_a_log_that_begins_with_an_answer_is_read_to_its_end(tmp_path: Path) -> None:
