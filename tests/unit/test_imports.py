@@ -1,6 +1,7 @@
 """No module imports itself by way of others, at its top, in a function or under TYPE_CHECKING; nor does any folder."""
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 
@@ -43,6 +44,18 @@ def imports(package: str, root: Path = ROOT, for_types: bool = False) -> dict[st
         inner = {name.rpartition(".")[0] for name in names}
         graph[module] = {name for name in names if name not in inner} - {module}
     return graph
+
+
+def imports_between(package: str, other: str) -> dict[str, set[str]]:
+    """Module -> the modules of another package that it imports."""
+    within, modules = imports(package), imports(other).keys()
+    texts = {module: (ROOT / f"{module.replace('.', '/')}.py") for module in within}
+    between: dict[str, set[str]] = {}
+    for module, path in texts.items():
+        visitor = _Imports(for_types=True)
+        visitor.visit(ast.parse((path if path.is_file() else path.with_suffix("") / "__init__.py").read_text()))
+        between[module] = visitor.names & modules
+    return between
 
 
 def folders(graph: dict[str, set[str]], depth: int) -> dict[str, set[str]]:
@@ -130,6 +143,20 @@ def test_lower_layers_do_not_know_higher_ones(lower: str, higher: tuple[str, ...
     graph = imports("diagnostics")
     up = {(module, name) for module in graph if module.startswith(lower) for name in graph[module]}
     assert sorted(pair for pair in up if pair[1].startswith(higher)) == []
+
+
+def imports_of_a_cause(graph: dict[str, set[str]]) -> list[tuple[str, str]]:
+    """Return the imports of causes: what they share is in a module whose name has an underscore, or below them."""
+    is_cause = re.compile(r"diagnostics\.causes\.\w+\.(?!_)\w+$").match
+    return sorted((module, name) for module, names in graph.items() for name in names if is_cause(name))
+
+
+def test_no_module_imports_a_cause() -> None:
+    graph = {module: names for package in ("diagnostics", "dtk") for module, names in imports(package).items()}
+    graph |= {module: names | graph[module] for module, names in imports_between("dtk", "diagnostics").items()}
+    assert imports_of_a_cause(graph) == []
+    graph["dtk.doctor.xid"] = {"diagnostics.causes.hardware.gpu_fault", "diagnostics.causes.hardware._devices"}
+    assert imports_of_a_cause(graph) == [("dtk.doctor.xid", "diagnostics.causes.hardware.gpu_fault")]
 
 
 def test_a_circle_is_found_at_the_top_and_in_a_function(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """A send or receive waits for a counterpart that is never posted, in a cycle or on one side only."""
 
-from typing import Any
-
 from msgspec import Struct
 
 from diagnostics.analysis.stall.circular import PointToPoint
@@ -10,14 +8,13 @@ from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.stall.stack_evidence import InCollective, communicating
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
+from diagnostics.causes.hang._messages import figures, finding
 from diagnostics.causes.hang._unconfirmed import UNRECORDED, left_open, unconfirmed
-from diagnostics.contract.findings import CERTAIN, LIKELY, PROBABLE, SEEN, SUSPECTED, EvidenceItem, Facts, Finding
-from diagnostics.contract.formatting import Phrase, file_name, joined
-from diagnostics.evidence.calls import Call
+from diagnostics.contract.findings import CERTAIN, LIKELY, SUSPECTED, EvidenceItem, Finding
+from diagnostics.contract.formatting import file_name, joined
 
 _TEXTS = Texts(__file__)
 _TRANSFERS = {"send", "recv", "batch_isend_irecv"}
-_SHOWN = 8  # Maximum number of ranks of a cycle that a sentence names.
 
 
 class UnrecordedTransfer(Struct, frozen=True):
@@ -31,33 +28,6 @@ class UnrecordedTransfer(Struct, frozen=True):
     """The other ranks, which wait for these."""
     world_known: bool
     """Whether anything besides the files themselves gives the world size."""
-
-
-def figures(case: PointToPoint) -> dict[str, Any]:
-    """Return the figures about sends and receives without counterparts."""
-    links = [_TEXTS.phrase(call.p2p, rank=rank, call=call, at=_at(call)) for rank, call in case.calls[:_SHOWN]]
-    links += [_TEXTS.phrase("more", more=len(case.calls) - _SHOWN)] if len(case.calls) > _SHOWN else []
-    (rank, call), sites = case.calls[0], [call.place for _, call in case.calls if call.site]
-    one_sided = "left_out" if case.left_out else "one_sided"
-    row = "tags" if case.tags_differ else one_sided if case.in_collectives else "cycle"
-    return {
-        "said": row,
-        "case": case,
-        "chain": links,
-        "places": " and ".join(dict.fromkeys(sites)) or "both calls",
-        "at": _at(call).strip(" ()") or "these calls",
-        "rest": [rank for rank, _ in case.in_collectives],
-        "instead": case.in_collectives[0][1].cited() if case.in_collectives else "",
-        "rank": rank,
-        "call": call,
-        "half": _TEXTS.phrase("half_send" if call.p2p == "recv" else "half_recv", rank=rank),
-        "before": "".join(f" before {peer_call.cited()}" for peer_call in case.peers.values()),
-        "place": call.place if call.site else "this call",
-    }
-
-
-def _at(call: Call) -> str:
-    return f" ({file_name(call.site.file)}:{call.site.line})" if call.site else ""
 
 
 def decide(stall: Stall) -> list[Finding]:
@@ -78,36 +48,6 @@ def _otherwise(stall: Stall, waits: bool) -> Finding | None:
     if not waits or not any(stall.job.may_be_unrecorded(rank) for rank in stall.unexplained):
         return None
     return left_open(_TEXTS.phrase("maybe_unclear", who=stall.unexplained), missing, basis=stall.unexplained_basis)
-
-
-def finding(stall: Stall, case: PointToPoint, facts: Facts) -> Finding:
-    """Return the finding about a circular wait, with a cause's facts.
-
-    The culprits are the ranks that wait in messages, or the one that left some out; in a pipeline, those in other calls
-    if they are fewer.
-    """
-    job, cycle, others = stall.job, case.cycle, tuple(rank for rank, _ in case.in_collectives)
-    culprits = tuple(sorted({fewer.rank for fewer in case.left_out})) or tuple(rank for rank, _ in case.calls)
-    culprits = others if case.scheduled and 0 < len(others) < len(case.calls) else culprits
-    in_collectives = [(rank, call) for rank, call in case.in_collectives if rank in culprits] or case.in_collectives[:1]
-    waits: list[tuple[int, Call, str | Phrase]]
-    waits = [(rank, call, _parts.says("waits_in", what=call.text)) for rank, call in case.calls[:4]]
-    instead: list[tuple[int, Call, str | Phrase]]
-    instead = [(rank, call, _TEXTS.phrase("instead", call=call)) for rank, call in in_collectives]
-    return _parts.confirmed(
-        job,
-        facts,
-        PROBABLE if in_collectives or case.scheduled else SEEN,  # A cycle is proof; another call may be the wrong one.
-        seen={rank: _parts.says("waits_in", what=call.text) for rank, call in case.calls},
-        ranks=culprits,
-        victims=tuple(sorted((job.waits.reaching(cycle.ranks) | set(cycle.ranks)) - set(culprits))),
-        group=_parts.group(job.survey, case.calls[0][1].key),
-        where=tuple(
-            place
-            for rank, call, does in (waits + instead if culprits[0] == case.calls[0][0] else instead + waits)
-            for place in _parts.where(rank, call, does)
-        ),
-    )
 
 
 def unrecorded_transfer(job: JobState) -> UnrecordedTransfer | None:

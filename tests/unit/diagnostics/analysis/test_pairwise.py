@@ -6,8 +6,7 @@ from pathlib import Path
 from hypothesis import given, settings, strategies as st
 from msgspec.structs import replace
 
-from diagnostics.analysis.pairwise import Pairs
-from diagnostics.causes.hang.all_to_all_splits import _splits, first_misfit
+from diagnostics.analysis.pairwise import Pairs, _splits, first_misfit
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.ring.format import parse

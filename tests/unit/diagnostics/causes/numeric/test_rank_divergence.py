@@ -2,10 +2,12 @@ import json
 
 import pytest
 
-from diagnostics.causes.numeric.rank_divergence import CAUSE
+from diagnostics.causes.registry import by_id
 from diagnostics.contract.findings import text_of
 from tests.unit.diagnostics.causes.examples import Example
 from tests.unit.diagnostics.causes.numeric.runs import foreign, run
+
+CAUSE = by_id()["numeric.rank_divergence"]
 
 
 def decide(evidence):

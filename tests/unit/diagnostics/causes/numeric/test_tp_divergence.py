@@ -1,13 +1,14 @@
 import json
 
-from diagnostics.causes.numeric import rank_divergence
-from diagnostics.causes.numeric.tp_divergence import CAUSE
+from diagnostics.causes.registry import by_id
 from diagnostics.contract.findings import text_of
 from diagnostics.contract.mesh import ORDER
 from tests.unit.diagnostics.causes.examples import Example
 from tests.unit.diagnostics.causes.numeric.runs import foreign, run
 from tests.unit.diagnostics.causes.numeric.test_rank_divergence import drift, equal
 from tests.unit.diagnostics.ring_bytes import run_files
+
+CAUSE = by_id()["numeric.tp_divergence"]
 
 
 def over_tp(step, ranks, group, parameter="inputs", tie=False):
@@ -44,7 +45,7 @@ def test_two_ranks_with_other_norms_are_a_tie(tmp_path):
 def test_replicas_of_data_parallelism_are_the_other_cause(tmp_path):
     events = {rank: [over_tp(20, [0, 1], [0, 1], tie=True)] for rank in range(2)}
     evidence = run(tmp_path, events)
-    assert decide(evidence, cause=rank_divergence.CAUSE).status != "confirmed"
+    assert decide(evidence, cause=by_id()["numeric.rank_divergence"]).status != "confirmed"
     evidence = run(tmp_path, {rank: [drift(20, [0, 1], [0, 1], True)] for rank in range(2)})
     assert decide(evidence).status == "undecided"
 
