@@ -47,10 +47,10 @@ def test_a_constant_is_changed_where_it_is_imported_and_nowhere_else() -> None:
 
 
 def test_equal_small_numbers_of_two_modules_are_two_constants() -> None:
-    table, sentence = map(import_module, ("diagnostics.report.measures", "diagnostics.causes.hang.p2p_cycle"))
-    assert table._SHOWN == sentence._SHOWN
-    with thresholds.changed("report.measures._SHOWN", 3):
-        assert (table._SHOWN, sentence._SHOWN) == (3, 8)
+    lints, links = map(import_module, ("diagnostics.causes.lint_texts", "diagnostics.causes.network.link_fault"))
+    assert lints._SHOWN == links._SHOWN
+    with thresholds.changed("causes.lint_texts._SHOWN", 3):
+        assert (lints._SHOWN, links._SHOWN) == (3, 6)
 
 
 @pytest.mark.parametrize("value", [4, 0.25])
