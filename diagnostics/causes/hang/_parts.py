@@ -53,10 +53,10 @@ def dumps(survey: Survey, details: Mapping[int, str | Phrase]) -> tuple[Evidence
     """Return the dumps of these ranks, with what each dump shows."""
     records = [(rank, survey.ranks.get(rank)) for rank in sorted(details)[:_FILES_SHOWN]]
     return tuple(
-        EvidenceItem(kind, file, says("of_rank", rank=rank, what=details[rank]))
+        EvidenceItem(kind, file, says(row, rank=rank, what=details[rank]))
         for rank, record in records
         if record
-        for kind in ["log" if record.recorders == {PRINTED} else "flight"]
+        for kind, row in [("log", "by_message") if record.recorders == {PRINTED} else ("flight", "of_rank")]
         for file in record.files[:1]
     )
 

@@ -155,10 +155,12 @@ class Streams(Struct):
             cut = stream.traceback.frames[-1:] if stream.traceback.inside and not stream.traceback.first else []
             self._keep(stream, end=True)
             self._take_back(stream)
-            if cut and not self.read.errors and not by_launcher(tuple(cut), ""):
+            started = by_launcher(tuple(cut), "")
+            if cut and (started or not self.read.errors):
                 rank = stream.rank if stream.spawned is None else stream.spawned
                 text = f'File "{cut[0].file}", line {cut[0].line}, in {cut[0].function}'
-                self.read.facts.append(LogFact("cut_traceback", rank, self.read.file, stream.number, text))
+                kind = "several_processes" if started else "cut_traceback"
+                self.read.facts.append(LogFact(kind, rank, self.read.file, stream.number, text))
         # A last line alone is weak: beside a whole traceback of an own error it is what somebody printed and handled.
         if any(error.frames for error in self._own_errors()):
             for error in [error for error in self.read.errors if error.type and not error.frames]:

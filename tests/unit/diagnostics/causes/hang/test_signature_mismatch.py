@@ -36,6 +36,18 @@ def test_where_all_completed_root_and_operator_are_not_in_the_dumps(tmp_path: Pa
     assert found.status == "ruled_out" and "root and ReduceOp are not in these dumps" in found.summary
 
 
+def test_evidence_from_details_message_names_its_source(tmp_path: Path) -> None:
+    """Rank 1 compares itself with ranks 0, 1, 2, ... and reports the first that differs, so rank 0 agrees with it."""
+    own, peer = (f"SequenceNumber=3, OpType=ALLREDUCE, TensorShape=[{size}], TensorDtypes=Float" for size in (8, 9))
+    text = "RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: "
+    text += f"CollectiveFingerPrint({own}), but Rank 2 is running collective: CollectiveFingerPrint({peer})."
+    (tmp_path / "job.log").write_text(text + "\n")
+    (root,) = diagnose(tmp_path).root_causes
+    seen = [str(item.detail) for item in root.evidence if not item.line]
+    assert root.ranks == (2,) and [detail.partition(":")[0] for detail in seen] == ["rank 0", "rank 2"]
+    assert all(detail.endswith("by torch's message, which names the first rank that differs") for detail in seen)
+
+
 def test_gloos_own_text_alone_blames_nobody(tmp_path: Path) -> None:
     """The rank that aborts is the one that met the wrong size, not the one that brought it."""
     abort = "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  [enforce fail at "

@@ -831,6 +831,14 @@ def test_a_traceback_at_the_end_without_its_exception_is_told(tmp_path: Path, pr
     assert not found.errors and not scan(tmp_path / "y.log", RAISED).facts
 
 
+@pytest.mark.parametrize("launcher", ["torch/distributed/launch.py", "torch/distributed/run.py"])
+def test_a_traceback_of_a_launcher_that_is_cut_off_shows_several_processes(tmp_path: Path, launcher: str) -> None:
+    raised = RAISED.replace("[rank1]: ", "")
+    cut = f'Traceback (most recent call last):\n  File "/env/{launcher}", line 255, in main\n    raise subprocess.'
+    contents = scan(tmp_path / "x.log", raised + cut)
+    assert [fact.kind for fact in contents.facts] == ["several_processes"] and len(contents.errors) == 1
+
+
 def test_the_line_of_an_exception_is_its_own_and_not_that_of_the_head(tmp_path: Path) -> None:
     (error,) = scan(tmp_path / "x.log", RAISED).errors
     assert error.line == 5
