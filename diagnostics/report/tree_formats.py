@@ -5,7 +5,7 @@ Titles and measured values come from evidence; each format's own escaping keeps 
 
 import re
 from collections.abc import Callable, Iterator
-from html import escape
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Status
@@ -52,67 +52,45 @@ def open_psa(tree: WordedBranch) -> str:
 
     A cause is a basic event with probability 1 (confirmed) or 0 (ruled out), and without one if undecided.
     """
-    names = _Names()
-    parts = ['<?xml version="1.0" encoding="UTF-8"?>', "<opsa-mef>"]
+    root = Element("opsa-mef")
     for top in tree.children:
-        parts.append(f"  <define-fault-tree name={_quoted(names('tree', top.id))}>")
-        parts += [line for _, _, branch in _numbered(top) if branch.gate for line in _define_gate(branch, names)]
-        parts.append("  </define-fault-tree>")
-    parts.append("  <model-data>")
-    written: set[str] = set()
+        fault_tree = SubElement(root, "define-fault-tree", name=_name(top.id))
+        for gate in (branch for _, _, branch in _numbered(top) if branch.gate):
+            defined = _defined(fault_tree, "gate", gate)
+            members = defined if len(gate.children) == 1 else SubElement(defined, str(gate.gate))
+            for child in gate.children:
+                SubElement(members, "gate" if child.gate else "basic-event", name=_name(child.id))
+    data = SubElement(root, "model-data")
+    causes: dict[str, WordedBranch] = {}
     for _, _, branch in _numbered(tree):
-        if branch.gate is None and branch.id not in written:
-            written.add(branch.id)
-            parts.append(f"    <define-basic-event name={_quoted(names('event', branch.id))}>")
-            parts += _about(branch, "      ")
-            parts += [f'      <float value="{_PROBABILITY[branch.status]}"/>'] if branch.status in _PROBABILITY else []
-            parts.append("    </define-basic-event>")
-    return "\n".join([*parts, "  </model-data>", "</opsa-mef>"]) + "\n"
+        if branch.gate is None:
+            causes.setdefault(branch.id, branch)
+    for cause in causes.values():
+        event = _defined(data, "basic-event", cause)
+        if cause.status in _PROBABILITY:
+            SubElement(event, "float", value=_PROBABILITY[cause.status])
+    indent(root)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{tostring(root, encoding="unicode")}\n'
 
 
 FORMATS: dict[str, Callable[[WordedBranch], str]] = {"mermaid": mermaid, "dot": dot, "openpsa": open_psa}
 
 
-class _Names:
-    """Open-PSA names: letters, digits, `_` and `-`; a dot separates paths there. Equal ids get equal names."""
-
-    def __init__(self) -> None:
-        self.given: dict[tuple[str, str], str] = {}
-
-    def __call__(self, kind: str, name: str) -> str:
-        key = kind, name
-        if key not in self.given:
-            plain = re.sub(r"[^A-Za-z0-9_]+", "-", name).strip("-") or "unnamed"
-            self.given[key] = f"{plain}-{len(self.given)}" if plain in self.given.values() else plain
-        return self.given[key]
-
-
-def _define_gate(branch: WordedBranch, names: _Names) -> list[str]:
-    members = [
-        f"<gate name={_quoted(names('gate', child.id))}/>"
-        if child.gate
-        else f"<basic-event name={_quoted(names('event', child.id))}/>"
-        for child in branch.children
-    ]
-    if len(members) != 1:
-        members = [f"<{branch.gate}>", *(f"  {member}" for member in members), f"</{branch.gate}>"]
-    return [
-        f"    <define-gate name={_quoted(names('gate', branch.id))}>",
-        *_about(branch, "      "),
-        *(f"      {line}" for line in members),
-        "    </define-gate>",
-    ]
-
-
-def _about(branch: WordedBranch, indent: str) -> list[str]:
+def _defined(parent: Element, kind: str, branch: WordedBranch) -> Element:
+    """Add the definition of a branch, with its title and its words as attributes."""
+    element = SubElement(parent, f"define-{kind}", name=_name(branch.id))
+    SubElement(element, "label").text = _printable(branch.title)
+    attributes = SubElement(element, "attributes")
     values = {"id": branch.id, "status": branch.status, "measured": branch.measured, "reason": branch.reason}
-    attributes = [
-        f"{indent}  <attribute name={_quoted(name)} value={_quoted(_printable(value))}/>"
-        for name, value in values.items()
-        if value
-    ]
-    label = f"{indent}<label>{escape(_printable(branch.title), quote=False)}</label>"
-    return [label, f"{indent}<attributes>", *attributes, f"{indent}</attributes>"]
+    for name, value in values.items():
+        if value:
+            SubElement(attributes, "attribute", name=name, value=_printable(value))
+    return element
+
+
+def _name(identity: str) -> str:
+    """Return a name of Open-PSA: letters, digits, `_` and `-`, as a dot separates paths there."""
+    return re.sub(r"[^\w.]", lambda sign: f"_{ord(sign[0])}_", identity, flags=re.ASCII).replace(".", "-")
 
 
 def _numbered(tree: WordedBranch) -> Iterator[tuple[int, int | None, WordedBranch]]:
@@ -124,10 +102,6 @@ def _numbered(tree: WordedBranch) -> Iterator[tuple[int, int | None, WordedBranc
         yield number, parent, branch
         todo += [(number, child) for child in reversed(branch.children)]
         number += 1
-
-
-def _quoted(text: str) -> str:
-    return '"' + escape(text).replace("\n", "&#10;") + '"'
 
 
 def _printable(text: str) -> str:
