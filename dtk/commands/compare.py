@@ -16,7 +16,7 @@ def run(arguments: argparse.Namespace) -> int:
     from diagnostics.evidence.job.run_folder import is_run, runs_in
     from diagnostics.evidence.metrics import WARMUP_STEPS
     from diagnostics.report import document as doc
-    from dtk.compare.compare import Options, compare
+    from dtk.compare.compare import compare
     from dtk.compare.jsonform import as_json
     from dtk.compare.limits import check_limits, limit_row, parse_limit
     from dtk.compare.report import document
@@ -32,14 +32,15 @@ def run(arguments: argparse.Namespace) -> int:
     folders: list[Path] = []
     first = 0  # Number of folders that the first name expands to.
     with Progress(after_s=AFTER_S) as progress:
-        options = Options(warmup_steps=warmup_steps, loss_tolerance=arguments.loss_tolerance, progress=progress.show)
         for name in names:  # A pattern expands as in a shell, and a folder that contains runs to all of them.
             for match in matching(name):
                 path = Path(match)
                 inside = runs_in(path) if match and path.is_dir() and not is_run(path) else ()
                 folders += [path / run for run in inside] or [find(match)]
             first = first or len(folders)
-        comparison = compare(folders, options)
+        comparison = compare(
+            folders, warmup_steps=warmup_steps, loss_tolerance=arguments.loss_tolerance, progress=progress.show
+        )
     limits = check_limits(comparison, folders[:first], arguments.fail_if) if arguments.fail_if else []
     report_forms.hand_over(arguments, comparison, lambda compared: {**as_json(compared), "limits": limits}, document)
     if limits and not arguments.json:

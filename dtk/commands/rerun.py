@@ -3,9 +3,6 @@
 import argparse
 
 from dtk.extras import require_training
-from dtk.runs.find import RUN_HELP
-
-VALUES = {"run_help": RUN_HELP}
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -13,14 +13,13 @@ from diagnostics.report.listing import listing
 from diagnostics.runs.find import Run, read_run
 from dtk.console import output
 from dtk.errors import USER_ERROR, Errors
-from dtk.runs.find import RUN_HELP, find
+from dtk.runs.find import find
 from dtk.runs.remove import Size, refusal, remove, size_of
 from dtk.runs.select import add_selection, check_selection, runs_in, selected, selects
 
 _errors = Errors(__file__)
 DECLINED = 1  # Exit code if the user declined.
 _SLOW_S = 2.0  # After this many seconds the user expects some output.
-VALUES = {"run_help": RUN_HELP}
 add_more = add_selection
 
 

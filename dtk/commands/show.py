@@ -10,10 +10,8 @@ from diagnostics.runs.find import read_details
 from dtk.config.trust import owner
 from dtk.console import output
 from dtk.console.report import hand_over
-from dtk.runs.find import RUN_HELP, find_readable
+from dtk.runs.find import find_readable
 from dtk.runs.why import why
-
-VALUES = {"run_help": RUN_HELP}
 
 
 def run(arguments: argparse.Namespace) -> int:

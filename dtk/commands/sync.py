@@ -12,12 +12,12 @@ from diagnostics.runs.records import as_mapping, mapping
 from dtk.config.trust import check_entries, check_owner
 from dtk.console import output
 from dtk.errors import Errors, refused
-from dtk.runs.find import RUN_HELP, find_readable
+from dtk.runs.find import find_readable
 
 if TYPE_CHECKING:
     from dtk.sweep.folder import Sweep
 
-_errors, VALUES = Errors(__file__), {"run_help": RUN_HELP}
+_errors = Errors(__file__)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -6,10 +6,10 @@ from pathlib import Path
 from diagnostics.contract.formatting import counted
 from dtk.console import output
 from dtk.console.progress import Busy
-from dtk.runs.find import RUN_HELP, find
+from dtk.runs.find import find
 
 TRACE = Path("dtk-trace.json.gz")
-VALUES = {"run_help": RUN_HELP, "trace": TRACE}
+VALUES = {"trace": TRACE}
 
 
 def run(arguments: argparse.Namespace) -> int:

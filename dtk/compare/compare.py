@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from diagnostics.causes.families import traits
@@ -14,7 +13,7 @@ from diagnostics.diagnose import Options as DiagnoseOptions, diagnose
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.metrics import WARMUP_STEPS
 from diagnostics.report.measures import Breakdown, breakdown
-from dtk.compare import parity, steps
+from dtk.compare import parity
 from dtk.compare.figures import batch_text, figures
 from dtk.compare.group import compares, grows_with_ranks, scaling, variants
 from dtk.compare.load import load
@@ -24,39 +23,40 @@ from dtk.compare.surroundings import surrounded
 from dtk.compare.why import verdicts
 
 
-class Options(Struct, frozen=True):
-    """The user's options."""
+def compare(
+    folders: Sequence[Path],
+    *,
+    warmup_steps: int = WARMUP_STEPS,
+    loss_tolerance: float | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Comparison:
+    """Compare runs with the first.
 
-    warmup_steps: int = WARMUP_STEPS
-    loss_tolerance: float | None = None
-    """Relative tolerance of losses; None derives it from the dtype."""
-    progress: Callable[[str], None] | None = None
+    `loss_tolerance` is the relative tolerance of losses; None derives it from the dtype.
 
-
-def compare(folders: Sequence[Path], options: Options | None = None) -> Comparison:
-    """Compare runs with the first; DiagnosticsError if it is alone, one cannot be read, or their tasks differ."""
-    options, limits = options or Options(), Limits()
+    Raises:
+        DiagnosticsError: a run is alone, one cannot be read, or their tasks differ.
+    """
+    limits = Limits()
     different = list({folder.resolve(): folder for folder in folders}.values())
     if len(different) < 2:
         raise DiagnosticsError("a comparison needs at least two runs", "name another, or a pattern such as runs/*ddp*")
     runs: list[RunRecord] = []
     for folder in different:
-        if options.progress:
-            options.progress(f"reading {folder.name}")
-        runs.append(load(folder, limits))
+        progress(f"reading {folder.name}")
+        runs.append(load(folder, limits, warmup_steps))
         if (task := parity.task(runs[-1])) != (first := parity.task(runs[0])):
             what = f"{runs[0].path} trains {first} and {folder} {task}: they have no figure in common"
             raise DiagnosticsError(what, "compare runs of one task")
     for n, run in enumerate(runs):
-        if compares(run, options.warmup_steps):  # Then it has steps for its telemetry and its traces.
-            span_s, step_s = steps.timespan_s(run, options.warmup_steps), steps.step_time_s(run, options.warmup_steps)
-            profiled, causes = explain(run.path, limits, options.progress)
-            runs[n] = replace(surrounded(run, *span_s, step_s, limits), breakdown=profiled, causes=causes)
-    every = variants(runs, options.warmup_steps)
+        if compares(run):  # Then it has steps for its telemetry and its traces.
+            profiled, causes = explain(run.path, limits, progress)
+            runs[n] = replace(surrounded(run, limits), breakdown=profiled, causes=causes)
+    every = variants(runs)
     compared = [variant for variant in every if variant.compared]
-    checks = _gate(compared, options) if compared else []
+    checks = _gate(compared, loss_tolerance) if compared else []
     fair = not any(check.status == "differs" for check in checks)
-    measured = figures(compared, options.warmup_steps, ratios=fair) if compared else []
+    measured = figures(compared, ratios=fair) if compared else []
     return Comparison(
         variants=tuple(every),
         checks=tuple(checks),
@@ -64,16 +64,16 @@ def compare(folders: Sequence[Path], options: Options | None = None) -> Comparis
         verdicts=tuple(verdicts(compared, measured)) if fair else (),
         scaling=tuple(scaling(compared, measured)) if fair else (),
         grid=tuple(grid(every, measured)),
-        warmup_steps=options.warmup_steps,
-        notes=tuple(notes(every, compared, measured, checks, options.warmup_steps)),
+        warmup_steps=warmup_steps,
+        notes=tuple(notes(every, compared, measured, checks, warmup_steps)),
     )
 
 
-def _gate(compared: Sequence[Variant], options: Options) -> list[Check]:
+def _gate(compared: Sequence[Variant], tolerance: float | None) -> list[Check]:
     """Parity within each batch; across batches where each has several variants, or the batch grows with the ranks."""
 
     def checks(members: Sequence[Variant], *, weak: bool = False) -> list[Check]:
-        return parity.checks(members, members[0].compared[0], weak=weak, tolerance=options.loss_tolerance)
+        return parity.checks(members, members[0].compared[0], weak=weak, tolerance=tolerance)
 
     batches: dict[str, list[Variant]] = {}
     for variant in compared:
@@ -115,9 +115,7 @@ def grid(variants: Sequence[Variant], figures: Sequence[Figure]) -> list[GridCel
     return cells if crossed else []
 
 
-def explain(
-    folder: Path, limits: Limits, progress: Callable[[str], None] | None
-) -> tuple[Breakdown | None, tuple[str, ...]]:
+def explain(folder: Path, limits: Limits, progress: Callable[[str], None]) -> tuple[Breakdown | None, tuple[str, ...]]:
     """Return the breakdown of a profiled step and confirmed causes of slowness or memory; (None, ()) without traces."""
     if not any((folder / "traces").glob("rank_*")):
         return None, ()

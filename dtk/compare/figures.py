@@ -8,18 +8,18 @@ from dtk.compare import steps
 from dtk.compare.model import Cell, Figure, RunRecord, Variant
 from dtk.compare.statistics import Estimate, estimate
 
-Read = Callable[[RunRecord, int], float | None]
+Read = Callable[[RunRecord], float | None]
 
 
-def figures(variants: Sequence[Variant], warmup_steps: int, *, ratios: bool) -> list[Figure]:
+def figures(variants: Sequence[Variant], *, ratios: bool) -> list[Figure]:
     """Return all quantities that at least one variant has.
 
     The first variant of each batch is the baseline of its ratios, which `ratios=False` omits, as the runs are not
     comparable.
     """
     rows = [
-        Figure(key, *texts, DEFINITIONS[key], less, tuple(_cells(key, read, variants, warmup_steps, ratios)))
-        for key, texts, less, read in QUANTITIES
+        Figure(key, **texts, cells=tuple(_cells(key, variants, ratios)))
+        for key, texts in table_beside(__file__).items()
     ]
     return [row for row in rows if any(cell.estimate is not None for cell in row.cells)]
 
@@ -35,64 +35,56 @@ def baselines(variants: Sequence[Variant]) -> dict[str, Variant]:
     return {batch_text(variant.any): variant for variant in reversed(variants)}
 
 
-def ratio_of(
-    read: Read, runs: Sequence[RunRecord], baseline: Sequence[RunRecord], warmup_steps: int
-) -> Estimate | None:
+def ratio_of(read: Read, runs: Sequence[RunRecord], baseline: Sequence[RunRecord]) -> Estimate | None:
     """Return a figure over the baseline's; None without a pair.
 
     Repeats were taken in turns, so the n-th are a pair, in whose ratio what drifts over both alike cancels.
     """
-    values = [(read(run, warmup_steps), read(base, warmup_steps)) for run, base in zip(runs, baseline, strict=False)]
+    values = [(read(run), read(base)) for run, base in zip(runs, baseline, strict=False)]
     ratios = [value / base for value, base in values if value is not None and base]
     return estimate(ratios) if ratios else None
 
 
-def _cells(key: str, read: Read, variants: Sequence[Variant], warmup_steps: int, ratios: bool) -> Iterator[Cell]:
-    references = baselines(variants)
+def _cells(key: str, variants: Sequence[Variant], ratios: bool) -> Iterator[Cell]:
+    references, read = baselines(variants), READ[key]
     for variant in variants:
         batch = batch_text(variant.any)
-        recorded = [value for run in variant.compared if (value := read(run, warmup_steps)) is not None]
+        recorded = [value for run in variant.compared if (value := read(run)) is not None]
         against = references[batch].compared if ratios and references[batch] is not variant else ()
-        over = ratio_of(read, variant.compared, against, warmup_steps)
+        over = ratio_of(read, variant.compared, against)
         spread = None
         if len(variant.compared) == 1:  # The middle half of its steps, of the two figures that each step has.
-            times_s, tokens = steps.spread_s(variant.any, warmup_steps), steps.tokens_per_step(variant.any)
+            times_s, tokens = steps.spread_s(variant.any), steps.tokens_per_step(variant.any)
             if times_s is not None and tokens is not None and key == "tokens_per_s":
                 spread = tokens / times_s[1], tokens / times_s[0]
             spread = times_s if key == "step_time_s" else spread
         yield Cell(variant.label, batch, estimate(recorded) if recorded else None, over, spread)
 
 
-def _speed(run: RunRecord, warmup_steps: int) -> float | None:
+def _speed(run: RunRecord) -> float | None:
     tokens = steps.tokens_per_step(run)
-    return None if tokens is None else tokens / steps.step_time_s(run, warmup_steps)
+    return None if tokens is None else tokens / steps.step_time_s(run)
 
 
-def _memory(run: RunRecord, _: int) -> float | None:
+def _memory(run: RunRecord) -> float | None:
     ranks = run.figures.get("peak_memory_bytes_per_rank")
     values = [value for value in ranks if isinstance(value, int | float)] if isinstance(ranks, list) else []
     values += [window.memory_bytes for window in run.windows if window.memory_bytes is not None]
     return float(max(values)) if values else None
 
 
-def _mfu(run: RunRecord, warmup_steps: int) -> float | None:
-    values = [window.mfu for window in steps.measured(run, warmup_steps) if window.mfu is not None]
+def _mfu(run: RunRecord) -> float | None:
+    values = [window.mfu for window in steps.measured(run) if window.mfu is not None]
     return median(values) if values else None
 
 
-DEFINITIONS: dict[str, str] = table_beside(__file__)  # Key of a figure -> what it is.
-QUANTITIES: tuple[tuple[str, tuple[str, str, str], bool, Read], ...] = (
-    ("tokens_per_s", ("tokens/s", "tokens/s", "tokens/s"), False, _speed),
-    ("step_time_s", ("step time", "step", "s"), True, steps.step_time_s),
-    ("peak_memory_bytes", ("peak memory", "memory", "bytes"), True, _memory),
-    (
-        "exposed_s",
-        ("exposed communication", "exposed", "s"),
-        True,
-        lambda run, _: run.breakdown.exposed_ms / 1e3 if run.breakdown else None,
-    ),
-    ("communicated_bytes", ("communicated", "sent", "bytes"), True, lambda run, _: run.windows[-1].sent_bytes),
-    ("energy_j", ("energy", "energy", "J"), True, lambda run, _: run.energy_j),
-    ("mfu", ("MFU", "MFU", "fraction"), False, _mfu),
-)
-"""Key, (title, title for narrow columns, unit), whether less is better, and how it is read from a run."""
+READ: dict[str, Read] = {
+    "tokens_per_s": _speed,
+    "step_time_s": steps.step_time_s,
+    "peak_memory_bytes": _memory,
+    "exposed_s": lambda run: run.breakdown.exposed_ms / 1e3 if run.breakdown else None,
+    "communicated_bytes": lambda run: run.windows[-1].sent_bytes,
+    "energy_j": lambda run: run.energy_j,
+    "mfu": _mfu,
+}
+"""Key of a figure -> how it is read from a run."""

@@ -17,21 +17,21 @@ Kind = Literal["strong", "weak"]
 _VALUE_CHARACTERS = 40  # Chosen: a label stays within a column.
 
 
-def variants(runs: Sequence[RunRecord], warmup_steps: int) -> list[Variant]:
+def variants(runs: Sequence[RunRecord]) -> list[Variant]:
     """Group runs that differ only by chance, in the given order."""
     groups: dict[tuple[Any, ...], list[RunRecord]] = {}
     for run in runs:
         groups.setdefault((_settings(run), run.world_size, machine(run)), []).append(run)
     members = list(groups.values())
     return [
-        Variant(label, group, sorted((r for r in group if compares(r, warmup_steps)), key=lambda run: run.started))
+        Variant(label, group, sorted((r for r in group if compares(r)), key=lambda run: run.started))
         for label, group in zip(_labels([group[0] for group in members]), members, strict=True)
     ]
 
 
-def compares(run: RunRecord, warmup_steps: int) -> bool:
+def compares(run: RunRecord) -> bool:
     """Return whether a run has comparable figures: its state allows it, and steps follow the warm-up."""
-    return run.state not in NOT_COMPARED and any(w.first >= w.began_step + warmup_steps for w in run.windows)
+    return run.state not in NOT_COMPARED and any(w.first >= w.began_step + run.warmup_steps for w in run.windows)
 
 
 def flat(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dtk.compare import steps
-from dtk.compare.figures import QUANTITIES, ratio_of
+from dtk.compare.figures import READ, ratio_of
 from dtk.compare.model import Comparison, RunRecord
 from dtk.compare.statistics import estimate
 from dtk.errors import Errors
@@ -42,7 +42,7 @@ def check_limits(comparison: Comparison, baseline: Sequence[Path], limits: Seque
     for text in limits:
         kind, most = parse_limit(text)
         for label, after in sides:
-            ratio, low, high = _ratio(KINDS[kind], after, before, comparison.warmup_steps)
+            ratio, low, high = _ratio(KINDS[kind], after, before)
             failed = ratio > most if kind == "memory" else low is not None and low > most
             decided = failed or kind == "memory" or (high is not None and high <= most)
             result = {"ratio": ratio, "low": low, "high": high, "failed": failed, "decided": decided}
@@ -51,16 +51,16 @@ def check_limits(comparison: Comparison, baseline: Sequence[Path], limits: Seque
 
 
 def _ratio(
-    key: str, after: Sequence[RunRecord], before: Sequence[RunRecord], warmup_steps: int
+    key: str, after: Sequence[RunRecord], before: Sequence[RunRecord]
 ) -> tuple[float, float | None, float | None]:
     """Return the ratio shown in the table, and its interval over the runs, or over the steps if there are few runs."""
-    ratio = ratio_of(next(quantity[3] for quantity in QUANTITIES if quantity[0] == key), after, before, warmup_steps)
+    ratio = ratio_of(READ[key], after, before)
     if ratio is None:
         raise _errors("no_figure", before=before[0].path, after=after[0].path, key=key)
     if key != "step_time_s" or ratio.low is not None:
         return ratio.median, ratio.low, ratio.high
     pairs = zip(*zip(after, before))  # The pairs that form the ratio.
-    new, old = (estimate([time_s for run in runs for time_s in steps.times_s(run, warmup_steps)]) for runs in pairs)
+    new, old = (estimate([time_s for run in runs for time_s in steps.times_s(run)]) for runs in pairs)
     if None in (new.low, old.low):
         return ratio.median, None, None
     return ratio.median, min(ratio.median, new.low / old.high), max(ratio.median, new.high / old.low)  # type: ignore[operator]

@@ -13,6 +13,7 @@ from diagnostics.contract.formatting import counted
 from diagnostics.contract.invocation import command
 from diagnostics.evidence.job import run_folder
 from diagnostics.evidence.limits import Limits, small_json
+from diagnostics.evidence.metrics import WARMUP_STEPS
 from diagnostics.evidence.model import Problem
 from diagnostics.runs.processes import still_runs
 from diagnostics.runs.records import as_mapping
@@ -22,7 +23,7 @@ from dtk.compare.model import NOT_COMPARED, RunRecord, Traffic
 _NEEDED = ("status.json", "config.yaml", "manifest.json", "parity.json", "summary.json")
 
 
-def load(folder: Path, limits: Limits) -> RunRecord:
+def load(folder: Path, limits: Limits, warmup_steps: int = WARMUP_STEPS) -> RunRecord:
     """Read a run folder; DiagnosticsError if it is not a run folder, is damaged, or was written by a newer dtk."""
     if not folder.is_dir() or not run_folder.is_run(folder):
         raise DiagnosticsError(f"{folder} is not a run folder", f"{command('ls')} lists the runs")
@@ -68,6 +69,7 @@ def load(folder: Path, limits: Limits) -> RunRecord:
         traffic=tuple(traffic),
         planned=isinstance(listed, list),
         windows=logged.windows,
+        warmup_steps=warmup_steps,
         world_size=world_size if isinstance(world_size, int) and world_size > 0 else 1,
         damage=tuple(_damage(paths.plan, problems, logged)),
     )

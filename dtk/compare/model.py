@@ -82,6 +82,8 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     """Whether plan.json lists the traffic; if not, an empty `traffic` means unknown."""
     windows: tuple[Window, ...]
     """Windows in step order; for a step of several attempts only the latest."""
+    warmup_steps: int
+    """Number of the first steps of every attempt that are not measured."""
     world_size: int
     breakdown: Breakdown | None = None
     causes: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from diagnostics.analysis.node_health import SLOWED
 from diagnostics.evidence.limits import Limits, lines_of
 from diagnostics.runs.records import number, objects
+from dtk.compare import steps
 from dtk.compare.model import Disturbance, RunRecord
 
 CAPPED = "software_power_cap"  # Running at the power limit is usual under full load, but explains lower clocks.
@@ -19,11 +20,9 @@ BUSY_PERCENT = 85.0  # CPU utilization of the machine in percent above which pro
 STOLEN_PERCENT = 5.0  # CPU that the hypervisor gave to other machines.
 
 
-def surrounded(run: RunRecord, begin_s: float, end_s: float, step_time_s: float, limits: Limits) -> RunRecord:
-    """Return the run with the samples between two points in time, on all nodes.
-
-    Times are in seconds since 1970; `step_time_s` converts mean power to energy.
-    """
+def surrounded(run: RunRecord, limits: Limits) -> RunRecord:
+    """Return the run with what the samples of all nodes show about its measured steps, of which it has some."""
+    begin_s, end_s = steps.timespan_s(run)
     clocks: list[float] = []
     watts: list[float] = []
     disturbances: list[Disturbance] = []
@@ -49,7 +48,7 @@ def surrounded(run: RunRecord, begin_s: float, end_s: float, step_time_s: float,
             watts += [power for power in (_power(device),) if power is not None]
     return replace(
         run,
-        energy_j=sum(watts) * step_time_s if watts else None,
+        energy_j=sum(watts) * steps.step_time_s(run) if watts else None,
         clocks_mhz=median(clocks) if clocks else None,
         disturbances=tuple(disturbances),
     )

@@ -76,6 +76,7 @@ def add_options(parser: argparse._ActionsContainer, table: Mapping[str, Any], **
     object.
     """
     common, groups = read_options(__file__), dict[str, argparse._ActionsContainer]()
+    values = {**common["values"], **values}
     for name, entry in table.items():
         given = entry if isinstance(entry, dict) else common.get(name, {"action": "store_true"})
         if isinstance(entry, str):

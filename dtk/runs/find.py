@@ -8,8 +8,6 @@ from diagnostics.contract.invocation import command
 from diagnostics.runs.find import RUNS, NoSuchRunError, Run, find_run, read_run
 from dtk.errors import DtkError
 
-RUN_HELP = "a path, an id under runs/, the unique beginning of one, or last"
-
 
 def find(name: str, folder: Path = RUNS) -> Path:
     """Return a run's folder by path, id, unique prefix of its id, or `last`; DtkError if none or several match."""

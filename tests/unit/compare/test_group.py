@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from diagnostics.evidence.limits import Limits
 from dtk.compare.group import compares, flat, machine, variants
@@ -17,7 +18,7 @@ def runs(tmp_path: Path, *changes: dict[str, Any]) -> list[RunRecord]:
 
 
 def labels(tmp_path: Path, *changes: dict[str, Any]) -> list[str]:
-    return [variant.label for variant in variants(runs(tmp_path, *changes), 2)]
+    return [variant.label for variant in variants(runs(tmp_path, *changes))]
 
 
 @pytest.mark.parametrize(
@@ -61,14 +62,14 @@ def test_repeats_are_in_the_order_of_their_start_and_only_good_ones_are_compared
     late, died, early = runs(
         tmp_path, {"minute": 9}, {"minute": 5, "state": "failed", "times_s": [0.1] * 6}, {"minute": 1}
     )
-    (variant,) = variants([late, died, early], 2)
+    (variant,) = variants([late, died, early])
     assert variant.runs == [late, died, early] and variant.compared == [early, late]
     assert variant.outcome == "failed" and variant.any is early
 
 
 def test_a_run_whose_steps_are_all_warm_up_is_not_compared(tmp_path: Path) -> None:
     (run,) = runs(tmp_path, {})
-    assert compares(run, 11) and not compares(run, 12)
+    assert compares(replace(run, warmup_steps=11)) and not compares(replace(run, warmup_steps=12))
 
 
 def test_flat_keys_leave_out_what_changes_nothing() -> None:
@@ -87,6 +88,6 @@ def test_a_manifest_without_anything_is_a_machine_too(tmp_path: Path) -> None:
     for hardware in ({}, {"gpus": 7}, []):
         empty = RunRecord(
             path=run.path, state="finished", reason="", started="", config={}, manifest={"hardware": hardware},
-            parity={}, figures={}, traffic=(), windows=(), world_size=1,
+            parity={}, figures={}, traffic=(), windows=(), warmup_steps=2, world_size=1,
         )  # fmt: skip
         assert machine(empty) == ("None", "None nodes", "torch None", "")

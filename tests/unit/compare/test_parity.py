@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dtk.compare.compare import Options, compare
+from dtk.compare.compare import compare
 from dtk.compare.model import Comparison
 from dtk.compare.report import headline
 from tests.unit.compare.folders import check, losses, make_run
@@ -111,7 +111,7 @@ def test_the_tolerance_follows_the_number_format_and_the_option(tmp_path: Path) 
         ),
     ]
     assert compare(runs).fair
-    assert not compare(runs, Options(loss_tolerance=0.005)).fair
+    assert not compare(runs, loss_tolerance=0.005).fair
 
 
 def test_rounding_that_grows_with_the_steps_is_no_difference_but_another_course_is(tmp_path: Path) -> None:
@@ -163,9 +163,9 @@ def test_a_hook_that_drops_gradients_has_no_tolerance_and_its_difference_is_show
     assert losses_check.detail.startswith("at most 30.000% apart over 12 steps that both logged; ")
     assert f"communication_hook={hook} drops part of the gradients" in losses_check.detail
     assert any(note.startswith("not checked: losses (at most 30.000% apart") for note in found.notes)
-    strict = check(compare(runs, Options(loss_tolerance=0.02)), "losses")
+    strict = check(compare(runs, loss_tolerance=0.02), "losses")
     assert strict.status == "differs" and "allowed: 2.00%" in strict.detail
-    loose = check(compare(runs, Options(loss_tolerance=0.5)), "losses")
+    loose = check(compare(runs, loss_tolerance=0.5), "losses")
     assert loose.status == "same"
 
 

@@ -38,7 +38,7 @@ def test_a_drift_that_hits_both_alike_cancels(pairs: list[tuple[float, float]], 
     drifted = [drift**n for n in range(len(pairs))]
 
     def ratio(after: list[float], before: list[float]) -> Estimate | None:
-        return ratio_of(lambda value, _: value, after, before, 0)  # type: ignore[arg-type, return-value]
+        return ratio_of(lambda value: value, after, before)  # type: ignore[arg-type, return-value]
 
     moved = ratio([a * d for a, d in zip(after, drifted)], [b * d for b, d in zip(before, drifted)])
     still = ratio(after, before)

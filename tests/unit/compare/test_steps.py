@@ -5,10 +5,11 @@ from statistics import StatisticsError
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from diagnostics.evidence.limits import Limits
 from dtk.compare import steps
-from dtk.compare.compare import Options, compare
+from dtk.compare.compare import compare
 from dtk.compare.load import load
 from dtk.compare.model import RunRecord
 from tests.unit.compare.folders import FSDP, START_S, make_run, median
@@ -20,8 +21,8 @@ def test_the_warm_up_does_not_count(tmp_path: Path) -> None:
     found = compare(runs)
     assert median(found, "step_time_s", "ddp") == 0.1
     assert median(found, "tokens_per_s", "ddp") == pytest.approx(8 * 128 / 0.1)
-    assert compare(runs, Options(warmup_steps=0)).figures[0].cells[0].estimate is not None
-    assert median(compare(runs, Options(warmup_steps=11)), "step_time_s", "ddp") == 0.1
+    assert compare(runs, warmup_steps=0).figures[0].cells[0].estimate is not None
+    assert median(compare(runs, warmup_steps=11), "step_time_s", "ddp") == 0.1
     assert any("first 2 steps" in note for note in found.notes)
 
 
@@ -48,7 +49,7 @@ def test_the_steps_of_the_profiler_count_where_nothing_else_is_left(tmp_path: Pa
     full = {"record": {"level": "full", "profile_start": 3, "profile_steps": 10}}
     run = record(tmp_path, change=full, times_s=[1.0, 1.0, *[0.5] * 10])
     assert steps.profiled(run) == (2, 13)
-    assert [window.last for window in steps.measured(run, 2)] == list(range(3, 13))
+    assert [window.last for window in steps.measured(run)] == list(range(3, 13))
 
 
 @pytest.mark.parametrize(
@@ -68,14 +69,14 @@ def test_when_the_profiler_ran(tmp_path: Path, profile: dict[str, Any], span: tu
 
 def test_the_middle_half_needs_four_windows(tmp_path: Path) -> None:
     run = record(tmp_path, times_s=[1.0, 1.0, *[0.1] * 5, *[0.3] * 5])
-    assert steps.spread_s(run, 2) == pytest.approx((0.1, 0.3))
-    assert steps.spread_s(run, 9) is None
+    assert steps.spread_s(run) == pytest.approx((0.1, 0.3))
+    assert steps.spread_s(replace(run, warmup_steps=9)) is None
     with pytest.raises(StatisticsError):
-        steps.step_time_s(run, 12)
+        steps.step_time_s(replace(run, warmup_steps=12))
 
 
 def test_the_measured_time_begins_with_the_first_step_that_counts(tmp_path: Path) -> None:
     run = record(tmp_path, times_s=[1.0, 1.0, *[0.1] * 10])
-    begin_s, end_s = steps.timespan_s(run, 2)
+    begin_s, end_s = steps.timespan_s(run)
     assert begin_s == pytest.approx(START_S + 2.0) and end_s == pytest.approx(START_S + 3.0)
     assert steps.tokens_per_step(run) == 8 * 128
