@@ -6,7 +6,7 @@ They are passed with `--tree`; the format is in docs/diagnose.md. Built-in trees
 from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from msgspec import Meta, Struct, convert
 
@@ -25,6 +25,7 @@ Title = Annotated[str, Meta(pattern=r"\S")]
 Names = str | Annotated[list[str], Meta(min_length=1)]
 Happened = Literal["hung", "oom", "slow", "crashed", "diverged", "at_risk"]
 """The outcomes of a run that has a cause."""
+_Name = TypeVar("_Name", bound=str)
 
 
 class _Child(Struct, forbid_unknown_fields=True):
@@ -95,20 +96,19 @@ def _tree(path: str, content: object, decided: Collection[str] | None) -> Tree:
     root = _Child(title=file.title, id=file.id, gate=file.gate, children=file.children)
     top = root.node(file.outcome, 0)
     assert isinstance(top, Gate)
-    rules = tuple(Rule(*map(_names, (rule.cause, rule.explains, rule.when))) for rule in file.explains)
+    rules = tuple(Rule(_names(rule.cause), _names(rule.explains), _names(rule.when)) for rule in file.explains)
     causes = [leaf.cause for leaf in leaves(top)]
     for name, count in Counter([*causes, *(gate.id for gate in gates(top))]).items():
         if count > 1:
             raise ValueError(f"{name!r} stands twice")
     minimal_cut_sets(top)  # Raises ValueError if there are too many.
-    patterns = [name for rule in rules for name in rule.causes + rule.explains if "*" not in name]
-    for name in [*causes, *patterns] if decided is not None else ():
-        allowed = decided if name in causes else {*causes, *decided}
-        if name not in allowed:
-            near = did_you_mean(name, allowed)
+    named = [name for rule in rules for name in rule.causes + rule.explains if "*" not in name]
+    for name in [*causes, *named]:
+        if decided is not None and name not in decided:
+            near = did_you_mean(name, decided)
             raise ValueError(f"cause {name!r} is decided by no detector{f'; {near}' if near else ''}")
     return Tree(top, rules, path)
 
 
-def _names(value: str | list[str]) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(value)
+def _names(value: _Name | list[_Name]) -> tuple[_Name, ...]:
+    return tuple(value) if isinstance(value, list) else (value,)
