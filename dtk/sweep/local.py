@@ -1,11 +1,12 @@
 """Runs a sweep file on this machine without a server: the points of a grid are composed at once, others one by one.
-`EarlyStop` ends runs that do worse than others.
+`following` ends runs that do worse than others.
 """
 
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -119,8 +120,8 @@ def opened(job: Job, *, resume: bool) -> Sweep:
 
 def run(job: Job, sweep: Sweep) -> int:
     """Run the remaining points of a sweep; return the exit code of `Runner.exit_code`."""
-    watch = EarlyStop(job.search, sweep) if job.file.stops_early else None
-    runner = Runner(sweep, job.config_dir, total_runs(job, sweep), watch)
+    follow = partial(following, job.search, sweep) if job.file.stops_early else None
+    runner = Runner(sweep, job.config_dir, total_runs(job, sweep), follow)
     if job.file.method == "grid":
         return runner.interleaved(sweep.points)
     if all(runner.once(point, 0) for point in sweep.points if point.config):
@@ -157,46 +158,38 @@ def _propose(job: Job, sweep: Sweep, runner: Runner) -> None:
             return
 
 
-class EarlyStop:
-    """Watches one run after the other."""
+@contextmanager
+def following(search: Search, sweep: Sweep, trial: Trial) -> Iterator[threading.Event]:
+    """Watch a run while the context is open; yields what is set when the search ends the run."""
+    over, stopped = threading.Event(), threading.Event()
+    thread = threading.Thread(target=_watch, args=(search, sweep, trial, over, stopped), daemon=True)
+    thread.start()
+    try:
+        yield stopped
+    finally:
+        over.set()
+        thread.join()
 
-    def __init__(self, search: Search, sweep: Sweep) -> None:
-        self.stopped = False
-        self._search = search
-        self._sweep = sweep
 
-    @contextmanager
-    def following(self, trial: Trial) -> Iterator[None]:
-        """Watch a run while the context is open."""
-        self.stopped = False
-        over = threading.Event()
-        thread = threading.Thread(target=self._watch, args=(trial, over), daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
-
-    def _watch(self, trial: Trial, over: threading.Event) -> None:
-        seen_bytes = 0
-        others = None
-        values = self._sweep.points[trial.point].values
-        while not over.wait(LOOK_S):
-            if self.stopped:
-                ask_ranks()  # Again: some may not have listened yet.
-                continue
-            size_bytes = 0
-            if trial.run is not None:
-                with suppress(OSError):
-                    size_bytes = RunPaths(trial.run).metrics.stat().st_size
-            if size_bytes == seen_bytes:
-                continue
-            seen_bytes = size_bytes
-            others = tried(self._sweep, but=trial) if others is None else others
-            if self._search.ends(look(trial, values), others):
-                self.stopped = True
-                ask_ranks()
-                with suppress(DtkError):  # A full disk behind standard output is no reason to let the run continue.
-                    # In one piece: the console of the run writes at the same time.
-                    print_line("the search ends this run: others were better at this step")
+def _watch(search: Search, sweep: Sweep, trial: Trial, over: threading.Event, stopped: threading.Event) -> None:
+    seen_bytes = 0
+    others = None
+    values = sweep.points[trial.point].values
+    while not over.wait(LOOK_S):
+        if stopped.is_set():
+            ask_ranks()  # Again: some may not have listened yet.
+            continue
+        size_bytes = 0
+        if trial.run is not None:
+            with suppress(OSError):
+                size_bytes = RunPaths(trial.run).metrics.stat().st_size
+        if size_bytes == seen_bytes:
+            continue
+        seen_bytes = size_bytes
+        others = tried(sweep, but=trial) if others is None else others
+        if search.ends(look(trial, values), others):
+            stopped.set()
+            ask_ranks()
+            with suppress(DtkError):  # A full disk behind standard output is no reason to let the run continue.
+                # In one piece: the console of the run writes at the same time.
+                print_line("the search ends this run: others were better at this step")

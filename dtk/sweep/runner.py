@@ -3,10 +3,10 @@
 import dataclasses
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Protocol
+from threading import Event
 
 from diagnostics.contract.artifacts import RunPaths, complete_checkpoints, read_status
 from diagnostics.contract.invocation import typed
@@ -23,27 +23,20 @@ from dtk.sweep.points import Point
 STOPPED_EARLY = "stopped early"
 DONE = ("finished", STOPPED_EARLY, "queued")
 """States of runs that `--resume` does not restart; another scheduler owns a queued run."""
-
-
-class Watch(Protocol):
-    """Monitors a running run, and may stop it."""
-
-    stopped: bool
-    """Whether it stopped the run."""
-
-    def following(self, trial: Trial) -> AbstractContextManager[None]:
-        """Watch a run as long as the context is open; `trial.run` is set once its run folder exists."""
+Follow = Callable[[Trial], AbstractContextManager[Event]]
+"""Watches a run as long as the context is open, and may stop it, which the event says; `trial.run` is set once its run
+folder exists."""
 
 
 class Runner:
     """Runs points and records their results."""
 
-    def __init__(self, sweep: Sweep, config_dir: Path | None, total: int | None, watch: Watch | None = None) -> None:
+    def __init__(self, sweep: Sweep, config_dir: Path | None, total: int | None, follow: Follow | None = None) -> None:
         self.sweep = sweep
         self.config_dir = config_dir
         self.total = total
         """Total number of runs, for the headlines; None = the search decides."""
-        self.watch = watch
+        self.follow = follow or (lambda trial: nullcontext(Event()))
         self.codes: list[int] = []
         self._number = 0
 
@@ -82,12 +75,13 @@ class Runner:
         self.codes.append(USER_ERROR)
 
     def _run(self, point: Point, before: Trial | None, trial: Trial) -> int:
-        state, reason = "", ""
-        following = self.watch.following(trial) if self.watch is not None else nullcontext()
         try:
-            with following:
+            with self.follow(trial) as stopped_early:
                 placed = place_point(self._start(point, before))
                 code = run_point(*placed, opened=lambda paths: self.sweep.opened(trial, paths.root.absolute()))
+            state, reason = _ending(trial.run, code)
+            if stopped_early.is_set() and state == "preempted" and code not in STOPPED:
+                state, reason = STOPPED_EARLY, "the search ended it: others were better at this step"
         except DtkError as error:
             print(f"dtk: {error}", file=sys.stderr, flush=True)
             code, state, reason = USER_ERROR, "refused" if trial.run is None else "failed", str(error)
@@ -96,10 +90,6 @@ class Runner:
         except Exception as error:  # Other points are not affected.
             traceback.print_exc()
             code, state, reason = FAILED, "failed", f"{type(error).__name__}: {error}"
-        if not state:
-            state, reason = _ending(trial.run, code)
-        if self.watch is not None and self.watch.stopped and state == "preempted" and code not in STOPPED:
-            state, reason = STOPPED_EARLY, "the search ended it: others were better at this step"
         self.sweep.end(trial, state, code, reason)
         return code
 

@@ -10,7 +10,7 @@ import pytest
 from diagnostics.contract.artifacts import RunPaths
 from dtk.sweep import local
 from dtk.sweep.folder import create
-from dtk.sweep.local import EarlyStop
+from dtk.sweep.local import following
 from dtk.sweep.points import Point
 
 
@@ -40,25 +40,14 @@ def test_a_run_is_stopped_when_the_search_says_so(
     sweep = create(tmp_path, "bayes", "name", {}, 1)
     sweep.add(Point(0, "p", [], {}, {"seed": 1}, "", None))
     trial, search = sweep.begin(0, 0), Searches()
-    stop = EarlyStop(search, sweep)  # type: ignore[arg-type]
-    with stop.following(trial):
+    with following(search, sweep, trial) as given_up:  # type: ignore[arg-type]
         time.sleep(0.05)
         assert search.looks == 0, "there is no run folder yet"
         trial.run = tmp_path / "run"
         trial.run.mkdir()
         RunPaths(trial.run).metrics.write_text(f'{{"step": 1, "loss": {loss}}}\n')
         asked.wait(5 if stopped else 0.1)
-    assert stop.stopped is stopped and asked.is_set() is stopped
+    assert given_up.is_set() is stopped and asked.is_set() is stopped
     assert search.looks == 1, "metrics that did not change are not looked at again"
     assert ("the search ends this run" in capsys.readouterr().out) is stopped
-    sweep.close()
-
-
-def test_each_run_begins_anew(tmp_path: Path, asked: threading.Event) -> None:
-    sweep = create(tmp_path, "bayes", "name", {}, 1)
-    sweep.add(Point(0, "p", [], {}, {}, "", None))
-    stop = EarlyStop(Searches(), sweep)  # type: ignore[arg-type]
-    stop.stopped = True
-    with stop.following(sweep.begin(0, 0)):
-        assert stop.stopped is False
     sweep.close()
