@@ -10,13 +10,10 @@ from diagnostics.evidence.model import shortened
 from diagnostics.evidence.readers import process, ras
 from diagnostics.report.document import Field
 from diagnostics.report.model import Report
+from diagnostics.report.wording import texts_beside
 
-_TABLE = table_beside(__file__)
+_TABLE, _said = table_beside(__file__), texts_beside(__file__)
 _SHOWN = 3  # Maximum number of calls, and of groups of ranks, on the first screen.
-
-
-def _said(row: str, **figures: object) -> str:
-    return formatting.filled(_TABLE["texts"][row], figures)
 
 
 def headline(symptoms: Symptoms) -> str:

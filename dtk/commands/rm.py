@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,14 +11,14 @@ from diagnostics.report import lines
 from diagnostics.report.listing import listing
 from diagnostics.runs.find import Run, read_run
 from dtk.console import output
+from dtk.console.progress import Busy
 from dtk.errors import USER_ERROR, Errors
 from dtk.runs.find import find
-from dtk.runs.remove import Size, refusal, remove, size_of
+from dtk.runs.remove import refusal, remove, size_of
 from dtk.runs.select import add_selection, check_selection, runs_in, selected, selects
 
 _errors = Errors(__file__)
 DECLINED = 1  # Exit code if the user declined.
-_SLOW_S = 2.0  # After this many seconds the user expects some output.
 add_more = add_selection
 
 
@@ -45,11 +44,11 @@ def run(arguments: argparse.Namespace) -> int:
     if not runs:
         print("nothing to remove", file=sys.stderr)
         return 0
-    size = _show(runs)
+    size_bytes = _show(runs)
     if arguments.dry_run:
         return 0
     if asks:
-        question = f"remove {counted(len(runs), 'run')} ({bytes_text(size.bytes)}) permanently? [y/N] "
+        question = f"remove {counted(len(runs), 'run')} ({bytes_text(size_bytes)}) permanently? [y/N] "
         print(question, end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             print("nothing was removed", file=sys.stderr)
@@ -69,18 +68,14 @@ def _named(arguments: argparse.Namespace) -> list[Run]:
     return list(runs.values())
 
 
-def _show(runs: Sequence[Run]) -> Size:
+def _show(runs: Sequence[Run]) -> int:
+    """List the runs; return the bytes of their files."""
     output.put(lines.render(listing(runs), columns=output.columns(), colour=output.colours()))
-    began_s, announced = time.monotonic(), False
-    files = total = 0
-    for run in runs:
-        size = size_of(Path(run.path))
-        files, total = files + size.files, total + size.bytes
-        if not announced and time.monotonic() - began_s > _SLOW_S:
-            print(f"counting the files of {counted(len(runs), 'run')} ...", file=sys.stderr, flush=True)
-            announced = True
+    with Busy(f"counting the files of {counted(len(runs), 'run')}"):
+        sizes = [size_of(Path(run.path)) for run in runs]
+    files, total = sum(size.files for size in sizes), sum(size.bytes for size in sizes)
     output.put(f"{counted(len(runs), 'run')}, {counted(files, 'file')}, {bytes_text(total)} ({total:,} bytes)\n")
-    return Size(files, total)
+    return total
 
 
 def _remove(runs: Sequence[Run], force: bool) -> int:

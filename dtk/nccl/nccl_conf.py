@@ -35,18 +35,9 @@ def user_file(environment: Mapping[str, str]) -> Path | None:
         return None
 
 
-def read_user(environment: Mapping[str, str]) -> Read | None:
-    """Read the user's configuration file; return None if it does not exist or cannot be read."""
-    path = user_file(environment)
-    return None if path is None else _read(path)
-
-
-def read_system() -> Read | None:
-    """Read the system's configuration file; return None if it does not exist or cannot be read."""
-    return _read(SYSTEM)
-
-
-def _read(path: Path) -> Read | None:
+def read(path: Path | None) -> Read | None:
+    """Read a configuration file; return None if there is no such file, or it cannot be read."""
     with suppress(OSError, ValueError):
-        return Read(path, parse_conf(read_record(path, MOST_BYTES).decode("utf-8", "replace")))
+        if path is not None:
+            return Read(path, parse_conf(read_record(path, MOST_BYTES).decode("utf-8", "replace")))
     return None

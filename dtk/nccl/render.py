@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dtk.config.schema import NCCLConfig
 from dtk.errors import DtkError, Errors
-from dtk.nccl.nccl_conf import read_user
+from dtk.nccl.nccl_conf import read, user_file
 
 _errors = Errors(__file__)
 RUN = "run"
@@ -68,7 +68,7 @@ def render(config: NCCLConfig, environment: Mapping[str, str], run: Path | None 
     Raises:
         DtkError: a value needs a key that is not given.
     """
-    file = read_user(environment)
+    file = read(user_file(environment))
     in_file = {} if file is None else {n: v for n, v in file.content.variables.items() if n.startswith("NCCL_")}
     variables, overruled = {}, []
     for name, text in config.variables.items():

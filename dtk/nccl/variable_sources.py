@@ -10,7 +10,8 @@ from diagnostics.contract.files import patterns_beside
 from diagnostics.evidence import safe_yaml
 from diagnostics.evidence.limits import Limits
 from dtk.errors import DtkError, refused
-from dtk.nccl.nccl_conf import MOST_BYTES, read_system, read_user
+from dtk.nccl import nccl_conf
+from dtk.nccl.nccl_conf import MOST_BYTES
 from dtk.nccl.render import ENVIRONMENT
 
 PREFIXES = ("NCCL_", "TORCH_", "GLOO_", "PYTORCH_", "CUDA_LAUNCH_BLOCKING")  # Prefixes of collected names.
@@ -42,7 +43,7 @@ def given_here(environment: Mapping[str, str]) -> Given:
     oddities: list[tuple[str, str, str]] = []
     shadowed: list[tuple[str, str, str]] = []
     read = [ENVIRONMENT]
-    for file in (read_user(environment), read_system()):
+    for file in map(nccl_conf.read, (nccl_conf.user_file(environment), nccl_conf.SYSTEM)):
         if file is None:
             continue
         read.append(str(file.path))

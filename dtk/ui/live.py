@@ -1,7 +1,6 @@
 """The current state of run folders: curves, the position of each rank, tags, sweeps. Bounded: folders are untrusted."""
 
 import os
-import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from diagnostics.contract.artifacts import RunPaths, read_heartbeat
 from diagnostics.contract.formatting import clean, seconds_text
+from diagnostics.evidence.job.run_folder import of_ranks
 from diagnostics.evidence.limits import Limits, lines_of, whole
 from diagnostics.evidence.readers.ring import call_of
 from diagnostics.evidence.ring.format import parse
@@ -20,11 +20,9 @@ from diagnostics.runs.records import last_lines, latest_records, mapping, number
 TAIL_BYTES = 8 << 20
 """Bytes read from the end of metrics.jsonl: 20,000 records of some 400 bytes, read in a tenth of a second."""
 MOST_POINTS = 400  # Points of a curve: a screen has no more room.
-MOST_RANKS = 16_384
 RINGS = 64  # Ranks whose rings are read on each refresh, the slowest first: half a megabyte each.
 MOST_MARKS = 24  # Shown as filters; others can be entered in the URL.
 _LONGEST = 60  # Characters of a tag.
-_RANK = re.compile(r"rank_([0-9]{5,8})\.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +59,8 @@ def curves(metrics: Path) -> dict[str, list[tuple[float, float]]]:
 
 def ranks(paths: RunPaths, now_s: float, *, live: bool = True) -> list[RankNow]:
     """Every rank that left a heartbeat, ascending; of a run that is not `live` nobody waits any longer."""
-    files: dict[int, Path] = {}
-    with suppress(OSError):
-        for entry in os.scandir(paths.root / "heartbeat"):
-            match = _RANK.fullmatch(entry.name)
-            if match and entry.is_file(follow_symlinks=False) and len(files) < MOST_RANKS:
-                files[int(match[1])] = Path(entry.path)
     present = []
-    for rank, path in sorted(files.items()):
+    for rank, path in of_ranks(paths.root / "heartbeat", Limits()):
         beat = read_heartbeat(path)
         if beat is None or (time_s := number(beat.time_s)) is None:
             continue

@@ -64,7 +64,7 @@ def read(folder: Path, limits: Limits, problems: list[Problem]) -> RunEvidence:
         problems.append(Problem("run", "status.json", "still_going"))
     heartbeats = {
         rank: beat
-        for rank, path in _of_ranks(folder / "heartbeat", limits)
+        for rank, path in of_ranks(folder / "heartbeat", limits)
         if (beat := read_heartbeat(path) if path.stat().st_size <= 4096 else None) is not None
     }
     attempt = max(status.attempt if status else 0, last_attempt(folder))
@@ -148,7 +148,7 @@ def _yaml(path: Path, limits: Limits) -> dict[str, Any]:
 def _all_events(
     folder: Path, attempt: int, limits: Limits, problems: list[Problem]
 ) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-    for rank, path in _of_ranks(folder, limits):
+    for rank, path in of_ranks(folder, limits):
         events: list[dict[str, Any]] = []
         try:
             for event in objects(line for _, line in LineReader(path, limits, (EVENT,), lambda: False).lines()):
@@ -161,7 +161,8 @@ def _all_events(
         yield rank, events
 
 
-def _of_ranks(folder: Path, limits: Limits) -> list[tuple[int, Path]]:
+def of_ranks(folder: Path, limits: Limits) -> list[tuple[int, Path]]:
+    """Return (rank, its file) of a folder with a record of each rank, ascending; empty if it cannot be listed."""
     files: list[tuple[int, Path]] = []
     try:
         for path in () if folder.is_symlink() else folder.iterdir():

@@ -17,17 +17,15 @@ def test_the_file_that_is_named_comes_before_the_one_in_the_home() -> None:
 
 def test_a_user_that_the_container_does_not_know_has_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)
-    assert nccl_conf.user_file({}) is None and nccl_conf.read_user({}) is None
+    assert nccl_conf.user_file({}) is None and nccl_conf.read(None) is None
 
 
-def test_variables_with_their_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_with_their_lines(tmp_path: Path) -> None:
     path = tmp_path / "nccl.conf"
     path.write_bytes(b"# why\nNCCL_DEBUG=INFO\n\nNCCL_IB_SL=3\xff\n")
-    read = nccl_conf.read_user({"NCCL_CONF_FILE": str(path)})
+    read = nccl_conf.read(path)
     assert read is not None and read.path == path
     assert read.content.variables["NCCL_DEBUG"] == "INFO" and read.content.lines["NCCL_IB_SL"] == 4
-    monkeypatch.setattr(nccl_conf, "SYSTEM", path)
-    assert nccl_conf.read_system() == read
 
 
 @pytest.mark.timeout(20)
@@ -35,4 +33,4 @@ def test_what_is_no_file_is_as_if_it_were_absent(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "large").write_bytes(b"#" * (nccl_conf.MOST_BYTES + 1))
     for name in ("pipe", "large", "none", "."):
-        assert nccl_conf.read_user({"NCCL_CONF_FILE": str(tmp_path / name)}) is None
+        assert nccl_conf.read(tmp_path / name) is None
