@@ -214,9 +214,7 @@ def test_wrong_input_is_one_line(job: Path, tmp_path: Path) -> None:
     assert "no PATH is given" in one_line(diagnose())
     one_line(diagnose(empty))
     assert "no last run" in one_line(diagnose("last", cwd=tmp_path))
-    assert "bad.yaml: the file: title, gate, outcome, children missing" in one_line(
-        diagnose(job, "--tree", tmp_path / "bad.yaml")
-    )
+    assert "bad.yaml: Object missing required field `title`" in one_line(diagnose(job, "--tree", tmp_path / "bad.yaml"))
     assert "invalid choice: 'pdf'" in one_line(diagnose(job, "--format", "pdf"))
     assert "'0' is not a number above 0" in one_line(diagnose(job, "--limit-scale", "0"))
     assert "cannot write" in one_line(diagnose(job, "--output", tmp_path / "no" / "such" / "folder"))
