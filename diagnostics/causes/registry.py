@@ -85,7 +85,7 @@ class Registry(Struct):
 def collect() -> Registry:
     """Collect all causes. A detector that cannot be imported is reported as a coverage problem, not raised."""
     registry = Registry(built_in())
-    if _is_any_installed():
+    if _is_any_installed(tuple(sys.path)):
         from importlib.metadata import entry_points
 
         for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
@@ -93,12 +93,14 @@ def collect() -> Registry:
     return registry
 
 
-def _is_any_installed() -> bool:
-    """Return whether a package may provide a detector: its metadata has the entry points, or is in an archive.
+@cache
+def _is_any_installed(folders: tuple[str, ...]) -> bool:
+    """Return whether a package in these folders may provide a detector.
 
-    Importing `importlib.metadata`, which has the exact answer, takes a tenth of the time of a small diagnosis.
+    Then its metadata has the entry points, or is in an archive. Importing `importlib.metadata`, which has the exact
+    answer, takes a tenth of the time of a small diagnosis.
     """
-    for folder in sys.path:
+    for folder in folders:
         if Path(folder).is_file():
             return True
         with suppress(OSError):
