@@ -11,12 +11,13 @@ from diagnostics.analysis.environment.addresses import network_inside
 from diagnostics.analysis.histories.watchdog_lines import read_all, stamp_s
 from diagnostics.analysis.symptoms.absent import possibly_late, silent, without_lines
 from diagnostics.analysis.symptoms.sizes import met_sizes
-from diagnostics.analysis.symptoms.state import FAILED, KINDS, MOST_SPECIFIC, OF_PEERS, OPENS, Symptoms, says
+from diagnostics.analysis.symptoms.state import EVENTS, FAILED, KINDS, MOST_SPECIFIC, OF_PEERS, OPENS, Symptoms, says
 from diagnostics.analysis.symptoms.waits import all_waits, is_threaded, left_waiting, observed, others
 from diagnostics.contract.formatting import UNNAMED as NOBODY, Phrase
 from diagnostics.evidence.endings import Ending, of_error
 from diagnostics.evidence.model import Evidence, LogFact, RankError, Stacks, shortened
 from diagnostics.evidence.readers import ras
+from diagnostics.evidence.readers.log import last_progress
 
 _CPP_FILE = re.compile(r"^\[[^\]]*\.(?:cc|cpp|h):\d+\] ")
 
@@ -26,8 +27,9 @@ def symptoms(evidence: Evidence) -> Symptoms | None:
     stops = {fact.file: fact.line for fact in evidence.facts[::-1] if fact.kind == "job_stopped"}
     held_s = _held_s(evidence)
     # Who was stopped loses its peers: that names no cause, and a wait only if it was longer than one of any step.
-    stopped_at = {} if held_s else stops
+    stopped_at, went_on = {} if held_s else stops, last_progress(evidence)
     lines = [f for f in evidence.facts if f.kind not in OF_PEERS or f.line <= stopped_at.get(f.file, inf)]
+    lines = [f for f in lines if f.kind not in EVENTS or f.line > went_on.get(f.file, 0)]
     kinds = frozenset(fact.kind for fact in lines)
     aborted = {NOBODY if error.rank is None else error.rank for error in evidence.errors if error.signal == "SIGABRT"}
     raised = (of_error(error, NOBODY if error.rank is None else error.rank) for error in evidence.errors if error.type)

@@ -11,7 +11,9 @@ from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.calls import GroupKey
 from diagnostics.evidence.model import LogFact
 
-TRANSPORT = frozenset({"nccl_ib_error", "nccl_ib_async", "nccl_peer_closed", "nccl_connect", "link_down"})
+EVENTS = frozenset({"nccl_ib_async", "link_down"})
+"""Kinds of lines about a port, which a job that goes on writes too."""
+TRANSPORT = EVENTS | {"nccl_ib_error", "nccl_peer_closed", "nccl_connect"}
 _TABLE = table_beside(__file__)
 KINDS = {name: frozenset(kinds) for name, kinds in _TABLE["kinds"].items()}
 OPENS = TRANSPORT | KINDS["opens"]

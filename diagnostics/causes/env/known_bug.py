@@ -8,6 +8,7 @@ from diagnostics.analysis.environment.catalogue import Version, leading_version,
 from diagnostics.analysis.environment.known_bugs import NAMES, Installed, KnownBug, bug_in
 from diagnostics.analysis.environment.recorded import recorded
 from diagnostics.analysis.environment.situation import gpu_names
+from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.findings import LIKELY, EvidenceItem, Finding, Remedy, confirmed
 from diagnostics.contract.formatting import Phrase
@@ -16,18 +17,22 @@ from diagnostics.evidence.model import Evidence
 _TEXTS = Texts(__file__)
 _HANG = frozenset({"watchdog_timeout", "watchdog_status", "gloo_timeout", "monitor_stuck", "desync_report"})
 
+_WARNS = "NCCL WARN"
+
 
 class Seen(Struct, frozen=True):
     """Known bugs that match a job."""
 
     confirmed: tuple[tuple[KnownBug, EvidenceItem], ...]
     possible: tuple[KnownBug, ...]
-    """Bugs that match the versions, the variables and the symptom, but cannot be distinguished from other faults."""
+    """Bugs of which a warning speaks that ended nothing; and those that match the versions, the variables and the
+    symptom, but cannot be distinguished from other faults."""
     versions: dict[str, Version]
 
 
-def seen(evidence: Evidence) -> Seen:
+def seen(stall: Stall) -> Seen:
     """Look up the versions and messages of a job in the table."""
+    evidence, ended = stall.job.evidence, stall.job.communication_ended()
     record = recorded(evidence)
     versions = dict(_versions(evidence, record.nccl_version))
     variables = {name: text for own in record.variables.values() for name, text in own.items()}
@@ -35,14 +40,18 @@ def seen(evidence: Evidence) -> Seen:
     kinds = {fact.kind for fact in evidence.facts}
     symptoms = {"hang"} if kinds & _HANG else {"memory"} if "cuda_oom" in kinds else set()
     by_bug: dict[KnownBug, EvidenceItem] = {}
+    warned: dict[KnownBug, None] = {}
     for fact in evidence.facts:
         if bug := bug_in(fact.text):
-            by_bug.setdefault(bug, fact.quoted())
+            if ended or _WARNS not in fact.text or (bug.before and bug.has(versions.get(bug.component, ()))):
+                by_bug.setdefault(bug, fact.quoted())
+            else:
+                warned[bug] = None  # NCCL also warns of what it then does without.
     for error in evidence.errors:
         if bug := bug_in(error.message):
             by_bug.setdefault(bug, EvidenceItem("error", error.file, error.message[:200], error.line or None))
-    fits = tuple(bug for bug in installed.possible(variables) if bug.shows in symptoms)
-    return Seen(tuple(by_bug.items()), fits, versions)
+    fits = (bug for bug in installed.possible(variables) if bug.shows in symptoms)
+    return Seen(tuple(by_bug.items()), (*warned, *fits), versions)
 
 
 def _versions(evidence: Evidence, nccl: Version | None) -> Iterator[tuple[str, Version]]:
@@ -66,8 +75,9 @@ def described(bug: KnownBug, version: Version | None) -> Phrase:
     return _TEXTS.phrase("bug", name=NAMES[bug.component], number=number, bug=bug)
 
 
-def decide(case: Seen) -> Finding:
-    """Confirm a bug by its message. A bug that only matches the version is named but not confirmed."""
+def decide(stall: Stall) -> Finding:
+    """Confirm a bug by its message. One of which only a warning or the version speaks is named but not confirmed."""
+    case = seen(stall)
     bugs = [bug for bug, _ in case.confirmed] or case.possible
     texts = [described(bug, case.versions.get(bug.component)) for bug in bugs[:2]]
     if case.confirmed:
@@ -81,4 +91,4 @@ def decide(case: Seen) -> Finding:
     return _TEXTS.ruled_out(named=named) if named else _TEXTS.undecided()
 
 
-CAUSE = declared(__file__, seen, decide)
+CAUSE = declared(__file__, explain, decide)

@@ -4,10 +4,12 @@ from collections import Counter
 
 from msgspec import Struct
 
+from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import LIKELY, OPEN, Finding, FormattedFacts, confirmed
-from diagnostics.evidence.model import Evidence, LogFact
+from diagnostics.evidence.model import LogFact
+from diagnostics.evidence.readers.log import last_progress
 
 _TEXTS = Texts(__file__)
 RETRY_EXCEEDED = {12: "not_acknowledged", 13: "not_ready"}
@@ -24,7 +26,7 @@ class LinkFaults(Struct, frozen=True):
     completions: tuple[LogFact, ...]
     """Completions with a status in `RETRY_EXCEEDED`."""
     ports: tuple[LogFact, ...]
-    """Ports for which NCCL reported an error."""
+    """Ports for which NCCL reported an error, in a job that waits or ended in communication."""
     down: tuple[LogFact, ...]
     """`Link down` messages of the kernel, which alone may concern an unused interface or the boot of the machine."""
     followed: tuple[LogFact, ...]
@@ -33,6 +35,8 @@ class LinkFaults(Struct, frozen=True):
     """Connections that were never established, for a reason in `_NO_WAY`."""
     refused: tuple[LogFact, ...] = ()
     """The same, for a reason in `_REFUSED`."""
+    events: tuple[LogFact, ...] = ()
+    """Errors of ports that ended nothing, as far as is known: the transport retries until a port is up again."""
 
     @property
     def pairs(self) -> tuple[tuple[str, str], ...]:
@@ -50,18 +54,20 @@ class LinkFaults(Struct, frozen=True):
         return next(filter(None, shared), "") if len(facts) > 1 else ""
 
 
-def link_faults(evidence: Evidence) -> LinkFaults:
+def link_faults(stall: Stall) -> LinkFaults:
     """Return the link faults in the logs of all ranks."""
+    evidence = stall.job.evidence
     completions = [fact for fact in evidence.facts if fact.kind == "nccl_ib_error"]
     events = [fact for fact in evidence.facts if fact.kind == "nccl_ib_async" and "failed" in fact.fields]
-    last_step = {fact.file: fact.fields["steps"].last for fact in evidence.facts if fact.kind == "steps"}
-    ports = [fact for fact in events if fact.line > last_step.get(fact.file, 0)]  # Else the job went on.
+    ended, went_on = stall.job.communication_ended(), last_progress(evidence)
+    ports = [fact for fact in events if ended and fact.line > went_on.get(fact.file, 0)]
     down = [fact for fact in evidence.facts if fact.kind == "link_down"]
     failed = [fact for fact in completions if fact.fields.get("status") in RETRY_EXCEEDED]
     pairs = [(fact, str(fact.fields.get("why"))) for fact in evidence.facts if fact.kind == "nccl_qp_failed"]
     unreached, refused = (tuple(fact for fact, why in pairs if why in errors) for errors in (_NO_WAY, _REFUSED))
     followed = [fact for fact in completions if fact not in failed]
-    return LinkFaults(tuple(failed), tuple(ports), tuple(down), tuple(followed), unreached, refused)
+    without_end = tuple(fact for fact in events if fact not in ports)
+    return LinkFaults(tuple(failed), tuple(ports), tuple(down), tuple(followed), unreached, refused, without_end)
 
 
 def _host(fact: LogFact) -> str:
@@ -97,12 +103,14 @@ def _facts(faults: LinkFaults) -> FormattedFacts:
     return _TEXTS.facts(rows, parts=parts, common=faults.common, lines=lines)
 
 
-def decide(faults: LinkFaults) -> Finding:
+def decide(stall: Stall) -> Finding:
     """Decide from NCCL's InfiniBand errors and from messages of the network driver."""
+    faults = link_faults(stall)
     certain = (*faults.completions, *faults.ports, *faults.unreached)
     lines = certain or faults.refused
     if not lines:
-        return _TEXTS.undecided(["followed" if faults.followed else "down" if faults.down else "none", "open"])
+        seen = {"followed": faults.followed, "event": faults.events, "down": faults.down}
+        return _TEXTS.undecided([next((row for row, facts in seen.items() if facts), "none"), "open"])
     return confirmed(
         facts=_facts(faults),
         # A peer that died stops acknowledging too, and a driver or NCCL may pass settings that no device accepts.
@@ -112,4 +120,4 @@ def decide(faults: LinkFaults) -> Finding:
     )
 
 
-CAUSE = declared(__file__, link_faults, decide)
+CAUSE = declared(__file__, explain, decide)

@@ -393,6 +393,12 @@ def training_ended(evidence: Evidence) -> bool:
     return any(fact.kind == ENDED for fact in evidence.facts)
 
 
+def last_progress(evidence: Evidence) -> dict[str, int]:
+    """Return the line of each log about its last step, or the end of the training: what is above ended nothing."""
+    steps = {fact.file: fact.fields["steps"].last for fact in evidence.facts if fact.kind == "steps"}
+    return steps | {fact.file: fact.line for fact in evidence.facts if fact.kind == ENDED}
+
+
 def is_named_like_a_log(path: Path) -> bool:
     """Whether the name is that of a log, so that a text without known lines, or of gigabytes, counts as a log."""
     return bool(_TEXT["log_name"].search(path.name))

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.analysis.stall.explain import explain
 from diagnostics.causes.network.link_fault import RETRY_EXCEEDED, LinkFaults, link_faults
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, LogFact
@@ -11,7 +12,7 @@ from tests.unit.diagnostics.analysis.calls import fact
 
 
 def faults(*facts: LogFact) -> LinkFaults:
-    return link_faults(Evidence(Path(), Limits(), facts=list(facts)))
+    return link_faults(explain(Evidence(Path(), Limits(), facts=list(facts))))
 
 
 def completion(status: int = 12, host: str = "a", peer: str = "10.0.0.2", **more: str) -> LogFact:
@@ -27,8 +28,10 @@ def test_only_some_statuses_speak_of_the_way_between_two_ports(status: int) -> N
 
 def test_ports_and_links() -> None:
     failed, soft = fact("nccl_ib_async", 0, failed=True, device="mlx5_0"), fact("nccl_ib_async", 0, device="mlx5_0")
-    found = faults(failed, soft, fact("link_down", device="eth0"), fact("nccl_net", 0))
-    assert (len(found.ports), len(found.down), len(found.completions)) == (1, 1, 0)
+    found = faults(failed, soft, fact("link_down", device="eth0"), fact("nccl_net", 0), fact("nccl_result", 0))
+    assert (len(found.ports), len(found.events), len(found.down), len(found.completions)) == (1, 0, 1, 0)
+    alone = faults(failed, soft, fact("link_down", device="eth0"))
+    assert (len(alone.ports), len(alone.events)) == (0, 1)
 
 
 def test_pairs_of_hosts_the_most_frequent_first() -> None:

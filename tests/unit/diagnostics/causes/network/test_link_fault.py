@@ -42,21 +42,56 @@ def test_what_all_lines_have_in_common(tmp_path: Path, lines: list[str], common:
 
 ASYNC = "n:77:90 [3] net_ib.cc:9 NCCL WARN NET/IB : mlx5_1:1 Got async event : "
 DOWN = "mlx5_core 0000:3b:00.0 ibs3: Link down"
+LOST = "RuntimeError: NCCL error in: ProcessGroupNCCL.cpp:93, remote process exited or there was a network error"
 
 
 def test_a_port_that_went_down(tmp_path: Path) -> None:
-    (root,) = said(tmp_path, ASYNC + "port error", DOWN).root_causes
+    (root,) = said(tmp_path, ASYNC + "port error", DOWN, LOST).root_causes
     assert root.cause == "network.link_fault" and "port mlx5_1:1, ibs3 reported" in text_of(root).summary
 
 
 def test_a_port_s_event_after_which_the_job_went_on_and_one_without_a_device(tmp_path: Path) -> None:
     event = "n:77:90 [3] net_ib.cc:9 NCCL WARN NET/IB : Got async event : port error\n"
     steps = "".join(f"step {n} loss {3 - n / 100:.3f} time 0.51s\n" for n in range(1, 30))
-    (tmp_path / "job.log").write_text(steps + event)
+    (tmp_path / "job.log").write_text(steps + event + LOST)
     first = diagnose(tmp_path).root_causes[0]
     assert first.cause == "network.link_fault" and "port reported an error or went down" in text_of(first).summary
     (tmp_path / "job.log").write_text(event + steps)
     assert not diagnose(tmp_path).root_causes
+
+
+WATCHDOG = (
+    "[rank5]:[E1120 10:11:12.1 ProcessGroupNCCL.cpp:616] [Rank 5] Watchdog caught collective operation timeout: Work"
+    "NCCL(SeqNum=120, OpType=ALLREDUCE, NumelIn=99999, NumelOut=99999, Timeout(ms)=600000) ran for 600012 milliseconds"
+)
+
+
+@pytest.mark.parametrize("event", ["port error", "device fatal", "local catastrophic error"])
+@pytest.mark.parametrize(
+    ("before", "after", "is_link"),
+    [
+        ([], [], False),
+        ([f"[{n}/900] acc 0.5" for n in range(20)], [f"[{n}/900] acc 0.5" for n in range(20, 60)], False),
+        ([], ["Training complete"], False),
+        ([], ["ValueError: bad batch"], False),
+        ([f"step {n} loss 2.0" for n in range(2, 20)], [], False),
+        ([f"step {n} loss 2.0" for n in range(2, 20)], [WATCHDOG], True),
+        ([], [LOST], True),
+    ],
+)
+def test_an_event_of_a_port_fails_a_link_only_where_communication_ended(
+    tmp_path: Path, event: str, before: list[str], after: list[str], is_link: bool
+) -> None:
+    report = said(tmp_path, *before, ASYNC + event, *after)
+    assert any(root.cause == "network.link_fault" for root in report.root_causes) == is_link
+    finding = next(one.finding for one in report.findings if one.finding.cause == "network.link_fault")
+    assert is_link or ("A port reported an error" in text_of(finding).summary and finding.status == "undecided")
+
+
+def test_an_event_of_a_port_of_a_job_that_trained_on_is_suspected_of_nothing(tmp_path: Path) -> None:
+    steps = [f"step {n} loss {3 - n / 100:.3f}" for n in range(2, 40)]
+    assert not said(tmp_path, *steps[:9], ASYNC + "port error", *steps[9:]).suspicions
+    assert said(tmp_path, *steps, ASYNC + "port error").suspicions
 
 
 def test_a_device_that_refuses_the_settings_of_a_connection_is_said_to(tmp_path: Path) -> None:
