@@ -12,12 +12,10 @@ from diagnostics.analysis.histories.printed import add_printed
 from diagnostics.analysis.histories.read import Reading, read
 from diagnostics.analysis.histories.watchdog_lines import is_after, stamp_s
 from diagnostics.analysis.observations import observations
-from diagnostics.analysis.symptoms.state import EVENTS, OF_PEERS, OPENS
 from diagnostics.analysis.wait_graph import graph
 from diagnostics.analysis.wait_graph.graph import Operation, WaitGraph
 from diagnostics.contract.findings import Cost
-from diagnostics.contract.formatting import UNNAMED
-from diagnostics.evidence.endings import Ending, ends_a_rank, kind_of_exception, of_error
+from diagnostics.evidence.endings import Ending, kind_of_exception
 from diagnostics.evidence.job.rank_endings import (
     add_unnamed,
     after_timeout,
@@ -34,10 +32,6 @@ _FOLLOWS_S = 5.0  # Clocks of nodes differ by less, and torchrun needs less to n
 _TIMEOUTS = {"watchdog_timeout", "gloo_timeout", "monitored_barrier", "monitor_stuck"}
 _HANG_FACTS = _TIMEOUTS | {"desync_report", "gloo_mismatch", "collective_mismatch_text", watch.VERDICT}
 _ENDED_BADLY = {"failed", "hung", "oom"}
-_GAVE_UP = OF_PEERS | OPENS - EVENTS
-"""Kinds of lines by which a rank waits in communication or gave it up; the rest are warnings."""
-_OF_PROGRAM = {"raised", "oom", "unreduced", "stopped"}
-"""Kinds of endings that concern no communication."""
 
 
 class JobState(Struct):
@@ -93,14 +87,6 @@ class JobState(Struct):
     def hangs(self) -> bool:
         """Return whether the ranks of one job wait for good."""
         return not self.evidence.doubt and self.stands_still()
-
-    def communication_ended(self) -> bool:
-        """Return whether anything but warnings shows that a rank waits in communication for good, or ended by it."""
-        ended = (of_error(error, UNNAMED).kind for error in self.evidence.errors if ends_a_rank(error))
-        gave_up = any(fact.kind in _GAVE_UP for fact in self.evidence.facts) or any(
-            kind not in _OF_PROGRAM for kind in ended
-        )
-        return gave_up or self.stands_still()
 
     def now_s(self) -> float | None:
         """Return the latest time recorded in any file, in seconds since 1970; None if there is none."""

@@ -6,9 +6,11 @@ from msgspec import Struct
 
 from diagnostics.analysis.divergence.vote import Vote, count_votes
 from diagnostics.analysis.histories.watchdog_lines import COUNTED
+from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.formatting import Phrase
+from diagnostics.contract.formatting import UNNAMED, Phrase
 from diagnostics.evidence.calls import GroupKey
+from diagnostics.evidence.endings import ends_a_rank, of_error
 from diagnostics.evidence.model import LogFact
 
 EVENTS = frozenset({"nccl_ib_async", "link_down"})
@@ -23,11 +25,22 @@ MOST_SPECIFIC = ("nccl_last_error", "nccl_result", "dist_backend_error")
 FAILED = frozenset(MOST_SPECIFIC)
 OF_PEERS = FAILED | KINDS["noticed"] | KINDS["closed"] | {"nccl_peer_closed", "store_closed"}
 """Kinds of lines that a rank also writes when its peers were stopped."""
+_GAVE_UP = OF_PEERS | OPENS - EVENTS
+"""Kinds of lines by which a rank waits in communication or gave it up; the rest are warnings."""
+_OF_PROGRAM = {"raised", "oom", "unreduced", "stopped"}
+"""Kinds of endings that concern no communication."""
 _SHOWN = OPENS - {"nccl_connect"} | {"watchdog_abort", "flight_dump_signal"}
 """Kinds of lines whose whole content is in `Symptoms`."""
 _NEAR = 0.99  # Share of the higher of two positions from which the lower one is not by chance that of another group.
 OF_JOB = GroupKey("log", "", "")
 """All ranks: such lines name no group."""
+
+
+def communication_ended(job: JobState) -> bool:
+    """Return whether anything but warnings shows that a rank waits in communication for good, or ended by it."""
+    ended = (of_error(error, UNNAMED).kind for error in job.evidence.errors if ends_a_rank(error))
+    gave_up = any(fact.kind in _GAVE_UP for fact in job.evidence.facts)
+    return gave_up or any(kind not in _OF_PROGRAM for kind in ended) or job.stands_still()
 
 
 def says(row: str, **figures: object) -> Phrase:

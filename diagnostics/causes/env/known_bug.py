@@ -9,6 +9,7 @@ from diagnostics.analysis.environment.known_bugs import NAMES, Installed, KnownB
 from diagnostics.analysis.environment.recorded import recorded
 from diagnostics.analysis.environment.situation import gpu_names
 from diagnostics.analysis.stall.explain import Stall, explain
+from diagnostics.analysis.symptoms.state import communication_ended
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.findings import LIKELY, EvidenceItem, Finding, Remedy, confirmed
 from diagnostics.contract.formatting import Phrase
@@ -32,7 +33,7 @@ class Seen(Struct, frozen=True):
 
 def seen(stall: Stall) -> Seen:
     """Look up the versions and messages of a job in the table."""
-    evidence, ended = stall.job.evidence, stall.job.communication_ended()
+    evidence, ended = stall.job.evidence, communication_ended(stall.job)
     record = recorded(evidence)
     versions = dict(_versions(evidence, record.nccl_version))
     variables = {name: text for own in record.variables.values() for name, text in own.items()}
