@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from msgspec import Struct
@@ -92,6 +92,11 @@ def decode(kind: str, match: re.Match[str]) -> dict[str, Any]:
     return fields
 
 
+@lru_cache(maxsize=1024)
+def _second(at: str, form: str) -> float:
+    return datetime.strptime(at, form).timestamp()
+
+
 def moments(text: str) -> list[float]:
     """Return the dated times of a text, in seconds since 1970; UTC where it tells no zone."""
     times = []
@@ -100,7 +105,7 @@ def moments(text: str) -> list[float]:
             day = match["date"] or ""
             form = "%b %d %H:%M:%S %Y%z" if not day else f"{'%Y-%m-%d' if day[4] in '-/' else '%m-%d-%Y'} %H:%M:%S%z"
             at = (match["month"] or f"{day} {match['time']}").replace("/", "-") + (match["zone"] or "Z")
-            times.append(datetime.strptime(at, form).timestamp())
+            times.append(_second(at, form) + float(f"0.{match['part'] or 0}"))
     return times
 
 

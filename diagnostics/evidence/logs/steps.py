@@ -2,21 +2,27 @@
 
 import re
 from array import array
+from collections.abc import Sequence
 from functools import cache
-from itertools import accumulate, islice, repeat
-from math import isfinite
+from itertools import accumulate, repeat
+from math import isfinite, nan
 
 from msgspec import Struct, field
 
 from diagnostics.contract.files import table_beside
 from diagnostics.evidence.logs.lines import COLOUR
+from diagnostics.evidence.logs.patterns import moment
 
 MAX_POINTS = 200_000
 """Maximum number of steps kept per log; further ones are only counted."""
-MAX_TIMES = 20_000  # Of steps that are kept.
 LEAST = 10
 """Minimum number of steps for an analysis."""
 _REPORTED = 2  # Minimum number of steps that are reported.
+_STAMP = 120  # Characters of a line in which its date stands.
+_DATED, _LEAST_DATED = 200, 5  # Number of steps of a block whose dates are read, of all if these first ones have none.
+_KEPT = ("step", "loss", "norm", "scale", "skipped", "total", "data_s")
+_PARTS = ("sample", "epoch", "s", "ms", "h", "min", "sec")
+"""Groups of the formats that become columns, and those that columns are calculated from."""
 _N = rb"-?(?:\d{1,15}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,3})?|[nN]a[nN]|[iI]nf(?:inity)?)"
 
 
@@ -27,13 +33,14 @@ def _compiled(regex: bytes) -> re.Pattern[bytes]:
 
 
 _TABLE = table_beside(__file__)
+_TIMES = "".join(_TABLE["times"])
 _COLOUR = re.compile(COLOUR.pattern.encode())  # torchtitan prints each figure in its own.
-FORMATS: dict[str, bytes] = {name: "".join(row["regex"]).encode() for name, row in _TABLE["formats"].items()}
+FORMATS: dict[str, bytes] = {
+    name: "".join(row["regex"]).replace("<TIMES>", _TIMES).encode() for name, row in _TABLE["formats"].items()
+}
 """Trainer -> pattern of a step."""
 _WORDS: dict[str, bytes] = {name: row["word"].encode() for name, row in _TABLE["formats"].items()}
-DATA_TIME = "".join(_TABLE["data_time"]["regex"]).encode()
-"""Pattern of a step's time and its time waiting for data, in seconds."""
-_DATA_WORDS = [word.encode() for word in _TABLE["data_time"]["words"]]
+BARS = "".join(_TABLE["bars"]).encode()
 OVERFLOW = "".join(_TABLE["overflow"]).encode()
 
 
@@ -46,7 +53,7 @@ class Series(Struct):
 
     lines: "array[int]" = field(default_factory=lambda: array("q"))
     step: "array[float]" = field(default_factory=_zeros)
-    """Numbers of steps, or fractional epochs."""
+    """Numbers of steps over all epochs whose number is printed, or fractional epochs."""
     loss: "array[float]" = field(default_factory=_zeros)
     norm: "array[float]" = field(default_factory=_zeros)
     scale: "array[float]" = field(default_factory=_zeros)
@@ -54,6 +61,18 @@ class Series(Struct):
     """Number of steps skipped in the row (Megatron-LM prints one row for several steps)."""
     printed: "array[int]" = field(default_factory=lambda: array("b"))
     """Bit mask: 1 if a loss was printed, 2 if a norm was."""
+    total: "array[float]" = field(default_factory=_zeros)
+    """The number of steps, or of samples, up to which a trainer or a progress bar counts."""
+    at_s: "array[float]" = field(default_factory=_zeros)
+    """Date of the line (s since 1970, as if it were UTC)."""
+    clock_s: "array[float]" = field(default_factory=_zeros)
+    """Time since its progress bar began."""
+    took_s: "array[float]" = field(default_factory=_zeros)
+    """Printed duration of a step."""
+    data_s: "array[float]" = field(default_factory=_zeros)
+    """How much of it the step waited for its data."""
+    first_epoch: float = 1.0
+    """Number of the first epoch: 0 or 1."""
 
     def is_non_finite(self) -> bool:
         """Return whether a printed loss or norm is not finite."""
@@ -74,8 +93,16 @@ class Steps(Struct):
     """The loss scale after each skipped step; NaN if it was not printed."""
     resumes: "array[int]" = field(default_factory=lambda: array("q"))
     """Lines that say that a state was loaded, or that the processes were started again, in ascending order."""
-    data_times: list[tuple[int, float, float]] = field(default_factory=list)
-    """Line of a step, its duration, and its time waiting for data (s)."""
+    bars: Series = field(default_factory=Series)
+    """The states of progress bars, also of other work than steps."""
+    near_s: float = 0.0
+    """A time (s since 1970) in the year of the log, for dates without a year; 0 if unknown."""
+
+    @property
+    def data_times(self) -> list[tuple[int, float, float]]:
+        """Line of a step, its duration, and its time waiting for data (s)."""
+        rows = (zip(each.lines, each.took_s, each.data_s, strict=False) for each in self.series.values())
+        return next(filter(None, ([row for row in own if row[1] == row[1] and row[2] == row[2]] for own in rows)), [])
 
     @property
     def last(self) -> int:
@@ -112,13 +139,9 @@ class Steps(Struct):
 
     def __bool__(self) -> bool:
         """Return whether there are enough steps for an analysis; a skipped step or a non-finite value suffices."""
-        return (
-            len(self.data_times) >= LEAST
-            or bool(self.overflow_lines)
-            or any(
-                len(series.lines) >= _REPORTED or series.is_non_finite() or series.has_skipped_all()
-                for series in self.series.values()
-            )
+        return bool(self.overflow_lines) or any(
+            len(series.lines) >= _REPORTED or series.is_non_finite() or series.has_skipped_all()
+            for series in self.series.values()
         )
 
     def feed(self, data: bytes, number: int) -> None:
@@ -132,35 +155,54 @@ class Steps(Struct):
                     self.overflow_lines.append(number)
                     self.overflow_scales.append(float(match["a"] or match["b"] or b"nan"))
         number -= data.count(b"\n", 0, at)
-        if any(word in data for word in _DATA_WORDS):
-            self._read_data_times(data, number)
-        if b"loss" not in data:
+        if b"it/s" in data or b"s/it" in data:
+            self._read(BARS, self.bars, data, number)
+        if b"oss" not in data:
             return
         for trainer, word in _WORDS.items():  # A script may print its own steps in addition to its trainer's.
-            if word in data:
-                self._read(trainer, data, number)
+            if word in data and self._read(
+                FORMATS[trainer], series := self.series.get(trainer, Series()), data, number
+            ):
+                self.series[trainer] = series
 
-    def _read_data_times(self, data: bytes, number: int) -> None:
-        at = 0
-        for match in islice(_compiled(DATA_TIME).finditer(data), max(0, MAX_TIMES - len(self.data_times))):
-            number, at = number + data.count(b"\n", at, match.start()), match.start()
-            self.data_times.append((number, float(match["step"]), float(match["data"])))
-
-    def _read(self, trainer: str, data: bytes, number: int) -> None:
-        """Read the steps of one trainer, with few calls for the whole block."""
-        regex = _compiled(FORMATS[trainer])
+    def _read(self, pattern: bytes, series: Series, data: bytes, number: int) -> bool:
+        """Read the steps of one trainer, with few calls for the whole block; return whether there are any."""
+        regex = _compiled(pattern)
         parts = regex.split(data)
         between, *groups = (parts[n :: regex.groups + 1] for n in range(regex.groups + 1))
-        if len(between) < 2:
-            return
-        series = self.series.setdefault(trainer, Series())
-        if len(series.lines) >= MAX_POINTS:
-            return
+        if len(between) < 2 or len(series.lines) >= MAX_POINTS:
+            return len(between) > 1
         # Column by column, which costs no call for each row.
         series.lines.extend([*accumulate(map(bytes.count, between[:-1], repeat(b"\n")), initial=number)][1:])
         columns = dict(zip(regex.groupindex, groups, strict=True))
         empty = [None] * len(groups[0])
         loss, norm = columns.get("loss", empty), columns.get("norm", empty)
         series.printed.extend([(1 if a else 0) + (2 if b else 0) for a, b in zip(loss, norm, strict=True)])
-        for name in ("step", "loss", "norm", "scale", "skipped"):
-            getattr(series, name).extend(map(float, [text or b"nan" for text in columns.get(name, empty)]))
+        value = {name: [float(text or b"nan") for text in columns.get(name, empty)] for name in (*_KEPT, *_PARTS)}
+        series.first_epoch = min(series.first_epoch, *value["epoch"])
+        if "epoch" in columns:  # Counts every epoch anew.
+            rows = zip(value["step"], value["epoch"], value["total"], strict=True)
+            value["step"] = [
+                n + (epoch - series.first_epoch) * total if epoch == epoch else n for n, epoch, total in rows
+            ]
+        if "sample" in columns:
+            rows = zip(value["sample"], value["epoch"], value["total"], strict=True)
+            value["step"] = [n / total + (epoch if epoch == epoch else 0.0) for n, epoch, total in rows]
+        value["took_s"] = [s if s == s else ms / 1000 for s, ms in zip(value["s"], value["ms"], strict=True)]
+        clock = zip(value["h"], value["min"], value["sec"], strict=True)
+        value["clock_s"] = [(3600 * h if h == h else 0.0) + 60 * m + s for h, m, s in clock]
+        value["at_s"] = self._dates(between)
+        for name in (*_KEPT, "took_s", "clock_s", "at_s"):
+            getattr(series, name).extend(value[name])
+        return True
+
+    def _dates(self, between: Sequence[bytes]) -> list[float]:
+        """Return the dates of the lines of steps, each behind one of these texts; NaN without one."""
+        dates = [nan] * (len(between) - 1)
+        every = max(1, len(dates) // _DATED)
+        for n in range(len(dates) - 1, -1, -every):
+            head = between[n][between[n].rfind(b"\n") + 1 :][:_STAMP].decode("latin-1")
+            dates[n] = moment(head, self.near_s) or nan
+            if n < len(dates) - _LEAST_DATED * every and not any(at == at for at in dates[n::every]):
+                break
+        return dates

@@ -109,8 +109,6 @@ class _Scan(Struct):
     position: int = 0
     """Position of the rows in torch's desync report."""
     steps: Steps = field(default_factory=Steps)
-    step_times: list[float] = field(default_factory=list)
-    """Of the first step and of the last one of each block, by the clock of the log."""
     prefix: re.Pattern[str] | None = None
     """Prefix of the last traceback."""
     wrapped: Line | None = None
@@ -120,8 +118,6 @@ class _Scan(Struct):
         """Read the steps in a block of whole lines, the first of which is `number`."""
         self.steps.feed(data, number)
         self.streams.block, self.streams.first = data, number
-        times = (self.streams.time_above(line) for line in {self.steps.first, self.steps.last} if line >= number)
-        self.step_times += filter(None, times)
 
     def wanted(self) -> bool:
         return self.streams.following > 0 or self.collective.number > 0
@@ -311,7 +307,8 @@ class _Scan(Struct):
         read.errors += [error for error in ended if error.line >= survived][:MAX_ERRORS]
         kinds = _SURVIVED if in_order is None else _BEFORE_THE_END
         passed = [f for f in read.facts if f.line < survived and (f.kind in kinds or "retried" in f.fields)]
-        first_s, last_s = min(self.step_times, default=0.0), max(self.step_times, default=0.0)
+        dated = [at for series in self.steps.series.values() for at in series.at_s if at == at]
+        first_s, last_s = min(dated, default=0.0), max(dated, default=0.0)
         rows = sum(len(series.lines) for series in self.steps.series.values())
         times = (first_s, last_s) if 0 < last_s - first_s <= ZONE_S * (rows - 1) else ()  # Rarer steps tell no zone.
         finite = self.steps.line_before(LEAST)  # A single step may skip: it is no news where enough finite ones follow.
@@ -349,7 +346,7 @@ def read(path: Path, file: str, rank: int | None, limits: Limits, head: bytes) -
     label = label_of(head)
     try:
         reader = LineReader(path, limits, WORDS, scan.wanted, scan.feed_steps, widths_of(head))
-        scan.streams.near_s = path.stat().st_mtime
+        scan.streams.near_s = scan.steps.near_s = path.stat().st_mtime
         for number, raw in reader.lines():
             # Words may be inside escapes of JSON, and colours inside words.
             indices = range(len(WORDS)) if raw[:1] == b"{" or b"\x1b" in raw else reader.word_indices

@@ -33,6 +33,9 @@ def test_gradients_that_stay_non_finite(tmp_path: Path, trainer: str) -> None:
         "epoch 1: loss=1 num_updates=x ",
         "step 1 loss norm ",
         "OVERFLOW! Gradient overflow ",
+        "Epoch 1: 1/2 time: 1 data: loss ",
+        "Epoch 1 1%|1%| 1/2 [00:01<00:02, 1it/s, ",
+        "Train Epoch: 1 [1/2 (1%) Loss 1/9 [====] - ",
     ],
 )
 def test_lines_made_to_be_slow_are_not(line: str) -> None:

@@ -36,8 +36,8 @@ def only(steps):
         ("epoch 001:  7 / 100 loss=2.5, num_updates=7, gnorm=1.5, loss_scale=128", "fairseq", 7, 2.5, 1.5, 128.0),
         ("Epoch(train) [1][  7/100]  lr: 1e-2  eta: 0:01  loss: 2.5000  grad_norm: 1.5", "MMEngine", 7, 2.5, 1.5, NAN),
         ("Iter [7/100] lr: 1e-2, eta: 0:01, loss: 2.5, grad_norm: 1.5", "mmcv", 7, 2.5, 1.5, NAN),
-        ("Epoch [1][7/30]\tlr: 1e-2, loss/a: 0.1, loss: 2.5, grad_norm: 1.5", "mmcv", 7, 2.5, 1.5, NAN),
-        ("Epoch 0:  7%|#  | 7/100 [00:01<00:10, v_num=0, train_loss_step=2.5]", "Lightning", 7, 2.5, NAN, NAN),
+        ("Epoch [1][7/30]\tlr: 1e-2, loss/a: 0.1, loss: 2.5, grad_norm: 1.5", "epoch and batch", 7, 2.5, 1.5, NAN),
+        ("Epoch 0:  7%|#  | 7/100 [00:01<00:10, v_num=0, train_loss_step=2.5]", "progress bar", 7, 2.5, NAN, NAN),
         ("step: 7  loss: 2.5  grad_norm: 1.5", "step and loss", 7, 2.5, 1.5, NAN),
         ("iter 7: loss 2.5000, time 3ms", "step and loss", 7, 2.5, NAN, NAN),
         ("step 7 | loss: inf", "step and loss", 7, math.inf, NAN, NAN),
@@ -47,19 +47,33 @@ def only(steps):
             "Training epoch 0, iteration 7/99 | lr: 1e-05 | global_batch_size: 8 | global_step: 7 | "
             "reduced_train_loss: 2.5 | train_step_timing in s: 1.9", "NeMo", 7, 2.5, NAN, NAN,
         ),
-        ("Epoch 0: 7%| | 7/100 [00:09<01:30, reduced_train_loss=2.5, global_step=6.0]", "Lightning", 7, 2.5, NAN, NAN),
+        ("Epoch 0: 7%| | 7/100 [00:09<01:30, reduced_train_loss=2.5, v_num=6]", "progress bar", 7, 2.5, NAN, NAN),
         ("iter: 7  total_loss: 2.5  loss_cls: 0.5  time: 0.2  data_time: 0.1", "detectron2", 7, 2.5, NAN, NAN),
         ("Epoch 1 | iter 7 step 7 | loss train: 2.5, val: n/a | iter time: 45.73 ms", "litgpt", 7, 2.5, NAN, NAN),
         (
             "iteration: 7 / 99 | tokens_per_sec: 22.8K | lm_loss: 2.5 | lr: 1e-05 | grad_norm: 1.5",
             "nanotron and GPT-NeoX", 7, 2.5, 1.5, NAN,
         ),
+        ("Epoch [3/10], Step [100/600], Loss: 0.42", "epoch and batch", 1300, 0.42, NAN, NAN),
+        ("Epoch 0: 3/10 | Train Loss = 0.42 | Val Loss = 3", "epoch and batch", 3, 0.42, NAN, NAN),
+        ("Epoch: [1][ 10/500]\tTime 0.3 ( 0.4)\tData 0.1\tLoss 2.5e+00 (3)", "epoch and batch", 10, 2.5, NAN, NAN),
+        ("| epoch   2 |   200/ 2983 batches | ms/batch 12.12 | loss  7.64", "epoch and batch", 3183, 7.64, NAN, NAN),
+        ("Train Epoch: 2 [600/6000 (10%)]\tLoss: 2.5", "PyTorch examples", 2.1, 2.5, NAN, NAN),
+        ("loss: 2.500  [  600/ 6000]", "PyTorch tutorial", 0.1, 2.5, NAN, NAN),
+        ("Train: 1 [  50/100 ( 50%)]  Loss: 2.5 (2.6)  Time: 0.5s, 9/s", "timm", 50, 2.5, NAN, NAN),
+        ("469/469 [======] - 3s 6ms/step - loss: 2.5 - accuracy: 0.9", "Keras", NAN, 2.5, NAN, NAN),
+        ("469/469 ━━━━━━━━ 3s 6ms/step - accuracy: 0.9 - loss: 2.5", "Keras", NAN, 2.5, NAN, NAN),
+        ("Epoch 2/9:  12%|#5   | 12/100 [00:03<00:20,  4.2it/s, lr=1, loss=2.5]", "progress bar", 112, 2.5, NAN, NAN),
+        ("train:  12%|#5   | 12/100 [00:03<00:20,  4.2it/s, loss=2.5]", "progress bar", 12, 2.5, NAN, NAN),
+        ("Step 7: Loss = 2.5", "step and loss", 7, 2.5, NAN, NAN),
         ("step:7 - actor/entropy:0.2 - actor/pg_loss:inf - actor/grad_norm:1.5", "verl", 7, math.inf, 1.5, NAN),
         ("step:7 - actor/entropy:0.2 - actor/pg_loss:0.3 - actor/grad_norm:1.5", "verl", 7, NAN, 1.5, NAN),
     ],
 )  # fmt: skip
 def test_a_step_of_each_trainer(line, trainer, step, loss, norm, scale):
-    found, series = only(read(f"start\n{line}\n"))
+    steps = read(f"start\n{line}\n")
+    steps.series.pop("step and loss", None) if trainer == "epoch and batch" else None  # Its number within the epoch.
+    found, series = only(steps)
     assert found == trainer
     assert list(series.lines) == [2]
     columns = [list(column) for column in (series.step, series.loss, series.norm, series.scale)]
@@ -72,7 +86,22 @@ def test_steps_of_an_evaluation_are_none(line):
     assert not read(line + "\n").series
 
 
-@pytest.mark.parametrize("line", ["step 7 val loss 2.5", "eval loss 2.5", "loss", "step 7 lost 2.5", "{'loss': }"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "step 7 val loss 2.5",
+        "eval loss 2.5",
+        "step 7 validation loss 2.5",
+        "Test Epoch: 1 [1/9 (1%)]\tLoss: 2.5",
+        "Epoch 3/9, Train Loss: 2.5",
+        "Val Epoch: [3][10/90] Loss 2.5",
+        "Validation:  12%|#   | 12/100 [00:03<00:20, 4.2it/s, loss=2.5]",
+        "Epoch 1: 10/90 done",
+        "loss",
+        "step 7 lost 2.5",
+        "{'loss': }",
+    ],
+)
 def test_lines_that_are_no_steps(line):
     assert not read(line + "\n").series
 
@@ -181,3 +210,50 @@ def test_lines_without_a_time_of_data():
     steps = Steps()
     steps.feed(b"time: 0.3  loading data: done\nTime 3 Date 4 data_time: x\n", 1)
     assert not steps.data_times
+
+
+@pytest.mark.parametrize(
+    ("line", "took_s", "clock_s", "at_s"),
+    [
+        (" iteration 7/ 9 | elapsed time per iteration (ms): 1250.5 | lm loss: 2E+00 | loss scale: 1.0 | "
+         "number of skipped iterations: 0 |", 1.2505, NAN, NAN),
+        ("iter 7: loss 2.5000, time 320.50ms, mfu 1%", 0.3205, NAN, NAN),
+        ("step 7 | loss: 6.1 | lr 1e-4 | norm: 0.3 | dt: 520.5ms | tok/sec: 1000", 0.5205, NAN, NAN),
+        ("step 7 loss 2.5 step_time: 0.5s", 0.5, NAN, NAN),
+        ("step 7 loss 2.5 time: 0.5", NAN, NAN, NAN),
+        ("Epoch 1 | iter 7 step 7 | loss train: 2.5, val: n/a | iter time: 45.5 ms", 0.0455, NAN, NAN),
+        ("| epoch   1 |   200/ 2983 batches | ms/batch 12.5 | loss  7.64", 0.0125, NAN, NAN),
+        ("469/469 [======] - 3s 6ms/step - loss: 2.5", 0.006, NAN, NAN),
+        ("Epoch 0: 12%|#  | 12/100 [1:02:03<00:20, 4.2it/s, loss=2.5]", NAN, 3723.0, NAN),
+        ("2026-11-30 12:00:01,500 - INFO - step 7 loss 2.5", NAN, NAN, 1_796_040_001.5),
+        ("11/30 12:00:01 - mmengine - INFO - Epoch(train) [2][50/90]  time: 1.5  loss: 2", 1.5, NAN, 1_796_040_001.0),
+    ],
+)  # fmt: skip
+def test_when_a_step_was_printed_and_what_it_took(line, took_s, clock_s, at_s):
+    steps = Steps(near_s=1_790_000_000)
+    steps.feed(f"start\n{line}\n".encode(), 1)
+    series = next(iter(steps.series.values()))
+    for column, value in ((series.took_s, took_s), (series.clock_s, clock_s), (series.at_s, at_s)):
+        assert list(column) == [pytest.approx(value, nan_ok=True)]
+
+
+def test_a_bar_without_a_loss_is_no_step():
+    steps = read("  1%|#    | 10/1000 [00:12<20:00,  1.20s/it]\rx\n{'loss': 2.5, 'epoch': 0.01}\n")
+    assert (list(steps.bars.step), list(steps.bars.total), list(steps.bars.clock_s)) == ([10], [1000], [12])
+    assert steps.last == 2
+
+
+@pytest.mark.parametrize("count", [100, 30_000])
+def test_the_dates_of_some_steps_are_read_and_always_that_of_the_last_one(count):
+    lines = (f"2026-11-30 12:{n // 1000:02}:{n % 60:02} step {n} loss 2.5\n" for n in range(count))
+    _, series = only(read("".join(lines)))
+    dated = [at_s for at_s in series.at_s if at_s == at_s]
+    assert dated[-1] == series.at_s[-1] and min(count, 200) <= len(dated) <= 400
+
+
+def test_batches_of_an_epoch_are_counted_on():
+    lines = [f"Epoch [{epoch}][{n}/90] loss: 2.5\n" for epoch in (4, 5) for n in (45, 90)]
+    _, series = only(read(*lines))
+    assert list(series.step) == [315, 360, 405, 450]
+    _, series = only(read("".join(f"Epoch: [{epoch}][{n}/90] Loss 2.5\n" for epoch in (0, 1) for n in (0, 45))))
+    assert list(series.step) == [0, 45, 90, 135]
