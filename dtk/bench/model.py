@@ -1,7 +1,6 @@
 """The result of `dtk bench comm` as typed values, and its JSON form. Measures nothing."""
 
-import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -140,7 +139,7 @@ class Spec:
 
     def dumps(self) -> str:
         """Return it as one line."""
-        return json.dumps(asdict(self))
+        return msgspec.json.encode(self).decode()
 
 
 def loads(text: str) -> Spec:

@@ -10,7 +10,6 @@ from diagnostics.analysis.environment.catalogue import leading_version, version_
 from dtk.doctor.gpus import NO_GPU
 from dtk.doctor.model import Finding, Remedy, Result, finding, judged, not_applicable
 from dtk.doctor.scope import Scope
-from dtk.doctor.versions import upgrade
 from dtk.extras import installed
 
 DRIVER_FOR = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580, 65, 6)}
@@ -92,7 +91,7 @@ def nccl(scope: Scope) -> Result:
         return not_applicable("this torch is built without CUDA; gloo is the backend")
     if not facts["nccl"] or facts.get("nccl_error"):
         why = facts.get("nccl_error") or "torch was built without it"
-        return judged([Finding("failure", f"no NCCL: {why}", upgrade("torch"))])
+        return judged([finding("no_nccl", why=why)])
     loaded = str(facts["nccl_version"])
     findings = []
     for major in DRIVER_FOR:

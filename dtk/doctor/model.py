@@ -1,5 +1,6 @@
 """The types of a check and its result. Imports no torch."""
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,9 +62,12 @@ class Finding:
 
 
 def finding(key: str, /, *, bad: bool = False, **values: Any) -> Finding:
-    """Return a finding of `findings.yaml` with its remedy, if any; of a text for `either` severity, `bad` decides."""
+    """Return a finding of `findings.yaml` with its remedy, if any; of a text for `either` severity, `bad` decides.
+
+    `{python}` in a row is this interpreter.
+    """
     row = read_table(Path(__file__).with_name("findings.yaml"))[key]
-    texts = {part: text.format(**values) for part, text in row.items()}
+    texts = {part: text.format(python=sys.executable, **values) for part, text in row.items()}
     status: Status = "failure" if bad or "failure" in texts else "warning"
     remedy = Remedy(texts["fix"], texts.get("command", "")) if "fix" in texts else None
     return Finding(status, texts.get("either") or texts[status], remedy)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from diagnostics.contract.formatting import first_of
@@ -20,7 +21,7 @@ from dtk.doctor.examine import Completed, examine
 from dtk.doctor.model import Check, Result, finding, judged
 from dtk.doctor.node_checks import SHORTEST_PAUSE_S, arrived
 from dtk.doctor.rank_identity import Place
-from dtk.doctor.report import Node, Report, as_plain, from_plain
+from dtk.doctor.report import Node, Report
 from dtk.doctor.scope import Scope
 from dtk.errors import DtkError, OwnRankError
 
@@ -50,8 +51,7 @@ def run(
     scope.under_launcher = True
     if place.local_rank == 0:
         made = examine([check for check in checks if check.topic != "collectives" or scope.nodes < 2], scope, begin)
-        record = {"made": [as_plain(check) for check in made], "variables": node_checks.variables()}
-        store.set(f"node/{place.node}", json.dumps(record))
+        store.set(f"node/{place.node}", msgspec.json.encode((made, node_checks.variables())).decode())
     nodes, variables = ([], {}) if place.rank else _gathered(store, roster, everything_s)
     answering = [node.number for node in nodes]
     if place.rank:
@@ -78,9 +78,8 @@ def _gathered(
     ends_s = time.monotonic() + seconds
     for number, host in sorted((int(number), host) for number, host in roster["nodes"].items()):
         if (text := arrived(store, f"node/{number}", ends_s - time.monotonic())) is not None:
-            record = json.loads(text)
-            nodes.append(Node(number, host, tuple(from_plain(plain) for plain in record["made"])))
-            variables[number] = record["variables"]
+            made, variables[number] = msgspec.json.decode(text, type=tuple[tuple[Completed, ...], dict[str, str]])
+            nodes.append(Node(number, host, made))
     store.set("go", json.dumps([node.number for node in nodes]))
     return nodes, variables
 

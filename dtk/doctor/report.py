@@ -5,12 +5,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import msgspec
-
 from diagnostics.contract.formatting import counted
 from diagnostics.report import document as doc
 from dtk.doctor.examine import Completed
-from dtk.doctor.model import Result, Status, worst
+from dtk.doctor.model import Status, worst
 
 SCHEMA = "dtk.doctor/1"
 FIT, UNFIT = 0, 1  # Exit codes.
@@ -75,11 +73,6 @@ def as_json(report: Report) -> dict[str, Any]:
 def as_plain(check: Completed) -> dict[str, Any]:
     """Convert a completed check to plain values for JSON."""
     return {"name": check.name, "topic": check.topic, **asdict(check.result), "seconds": round(check.seconds, 3)}
-
-
-def from_plain(plain: dict[str, Any]) -> Completed:
-    """Convert plain values, as another node sent them, back to a completed check; the inverse of `as_plain`."""
-    return Completed(plain["name"], plain["topic"], msgspec.convert(plain, Result), plain["seconds"])
 
 
 def document(report: Report, *, verbose: bool = False) -> doc.Document:

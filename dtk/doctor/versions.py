@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from diagnostics.analysis.environment.catalogue import leading_version, version_text
 from diagnostics.analysis.environment.known_bugs import Installed
 from dtk.doctor import gpus
-from dtk.doctor.model import Finding, Remedy, Result, Status, finding, judged
+from dtk.doctor.model import Finding, Result, finding, judged
 from dtk.doctor.scope import Scope
 from dtk.extras import install, installed
 
@@ -87,16 +87,15 @@ def torch(scope: Scope) -> Result:
     if not answer.installed:
         return judged([finding("not_installed", bad=True, package="torch", install=install("train"))])
     if not answer.facts:
-        return judged([finding("torch_unusable", reason=answer.reason, python=sys.executable)])
+        return judged([finding("torch_unusable", reason=answer.reason)])
     facts = answer.facts
     version = str(facts["version"])
-    findings = _too_old("failure", _required("torch"), version)
+    findings = _too_old(_required("torch"), version, bad=True)
     if missing := "" if facts["gloo"] else "gloo" if facts["distributed"] else "torch.distributed":
-        findings.append(Finding("failure", f"torch {version} was built without {missing}", upgrade("torch")))
+        findings.append(finding("without_gloo", version=version, missing=missing))
     if facts["numpy_error"]:
-        numpy = installed("numpy")
-        text = f"torch {version} and NumPy {numpy or '(absent)'} are incompatible: {facts['numpy_error']}"
-        findings.append(Finding("failure", text, upgrade("torch numpy")))
+        numpy = installed("numpy") or "(absent)"
+        findings.append(finding("numpy_misfit", version=version, numpy=numpy, why=facts["numpy_error"]))
     build = f"CUDA {facts['cuda_build']}" if facts["cuda_build"] else "ROCm" if facts["hip_build"] else "CPU only"
     text = f"torch {version}, {build}, NumPy {installed('numpy')}"
     measures = {"version": version, "cuda_build": facts["cuda_build"]}
@@ -107,18 +106,12 @@ def torch(scope: Scope) -> Result:
     return judged(findings, text, details=details, measures=measures, common={"torch": version})
 
 
-def _too_old(status: Status, wanted: Requirement, version: str, extra: str = "") -> list[Finding]:
+def _too_old(wanted: Requirement, version: str, extra: str = "", *, bad: bool = False) -> list[Finding]:
     who = f", which the extra {extra} needs" if extra not in ("", "train") else ""
-    text = f"{wanted.name} {version} is older than {least(wanted)}{who}"
     # Release numbers are compared: 2.11.0a0, as containers name their torch, is not older than 2.11.
-    old = Finding(status, text, upgrade(f"{wanted.name}>={least(wanted)}"))
-    return [old] if leading_version(version) < leading_version(least(wanted)) else []
-
-
-def upgrade(packages: str) -> Remedy:
-    """Return the remedy that installs compatible versions of some packages."""
-    wanted = " ".join(f"'{package}'" if ">" in package else package for package in packages.split())
-    return Remedy("install a compatible version", f"{sys.executable} -m pip install --upgrade {wanted}")
+    is_old = leading_version(version) < leading_version(least(wanted))
+    old = finding("too_old", bad=bad, name=wanted.name, version=version, least=least(wanted), who=who)
+    return [old] if is_old else []
 
 
 def config(scope: Scope) -> Result:
@@ -131,10 +124,9 @@ def config(scope: Scope) -> Result:
     required = _required("hydra-core")
     if not required.specifier.contains(hydra, prereleases=True):
         wanted = f"hydra-core{','.join(sorted(map(str, required.specifier), reverse=True))}"  # `>=` first.
-        text = f"hydra-core {hydra} is not a version that dtk supports ({wanted})"
-        findings.append(Finding("failure", text, upgrade(wanted)))
+        findings.append(finding("other_hydra", hydra=hydra, wanted=wanted))
     if antlr and leading_version(omegaconf) < ANY_ANTLR and leading_version(antlr)[:2] != leading_version(ANTLR):
-        findings.append(finding("antlr", antlr=antlr, omegaconf=omegaconf, wanted=ANTLR, python=sys.executable))
+        findings.append(finding("antlr", antlr=antlr, omegaconf=omegaconf, wanted=ANTLR))
     text = f"hydra-core {hydra}, omegaconf {omegaconf}"
     return judged(findings, text, common={"hydra-core": hydra, "omegaconf": omegaconf})
 
@@ -155,13 +147,13 @@ def extras(scope: Scope) -> Result:
             whole.append(extra)
         for each in packages:
             if each.name not in JUDGED and (version := installed(each.name)):
-                findings += _too_old("warning" if extra else "failure", each, version, extra)
+                findings += _too_old(each, version, extra, bad=not extra)
     for package in ("numpy", "psutil", "nvidia-ml-py"):
         if not installed(package):
             findings.append(finding("not_installed", package=package, install=install("train")))
     for name in LOOKALIKES:
-        if (version := installed(name)) and _too_old("warning", _required("nvidia-ml-py"), version):
-            findings.append(finding("lookalike", name=name, version=version, python=sys.executable))
+        if (version := installed(name)) and _too_old(_required("nvidia-ml-py"), version):
+            findings.append(finding("lookalike", name=name, version=version))
     text = f"dtk {own or 'from a source tree'}; extras: {', '.join(whole) or 'none'}"
     details = [f"not installed: {', '.join(absent)}"] if absent else []
     return judged(findings, text, details=details, common={"dtk": own or "source tree"})

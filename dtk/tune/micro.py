@@ -52,12 +52,10 @@ def candidate(size: int) -> Candidate:
 def rows(trials: Trials) -> tuple[list[Row], Candidate | None]:
     """Return all sizes, ascending, with gains over the fastest, and the fastest."""
     tried = sorted(trials.probes, key=lambda size: int(size.value))
-    rows = {size: row_of(size, trials.probes[size], None) for size in tried}
-    speeds = {size: row.tokens_per_s.median for size, row in rows.items() if row.finished and row.tokens_per_s}
+    alone = {size: row_of(size, trials.probes[size], None) for size in tried}
+    speeds = {size: row.tokens_per_s.median for size, row in alone.items() if row.finished and row.tokens_per_s}
     fastest = max(speeds, key=speeds.__getitem__, default=None)
-    if fastest is None:
-        return list(rows.values()), None
-    reference = trials.probes[fastest]
+    reference = None if fastest is None else trials.probes[fastest]
     return [row_of(size, trials.probes[size], None if size == fastest else reference) for size in tried], fastest
 
 
