@@ -15,6 +15,7 @@ from diagnostics.analysis.divergence.whole_programs import Program, compare_prog
 from diagnostics.analysis.pairwise import Misfit
 from diagnostics.analysis.stall.explain import explain as explain_stall
 from diagnostics.causes.registry import collect
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import file_name
 from diagnostics.contract.mesh import Mesh
 from diagnostics.diagnose import Facts, conclude, decide
@@ -27,11 +28,7 @@ from dtk.preflight.calls import End, Record
 from dtk.preflight.evidence import evidence, whole_history
 from dtk.preflight.match import Outcome, RankProgress, match
 
-NOTE = "This is a preflight: every rank was simulated on this machine, nothing was launched. The job would {} here."
-MADE_UP = (
-    "Results of some collectives were placeholder values (tensors above 256 MiB, receives from any rank, ranks by "
-    "classes or more than 64): if the code branches on them, this is undecided. Use fewer ranks or a smaller model."
-)
+_TEXTS: dict[str, str] = table_beside(__file__)["texts"]
 MOST_PLACES = 4  # Maximum number of places that the answer names.
 
 
@@ -118,7 +115,8 @@ def judge(
         stands.setdefault(text, []).append(rank)
     most = sorted(stands.items(), key=lambda item: -len(item[1]))[:MOST_PLACES]
     parts = [f"{'rank' if len(of) == 1 else 'ranks'} {format_ranks(tuple(of))} {text}" for text, of in most]
-    notes = (NOTE.format("hang" if waiting else "fail"), *((MADE_UP,) if made_up else ()), *report.notes)
+    own = ["hangs" if waiting else "fails", *(["made_up"] if made_up else [])]
+    notes = (*(_TEXTS[row] for row in own), *report.notes)
     report = structs.replace(report, run_folder=None, notes=notes)
     return Verdict(outcome, report, "; ".join(parts), waiting)
 

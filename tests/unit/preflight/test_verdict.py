@@ -3,7 +3,7 @@
 from diagnostics.contract.findings import Group
 from diagnostics.evidence.model import Frame, RankError
 from dtk.preflight.calls import End, Record
-from dtk.preflight.verdict import MADE_UP, Waiting, judge
+from dtk.preflight.verdict import Waiting, judge
 from tests.unit.preflight.programs import Step, blocking, record
 
 WORLD = Group("0", (0, 1, 2), "default_pg")
@@ -35,7 +35,9 @@ def test_ranks_that_wait_for_one_that_raised() -> None:
     assert verdict.waits(without=0) == Waiting("all_reduce", "/job/train.py:12")
     assert verdict.report is not None
     assert verdict.report.root_causes[0].cause == "hang.rank_raised"
-    assert verdict.report.notes[0].endswith("The job would hang here.") and MADE_UP in verdict.report.notes
+    assert (
+        verdict.report.notes[0].endswith("The job would hang here.") and "placeholder values" in verdict.report.notes[1]
+    )
     assert verdict.report.run_folder is None
 
 
