@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -47,6 +47,8 @@ class About:
 class Trial:
     """One run of a point."""
 
+    number: int
+    """Its place in the order of the starts."""
     point: int
     repeat: int
     run: Path | None = None
@@ -76,7 +78,7 @@ class Sweep:
 
     def begin(self, point: int, repeat: int) -> Trial:
         """Record the start of a run of a point."""
-        trial = Trial(point, repeat)
+        trial = Trial(len(self.trials), point, repeat)
         self.trials.append(trial)
         self._append("began", trial)
         return trial
@@ -84,13 +86,12 @@ class Sweep:
     def opened(self, trial: Trial, run: Path) -> None:
         """Record the run folder of a trial."""
         trial.run = run
-        runs = self.root.parent.parent  # Relative if the run is below it, so that both can be moved together.
-        self._append("opened", trial, run=str(run.relative_to(runs) if run.is_relative_to(runs) else run))
+        self._append("opened", trial)
 
     def end(self, trial: Trial, state: str, exit_code: int, reason: str) -> None:
         """Record the end of a trial."""
         trial.state, trial.exit_code, trial.reason = state, exit_code, reason
-        self._append("ended", trial, state=state, exit_code=exit_code, reason=reason)
+        self._append("ended", trial)
 
     def last(self, point: int, repeat: int) -> Trial | None:
         """Return the newest run of a point in one repeat, or None."""
@@ -119,9 +120,13 @@ class Sweep:
             if self._log is None:  # Otherwise the file system has no locks, and only this check is lost.
                 raise unwritable(self.root, error) from error
 
-    def _append(self, event: str, trial: Trial, **more: Any) -> None:
+    def _append(self, event: str, trial: Trial) -> None:
+        """Write a trial as it is now."""
         assert self._log is not None
-        line = {"event": event, "point": trial.point, "repeat": trial.repeat, **more, "time": now()}
+        run, runs = trial.run, self.root.parent.parent
+        if run is not None and run.is_relative_to(runs):  # So that both can be moved together.
+            run = run.relative_to(runs)
+        line = {"event": event, **asdict(trial), "run": run and str(run), "time": now()}
         with writing(self.root):
             self._log.write(json.dumps(line) + "\n")
             self._log.flush()
@@ -192,28 +197,18 @@ def _newer(about: About) -> DtkError:
 
 
 def _read(root: Path, about: About) -> Sweep:
-    """Read the points and runs.jsonl; a line that was truncated by a kill is ignored."""
+    """Read the points and runs.jsonl: the last line of each trial counts, and one that a kill truncated is ignored."""
     sweep, log = Sweep(root, about), root / "runs.jsonl"
     with refused(f"the sweep {sweep.about.id} is damaged", "start a new sweep", ValueError):
         for path in sorted((sweep.root / "points").glob("*.json")):
             sweep.points.append(msgspec.convert(read_json(path, _LARGEST_BYTES), Point))
         lines = log.read_bytes().split(b"\n") if log.exists() else []
-    for event in objects(lines):
-        try:
-            key = (int(event["point"]), int(event["repeat"]))
-            kind = event["event"]
-        except (ValueError, KeyError, TypeError):
-            continue
-        trial = Trial(*key) if kind == "began" else sweep.last(*key)
-        if trial is None:
-            continue
-        if kind == "began":
-            sweep.trials.append(trial)
-        elif kind == "opened":
-            trial.run = sweep.root.parent.parent / str(event.get("run"))
-        elif kind == "ended":
-            trial.state, trial.exit_code = str(event.get("state")), event.get("exit_code")
-            trial.reason = str(event.get("reason", ""))
+    trials: dict[int, Trial] = {}
+    for line in objects(lines):
+        with suppress(ValueError):
+            trial = msgspec.convert(line, Trial, dec_hook=lambda _, run: root.parent.parent / run)
+            trials[trial.number] = trial
+    sweep.trials = list(trials.values())
     for trial in sweep.trials:
         if trial.exit_code is None:  # The sweep was killed meanwhile; the run's own status has the result.
             trial.state = "lost"

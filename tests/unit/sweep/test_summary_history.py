@@ -34,8 +34,8 @@ def make_run(folder: Path, lines: list[str], figures: Any = None) -> Path:
     ],
 )
 def test_states_are_told_in_the_words_of_the_search(tmp_path: Path, state: str, seen: str) -> None:
-    assert look(Trial(3, 0, None, state), {"seed": 1}).state == seen
-    assert look(Trial(3, 0, tmp_path / "none", state), {}).history == []
+    assert look(Trial(0, 3, 0, None, state), {"seed": 1}).state == seen
+    assert look(Trial(0, 3, 0, tmp_path / "none", state), {}).history == []
 
 
 def test_numbers_of_complete_records_are_read(tmp_path: Path) -> None:
@@ -46,14 +46,14 @@ def test_numbers_of_complete_records_are_read(tmp_path: Path) -> None:
         '{"step": 2, "loss": null}',
         '{"step": 3',
     ]
-    found = look(Trial(0, 0, make_run(tmp_path / "run", lines, {"loss": 2, "name": "x", "ok": False})), {"seed": 1})
+    found = look(Trial(0, 0, 0, make_run(tmp_path / "run", lines, {"loss": 2, "name": "x", "ok": False})), {"seed": 1})
     assert found.history == [{"step": 1, "loss": 2.5}, {"step": 2}]
     assert found.summary == {"loss": 2} and found.name == "0" and found.values == {"seed": 1}
 
 
 @pytest.mark.parametrize("figures", [None, [1], "text"])
 def test_a_summary_without_figures_is_an_empty_one(tmp_path: Path, figures: Any) -> None:
-    assert look(Trial(0, 0, make_run(tmp_path / "run", [], figures)), {}).summary == {}
+    assert look(Trial(0, 0, 0, make_run(tmp_path / "run", [], figures)), {}).summary == {}
 
 
 def sweep_of(tmp_path: Path, points: int) -> Sweep:
