@@ -68,9 +68,7 @@ def size_of(text: str) -> int:
 
 
 def sizes(least: int, most: int, factor: int) -> list[int]:
-    """Return `least`, times `factor` and so on, up to `most`; DtkError if that is no range."""
-    if factor < 2:
-        raise DtkError(f"--factor {factor} is too small", fix="use 2 or more")
+    """Return `least`, times `factor` (2 or more) and so on, up to `most`; DtkError if that is no range."""
     if least > most:
         raise DtkError("the smallest size is larger than the largest", fix="use --min-size below --max-size")
     series = [least]

@@ -114,11 +114,10 @@ def _report(world_size: int, spec: Spec, sides: Sequence[Side], launches: Sequen
     results = []
     for name, key, values in ((name, *item) for name, repeated in repeats.items() for item in repeated.items()):
         cells = [launch.cells[key] for launch in by_side[name] if key in launch.cells]
-        wrong = [cell["wrong_elements"] for cell in cells if cell["wrong_elements"] is not None]
         facts = {fact: cells[0][fact] for fact in ("operation", "size_bytes", "count")}
-        calls, total = min(cell["calls"] for cell in cells), sum(wrong) if wrong else None
+        calls, wrong = min(cell["calls"] for cell in cells), sum(cell["wrong_elements"] for cell in cells)
         time_s = estimate(list(values.values()))
-        results.append(Result(side=name, **facts, calls=calls, time_s=time_s, wrong_elements=total))
+        results.append(Result(side=name, **facts, calls=calls, time_s=time_s, wrong_elements=wrong))
     gains = _gains(*(repeats[side.name] for side in sides)) if len(sides) == 2 else []
     own = [(side, name, value) for side in sides for name, value in side.kept.items()]
     notes = [f"your {name}={value} is kept; {side.name} has {side.variables[name]}" for side, name, value in own]

@@ -40,8 +40,8 @@ class Result:
     """Number of consecutive calls per figure; the minimum over all launches."""
     time_s: Estimate
     """Time of one call."""
-    wrong_elements: int | None
-    """Sum over all ranks and launches; None if results were not verified."""
+    wrong_elements: int
+    """Sum over all ranks and launches."""
 
     def algbw(self) -> Estimate:
         """Return algorithm bandwidth in GB/s: a longer time is a lower bandwidth."""
@@ -135,7 +135,6 @@ class Spec:
     seconds: float
     """Measuring budget in seconds; sizes that exceed it are skipped."""
     timeout_s: float
-    verify: bool
 
     def dumps(self) -> str:
         """Return it as one line."""

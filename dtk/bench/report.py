@@ -18,8 +18,6 @@ def document(report: BenchReport, *, page: str = "") -> doc.Document:
     badge: tuple[str, doc.Tone] = ("RESULTS VERIFIED", "good")
     if report.failure or report.wrong:
         badge = ("ENDED EARLY" if report.failure else "WRONG RESULTS", "bad")
-    elif all(result.wrong_elements is None for result in report.results):
-        badge = ("NOT VERIFIED", "warn")
     alarms = [f"ended early: {report.failure}"] if report.failure else []
     alarms += ["WRONG RESULTS: see the last column"] if report.wrong else []
     verdict = doc.Paragraph(doc.Span(_verdict(report), "strong")) if len(report.sides) == 2 else None
@@ -164,9 +162,8 @@ def _figures(report: BenchReport) -> doc.Section | None:
         sizes = (bytes_text(result.size_bytes), f"{result.count:,}", str(result.calls))
         times = (seconds_text(time_s.median), time_s.span(seconds_text) or "-")
         rates = (_rate(result.algbw().median), _rate(busbw.median), busbw.span(_rate) or "-")
-        wrong = "not verified" if result.wrong_elements is None else f"{result.wrong_elements:,}"
         side = (result.side,) if several else ()
-        rows.append((*side, result.operation, *sizes, *times, *rates, wrong))
+        rows.append((*side, result.operation, *sizes, *times, *rates, f"{result.wrong_elements:,}"))
     left_out = tuple(
         doc.Field("left out", f"{cell['operation']} from {bytes_text(cell['size_bytes'])} on: {cell['reason']}")
         for cell in report.left_out

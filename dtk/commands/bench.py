@@ -91,7 +91,7 @@ def _measure(arguments: argparse.Namespace, chosen: "Chosen", team: "Team") -> i
     least, most = size_of(arguments.min_size), size_of(arguments.max_size or MOST[device])
     spec = taken(
         Spec, arguments, operations=_operations(arguments.op), device=device, backend=chosen.placement.backend,
-        sizes_bytes=tuple(sizes(least, most, arguments.factor)), passes=0, verify=not arguments.no_verify,
+        sizes_bytes=tuple(sizes(least, most, arguments.factor)), passes=0,
     )  # fmt: skip
     repeats = arguments.repeats or (5 if arguments.ab else 7)
     with Progress() as progress:

@@ -22,7 +22,6 @@ SPEC = Spec(
     calls=20,
     seconds=1.0,
     timeout_s=60.0,
-    verify=True,
 )
 
 

@@ -19,7 +19,6 @@ SPECS = st.builds(
     calls=st.integers(1, 1000),
     seconds=st.floats(0.1, 1e6),
     timeout_s=st.floats(1, 1e6),
-    verify=st.booleans(),
 )
 
 
