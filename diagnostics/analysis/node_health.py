@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import fmean, median
+from typing import Any
 
 from msgspec import Struct
 
@@ -61,6 +62,16 @@ class NodeHealth(Struct, frozen=True):
     """Rank -> time that its main thread was runnable but waited for a core."""
     disk_waits_s: tuple[tuple[int, float], ...] = ()
     """Rank -> time up to the last sample during which its main thread was always in state D (uninterruptible sleep)."""
+    resident: tuple[tuple[int, int, int], ...] = ()
+    """Rank, and its resident bytes at the first and at the last sample."""
+    used_bytes: int | None = None
+    """Memory of the node that all processes used at the last sample."""
+    total_bytes: int | None = None
+
+    @property
+    def core_wait_share(self) -> float:
+        """Fraction of the time in which the main thread of the median rank was runnable but waited for a core."""
+        return median(wait_s for _, wait_s in self.core_waits_s) / self.seconds if self.core_waits_s else 0.0
 
 
 def node_health(evidence: Evidence) -> tuple[NodeHealth, ...]:
@@ -92,15 +103,11 @@ def _node(file: str, cores: float | None, samples: Sequence[NodeSample]) -> Node
     for sample in reversed(samples):  # Until the first of the trailing samples that found the rank in state D.
         waiting &= set(sample.host.ranks_in_disk_wait)
         since_s |= dict.fromkeys(waiting, sample.time_s)
-    core_waits_s = [
-        (rank, times[-1] - times[0])
-        for rank in ranks
-        if (times := [wait_s for sample in samples if (wait_s := sample.host.rank_core_wait_s.get(rank)) is not None])
-    ]
+    core_waits_s = _first_and_last(samples, "rank_core_wait_s")
     return NodeHealth(
         file=file,
         ranks=ranks,
-        core_waits_s=tuple(core_waits_s),
+        core_waits_s=tuple((rank, last_s - first_s) for rank, first_s, last_s in core_waits_s),
         seconds=samples[-1].time_s - samples[0].time_s,
         devices=tuple(devices),
         cores=int(cores) if cores else None,
@@ -110,7 +117,20 @@ def _node(file: str, cores: float | None, samples: Sequence[NodeSample]) -> Node
         throttled_periods=throttled,
         stolen_percent=fmean(stolen) if stolen else None,
         disk_waits_s=tuple((rank, samples[-1].time_s - since_s[rank]) for rank in sorted(since_s)),
+        resident=tuple(_first_and_last(samples, "rank_rss_bytes")),
+        used_bytes=last.memory_used_bytes,
+        total_bytes=last.memory_total_bytes,
     )
+
+
+def _first_and_last(samples: Sequence[NodeSample], name: str) -> list[tuple[int, Any, Any]]:
+    """Return each rank with the first and the last value of a figure of `HostSample` that was sampled for it."""
+    values: dict[int, list[Any]] = {}
+    for sample in samples:
+        for rank, value in getattr(sample.host, name).items():
+            if value is not None:
+                values.setdefault(rank, []).append(value)
+    return [(rank, own[0], own[-1]) for rank, own in sorted(values.items())]
 
 
 def _device(name: str, rank: int | None, file: str, samples: Iterable[GpuSample], once: bool = False) -> DeviceHealth:

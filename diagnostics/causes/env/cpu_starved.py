@@ -1,4 +1,4 @@
-"""The ranks of a node get less CPU than they need: because of a cgroup quota, their affinity, or the hypervisor."""
+"""The ranks of a node get less CPU than they need: a cgroup quota, their affinity, the hypervisor, or other threads."""
 
 from diagnostics.analysis.node_health import NodeHealth, node_health
 from diagnostics.causes.declared import Texts, declared
@@ -11,6 +11,9 @@ _THROTTLED = 0.25
 """Chosen: share of these periods in which the quota was exhausted. Healthy jobs are throttled in bursts as well."""
 _STOLEN_PERCENT, _STOLEN_S = 10.0, 30.0
 """Chosen: share of the CPU's time that the hypervisor gave to others, and for how long; shared hosts show less."""
+_CONTENDED, _CONTENDED_S = 0.25, 30.0
+"""Chosen: share of the time in which main threads were runnable without a core, and for how long. On nodes with devices
+only: on a laptop, more ranks than cores are intended."""
 
 
 def _reason(node: NodeHealth) -> str:
@@ -20,7 +23,8 @@ def _reason(node: NodeHealth) -> str:
     if node.usable_cores and node.cores and node.usable_cores < min(len(node.ranks), node.cores):
         return "affinity"
     stolen = (node.stolen_percent or 0) >= _STOLEN_PERCENT and node.seconds >= _STOLEN_S
-    return "stolen" if stolen else ""
+    contended = node.devices and node.seconds >= _CONTENDED_S and node.core_wait_share >= _CONTENDED
+    return "stolen" if stolen else "threads" if contended else ""
 
 
 def _shows(node: NodeHealth, reason: str) -> Phrase:
@@ -29,7 +33,7 @@ def _shows(node: NodeHealth, reason: str) -> Phrase:
 
 
 def decide(nodes: tuple[NodeHealth, ...]) -> Finding:
-    """Decide from the cgroup counters, the affinity and the steal time of each node."""
+    """Decide from the cgroup counters, the affinity, the steal time and the waits for a core of each node."""
     starved = [(node, reason) for node in nodes if (reason := _reason(node))]
     if starved:
         return confirmed(

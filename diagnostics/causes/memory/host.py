@@ -1,9 +1,10 @@
 """`memory.host`: the memory of the host or of the job's cgroup ran out, which ended an allocation or a process."""
 
+from diagnostics.analysis.node_health import NodeHealth, node_health
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.files import patterns_beside
-from diagnostics.contract.findings import CERTAIN, SEEN, Finding, Where, confirmed
+from diagnostics.contract.findings import CERTAIN, SEEN, EvidenceItem, Finding, Where, confirmed
 from diagnostics.contract.formatting import UNNAMED
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.job.rank_endings import memory_kills
@@ -14,6 +15,17 @@ _HOST = {"cgroup": ["limit", "raise_limit"], "host_memory": ["killed"], "host_al
 _SMALL_BYTES = 1 << 30
 """Size up to which a request is smaller than any host's memory: by default Linux refuses only what exceeds all of it
 (vm.overcommit_memory in proc(5)). A convention."""
+
+
+def _resident(node: NodeHealth) -> EvidenceItem:
+    """Return what the ranks of a node held, which shows a rank that grew, a copy in each rank, or other processes."""
+    _, first, last = zip(*node.resident)
+    figures = {"first": min(first), "low": min(last), "high": max(last), "total": node.total_bytes}
+    rest = max(0, (node.used_bytes or 0) - sum(last))
+    shown = _TEXTS.phrase(
+        "resident", ranks=node.ranks, most=node.resident[last.index(max(last))][0], rest=rest, **figures
+    )
+    return EvidenceItem("telemetry", node.file, shown)
 
 
 def decide(stall: Stall) -> Finding:
@@ -34,6 +46,8 @@ def decide(stall: Stall) -> Finding:
     places = [(end.rank, frame) for end in guilty[:4] if (frame := own_line(end.frames))]
     limits = [fact for fact in stall.job.evidence.facts if fact.kind == "memory_limit"]
     lines = [fact.quoted() for fact in (*killed[:4], *limits[:1])]
+    nodes = [node for node in node_health(stall.job.evidence) if node.resident and node.total_bytes]
+    lines += [_resident(node) for node in nodes if not ranks or set(node.ranks) & set(ranks)][:4]
     return confirmed(
         facts=_TEXTS.facts(
             [*(["worker"] if workers else ["own_limit"] if is_small else _HOST[guilty[0].detail]), "less"],

@@ -46,6 +46,22 @@ def test_enough_of_it(tmp_path: Path, host: dict[str, object], status: str) -> N
     assert decided(tmp_path, ID).status == status
 
 
+@pytest.mark.parametrize(
+    ("waited_s", "gpus", "status"),
+    [((0.4, 0.5), [{}, {}], "confirmed"), ((0.3, 0.1), [{}, {}], "ruled_out"), ((0.4, 0.5), [], "ruled_out")],
+)
+def test_main_threads_that_wait_for_a_core(
+    tmp_path: Path, waited_s: tuple[float, float], gpus: list[dict[str, object]], status: str
+) -> None:
+    lines = [json.loads(line) for line in telemetry(gpus=gpus).splitlines()]
+    for n, line in enumerate(lines[1:]):
+        line["host"]["rank_core_wait_s"] = {"0": 7 + waited_s[0] * n, "1": waited_s[1] * n}
+    (tmp_path / "node_00000.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    finding = decided(tmp_path, ID)
+    assert finding.status == status
+    assert (status == "confirmed") == ("waited for a core for 45% of the time" in text_of(finding).summary)
+
+
 REAL = """
 import json, os, sys
 from pathlib import Path

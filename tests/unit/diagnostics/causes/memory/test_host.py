@@ -6,6 +6,7 @@ import pytest
 
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
+from tests.unit.diagnostics.causes.nodes import telemetry
 
 HEAD = '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/job/train.py", line 9, in <module>\n[rank1]: '
 TABLE = "  time      : 2025-11-22_10:21:05\n  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 5001)\n"
@@ -52,6 +53,18 @@ def test_the_limit_of_the_container_is_told(tmp_path: Path) -> None:
     (root,) = diagnose(tmp_path).root_causes
     assert text_of(root).summary == "The job reached its memory limit of 200Gi, and SIGKILL ended a process of the job."
     assert [str(item.detail) for item in root.evidence][-1] == "memory:          200Gi"
+
+
+def test_what_the_ranks_held_before_one_was_killed(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text(TABLE + KERNEL.format(5001, "python3"))
+    grows = {"rank_rss_bytes": {"0": 2 << 30, "1": 90 << 30}, "memory_used_bytes": 124 << 30}
+    (tmp_path / "node_00000.jsonl").write_text(telemetry(host=[{}, grows]))
+    (root,) = diagnose(tmp_path).root_causes
+    assert (root.cause, root.ranks) == ("memory.host", (1,))
+    assert [str(item.detail) for item in root.evidence if item.kind == "telemetry"] == [
+        "when memory was last sampled, ranks 0 and 1 held 2 GiB to 90 GiB each (most: rank 1; at the first sample 1 "
+        "GiB or more) and other processes 32 GiB, of 128 GiB"
+    ]
 
 
 def test_the_line_and_the_ranks_that_lost_it_are_told(tmp_path: Path) -> None:
