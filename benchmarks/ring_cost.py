@@ -8,7 +8,6 @@ judge of the live watch reads, and of one refresh of the black box with 2,000 en
 """
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -17,12 +16,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
 from dtk.record import collectives, flight, wrappers
-from dtk.record.judge import Judge, pack
+from dtk.record.judge import Judge, Report
 from dtk.record.ring import Ring
 from dtk.record.watch import RECENT
 
@@ -66,9 +66,9 @@ def periodic(log: collectives.CollectiveLog, rounds: int) -> None:
         nonlocal number
         for rank in range(RANKS):
             number += 1
-            groups = {"0" * 16: (number, pack([(number + n) << 32 for n in range(RECENT)]))}
-            about = {"tick": number, "idle_s": 0.0, "stepping": True, "leaving": "", "sound": True, "groups": groups}
-            store.set(f"rank/{rank}", json.dumps(about))
+            groups = {"0" * 16: (number, tuple((number + n) << 32 for n in range(RECENT)))}
+            report = Report(number, stepping=True, groups=groups)
+            store.set(f"rank/{rank}", msgspec.json.encode(report).decode())
         return per_call_us(lambda: (judge.read(store, 0.5, 0.0), judge.find(60.0, 600.0)), 1) / RANKS
 
     for name, cost_us in (

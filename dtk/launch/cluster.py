@@ -1,4 +1,4 @@
-"""Ranks that torchrun or Slurm started: identify this rank, let rank 0 decide, share its decision over the store."""
+"""Ranks that torchrun or Slurm started, from rendezvous to exit code: rank 0 decides, and shares it over the store."""
 
 import json
 import os
@@ -8,16 +8,19 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch._C._distributed_c10d import PrefixStore, set_debug_level_from_env
 
-from diagnostics.contract.artifacts import RunPaths, read_status
+from diagnostics.contract.artifacts import RunPaths, Verdict, read_status
 from diagnostics.contract.formatting import counted
 from diagnostics.evidence.endings import is_victim
 from dtk.config.placement import Placement, place
 from dtk.config.schema import Config
+from dtk.config.strict import from_plain
 from dtk.errors import DtkError
 from dtk.launch.banner import farewell
 from dtk.launch.blame import find_failure
@@ -25,7 +28,9 @@ from dtk.launch.console import Console
 from dtk.launch.diagnosis import explain
 from dtk.launch.prepare import cuda_devices
 from dtk.launch.variables import rank_variables
+from dtk.parallel.context import meet
 from dtk.rank.job import Job
+from dtk.rank.worker import work
 from dtk.record.run_folder import close
 
 SHARE_TIMEOUT_S = 300.0  # torch's own timeout of a store: rank 0 may tokenise data meanwhile.
@@ -43,6 +48,34 @@ class Shared:
     device: str
     backend: str
     attempt: int
+
+
+def join(launcher: str, decide: Callable[[], Shared]) -> int:
+    """Join the other ranks, let rank 0 decide, and train.
+
+    `decide` is called on rank 0, and after a restart by torchrun only if nothing was decided before.
+
+    Raises:
+        DtkError: on every rank, if rank 0 cannot continue.
+    """
+    if launcher == "slurm":
+        os.environ.update(adopt_slurm(os.environ))
+    store = meet(SHARE_TIMEOUT_S)
+    shared = share(store, int(os.environ["RANK"]), decide)
+    config = from_plain(shared.config)
+    paths = RunPaths(Path(shared.run_folder))
+    job = Job.from_environment(paths.root, shared.device, shared.backend, shared.attempt, own_launcher=False)
+    rank_environment(config, paths)
+    keep_logs(paths, job)
+
+    def end_hung_run(verdict: Verdict) -> None:
+        close_failed(job)
+        print_farewell(paths, 1)
+
+    code = work(config, job, store, on_failure=partial(close_failed, job), on_hang=end_hung_run)
+    if job.rank == 0:
+        print_farewell(paths, code)
+    return code
 
 
 def local_size(environment: Mapping[str, str]) -> int:

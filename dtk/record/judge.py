@@ -1,14 +1,28 @@
 """Decides from the reports of all ranks whether they called different collectives, or whether none progresses."""
 
-import json
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 from torch._C._distributed_c10d import Store
 
-from dtk.record.desync import first_difference
+from dtk.record.desync import History, first_difference
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What a rank publishes at every tick of its watch, as JSON."""
+
+    tick: int = 0
+    idle_s: float = 0.0
+    """Seconds without progress."""
+    stepping: bool = False
+    """Whether its first step is over."""
+    leaving: str = ""
+    """How it left, `failed` or `end`; empty while it participates."""
+    sound: bool = True
+    """Whether it recorded every call; if not, its hashes prove nothing."""
+    groups: dict[str, History] = {}
 
 
 @dataclass(slots=True)
@@ -16,9 +30,8 @@ class Peer:
     """What is known of another rank."""
 
     raw: bytes = b""
-    report: dict[str, Any] = field(default_factory=dict)
+    report: Report = field(default_factory=Report)
     silent_s: float = 0.0
-    histories: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
 
 
 class Judge:
@@ -47,49 +60,37 @@ class Judge:
                 continue
             peer.silent_s = before_s
             peer.raw = raw
-            peer.report = json.loads(raw)
-            peer.histories = {key: (count, unpack(text)) for key, (count, text) in peer.report["groups"].items()}
+            peer.report = msgspec.json.decode(raw, type=Report)
 
     def find(self, limit_s: float, first_limit_s: float) -> dict[str, Any] | None:
         """Return the reason to end the run, if there is one: a desync, or a stall of all ranks that have not left.
 
         They stall if none of them progresses for `limit_s`, or for `first_limit_s` until the first step is over.
         """
-        staying = [peer for peer in self.peers if not peer.report.get("leaving")]
+        staying = [peer for peer in self.peers if not peer.report.leaving]
         if (desync := self._find_desync()) is not None or not staying:
             return desync
-        stood_s = min(float(peer.report.get("idle_s", 0.0)) + peer.silent_s for peer in staying)
-        stepping = any(peer.report.get("stepping") for peer in self.peers)
+        stood_s = min(peer.report.idle_s + peer.silent_s for peer in staying)
+        stepping = any(peer.report.stepping for peer in self.peers)
         return {"kind": "stall", "stood_s": stood_s} if stood_s >= (limit_s if stepping else first_limit_s) else None
 
     def staying(self) -> list[int]:
         """Return the ranks that are not leaving; some may have stalled before their first report."""
-        return [rank for rank, peer in enumerate(self.peers) if not peer.report.get("leaving")]
+        return [rank for rank, peer in enumerate(self.peers) if not peer.report.leaving]
 
     def left(self) -> dict[int, str]:
         """Return the ranks that no longer participate, and how they left: `failed` or `end`."""
-        return {rank: str(how) for rank, peer in enumerate(self.peers) if (how := peer.report.get("leaving"))}
+        return {rank: peer.report.leaving for rank, peer in enumerate(self.peers) if peer.report.leaving}
 
     def _find_desync(self) -> dict[str, Any] | None:
         """Return a group in which two ranks called different collectives at one position; None if there is none."""
-        if not all(peer.report.get("sound", True) for peer in self.peers):
+        if not all(peer.report.sound for peer in self.peers):
             return None
-        groups: dict[str, dict[int, tuple[int, tuple[int, ...]]]] = {}
+        groups: dict[str, dict[int, History]] = {}
         for rank, peer in enumerate(self.peers):
-            for key, history in peer.histories.items():
+            for key, history in peer.report.groups.items():
                 groups.setdefault(key, {})[rank] = history
         for key in sorted(groups):
             if (position := first_difference(groups[key])) is not None:
                 return {"kind": "desync", "group": key, "position": position}
         return None
-
-
-def pack(history: list[int]) -> str:
-    """Encode the hashes as text."""
-    return struct.pack(f"<{len(history)}Q", *history).hex()
-
-
-def unpack(text: str) -> tuple[int, ...]:
-    """Decode the hashes."""
-    data = bytes.fromhex(text)
-    return struct.unpack(f"<{len(data) // 8}Q", data)

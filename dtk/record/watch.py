@@ -28,10 +28,10 @@ from dtk.parallel.regions import current
 from dtk.record import flight
 from dtk.record.activity import BUSY, Activity, scheduled_s, where_main_thread_is
 from dtk.record.collectives import CollectiveLog
-from dtk.record.desync import Called, called_at, desync, left_at, place_of, stall
+from dtk.record.desync import Called, History, called_at, desync, left_at, place_of, stall
 from dtk.record.frames import PLUMBING
 from dtk.record.guard import bounded, guarded
-from dtk.record.judge import Judge, pack
+from dtk.record.judge import Judge, Report
 from dtk.record.pause import Pause
 from dtk.record.stall_probe import StallAnswer
 from dtk.record.verdict_text import Place
@@ -154,16 +154,16 @@ class Watch:
         alive = moved != self._moved or (works and not self.log.open)
         self._idle_s = 0.0 if alive else self._idle_s + elapsed_s
         self._moved = moved
-        groups: dict[str, tuple[int, str]] = {}
+        groups: dict[str, History] = {}
         with self.log.lock:
             for group in self.log.groups.values():
                 if group is not None and group.count:
-                    history = list(group.history)
+                    history = tuple(group.history)
                     moves = self._still.get(group.key) != group.count
                     self._still[group.key] = group.count
-                    groups[group.key] = group.count, pack(history[-RECENT:] if moves else history)
-        about = {"tick": self._ticks, "idle_s": self._idle_s, "stepping": self.log.steps > 1}
-        return json.dumps({**about, "leaving": self._leaving, "sound": self.log.sound, "groups": groups})
+                    groups[group.key] = group.count, history[-RECENT:] if moves else history
+        report = Report(self._ticks, self._idle_s, self.log.steps > 1, self._leaving, self.log.sound, groups)
+        return msgspec.json.encode(report).decode()
 
     def _judge_every(self) -> int:
         """Return the ticks from one judgement to the next: 1 below 500 ranks, 3 at 1,000."""

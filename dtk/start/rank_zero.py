@@ -8,7 +8,6 @@ from dtk.errors import DtkError
 from dtk.launch import cluster
 from dtk.launch.banner import banner
 from dtk.launch.console import Console
-from dtk.launch.external_rank import join
 from dtk.launch.inputs import check_parts
 from dtk.launch.prepare import compose_point, make_folder, settle_point
 from dtk.rank.job import started_by
@@ -19,7 +18,7 @@ from dtk.start.point import preflight_point
 def join_job(arguments: argparse.Namespace) -> int:
     """Join as one rank of torchrun or Slurm: rank 0 composes and creates the run folder, all ranks train."""
     launcher = str(started_by(os.environ))
-    return join(launcher, lambda: _decide(arguments, launcher))
+    return cluster.join(launcher, lambda: _decide(arguments, launcher))
 
 
 def _decide(arguments: argparse.Namespace, launcher: str) -> cluster.Shared:

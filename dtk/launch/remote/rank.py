@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
 
     def train() -> int:
-        from dtk.launch.external_rank import join
+        from dtk.launch.cluster import join
         from dtk.rank.job import started_by
 
         # Slurm also starts jobs with a single rank, which `started_by` reports as not launched.

@@ -4,6 +4,7 @@ import json
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, strategies as st
 from torch.distributed import HashStore
@@ -12,7 +13,7 @@ from diagnostics.contract.artifacts import RunPaths
 from dtk.config.schema import WatchConfig
 from dtk.record.desync import first_difference
 from dtk.record.heartbeat import HeartbeatFile
-from dtk.record.judge import Judge, pack, unpack
+from dtk.record.judge import Judge, Report
 from dtk.record.watch import Watch
 
 HASHES = st.lists(st.integers(0, 2**64 - 1), max_size=64)
@@ -21,7 +22,8 @@ CALLS = st.lists(st.sampled_from("abc"), min_size=1, max_size=20)
 
 @given(HASHES)
 def test_hashes_come_back_as_they_were(history: list[int]) -> None:
-    assert unpack(pack(history)) == tuple(history)
+    report = Report(groups={"g": (len(history), tuple(history))})
+    assert msgspec.json.decode(msgspec.json.encode(report), type=Report) == report
 
 
 def published(calls: list[str], kept: int) -> tuple[int, tuple[int, ...]]:
