@@ -65,24 +65,22 @@ def find_failure(paths: RunPaths, attempt: int, world_size: int, exit_codes: dic
         return verdict.failure(), "hung"
     if cases and all(case.ending.victim for case in cases):
         failed = {case.ending.rank for case in cases}
-        for rank in range(world_size):
-            if rank not in failed and _vanished(paths, rank):
-                in_order = where_it_was(paths, rank)[1] == "end"
-                ending = endings.of_error(RankError(rank, "", 0, "", "", exit_code=0 if in_order else None), rank)
-                end = "it ended with exit code 0 while the others continued"
-                cases.append(
-                    _Case(ending, end if in_order else f"{endings.VANISHED} (killed, or aborted in native code)")
-                )
-        if all(case.ending.victim for case in cases) and (silent := _elsewhere(paths, world_size, failed)):
-            hosts = ", ".join(sorted(set(silent.values())))
-            why = f"{ranks_spoken(sorted(silent))} on {hosts} left no error, and the others lost a connection"
+        others = {rank: read_heartbeat(paths.heartbeat(rank)) for rank in range(world_size) if rank not in failed}
+        beats = {rank: beat for rank, beat in others.items() if beat is not None}
+        here = {rank: beat for rank, beat in beats.items() if beat.host == socket.gethostname()}
+        cases += [_vanished(rank, beat.region) for rank, beat in here.items() if _is_gone(beat.pid)]
+        silent = sorted({*beats} - {*here})  # How a process of another host ended cannot be seen from here.
+        if silent and all(case.ending.victim for case in cases):
+            hosts = ", ".join(sorted({beats[rank].host for rank in silent}))
+            why = f"{ranks_spoken(silent)} on {hosts} left no error, and the others lost a connection"
             reason = f"{why}: killed there, or {hosts} was lost"
             return Failure(rank=-1, reason=reason, log="logs", victims=sorted(failed)), "failed"
     if not cases:
         return Failure(rank=0, reason="the ranks could not be started", log="logs"), "failed"
     first = min(cases, key=lambda case: case.order)
     rank, ending = first.ending.rank, first.ending
-    step, region = where_it_was(paths, rank)
+    beat = read_heartbeat(paths.heartbeat(rank))
+    step, region = (beat.step, beat.region) if beat is not None else (None, None)
     logs = [paths.logs(attempt, rank) / name for name in ("stderr.log", "error.json")]
     failure = Failure(
         rank=rank, reason=first.reason, step=step, region=ending.region or region,
@@ -100,12 +98,6 @@ def user_error(paths: RunPaths, attempt: int, world_size: int) -> str | None:
         if error.get("user_error"):
             return str(error["message"])
     return None
-
-
-def where_it_was(paths: RunPaths, rank: int) -> tuple[int | None, str | None]:
-    """Return step and open region of the rank's last heartbeat, if any."""
-    beat = read_heartbeat(paths.heartbeat(rank))
-    return (None, None) if beat is None else (beat.step, beat.region)
 
 
 def _case(paths: RunPaths, attempt: int, rank: int, exit_code: int | None, record: dict[str, Any] | None) -> _Case:
@@ -126,18 +118,18 @@ def _case(paths: RunPaths, attempt: int, rank: int, exit_code: int | None, recor
     return _Case(replace(ending, kind=kind), f"exited with code {exit_code}: {last}", type_, message)
 
 
-def _vanished(paths: RunPaths, rank: int) -> bool:
-    """Whether the rank's process on this host has exited or is a zombie, according to its heartbeat."""
-    beat = read_heartbeat(paths.heartbeat(rank))
-    if beat is None or beat.host != socket.gethostname():
-        return False
+def _vanished(rank: int, region: str | None) -> _Case:
+    """Return the case of a rank that is gone without an error or exit code; `region` was its last one."""
+    if region == "end":
+        ending = endings.of_error(RankError(rank, "", 0, "", "", exit_code=0), rank)
+        return _Case(ending, "it ended with exit code 0 while the others continued")
+    ending = endings.of_error(RankError(rank, "", 0, "", ""), rank)
+    return _Case(ending, f"{endings.VANISHED} (killed, or aborted in native code)")
+
+
+def _is_gone(pid: int) -> bool:
+    """Whether a process of this host has exited or is a zombie."""
     try:
-        return bool(psutil.Process(beat.pid).status() == psutil.STATUS_ZOMBIE)
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return True
-
-
-def _elsewhere(paths: RunPaths, world_size: int, failed: set[int]) -> dict[int, str]:
-    """Return the ranks on other hosts that left no error, with their host: how they ended cannot be seen from here."""
-    beats = {rank: read_heartbeat(paths.heartbeat(rank)) for rank in range(world_size) if rank not in failed}
-    return {rank: beat.host for rank, beat in beats.items() if beat is not None and beat.host != socket.gethostname()}

@@ -96,10 +96,10 @@ def test_a_damaged_error_file_does_not_hide_the_exit_code(paths):
     assert failure.reason == "killed by SIGSEGV"
 
 
-def test_a_rank_that_ended_in_order_is_not_said_to_be_killed(paths, monkeypatch):
+def test_a_rank_that_ended_in_order_is_not_said_to_be_killed(paths):
     error(paths, 0, "RuntimeError", GONE, 1.0)
-    monkeypatch.setattr("dtk.launch.blame._vanished", lambda _, rank: rank == 1)
-    monkeypatch.setattr("dtk.launch.blame.where_it_was", lambda *_: (4, "end"))
+    about = {"step": 4, "region": "end", "time_s": 1.0, "pid": 2**22 + 1, "host": socket.gethostname()}
+    write_json(paths.heartbeat(1), {"beat": 1, **about, "beat_end": 1})
     failure, state = find_failure(paths, 0, 2, {0: 1})
     assert (failure.rank, failure.exit_code, failure.victims, state) == (1, 0, [0], "failed")
     assert failure.reason == "it ended with exit code 0 while the others continued"
