@@ -10,7 +10,7 @@ from dtk.data.custom import CustomDataset
 from dtk.data.dataset import Dataset
 from dtk.data.hf import hf_tokens
 from dtk.data.language import LanguageDataset
-from dtk.data.synthetic import synthetic_dataset
+from dtk.data.synthetic import SyntheticDataset
 from dtk.data.tokenizer import build_tokenizer
 from dtk.data.tokens import corpus_tokens, token_file
 from dtk.errors import Errors
@@ -23,7 +23,7 @@ def build_dataset(config: schema.DataConfig, allow_targets: list[str] | None = N
     good = config.sequence_length >= 1 and 0 <= config.validation_fraction < 1
     _errors.refuse({"section": not good}, data=config)
     if isinstance(config, schema.SyntheticData):
-        return synthetic_dataset(config)
+        return SyntheticDataset(config)
     if isinstance(config, schema.CustomData):
         samples = instantiate(config._target_, config.arguments, allow_targets or [], TorchDataset)
         return CustomDataset(config, samples)

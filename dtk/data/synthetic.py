@@ -11,12 +11,19 @@ from dtk.errors import DtkError
 
 
 class SyntheticDataset(Dataset):
-    """Uniform random ids below vocab_size. Nothing can be learnt from them."""
+    """Uniform random ids below vocab_size. Nothing can be learnt from them.
 
-    def __init__(self, config: SyntheticData, validation_size: int) -> None:
+    Raises:
+        DtkError: vocab_size is not set, or no sample is left for training.
+    """
+
+    def __init__(self, config: SyntheticData) -> None:
         self.config = config
-        self.train_size = config.samples - validation_size
-        self.validation_size = validation_size
+        self.validation_size = held_out(config.samples, config.validation_fraction)
+        self.train_size = config.samples - self.validation_size
+        if config.vocab_size < 1 or self.train_size < 1:
+            what = f"data.samples={config.samples} and data.vocab_size={config.vocab_size} leave nothing to train on"
+            raise DtkError(what, fix="raise them")
         self.vocab_size = config.vocab_size
         self.fixed_targets = config.sequence_length
 
@@ -32,12 +39,3 @@ class SyntheticDataset(Dataset):
         positions = numbers.astype(np.uint64)[:, None] * np.uint64(width) + np.arange(width, dtype=np.uint64)
         block = mix64(positions + STEP) % np.uint64(self.vocab_size)
         return to_batch(block[:, :-1], block[:, 1:])
-
-
-def synthetic_dataset(config: SyntheticData) -> SyntheticDataset:
-    """Build the dataset after checking its sizes; DtkError if vocab_size is not set, or none is left for training."""
-    held_out_samples = held_out(config.samples, config.validation_fraction)
-    if config.vocab_size < 1 or config.samples - held_out_samples < 1:
-        what = f"data.samples={config.samples} and data.vocab_size={config.vocab_size} leave nothing to train on"
-        raise DtkError(what, fix="raise them")
-    return SyntheticDataset(config, held_out_samples)

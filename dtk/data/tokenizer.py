@@ -14,15 +14,15 @@ import numpy as np
 from diagnostics.contract.invocation import typed
 from diagnostics.contract.suggest import did_you_mean
 from dtk.data.network import bounded, unreachable
-from dtk.errors import DtkError
+from dtk.errors import Errors
 from dtk.extras import load, require
 
+_errors = Errors(__file__)
 _GPT2_FILES = tuple(
     f"https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/{name}" for name in ("vocab.bpe", "encoder.json")
 )
 _GPT2_CACHE = str(Path(tempfile.gettempdir()) / "data-gym-cache")
 _GPT2_DOWNLOAD_S = 60.0
-_GPT2_FIX = "use data.tokenizer=byte, or copy tiktoken's cache from a machine with a network and set TIKTOKEN_CACHE_DIR"
 _INSTEAD = ", or use data.tokenizer=byte"
 
 
@@ -86,11 +86,11 @@ class GPT2Tokenizer:
         names = (hashlib.sha1(url.encode(), usedforsecurity=False).hexdigest() for url in _GPT2_FILES)
         is_cached = folder and all((Path(folder) / name).is_file() for name in names)
         if not is_cached and (reason := unreachable(_GPT2_FILES[0])):
-            raise DtkError("GPT-2's vocabulary is not cached and cannot be downloaded", reason, _GPT2_FIX)
+            raise _errors("not_cached", why=reason)
         try:
             return bounded(lambda: tiktoken.get_encoding("gpt2"), _GPT2_DOWNLOAD_S)
         except (OSError, ValueError, AssertionError) as error:
-            raise DtkError("GPT-2's vocabulary could not be loaded", str(error), _GPT2_FIX) from None
+            raise _errors("not_loaded", why=error) from None
 
 
 class FileTokenizer:
@@ -125,16 +125,14 @@ def build_tokenizer(name: str) -> Tokenizer:
     path = Path(name).expanduser()
     if not path.is_file():
         given = str(typed(path))
-        near = did_you_mean(given, ("byte", "gpt2"))
-        fix = f"{near} data.tokenizer is byte, gpt2 or a path of a tokenizer.json"
-        raise DtkError(f'unknown tokenizer "{given}"', "no such file", fix)
+        raise _errors("unknown", given=given, near=did_you_mean(given, ("byte", "gpt2")))
     require("tokenizers", "a tokenizer.json", "hf", _INSTEAD)
     tokenizers = load("tokenizers")
     try:
         content = path.read_bytes()
         encoder = tokenizers.Tokenizer.from_buffer(content)
     except Exception as error:  # the package raises a bare Exception for an unreadable file
-        raise DtkError(f"{path} is not a usable tokenizer.json", str(error)) from None
+        raise _errors("unusable", path=path, why=error) from None
     encoder.no_truncation()
     encoder.no_padding()
     # Ids may have gaps, so the number of entries is not an upper bound.

@@ -30,7 +30,7 @@ from diagnostics.evidence.endings import is_out_of_memory
 from diagnostics.evidence.metrics import WARMUP_STEPS
 from dtk.config.schema import RecordConfig, TrainConfig, WatchConfig
 from dtk.config.strict import kind_of, section_from_plain
-from dtk.errors import DtkError
+from dtk.errors import Errors
 from dtk.parallel.regions import communication, failed_in, observed, region
 from dtk.record import run_folder
 from dtk.record.failure import failure_reason, failure_record
@@ -44,6 +44,7 @@ from dtk.record.watch_environment import FOLDER
 from dtk.record.watched_rank import watch_store
 
 T = TypeVar("T")
+_errors = Errors(__file__)
 _times = 0  # Number of attachments of this process: each has its own keys in the store.
 
 
@@ -181,14 +182,9 @@ def attach(
             announces other ranks and there is no process group yet.
     """
     global _times
-    if FOLDER in os.environ or observed():
-        what = "dtk watch" if FOLDER in os.environ else "a dtk run, or another attach,"
-        fix = "attach once; dtk watch -- and attach are mutually exclusive"
-        raise DtkError(f"{what} already records this process", fix=fix)
-    joined = dist.is_available() and dist.is_initialized()
-    if not joined and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        why = f"WORLD_SIZE={os.environ['WORLD_SIZE']}, but the process group has not been initialized"
-        raise DtkError("dtk.record.attach was called too early", why, "call it after init_process_group")
+    joined, ranks = dist.is_available() and dist.is_initialized(), os.environ.get("WORLD_SIZE", "1")
+    rules = {"watched": FOLDER in os.environ, "recorded": observed(), "early": not joined and int(ranks) > 1}
+    _errors.refuse(rules, ranks=ranks)
     mirror = dict(tracker or {"name": "none"})
     settings = OwnLoop(
         section_from_plain(RecordConfig, {"level": level}, "record"),
@@ -226,8 +222,7 @@ def _run_folder(folder: Path, name: str, settings: OwnLoop, rank: int, world_siz
     key = f"dtk/{prefix}/folder"
     if rank:
         path = store.get(key).decode()
-        if not path:
-            raise DtkError("rank 0 could not create the run folder", "its message says why")
+        _errors.refuse({"no_folder": not path})
         return RunPaths(Path(path))
     made = ""
     try:

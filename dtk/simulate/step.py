@@ -232,7 +232,7 @@ class _Run:
         config, paths = self.config, RunPaths(Path(os.devnull))
         place = context.rank, context.local_rank, context.node_rank, context.world_size
         recorder = Recorder(config, paths, *place, 0, context.device)
-        data = SyntheticDataset(SyntheticData(name="synthetic", sequence_length=config.data.sequence_length), 0)
+        data = SyntheticDataset(SyntheticData(sequence_length=config.data.sequence_length, validation_fraction=0.0))
         return assemble(config, context, paths, recorder, StopRequest(), made=(data, parts))
 
     def _guess(self, tensor: Tensor) -> str:

@@ -7,7 +7,7 @@ import shutil
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dtk.console.entry import ended
 from dtk.errors import USER_ERROR, DtkError
@@ -66,8 +66,7 @@ def decide(run: Path, frozen: Path | None, launcher: str) -> "Shared":
         with suppress(OSError, ValueError):
             if (status := read_status(paths.status)).state == "queued":
                 attempt = status.attempt
-        placement, about = _here(config, paths, launcher)
-        _write_manifest(paths, about)
+        placement = _prepare(config, paths, launcher)
     except DtkError as error:
         with suppress(OSError, ValueError):
             if read_status(paths.status).state == "queued":  # In any other state this job must not close the run.
@@ -93,7 +92,12 @@ def _thaw(paths: "RunPaths", frozen: Path) -> None:
         raise unwritable(paths.root, error) from error
 
 
-def _here(config: "Config", paths: "RunPaths", launcher: str) -> "tuple[Placement, dict[str, Any]]":
+def _prepare(config: "Config", paths: "RunPaths", launcher: str) -> "Placement":
+    """Check the job on the machine of rank 0 and write its manifest: hardware, versions and data of this machine,
+    command line and commit of the submission.
+    """
+    from diagnostics.contract.artifacts import write_json
+    from diagnostics.runs.records import mapping
     from dtk.config.checks import check
     from dtk.config.placement import ranks_per_node
     from dtk.config.resume import refuse_other_data
@@ -101,6 +105,7 @@ def _here(config: "Config", paths: "RunPaths", launcher: str) -> "tuple[Placemen
     from dtk.launch.inputs import check_parts
     from dtk.nccl.render import render
     from dtk.record.manifest import manifest
+    from dtk.record.run_folder import writing
 
     world_size = int(os.environ["WORLD_SIZE"])
     planned = config.launcher.nodes * ranks_per_node(config.launcher, config.strategy)
@@ -112,19 +117,12 @@ def _here(config: "Config", paths: "RunPaths", launcher: str) -> "tuple[Placemen
     refuse_other_data(paths, data)
     nccl = render(config.nccl, os.environ, paths.root)
     about = manifest(config, paths.root.name, placement, config.launcher.name, asdict(nccl))
-    return placement, {**about, "data": data}
-
-
-def _write_manifest(paths: "RunPaths", about: dict[str, Any]) -> None:
-    """Write the manifest: hardware and versions of the training machine, command line and commit of the submission."""
-    from diagnostics.contract.artifacts import write_json
-    from diagnostics.runs.records import mapping
-    from dtk.record.run_folder import writing
-
     before = mapping(str(paths.manifest), [])
     submitted = ("argv", "cwd", "git", "earlier_argv", "rerun_of", "submitted")
+    kept = {key: before[key] for key in submitted if key in before}
     with writing(paths.root):
-        write_json(paths.manifest, {**about, **{key: before[key] for key in submitted if key in before}})
+        write_json(paths.manifest, {**about, "data": data, **kept})
+    return placement
 
 
 if __name__ == "__main__":
