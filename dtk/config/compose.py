@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnostics.contract.files import read_json
-from diagnostics.contract.origins import Origins
+from diagnostics.contract.origins import Origins, at_key
 from dtk.config.folders import groups, main_file, search_path, source_tree as source_tree
 from dtk.config.overrides import expand_sweep, normalise, parse
 from dtk.config.schema import Config
@@ -14,8 +14,8 @@ from dtk.console.report import rendered
 from dtk.errors import DtkError
 
 _PATHS = (
-    ("runs_folder",), ("resume",), ("model", "pretrained"), ("model", "path"), ("data", "path"), ("data", "tokenizer"),
-    ("strategy", "offload_folder"), ("strategy", "config"),
+    "runs_folder", "resume", "model.pretrained", "model.path", "data.path", "data.tokenizer", "strategy.offload_folder",
+    "strategy.config",
 )  # fmt: skip
 _SIZES = {"vocab_size": ("vocab_size",), "context_length": ("max_position_embeddings", "n_positions")}
 """Keys of model=hf that are read from transformers' config.json if they are 0 -> their names in it."""
@@ -55,8 +55,8 @@ def compose(overrides: list[str], config_dir: Path | None = None, *, traced: boo
     from dtk.config.hydra_compose import compose_plain
 
     plain = compose_plain(*sources)
-    for keys in _PATHS:
-        make_absolute(plain, keys)
+    for key in _PATHS:
+        make_absolute(plain, key)
     _read_sizes(plain.get("model"))
     composed = Composed(from_plain(plain), list(overrides))
     if not traced:
@@ -119,22 +119,18 @@ def _read_sizes(model: Any) -> None:
         raise DtkError(f"{path} does not say model.{key}", fix=f"set it: model.{key}=N") from None
 
 
-def make_absolute(plain: dict[str, Any], keys: tuple[str, ...]) -> None:
-    """Make one relative path absolute, so that a rank in another working directory finds it."""
-    if keys not in _PATHS:
+def make_absolute(plain: dict[str, Any], key: str) -> None:
+    """Make a relative path absolute, so that a rank in another working directory finds it; other keys stay."""
+    value = at_key(plain, key)
+    if key not in _PATHS or not isinstance(value, str) or value in (MISSING, "None"):
         return
-    section: Any = plain
-    for key in keys[:-1]:
-        section = section.get(key) if isinstance(section, dict) else None
-    value = section.get(keys[-1]) if isinstance(section, dict) else None
-    if not isinstance(value, str) or value in (MISSING, "None"):
-        return
-    dotted = ".".join(keys)
     if not value:
-        raise DtkError(f"{dotted} is empty", fix=f"write {dotted}=PATH")
+        raise DtkError(f"{key} is empty", fix=f"write {key}=PATH")
+    of_section, _, name = key.rpartition(".")
+    section = plain[of_section] if of_section else plain
     path = Path(value).expanduser()
     # With data=hf a name that is not a file here is that of a dataset on the Hugging Face hub.
     on_hub = section.get("name") == "hf" and not path.is_absolute() and not path.exists()
-    named = value in _TOKENIZERS if dotted == "data.tokenizer" else on_hub
+    named = value in _TOKENIZERS if key == "data.tokenizer" else on_hub
     if not named:
-        section[keys[-1]] = str(path.absolute())
+        section[name] = str(path.absolute())

@@ -1,7 +1,6 @@
 """`_target_`: imports a name and calls it if an allow list permits it, as a configuration may be untrusted."""
 
 import importlib
-import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
@@ -93,20 +92,12 @@ def _listed(target: str, allow: list[str]) -> bool:
 
 
 def _find(target: str) -> Any:
-    """Import the longest prefix that is a module, then follow attributes that are classes, never modules."""
-    parts = target.split(".")
-    module = _import(parts[0], target)
-    used = 1
-    while used < len(parts) - 1 and hasattr(module, "__path__"):
-        if importlib.util.find_spec(".".join(parts[: used + 1])) is None:
-            break
-        used += 1
-        module = _import(".".join(parts[:used]), target)
-    value: Any = module
-    for part in parts[used:]:
+    """Import the module of a target, then follow attributes that are classes, never modules."""
+    module = locate(target)
+    value: Any = _import(module, target)
+    for part in target.removeprefix(f"{module}.").split("."):
         if not hasattr(value, part):
-            owner, near = ".".join(parts[:used]), did_you_mean(part, dir(value))
-            raise _errors("absent", target=target, part=part, owner=owner, near=near)
+            raise _errors("absent", target=target, part=part, owner=module, near=did_you_mean(part, dir(value)))
         value = getattr(value, part)
         if isinstance(value, ModuleType):
             raise _errors("imported", target=target, module=value.__name__)

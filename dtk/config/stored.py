@@ -85,7 +85,7 @@ def change(stored: Composed, new: list[str], config_dir: Path | None) -> Compose
                 target = target.setdefault(part, {})
                 _errors.refuse({"no_section": not isinstance(target, dict)}, key=key, part=part)
             target[name] = override.value()
-            make_absolute(plain, tuple(key.split(".")))
+            make_absolute(plain, key)
             add_typed(origins, key, text)
     keys = {override.key_or_group for _, override in parsed}
     earlier = [text for text in stored.overrides if parse(text).key_or_group not in keys]

@@ -12,6 +12,7 @@ from dtk.config.placement import Placement, tp_warning
 from dtk.config.schema import Config
 from dtk.errors import USER_ERROR
 from dtk.launch.console import Console
+from dtk.launch.diagnosis import explain
 from dtk.nccl.effect import keep_effect
 from dtk.nccl.lint import doubts
 from dtk.nccl.render import ENVIRONMENT, Rendered, render
@@ -79,7 +80,13 @@ def banner(console: Console, config: Config, paths: RunPaths, placement: Placeme
 
 
 def farewell(console: Console, paths: RunPaths, status: Status) -> None:
-    """Print one line on how the run ended, and one with the next command; nothing after a user's error."""
+    """Print which rank failed first and why, if one did, a line on how the run ended, and one with the next command.
+
+    After a user's error nothing follows.
+    """
+    if status.failure is not None:
+        console.failure(status.failure, status.state, paths)
+        explain(console, paths)
     if status.exit_code == USER_ERROR:
         return
     for line in keep_effect(paths):

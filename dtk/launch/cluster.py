@@ -25,7 +25,6 @@ from dtk.errors import DtkError
 from dtk.launch.banner import farewell
 from dtk.launch.blame import find_failure
 from dtk.launch.console import Console
-from dtk.launch.diagnosis import explain
 from dtk.launch.prepare import cuda_devices
 from dtk.launch.variables import rank_variables
 from dtk.parallel.context import meet
@@ -188,12 +187,7 @@ def keep_logs(paths: RunPaths, job: Job) -> None:
 
 def print_farewell(paths: RunPaths, code: int) -> None:
     """Print the last lines on rank 0 if torchrun or Slurm started the ranks."""
-    console = Console()
-    status = read_status(paths.status)
-    if status.failure is not None:
-        console.failure(status.failure, status.state, paths)
-        explain(console, paths)
-    farewell(console, paths, replace(status, exit_code=code))
+    farewell(Console(), paths, replace(read_status(paths.status), exit_code=code))
 
 
 def close_failed(job: Job) -> None:

@@ -12,7 +12,6 @@ from dtk.config.strict import to_plain
 from dtk.errors import USER_ERROR
 from dtk.launch.blame import find_failure, user_error
 from dtk.launch.console import Console, Follower
-from dtk.launch.diagnosis import explain
 from dtk.launch.elastic import ExitCodes, rank_environment, run_ranks
 from dtk.launch.stopping import StopSignals
 from dtk.launch.variables import rank_variables
@@ -21,7 +20,7 @@ from dtk.record.run_folder import begin, close
 
 
 def launch(config: Config, paths: RunPaths, placement: Placement, attempt: int, console: Console) -> Status:
-    """Run all ranks to their end and close the status; prints progress and, if need be, what failed."""
+    """Run all ranks to their end and close the status; prints progress."""
     begin(paths, attempt)
     # If the user has set a number, each rank sets its threads itself, if configured.
     threads = 0 if own_threads() else placement.threads
@@ -47,7 +46,7 @@ def launch(config: Config, paths: RunPaths, placement: Placement, attempt: int, 
             return _stopped(paths, stop)
     if not exit_codes:
         return _ended_in_order(config, paths)
-    return _failed(config, paths, placement, last_attempt, exit_codes, console)
+    return _failed(paths, placement, last_attempt, exit_codes)
 
 
 def _ended_in_order(config: Config, paths: RunPaths) -> Status:
@@ -73,16 +72,11 @@ def _stopped(paths: RunPaths, stop: StopSignals) -> Status:
     return close(paths, "preempted", 128 + stop.signal_number, reason=reason)
 
 
-def _failed(
-    config: Config, paths: RunPaths, placement: Placement, attempt: int, exit_codes: dict[int, int], console: Console
-) -> Status:
+def _failed(paths: RunPaths, placement: Placement, attempt: int, exit_codes: dict[int, int]) -> Status:
     """Write the status of a failed run: a user's error is one line, anything else names the first failed rank."""
     message = user_error(paths, attempt, placement.nproc)
     if message is not None:
         print(f"dtk: {message}", file=sys.stderr, flush=True)
         return close(paths, "failed", USER_ERROR, reason=message)
     failure, state = find_failure(paths, attempt, placement.nproc, exit_codes)
-    status = close(paths, state, 1, reason=failure.reason, failure=failure)
-    console.failure(failure, state, paths)
-    explain(console, paths)
-    return status
+    return close(paths, state, 1, reason=failure.reason, failure=failure)

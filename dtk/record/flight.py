@@ -23,7 +23,7 @@ from diagnostics.contract.files import replacing
 from diagnostics.evidence import flight_entries
 from diagnostics.evidence.calls import Call
 from dtk.config.schema import RecordConfig
-from dtk.record.guard import STOP_S, guarded, run_all
+from dtk.record.guard import STOP_S, guarded
 
 ENTRIES_PER_GROUP = 64  # Chosen: several steps of most jobs, in a file that is rewritten every few seconds.
 FIRST_S = 0.2  # Chosen: a job that dies immediately leaves a snapshot too.
@@ -84,11 +84,9 @@ def _without_inductor() -> Iterator[None]:
 
 
 def _dumps() -> dict[str, Dump]:
-    """Return the dump functions of this torch version by ring; empty if it has no flight recorder."""
-    try:
-        import torch._C._distributed_c10d as c10d
-    except ImportError:
-        return {}
+    """Return the dump functions by ring; a build of torch without NCCL has the host's only."""
+    import torch._C._distributed_c10d as c10d
+
     names = {"nccl": "_dump_nccl_trace", "host": "_dump_fr_trace"}
     return {ring: getattr(c10d, name) for ring, name in names.items() if hasattr(c10d, name)}
 
@@ -140,11 +138,6 @@ def dump_stacks(path: Path) -> None:
     with path.open("w", encoding="utf-8") as file:
         print(f"# stacks at {time.time():.3f} s since 1970", file=file, flush=True)
         faulthandler.dump_traceback(file, all_threads=True)
-
-
-def dump_last(paths: RunPaths, rank: int, black_box: "BlackBox | None") -> None:
-    """Write the evidence on a hang; a part that fails does not affect the others."""
-    run_all(last_dumps(paths, rank, black_box))
 
 
 def last_dumps(paths: RunPaths, rank: int, black_box: "BlackBox | None") -> dict[str, Callable[[], None]]:

@@ -126,7 +126,7 @@ class Recorder:
             return
         with guarded("watch"):
             own = (self.config.watch, self._calls, self.paths, self.device.type)
-            dump = partial(flight.dump_last, self.paths, self.rank, self._black_box)
+            dump = partial(run_all, flight.last_dumps(self.paths, self.rank, self._black_box))
             self._watch = Watch(*own, lambda: (self._heartbeat.beats, flight.group_status()), dump, ended, hosted)
             self._watch.start(store)
 

@@ -65,7 +65,7 @@ class Attachment:
                 cuda = torch.cuda.is_available() and "nccl" in str(dist.get_backend_config())
                 config = WatchConfig(stall_timeout_s=limit_s, first_step_timeout_s=limit_s)
                 own = config, self._calls, self.paths, "cuda" if cuda else "cpu"
-                dump = partial(flight.dump_last, self.paths, self.rank, self._black_box)
+                dump = partial(run_all, flight.last_dumps(self.paths, self.rank, self._black_box))
                 self._watch = Watch(*own, flight.group_status, dump, hosted=hosted)
                 self._watch.start(self._store)
 
