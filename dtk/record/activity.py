@@ -58,7 +58,9 @@ class Activity:
 
 
 def scheduled_s(pid: int) -> tuple[float, float] | None:
-    """Return (seconds that a process's main thread ran, seconds that it waited for a core); None if unknown.
+    """Return (seconds that a thread ran, seconds that it waited for a core); None if unknown.
+
+    The id of a process is that of its main thread.
 
     Source: Documentation/scheduler/sched-stats.rst of Linux (/proc/<pid>/schedstat).
     """

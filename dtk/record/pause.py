@@ -1,13 +1,14 @@
 """Tells a process that was suspended (SIGSTOP, a debugger, a frozen container) from one that is busy or blocked."""
 
+import resource
+import threading
 import time
-from contextlib import suppress
-from pathlib import Path
+
+from dtk.record.activity import scheduled_s
 
 PAUSED_S = 5.0  # Chosen: a polling thread is never late by seconds, except for the reasons that `Pause` excludes.
 SWITCHES_PER_S = 5
 """A thread that waits for the GIL wakes up every 5 ms, 200 times a second; a suspended one not at all."""
-_OWN = Path("/proc/thread-self")
 
 
 class Pause:
@@ -31,8 +32,7 @@ class Pause:
 
 def _switches_and_delay() -> tuple[int, float] | None:
     """Return this thread's context switches, and the seconds that it has waited for a core (Linux)."""
-    with suppress(OSError, ValueError, IndexError):
-        lines = (line.split(":") for line in (_OWN / "status").read_text().splitlines() if "ctxt_switches" in line)
-        switches = sum(int(count) for _, count in lines)
-        return switches, int((_OWN / "schedstat").read_text().split()[1]) / 1e9
-    return None
+    if (scheduled := scheduled_s(threading.get_native_id())) is None:
+        return None
+    used = resource.getrusage(resource.RUSAGE_THREAD)
+    return used.ru_nvcsw + used.ru_nivcsw, scheduled[1]

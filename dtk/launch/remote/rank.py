@@ -7,7 +7,7 @@ import shutil
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dtk.console.entry import ended
 from dtk.errors import USER_ERROR, DtkError
@@ -93,11 +93,7 @@ def _thaw(paths: "RunPaths", frozen: Path) -> None:
 
 
 def _prepare(config: "Config", paths: "RunPaths", launcher: str) -> "Placement":
-    """Check the job on the machine of rank 0 and write its manifest: hardware, versions and data of this machine,
-    command line and commit of the submission.
-    """
-    from diagnostics.contract.artifacts import write_json
-    from diagnostics.runs.records import mapping
+    """Check the job on the machine of rank 0, and write its manifest."""
     from dtk.config.checks import check
     from dtk.config.placement import ranks_per_node
     from dtk.config.resume import refuse_other_data
@@ -105,7 +101,6 @@ def _prepare(config: "Config", paths: "RunPaths", launcher: str) -> "Placement":
     from dtk.launch.inputs import check_parts
     from dtk.nccl.render import render
     from dtk.record.manifest import manifest
-    from dtk.record.run_folder import writing
 
     world_size = int(os.environ["WORLD_SIZE"])
     planned = config.launcher.nodes * ranks_per_node(config.launcher, config.strategy)
@@ -117,12 +112,20 @@ def _prepare(config: "Config", paths: "RunPaths", launcher: str) -> "Placement":
     refuse_other_data(paths, data)
     nccl = render(config.nccl, os.environ, paths.root)
     about = manifest(config, paths.root.name, placement, config.launcher.name, asdict(nccl))
+    _write_manifest(paths, {**about, "data": data})
+    return placement
+
+
+def _write_manifest(paths: "RunPaths", about: dict[str, Any]) -> None:
+    """Write the manifest: hardware and versions of the training machine, command line and commit of the submission."""
+    from diagnostics.contract.artifacts import write_json
+    from diagnostics.runs.records import mapping
+    from dtk.record.run_folder import writing
+
     before = mapping(str(paths.manifest), [])
     submitted = ("argv", "cwd", "git", "earlier_argv", "rerun_of", "submitted")
-    kept = {key: before[key] for key in submitted if key in before}
     with writing(paths.root):
-        write_json(paths.manifest, {**about, "data": data, **kept})
-    return placement
+        write_json(paths.manifest, {**about, **{key: before[key] for key in submitted if key in before}})
 
 
 if __name__ == "__main__":
