@@ -54,15 +54,6 @@ class ProfilerMarks:
             mark.__exit__(None, None, None)
 
 
-def event_record(name: str, rank: int, attempt: int, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the record of an event at the current time.
-
-    Lifecycle: start, first_step, evaluation, checkpoint_begin, checkpoint_end, failure, end; numerics: non_finite,
-    replicas_equal, replica_divergence (record.numerics).
-    """
-    return {"kind": "event", "name": name, "time_s": time.time(), "rank": rank, "attempt": attempt, **fields}
-
-
 class Spans:
     """Observer that collects the regions of a step and passes them to the writer when the next step begins."""
 

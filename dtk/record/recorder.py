@@ -21,7 +21,7 @@ from dtk.record import collectives, flight, memory, wrappers
 from dtk.record.guard import Writer, bounded, flush_reports, guarded, report, run_all
 from dtk.record.heartbeat import HeartbeatFile
 from dtk.record.jsonl import JsonLines
-from dtk.record.observers import Nvtx, ProfilerMarks, Spans, event_record
+from dtk.record.observers import Nvtx, ProfilerMarks, Spans
 from dtk.record.profiler import ProfilerWindow
 from dtk.record.telemetry import Telemetry, cuda_uuids
 from dtk.record.trackers import CLOSE_S, Tracker, TrackerConfig
@@ -131,10 +131,15 @@ class Recorder:
             self._watch.start(store)
 
     def event(self, name: str, **fields: Any) -> None:
-        """Record a lifecycle event: `first_step`, `evaluation`, `checkpoint_begin`, `checkpoint_end`, ..."""
+        """Record an event at the current time.
+
+        Lifecycle: start, first_step, evaluation, checkpoint_begin, checkpoint_end, failure, end; numerics: non_finite,
+        replicas_equal, replica_divergence (record.numerics).
+        """
         if self._on:
             with guarded("events"):
-                self._event_lines.append(event_record(name, self.rank, self.attempt, fields))
+                about = {"kind": "event", "name": name, "time_s": time.time()}
+                self._event_lines.append({**about, "rank": self.rank, "attempt": self.attempt, **fields})
         if name == "non_finite":
             self.alert(f"{fields['figure']} is {fields['value']}", f"{self.paths.root.name}, step {fields['step']}")
 

@@ -10,7 +10,7 @@ from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.secrets import masked
 from dtk.config.compose import Composed
 from dtk.config.placement import Placement
-from dtk.config.schema import Config, RemoteLauncher
+from dtk.config.schema import RemoteLauncher
 from dtk.config.trust import refuse_secrets
 from dtk.launch.variables import rank_variables
 from dtk.record.run_folder import configuration
@@ -25,19 +25,18 @@ _UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
 class Submission:
     """One job for another machine."""
 
-    config: Config
+    composed: Composed
     paths: RunPaths
     """The run folder, as the ranks see it."""
     placement: Placement
     attempt: int
     files: dict[str, str]
     """Name -> content of the frozen files."""
-    typed: list[str]
 
     @property
     def launcher(self) -> Any:
         """The `launcher` section."""
-        return self.config.launcher
+        return self.composed.config.launcher
 
     def variables(self) -> dict[str, str]:
         """Return the variables that the configuration sets for the ranks; the user's values take precedence.
@@ -45,11 +44,11 @@ class Submission:
         Raises:
             DtkError: the preset requires a key that is not set.
         """
-        return rank_variables(self.config, self.paths, None, threads=self.placement.threads)
+        return rank_variables(self.composed.config, self.paths, None, threads=self.placement.threads)
 
     def title(self) -> str:
         """Return the command that created the submission as one line of printable ASCII, for a comment."""
-        return _UNPRINTABLE.sub("?", " ".join(["dtk run", *map(shlex.quote, masked(self.typed))]))
+        return _UNPRINTABLE.sub("?", " ".join(["dtk run", *map(shlex.quote, masked(self.composed.overrides))]))
 
 
 def freeze(
@@ -71,4 +70,4 @@ def freeze(
     files[paths.manifest.name] = json.dumps(masked(about_run), indent=2, default=str) + "\n"
     if plan is not None:
         files[paths.plan.name] = json.dumps(plan, indent=2, default=str) + "\n"
-    return Submission(composed.config, paths, placement, attempt, files, composed.overrides)
+    return Submission(composed, paths, placement, attempt, files)

@@ -1,7 +1,7 @@
-"""Lines of events and spans."""
+"""Lines of spans."""
 
 from dtk.parallel.regions import communication, observe, region
-from dtk.record.observers import Spans, event_record
+from dtk.record.observers import Spans
 
 
 class Lines:
@@ -24,12 +24,6 @@ def spans_of(*steps):
         step()
     spans.begin_step(None)
     return lines.records
-
-
-def test_an_event_says_when_where_and_in_which_attempt():
-    record = event_record("evaluation", 3, 1, {"loss": 2.0, "rank": 7})
-    assert record.pop("time_s") > 1.7e9
-    assert record == {"kind": "event", "name": "evaluation", "rank": 7, "attempt": 1, "loss": 2.0}, "fields go before"
 
 
 def test_spans_of_a_step_are_handed_over_when_the_next_begins():

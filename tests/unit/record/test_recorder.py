@@ -148,6 +148,16 @@ def test_only_rank_0_writes_metrics_and_only_local_rank_0_samples(paths, make_co
     ]
 
 
+def test_an_event_says_when_where_and_in_which_attempt(paths, make_config):
+    recorder = Recorder(make_config(), paths, 0, 0, 0, 1, 2, CPU)
+    recorder.start()
+    recorder.event("evaluation", loss=2.0, rank=7)
+    recorder.close()
+    (record,) = (event for event in lines(paths.events(0)) if event["name"] == "evaluation")
+    assert record.pop("time_s") > 1.7e9
+    assert record == {"kind": "event", "name": "evaluation", "rank": 7, "attempt": 2, "loss": 2.0}, "fields go before"
+
+
 def test_a_failure_leaves_stacks_an_event_and_its_region(paths, make_config):
     recorder = make(make_config("light"), paths)
     recorder.start()

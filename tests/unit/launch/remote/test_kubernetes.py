@@ -29,7 +29,7 @@ def test_a_manifest_expands_nothing_of_the_user(kind):
     for written, meant in ((folder, str(one.paths.root)), (value, HOSTILE)):
         assert "$(" not in written.replace("$$", "")
         assert written.replace("$$", "$") == meant
-    assert from_plain(yaml.safe_load(config_map["data"]["config.yaml"])) == one.config
+    assert from_plain(yaml.safe_load(config_map["data"]["config.yaml"])) == one.composed.config
 
 
 def test_names_are_dns_labels_and_keep_the_random_end():

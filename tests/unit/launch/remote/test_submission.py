@@ -65,7 +65,7 @@ def test_the_ranks_of_a_job():
 @pytest.mark.parametrize("name", JOBS)
 def test_what_is_frozen_is_what_was_composed(name):
     one = job(*JOBS[name])
-    assert from_plain(yaml.safe_load(one.files["config.yaml"])) == one.config
-    assert yaml.safe_load(one.files["overrides.yaml"]) == one.typed
+    assert from_plain(yaml.safe_load(one.files["config.yaml"])) == one.composed.config
+    assert yaml.safe_load(one.files["overrides.yaml"]) == one.composed.overrides
     manifest = json.loads(one.files["manifest.json"])
     assert manifest["submitted"]["launcher"] == one.launcher.name and "hardware" not in manifest
