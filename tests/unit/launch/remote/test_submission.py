@@ -57,9 +57,9 @@ def test_what_a_cluster_would_refuse_is_one_line(overrides, told):
 
 
 def test_the_ranks_of_a_job():
-    assert remote_placement(job("launcher=slurm", *HSDP).config) == Placement(8, 16, "cuda", "nccl", 0, 8, ())
-    assert remote_placement(job("launcher=slurm").config).nproc == 2, "as on a laptop without a GPU"
-    assert remote_placement(job("launcher=slurm", "strategy=single").config).nproc == 1
+    assert remote_placement(job("launcher=slurm", *HSDP).composed.config) == Placement(8, 16, "cuda", "nccl", 0, 8, ())
+    assert remote_placement(job("launcher=slurm").composed.config).nproc == 2, "as on a laptop without a GPU"
+    assert remote_placement(job("launcher=slurm", "strategy=single").composed.config).nproc == 1
 
 
 @pytest.mark.parametrize("name", JOBS)
