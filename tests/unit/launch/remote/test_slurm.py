@@ -3,12 +3,12 @@
 import json
 import re
 import shlex
+from dataclasses import replace
 
 import pytest
 
 from dtk.errors import DtkError
 from dtk.launch.remote import slurm
-from dtk.launch.remote.submission import Submission
 from tests.unit.launch.remote.jobs import (
     HOSTILE,
     RUN_ID,
@@ -52,7 +52,7 @@ def test_a_variable_of_the_user_wins_in_the_script(tmp_path):
 
 def test_no_line_of_the_user_becomes_an_option_or_a_command():
     one = job(*SLURM)
-    forged = Submission(**{**{key: getattr(one, key) for key in one.__slots__}, "typed": ["a=\n#SBATCH --uid=0\nid"]})
+    forged = replace(one, composed=replace(one.composed, overrides=["a=\n#SBATCH --uid=0\nid"]))
     assert not [line for line in slurm.render(forged, "/").splitlines() if line.startswith(("#SBATCH --uid", "id"))]
     for key in ("partition", "account", "qos", "memory_per_node"):
         with pytest.raises(DtkError, match="line break"):
