@@ -18,6 +18,7 @@ from diagnostics.evidence.job.coverage import damaged, records
 from diagnostics.evidence.model import Evidence, LogFact, RunEvidence
 from diagnostics.evidence.readers import process
 from diagnostics.evidence.readers.log import training_ended
+from diagnostics.evidence.stacks.dumps import main_thread, where
 from diagnostics.report.measures import memory, share_text
 from diagnostics.report.model import Report
 from diagnostics.report.wording import texts_beside
@@ -84,6 +85,8 @@ def without_cause(
         return Statement(set_up_text([*inits.values()], evidence))
     if processes := processes_text(evidence):
         return Statement(processes)
+    if len(evidence.stacks) == 1 and not trouble and (thread := main_thread(evidence.stacks[0])) and thread.frames:
+        return Statement(_said("stack", at=where(evidence.stacks[0]) or thread.frames[0]))
     if not any(evidence.files.values()) and not trouble:
         if steps := printed_text(printed_steps(evidence), evidence):
             return Statement(steps)
@@ -116,6 +119,7 @@ def log_asks(report: Report) -> str:
     """Return what to record if only a log, or observations, show no problem; empty with other evidence."""
     kinds = {entry.kind for entry in report.coverage}
     row = "ask_log" if kinds <= {"log", "logs"} else "ask_again" if process.KIND in kinds else ""
+    row = row or ("ask_stacks" if "stacks" in kinds else "")
     return _TEXTS[row] if report.statement and row else ""
 
 

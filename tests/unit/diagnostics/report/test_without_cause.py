@@ -100,3 +100,27 @@ def test_a_log_that_tells_no_trouble_and_no_steps(tmp_path: Path, text: str, sta
     (tmp_path / "job.log").write_text(text)
     shown = terminal.render(document(diagnose(tmp_path), brief=True), columns=None, colour=False)
     assert shown.startswith(f"UNDECIDED: {statement}") and "if it is slow" in shown
+
+
+SPIED = """Process {pid}: python train.py
+Python v3.11.7 (/usr/bin/python3.11)
+
+Thread {pid} (idle): "MainThread"
+    backward (torch/autograd/__init__.py:266)
+    backward (torch/_tensor.py:522)
+{own}"""
+
+
+@pytest.mark.parametrize(
+    ("own", "at"),
+    [("    step (/job/train.py:12)\n", "step (/job/train.py:12)"), ("", "backward (torch/autograd/__init__.py:266)")],
+)
+def test_the_only_stack_says_where_its_process_is(tmp_path: Path, own: str, at: str) -> None:
+    (tmp_path / "spy.txt").write_text(SPIED.format(pid=39, own=own))
+    report = diagnose(tmp_path)
+    assert (report.outcome, report.root_causes) == ("undecided", ())
+    assert report.statement.startswith(f"the stack of one process shows its main thread in {at}")
+    shown = terminal.render(document(report, brief=True), columns=None, colour=False)
+    assert "needed  py-spy dump --pid PID of every rank at about the same time" in shown
+    (tmp_path / "second.txt").write_text(SPIED.format(pid=40, own=own))
+    assert "the stack of one process" not in diagnose(tmp_path).statement
