@@ -31,44 +31,36 @@ class Metrics(Struct, frozen=True):
 
 def read(path: Path, limits: Limits, *, grows: bool) -> Metrics:
     """Read metrics.jsonl; of a run that still writes it (`grows`), half a line at the end is no damage."""
-    windows: list[tuple[Window, bool]] = []
-    broken, torn = 0, False
     try:
-        for text in filter(bytes.strip, lines_of(path, limits)):
-            line = _line(text)
-            if line is not None:
-                windows.append((line, torn))
-            torn = line is None
-            broken += torn
+        lines = [_line(text) for text in filter(bytes.strip, lines_of(path, limits))]
     except FileNotFoundError:
         return Metrics(absent=True)
     except (OSError, ValueError) as problem:
         return Metrics(problem=reason(problem)[:200])
-    broken -= torn and grows
-    if broken and not windows:
+    if grows and lines and lines[-1] is None:
+        lines.pop()
+    broken = lines.count(None)
+    if lines and broken == len(lines):
         return Metrics(problem="no line of it can be read")
-    return Metrics(_windows(windows), broken, absent=not windows)
+    return Metrics(_windows(lines), broken, absent=not lines)
 
 
-def _windows(records: list[tuple[Window, bool]]) -> tuple[Window, ...]:
-    """Return windows from pairs (line, whether an unreadable line precedes it)."""
-    lines, torn = [], False
-    for line, after in records:
-        torn = torn or after
-        if line.step_time_s is not None and line.last > 0:  # Not an evaluation.
-            lines.append((line, torn))
-            torn = False
-    starts = first_steps((line.attempt, line.last) for line, _ in lines)
+def _windows(lines: list[Window | None]) -> tuple[Window, ...]:
+    """Return the windows of the records of training; None is a line that cannot be read."""
+    trained = [line for line in lines if line is None or (line.step_time_s is not None and line.last > 0)]
+    starts = first_steps((line.attempt, line.last) for line in trained if line is not None)
     windows: list[Window] = []
     last: dict[int, int] = {}
-    for line, torn in lines:
-        if made_again(line.attempt, line.last, starts):
+    torn = False
+    for line in trained:
+        follows_torn, torn = torn, line is None
+        if line is None or made_again(line.attempt, line.last, starts):
             continue
         # The first step of an attempt is always logged, so its window is that step alone.
         first = last.get(line.attempt, line.last - 1)
         last[line.attempt] = line.last
         samples = None
-        if not torn:  # If a previous record is lost, the steps of its samples are unknown.
+        if not follows_torn:  # If a previous record is lost, the steps of its samples are unknown.
             with suppress(ValueError, TypeError):
                 samples = int(line.samples_hash, 16) & MASK  # type: ignore[arg-type]
         if line.last > first:

@@ -39,14 +39,13 @@ def verify(report: Report, show: Callable[[str], None], *, trust: bool = False) 
     """
     if report.run_folder is None:
         raise DtkError("--verify-fix reruns the job, and this is not a dtk run", fix="make the change by hand")
+    if not report.root_causes:
+        raise DtkError("there is nothing to verify", "no cause was found")
     remedies = ((finding, remedy) for finding in report.root_causes for remedy in text_of(finding).remedies)
-    finding, remedy = next(
-        ((finding, remedy) for finding, remedy in remedies if remedy.kind == "override"), (None, None)
-    )
-    if finding is None or remedy is None:
-        if not report.root_causes:
-            raise DtkError("there is nothing to verify", "no cause was found")
+    overrides = [(finding, remedy) for finding, remedy in remedies if remedy.kind == "override"]
+    if not overrides:
         raise DtkError("no remedy of this report is an override", "each is a change of code or environment", "make it")
+    finding, remedy = overrides[0]
     paths = RunPaths(Path(report.run_folder))
     check_owner(paths.root, OPTION, trust=trust)
     check_entries(paths.root, OPTION, trust=trust)
