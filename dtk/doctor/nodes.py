@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -47,12 +47,13 @@ def run(
     meet_s, everything_s = 2 * scope.timeout_s, 10 * scope.timeout_s + CHECKS_S
     store = _meet(place, meet_s)
     roster = _roster(store, place, meet_s)
-    scope.nodes = len(roster["nodes"])
+    hosts = dict(sorted((rank["node"], rank["host"]) for rank in roster if rank is not None))  # Node -> its host.
+    scope.nodes = len(hosts)
     scope.under_launcher = True
     if place.local_rank == 0:
         made = examine([check for check in checks if check.topic != "collectives" or scope.nodes < 2], scope, begin)
         store.set(f"node/{place.node}", msgspec.json.encode((made, node_checks.variables())).decode())
-    nodes, variables = ([], {}) if place.rank else _gathered(store, roster, everything_s)
+    nodes, variables = ([], {}) if place.rank else _gathered(store, hosts, everything_s)
     answering = [node.number for node in nodes]
     if place.rank:
         answering = json.loads(_value_of_rank_0(store, "go", 2 * everything_s))
@@ -64,19 +65,19 @@ def run(
     if place.rank == 0:
         between += [] if scope.nodes > 1 else node_checks.alone(names)
         result = judged([finding("no_report")])
-        silent = [(int(number), host) for number, host in roster["nodes"].items() if int(number) not in answering]
-        nodes += [Node(number, host, (Completed("answer", "nodes", result, 0.0),)) for number, host in silent]
+        silent = [number for number in hosts if number not in answering]
+        nodes += [Node(number, hosts[number], (Completed("answer", "nodes", result, 0.0),)) for number in silent]
         report = Report(tuple(nodes), tuple(between), time.monotonic() - began)
     return report, lambda code: _leave(store, place, code, everything_s)
 
 
 def _gathered(
-    store: PrefixStore, roster: dict[str, Any], seconds: float
+    store: PrefixStore, hosts: Mapping[int, str], seconds: float
 ) -> tuple[list[Node], dict[int, dict[str, str]]]:
     """Collect the results and variables of each node on rank 0, and signal the others to continue."""
     nodes, variables = [], {}
     ends_s = time.monotonic() + seconds
-    for number, host in sorted((int(number), host) for number, host in roster["nodes"].items()):
+    for number, host in hosts.items():
         if (text := arrived(store, f"node/{number}", ends_s - time.monotonic())) is not None:
             made, variables[number] = msgspec.json.decode(text, type=tuple[tuple[Completed, ...], dict[str, str]])
             nodes.append(Node(number, host, made))
@@ -124,25 +125,23 @@ def _value_of_rank_0(store: PrefixStore, key: str, seconds: float) -> str:
     return text
 
 
-def _roster(store: PrefixStore, here: Place, seconds: float) -> dict[str, Any]:
-    """Gather on rank 0, and share with all ranks: host and node of each rank, and which ranks are missing."""
+def _roster(store: PrefixStore, here: Place, seconds: float) -> list[dict[str, Any] | None]:
+    """Gather on rank 0, and share with all ranks: host and node of each rank, None for a missing one."""
     about = {"node": here.node, "host": socket.gethostname()}
     store.set(f"rank/{here.rank}", json.dumps(about))
     if here.rank:
-        return dict(json.loads(_value_of_rank_0(store, "roster", 2 * seconds)))
+        return list(json.loads(_value_of_rank_0(store, "roster", 2 * seconds)))
     ends_s = time.monotonic() + seconds
     came = [arrived(store, f"rank/{rank}", ends_s - time.monotonic()) for rank in range(here.world_size)]
     ranks = [None if text is None else json.loads(text) for text in came]
-    nodes = {str(place["node"]): place["host"] for place in ranks if place is not None}
-    roster = {"ranks": ranks, "nodes": nodes, "missing": [rank for rank, place in enumerate(ranks) if place is None]}
-    store.set("roster", json.dumps(roster))
-    return roster
+    store.set("roster", json.dumps(ranks))
+    return ranks
 
 
 def _between(
     store: PrefixStore,
     here: Place,
-    roster: dict[str, Any],
+    roster: Sequence[dict[str, Any] | None],
     answering: Sequence[int],
     names: frozenset[str],
     scope: Scope,
@@ -155,9 +154,10 @@ def _between(
         began = time.monotonic()
         results.append(Completed(name, "nodes", result(), time.monotonic() - began))
 
-    several = len(roster["nodes"]) > 1
-    if here.rank == 0 and roster["missing"]:
-        absent = finding("ranks_absent", ranks=first_of(roster["missing"]))
+    several = scope.nodes > 1
+    missing = [rank for rank, place in enumerate(roster) if place is None]
+    if here.rank == 0 and missing:
+        absent = finding("ranks_absent", ranks=first_of(missing))
         results.append(Completed("ranks", "nodes", judged([absent]), 0.0))
     leads = here.local_rank == 0 and several and here.node in answering
     if "clock" in names and leads:
@@ -180,7 +180,7 @@ def _between(
         began = time.monotonic()
         outputs = _try(store, here, backend, scope.timeout_s)
         if here.rank == 0:
-            hosts = [place["host"] if place else "missing" for place in roster["ranks"]]
+            hosts = [place["host"] if place else "missing" for place in roster]
             result = judge(outputs, backend, hosts)
             results.append(Completed(f"collectives_{backend}", "nodes", result, time.monotonic() - began))
     return results
