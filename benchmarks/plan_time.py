@@ -70,7 +70,7 @@ def main() -> None:
     arguments = parse()
     threads = max(1, len(os.sched_getaffinity(0)) // RANKS)
     if not arguments.no_calibrate:
-        calibrate("cpu", RANKS, show=lambda line: print(f"calibration: {line}", file=sys.stderr))
+        calibrate(on_cpu=True, show=lambda line: print(f"calibration: {line}", file=sys.stderr))
     hardware = load_hardware("measured")
     link = hardware.intra_node
     cores = len(os.sched_getaffinity(0))

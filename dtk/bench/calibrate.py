@@ -16,6 +16,7 @@ from dtk.errors import DtkError
 from dtk.launch.children import Children, culprit, local_ranks
 from dtk.plan.timing.hardware import MEASURED, Hardware, measured_path, store_hardware
 
+RANKS = 2  # The fewest between which there is a link.
 SECONDS = 8.0  # Chosen: measuring time besides the start of the ranks; less makes the figures noisier.
 _PATIENCE_S = 90.0  # Chosen: a machine that needs longer to start the ranks is too busy to be measured.
 _ADAPTER_BYTES_PER_S = 1.25e9  # 10 Gbit/s Ethernet: assumed, as one machine cannot measure it.
@@ -23,30 +24,22 @@ _ADAPTER_LATENCY_S = 50e-6  # Of TCP between two hosts of a rack: assumed too.
 
 
 def calibrate(
-    device: str = "auto", ranks: int = 2, seconds: float = SECONDS, show: Callable[[str], None] = lambda line: None
+    *, on_cpu: bool = False, seconds: float = SECONDS, show: Callable[[str], None] = lambda line: None
 ) -> Hardware:
     """Measure with all ranks working simultaneously, as in training, and store the result as `measured`.
 
-    On CUDA there is at most one rank per device; `seconds` are divided over all figures.
+    `on_cpu` ignores CUDA devices, of which each has at most one rank; `seconds` are divided over all figures.
 
     Returns:
         The hardware that was stored in `measured_path()`.
 
     Raises:
-        DtkError: the device is missing, a rank failed, or the result cannot be written.
+        DtkError: a rank failed, or the result cannot be written.
     """
     import torch
 
-    devices = torch.cuda.device_count()
-    if device == "auto":
-        device = "cuda" if devices else "cpu"
-    if device == "cuda" and not devices:
-        raise DtkError("there is no CUDA device to measure", fix="measure the CPU, or calibrate on the machine itself")
-    if device not in ("cpu", "cuda"):
-        raise DtkError(f"cannot measure the device {device}", fix="use auto, cpu or cuda")
-    if ranks < 1:
-        raise DtkError(f"{ranks} ranks cannot calibrate anything", fix="use 1 or more")
-    ranks = min(ranks, devices) if device == "cuda" else ranks
+    devices = 0 if on_cpu else torch.cuda.device_count()
+    device, ranks = ("cuda", min(RANKS, devices)) if devices else ("cpu", RANKS)
     show(f"starting {counted(ranks, 'rank')} on {device}")
     hardware = _hardware(device, ranks, _run(device, ranks, seconds, show))
     store_hardware(hardware, measured_path())

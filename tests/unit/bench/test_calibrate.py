@@ -41,7 +41,7 @@ def test_the_fit_has_no_negative_parts() -> None:
 def test_two_real_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     lines: list[str] = []
-    hardware = calibrate("cpu", 2, 0.5, lines.append)
+    hardware = calibrate(on_cpu=True, seconds=0.5, show=lines.append)
     assert measured_path() == tmp_path / "dtk" / "hardware" / "measured.yaml"
     assert load_hardware("measured") == hardware
     assert (hardware.backend, hardware.devices_per_node, hardware.peak_flops) == ("gloo", 2, {})
@@ -61,13 +61,6 @@ def test_a_rank_that_fails_is_one_line(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "psutil.py").write_text("raise ImportError('broken on purpose')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(DtkError, match=r"calibration failed on rank .*broken on purpose") as error:
-        calibrate("cpu", 1, 0.1)
+        calibrate(on_cpu=True, seconds=0.1)
     assert "\n" not in str(error.value)
     assert not measured_path().exists()
-
-
-def test_what_cannot_be_measured() -> None:
-    with pytest.raises(DtkError, match="use auto, cpu or cuda"):
-        calibrate("tpu")
-    with pytest.raises(DtkError, match="0 ranks"):
-        calibrate("cpu", 0)
