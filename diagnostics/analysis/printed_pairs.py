@@ -31,7 +31,7 @@ def courses(log: Printed) -> list[Course]:
     """Split the steps of a log at resumes and where their numbers go back; parts with too few steps are dropped."""
     parts: list[list[tuple[float, float, float, int]]] = [[]]
     series, resumes, begun = log.series, log.steps.resumes, 0
-    for row in zip(series.step, series.loss, series.norm, series.lines, strict=True) if series is not None else ():
+    for row in zip(series.step, series.loss, series.norm, series.lines, strict=True):
         before, begun = begun, bisect(resumes, row[3])
         # A number that is not greater: also NaN, if the trainer prints none.
         if parts[-1] and (begun > before or not row[0] > parts[-1][-1][0]):

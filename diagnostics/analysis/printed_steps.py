@@ -47,9 +47,9 @@ class Printed(Struct, frozen=True):
     """Name of the trainer's format; empty if only overflows were printed."""
 
     @property
-    def series(self) -> Series | None:
-        """The steps of this trainer."""
-        return self.steps.series.get(self.trainer)
+    def series(self) -> Series:
+        """The steps of this trainer; empty if only overflows were printed."""
+        return self.steps.series.get(self.trainer, Series())
 
     def is_comparable(self, other: "Printed") -> bool:
         """Whether the losses may be compared: two trainers that print into the same logs may sum them differently."""
@@ -67,7 +67,7 @@ class PrintedSteps(Struct, frozen=True):
     @property
     def count(self) -> int:
         """Largest number of steps in one log: every rank, and a file of records, may have the same steps."""
-        return max((len(log.series.lines) for log in self.logs if log.series is not None), default=0)
+        return max((len(log.series.lines) for log in self.logs), default=0)
 
 
 class Skipped(Struct, frozen=True):
@@ -142,8 +142,6 @@ def skipped_to_the_end(log: Printed) -> Skipped | None:
     run = _trailing([b - a <= 2 * _CLOSE for a, b in pairwise(lines)]) + 1
     if len(lines) >= run >= _NEARLY and lines[-1] + LEAST_AFTER > steps.last and scales[-1] <= _LOW:
         return Skipped(log.file, lines[-run], run, scales[-1]) if scales[-run] < _WORKED else None
-    if series is None:
-        return None
     rows = zip(series.skipped, series.printed, strict=True)
     if not (run := _trailing([bool(skip > 0) and not bits & 1 for skip, bits in rows])):
         return None
@@ -155,9 +153,7 @@ def skipped_to_the_end(log: Printed) -> Skipped | None:
 
 def non_finite_to_the_end(log: Printed) -> NonFinite | None:
     """Return the steps with a non-finite loss or gradient norm up to the end of the log; lasting ones are preferred."""
-    if (series := log.series) is None:
-        return None
-    jumps = []
+    series, jumps = log.series, []
     for name, values, bit in (("loss", series.loss, 1), ("grad_norm", series.norm, 2)):
         rows = zip(values, series.printed, strict=True)
         run = _trailing([bool(bits & bit) and not math.isfinite(value) for value, bits in rows])
@@ -179,34 +175,50 @@ def step_text(step: float) -> str:
 
 def jump(log: Printed) -> Jump | None:
     """Return the jump of the loss from which training does not recover within the log, or None."""
-    if (series := log.series) is None or len(points := _last_run(series)) < WINDOW + LEAST_AFTER:
+    series, points = log.series, last_run(log.series, log.series.loss)
+    if (risen := rise([series.loss[n] for n in points])) is None:
         return None
-    loss = [series.loss[n] for n in points]
-    at = _parting(loss)
-    before, after = loss[at - WINDOW : at], loss[at:]
-    low, high = statistics.median(before), statistics.median(after)
-    noise = _MAD * statistics.median(abs(value - low) for value in before)
-    if low <= 0 or high < RATIO * low or high - low < SIGMAS * max(noise, _LEAST_NOISE * low):
-        return None
-    # Nine of ten later losses are on the upper level.
-    if statistics.quantiles(after, n=10)[0] < (low + high) / 2 or _alternates(loss, low, high):
-        return None
+    at, low, high = risen
     norms, first = _norms(series, points[at - WINDOW : at], points[at:]), points[at]
-    return Jump(log.file, series.lines[first], series.step[first], low, high, norms, len(after))
+    return Jump(log.file, series.lines[first], series.step[first], low, high, norms, len(points) - at)
 
 
 def climb(log: Printed) -> Jump | None:
     """Return where the loss finally exceeds its initial value, if it ends far above it (worse than untrained)."""
-    if (series := log.series) is None or len(points := _last_run(series)) < WINDOW + LEAST_AFTER:
-        return None
+    series, points = log.series, last_run(log.series, log.series.loss)
     loss = [series.loss[n] for n in points]
-    start, end = max(loss[:_FIRST]), statistics.median(loss[-WINDOW:])
-    if start < _FULL or end < _WORSE * start or min(loss[-WINDOW:]) <= start or _alternates(loss, min(loss), end):
+    if (climbed := ascent(loss)) is None or max(loss[:_FIRST]) < _FULL:
         return None
-    at = max(n for n, value in enumerate(loss) if value <= start) + 1
-    norms, first, low = _norms(series, points[:at], points[at:]), points[at], min(loss[:at])
-    fell = low < _FELL * loss[0]
+    at, low, end = climbed[0], min(loss[: climbed[0]]), climbed[2]
+    norms, first, fell = _norms(series, points[:at], points[at:]), points[at], low < _FELL * loss[0]
     return Jump(log.file, series.lines[first], series.step[first], low, end, norms, len(loss) - at, fell, at_once=False)
+
+
+def rise(values: Sequence[float]) -> tuple[int, float, float] | None:
+    """Return the position from which values stay at a higher level to the end, and the levels before and after it."""
+    if len(values) < WINDOW + LEAST_AFTER:
+        return None
+    at = _parting(values)
+    before, after = values[at - WINDOW : at], values[at:]
+    low, high = statistics.median(before), statistics.median(after)
+    noise = _MAD * statistics.median(abs(value - low) for value in before)
+    if low <= 0 or high < RATIO * low or high - low < SIGMAS * max(noise, _LEAST_NOISE * low):
+        return None
+    # Nine of ten later values are on the upper level.
+    if statistics.quantiles(after, n=10)[0] < (low + high) / 2 or _alternates(values, low, high):
+        return None
+    return at, low, high
+
+
+def ascent(values: Sequence[float]) -> tuple[int, float, float] | None:
+    """Return the position from which values exceed the initial ones, if they end far above them, and both medians."""
+    if len(values) < WINDOW + LEAST_AFTER:
+        return None
+    start, end = max(values[:_FIRST]), statistics.median(values[-WINDOW:])
+    if end < _WORSE * start or min(values[-WINDOW:]) <= start or _alternates(values, min(values), end):
+        return None
+    at = max(n for n, value in enumerate(values) if value <= start) + 1
+    return at, statistics.median(values[:at]), end
 
 
 def _alternates(loss: Sequence[float], low: float, high: float) -> bool:
@@ -219,15 +231,15 @@ def _norms(series: Series, *sides: Sequence[int]) -> tuple[float, float] | None:
     return (statistics.median(norms[0]), statistics.median(norms[1])) if all(norms) else None
 
 
-def _last_run(series: Series) -> list[int]:
+def last_run(series: Series, values: Sequence[float]) -> list[int]:
+    """Return the rows of the last run in a log whose value is finite."""
     points: list[int] = []
     largest = -math.inf
-    for n in range(max(0, len(series.lines) - MOST), len(series.lines)):
-        if math.isfinite(series.loss[n]):
-            if series.step[n] < _FROM_START * largest:  # Another run in the same log begins with a high loss again.
-                points, largest = [], series.step[n]
-            points.append(n)
-            largest = max(largest, series.step[n])
+    for n in (n for n, value in enumerate(values[-MOST:], max(0, len(values) - MOST)) if math.isfinite(value)):
+        if series.step[n] < _FROM_START * largest:  # Another run in the same log begins with a high loss again.
+            points, largest = [], series.step[n]
+        points.append(n)
+        largest = max(largest, series.step[n])
     return points
 
 
@@ -241,9 +253,9 @@ def _parting(loss: Sequence[float]) -> int:
     best, at, lowest = -math.inf, WINDOW, math.inf
     for n in range(len(loss) - 1, WINDOW - 1, -1):
         lowest = min(lowest, smooth[n])
-        rise = lowest - max(smooth[n - 1 - _BEFORE : n - 1])
-        if n <= len(loss) - LEAST_AFTER and rise > best:
-            best, at = rise, n
+        gain = lowest - max(smooth[n - 1 - _BEFORE : n - 1])
+        if n <= len(loss) - LEAST_AFTER and gain > best:
+            best, at = gain, n
     # Smoothing moves the edge by a step. The second lowest of the next values counts, as one may be an outlier.
     while at > WINDOW and loss[at - 1] > (loss[at - 2] + sorted(loss[at : at + WINDOW])[:2][-1]) / 2:
         at -= 1

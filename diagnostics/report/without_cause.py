@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from diagnostics.analysis.observations import observations
 from diagnostics.analysis.printed_steps import SCALE_ENDS, PrintedSteps, printed_steps
 from diagnostics.analysis.step_profile.account import LEAST_MS, MOST, Account
+from diagnostics.analysis.step_times import slower
 from diagnostics.analysis.symptoms.absent import not_set_up
 from diagnostics.causes.registry import by_id
 from diagnostics.contract.files import table_beside
@@ -64,6 +65,8 @@ def without_cause(
         row = "raised_after_steps" if 0 < last_lines.get(end.file, 0) < end.line else "raised"
         return Statement(_said(row, end=end, who="a process" if end.rank == UNNAMED else (end.rank,)))
     trouble = in_trouble(evidence)
+    if not trouble and (change := slower(printed_steps(evidence))) is not None:
+        return Statement(_said("slower", change=change), account_text(account) if account is not None else "")
     if account is not None and outcome == "undecided" and not trouble and (account.unaccounted or not evidence.run):
         return Statement(_TEXTS["unaccounted" if account.unaccounted else "unconfirmed"], account_text(account))
     if outcome in ("oom", "undecided") and not trouble and (peak := memory_text(measures)):
@@ -209,7 +212,7 @@ def processes_text(evidence: Evidence) -> str:
 
 def printed_text(printed: PrintedSteps, evidence: Evidence) -> str:
     """Return what printed steps show if they show no problem, and whether the training ended; empty without steps."""
-    logs = [log.series for log in printed.logs if log.series is not None]
+    logs = [log.series for log in printed.logs if log.series.lines]
     losses = [loss for series in logs for loss in (series.loss[0], series.loss[-1]) if math.isfinite(loss)]
     scales = [scale for log in printed.logs for scale in log.steps.overflow_scales]
     parts = [_said("losses", count=printed.count, first=losses[0], last=losses[-1])] if losses else []

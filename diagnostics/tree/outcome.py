@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from time import time
 from typing import Any
 
+from diagnostics.analysis.printed_steps import printed_steps
 from diagnostics.analysis.step_profile.account import Account
+from diagnostics.analysis.step_times import slower
 from diagnostics.causes.families import traits
 from diagnostics.causes.registry import by_id
 from diagnostics.contract.causes import Sign
@@ -38,6 +40,7 @@ def outcome(
     is_healthy = _without_cause(evidence, findings)
     # Neither the time of a step nor the end of the job is known without traces or a status.
     is_known = bool(state_of(evidence)) if accounted is None else not accounted.unaccounted
+    is_known = is_known and slower(printed_steps(evidence)) is None  # Of slower steps nothing is known.
     return "undecided" if is_healthy == "healthy" and not is_known else is_healthy
 
 

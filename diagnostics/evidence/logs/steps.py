@@ -21,23 +21,20 @@ _REPORTED = 2  # Minimum number of steps that are reported.
 _STAMP = 120  # Characters of a line in which its date stands.
 _DATED, _LEAST_DATED = 200, 5  # Number of steps of a block whose dates are read, of all if these first ones have none.
 _KEPT = ("step", "loss", "norm", "scale", "skipped", "total", "data_s")
-_PARTS = ("sample", "epoch", "s", "ms", "h", "min", "sec")
+_PARTS = ("sample", "epoch", "s", "ms", "per_s")
 """Groups of the formats that become columns, and those that columns are calculated from."""
-_N = rb"-?(?:\d{1,15}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,3})?|[nN]a[nN]|[iI]nf(?:inity)?)"
 
 
 @cache
 def _compiled(regex: bytes) -> re.Pattern[bytes]:
-    reached = re.sub(rb"<to ([^>]*)>", rb"(?>[^\\n\\r]{0,400}?\1)", regex)
-    return re.compile(reached.replace(b"<N>", _N))
+    for name, part in _TABLE["parts"].items():
+        regex = regex.replace(f"<{name}>".encode(), "".join(part).encode())
+    return re.compile(re.sub(rb"<to ([^>]*)>", rb"(?>[^\\n\\r]{0,400}?\1)", regex))
 
 
 _TABLE = table_beside(__file__)
-_TIMES = "".join(_TABLE["times"])
 _COLOUR = re.compile(COLOUR.pattern.encode())  # torchtitan prints each figure in its own.
-FORMATS: dict[str, bytes] = {
-    name: "".join(row["regex"]).replace("<TIMES>", _TIMES).encode() for name, row in _TABLE["formats"].items()
-}
+FORMATS: dict[str, bytes] = {name: "".join(row["regex"]).encode() for name, row in _TABLE["formats"].items()}
 """Trainer -> pattern of a step."""
 _WORDS: dict[str, bytes] = {name: row["word"].encode() for name, row in _TABLE["formats"].items()}
 BARS = "".join(_TABLE["bars"]).encode()
@@ -65,8 +62,6 @@ class Series(Struct):
     """The number of steps, or of samples, up to which a trainer or a progress bar counts."""
     at_s: "array[float]" = field(default_factory=_zeros)
     """Date of the line (s since 1970, as if it were UTC)."""
-    clock_s: "array[float]" = field(default_factory=_zeros)
-    """Time since its progress bar began."""
     took_s: "array[float]" = field(default_factory=_zeros)
     """Printed duration of a step."""
     data_s: "array[float]" = field(default_factory=_zeros)
@@ -188,11 +183,10 @@ class Steps(Struct):
         if "sample" in columns:
             rows = zip(value["sample"], value["epoch"], value["total"], strict=True)
             value["step"] = [n / total + (epoch if epoch == epoch else 0.0) for n, epoch, total in rows]
-        value["took_s"] = [s if s == s else ms / 1000 for s, ms in zip(value["s"], value["ms"], strict=True)]
-        clock = zip(value["h"], value["min"], value["sec"], strict=True)
-        value["clock_s"] = [(3600 * h if h == h else 0.0) + 60 * m + s for h, m, s in clock]
+        durations = zip(value["s"], value["ms"], value["per_s"], strict=True)
+        value["took_s"] = [s if s == s else ms / 1000 if ms == ms else 1 / per_s for s, ms, per_s in durations]
         value["at_s"] = self._dates(between)
-        for name in (*_KEPT, "took_s", "clock_s", "at_s"):
+        for name in (*_KEPT, "took_s", "at_s"):
             getattr(series, name).extend(value[name])
         return True
 

@@ -1,0 +1,165 @@
+"""Steps that became slower for good, and what looks like it: pauses, warm-up, restarts, several jobs in one log."""
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from itertools import chain, zip_longest
+from pathlib import Path
+
+import pytest
+
+from diagnostics.analysis.printed_steps import printed_steps
+from diagnostics.analysis.step_times import Slower, slower
+from diagnostics.diagnose import diagnose
+from diagnostics.evidence.job.gather import gather
+from diagnostics.evidence.limits import Limits
+from tests.trace_generator import write
+from tests.trace_scenarios import SCENARIOS
+
+START_S = 1_790_000_000.0
+
+
+def noisy(level_s: float, count: int, seed: int = 0) -> list[float]:
+    chance = random.Random(seed)
+    return [level_s * chance.lognormvariate(0, 0.05) for _ in range(count)]
+
+
+def dated(
+    took_s: Iterable[float], form: str = "{at} - INFO - step {n} loss 2.5", first: int = 1, after_s: float = 0
+) -> list[str]:
+    """Return one line per step, which begins with its date."""
+    at_s, lines = START_S + after_s, []
+    for n, step_s in enumerate(took_s, first):
+        at_s += step_s
+        at = datetime.fromtimestamp(at_s, UTC)
+        lines.append(
+            form.format(at=f"{at:%Y-%m-%d %H:%M:%S},{at.microsecond // 1000:03}", n=n, s=step_s, ms=1000 * step_s)
+        )
+    return lines
+
+
+def found(folder: Path, lines: Iterable[str]) -> Slower | None:
+    (folder / "train.log").write_text("\n".join(lines) + "\n")
+    return slower(printed_steps(gather(folder, Limits())))
+
+
+MEGATRON = (
+    " iteration {n:8}/ 9000 | elapsed time per iteration (ms): {ms:.1f} | lm loss: 2.5E+00 | loss scale: 1.0 | "
+    "number of skipped iterations: 0 |"
+)
+SLOW = [*noisy(0.8, 60), *noisy(3.1, 40, 1)]
+
+
+@pytest.mark.parametrize(
+    ("form", "where"),
+    [
+        ("{at} - INFO - step {n} loss 2.5", "step 61"),
+        ("step {n} | loss: 2.5 | dt: {ms:.1f}ms", "step 61"),
+        ("iter {n}: loss 2.5, time {ms:.2f}ms, mfu 30%", "step 61"),
+        (MEGATRON, "step 61"),
+        ("{at} - mmdet - INFO - Epoch [1][{n}/100]\tlr: 2e-02, time: {s:.3f}, data_time: 0.01, loss: 1.1", "step 61"),
+        ("{at} - INFO - Train Epoch: 1 [{n}/100 ({n}%)]\tLoss: 2.5", "epoch 1.61"),
+        ("{n}%|##   | {n}/100 [00:09<00:09,  {s:.2f}s/it, loss=2.5]", "step 61"),
+        ("{n}/{n} [=======] - 3s {ms:.0f}ms/step - loss: 2.5", "line 61"),
+        ("{n}%|##   | {n}/100 [00:09<00:09,  {s:.2f}s/it]\r\n{{'loss': 2.5, 'epoch': 0.{n:02}}}", "step 61"),
+    ],
+)
+def test_steps_that_became_slower(tmp_path: Path, form: str, where: str) -> None:
+    change = found(tmp_path, dated(SLOW, form))
+    assert change is not None and change.where == where
+    assert (change.before_s, change.after_s) == pytest.approx((0.8, 3.1), rel=0.1) or where.startswith("epoch")
+    assert change.after_s == pytest.approx(3.1 / 0.8 * change.before_s, rel=0.1)
+
+
+def test_steps_that_became_slower_little_by_little(tmp_path: Path) -> None:
+    change = found(tmp_path, dated(step_s * (1 + n / 50) for n, step_s in enumerate(noisy(1.0, 200))))
+    assert change is not None and change.after_s > 2 * change.before_s
+
+
+@pytest.mark.parametrize("every", [10, 50])
+def test_dates_of_whole_seconds_are_enough(tmp_path: Path, every: int) -> None:
+    lines = dated([*noisy(0.2, 4000), *noisy(0.7, 4000)])
+    change = found(tmp_path, (line.replace(line[19:23], "") for line in lines[::every]))
+    assert change is not None and int(change.where.removeprefix("step ").replace(",", "")) in range(3900, 4300)
+    assert (change.before_s, change.after_s) == pytest.approx((0.2, 0.7), rel=0.1)
+
+
+def with_pauses(took_s: list[float], every: int, pause_s: float) -> list[float]:
+    return [step_s + pause_s * (n % every == 0) for n, step_s in enumerate(took_s, 1)]
+
+
+def in_turn(*logs: list[str]) -> Iterator[str]:
+    return (line for line in chain.from_iterable(zip_longest(*logs)) if line is not None)
+
+
+def ranks(took_s: list[float]) -> list[str]:
+    """Return the lines of four ranks, which are up to a step apart."""
+    chance = random.Random(3)
+    lines = [
+        (line[:23], chance.random(), f"[rank{rank}]: {line}")
+        for rank in range(4)
+        for line in dated(took_s, after_s=0.3 * rank)
+    ]
+    return [line for *_, line in sorted(lines)]
+
+
+HEALTHY: dict[str, Callable[[], Iterable[str]]] = {
+    "noise": lambda: dated(noisy(0.8, 400)),
+    "heavy tails": lambda: dated(0.8 * random.Random(1).paretovariate(1.5) for _ in range(400)),
+    "batches of different sizes": lambda: dated(random.Random(n).choice([0.4, 0.8, 1.6]) for n in range(300)),
+    "warm-up": lambda: dated([60.0, 20.0, 9.0, *noisy(0.8, 200)]),
+    "warm-up that takes half of the log": lambda: dated([*noisy(3.0, 60), *noisy(0.8, 60)]),
+    "evaluations": lambda: dated(with_pauses(noisy(0.8, 400), 25, 90.0)),
+    "evaluations from the middle on": lambda: dated([*noisy(0.8, 200), *with_pauses(noisy(0.8, 200), 10, 60.0)]),
+    "checkpoints in steps that are printed": lambda: dated(with_pauses(noisy(0.8, 400), 50, 90.0), MEGATRON),
+    "a slow phase that passes": lambda: dated([*noisy(0.8, 100), *noisy(4.0, 50), *noisy(0.8, 100)]),
+    "a few slow steps at the end": lambda: dated([*noisy(0.8, 200), *noisy(4.0, 5)]),
+    "a restart that is slower": lambda: [
+        *dated(noisy(0.8, 100)),
+        "Loading checkpoint from step-100",
+        *dated(noisy(3.0, 100), first=101, after_s=600),
+    ],
+    "two jobs one after the other": lambda: [*dated(noisy(0.8, 100)), *dated(noisy(3.0, 100), after_s=900)],
+    "two jobs by turns": lambda: in_turn(dated(noisy(0.8, 100), first=1000), dated(noisy(3.0, 100))),
+    "two jobs by turns, one of which ends": lambda: in_turn(
+        dated(noisy(0.8, 60), first=100), dated(noisy(3.0, 150), first=30)
+    ),
+    "four ranks": lambda: ranks(noisy(0.8, 100)),
+    "epochs": lambda: dated(noisy(0.8, 100), "{at} - INFO - Epoch [1][{n}/100] loss: 2.5")
+    + dated(noisy(0.8, 100), "{at} - INFO - Epoch [2][{n}/100] loss: 2.5", after_s=300),
+    "bars of evaluations": lambda: chain.from_iterable(
+        [*dated(noisy(0.1, 50), "5%|#| {n}/50 [00:01<00:02, {s:.2f}s/it]"),
+         *dated(noisy(0.8, 20), "9%|#| {n}/400 [00:01<00:02, {s:.2f}s/it]\n{{'loss': 2.5, 'epoch': 0.5}}", 20 * at)]
+        for at in range(1, 15)
+    ),
+    "no times": lambda: (f"step {n} loss 2.5" for n in range(300)),
+    "equal times": lambda: dated([1.0] * 300),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_steps_that_did_not_become_slower_for_good(tmp_path: Path, name: str) -> None:
+    assert found(tmp_path, HEALTHY[name]()) is None
+
+
+def test_four_ranks_that_became_slower(tmp_path: Path) -> None:
+    change = found(tmp_path, ranks(SLOW))
+    assert change is not None and change.where in ("step 60", "step 61", "step 62")
+
+
+def test_the_first_screen_says_since_when_steps_are_slower(tmp_path: Path) -> None:
+    assert found(tmp_path, dated(SLOW)) is not None
+    report = diagnose(tmp_path)
+    words = "no cause is confirmed, and steps took 797 ms until step 61 and 3.12 s since then"
+    assert (report.outcome, report.statement.startswith(words)) == ("undecided", True)
+
+
+@pytest.mark.parametrize(("level_s", "outcome"), [(0.8, "healthy"), (3.1, "undecided")])
+def test_traces_of_good_steps_say_nothing_of_later_ones_that_are_slower(
+    tmp_path: Path, level_s: float, outcome: str
+) -> None:
+    write(next(each for each in SCENARIOS if each.name == "ddp").build(), tmp_path)
+    found(tmp_path, dated([*noisy(0.8, 60), *noisy(level_s, 40, 1)]))
+    report = diagnose(tmp_path)
+    assert (report.outcome, "until step 61" in report.statement) == (outcome, outcome == "undecided")
+    assert "exposed communication" in (report.figures or report.statement)
