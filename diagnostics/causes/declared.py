@@ -1,6 +1,6 @@
 """Declares a cause: its id, texts, example and relations are in the YAML file next to its module."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,13 @@ from diagnostics.contract.findings import Finding, FormattedFacts, Remedy, Text
 from diagnostics.contract.formatting import Phrase, filled
 
 Rows = str | Sequence[str]  # Names of rows of a cause's texts.
-_GROUPS: dict[str, list[str]] = table_beside(__file__)
 
 
 def declared(file: str, facts: Callable[[Any], F], decide: Callable[[F], Finding | Iterable[Finding]]) -> Cause[F]:
     """Return the cause of a module. Its id, `family.name`, is derived from the path and set on every finding.
 
     The YAML file next to the module holds the other fields of `Cause` under `cause`, and `suspected` below it.
-    `explained_by` may name groups of `declared.yaml`; the text of `example` may be under `example` at the end.
+    `explained_by` may name groups (`Cause.groups`); the text of `example` may be under `example` at the end.
     """
 
     def findings(built: F) -> list[Finding]:
@@ -30,13 +29,13 @@ def declared(file: str, facts: Callable[[Any], F], decide: Callable[[F], Finding
     id = f"{Path(file).parent.name}.{Path(file).stem}"
     table = table_beside(file)
     row, example = dict(table["cause"]), None
-    rules = [ExplainedBy(tuple(_names(rule["causes"])), tuple(rule["when"])) for rule in row.pop("explained_by", ())]
+    rules = convert(row.pop("explained_by", ()), tuple[ExplainedBy, ...])
     if shown := row.pop("example", None):
         text = shown.get("text") or table["example"]
         ranks, counter = tuple(shown.get("ranks", ())), table.get("counterexample", "")
         example = Example(shown["kind"], text, ranks, shown.get("outcome"), counter)
     suspected = convert(table.get("suspected"), Suspected | None)
-    row |= {"suspected": suspected, "example": example, "explained_by": tuple(rules)}
+    row |= {"suspected": suspected, "example": example, "explained_by": rules}
     return Cause(id=id, facts=facts, decide=findings, **row)
 
 
@@ -99,8 +98,3 @@ class Texts:
     def undecided(self, said: Rows = "open", /, **figures: object) -> Finding:
         """Return an undecided finding; the row's `missing` says what would record the missing evidence."""
         return Finding(status="undecided", facts=self.facts(said, **figures), confidence=0.0)
-
-
-def _names(entries: Iterable[str]) -> Iterator[str]:
-    for entry in entries:
-        yield from _names(_GROUPS[entry]) if entry in _GROUPS else (entry,)

@@ -1,14 +1,25 @@
-"""Texts of the linter's findings, and the cause that each supports (`lint_texts.yaml`)."""
+"""Texts of the linter's findings, and the cause that each supports: the rows under `lints` of the causes' YAML files.
+
+The key of a row is a rule of the linter (`analysis/environment`). A row has the message, and the fix if the typed
+change of the lint does not give it ("unset NAME", "NAME=value"). `unread`: nothing reads the variable, so it has no
+effect. {text} is the value of the variable, {choice} what the catalogue allows; a list is spelled out.
+"""
+
+from pathlib import Path
 
 from msgspec import Struct
 
 from diagnostics.analysis.environment import values
 from diagnostics.analysis.environment.catalogue import Variable, catalogue, version_text
 from diagnostics.analysis.environment.situation import Lint, Value
-from diagnostics.contract.files import table_beside
+from diagnostics.contract.files import read_table
 from diagnostics.contract.formatting import first_of, ranks_spoken
 
-_ROWS: dict[str, dict[str, str]] = table_beside(__file__)
+_ROWS: dict[str, dict[str, str]] = {
+    rule: {"cause": f"{path.parent.name}.{path.stem}", **row}
+    for path in sorted(Path(__file__).parent.glob("*/[!_]*.yaml"))
+    for rule, row in read_table(path).get("lints", {}).items()
+}
 _SHOWN = 6  # Maximum number of names that a message lists, so that it fits on a line. A convention.
 
 

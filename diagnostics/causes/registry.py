@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
-from diagnostics.contract.causes import AnyCause, Branch, Cause
+from diagnostics.contract.causes import AnyCause, Branch, Cause, ExplainedBy
 from diagnostics.contract.files import read_table
 from diagnostics.contract.findings import Detector
 from diagnostics.evidence.model import Problem
@@ -35,10 +36,19 @@ ENTRY_POINTS = "dtk.detectors"  # Entry point group of a user's own detectors.
 @cache
 def built_in() -> tuple[AnyCause, ...]:
     """Return the causes that come with dtk, in the order of branches and then of ids; ValueError if a file defines no
-    cause, or one whose id or branch is invalid.
+    cause, or one whose id or branch is invalid. Groups in `explained_by` are replaced by the causes that are in them.
     """
     files = sorted(path for path in Path(__file__).parent.glob("*/[!_]*") if path.suffix in (".py", ".yaml"))
     causes = [cause for path in files if (cause := _cause(path)) is not None]
+    groups: dict[str, list[str]] = {}
+    for cause in causes:
+        for group in cause.groups:
+            groups.setdefault(group, []).append(cause.id)
+
+    def expanded(rule: ExplainedBy) -> ExplainedBy:
+        return replace(rule, causes=tuple(id for name in rule.causes for id in groups.get(name, (name,))))
+
+    causes = [replace(cause, explained_by=tuple(map(expanded, cause.explained_by))) for cause in causes]
     order = {branch.id: number for number, branch in enumerate(BRANCHES)}
     return tuple(sorted(causes, key=lambda cause: (order[cause.branch], cause.id)))
 

@@ -114,6 +114,8 @@ class Cause(Struct, Generic[F], frozen=True, kw_only=True):
     source: str
     """The paper, document or measurement that the decision is based on."""
     explained_by: tuple[ExplainedBy, ...] = ()
+    groups: Sequence[str] = ()
+    """Names, in capitals, by which the `explained_by` of others refer to this cause together with similar ones."""
     example: Example | None = None
     suspected: Suspected | None = None
     """How a report that confirms no cause weighs this one (`causes/suspicions.py`); None if it never suspects it."""

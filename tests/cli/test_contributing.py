@@ -143,6 +143,7 @@ cause:
   title: a rank ran out of toys
   outcome: crashed
   branch: environment.settings
+  groups: [REFUSED]
   decided_from: exceptions in logs
   remedy: TOYS=2
   ruled_out_by: logs without a ToyError
@@ -254,6 +255,12 @@ def test_a_cause_is_one_file_and_its_words(copy: Path) -> None:
         cwd=copy, env={**os.environ, "PYTHONPATH": str(copy)}, check=True, capture_output=True, text=True,
     ).stdout  # fmt: skip
     (copy / "left/train.log").write_text(log)
+    relations = "from diagnostics.causes.registry import by_id; print(by_id()['hang.network'].explained_by)"
+    related = subprocess.run(
+        [sys.executable, "-c", relations], cwd=copy, env={**os.environ, "PYTHONPATH": str(copy)}, check=True,
+        capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    assert "env.out_of_toys" in related, "it is in a group because its own table says so"
     ended = dtk(copy, "diagnose", "left", "--json")
     assert ended.returncode == 1, ended.stderr
     report = json.loads(ended.stdout)

@@ -40,7 +40,7 @@ class Lint(Struct, frozen=True):
     severity: Severity
     variable: str
     rule: str
-    """A key of `diagnostics/causes/lint_texts.yaml`, which has the message."""
+    """A key under `lints` in the YAML file of the cause that it supports (`causes/lint_texts.py`)."""
     change: Change | None = None
     """None if the fix requires a decision."""
     values: tuple[tuple[str, Value], ...] = ()

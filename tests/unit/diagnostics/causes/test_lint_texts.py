@@ -1,6 +1,7 @@
 """What a lint says: its sentence, its fix, and that every rule of the linter has a row of the table."""
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from diagnostics.analysis.environment.situation import Change, assign, lint_of
 from diagnostics.causes import lint_texts
 from diagnostics.causes.lint_texts import lint_text
 from diagnostics.causes.registry import built_in
+from diagnostics.contract.files import read_table
 from dtk.nccl import lint as nccl_lint
 
 
@@ -35,7 +37,10 @@ def test_every_rule_has_a_row_and_every_row_a_rule() -> None:
     assert lint_texts._ROWS.keys() <= rules_in_source()
 
 
-def test_the_causes_of_the_table_exist() -> None:
+def test_each_rule_supports_one_cause_which_is_decided_by_the_linter() -> None:
+    tables = [read_table(path) for path in Path(lint_texts.__file__).parent.glob("*/[!_]*.yaml")]
+    rules = Counter(rule for table in tables for rule in table.get("lints", ()))
+    assert rules.keys() == lint_texts._ROWS.keys() and set(rules.values()) == {1}
     causes = {row["cause"] for row in lint_texts._ROWS.values()}
     assert {cause.id for cause in built_in()} >= causes and len(causes) == 10
 

@@ -127,6 +127,24 @@ def literals(path: Path) -> Iterator[str]:
             yield node.value
 
 
+def test_groups_are_those_that_relations_name_and_no_relation_names_an_unknown_one() -> None:
+    rows = [read_table(path)["cause"] for path in FOLDER.glob("*/[!_]*.yaml")]
+    used = {name for row in rows for rule in row.get("explained_by", ()) for name in rule["causes"] if name.isupper()}
+    declared_groups = {group for cause in CAUSES for group in cause.groups}
+    assert declared_groups == used and len(used) > 5
+    assert not used & {name for cause in CAUSES for rule in cause.explained_by for name in rule.causes}, "not replaced"
+
+
+def test_no_table_but_those_of_causes_names_a_cause() -> None:
+    """A new cause is in its own table, and in the relations of others; which group it is in, it says itself."""
+    ids = re.compile(r"(?<![\w.])(?:" + "|".join(re.escape(cause.id) for cause in CAUSES) + r")(?![\w.])")
+    of_causes = set(FOLDER.glob("*/[!_]*.yaml"))
+    paths = [path for path in (ROOT / "diagnostics").rglob("*.yaml") if path not in of_causes]
+    texts = {path: re.sub(r"(?m)^ *#.*$", "", path.read_text(encoding="utf-8")) for path in paths}
+    assert len(of_causes) == len(CAUSES) and len(paths) > 20
+    assert {str(path.relative_to(ROOT)): ids.findall(text) for path, text in texts.items() if ids.search(text)} == {}
+
+
 def test_no_module_but_its_own_names_a_cause() -> None:
     """What sets a cause apart is data of its own file, or a relation; so a new cause needs no change elsewhere."""
     ids = re.compile(r"(?<![\w.])(?:" + "|".join(re.escape(cause.id) for cause in CAUSES) + r")(?![\w.])")
