@@ -5,7 +5,10 @@ Every kind is a function that takes a folder and yields cases. What it makes the
 
 import json
 import math
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import count, islice
@@ -35,7 +38,8 @@ from tests.unit.diagnostics.causes.examples import examples as examples_of_tests
 from tests.unit.diagnostics.causes.leftovers import leftovers, scenario_of
 from tests.unit.diagnostics.healthy.healthy_ranks import CASES as HEALTHY, WINDOWS
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+ROOT = Path(__file__).resolve().parents[1]
+SHARED = ROOT.parent / "shared" / "data"
 TRACES = Path(__file__).with_name("trace_truth.json")
 MEMORY = {
     "healthy": "",
@@ -261,6 +265,16 @@ def faults(folder: Path) -> Cases:
             yield Case(name, lambda run=status.parent: of_folder(run), right)
 
 
+def unit_tests(folder: Path) -> Cases:
+    """Yield the folders that unit tests of `diagnostics` diagnose: what each threshold separates, on both sides."""
+    if not folder.is_dir():
+        folder.mkdir(parents=True)
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "benchmarks.kept_evidence"]
+        subprocess.run([*command, "tests/unit/diagnostics"], cwd=ROOT, env={**os.environ, "KEEP_EVIDENCE": str(folder)})
+    for place in sorted(path for path in folder.iterdir() if not path.name.startswith(".")):
+        yield Case(place.name, lambda place=place: of_folder(place), anything)
+
+
 _READ: dict[object, Any] = {}
 
 
@@ -298,6 +312,7 @@ KINDS: dict[str, Callable[[Path], Cases]] = {
     "memory trainings": memory,
     "healthy trainings": healthy,
     "faults": faults,
+    "evidence of unit tests": unit_tests,
 }
 
 

@@ -377,8 +377,8 @@ def measure(chosen: list[str], kinds: list[str], folder: Path) -> None:
             print(f"not right today: {case.name}: {today[case.name]}", file=sys.stderr)
     print(f"{len(cases)} jobs, {sum(right.values())} right or without a truth\n")
     print(f"| threshold | value | used by | same from | to | below | above |\n|{'---|' * 7}")
-    before = results().thresholds if RESULTS.exists() else {}
-    found = {name: each for name, each in before.items() if name in constants() and name not in others()}
+    before = results() if RESULTS.exists() else Results({}, {}, {})
+    found = {name: each for name, each in before.thresholds.items() if name in constants() and name not in others()}
     for name in chosen:
         if name.startswith("evidence."):  # A value may change what is read.
             forget()
@@ -396,7 +396,7 @@ def measure(chosen: list[str], kinds: list[str], folder: Path) -> None:
             f"| {name} | {value:g} | {len(own_cases)} | {low:g} | {high:g} | {told(below)} | {told(above)} |",
             flush=True,
         )
-        whole = Results(dict(counts), dict(right), dict(sorted(found.items())))
+        whole = Results({**before.jobs, **counts}, {**before.right, **right}, dict(sorted(found.items())))
         RESULTS.write_text(json.dumps(to_builtins(whole), indent=1) + "\n")
 
 
