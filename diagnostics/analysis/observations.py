@@ -78,6 +78,6 @@ def observations(evidence: Evidence) -> dict[int, Observation]:
     return observed
 
 
-def _trailing(windows: list[tuple[Moment, Moment]], held: list[bool]) -> float:
-    rows = takewhile(lambda row: row[1], zip(reversed(windows), reversed(held), strict=True))
+def _trailing(windows: list[tuple[Moment, Moment]], flags: list[bool]) -> float:
+    rows = takewhile(lambda row: row[1], zip(reversed(windows), reversed(flags), strict=True))
     return sum(end.time_s - start.time_s for (start, end), _ in rows)

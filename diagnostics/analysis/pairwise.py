@@ -103,7 +103,7 @@ def first_misfit(calls: Pairs) -> Case | None:
         for record in records:
             if record.splits and rank in record.group.ranks:
                 exchanges.setdefault((record.group.key, record.seq), {})[rank] = record
-    for by_rank in sorted(exchanges.values(), key=lambda made: min(call.time_s for call in made.values())):
+    for by_rank in sorted(exchanges.values(), key=lambda by_rank: min(call.time_s for call in by_rank.values())):
         members = next(iter(by_rank.values())).group.ranks
         tables = {rank: (*table, call) for rank, call in by_rank.items() if (table := _splits(call, len(members)))}
         if misfitting := tuple(misfits(tables, members)):

@@ -39,8 +39,8 @@ def open_regular(path: str | Path, *, follow: bool = True) -> BinaryIO:
     Raises:
         OSError: it cannot be opened, or is not a regular file.
     """
-    wanted = ("O_CLOEXEC", "O_NONBLOCK", *(() if follow else ("O_NOFOLLOW",)))
-    handle = os.open(path, sum((getattr(os, name, 0) for name in wanted), os.O_RDONLY))
+    flag_names = ("O_CLOEXEC", "O_NONBLOCK", *(() if follow else ("O_NOFOLLOW",)))
+    handle = os.open(path, sum((getattr(os, name, 0) for name in flag_names), os.O_RDONLY))
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))

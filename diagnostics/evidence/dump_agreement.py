@@ -22,7 +22,7 @@ SAME_S = 1.0
 """Maximum difference between two readings of a rank's clock for one call."""
 
 
-class _Made(NamedTuple):
+class _Recorded(NamedTuple):
     at_s: float
     """Time of the call; 0 if unknown."""
     text: str
@@ -30,7 +30,7 @@ class _Made(NamedTuple):
     done: bool
 
 
-_Calls = dict[tuple[GroupKey, int], _Made]
+_Calls = dict[tuple[GroupKey, int], _Recorded]
 
 
 def contradiction(mine: Any, other: Any) -> Phrase | None:
@@ -144,7 +144,7 @@ def _who(part: list[tuple[Any, _Calls]]) -> tuple[int, ...] | Phrase:
 
 def _left_before(early: _Calls, late: _Calls) -> tuple[GroupKey, int] | None:
     """Return the first collective that `early` returned from before `late` entered it."""
-    left = None
+    last_call = None
     places = sorted(early.keys() & late.keys())
     for (key, seq), (after_key, after_seq) in pairwise(places):
         if key.recorder != "gloo" or key != after_key or after_seq != seq + 1:
@@ -152,9 +152,9 @@ def _left_before(early: _Calls, late: _Calls) -> tuple[GroupKey, int] | None:
         call = early[key, seq]
         if not early[key, after_seq].at_s or early[key, after_seq].at_s + SKEW_S > late[key, seq].at_s:
             return None
-        if left is None and call.done and call.op not in ROOTED:
-            left = key, seq
-    return left
+        if last_call is None and call.done and call.op not in ROOTED:
+            last_call = key, seq
+    return last_call
 
 
 def _dumps(handle: Any) -> list[Dump]:
@@ -171,5 +171,5 @@ def _calls(dumps: list[Dump]) -> _Calls:
         place = call.key, call.seq
         if place in calls:
             shared.add(call.key)  # several groups under one name: positions do not identify calls
-        calls[place] = _Made(call.created_s or 0.0, call.described.text, call.wire.op, call.done)
+        calls[place] = _Recorded(call.created_s or 0.0, call.described.text, call.wire.op, call.done)
     return {place: call for place, call in calls.items() if place[0] not in shared}

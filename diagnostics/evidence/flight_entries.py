@@ -68,12 +68,12 @@ def dump(value: dict[str, Any], rank: int | None, file: str) -> Dump:
 def _config(raw: Any) -> _Config:
     """Parse the groups; raise ValueError if they have more members in total than the groups of any rank."""
     config: _Config = {}
-    left = MAX_MEMBERS
+    room = MAX_MEMBERS
     for key, group in raw.items() if isinstance(raw, dict) else ():
         if isinstance(group, dict):
             ranks = group.get("ranks")
-            left -= ranks.count(",") if isinstance(ranks, str) else len(ranks) if isinstance(ranks, list | tuple) else 0
-            if left < 0:
+            room -= ranks.count(",") if isinstance(ranks, str) else len(ranks) if isinstance(ranks, list | tuple) else 0
+            if room < 0:
                 raise ValueError(f"groups of over {MAX_MEMBERS:,} members together; no rank has so many")
             config[str(group.get("name", key))] = (str(group.get("desc", "")), _ranks(ranks))
     return config

@@ -144,9 +144,9 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
 def _counts(report: Report) -> str:
     related, others = map(len, overview.undecided(report))
     kinds = [f"{related} of this kind"] * bool(related) + [f"{others} of other kinds"] * bool(others)
-    left = " and ".join(kinds) if report.root_causes else str(related + others)
+    undecided = " and ".join(kinds) if report.root_causes else str(related + others)
     ruled_out = f"{overview.count(report)['ruled_out']} causes ruled out"
-    return f"{ruled_out}; {left} could not be decided" if kinds else ruled_out
+    return f"{ruled_out}; {undecided} could not be decided" if kinds else ruled_out
 
 
 def _about(report: Report) -> tuple[doc.Block, ...]:

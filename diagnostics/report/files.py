@@ -24,7 +24,7 @@ def write_beside_run(report: Report, run_folder: Path) -> tuple[str, str]:
     forms = {"json": jsonform.text(jsonform.as_json(report)), "md": markdown.render(built), "html": html.render(built)}
     try:
         folder.mkdir(exist_ok=True)
-        with _held(folder) as place:
+        with _open_folder(folder) as place:
             for ending, text in forms.items():
                 with replacing(place / f"report.{ending}") as temporary:  # Replaces even a pipe of that name.
                     temporary.write_text(text, encoding="utf-8", errors="replace")
@@ -34,7 +34,7 @@ def write_beside_run(report: Report, run_folder: Path) -> tuple[str, str]:
 
 
 @contextmanager
-def _held(folder: Path) -> Iterator[Path]:
+def _open_folder(folder: Path) -> Iterator[Path]:
     """Yield a path that remains this folder even if it is renamed; raise OSError if it is a link."""
     if not hasattr(os, "O_DIRECTORY"):  # Windows, where folders cannot be opened.
         yield folder

@@ -47,7 +47,7 @@ def _inline(value: doc.Text, *, in_table: bool = False) -> str:
 
 
 def _blocks(blocks: Sequence[doc.Block]) -> list[str]:
-    return [made for block in doc.shown(blocks, "markdown") if (made := _block(block))]
+    return [rendered for block in doc.shown(blocks, "markdown") if (rendered := _block(block))]
 
 
 def _block(block: doc.Block) -> str:

@@ -270,8 +270,8 @@ def run_figures(measures: Mapping[str, Any]) -> RunFigures:
 
 def step_timeline(measures: Mapping[str, Any]) -> StepTimeline | None:
     """Return `measures.overlap.timeline`; None if it has no ranks."""
-    made = _typed(_part(measures, "overlap", "timeline"), StepTimeline)
-    return made if made is not None and made.ranks else None
+    timeline = _typed(_part(measures, "overlap", "timeline"), StepTimeline)
+    return timeline if timeline is not None and timeline.ranks else None
 
 
 def lost_shares(measures: Mapping[str, Any]) -> dict[int, tuple[float, str]]:

@@ -212,11 +212,11 @@ def _mark(mark: Mark, place: _Places) -> Markup:
     if mark.y is None:
         text = el("text", mark.text, x=at, y=f"{low + 14:.1f}", text_anchor=_anchor(x), class_="spare")
         return join(line, text if mark.tone == "step" else None)
-    left = x > 50
+    is_left = x > 50
     y = place.y(mark.y)
     point = el("circle", hint, cx=at, cy=f"{y:.1f}", r=3, class_=mark.tone)
-    height, anchor = f"{max(y - 6, 11.0):.1f}", "end" if left else "start"
-    text = el("text", mark.text, x=at, dx=-8 if left else 8, y=height, text_anchor=anchor, class_="strong")
+    height, anchor = f"{max(y - 6, 11.0):.1f}", "end" if is_left else "start"
+    text = el("text", mark.text, x=at, dx=-8 if is_left else 8, y=height, text_anchor=anchor, class_="strong")
     return join(line, point, text)
 
 

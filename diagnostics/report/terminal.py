@@ -38,10 +38,10 @@ def render(document: doc.Document, *, columns: int | None, colour: bool) -> str:
 
 
 def _styled(text: doc.Text, tone: str = "") -> Rich:
-    made = Rich(style=_STYLES.get(tone, ""))
+    styled = Rich(style=_STYLES.get(tone, ""))
     for span in doc.spans(text):
-        made.append(clean(span.text), style=_STYLES.get(span.tone, ""))
-    return made
+        styled.append(clean(span.text), style=_STYLES.get(span.tone, ""))
+    return styled
 
 
 class _Writer:
@@ -96,9 +96,9 @@ class _Writer:
                 pass
 
     def paragraph(self, text: doc.Text, style: str = "") -> None:
-        made = _styled(text)
-        made.stylize(style)
-        self.console.print(made, soft_wrap=not self.wrap)
+        styled = _styled(text)
+        styled.stylize(style)
+        self.console.print(styled, soft_wrap=not self.wrap)
 
     def fields(self, rows: Sequence[doc.Field], width: int = 0) -> None:
         width = width or max([LABEL, *(len(clean(row.label)) + 1 for row in rows)])
@@ -145,14 +145,14 @@ def _on_one_line(row: doc.Field, room: int) -> Rich:
         return whole
     pieces = doc.spans(row.brief)
     excess = sum(len(clean(span.text)) for span in pieces) - room
-    made = Rich(style=_STYLES.get(row.tone, ""))
+    styled = Rich(style=_STYLES.get(row.tone, ""))
     for span in pieces:
         text = clean(span.text)
         if span.elastic and excess > 0:
             text = "..." + text[min(excess + 3, max(0, len(text) - _SHORTEST)) :]
-        made.append(text, style=_STYLES.get(span.tone, ""))
-    made.truncate(room, overflow="ellipsis")
-    return made
+        styled.append(text, style=_STYLES.get(span.tone, ""))
+    styled.truncate(room, overflow="ellipsis")
+    return styled
 
 
 def _grid(block: doc.Table) -> Grid:

@@ -72,16 +72,16 @@ def settled(trees: Sequence[Tree], findings: Sequence[Finding], *, finished: boo
     def settle(finding: Finding) -> Finding:
         if finding.verdict != "undecided" or finding.basis == "records":
             return finding
-        left, by = set(finding.victims), set[str]()
+        unexplained, by = set(finding.victims), set[str]()
         for root, ranks in sure:
             accounted = ranks or set(finding.victims)
             part = tuple(rank for rank in finding.victims if rank in accounted)
             if bool(part) == bool(finding.victims) and relations.hold(root, replace(finding, victims=part)):
-                left -= accounted
+                unexplained -= accounted
                 by.add(root.cause)
-        if by and not left:
+        if by and not unexplained:
             return replace(_TEXTS.ruled_out("explained", by=sorted(by)), cause=finding.cause)
-        return replace(finding, victims=tuple(sorted(left))) if finding.status == "undecided" else finding
+        return replace(finding, victims=tuple(sorted(unexplained))) if finding.status == "undecided" else finding
 
     return [settle(finding) for finding in findings]
 

@@ -90,12 +90,12 @@ def desync(called: list[Called], position: int, attempt: int, time_s: float) -> 
     vote = count_votes(called[0].calls[0].key, position, issued, histories)
     parting = between(vote, lambda rank, _: list(histories[rank].values())) if len(vote.sides) > 1 else None
     culprits = list(parting.culprits) if parting is not None and not parting.tie else []
-    parted = parting.position if parting is not None else position
-    first = histories[culprits[0] if culprits else called[0].rank].get(parted, called[0].calls[-1])
-    firsts = [(ranks, histories[ranks[0]].get(parted)) for ranks in vote.sides[:_SHOWN]]
-    reason = text.desync(first.key.label, parted, position, [(ranks, call) for ranks, call in firsts if call])
+    first_position = parting.position if parting is not None else position
+    first = histories[culprits[0] if culprits else called[0].rank].get(first_position, called[0].calls[-1])
+    firsts = [(ranks, histories[ranks[0]].get(first_position)) for ranks in vote.sides[:_SHOWN]]
+    reason = text.desync(first.key.label, first_position, position, [(ranks, call) for ranks, call in firsts if call])
     victims = [rank for rank in vote.present if rank not in culprits] if culprits else []
-    at = (called[0].group, parted, first.step, first.region or None)
+    at = (called[0].group, first_position, first.step, first.region or None)
     return Verdict("desync", reason, culprits, victims, *at, attempt, time_s)
 
 

@@ -27,18 +27,18 @@ class Place:
     """Global ranks of the group, as formatted by `diagnostics.evidence.ring.format.format_ranks`."""
 
 
-def desync(group: str, parted: int, position: int, sides: Sequence[tuple[Sequence[int], Call]]) -> str:
+def desync(group: str, first_position: int, position: int, sides: Sequence[tuple[Sequence[int], Call]]) -> str:
     """Describe the calls that differ between ranks.
 
-    Ranks diverged at `parted`, which may be before `position`, where their calls differ; `sides` is empty if that was
-    too long ago.
+    Ranks diverged at `first_position`, which may be before `position`, where their calls differ; `sides` is empty if
+    that was too long ago.
     """
     if not sides:
         return f"ranks called different collectives at position {position}, too long ago to be still recorded"
-    what = "the same collective from different lines" if parted < position else "different collectives"
-    then = f" (their calls differ from position {position} on)" if parted < position else ""
+    what = "the same collective from different lines" if first_position < position else "different collectives"
+    then = f" (their calls differ from position {position} on)" if first_position < position else ""
     calls = "; ".join(f"{ranks_spoken(ranks)} called {call.text} at {site_of(call)}" for ranks, call in sides)
-    return f"ranks called {what} at position {parted} of group {group}{then}: {calls}"
+    return f"ranks called {what} at position {first_position} of group {group}{then}: {calls}"
 
 
 def stall(stood_s: float, silent: Sequence[int], departed: Mapping[int, str], sides: Sequence[Sequence[Place]]) -> str:

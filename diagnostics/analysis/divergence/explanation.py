@@ -55,8 +55,8 @@ def _took_part(waiting_calls: list[Call], before: list[Call]) -> bool | None:
         return None
     if not all(in_backward(call) for call in before[-prediction.round :]):
         return None
-    left = next((number for number, call in enumerate(waiting_calls) if not in_backward(call)), len(waiting_calls))
-    return left % prediction.round != 0
+    length = next((number for number, call in enumerate(waiting_calls) if not in_backward(call)), len(waiting_calls))
+    return length % prediction.round != 0
 
 
 def _announced(before: list[Call]) -> tuple[int, int]:

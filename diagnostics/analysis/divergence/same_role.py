@@ -27,7 +27,7 @@ _Group = tuple[str, int, int]
 """Label and size of a group, and which of the rank's own groups with that label and size it is."""
 
 
-class _Made(NamedTuple):
+class _Token(NamedTuple):
     """A call in a form that is equal on all ranks of a role."""
 
     group: _Group
@@ -41,7 +41,7 @@ class _Program(Struct, frozen=True):
 
     rank: int
     calls: Sequence[Call]
-    made: Sequence[_Made]
+    tokens: Sequence[_Token]
 
 
 def find(survey: Survey, history_of: HistoryOf, recorder: str, among: Iterable[int]) -> Divergence | None:
@@ -52,12 +52,12 @@ def find(survey: Survey, history_of: HistoryOf, recorder: str, among: Iterable[i
     recorded = (rank for rank in among if rank in survey.ranks and recorder in survey.ranks[rank].recorders)
     ranks = sorted(islice(dict.fromkeys(recorded), MOST_RANKS))
     histories = {rank: history_of(rank, recorder)[-_LONGEST:] for rank in ranks}
-    made = {rank: [*_made(survey, rank, calls)] for rank, calls in histories.items() if calls}
-    deviations = _deviations(survey, [*_from_common_start(histories, made)])
+    tokens = {rank: [*_tokens(survey, rank, calls)] for rank, calls in histories.items() if calls}
+    deviations = _deviations(survey, [*_from_common_start(histories, tokens)])
     return min(deviations, key=lambda case: case.time_s, default=None)
 
 
-def _made(survey: Survey, rank: int, calls: Sequence[Call]) -> Iterator[_Made]:
+def _tokens(survey: Survey, rank: int, calls: Sequence[Call]) -> Iterator[_Token]:
     names: dict[GroupKey, _Group] = {}
     places: dict[GroupKey, dict[int, int]] = {}
     kinds: Counter[tuple[str, int]] = Counter()
@@ -69,25 +69,25 @@ def _made(survey: Survey, rank: int, calls: Sequence[Call]) -> Iterator[_Made]:
     for call in calls:
         place, wire = places[call.key], within(call.wire, survey.members(call.key))
         peer = place.get(call.peer, -1) - place.get(rank, 0) if call.p2p and call.peer is not None else None
-        yield _Made(names[call.key], wire._replace(op=call.p2p) if call.p2p else wire, peer)
+        yield _Token(names[call.key], wire._replace(op=call.p2p) if call.p2p else wire, peer)
 
 
-def _from_common_start(histories: Mapping[int, list[Call]], made: Mapping[int, list[_Made]]) -> Iterator[_Program]:
+def _from_common_start(histories: Mapping[int, list[Call]], tokens: Mapping[int, list[_Token]]) -> Iterator[_Program]:
     """Yield the programs from the first collective that is in the records of all ranks, in a group that all have."""
     places: dict[int, dict[tuple[_Group, int], int]] = {}
-    for rank, tokens in made.items():
-        numbered = enumerate(zip(histories[rank], tokens, strict=True))
+    for rank, in_order in tokens.items():
+        numbered = enumerate(zip(histories[rank], in_order, strict=True))
         places[rank] = {(token.group, call.seq): at for at, (call, token) in numbered if not call.p2p}
     starts: defaultdict[_Group, list[int]] = defaultdict(list)
     for own in places.values():
         for group, seq in dict(reversed(own)).items():
             starts[group].append(seq)
-    firsts = [(group, max(seqs)) for group, seqs in sorted(starts.items()) if len(seqs) == len(made)]
+    firsts = [(group, max(seqs)) for group, seqs in sorted(starts.items()) if len(seqs) == len(tokens)]
     common = [first for first in firsts if all(first in own for own in places.values())]
     first = min(common, key=lambda first: sum(own[first] for own in places.values()), default=None)
     if first is not None:
         for rank, own in places.items():
-            yield _Program(rank, histories[rank][own[first] :], made[rank][own[first] :])
+            yield _Program(rank, histories[rank][own[first] :], tokens[rank][own[first] :])
 
 
 def _deviations(survey: Survey, programs: list[_Program]) -> Iterator[Divergence]:
@@ -100,13 +100,13 @@ def _deviations(survey: Survey, programs: list[_Program]) -> Iterator[Divergence
     while roles:
         role, at = roles.pop()
         while len(role) > 1:
-            role = [program for program in role if at < len(program.made)]
-            sides: defaultdict[_Made, list[_Program]] = defaultdict(list)
+            role = [program for program in role if at < len(program.tokens)]
+            sides: defaultdict[_Token, list[_Program]] = defaultdict(list)
             for program in role:
-                sides[program.made[at]].append(program)
+                sides[program.tokens[at]].append(program)
             if len(sides) > 1:
-                rest = max(len(program.made) for program in role) - at
-                if at < rest or all(predict(role[0].made[:at], token) is None for token in sides):
+                rest = max(len(program.tokens) for program in role) - at
+                if at < rest or all(predict(role[0].tokens[:at], token) is None for token in sides):
                     roles += [(side, at + 1) for side in sides.values()]
                     break
                 majority, second = sorted(sides.values(), key=lambda side: -len(side))[:2]
@@ -158,5 +158,5 @@ def _peer(survey: Survey, program: _Program, of_majority: Mapping[int, _Program]
 
 def _numbered(program: _Program) -> list[Call]:
     """Return copies of the calls, numbered over all groups, with what all ranks of the role have in common."""
-    numbered = enumerate(zip(program.calls, program.made, strict=True), 1)
-    return [replace(call, seq=seq, described=call.described._replace(wire=made.wire)) for seq, (call, made) in numbered]
+    numbered = enumerate(zip(program.calls, program.tokens, strict=True), 1)
+    return [replace(call, seq=n, described=call.described._replace(wire=token.wire)) for n, (call, token) in numbered]

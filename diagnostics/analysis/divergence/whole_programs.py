@@ -276,7 +276,7 @@ def made_more(
     agreeing, alone, is_new = len(short) - at, len(waiting) < len(ended), long[at] not in set(short)
     vote = settled((extra[0].key, extra[0].seq), ended, waiting)
 
-    def made(place: Literal["within", "round"], term: Term, limit: float) -> Divergence:
+    def missed(place: Literal["within", "round"], term: Term, limit: float) -> Divergence:
         return edited(vote, (exited_call, extra[0]), ("insert", place), term, run=extra, ended="majority", limit=limit)
 
     rest = long[:at] + long[at + by :]
@@ -286,15 +286,15 @@ def made_more(
         by_chance = fits.count(long[at + by - 1])
         if not (is_new and by_chance) or 2 * len(fits) > len(short):  # Ranks without a shared path cannot be compared.
             return None
-        return made("within", support("made alone", by_chance), LIKELY)
+        return missed("within", support("made alone", by_chance), LIKELY)
     if is_new and (agreeing or alone):
         term = support("later calls agree", agreeing) if agreeing else support("ended in order")
-        return made("within", term, SEEN if agreeing else PROBABLE)
+        return missed("within", term, SEEN if agreeing else PROBABLE)
     if not alone or agreeing:
         return None
     # The exited ranks made rounds of equal calls, and the extra call starts another one.
     prediction = predict([on_path(call) for call in all_shorter], on_path(extra[0]))
-    return made("round", support("ended in order"), POSSIBLE) if prediction is not None and prediction.whole else None
+    return missed("round", support("ended in order"), POSSIBLE) if prediction is not None and prediction.whole else None
 
 
 def ended_in_round(

@@ -69,11 +69,11 @@ def _hcas(where: Situation) -> Iterator[Lint]:
         return
     if absent := _absent(chosen, present):
         yield lint_of("warning", name, "hca_absent", absent=absent, present=present)
-    for wanted in chosen.names if not (chosen.exact or chosen.exclude) else ():
-        more = tuple(hca for hca in present if hca.startswith(wanted) and hca[len(wanted) :].isdigit())
-        if wanted in present and more:
+    for prefix in chosen.names if not (chosen.exact or chosen.exclude) else ():
+        more = tuple(hca for hca in present if hca.startswith(prefix) and hca[len(prefix) :].isdigit())
+        if prefix in present and more:
             exactly = assign(name, "=" + ",".join(chosen.names))
-            yield lint_of("warning", name, "hca_prefix", exactly, wanted=wanted, more=more)
+            yield lint_of("warning", name, "hca_prefix", exactly, prefix=prefix, more=more)
 
 
 def _absent(chosen: values.Names, present: tuple[str, ...]) -> tuple[str, ...]:

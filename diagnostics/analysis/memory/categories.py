@@ -174,9 +174,9 @@ def _levels(before_bytes: int, states: States | None) -> list[int]:
 
 def _released(curve: Curve, before_bytes: int, states: States | None) -> Iterator[_Move]:
     """Yield the releases of memory allocated before the window; the shortest-lived states are released first."""
-    left, old = before_bytes, _levels(before_bytes, states)
+    remaining_bytes, old = before_bytes, _levels(before_bytes, states)
     for time_us, size in curve.released if curve.baseline_bytes is not None else ():
-        left = max(0, left - size)
-        new = _levels(left, states)
+        remaining_bytes = max(0, remaining_bytes - size)
+        new = _levels(remaining_bytes, states)
         yield time_us, 0, tuple((at, new[at] - old[at]) for at in range(len(KINDS)) if new[at] != old[at])
         old = new

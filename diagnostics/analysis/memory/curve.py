@@ -113,8 +113,8 @@ def build(marks: TraceMarks) -> Curve | None:
     baseline = max(0, first.total_allocated_bytes - first.bytes) if first.device_type != _CPU else None
     named = [(span.start_us, span.end_us) for span in marks.spans if span.name == "backward"]
     backwards = named or [(span.start_us, span.end_us) for span in marks.backward]  # autograd's own events
-    held = (marks.held_bytes or 0) if baseline is None else 0
-    curve = Curve(first.device_type, baseline, held, steps=marks.steps, backward=backwards, is_cut=is_cut)
+    held_bytes = (marks.held_bytes or 0) if baseline is None else 0
+    curve = Curve(first.device_type, baseline, held_bytes, steps=marks.steps, backward=backwards, is_cut=is_cut)
     curve.start_us, curve.end_us = first.ts_us, ordered[-1].ts_us
     spans, backend = OpenSpans(marks.spans), OpenSpans(marks.backend)
     backward_ends = [span.end_us for span in marks.backward]
@@ -139,9 +139,9 @@ def build(marks: TraceMarks) -> Curve | None:
             released.end_us = event.ts_us
         elif event.bytes:
             curve.released.append((event.ts_us, -event.bytes))
-        held = event.total_reserved_bytes
-        if event.device_type != _CPU and (curve.reserved[-1][1] if curve.reserved else 0) != held:
-            curve.reserved.append((event.ts_us, held))
+        reserved_bytes = event.total_reserved_bytes
+        if event.device_type != _CPU and (curve.reserved[-1][1] if curve.reserved else 0) != reserved_bytes:
+            curve.reserved.append((event.ts_us, reserved_bytes))
     curve.at_peak = _alive(curve.allocations, curve.peak_us)
     return curve
 

@@ -168,11 +168,11 @@ class JobMemory(Struct):
             return None
         if rank.curve.baseline_bytes is not None:
             return rank.curve.baseline_bytes
-        states, held = self.size.states(), rank.curve.held_bytes
+        states, held_bytes = self.size.states(), rank.curve.held_bytes
         if states is None:
-            return held or None
+            return held_bytes or None
         kept = self.size.traits.keeps_gradients  # DDP's buckets keep the gradients between steps, unseen by Python
-        return max(held, states.parameters + states.optimizer + (states.gradients if kept else 0))
+        return max(held_bytes, states.parameters + states.optimizer + (states.gradients if kept else 0))
 
     def peak_bytes(self, rank: RankMemory) -> int | None:
         """Return the peak of tensors on this rank's device, the highest of all evidence; None if unknown."""

@@ -84,8 +84,8 @@ def _over_time(job: JobMemory, rank: RankMemory, stack: MemoryStack) -> dict[str
     if stack.of != PROCESS:
         stack.capacity_bytes = _capacity(job, rank)
         stack.peak_elsewhere_bytes = elsewhere if elsewhere > _MISSED * stack.peak.bytes else None
-    made: dict[str, Any] = to_builtins(stack)
-    return made
+    values: dict[str, Any] = to_builtins(stack)
+    return values
 
 
 def _capacity(job: JobMemory, rank: RankMemory) -> int | None:

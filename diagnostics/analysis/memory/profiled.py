@@ -98,12 +98,12 @@ def mark_lent(curve: Curve, calls: Iterable[TraceCall]) -> None:
     starts = [block.start_us for block in curve.allocations]
     for call in calls:
         ends = bisect_right(starts, call.start_us)
-        for wanted in {call.in_bytes, call.out_bytes or 0}:
+        for message_bytes in {call.in_bytes, call.out_bytes or 0}:
             for block in reversed(curve.allocations[max(0, ends - _LOOK_BACK) : ends]):
                 alive = block.end_us is None or block.end_us > call.start_us
-                if alive and not block.gathered and not block.lent and _fits(block.size_bytes, wanted):
+                if alive and not block.gathered and not block.lent and _fits(block.size_bytes, message_bytes):
                     block.lent = True
-                    block.sent = call.op == "reduce_scatter" and wanted == call.in_bytes
+                    block.sent = call.op == "reduce_scatter" and message_bytes == call.in_bytes
                     break
 
 

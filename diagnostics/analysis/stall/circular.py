@@ -98,17 +98,17 @@ def _enqueued_crosswise(job: JobState) -> GroupOrder | None:
     shared = (call for call, ranks in sorted(waits.waiting.items()) if set(ranks) == set(job.survey.members(call.key)))
     ordered = (call for call in shared if call.peer < 0 and call.key.on_devices)
     stuck = [call for call in ordered if not waits.complete[call]]
-    for left, right in combinations(stuck, 2):
+    for earlier, later in combinations(stuck, 2):
         first = dict[int, Operation]()
-        for rank in {*waits.waiting[left]} & {*waits.waiting[right]}:
-            times = [waits.calls[rank, operation].created_s for operation in (left, right)]
+        for rank in {*waits.waiting[earlier]} & {*waits.waiting[later]}:
+            times = [waits.calls[rank, operation].created_s for operation in (earlier, later)]
             if None not in times and times[0] != times[1]:
-                first[rank] = left if times[0] < times[1] else right  # type: ignore[operator]
-        vote = count_votes(left.key, left.seq, first)
+                first[rank] = earlier if times[0] < times[1] else later  # type: ignore[operator]
+        vote = count_votes(earlier.key, earlier.seq, first)
         if len(vote.sides) > 1:
             named = ((side, first[side[0]], {*vote.present} - {*side}) for side in sorted(vote.sides))
             sides = tuple(Side(on, at, waits.calls[on[0], at], tuple(sorted(rest))) for on, at, rest in named)
-            return GroupOrder(Cycle(vote.present, (left, right)), sides, vote.minority)
+            return GroupOrder(Cycle(vote.present, (earlier, later)), sides, vote.minority)
     return None
 
 
@@ -139,11 +139,11 @@ def _left_out(job: JobState, rank: int, waits: Call, peer: int, collective: Call
     """
     key, half, end = waits.key, waits.p2p, on_path(collective)
     rounds: list[list[int]] = []
-    for own, to, wanted in ((peer, rank, {"send": "recv", "recv": "send"}[half]), (rank, peer, half)):
+    for own, to, direction in ((peer, rank, {"send": "recv", "recv": "send"}[half]), (rank, peer, half)):
         calls = job.reading.calls(own, collective.key) + job.reading.calls(own, key, messages=True)
         counts = [0]
         for call in sorted(calls, key=lambda call: call.created_s or 0.0):
-            counts[-1] += call.p2p == wanted and call.peer == to
+            counts[-1] += call.p2p == direction and call.peer == to
             if on_path(call) == end:
                 counts.append(0)
         rounds.append(counts)
@@ -193,11 +193,11 @@ def _group_order(job: JobState, cycle: Cycle) -> GroupOrder:
     waiting = ((rank, at) for rank in cycle.ranks for at in waits.of_rank.get(rank, [])[::-1] if at in of_cycle)
     first = dict(waiting)  # The first operation of each rank.
     vote = count_votes(of_cycle[0].key, of_cycle[0].seq, first)
-    made = []
+    sides = []
     for ranks in sorted(vote.sides):
         absent = tuple(rank for rank in waits.absent[first[ranks[0]]] if rank in cycle.ranks)
-        made.append(Side(ranks, first[ranks[0]], waits.calls[ranks[0], first[ranks[0]]], absent))
-    return GroupOrder(cycle, tuple(made), vote.minority or cycle.ranks)
+        sides.append(Side(ranks, first[ranks[0]], waits.calls[ranks[0], first[ranks[0]]], absent))
+    return GroupOrder(cycle, tuple(sides), vote.minority or cycle.ranks)
 
 
 def _missed_call(waits: WaitGraph, cycle: Cycle) -> Divergence | None:

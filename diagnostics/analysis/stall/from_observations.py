@@ -84,8 +84,8 @@ def _roots_differ(
     same_round = all(_same_round(at, place, [observed[rank] for rank in ranks]) for at in place.stack)
     if len(roots) < len(ranks) or len({*roots.values()}) < 2 or not same_round:
         return None
-    made = {rank: Described(Wire(place.op, (), (), root), place.op, f"root {root}") for rank, root in roots.items()}
-    named = {rank: Call(KEY, 0, described, False, place.time_s, stack=place.stack) for rank, described in made.items()}
+    called = {rank: Described(Wire(place.op, (), (), root), place.op, f"root {root}") for rank, root in roots.items()}
+    named = {rank: Call(KEY, 0, call, False, place.time_s, stack=place.stack) for rank, call in called.items()}
     return differing_roots(named, tuple(range(world)))
 
 

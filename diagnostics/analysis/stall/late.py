@@ -69,9 +69,9 @@ def late_hosts(job: JobState) -> HostStall | Divergence | None:
     call, stacks = job.waits.calls[waiting[0], operation], job.latest_stacks()
     absent = job.waits.absent[operation]
     if set(absent) <= set(idle) and _agree_outside(job, operation, stacks):
-        made = job.survey.ranks[absent[0]].last or unknown(call.key, 0)
+        last_call = job.survey.ranks[absent[0]].last or unknown(call.key, 0)
         limit = AHEAD[all(map(job.may_be_unrecorded, absent))]
-        if (alone := made_alone(waiting, absent, made, call, limit=limit)) is not None:
+        if (alone := made_alone(waiting, absent, last_call, call, limit=limit)) is not None:
             return alone
     first = idle[0]
     line = job.survey.ranks[first].lines.get(operation.key)

@@ -92,10 +92,10 @@ def _was_reached(job: JobState, failed: LogFact) -> bool:
 def _is_of_rendezvous(fact: LogFact) -> bool:
     if fact.kind != "launcher_error" or any(at.function in _LATER for at in fact.fields["frames"]):
         return False
-    return fact.fields["type"].startswith("Rendezvous") or _meets(fact.fields["frames"])
+    return fact.fields["type"].startswith("Rendezvous") or _in_rendezvous(fact.fields["frames"])
 
 
-def _meets(frames: Iterable[Frame]) -> bool:
+def _in_rendezvous(frames: Iterable[Frame]) -> bool:
     """Return whether ranks or nodes were in a rendezvous when an exception was raised."""
     return any(_TEXT["meet"].search(f"{frame.file} {frame.function}") for frame in frames)
 
@@ -103,7 +103,7 @@ def _meets(frames: Iterable[Frame]) -> bool:
 def _unmet(job: JobState) -> Iterator[LogFact]:
     """Yield the connections that failed during the rendezvous, from the exceptions of some ranks."""
     for error in job.evidence.errors:
-        if _meets(error.frames) and is_victim(kind_of_exception(error.type, error.message, error.frames)):
+        if _in_rendezvous(error.frames) and is_victim(kind_of_exception(error.type, error.message, error.frames)):
             yield LogFact("unmet", error.rank, error.file, error.line, f"{error.type}: {error.message}", {})
 
 

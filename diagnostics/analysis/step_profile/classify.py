@@ -193,7 +193,7 @@ def _on_cpu(trace: Trace) -> Work:
         _match_issue(call, issues)
         work.calls.append(call)
     collective = [bool(TEXT["collective"].match(name)) for name in trace.names]
-    wanted = [not is_one and name != "record_param_comms" for is_one, name in zip(collective, trace.names)]
+    is_work = [not is_one and name != "record_param_comms" for is_one, name in zip(collective, trace.names)]
     issued: dict[int, list[int]] = {}
     for start, index, lane in sorted(zip(ops.start, ops.name, ops.lane)):
         if collective[index]:
@@ -202,7 +202,7 @@ def _on_cpu(trace: Trace) -> Work:
     lanes = {marks.lane[i] for i in trace.mark_messages} - issued.keys()
     top: dict[int, tuple[int, int]] = {}
     for start, end, index, lane in sorted(zip(ops.start, ops.end, ops.name, ops.lane), key=lambda o: (o[0], -o[1])):
-        if lane in lanes or not wanted[index]:
+        if lane in lanes or not is_work[index]:
             continue
         last, waits = top.get(lane), issued.get(lane, ())
         at = bisect_left(waits, start)

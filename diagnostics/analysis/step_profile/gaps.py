@@ -147,9 +147,9 @@ class _Waits:
         self._order = order
         self._ends = [syncs.end[i] for i in order]
         ops = trace.ops
-        wanted = {n for n, name in enumerate(trace.names) if TEXT["sync_ops"].match(name)}
-        rows = zip(ops.start, ops.end, ops.name, ops.lane) if wanted else ()
-        self._ops = sorted(row for row in rows if row[2] in wanted)
+        sync_names = {n for n, name in enumerate(trace.names) if TEXT["sync_ops"].match(name)}
+        rows = zip(ops.start, ops.end, ops.name, ops.lane) if sync_names else ()
+        self._ops = sorted(row for row in rows if row[2] in sync_names)
         self._op_starts = [op[0] for op in self._ops]
 
     def that_ended(self, start: int, launch: int) -> tuple[str, int]:

@@ -231,7 +231,7 @@ def _rank_measures(profile: RankProfile) -> dict[str, Any]:
         ],
         "groups": {name: _part(part) for name, part in list(profile.by_group.items())[:_GROUPS_SHOWN]},
         "regions": {name: _part(part) for name, part in profile.by_phase.items()},
-        "recognised_by": profile.recognised,
+        "recognised_by": profile.recognized_by,
     }
     more = {"hta": profile.hta, "unknown_kernels": profile.unknown, "fused_kernels": profile.fused}
     return result | {name: value for name, value in more.items() if value}

@@ -141,10 +141,10 @@ def _find_backwards(trace: Trace, work: Work, steps: list[Step]) -> None:
 def _autograd(trace: Trace) -> dict[int, Ruler]:
     """Return by host thread when it ran autograd's operations or was in a marked backward."""
     by_thread: dict[int, list[Interval]] = {}
-    wanted = [name.startswith(AUTOGRAD) for name in trace.names]
+    is_autograd = [name.startswith(AUTOGRAD) for name in trace.names]
     ops, marks = trace.ops, trace.marks
     for i, name in enumerate(ops.name):
-        if wanted[name]:
+        if is_autograd[name]:
             by_thread.setdefault(ops.lane[i], []).append((ops.start[i], ops.end[i]))
     for i, name in enumerate(marks.name):
         if TEXT["backward_mark"].match(trace.names[name]):

@@ -111,7 +111,7 @@ class RankProfile(About, kw_only=True):
     calls: list[CallProfile]
     gaps: list[Gap]
     """The longest gaps."""
-    recognised: dict[str, int]
+    recognized_by: dict[str, int]
     unknown: dict[str, int]
     fused: dict[str, int]
     kernels: int
@@ -165,7 +165,7 @@ def profile(trace: Trace) -> RankProfile:
         copies=copy_profiles(trace, work, covers),
         calls=calls,
         gaps=sorted(gaps, key=lambda gap: gap.start - gap.end)[:200],
-        recognised=dict(Counter(call.why for call in work.calls)),
+        recognized_by=dict(Counter(call.why for call in work.calls)),
         unknown=dict(work.unknown.most_common(20)),
         fused=dict(work.fused.most_common(20)),
         kernels=len(work.compute),

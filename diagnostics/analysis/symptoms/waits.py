@@ -57,7 +57,7 @@ def _waits(evidence: Evidence, group: GroupLog, later: set[tuple[str, int]]) -> 
     label = "" if group.mixed or group.name == UNNAMED else group.label
     sizes = filter(None, map(members_of, facts.values()))
     members = next(sizes, evidence.world_size if group.default else None)
-    made = []
+    waits = []
     for (seq, op, numel), ranks in sorted(alike.items(), key=lambda item: (item[0][:2], item[0][2] or 0, item[1])):
         progress = [group.counters[rank] for rank in sorted(ranks) if rank in group.counters]
         timed = next((facts[rank] for rank in sorted(ranks) if rank in group.waits), facts[ranks[0]])
@@ -65,8 +65,8 @@ def _waits(evidence: Evidence, group: GroupLog, later: set[tuple[str, int]]) -> 
         enqueued = max((counters.enqueued for counters in progress), default=None)
         call = (tuple(sorted(ranks)), op, seq, numel, label, members)
         behind = tuple(rank for rank in sorted(ranks) if (group.name, rank) in later)
-        made.append(Waiting(*call, completed, enqueued, *_since(timed), behind=behind))
-    return made
+        waits.append(Waiting(*call, completed, enqueued, *_since(timed), behind=behind))
+    return waits
 
 
 def _named(waits: list[Waiting]) -> list[Waiting]:

@@ -232,15 +232,15 @@ def _answered(survey: Survey, rank: int, call: Call) -> bool:
     peer = survey.ranks.get(call.peer) if call.peer is not None else None
     if peer is None:
         return False
-    wanted = "recv" if call.p2p == "send" else "send"
-    peer_calls = [other for other in peer.p2p if (other.key, other.p2p) == (call.key, wanted)]
+    other_half = "recv" if call.p2p == "send" else "send"
+    peer_calls = [other for other in peer.p2p if (other.key, other.p2p) == (call.key, other_half)]
     halves = [other for other in peer_calls if other.peer in {rank, None} and same_tag(other, call)]
     if call.key.recorder != SNAPSHOTS and len(survey.members(call.key)) == 2:
         # Both ranks of a pair count its sends and receives identically.
         return peer.p2p_done.get(call.key, 0) >= call.seq or any(other.seq == call.seq for other in halves)
     alike, record = (call.key, call.p2p, call.peer), survey.ranks[rank]
     if max(len(record.p2p), len(peer.p2p)) >= MAX_P2P:  # Later ones were not kept.
-        return record.posted[alike] <= peer.posted.get((call.key, wanted, rank), 0)
+        return record.posted[alike] <= peer.posted.get((call.key, other_half, rank), 0)
     own = [other for other in record.p2p if (other.key, other.p2p, other.peer) == alike]
     if not halves or sum(same_tag(other, call) for other in own) > len(halves):
         return False

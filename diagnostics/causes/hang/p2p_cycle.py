@@ -63,11 +63,11 @@ def unrecorded_transfer(job: JobState) -> UnrecordedTransfer | None:
     if not job.hangs() or world < 2 or (len(directions & {"send", "recv"}) != 1 and not both):
         return None
     rest = tuple(rank for rank in range(world) if rank not in inside)
-    left = any(rank in job.endings and job.endings[rank].exited_early for rank in rest)
+    has_exited = any(rank in job.endings and job.endings[rank].exited_early for rank in rest)
     # Or all the rest stand in one collective: gloo marks a failed call as completed, so its dumps do not show it.
     calls = [(places[rank].op, places[rank].site) if rank in places else None for rank in rest]
     together = len(set(calls)) == 1 and None not in calls
-    if left or not (together or set(rest) <= job.waits.reaching(inside)):
+    if has_exited or not (together or set(rest) <= job.waits.reaching(inside)):
         return None
     return UnrecordedTransfer(directions.pop() if len(directions) == 1 else "", inside, rest, world_known)
 

@@ -48,27 +48,27 @@ def decide(stall: Stall) -> list[Finding]:
 
 def _ended(stall: Stall) -> list[Finding]:
     """Return findings about ranks that exited normally one iteration before or after the others."""
-    left, job, exited = stall.departure, stall.job, ended_in_order(stall.endings)
+    early, job, exited = stall.departure, stall.job, ended_in_order(stall.endings)
     if exited is None or job.evidence.doubt:
         return []
-    if left is None:
+    if early is None:
         silent = tuple(rank for rank in exited.ranks if job.silent(rank))
         facts = _TEXTS.facts("no_dump" if silent else "no_rounds", who=silent or exited.ranks)
         return [Finding(status="undecided", facts=facts, confidence=0.0, victims=exited.victims)]
-    if not isinstance(left, EarlierStep):
+    if not isinstance(early, EarlierStep):
         return []
-    waits = _TEXTS.phrase("peer_waits", call=left.peer_call) if left.peer_call else ""
+    waits = _TEXTS.phrase("peer_waits", call=early.peer_call) if early.peer_call else ""
     return [
         _parts.confirmed(
             job,
-            _TEXTS.facts("earlier_step", left=left, who=exited.ranks, agree=_divergence.EQUALLY_OFTEN, waits=waits),
+            _TEXTS.facts("earlier_step", early=early, who=exited.ranks, agree=_divergence.EQUALLY_OFTEN, waits=waits),
             CERTAIN,  # Heartbeats may lag behind by a step.
             evidence=tuple(end.evidence for end in exited.endings[:6]),
-            seen={left.peer: _parts.says("in_step", step=left.peer_step)},
+            seen={early.peer: _parts.says("in_step", step=early.peer_step)},
             ranks=exited.ranks,
-            victims=left.peers,
-            step=left.step,
-            where=(*_parts.last_places(left.last)[:1], *_parts.where(left.peer, left.peer_call)),
+            victims=early.peers,
+            step=early.step,
+            where=(*_parts.last_places(early.last)[:1], *_parts.where(early.peer, early.peer_call)),
         )
     ]
 

@@ -20,7 +20,7 @@ def _words(worst: DeviceHealth, devices: Sequence[DeviceHealth]) -> tuple[Phrase
     (width, widest), (generation, newest) = worst.width, worst.generation
     link = [_TEXTS.phrase("lanes", width=width, widest=widest)] if width < widest else []
     link += [_TEXTS.phrase("generation", generation=generation, newest=newest)] if generation < newest else []
-    return _TEXTS.phrase("clause", link=link, left=1 - _lost(worst)), _TEXTS.phrase("link", link=link)
+    return _TEXTS.phrase("clause", link=link, remaining=1 - _lost(worst)), _TEXTS.phrase("link", link=link)
 
 
 CAUSE = device_cause(__file__, lambda device: device.width[1] > 0, _lost, _words)

@@ -101,8 +101,8 @@ def _together(job: JobMemory, whole_bytes: int, largest: Gather) -> Finding | No
             size_bytes = sum(call.full_bytes for call in own)
             if len(own) > 1 and least <= size_bytes <= shared.SOME_MORE * whole_bytes:
                 first, last = own[0].start_us or 0.0, own[-1].start_us or 0.0
-                held = together([block for block in blocks if first <= block.start_us <= last])
-                if sum(block.size_bytes for block in held) >= least:
+                alive_together = together([block for block in blocks if first <= block.start_us <= last])
+                if sum(block.size_bytes for block in alive_together) >= least:
                     ranks = job.ranks_of((rank.rank,), own[0].ranks)
                     return _whole(job, "one_by_one", own[0], ranks, size_bytes, size_bytes, len(own))
     return None

@@ -35,8 +35,8 @@ def decide(job: JobMemory) -> Finding:
             cost_bytes=max(record.requested_bytes or 0 for record in saving),
             evidence=tuple(record.item for record in saving[:4]),
         )
-    if held := _at_peak(job):
-        return held
+    if finding := _at_peak(job):
+        return finding
     whole = job.size.gather_bytes
     for rank in job.ranks.values():
         # One gather per parameter, by DTensor or by the state-dict functions.

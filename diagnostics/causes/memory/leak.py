@@ -71,7 +71,7 @@ LONG = 16  # Number of steps from which a timeline that does not rise contradict
 LONG_OF_PROCESS = 40  # Minimum number of steps if only the resident set is known, which changes for many reasons.
 PROCESS_FACTOR = 3  # Factor on `LEAST_GROWTH` for the resident set.
 WARM_UP = 3  # The first one part in so many of the stretches is not compared: caches and optimizer states are new.
-HELD = 2  # Last stretches between backward passes in which a backend may still hold buffers (gloo: its work objects).
+BUFFERED = 2  # Last stretches between backward passes in which a backend may hold buffers (gloo: its work objects).
 ASSUMED_STEPS = 100  # Number of steps for the cost, if the length of the run is not known.
 
 
@@ -159,7 +159,7 @@ def _between_backwards(job: JobMemory, unmarked: list[RankMemory]) -> dict[int, 
     steady = {}
     for rank in unmarked:
         sums = rank.curve.between_backwards() if rank.curve is not None else []
-        sums = sums[len(sums) // WARM_UP : -HELD]
+        sums = sums[len(sums) // WARM_UP : -BUFFERED]
         if len(sums) >= CERTAIN_STEPS and min(sums) >= _least_bytes(job) and max(sums) <= ALIKE * min(sums):
             steady[rank.rank] = min(sums)
     return steady

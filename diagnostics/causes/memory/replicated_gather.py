@@ -97,14 +97,14 @@ def _sites(job: JobMemory) -> list[Site]:
 
 
 def _retain(rank: RankMemory, sites: list[Site]) -> None:
-    steps, made, kept = Counter[int](), Counter[tuple[int, int]](), Counter[tuple[int, int]]()
+    steps, gathered_bytes, kept_bytes = Counter[int](), Counter[tuple[int, int]](), Counter[tuple[int, int]]()
     for block in rank.curve.allocations if rank.curve is not None and sites else ():
         if block.gathered and block.step is not None:
-            made[block.step, block.size_bytes] += block.size_bytes
-            kept[block.step, block.size_bytes] += block.size_bytes if block.end_us is None else 0
-    for (step, size_bytes), bytes_ in kept.items():
+            gathered_bytes[block.step, block.size_bytes] += block.size_bytes
+            kept_bytes[block.step, block.size_bytes] += block.size_bytes if block.end_us is None else 0
+    for (step, size_bytes), bytes_ in kept_bytes.items():
         # gloo's threads release a few buffers, more on a busy host, and the profiler does not record that.
-        if 2 * bytes_ >= made[step, size_bytes]:
+        if 2 * bytes_ >= gathered_bytes[step, size_bytes]:
             steps[step] += bytes_
     if len(steps) >= 2:
         max(sites, key=lambda site: site.call.full_bytes).alive.append(steps)

@@ -20,8 +20,8 @@ def decide(view: Overview) -> Finding:
     steps = view.reductions
     calls = [call for call in steps.sample.last() if call.message.op == "all_reduce"]
     count, small, size = len(calls), tiny(calls, 0), total_bytes(calls)
-    wanted = attainable.good_buckets(size)
-    if count < MANY or (size and small < MOST * count) or count < 2 * wanted:
+    good_count = attainable.good_buckets(size)
+    if count < MANY or (size and small < MOST * count) or count < 2 * good_count:
         return _TEXTS.ruled_out(tiny=small, count=count)
     exposed = steps.typical(lambda step: sum(call.exposed_transfer for call in step.last())) / MS
     if not size and view.worth(exposed):
@@ -30,7 +30,7 @@ def decide(view: Overview) -> Finding:
     gain = steps.typical(lambda step: _merge_gain(view, step.last(), step.backward))
     seen, now = portions(count, "reductions", size), declared_cap(declared)
     facts = shared.costly(view, gain, _TEXTS, seen=seen, count=count, cap_mb=cap_mb, declared=now)
-    return shared.judged(view, facts, _TEXTS.phrase("shown", seen=seen, wanted=wanted), fixed_cost(view))
+    return shared.judged(view, facts, _TEXTS.phrase("shown", seen=seen, good_count=good_count), fixed_cost(view))
 
 
 def _merge_gain(view: Overview, calls: Sequence[CallProfile], backward: int) -> float:

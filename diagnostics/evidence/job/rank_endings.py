@@ -242,15 +242,15 @@ def mismatch_facts(evidence: Evidence) -> list[LogFact]:
 
 def _add_exit_events(evidence: Evidence, candidates: defaultdict[int, list[Ending]]) -> None:
     """Add the ranks of a dtk run or watch that recorded an end in order, unless another record is more precise."""
-    facts = (fact for fact in evidence.facts if fact.kind == watch.LEFT)
-    left = {fact.rank: (fact.file, fact.time_s, fact.text) for fact in facts if fact.rank is not None}
+    facts = (fact for fact in evidence.facts if fact.kind == watch.IN_ORDER)
+    exits = {fact.rank: (fact.file, fact.time_s, fact.text) for fact in facts if fact.rank is not None}
     events_of = evidence.run.events if evidence.run is not None and evidence.run.status is not None else {}
     for rank, events in events_of.items():
         last = events[-1] if events else {}
         if last.get("name") == "end" and last.get("exit_code") == 0:
             at = last.get("time_s")
-            left[rank] = f"events/rank_{rank:05d}.jsonl", at if isinstance(at, float) else None, ""
-    for rank, (file, time_s, text) in left.items():
+            exits[rank] = f"events/rank_{rank:05d}.jsonl", at if isinstance(at, float) else None, ""
+    for rank, (file, time_s, text) in exits.items():
         if all(end.kind == "killed" and end.signal is None for end in candidates.get(rank, [])):
             candidates[rank] = [
                 Ending(rank=rank, file=file, line=0, type="", kind="exited", time_s=time_s, exit_code=0, quoted=text)

@@ -137,7 +137,7 @@ class LineReader(Struct):
     path: Path
     limits: Limits
     words: tuple[bytes, ...]
-    wanted: Callable[[], bool]
+    needs_next_line: Callable[[], bool]
     """Whether the consumer requests the next line, whatever its content."""
     every: Callable[[bytes, int], None] | None = None
     """Called with blocks of whole lines and the number of the first, before the relevant ones are yielded."""
@@ -189,7 +189,7 @@ class LineReader(Struct):
         hits = self._hits(data)
         at, index = 0, 0
         while at < len(data):
-            if not self.wanted():
+            if not self.needs_next_line():
                 if index == len(hits):
                     return
                 begin = data.rfind(b"\n", at, hits[index][0]) + 1 or at

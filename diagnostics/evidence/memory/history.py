@@ -36,7 +36,7 @@ _CALLS = ("/torch/distributed/distributed_c10d.py", "/torch/distributed/_functio
 _MODULE, _MODULES = "/torch/nn/modules/module.py", "/torch/nn/modules/"
 _CALLED = frozenset({"_call_impl", "_wrapped_call_impl"})
 _MOVED = frozenset({"_apply", "convert", "to_empty"})
-_MADE = frozenset({"__init__", "reset_parameters"})
+_CONSTRUCTORS = frozenset({"__init__", "reset_parameters"})
 _MODEL_STATES = frozenset({levels.PARAMETERS, levels.OPTIMIZER, BACKWARD, REDUCED})
 """Categories that persist from step to step; gradients are among them, as they may be accumulated."""
 
@@ -76,7 +76,7 @@ def _of_frame(file: str, name: str) -> str:
         return levels.BUFFERS
     if file.endswith(_MODULE):
         return levels.ACTIVATIONS if name in _CALLED else levels.PARAMETERS if name in _MOVED else ""
-    is_made = (_MODULES in file and name in _MADE) or file.endswith("/torch/nn/parameter.py")
+    is_made = (_MODULES in file and name in _CONSTRUCTORS) or file.endswith("/torch/nn/parameter.py")
     return levels.PARAMETERS if is_made else ""
 
 
@@ -125,7 +125,7 @@ class _Block(Struct):
 class _Paired(Struct):
     """The events of one device, with allocations matched to their releases."""
 
-    made: dict[int, _Block] = field(default_factory=dict)
+    blocks: dict[int, _Block] = field(default_factory=dict)
     """Index of the allocation event -> block."""
     freed: dict[int, _Block] = field(default_factory=dict)
     """Index of the release event -> block."""
@@ -149,7 +149,7 @@ def read(
         return history
     paired = _pair(events)
     # Indices of events at which the optimizer worked.
-    at_work = {n for n, block in paired.made.items() if block.owner in (words.OPTIMIZER, words.TEMPORARIES)}
+    at_work = {n for n, block in paired.blocks.items() if block.owner in (words.OPTIMIZER, words.TEMPORARIES)}
     for time_us, begins, name in annotations if has_times else ():
         if begins and _OPTIMIZER in name:
             at_work.add(bisect_right(times, time_us))
@@ -158,13 +158,13 @@ def read(
     borders = marked if len(marked) > 1 and has_times else _updates(paired, at_work)
     history.whole_steps = max(0, len(borders) - 1)
     if not any(event.get("frames") for event in events):
-        moves = {n: made.size_bytes for n, made in paired.made.items()}
+        moves = {n: block.size_bytes for n, block in paired.blocks.items()}
         moves |= {n: -freed.size_bytes for n, freed in paired.freed.items()}
         history.rise = by_sizes([moves[n] for n in sorted(moves)])
     for block in paired.alive.values():
         if block.owner not in _MODEL_STATES and 0 < (at := bisect_right(borders, block.start)) < len(borders):
             history.kept.append((block.start, at))
-    for block in paired.made.values():
+    for block in paired.blocks.values():
         block.owner = _settled(block, steps_at)
     levels = _levels_before(events, paired, blocks, reserved_bytes, bool(steps_at))
     _sweep(history, events, times, paired, levels)
@@ -180,7 +180,7 @@ def read(
 
 def _updates(paired: _Paired, at_work: Iterable[int]) -> list[int]:
     """Return the index at which each optimizer step begins: its first allocation after a backward pass."""
-    passes = (n for n, block in paired.made.items() if block.owner in (BACKWARD, REDUCED))
+    passes = (n for n, block in paired.blocks.items() if block.owner in (BACKWARD, REDUCED))
     order = sorted([(n, False) for n in passes] + [(n, True) for n in at_work])
     return [n for (_, before), (n, now) in pairwise(order) if now and not before]
 
@@ -205,7 +205,7 @@ def _pair(events: Sequence[Event]) -> _Paired:
         if not isinstance(address, int) or not size:
             continue
         if action == "alloc":
-            paired.made[n] = paired.alive[address] = _Block(size, owner(event), n)
+            paired.blocks[n] = paired.alive[address] = _Block(size, owner(event), n)
         elif action == release:
             block = paired.alive.pop(address, None) or _Block(size, UNKNOWN)
             block.end, paired.freed[n] = n, block
@@ -225,8 +225,8 @@ def _settled(block: _Block, steps_at: Sequence[int]) -> str:
 
 
 def _changes(n: int, event: Event, paired: _Paired) -> tuple[tuple[int, int], ...]:
-    if (made := paired.made.get(n)) is not None:
-        return ((AT[made.owner], made.size_bytes),)
+    if (block := paired.blocks.get(n)) is not None:
+        return ((AT[block.owner], block.size_bytes),)
     if (freed := paired.freed.get(n)) is not None:
         return ((AT[freed.owner], -freed.size_bytes),)
     sign = _RESERVES.get(str(event.get("action")))
@@ -271,7 +271,7 @@ def _sweep(history: History, events: Sequence[Event], times: Sequence[int], pair
     history.rows = [(time * unit, sizes) for time, sizes in stack.finish()]
     history.peak = highest(history.rows)
     if place is not None:
-        history.peak_event, copies = events[place], [b for b in paired.made.values() if b.owner == words.SAVED]
+        history.peak_event, copies = events[place], [b for b in paired.blocks.values() if b.owner == words.SAVED]
         history.saved = [b.start for b in copies if b.start <= place and (b.end is None or b.end > place)]
 
 

@@ -15,7 +15,7 @@ _FULL, _EMPTY = 0.75, 0.25  # Shares of the most that a category holds; between 
 _TRIED = 32  # Sizes tried, the rarest first. Each is searched in the whole recording, so this bounds the time.
 _TIMES = 8  # Most allocations of that size in a step: where layers are equal, hardly a size occurs once.
 _ALIKE = 0.9  # Share of the allocations that are those of the period before.
-_LEFT = 1.5  # Periods after the last point: the snapshot or the window ends within a step, or after it.
+_TAIL = 1.5  # Periods after the last point: the snapshot or the window ends within a step, or after it.
 _WARM_UP = 0.5  # Share of the recording before the first point.
 
 
@@ -42,26 +42,26 @@ def by_levels(rows: Sequence[tuple[int, int]]) -> Rise | None:
 
 def by_sizes(changes: Sequence[int]) -> Rise | None:
     """Return the growth by the bytes allocated, or released if negative; None if they consist of no equal stretches."""
-    levels, made, level = list[int](), list[int](), 0
+    levels, sizes, level = list[int](), list[int](), 0
     places = defaultdict[int, list[int]](list)
     for change in changes:
         if change > 0:
-            places[change].append(len(made))
-            made.append(change)
+            places[change].append(len(sizes))
+            sizes.append(change)
             levels.append(level)
         level += change
     rare = sorted((own for own in places.values() if len(own) >= LEAST), key=len)
     for own, times in product(rare[:_TRIED], range(1, _TIMES + 1)):
         period = own[-1] - own[max(-len(own), -1 - times)]
         points = [own[-1]]
-        while points[-1] - period >= 0 and made[points[-1] - period] == made[own[-1]]:
+        while points[-1] - period >= 0 and sizes[points[-1] - period] == sizes[own[-1]]:
             points.append(points[-1] - period)
         points.reverse()
         first, last = points[0], points[-1]
-        ends = len(made) - last <= _LEFT * period and first <= _WARM_UP * len(made)
-        if len(points) < LEAST or len(own) > _LEFT * times * len(points) or not ends:
+        ends = len(sizes) - last <= _TAIL * period and first <= _WARM_UP * len(sizes)
+        if len(points) < LEAST or len(own) > _TAIL * times * len(points) or not ends:
             continue
-        same = sum(made[at] == made[at - period] for at in range(first + period, len(made)))
-        if same >= _ALIKE * (len(made) - first - period):
+        same = sum(sizes[at] == sizes[at - period] for at in range(first + period, len(sizes)))
+        if same >= _ALIKE * (len(sizes) - first - period):
             return Rise([levels[after] - levels[before] for before, after in pairwise(points)])
     return None

@@ -47,7 +47,7 @@ class InspectorFile(Handle, frozen=True):
         return sorted(largest.values(), key=lambda record: (-record.size, record.id))
 
 
-def _communicators(records: Iterable[dict[str, Any]], left: int) -> dict[str, Communicator]:
+def _communicators(records: Iterable[dict[str, Any]], room: int) -> dict[str, Communicator]:
     by_id: dict[str, Communicator] = {}
     header: dict[str, Any] = {}
     time_s: float | None = None
@@ -58,11 +58,11 @@ def _communicators(records: Iterable[dict[str, Any]], left: int) -> dict[str, Co
         size = integer(header.get("n_ranks"), 1)
         rank = integer(header.get("rank"), 0, size or 0)
         position, took_us = integer(call.get("coll_sn"), 0), number(call.get("coll_exec_time_us"))
-        if size is None or rank is None or position is None or took_us is None or not 0 <= took_us < 1e15 or not left:
+        if size is None or rank is None or position is None or took_us is None or not 0 <= took_us < 1e15 or not room:
             continue
         own = by_id.setdefault(str(header.get("id"))[:80], Communicator(str(header.get("id"))[:80], rank, size))
         own.calls[str(call.get("coll"))[:40], position] = took_us / 1e6
-        left -= 1
+        room -= 1
         if time_s is not None:
             own.first_s, own.last_s = min(own.first_s, time_s / 1e6), max(own.last_s, time_s / 1e6)
     return by_id

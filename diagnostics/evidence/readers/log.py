@@ -97,7 +97,7 @@ class _Scan(Struct):
     """The last line about work outside of the steps, such as an evaluation, or about the end of the training."""
     ended: LogFact | None = None
     """The last line about the end of the training."""
-    left: dict[int, LogFact] = field(default_factory=dict)
+    ended_in_order: dict[int, LogFact] = field(default_factory=dict)
     """Process id -> line of a launcher that says that the process ended in order."""
     restarted: int = 0
     """Last line of the attempts before the last one."""
@@ -119,7 +119,7 @@ class _Scan(Struct):
         self.steps.feed(data, number)
         self.streams.block, self.streams.first = data, number
 
-    def wanted(self) -> bool:
+    def needs_next_line(self) -> bool:
         return self.streams.following > 0 or self.collective.number > 0
 
     def feed(self, line: Line, indices: Sequence[int] = range(len(WORDS))) -> None:
@@ -221,7 +221,7 @@ class _Scan(Struct):
         if kind in ("host_progress", "host_work", "process_left"):
             fact = LogFact(kind, rank, self.read.file, line.number, shortened(line.text.strip(), TEXT), fields)
             if kind == "process_left":
-                self.left[fields["pid"]] = fact
+                self.ended_in_order[fields["pid"]] = fact
             else:
                 self.work, self.ended = fact, fact if "ended" in fields else self.ended
             return
@@ -301,8 +301,8 @@ class _Scan(Struct):
         # What enough steps follow ended nothing, or an earlier run in the same file.
         survived = self.steps.line_before(GOES_ON)
         ended = self.table.errors(file) or [*self.exits, *failed]
-        if any(f.kind == "world_size" and f.fields["nranks"] == len(self.left) for f in read.facts):
-            self.ended = [*self.left.values()][-1]
+        if any(f.kind == "world_size" and f.fields["nranks"] == len(self.ended_in_order) for f in read.facts):
+            self.ended = [*self.ended_in_order.values()][-1]
         in_order = self.ended if self.ended is not None and self.ended.line >= self.steps.last_new else None
         read.errors += [error for error in ended if error.line >= survived][:MAX_ERRORS]
         kinds = _SURVIVED if in_order is None else _BEFORE_THE_END
@@ -345,7 +345,7 @@ def read(path: Path, file: str, rank: int | None, limits: Limits, head: bytes) -
     scan = _scan(file, rank)
     label = label_of(head)
     try:
-        reader = LineReader(path, limits, WORDS, scan.wanted, scan.feed_steps, widths_of(head))
+        reader = LineReader(path, limits, WORDS, scan.needs_next_line, scan.feed_steps, widths_of(head))
         scan.streams.near_s = scan.steps.near_s = path.stat().st_mtime
         for number, raw in reader.lines():
             # Words may be inside escapes of JSON, and colours inside words.

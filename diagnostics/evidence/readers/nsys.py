@@ -113,10 +113,10 @@ class _Reader:
 
     def _rows(self, query: str) -> Iterator[tuple[Any, ...]]:
         cursor = self.connection.execute(f"{query} LIMIT {self.file.limits.spans}")
-        left = self.rows_left
-        while rows := cursor.fetchmany(min(_BATCH, max(1, left))):
-            left -= len(rows)
-            if left < 0:
+        rows_left = self.rows_left
+        while rows := cursor.fetchmany(min(_BATCH, max(1, rows_left))):
+            rows_left -= len(rows)
+            if rows_left < 0:
                 raise ValueError("refused: a query gives more rows than the file holds")
             yield from rows
 

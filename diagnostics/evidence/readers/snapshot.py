@@ -112,8 +112,8 @@ def _snapshot(value: dict[str, Any]) -> Snapshot:
     for number, events in enumerate(traces if isinstance(traces, list) else ()):
         if isinstance(events, list) and events:
             device = devices.setdefault(number, DeviceMemory(number))
-            own, left = list(_dicts(events)), blocks.get(number, {})
-            history = memory_history.read(own, left, device.reserved_bytes, marks.get(number, []))
+            own, alive = list(_dicts(events)), blocks.get(number, {})
+            history = memory_history.read(own, alive, device.reserved_bytes, marks.get(number, []))
             if history.peak is not None:
                 device.history = history
                 device.peak_bytes = max(device.allocated_bytes, total(history.peak))
@@ -131,19 +131,19 @@ def _snapshot(value: dict[str, Any]) -> Snapshot:
 
 def _failures(device: DeviceMemory, events: list[dict[str, Any]]) -> Iterator[OutOfMemory]:
     """Yield the failed requests, newest first, with the memory held at the time."""
-    held = {"allocated": device.allocated_bytes + device.pending_bytes, "reserved": device.reserved_bytes}
+    levels = {"allocated": device.allocated_bytes + device.pending_bytes, "reserved": device.reserved_bytes}
     for event in reversed(events):
         action, size = str(event.get("action")), values.size(event.get("size")) or 0
         if action == "oom":
             frames = [raw for raw in event.get("frames") or () if isinstance(raw, dict)][: memory_history.MAX_FRAMES]
             places = tuple(f"{raw.get('filename')} {raw.get('name')}" for raw in frames)
             free_bytes = values.size(event.get("device_free"))
-            allocated_bytes, reserved_bytes = (max(0, amount) for amount in held.values())
+            allocated_bytes, reserved_bytes = (max(0, amount) for amount in levels.values())
             amounts = (size, free_bytes, site_of(frames), allocated_bytes, reserved_bytes)
             yield OutOfMemory(device.device, *amounts, places)
         elif action in _CHANGES:
             what, sign = _CHANGES[action]
-            held[what] -= sign * size
+            levels[what] -= sign * size
 
 
 def _segment(segment: Mapping[str, Any], device: DeviceMemory, blocks: _Blocks) -> None:

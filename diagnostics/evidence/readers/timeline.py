@@ -164,24 +164,24 @@ class _Sampled(Struct):
     most: int
     stride: int = 1
     seen: int = 0
-    held: list[StepMemory] = field(default_factory=list)
+    sampled: list[StepMemory] = field(default_factory=list)
     last: StepMemory | None = None
     highest: StepMemory | None = None
 
     def add(self, step: StepMemory) -> None:
         """Add the next step of the file."""
         if self.seen % self.stride == 0:
-            self.held.append(step)
+            self.sampled.append(step)
         self.seen += 1
         self.last = step
         if self.highest is None or _height(step) > _height(self.highest):
             self.highest = step
-        if len(self.held) > self.most:
-            self.held, self.stride = self.held[::2], self.stride * 2
+        if len(self.sampled) > self.most:
+            self.sampled, self.stride = self.sampled[::2], self.stride * 2
 
     def steps(self) -> list[StepMemory]:
         """Return the steps that are kept, ascending."""
-        by_number = {step.step: step for step in (*self.held, self.last, self.highest) if step is not None}
+        by_number = {step.step: step for step in (*self.sampled, self.last, self.highest) if step is not None}
         return [by_number[number] for number in sorted(by_number)]
 
 

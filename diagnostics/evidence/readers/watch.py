@@ -15,7 +15,7 @@ from diagnostics.evidence.reader import Contents, Reader, Source
 from diagnostics.evidence.readers import start
 from diagnostics.evidence.values import Rank, Time
 
-VERDICT, ENDED_WELL, LEFT = "watch_verdict", "command_finished", "left_in_order"
+VERDICT, ENDED_WELL, IN_ORDER = "watch_verdict", "command_finished", "left_in_order"
 _KINDS = f"(?:stall|desync|{FINISHED}|{PAUSED})".encode()
 _HEAD = re.compile(rb'\{\s{0,8}"kind": "' + _KINDS + rb'",\s{0,8}"(?:reason|command|rank)": ')
 _LAST_BEAT = re.compile(rb'\{"beat": \d{1,20}, "step": [^,]{1,20}, "region": "end", "time_s": (\d{1,11}\.\d{6}), ')
@@ -49,7 +49,7 @@ def ended_well(evidence: Evidence) -> bool:
 
 def _open(source: Source) -> Contents:
     if last := _LAST_BEAT.match(source.head):
-        return Contents(source.file, facts=[LogFact(LEFT, source.owner.rank, source.file, time_s=float(last[1]))])
+        return Contents(source.file, facts=[LogFact(IN_ORDER, source.owner.rank, source.file, time_s=float(last[1]))])
     return Contents(source.file, facts=[read(source.path, source.file, source.limits)])
 
 
@@ -75,4 +75,4 @@ def _paused(value: dict[str, Any], file: str) -> LogFact:
     return LogFact(PAUSED, record.rank, file, fields={"pauses": tuple(record.pauses)})
 
 
-READER = Reader(kind="watch", recognise=recognise, open=_open, facts=(VERDICT, ENDED_WELL, PAUSED, LEFT))
+READER = Reader(kind="watch", recognise=recognise, open=_open, facts=(VERDICT, ENDED_WELL, PAUSED, IN_ORDER))

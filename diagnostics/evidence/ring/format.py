@@ -233,15 +233,15 @@ def _text(texts: list[str], index: int) -> str:
 def _groups(data: bytes, count: int, texts: list[str]) -> dict[int, RingGroup]:
     by_index = {}
     members: dict[int, tuple[int, ...]] = {}
-    left = MAX_MEMBERS
+    room = MAX_MEMBERS
     for index in range(count):
         name, ranks, desc, generation, started, finished = GROUP.unpack_from(data, GROUPS_AT + index * GROUP.size)
         if not ranks:
             continue
         if ranks not in members:
             members[ranks] = parse_ranks(_text(texts, ranks))
-        left -= len(members[ranks])
-        if left < 0:
+        room -= len(members[ranks])
+        if room < 0:
             raise ValueError(f"groups of over {MAX_MEMBERS:,} members together; no rank has so many")
         title, ranks_of_group = _text(texts, name), members[ranks]
         key = group_key(title, ranks_of_group, generation)

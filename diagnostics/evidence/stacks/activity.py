@@ -57,7 +57,7 @@ class _Module:
         self.imported: dict[str, str] = {}
         self.own: set[str] = set()
         """Functions and classes of the file, which have a frame of their own while they run."""
-        self.made: dict[str, set[str]] = {}
+        self.kinds_of_names: dict[str, set[str]] = {}
         """Name or attribute -> kinds of the objects assigned to it; `""` = another kind."""
         nodes = list(ast.walk(tree))
         for node in nodes:
@@ -65,7 +65,7 @@ class _Module:
         for node in nodes:
             for target, value in _bindings(node):
                 kind = MAKERS.get(self.dotted(value.func), "") if isinstance(value, ast.Call) else ""
-                self.made.setdefault(_short(target), set()).add(kind)
+                self.kinds_of_names.setdefault(_short(target), set()).add(kind)
 
     def _define(self, node: ast.AST) -> None:
         if isinstance(node, ast.Import):
@@ -84,7 +84,7 @@ class _Module:
         while isinstance(function, ast.Attribute):
             parts.append(function.attr)
             function = function.value
-        if not isinstance(function, ast.Name) or function.id in self.own or function.id in self.made:
+        if not isinstance(function, ast.Name) or function.id in self.own or function.id in self.kinds_of_names:
             return ""
         root = self.imported.get(function.id)
         if root is None:
@@ -93,7 +93,7 @@ class _Module:
 
     def kind_of(self, value: ast.expr) -> str:
         """Return the kind of an object from all assignments to its name in the file; empty if they differ."""
-        kinds = self.made.get(_short(value), set())
+        kinds = self.kinds_of_names.get(_short(value), set())
         return next(iter(kinds)) if len(kinds) == 1 else ""
 
 

@@ -132,7 +132,7 @@ class Lanes(dict[tuple[int | str | None, int | str | None], int]):
         return index
 
 
-def places(listed: "array[int]", wanted: "array[int]") -> "array[int]":
+def places(listed: "array[int]", numbers: "array[int]") -> "array[int]":
     """Return the last index in `listed` of each number in `wanted`; -1 if it is not there.
 
     Correlation ids are dense, so a table indexed by them takes a few bytes per id; a dict takes over a hundred.
@@ -140,8 +140,8 @@ def places(listed: "array[int]", wanted: "array[int]") -> "array[int]":
     low, high = (min(listed), max(listed)) if listed else (0, -1)
     if high - low + 1 > _SPARSE * len(listed):
         place_of = {number: n for n, number in enumerate(listed)}
-        return array("i", (place_of.get(number, -1) for number in wanted))
+        return array("i", (place_of.get(number, -1) for number in numbers))
     table = array("i", (-1,)) * (high - low + 1)
     for n, number in enumerate(listed):
         table[number - low] = n
-    return array("i", (table[number - low] if low <= number <= high else -1 for number in wanted))
+    return array("i", (table[number - low] if low <= number <= high else -1 for number in numbers))

@@ -12,7 +12,7 @@ from diagnostics.analysis.stall.endings import departure
 from diagnostics.contract.findings import SEEN
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import LogFact, RankError
-from diagnostics.evidence.readers.watch import LEFT
+from diagnostics.evidence.readers.watch import IN_ORDER
 from tests.dist.ranks import free_port
 from tests.patience import stretched
 from tests.unit.diagnostics.analysis.calls import call, history, job
@@ -80,7 +80,7 @@ def test_calls_that_exited_ranks_never_made_are_told_with_what_shows_them(tmp_pa
 def test_a_rank_that_left_alone_is_told_from_those_that_left_after_their_last_call_failed(tmp_path: Path) -> None:
     """`dtk watch` records who left in order: rank 2 met a closed connection in its last call and went on to the end."""
     write(tmp_path, Job({0: [A, B] * 6, 1: [A, B] * 5, 2: [*[A, B] * 5, A]}, backend="gloo"))
-    left = [LogFact(LEFT, rank, f"{rank}", 0, "", {}, 100.0 + rank) for rank in (1, 2)]
+    left = [LogFact(IN_ORDER, rank, f"{rank}", 0, "", {}, 100.0 + rank) for rank in (1, 2)]
     found = detect(evidence(tmp_path, world_size=3, facts=left))
     sure = {one.cause: one.ranks for one in found if one.status == "confirmed"}
     assert sure["hang.rank_exited"] == sure["hang.uneven_iterations"] == (1,)

@@ -39,7 +39,7 @@ def rank(number: int, *calls: CallProfile, steps: list[StepProfile] | None = Non
     facts: dict[str, Any] = {
         "file": f"rank{number}", "world_size": None, "backend": "nccl", "on_device": True, "base_ns": 0,
         "window": Breakdown(wall=2000, compute=1000, idle=500), "outside": 0, "busy_devices": {}, "by_group": {},
-        "by_phase": {}, "hta": None, "copies": [], "gaps": [], "recognised": {}, "unknown": {}, "fused": {},
+        "by_phase": {}, "hta": None, "copies": [], "gaps": [], "recognized_by": {}, "unknown": {}, "fused": {},
         "kernels": 1, "kernel_ns": 1000, "operations": {}, "blocking": 0.0, "long_kernels": 0, "search_ns": 0,
         "devices": True, "compiled": False, "settings": {}, "marked": True,
     }  # fmt: skip

@@ -94,14 +94,14 @@ def test_old_names_without_arguments_find_the_same_communication(tmp_path: Path)
     new = boiled(write(ddp(Simulator(ranks=2)), tmp_path / "new")[0])
     old = boiled(write(ddp(Simulator(ranks=2)), tmp_path / "old", Style(old=True))[0])
     assert old.window == new.window
-    assert old.recognised == {"annotation": 12}
+    assert old.recognized_by == {"annotation": 12}
     assert [call.message.size_bytes for call in old.calls] == [call.message.size_bytes for call in new.calls]
 
 
 def test_copies_of_annotations_on_the_device_are_not_counted(tmp_path: Path) -> None:
     one = boiled(write(ddp(Simulator(ranks=2)), tmp_path)[0])
     assert len(one.calls) == 3 * 4
-    assert one.recognised == {"args": 12}
+    assert one.recognized_by == {"args": 12}
 
 
 def test_unknown_kernels_beside_collectives_are_listed(tmp_path: Path) -> None:

@@ -53,8 +53,8 @@ def test_equal_on_equal_rows_and_exact_on_whole_files(name: str) -> None:
 
 
 def test_collectives_are_found_by_structure_in_real_traces() -> None:
-    assert profiles("hta_ddp2_a100_nccl_args")[0].recognised == {"args": 21}
-    assert profiles("hta_diff_control_a100")[3].recognised == {"annotation": 60}
+    assert profiles("hta_ddp2_a100_nccl_args")[0].recognized_by == {"args": 21}
+    assert profiles("hta_diff_control_a100")[3].recognized_by == {"annotation": 60}
 
 
 def test_exposed_time_of_the_reference_table() -> None:

@@ -37,7 +37,7 @@ def test_parts_add_up_to_the_whole(reduced: RankProfile) -> None:
     for parts in (reduced.by_group, reduced.by_phase):
         assert sum(part.exposed for part in parts.values()) == reduced.window.exposed
         assert sum(part.communication for part in parts.values()) == reduced.window.communication
-    assert set(reduced.by_phase) == {"backward"} and reduced.recognised == {"args": 4 * STEPS}
+    assert set(reduced.by_phase) == {"backward"} and reduced.recognized_by == {"args": 4 * STEPS}
     assert reduced.kernels == STEPS * (2 * LAYERS + 3) and not reduced.unknown and not reduced.compiled
 
 

@@ -10,7 +10,7 @@ from diagnostics.contract.artifacts import FINISHED
 from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, LogFact, RankError
-from diagnostics.evidence.readers.watch import ENDED_WELL, LEFT, VERDICT, ended_well, read, recognise
+from diagnostics.evidence.readers.watch import ENDED_WELL, IN_ORDER, VERDICT, ended_well, read, recognise
 from dtk.record.heartbeat import HeartbeatFile
 
 STALL = {"kind": "stall", "reason": "nothing moved", "culprits": [], "time_s": 1.5}
@@ -80,7 +80,7 @@ def test_the_last_beat_of_a_rank_says_whether_it_left_in_order(tmp_path: Path, r
     beats.close(region)
     assert recognise(path.read_bytes()) == left
     (tmp_path / "watch.json").write_text(json.dumps(STALL))
-    facts = [fact for fact in gather(tmp_path, Limits()).facts if fact.kind == LEFT]
+    facts = [fact for fact in gather(tmp_path, Limits()).facts if fact.kind == IN_ORDER]
     assert [fact.rank for fact in facts] == [2] * left and all(fact.time_s for fact in facts)
 
 
