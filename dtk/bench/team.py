@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -109,18 +109,10 @@ def _own(order: Mapping[str, Any]) -> Children:
     return Children([*RANK, order["spec"]], {int(os.environ["RANK"]): environment})
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """The placement of the ranks and the presets to measure."""
-
-    placement: Placement
-    sides: tuple[Side, ...]
-
-
 def choose(
     overrides: Sequence[str], presets: Sequence[str], config_dir: Path | None, cuda_devices: int, local_size: int | None
-) -> Chosen:
-    """Compose and check the measurements.
+) -> tuple[Placement, tuple[Side, ...]]:
+    """Compose and check the measurements; return the placement of the ranks and the presets to measure.
 
     `local_size` are the ranks on this machine, where torchrun or Slurm started them.
 
@@ -147,4 +139,4 @@ def choose(
         sides = [replace(sides[0], name=AS_IS)]
     if len(sides) == 2 and sides[0].name == sides[1].name:
         sides[1] = replace(sides[1], name=f"{sides[1].name} again")
-    return Chosen(placement, tuple(sides))
+    return placement, tuple(sides)

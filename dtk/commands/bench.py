@@ -14,7 +14,7 @@ from dtk.errors import INTERRUPTED, USER_ERROR, DtkError
 from dtk.extras import load, require_training
 
 if TYPE_CHECKING:
-    from dtk.bench.team import Chosen, Team
+    from dtk.bench.team import Leader
 
 DONE, FAILED = 0, 1  # Exit codes.
 PAGE = Path("dtk-bench-comm.html")
@@ -44,10 +44,7 @@ def comm(arguments: argparse.Namespace) -> int:
         launcher = started_by(os.environ)
         if launcher is not None:
             return _joined(arguments, launcher)
-        from dtk.bench.team import Team
-
-        chosen = _chosen(arguments)
-        return _measure(arguments, chosen, Team(chosen.placement.nproc, chosen.placement.threads))
+        return _measure(arguments)
 
 
 def _joined(arguments: argparse.Namespace, launcher: str) -> int:
@@ -64,38 +61,35 @@ def _joined(arguments: argparse.Namespace, launcher: str) -> int:
     team = Leader(store)
     code = USER_ERROR
     try:
-        code = _measure(arguments, _chosen(arguments), team)
+        code = _measure(arguments, team)
     finally:
         team.close(code)
     return code
 
 
-def _chosen(arguments: argparse.Namespace) -> "Chosen":
-    from dtk.bench.team import choose
-    from dtk.launch.cluster import local_size
-    from dtk.rank.job import started_by
-
+def _measure(arguments: argparse.Namespace, leader: "Leader | None" = None) -> int:
+    """Measure and report; without a `leader` of ranks that exist, this process starts them."""
     output.check_page(arguments.html, PAGE)
     import torch
 
-    given = None if started_by(os.environ) is None else local_size(os.environ)
-    return choose(arguments.overrides, arguments.ab or (), arguments.config_dir, torch.cuda.device_count(), given)
-
-
-def _measure(arguments: argparse.Namespace, chosen: "Chosen", team: "Team") -> int:
     from dtk.bench.measure import STOPPED, measure
     from dtk.bench.model import Spec, as_json
     from dtk.bench.report import document
+    from dtk.bench.team import Team, choose
+    from dtk.launch.cluster import local_size
 
-    device = chosen.placement.device
-    least, most = size_of(arguments.min_size), size_of(arguments.max_size or MOST[device])
+    given = None if leader is None else local_size(os.environ)
+    devices = torch.cuda.device_count()
+    placement, sides = choose(arguments.overrides, arguments.ab or (), arguments.config_dir, devices, given)
+    team = leader or Team(placement.nproc, placement.threads)
+    least, most = size_of(arguments.min_size), size_of(arguments.max_size or MOST[placement.device])
     spec = taken(
-        Spec, arguments, operations=_operations(arguments.op), device=device, backend=chosen.placement.backend,
+        Spec, arguments, operations=_operations(arguments.op), device=placement.device, backend=placement.backend,
         sizes_bytes=tuple(sizes(least, most, arguments.factor)), passes=0,
     )  # fmt: skip
     repeats = arguments.repeats or (5 if arguments.ab else 7)
     with Progress() as progress:
-        report = measure(team, spec, chosen.sides, repeats, progress.show)
+        report = measure(team, spec, sides, repeats, progress.show)
     if not report.results:
         arguments.html = None
     if report.results or arguments.json:

@@ -2,8 +2,9 @@
 
 import pytest
 
-from dtk.bench.model import AS_IS
-from dtk.bench.team import Chosen, choose
+from dtk.bench.model import AS_IS, Side
+from dtk.bench.team import choose
+from dtk.config.placement import Placement
 from dtk.errors import DtkError
 
 HERE = ["launcher.device=cpu", "launcher.nproc=2"]
@@ -15,29 +16,29 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def chosen(*overrides: str, presets: tuple[str, ...] = ()) -> Chosen:
+def chosen(*overrides: str, presets: tuple[str, ...] = ()) -> tuple[Placement, tuple[Side, ...]]:
     return choose([*HERE, *overrides], presets, None, 0, None)
 
 
 def test_one_side_has_the_name_of_its_preset_unless_it_sets_nothing() -> None:
-    found = chosen("nccl=cpu_gloo", "nccl.interface=lo")
-    assert [side.name for side in found.sides] == ["cpu_gloo"]
-    assert found.sides[0].variables["GLOO_SOCKET_IFNAME"] == "lo"
-    assert (found.placement.nproc, found.placement.backend) == (2, "gloo")
-    empty = chosen("nccl=auto", "nccl.variables={}")
-    assert [side.name for side in empty.sides] in ([AS_IS], ["auto"])
+    placement, sides = chosen("nccl=cpu_gloo", "nccl.interface=lo")
+    assert [side.name for side in sides] == ["cpu_gloo"]
+    assert sides[0].variables["GLOO_SOCKET_IFNAME"] == "lo"
+    assert (placement.nproc, placement.backend) == (2, "gloo")
+    _, empty = chosen("nccl=auto", "nccl.variables={}")
+    assert [side.name for side in empty] in ([AS_IS], ["auto"])
 
 
 def test_what_the_user_has_set_is_kept_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
-    (side,) = chosen("nccl=cpu_gloo", "nccl.interface=lo").sides
+    _, (side,) = chosen("nccl=cpu_gloo", "nccl.interface=lo")
     assert side.kept == {"GLOO_SOCKET_IFNAME": "eth7"} and side.variables["GLOO_SOCKET_IFNAME"] == "lo"
     assert side.effective["GLOO_SOCKET_IFNAME"] == "eth7"
 
 
 def test_the_same_preset_twice_measures_the_noise() -> None:
-    found = chosen("nccl.interface=lo", presets=("auto", "auto"))
-    assert [side.name for side in found.sides] == ["auto", "auto again"]
+    _, sides = chosen("nccl.interface=lo", presets=("auto", "auto"))
+    assert [side.name for side in sides] == ["auto", "auto again"]
 
 
 @pytest.mark.parametrize(
