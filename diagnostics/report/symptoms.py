@@ -44,6 +44,7 @@ def headline(symptoms: Symptoms) -> str:
         "timed_out": (shortened(symptoms.timed_out, 120), ()),
         "failed_silently": (symptoms.failed_silently, symptoms.failed_silently),
         "stuck": (symptoms.stuck_s, symptoms.stuck),
+        "silence": (symptoms.silence, ()),
         "open": (other and other.enqueued - other.completed, other.ranks if other else ()),
         "none_open": (other, other.ranks if other else ()),
         "warning": (not transport and symptoms.warning, ()),
@@ -87,6 +88,8 @@ def positions(symptoms: Symptoms) -> Iterator[Field]:
         yield Field("waits", _waits(wait))
     if len(symptoms.waits) > _SHOWN:
         yield Field("", _said("more_calls", count=len(symptoms.waits) - _SHOWN))
+    if symptoms.silence is not None:
+        yield Field("silent", _said("silence", it=symptoms.silence))
     for wait in symptoms.peer_calls[:_SHOWN]:
         yield Field("others", _said("lost_a_peer", who=_who(wait), call=_call(wait)))
     for ranks, words in symptoms.outside[:_SHOWN]:

@@ -10,6 +10,7 @@ from diagnostics.analysis.environment.catalogue import catalogue
 from diagnostics.analysis.environment.lint import lint
 from diagnostics.analysis.environment.recorded import ALL, Recorded, recorded
 from diagnostics.analysis.environment.situation import Lint, lint_of
+from diagnostics.analysis.step_times import Silence, silence
 from diagnostics.evidence.model import Evidence, LogFact, RankError
 
 _SHOWN = 3  # Maximum number of different values of one variable to show.
@@ -36,6 +37,8 @@ class JobEnvironment(Struct):
     errors: list[RankError] = field(default_factory=list)
     has_messages: bool = False
     """Whether a library's message would be in the evidence: it has log lines, exceptions or a dtk run."""
+    silence: Silence | None = None
+    """The time without a step before something stopped the job."""
     lost: bool = False
     """Whether the status of a dtk run is "running" while its launcher's process no longer exists."""
 
@@ -48,6 +51,7 @@ def job_environment(evidence: Evidence) -> JobEnvironment:
     return JobEnvironment(
         *(record, lints, evidence.facts, evidence.errors),
         has_messages=bool(evidence.facts or evidence.errors or run is not None),
+        silence=silence(evidence),
         lost=run is not None and run.lost,
     )
 

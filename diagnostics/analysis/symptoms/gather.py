@@ -9,6 +9,7 @@ from typing import Any
 from diagnostics.analysis.divergence.vote import behind
 from diagnostics.analysis.environment.addresses import network_inside
 from diagnostics.analysis.histories.watchdog_lines import read_all, stamp_s
+from diagnostics.analysis.step_times import silence
 from diagnostics.analysis.symptoms.absent import possibly_late, silent, without_lines
 from diagnostics.analysis.symptoms.sizes import met_sizes
 from diagnostics.analysis.symptoms.state import EVENTS, FAILED, KINDS, MOST_SPECIFIC, OF_PEERS, OPENS, Symptoms, says
@@ -42,7 +43,8 @@ def symptoms(evidence: Evidence) -> Symptoms | None:
     seen_waits, outside = observed(evidence, victims, held_s)
     says_little = not kinds & (OPENS | FAILED | {ras.LOST, ras.COUNTS})
     noticed = [fact for fact in lines if says_little and not victims and fact.kind in KINDS["noticed"]]
-    if says_little and not (aborted or victims or bare or warned or seen_waits or outside or noticed):
+    silent_steps = silence(evidence) if says_little and not (victims or seen_waits) else None  # Else others say more.
+    if says_little and not (silent_steps or aborted or victims or bare or warned or seen_waits or outside or noticed):
         return None
     failures, groups, late = [fact for fact in lines if fact.kind in FAILED], read_all(evidence), possibly_late(victims)
     waits = all_waits(evidence, groups, [end for end in victims if (end.rank,) != late], seen_waits)
@@ -57,6 +59,7 @@ def symptoms(evidence: Evidence) -> Symptoms | None:
         failed_silently=_ranks(bare) if not waits else (),
         has_unnamed_exit=any(error.rank is None for error in bare),
         kinds=kinds,
+        silence=silent_steps,
         broken=_ranks(side, {rank for wait in waits for rank in wait.ranks}),
         failure=_failure(evidence, failures),
         warning=shortened(str(warned[0].fields.get("warning")), 160) if warned else "",

@@ -7,6 +7,7 @@ from msgspec import Struct
 from diagnostics.analysis.divergence.vote import Vote, count_votes
 from diagnostics.analysis.histories.watchdog_lines import COUNTED
 from diagnostics.analysis.stall.job_state import JobState
+from diagnostics.analysis.step_times import Silence
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import UNNAMED, Phrase
 from diagnostics.evidence.calls import GroupKey
@@ -173,6 +174,8 @@ class Symptoms(Struct, frozen=True):
     """The first exception of a side thread whose line names no rank."""
     work: LogFact | None = None
     """The last line before the wait about work outside of the training steps, or about their end."""
+    silence: Silence | None = None
+    """The time without a step before something stopped the job."""
     worker_died: str = ""
     """What Ray wrote of a worker whose process was gone."""
     without_report: tuple[int, ...] = ()

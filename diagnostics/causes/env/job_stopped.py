@@ -46,6 +46,8 @@ def decide(job: JobEnvironment) -> Finding:
     failed: list[LogFact | RankError] = [*(fact for fact in job.log if fact.kind in trouble_kinds), *own]
     if any(trouble.line < first.get(trouble.file, inf) for trouble in failed):
         return replace(_TEXTS.undecided("after_failure", reason=reason), evidence=(item,))
+    if job.silence is not None and not _REASONS[reason].get("node"):
+        return replace(_TEXTS.undecided("after_silence", reason=reason, silence=job.silence), evidence=(item,))
     if not _sure(reason):
         return _open(reason, item)
     facts = _TEXTS.facts(reason=reason, **_REASONS[reason])

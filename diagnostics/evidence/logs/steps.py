@@ -19,7 +19,7 @@ LEAST = 10
 """Minimum number of steps for an analysis."""
 _REPORTED = 2  # Minimum number of steps that are reported.
 _STAMP = 120  # Characters of a line in which its date stands.
-_DATED, _LEAST_DATED = 200, 5  # Number of steps of a block whose dates are read, of all if these first ones have none.
+_DATED = 200  # Number of steps of a block whose dates are read.
 _KEPT = ("step", "loss", "norm", "scale", "skipped", "total", "data_s")
 _PARTS = ("sample", "epoch", "s", "ms", "per_s")
 """Groups of the formats that become columns, and those that columns are calculated from."""
@@ -197,6 +197,4 @@ class Steps(Struct):
         for n in range(len(dates) - 1, -1, -every):
             head = between[n][between[n].rfind(b"\n") + 1 :][:_STAMP].decode("latin-1")
             dates[n] = moment(head, self.near_s) or nan
-            if n < len(dates) - _LEAST_DATED * every and not any(at == at for at in dates[n::every]):
-                break
         return dates

@@ -1,5 +1,6 @@
-"""Steps that became slower for good, and what looks like it: pauses, warm-up, restarts, several jobs in one log."""
+"""Steps that became slower for good, or stopped, and what looks like it: pauses, warm-up, restarts, several jobs."""
 
+import os
 import random
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
@@ -9,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from diagnostics.analysis.printed_steps import printed_steps
-from diagnostics.analysis.step_times import Slower, slower
+from diagnostics.analysis.step_times import Silence, Slower, silence, slower
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
+from diagnostics.report import terminal
+from diagnostics.report.diagnosis import document
 from tests.trace_generator import write
 from tests.trace_scenarios import SCENARIOS
 
@@ -163,3 +166,80 @@ def test_traces_of_good_steps_say_nothing_of_later_ones_that_are_slower(
     report = diagnose(tmp_path)
     assert (report.outcome, "until step 61" in report.statement) == (outcome, outcome == "undecided")
     assert "exposed communication" in (report.figures or report.statement)
+
+
+TIME_LIMIT = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT {at:%Y-%m-%dT%H:%M:%S} DUE TO TIME LIMIT ***"
+CANCELLED = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT {at:%Y-%m-%dT%H:%M:%S} ***"
+TORCHRUN = (
+    "W{at:%m%d %H:%M:%S}.194000 84 torch/distributed/elastic/agent/server/api.py:719] "
+    "Received 15 death signal, shutting down workers"
+)
+DEEPSPEED = "[{at:%Y-%m-%d %H:%M:%S},123] [INFO] [launch.py:319:sigkill_handler] Main process received SIGTERM, exiting"
+NODE = "srun: error: *** STEP 7.0 ON n1 CANCELLED AT {at:%Y-%m-%dT%H:%M:%S} DUE TO NODE FAILURE, SEE SLURMCTLD LOG ***"
+
+
+def stopped(folder: Path, took_s: list[float], silent_s: float, form: str = TIME_LIMIT, *more: str) -> Silence | None:
+    """Return what is found in a log of steps that ends after a silence."""
+    end_s = START_S + sum(took_s) + silent_s
+    lines = [*dated(took_s), *more, form.format(at=datetime.fromtimestamp(end_s, UTC))]
+    (folder / "train.log").write_text("\n".join(lines) + "\n")
+    os.utime(folder / "train.log", (end_s, end_s))  # Dates of torchrun have no year.
+    return silence(gather(folder, Limits()))
+
+
+@pytest.mark.parametrize("form", [TIME_LIMIT, CANCELLED, TORCHRUN, DEEPSPEED])
+def test_a_job_that_printed_nothing_for_hours_before_it_was_stopped(tmp_path: Path, form: str) -> None:
+    found_silence = stopped(tmp_path, with_pauses(noisy(0.8, 100), 25, 90.0), 3 * 3600, form)
+    assert found_silence is not None and (found_silence.line, found_silence.where) == (100, "step 100")
+    assert found_silence.silent_s == pytest.approx(3 * 3600, abs=1.5)
+    assert found_silence.longest_s == pytest.approx(91, abs=1)
+    report = diagnose(tmp_path)
+    assert (report.outcome, report.root_causes) == ("undecided", ())
+    assert report.waiting is not None and report.waiting.silence == found_silence
+    assert {"hang.conditional_collective", "hang.uneven_iterations"} <= {each.cause for each in report.suspicions}
+    text = terminal.render(document(report), columns=200, colour=False)
+    assert "the job had printed no step for 10,8" in text and "no step since step 100 (line 100 of train.log)" in text
+
+
+@pytest.mark.parametrize(
+    ("took_s", "silent_s", "more"),
+    [
+        (noisy(0.8, 100), 20.0, ()),  # Trained until its time was up.
+        (noisy(0.8, 100), 200.0, ()),
+        (with_pauses(noisy(0.8, 100), 25, 900.0), 1800.0, ()),  # An evaluation takes as long.
+        (noisy(200.0, 30), 500.0, ()),
+        (noisy(0.8, 5), 7200.0, ()),  # Too few steps to know what is usual.
+        (noisy(0.8, 100), 7200.0, ("Training completed.",)),
+        (noisy(0.8, 100), -7200.0, ()),  # A scheduler whose clock has another zone.
+    ],
+)  # fmt: skip
+def test_a_job_that_was_stopped_as_it_trained(
+    tmp_path: Path, took_s: list[float], silent_s: float, more: tuple[str, ...]
+) -> None:
+    assert stopped(tmp_path, took_s, silent_s, TIME_LIMIT, *more) is None
+
+
+def test_where_steps_went_on_until_the_time_limit_that_is_the_cause(tmp_path: Path) -> None:
+    assert stopped(tmp_path, noisy(0.8, 100), 20.0) is None
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == ["env.job_stopped"]
+
+
+def test_steps_end_where_a_node_is_lost_and_its_loss_is_noticed_later(tmp_path: Path) -> None:
+    assert stopped(tmp_path, noisy(0.8, 100), 1200.0, NODE) is not None
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == ["env.job_stopped"]
+
+
+def test_a_silence_of_an_earlier_attempt_in_the_same_log_is_none_of_the_last_one(tmp_path: Path) -> None:
+    early = [*dated(noisy(0.8, 50)), TIME_LIMIT.format(at=datetime.fromtimestamp(START_S + 50, UTC))]
+    (tmp_path / "train.log").write_text("\n".join([*early, *dated(noisy(0.8, 50), first=51, after_s=7200)]) + "\n")
+    assert silence(gather(tmp_path, Limits())) is None
+
+
+def test_a_wait_that_a_watchdog_reported_says_more_than_the_silence_of_the_steps(tmp_path: Path) -> None:
+    watchdog = (
+        "[rank1]:[E1130 12:00:01.123456 ProcessGroupNCCL.cpp:6] [Rank 1] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600010 milliseconds"
+    )
+    assert stopped(tmp_path, noisy(0.8, 100), 1200.0, TORCHRUN, watchdog) is not None
+    waiting = diagnose(tmp_path).waiting
+    assert waiting is not None and waiting.waits and waiting.silence is None

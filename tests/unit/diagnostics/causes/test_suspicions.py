@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from diagnostics.analysis.memory.out_of_memory import RanOut
+from diagnostics.analysis.step_times import Silence
 from diagnostics.analysis.symptoms.state import Progress, Symptoms, Waiting
 from diagnostics.causes.suspicions import MOST, clues, of_memory, probabilities, suspected_of, suspicions
 from diagnostics.contract.findings import EvidenceItem
@@ -171,6 +172,7 @@ def test_every_clue_that_a_cause_weighs_can_be_shown() -> None:
         stands(threaded=(0, 1)),
         stands(unanswered=(21,)),
         stands(absent=(1,), kinds=frozenset({"missing_ranks"})),
+        stands(silence=Silence("train.log", 9, "step 9", 7200.0, 60.0)),
     ]
     assert {name for symptoms in everything for name in clues(symptoms)} == {
         name for row in suspected_of("end").values() for name in row.clues
