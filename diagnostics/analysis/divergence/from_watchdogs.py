@@ -14,7 +14,15 @@ from diagnostics.analysis.divergence.find import Divergence, between, edited
 from diagnostics.analysis.divergence.identity import agree, differing_parts
 from diagnostics.analysis.divergence.single_calls import made_alone, passed, unknown
 from diagnostics.analysis.divergence.vote import Vote, count_votes, settled, supported
-from diagnostics.analysis.histories.watchdog_lines import UNNAMED, GroupLog, Wait, enqueued_behind, members_of, site_of
+from diagnostics.analysis.histories.watchdog_lines import (
+    NEAR,
+    UNNAMED,
+    GroupLog,
+    Wait,
+    enqueued_behind,
+    members_of,
+    site_of,
+)
 from diagnostics.contract.findings import WATCHDOGS
 from diagnostics.evidence.calls import Call, Described, GroupKey, Wire
 from diagnostics.evidence.model import Evidence, Stacks
@@ -23,6 +31,7 @@ from diagnostics.evidence.stacks.dumps import taken_s
 TOGETHER = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"}
 """Operations in which every rank needs data from every other one, so that none completes without all."""
 _SIDE = 3  # Minimum number of ranks compared: of two, neither is the exception.
+_MANY = 10  # Calls of unknown operations of which at least one takes part of every rank; those of a step often do not.
 
 
 def find(evidence: Evidence, groups: list[GroupLog], world: int, *, any_ended: bool) -> Divergence | GroupLog | None:
@@ -38,6 +47,7 @@ def find(evidence: Evidence, groups: list[GroupLog], world: int, *, any_ended: b
 def _cases(
     evidence: Evidence, groups: list[GroupLog], world: int, any_ended: bool
 ) -> Iterator[Divergence | GroupLog | None]:
+    idle, groups = [group for group in groups if not group.waits], [group for group in groups if group.waits]
     behind = enqueued_behind(groups)
     clear = [group for group in groups if not group.mixed]
     clear.sort(key=lambda group: all((group.name, rank) in behind for rank in group.waits))
@@ -48,7 +58,7 @@ def _cases(
         yield from (_gap(evidence, group, busy) for group in clear if group.name != UNNAMED)
     if not evidence.is_cut:
         yield _missed(clear, behind, world)
-    yield from map(_drift, complete)
+    yield from (_drift(group, world) for group in (*complete, *idle))
     yield _sites(evidence, groups)
 
 
@@ -168,27 +178,38 @@ def _absent(groups: list[GroupLog], world: int) -> Iterator[tuple[GroupLog, tupl
                 yield group, absent
 
 
-def _drift(group: GroupLog) -> Divergence | None:
+def _drift(group: GroupLog, world: int) -> Divergence | None:
     """Return the ranks that are behind, if most ranks of the group completed that position and later ones without them.
 
     A call may complete on some ranks only: a link or a device failed. The one after it may not, since every rank takes
-    part in it after that one. So it was not the same call: the ranks' sequences had parted before.
+    part in it after that one. So it was not the same call: the ranks' sequences had parted before. Where counters alone
+    tell it, the operations are unknown, so that many calls have to be ahead of those of each rank that is behind.
     """
     counters = group.counters
     completed = {rank: wait.seq - 1 for rank, wait in group.waits.items()}
     completed |= {rank: counter.completed for rank, counter in counters.items() if rank not in completed}
-    wait = min(group.waits.values(), key=lambda wait: (wait.seq, wait.rank))
-    behind = tuple(sorted(rank for rank, other in group.waits.items() if other.seq == wait.seq))
-    ahead = tuple(sorted(rank for rank, done in completed.items() if done > wait.seq))
-    if wait.name not in TOGETHER or len(ahead) <= len(behind) or len(ahead) + len(behind) < max(_SIDE, len(completed)):
+    reached = {rank: counter.enqueued for rank, counter in counters.items()}
+    reached |= {rank: wait.seq for rank, wait in group.waits.items()}
+    position = min(reached.values())
+    behind = tuple(sorted(rank for rank, seq in reached.items() if seq == position))
+    ahead = tuple(sorted(rank for rank, done in completed.items() if done > position))
+    if len(ahead) <= len(behind) or len(ahead) + len(behind) < max(_SIDE, len(completed)):
         return None
-    least = min(completed[rank] for rank in ahead)
+    least, waiting = min(completed[rank] for rank in ahead), [rank for rank in behind if rank in group.waits]
+    if not waiting or group.waits[waiting[0]].name not in TOGETHER:
+        is_whole = len(completed) == world or (bool(group.desc) and not group.default)
+        is_near = position > NEAR * least  # Else it may be the number of a send or a receive.
+        is_one_time = group.name != UNNAMED and not group.is_old(behind, ahead)
+        if least - position < _MANY or not (is_near and is_whole and is_one_time):
+            return None
+    first = group.waits[waiting[0]] if waiting else None
     enqueued = [counters[rank].enqueued for rank in behind if rank in counters]
     # The counters show whether the ranks behind made fewer calls rather than different ones.
     deviation: Deviation = "drop" if enqueued and max(enqueued) < least else "substitute"
-    calls, vote = (unknown(group.key, least), wait.call(group)), settled((group.key, wait.seq), ahead, behind)
-    others = [rank for rank in (*behind, *ahead) if rank in counters and rank != wait.rank][:3]
-    lines = wait.fact, *(counters[rank].fact for rank in others)
+    call = first.call(group) if first else unknown(group.key, position)
+    calls, vote = (unknown(group.key, least), call), settled((group.key, position), ahead, behind)
+    others = [rank for rank in (*behind, *ahead) if rank in counters and (first is None or rank != first.rank)][:3]
+    lines = *((first.fact,) if first else ()), *(counters[rank].fact for rank in others)
     limit, term = WATCHDOGS["apart"], support("single position")
     return edited(vote, calls, (deviation, "within"), term, passed=least, limit=limit, lines=lines)
 

@@ -29,6 +29,7 @@ _STAMP = re.compile(r"^\[?[A-Z](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d(?:\.\d{1,9})?
 _CLOCK_STEP_S = 0.002  # Times of two calls closer than this have no order, as torch prints whole milliseconds.
 _DAY_S = 86_400.0
 _SLACK_S = 60  # Delay of watchdogs and logs: lines further apart than the timeout and this are not taken as one hang.
+NEAR = 0.99  # Share of the higher of two positions from which the lower one is not by chance that of another group.
 UNNAMED = ""  # Name of the group for lines that do not name one.
 
 
@@ -118,14 +119,24 @@ class GroupLog(Struct, frozen=True):
         """The description, or the name of a group without one."""
         return self.desc or self.name
 
+    def is_old(self, ranks: Iterable[int], others: Iterable[int]) -> bool:
+        """Return whether the counters of ranks are so much older than those of others that the job may have gone on."""
+        at_s = {rank: stamp for rank, own in self.counters.items() if (stamp := stamp_s(own.fact)) is not None}
+        first, last = ([at_s[rank] for rank in side if rank in at_s] for side in (ranks, others))
+        return bool(first and last) and max(last) - min(first) > _SLACK_S
 
-def read(evidence: Evidence) -> list[GroupLog]:
-    """Return the groups in which a collective timed out, the default group first, then by name."""
-    return [group for group in read_all(evidence) if group.waits]
+
+def read_counted(evidence: Evidence) -> list[GroupLog]:
+    """Return the groups of `read_all`; without timeouts, the ranks wait in the calls that their status lines name."""
+    groups = read_all(evidence)
+    for group in (group for group in groups if not group.waits):
+        works = ((rank, own.work, own.fact) for rank, own in group.counters.items() if own.work)
+        group.waits.update({rank: Wait(rank, work, _SOME_CALL, None, None, fact) for rank, work, fact in works})
+    return groups
 
 
 def read_all(evidence: Evidence) -> list[GroupLog]:
-    """Return all groups that a watchdog names, like `read`; for some only the counters are known."""
+    """Return all groups that a watchdog names, the default group first, then by name; of some only the counters."""
     groups: dict[str, GroupLog] = {}
     works: defaultdict[tuple[int, str, int], set[str]] = defaultdict(set)
     for fact in sorted(evidence.facts, key=attrgetter("file", "line")):  # The last line of a rank and group counts.

@@ -34,7 +34,10 @@ def from_observations(job: JobState, observed: dict[int, Observation]) -> HostOu
         # DDP reduces in C++, so a stack does not show its group: the others wait in theirs for who is in backward.
         groups = {observed[rank].call.get("group") for rank, place in inside.items() if place.op != "backward"}
         if blocked_s >= STALL_S and {place.op for place in inside.values()} == {"init_process_group"}:
-            return _not_met(inside, blocked_s) if len(inside) == job.world() else None
+            times = {"state": "meets", "since_s": 0.0, "worked_s": 0.0, "alive_s": blocked_s}
+            fields = ((rank, place.file, {"frames": place.stack, **times}) for rank, place in inside.items())
+            starts = {rank: LogFact("start", rank, file, fields=said) for rank, file, said in fields}
+            return Startup(starts, tuple(inside), (), (), blocked_s) if len(inside) == job.world() else None
         if blocked_s >= STALL_S and groups == {"default"} and (roots := _roots_differ(job, observed, inside)):
             return roots
         divergence = compared(inside, job.world()) if blocked_s >= STALL_S else None
@@ -56,15 +59,6 @@ def from_observations(job: JobState, observed: dict[int, Observation]) -> HostOu
         return None
     files = {rank: dumps[rank].file if rank in dumps else observed[rank].file for rank in outside}
     return HostOutside(activities, files, inside, blocked_s, not idle, named)
-
-
-def _not_met(inside: dict[int, InCollective], blocked_s: float) -> Startup:
-    fields = {"state": "meets", "since_s": 0.0, "worked_s": 0.0, "alive_s": blocked_s}
-    starts = {
-        rank: LogFact("start", rank, place.file, fields={"frames": place.stack, **fields})
-        for rank, place in inside.items()
-    }
-    return Startup(starts, tuple(inside), (), (), blocked_s)
 
 
 def _roots_differ(

@@ -7,7 +7,7 @@ from msgspec import Struct
 from diagnostics.analysis.divergence import from_watchdogs
 from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.divergence.single_calls import made_alone, unknown
-from diagnostics.analysis.histories.watchdog_lines import GroupLog, read
+from diagnostics.analysis.histories.watchdog_lines import GroupLog, read_counted
 from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.contract.findings import AHEAD
@@ -115,7 +115,7 @@ def by_watchdogs(job: JobState) -> Divergence | HostStall | GroupLog | None:
     """
     if job.any_calls():
         return None
-    groups = read(job.evidence)
+    groups = read_counted(job.evidence)
     for group in groups:
         job.survey.declared.setdefault(group.key, tuple(sorted({*group.waits, *group.counters})))
     any_ended = any(end.by_itself for end in job.endings.values())

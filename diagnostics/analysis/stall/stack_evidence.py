@@ -115,7 +115,7 @@ def communicating(job: JobState, ahead: Collection[int] = ()) -> dict[int, InCol
 
 def _reported(job: JobState, inside: Mapping[int, InCollective]) -> dict[int, InCollective]:
     """Return the call in which watchdogs reported other ranks, if all are in that one."""
-    waits = [wait for group in watchdog_lines.read(job.evidence) for wait in group.waits.values()]
+    waits = [wait for group in watchdog_lines.read_all(job.evidence) for wait in group.waits.values()]
     places = {(place.op, place.site) for place in inside.values()} or {(wait.name, wait.site) for wait in waits}
     if len(places) != 1 or len({(wait.name, wait.seq, wait.counted) for wait in waits}) != 1 or not waits[0].counted:
         return {}

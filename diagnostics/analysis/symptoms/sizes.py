@@ -8,10 +8,12 @@ from diagnostics.analysis.divergence.vote import count_votes
 from diagnostics.analysis.symptoms.state import OF_JOB, Waiting
 from diagnostics.analysis.symptoms.waits import by_call, within
 from diagnostics.evidence.endings import Ending
-from diagnostics.evidence.model import Evidence, Frame, LogFact, shortened
+from diagnostics.evidence.model import Evidence, LogFact, shortened
 
-_OF_MODEL = re.compile(r"torch/(?:distributed/(?:fsdp|_composable|optim)|nn/parallel)/|deepspeed/runtime/zero/")
-"""Files whose collectives take the sizes of the model's parameters, which are those of all ranks."""
+_OF_MODEL = re.compile(
+    r"torch/(?:distributed/(?:fsdp|_composable|optim)|nn/parallel)/|deepspeed/runtime/zero/| _engine_run_backward$"
+)
+"""Files and functions whose collectives take the sizes of the model's parameters, which are those of all ranks."""
 
 
 def met_sizes(evidence: Evidence, lost: Sequence[Ending]) -> dict[str, Any]:
@@ -21,7 +23,7 @@ def met_sizes(evidence: Evidence, lost: Sequence[Ending]) -> dict[str, Any]:
         return {}
     places = within(lost)
     paths = [end.frames for end in lost if end.rank in places]
-    of_model = bool(paths) and all(any(_is_of_model(frame) for frame in frames) for frames in paths)
+    of_model = bool(paths) and all(any(_OF_MODEL.search(f"{at.file} {at.function}") for at in path) for path in paths)
     calls = tuple(Waiting(ranks, op, site=site) for (op, site), ranks in by_call(places).items())
     sizes, minority = shortened(facts[0].text.strip(), 80), _minority_sizes(facts, evidence.world_size or 0)
     return {"sizes": sizes, "minority_sizes": minority, "peer_calls": calls, "of_model": of_model}
@@ -35,7 +37,3 @@ def _minority_sizes(facts: Sequence[LogFact], world: int) -> tuple[int, ...]:
         return ()
     minority = vote.minority or (vote.silent if len(vote.silent) == 1 else ())
     return minority if len(vote.sides[0]) > max(1, len(minority)) else ()
-
-
-def _is_of_model(frame: Frame) -> bool:
-    return frame.function == "_engine_run_backward" or _OF_MODEL.search(frame.file) is not None

@@ -5,7 +5,7 @@ what the libraries report. They serve suspicions and the first screen; `divergen
 from msgspec import Struct
 
 from diagnostics.analysis.divergence.vote import Vote, count_votes
-from diagnostics.analysis.histories.watchdog_lines import COUNTED
+from diagnostics.analysis.histories.watchdog_lines import COUNTED, NEAR
 from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.step_times import Silence
 from diagnostics.contract.files import table_beside
@@ -32,7 +32,6 @@ _OF_PROGRAM = {"raised", "oom", "unreduced", "stopped"}
 """Kinds of endings that concern no communication."""
 _SHOWN = OPENS - {"nccl_connect"} | {"watchdog_abort", "flight_dump_signal"}
 """Kinds of lines whose whole content is in `Symptoms`."""
-_NEAR = 0.99  # Share of the higher of two positions from which the lower one is not by chance that of another group.
 OF_JOB = GroupKey("log", "", "")
 """All ranks: such lines name no group."""
 
@@ -232,6 +231,6 @@ class Symptoms(Struct, frozen=True):
         for group in dict.fromkeys(wait.group for wait in placed):
             own = [wait for wait in placed if wait.group == group]
             low, high = own[0].seq or 0, own[-1].seq or 0
-            if all(wait.counted for wait in own) and low < high and (group or low > _NEAR * high):
+            if all(wait.counted for wait in own) and low < high and (group or low > NEAR * high):
                 return tuple(own)
         return ()

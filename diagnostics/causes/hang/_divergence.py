@@ -127,7 +127,11 @@ class Disagreement(Struct, frozen=True):
         summary = _in_the_loop_or_after(self) if unclear else self.reading.summary(self)
         third = tuple(set(divergence.culprits) - set(self.minority))
         if divergence.passed:
-            row = ("passed", "fewer" if divergence.explanation.deviation == "drop" else "another", "apart")
+            row = (
+                "made_last" if divergence.minority.done else "passed",
+                "fewer" if divergence.explanation.deviation == "drop" else "another",
+                "apart",
+            )
             call, group, others = divergence.minority.text, divergence.key.label, self.others
             return TEXTS(finding, row, divergence=divergence, call=call, group=group, others=others, dumps=DUMPS)
         more = []

@@ -30,14 +30,14 @@ class LinkFaults(Struct, frozen=True):
     """Ports for which NCCL reported an error, in a job that waits or ended in communication."""
     down: tuple[LogFact, ...]
     """`Link down` messages of the kernel, which alone may concern an unused interface or the boot of the machine."""
-    followed: tuple[LogFact, ...]
-    """Completions with any other status."""
     unreached: tuple[LogFact, ...] = ()
     """Connections that were never established, for a reason in `_NO_WAY`."""
     refused: tuple[LogFact, ...] = ()
     """The same, for a reason in `_REFUSED`."""
-    events: tuple[LogFact, ...] = ()
-    """Errors of ports that ended nothing, as far as is known: the transport retries until a port is up again."""
+    without: str = "none"
+    """What else was seen, as a row of the texts: completions with other statuses; errors of ports that ended nothing as
+    far as is known, as the transport retries until a port is up again; interfaces that went down; or nothing.
+    """
 
     @property
     def pairs(self) -> tuple[tuple[str, str], ...]:
@@ -66,9 +66,9 @@ def link_faults(stall: Stall) -> LinkFaults:
     failed = [fact for fact in completions if fact.fields.get("status") in RETRY_EXCEEDED]
     pairs = [(fact, str(fact.fields.get("why"))) for fact in evidence.facts if fact.kind == "nccl_qp_failed"]
     unreached, refused = (tuple(fact for fact, why in pairs if why in errors) for errors in (_NO_WAY, _REFUSED))
-    followed = [fact for fact in completions if fact not in failed]
-    without_end = tuple(fact for fact in events if fact not in ports)
-    return LinkFaults(tuple(failed), tuple(ports), tuple(down), tuple(followed), unreached, refused, without_end)
+    others = {"followed": completions, "event": events, "down": down}
+    without = next((row for row, facts in others.items() if facts), "none")
+    return LinkFaults(tuple(failed), tuple(ports), tuple(down), unreached, refused, without)
 
 
 def _host(fact: LogFact) -> str:
@@ -110,8 +110,7 @@ def decide(stall: Stall) -> Finding:
     certain = (*faults.completions, *faults.ports, *faults.unreached)
     lines = certain or faults.refused
     if not lines:
-        seen = {"followed": faults.followed, "event": faults.events, "down": faults.down}
-        return _TEXTS.undecided([next((row for row, facts in seen.items() if facts), "none"), "open"])
+        return _TEXTS.undecided([faults.without, "open"])
     return confirmed(
         facts=_facts(faults),
         # A peer that died stops acknowledging too, and a driver or NCCL may pass settings that no device accepts.

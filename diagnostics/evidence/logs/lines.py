@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from html import unescape
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -35,6 +36,8 @@ class Line(NamedTuple):
 
 _TEXT = patterns_beside(__file__)  # Compiled patterns, documented in the table.
 COLOUR = _TEXT["colour"]
+_PIECE, _GOES_ON = (_TEXT[name].pattern.encode() for name in ("piece", "goes_on"))
+_JOINT, _ENTITY = re.compile(rb"\n" + _PIECE), re.compile(_TEXT["entity"].pattern.encode())
 MATCHED = 4096
 """Characters of a line that patterns see: what they take is at most quadratic in it."""
 _WIDTHS = dict.fromkeys(range(60, 251), 3) | dict.fromkeys((80, 100, 120, 132), 2)
@@ -101,9 +104,11 @@ def widths_of(head: bytes) -> tuple[int, int]:
     """Return the lengths of lines that a terminal, or `fold -s`, folded; (0, 0) if the first lines of a log show none.
 
     No line is longer than a terminal's width, and what follows a line of that width begins neither like a line of a log
-    nor like that one. Between words lines are folded behind a blank, where the next word would not fit.
+    nor like that one. Between words lines are folded behind a blank, where the next word would not fit. What a runtime
+    put in front of each piece does not count.
     """
-    lines = re.sub(r"\d", "0", head.decode("utf-8", "replace")).split("\n")[:-1]
+    text = re.sub(r"\d", "0", head.decode("utf-8", "replace"))
+    lines = [_TEXT["piece"].sub("", line, count=1) for line in text.split("\n")[:-1]]
     width = max(map(len, lines), default=0)
     others = [(line, after) for line, after in pairwise(lines) if line[:6] != after[:6]]
     full = [line for line in lines[:-1] if len(line) == width in _WIDTHS]
@@ -176,14 +181,15 @@ class LineReader(Struct):
 
     def _among(self, data: bytes, number: int) -> Iterator[tuple[int, bytes]]:
         """Yield the relevant lines in a block of whole lines, the first of which is `number`."""
+        if b"&" in data:
+            data = _ENTITY.sub(lambda entity: unescape(entity[0].decode()).encode(), data)
         if self.widths[0]:
             low, high = self.widths
-            goes_on = (
-                rb"(?:(?<=[^ ] )|(?<=^[^\n ]{%d}))\n(?!\n)" % high if low < high else _TEXT["goes_on"].pattern.encode()
-            )
-            folded = rb"(?m)^(?:[^\n]{%d,%d}(?:%s)){1,%d}.*" % (low, high, goes_on, MATCHED // high)
+            goes_on = rb"(?:(?<=[^ ] )|(?<=^[^\n ]{%d}))\n(?!\n)" % high if low < high else _GOES_ON
+            goes_on = goes_on.replace(rb"\n(?!", rb"\n%s(?!" % _PIECE, 1)
+            folded = rb"(?m)^%s(?:[^\n]{%d,%d}(?:%s)){1,%d}.*" % (_PIECE, low, high, goes_on, MATCHED // high)
             # Lines keep their numbers.
-            data = re.sub(folded, lambda line: line[0].replace(b"\n", b"") + b"\n" * line[0].count(b"\n"), data)
+            data = re.sub(folded, lambda line: _JOINT.sub(b"", line[0]) + b"\n" * line[0].count(b"\n"), data)
         if self.every is not None:
             self.every(data, number)
         hits = self._hits(data)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.analysis.divergence.find import Divergence
-from diagnostics.analysis.histories.watchdog_lines import read
+from diagnostics.analysis.histories.watchdog_lines import read_all
 from diagnostics.analysis.stall.explain import explain
 from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
@@ -203,7 +203,7 @@ def test_each_timeout_has_its_own_stack(tmp_path: Path) -> None:
     stacks = [STACK.format(rank=0, line=line) for line in (12, 12, 20)]
     calls = [in_group(0, f"{number}(mesh_{number})", 0, seq=70 + number) for number in range(3)]
     write(tmp_path, {0: "".join(call + stack for call, stack in zip(calls, stacks, strict=True))})
-    sites = {group.name: group.waits[0].site for group in read(gather(tmp_path, Limits()))}
+    sites = {group.name: group.waits[0].site for group in read_all(gather(tmp_path, Limits()))}
     assert {name: site.line for name, site in sites.items() if site} == {"0": 12, "1": 12, "2": 20}
 
 
@@ -330,6 +330,79 @@ def test_of_two_ranks_neither_is_the_one_behind(tmp_path: Path) -> None:
 
 def test_one_sided_calls_may_run_ahead(tmp_path: Path) -> None:
     assert not found(tmp_path, {rank: hung(rank, 100 if rank else 98, op="BROADCAST") for rank in range(4)})
+
+
+def counted(
+    rank: int, enqueued: int, completed: int, work: int | None = None, at: str = "10:00:01", pg: str = ""
+) -> str:
+    """A status line, of a rank whose watchdog found `work` timed out, or that dumped on another rank's signal."""
+    group = (pg or "[PG ID 0 PG GUID 0(default_pg) Rank {rank}]").format(rank=rank)
+    text = f"last enqueued NCCL work: {enqueued}, last completed NCCL work: {completed}."
+    text = (
+        f"Exception (either an error or timeout) detected by watchdog at work: {work}, {text}"
+        if work
+        else f"Received a dump signal due to a collective timeout from  rank 0. L{text[1:]}"
+    )
+    return f"[rank{rank}]:[E1121 {at}.2 ProcessGroupNCCL.cpp:1785] {group} {text}\n"
+
+
+@pytest.mark.parametrize("culprits", [(7,), (0,), (3, 7)])
+@pytest.mark.parametrize(
+    ("own", "rest", "said"),
+    [
+        ((59957, 59956, 59957), (59998, 59997, 59998), "in a collective (#59957 of group default_pg)"),
+        ((59957, 59957, None), (59998, 59998, None), "made no call after #59957 of group default_pg"),
+        ((59957, 59957, None), (59999, 59997, 59998), "made no call after #59957 of group default_pg"),
+    ],
+)
+def test_counters_alone_tell_who_is_far_behind(
+    tmp_path: Path,
+    culprits: tuple[int, ...],
+    own: tuple[int, int, int | None],
+    rest: tuple[int, int, int | None],
+    said: str,
+) -> None:
+    logs = {rank: counted(rank, *(own if rank in culprits else rest)) for rank in range(8)}
+    (one,) = found(tmp_path, logs)
+    assert one.ranks == culprits and one.victims == tuple(rank for rank in range(8) if rank not in culprits)
+    assert said in one.summary and one.confidence == 0.65 and one.missing
+    assert one.cause.startswith("hang.")
+
+
+def test_counters_alone_tell_which_rank_never_came(tmp_path: Path) -> None:
+    logs = {rank: counted(rank, 59998, 59957, 59958) for rank in range(7)} | {7: counted(7, 59957, 59957)}
+    (one,) = found(tmp_path, logs)
+    assert (one.cause, one.ranks) == ("hang.host_stall", (7,)) and "never reached a collective (#59958" in one.summary
+
+
+SUB = "[PG ID 1 PG GUID {guid}(dp) Rank {{rank}}]"
+
+
+@pytest.mark.parametrize(
+    "logs",
+    [
+        {
+            rank: counted(rank, *((59998, 59998) if rank else (59995, 59995))) for rank in range(8)
+        },  # Few rooted calls may run ahead.
+        {rank: counted(rank, *((59998, 59998) if rank % 2 else (59957, 59957))) for rank in range(8)},  # Halves.
+        {
+            rank: counted(rank, *((59998, 59998) if rank != 7 else (59957, 59957))) for rank in (1, 4, 7)
+        },  # Others have no line.
+        {rank: counted(rank, 59900 + 9 * rank, 59900 + 9 * rank) for rank in range(8)},  # No two agree.
+        {
+            rank: counted(rank, *((59998, 59998) if rank < 7 else (59957, 59957)), pg="[Rank {rank}]")
+            for rank in range(8)
+        },
+        {rank: counted(rank, 59998, 59997, 59998) for rank in range(8)},
+        {r: counted(r, 59998, 59998, pg=SUB.format(guid=9 + r)) for r in range(7)}
+        | {7: counted(7, 59957, 59957, pg=SUB.format(guid=16))},
+        {rank: counted(rank, *((998, 998) if rank < 7 else (957, 957))) for rank in range(8)},  # It may count sends.
+        # The lines of the last rank are 5 minutes older.
+        {r: counted(r, 59998, 59998, at="10:05:01") for r in range(7)} | {7: counted(7, 59957, 59957)},
+    ],
+)
+def test_counters_that_show_nobody_behind(tmp_path: Path, logs: dict[int, str]) -> None:
+    assert not found(tmp_path, logs)
 
 
 @pytest.mark.parametrize(("sites", "culprits"), [("abb", (0,)), ("abab", ()), ("ab", ()), ("bbb", ())])

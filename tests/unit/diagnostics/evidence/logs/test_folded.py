@@ -1,5 +1,6 @@
 """Logs that a terminal folded at its width: read like the whole ones, and nothing else is joined."""
 
+import html
 from collections.abc import Callable
 from pathlib import Path
 
@@ -133,3 +134,52 @@ def test_a_long_folded_log_takes_work_in_proportion_to_its_size(tmp_path: Path) 
         return calls_in(lambda: read(path, path.name, None, Limits(), head))[1]
 
     assert calls(80_000) < 5 * calls(20_000)
+
+
+RUNTIMES: dict[str, Callable[[int], str]] = {
+    "kubectl logs --timestamps": lambda n: f"2026-11-02T10:{n // 60 % 60:02}:{n % 60:02}.{n:09}Z ",
+    "CRI": lambda n: f"2026-11-02T10:{n // 60 % 60:02}:{n % 60:02}.{n:09}+01:00 stderr F ",
+    "journald": lambda n: f"Nov 02 10:{n // 60 % 60:02}:{n % 60:02} gpu-a-0 train[812]: ",
+    "docker compose": lambda _: "trainer-1  | ",
+    "kubectl logs --prefix": lambda _: "[pod/trainer-0/main] ",
+}
+
+
+@pytest.mark.parametrize("folding", [fold, fold_between_words])
+@pytest.mark.parametrize("width", [80, 117, 120])
+@pytest.mark.parametrize("runtime", [*RUNTIMES])
+def test_a_folded_log_whose_pieces_a_runtime_stamped_says_the_same(
+    tmp_path: Path, runtime: str, width: int, folding: Callable[[str, int], str]
+) -> None:
+    text = LOG.replace("/projects/pretraining/source/package", "")
+    stamped = "".join(RUNTIMES[runtime](n) + line + "\n" for n, line in enumerate(folding(text, width).splitlines()))
+    whole = "".join(RUNTIMES[runtime](n) + line + "\n" for n, line in enumerate(text.splitlines()))
+    found, expected = (scanned(tmp_path / "a.log", each) for each in (stamped, whole))
+    kept = [[(fact.kind, fact.rank, fact.fields) for fact in contents.facts] for contents in (found, expected)]
+    assert kept[0] == kept[1] and len(kept[0]) > 8
+    assert [(e.rank, e.type, e.frames) for e in found.errors] == [(e.rank, e.type, e.frames) for e in expected.errors]
+    assert found.errors
+
+
+@pytest.mark.parametrize("text", WHOLE)
+@pytest.mark.parametrize("runtime", [*RUNTIMES])
+def test_whole_lines_with_stamps_have_no_width(runtime: str, text: str) -> None:
+    lines = "".join(RUNTIMES[runtime](n) + line + "\n" for n, line in enumerate(text.splitlines()))
+    assert widths_of(lines.encode()) == (0, 0)
+
+
+@pytest.mark.parametrize("quotes", [True, False])
+def test_a_log_that_was_copied_out_of_a_page_says_the_same(tmp_path: Path, quotes: bool) -> None:
+    text = LOG.replace("in train", "in <module>").replace("OutOfMemoryError: CUDA", "OutOfMemoryError: it's R&D; CUDA")
+    escaped = html.escape(text, quote=quotes)
+    assert "&lt;module&gt;" in escaped and "R&amp;D" in escaped
+    assert said(scanned(tmp_path / "a.log", escaped)) == said(scanned(tmp_path / "b.log", text))
+    assert said(scanned(tmp_path / "a.log", escaped.replace("&#x27;", "&#39;"))) == said(
+        scanned(tmp_path / "b.log", text)
+    )
+
+
+def test_other_words_behind_an_ampersand_stay(tmp_path: Path) -> None:
+    text = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nValueError: a&b &copy; &lt &amplitude;\n'
+    (error,) = scanned(tmp_path / "a.log", text).errors
+    assert error.message == "a&b &copy; &lt &amplitude;"
