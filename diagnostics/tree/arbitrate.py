@@ -129,8 +129,10 @@ class _Relations:
 def _related(when: Relation, root: Finding, other: Finding) -> bool:
     if when == "any" or (other.status == "undecided" and when != "basis"):
         return other.status == "confirmed"
-    if when == "ranks":
-        return set(other.ranks) <= set(root.ranks) if other.ranks else not root.ranks and _share_record(root, other)
+    if when == "ranks" and (other.ranks or root.ranks):
+        return bool(other.ranks) and set(other.ranks) <= set(root.ranks)
+    if when == "ranks":  # One record shows both, a file or the same line of a log: they concern one unidentified rank.
+        return bool(set.intersection(*({(item.file, item.line) for item in each.evidence} for each in (root, other))))
     if when == "victims":
         return bool(other.ranks) and set(other.ranks) <= set(root.victims)
     if when == "tie":
@@ -144,12 +146,6 @@ def _related(when: Relation, root: Finding, other: Finding) -> bool:
         return root.basis in ("records", "places") and other.confidence < CERTAIN
     concerned = {*other.ranks, *other.victims, *(other.group.ranks if other.group else ())}
     return not concerned or not root.ranks or bool(concerned & set(root.ranks))
-
-
-def _share_record(root: Finding, other: Finding) -> bool:
-    """Whether one record shows both, a file or the same line of a log: they concern one unidentified rank."""
-    records = ({(item.file, item.line) for item in finding.evidence} for finding in (root, other))
-    return bool(set.intersection(*records))
 
 
 def _reachable(start: int, edges: Mapping[int, set[int]]) -> set[int]:

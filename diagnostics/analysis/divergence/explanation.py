@@ -1,6 +1,5 @@
 """How the minority's calls differ from the majority's: the edit, its position, and the evidence for it."""
 
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal
 
@@ -312,17 +311,13 @@ def _predicted(expected: Call, got: Call, before: list[Call]) -> Explanation | N
     by_calls = Explanation("drop" if drop else "insert", "round" if rounds[drop] else "within", ways[drop], (term,))
     # What each rank decides by its own clock or values comes after varying numbers of rounds, which then tell nothing.
     expected_branch, got_branch = loop_exit.in_branch(expected, got), loop_exit.in_branch(got, expected)
-    if expected_branch != got_branch and _is_irregular(past, at_line(got if got_branch else expected)):
+    call = at_line(got if got_branch else expected)
+    places = [place for place, other in enumerate(past) if other == call]
+    if expected_branch != got_branch and len({later - earlier for earlier, later in pairwise(places)}) > 1:
         by_text = _by_text_alone(expected, got)
         if by_text is not None and by_text.place == "within":
             return replace(by_text, alternatives=(by_calls.kind,))
     return by_calls
-
-
-def _is_irregular(past: Sequence[object], call: object) -> bool:
-    """Whether different numbers of calls lay between the times that `call` was made."""
-    places = [place for place, other in enumerate(past) if other == call]
-    return len({later - earlier for earlier, later in pairwise(places)}) > 1
 
 
 def _way(past: list[Call], start: Call, end: Call) -> tuple[Call, ...]:

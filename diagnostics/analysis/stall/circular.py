@@ -165,10 +165,10 @@ def _passed(job: JobState) -> PointToPoint | None:
         call, peer = waits.calls[rank, operation], operation.peer
         if peer < 0 or not job.waits_first_in(rank, operation):
             continue
-        collective = next(
-            (waits.calls[peer, own] for own in waits.of_rank.get(peer, []) if _issued(job, rank, own)), None
-        )
-        if collective is None:
+        collectives = ((own, job.survey.groups[own.key].lines) for own in waits.of_rank.get(peer, []) if own.peer < 0)
+        # What the rank issued too, so that it has nothing more to do before it.
+        issued = (own for own, lines in collectives if rank in lines and lines[rank].issued >= own.seq)
+        if (collective := next((waits.calls[peer, own] for own in issued), None)) is None:
             continue
         if (fewer := _left_out(job, rank, call, peer, collective)) is not None:
             cases[rank] = operation, call, collective, fewer
@@ -180,12 +180,6 @@ def _passed(job: JobState) -> PointToPoint | None:
     left_out = tuple(fewer for *_, fewer in cases.values())
     first = left_out[0].rank
     return PointToPoint(cycle, calls, tuple(peers.items()), {first: peers[first]}, left_out)
-
-
-def _issued(job: JobState, rank: int, operation: Operation) -> bool:
-    """Return whether a rank issued a collective, so that it has nothing more to do before it."""
-    line = job.survey.groups[operation.key].lines.get(rank) if operation.peer < 0 else None
-    return line is not None and line.issued >= operation.seq
 
 
 def _group_order(job: JobState, cycle: Cycle) -> GroupOrder:

@@ -26,7 +26,9 @@ _CPP_FILE = re.compile(r"^\[[^\]]*\.(?:cc|cpp|h):\d+\] ")
 def symptoms(evidence: Evidence) -> Symptoms | None:
     """Return the state of a job that stands still; None if nothing shows that a rank waits, was lost or failed."""
     stops = {fact.file: fact.line for fact in evidence.facts[::-1] if fact.kind == "job_stopped"}
-    held_s = _held_s(evidence)
+    kinds_sent = ("torchrun_signal", "stop_ignored")
+    sent, ignored = ([at for f in evidence.facts if f.kind == kind and (at := stamp_s(f))] for kind in kinds_sent)
+    held_s = max(ignored) - min(sent) if sent and ignored else 0.0  # After a launcher's signal ranks went on waiting.
     # Who was stopped loses its peers: that names no cause, and a wait only if it was longer than one of any step.
     stopped_at, went_on = {} if held_s else stops, last_progress(evidence)
     lines = [f for f in evidence.facts if f.kind not in OF_PEERS or f.line <= stopped_at.get(f.file, inf)]
@@ -121,13 +123,6 @@ def _reported(evidence: Evidence) -> dict[str, Any]:
         "worker_died": next((str(fact.fields["detail"]) for fact in dead), ""),
         "work": next((fact for fact in evidence.facts if fact.kind in ("host_work", "host_progress")), None),
     }
-
-
-def _held_s(evidence: Evidence) -> float:
-    """Return the time (s) for which ranks went on waiting after a launcher's signal to end; 0 if they ended by it."""
-    kinds = ("torchrun_signal", "stop_ignored")
-    first, last = ([at for fact in evidence.facts if fact.kind == kind and (at := stamp_s(fact))] for kind in kinds)
-    return max(last) - min(first) if first and last else 0.0
 
 
 def _one_side(fact: LogFact) -> Phrase | str:

@@ -35,9 +35,7 @@ class LinkFaults(Struct, frozen=True):
     refused: tuple[LogFact, ...] = ()
     """The same, for a reason in `_REFUSED`."""
     without: str = "none"
-    """What else was seen, as a row of the texts: completions with other statuses; errors of ports that ended nothing as
-    far as is known, as the transport retries until a port is up again; interfaces that went down; or nothing.
-    """
+    """What else was seen, as a row of the texts. Errors of ports may end nothing, as the transport retries."""
 
     @property
     def pairs(self) -> tuple[tuple[str, str], ...]:
