@@ -124,7 +124,7 @@ def _hardware(device: str, ranks: int, figures: Sequence[Mapping[str, Any]]) -> 
 
 
 def _links(ranks: int, figures: Sequence[Mapping[str, Any]], how: str) -> tuple[float, float, str]:
-    """Latency and bandwidth of one step of a ring all_reduce (see `alpha_beta.ring_all_reduce`), and their source."""
+    """Latency and bandwidth of one step of a ring all_reduce (see `alpha_beta.algorithm_s`), and their source."""
     if ranks == 1:
         why = "assumption: one rank has no links to measure; the network's figures"
         return _ADAPTER_LATENCY_S, _ADAPTER_BYTES_PER_S, why

@@ -48,14 +48,16 @@ class Group:
         between = self.per_node * self.inter.bytes_per_s
         return between if self.per_node == 1 else min(self.intra.bytes_per_s, between)
 
-    def ring_s(self, rounds: int) -> float:
-        """Return the latency of `rounds` rounds of the ring: n - 1 steps each, of which nodes - 1 leave a node."""
+    @property
+    def ring_s(self) -> float:
+        """Latency of a pass around the ring: n - 1 steps, of which nodes - 1 leave a node."""
         between = self.nodes - 1
         within = self.ranks - 1 - between
-        return rounds * (within * self.intra.latency_s + between * self.inter.latency_s)
+        return within * self.intra.latency_s + between * self.inter.latency_s
 
+    @property
     def tree_s(self) -> float:
-        """Return the latency from leaf to root of NCCL's trees: a chain inside a node, a binary tree over nodes."""
+        """Latency from leaf to root of NCCL's trees: a chain inside a node, a binary tree over nodes."""
         within = min(self.per_node, self.ranks) - 1
         return within * self.intra.latency_s + math.ceil(math.log2(self.nodes)) * self.inter.latency_s
 
@@ -68,49 +70,36 @@ class Cost:
     seconds: float
 
 
-def ring_all_reduce(size_bytes: float, group: Group) -> float:
-    """Return the seconds of 2 (n - 1) steps of size / n each (Patarasuk & Yuan 2009), which is bandwidth-optimal."""
-    return group.ring_s(2) + 2 * size_bytes * (group.ranks - 1) / group.ranks / group.bytes_per_s
-
-
-def ring_gather(size_bytes: float, group: Group) -> float:
-    """Return the seconds of a ring all_gather, reduce_scatter or all_to_all (Thakur et al. 2005, section 4.1)."""
-    return group.ring_s(1) + size_bytes * (group.ranks - 1) / group.ranks / group.bytes_per_s
-
-
-def tree_all_reduce(size_bytes: float, group: Group) -> float:
-    """Return the seconds of a double binary tree: the whole size up and down, in few steps (Sanders et al. 2009)."""
-    return 2 * group.tree_s() + 2 * size_bytes / group.bytes_per_s
-
-
-def torus_all_reduce(size_bytes: float, group: Group) -> float:
-    """Return the seconds of a 2-D torus over nodes, also known as hierarchical (Mikami et al. 2018, section 3.2).
-
-    A reduce_scatter inside the node, an all_reduce of each shard over the nodes, and an all_gather inside the node.
-    """
-    row = Group(group.per_node, group.per_node, group.intra, group.inter)
-    column = Group(group.nodes, 1, group.intra, group.inter)
-    return 2 * ring_gather(size_bytes, row) + ring_all_reduce(size_bytes / group.per_node, column)
-
-
-def chain_broadcast(size_bytes: float, group: Group) -> float:
-    """Return the seconds of a pipeline along the ring (Thakur et al. 2005, section 5)."""
-    return group.ring_s(1) + size_bytes / group.bytes_per_s
-
-
-def tree_broadcast(size_bytes: float, group: Group) -> float:
-    """Return the seconds of a double binary tree with full bandwidth (Sanders et al. 2009)."""
-    return group.tree_s() + size_bytes / group.bytes_per_s
-
-
-_GATHER = {"ring": ring_gather}
-_ALGORITHMS = {
-    "all_reduce": {"ring": ring_all_reduce, "tree": tree_all_reduce, "2-D torus": torus_all_reduce},
+TORUS = "2-D torus"
+_GATHER = 1, ("ring",)
+_ALGORITHMS: dict[str, tuple[int, tuple[str, ...]]] = {
+    "all_reduce": (2, ("ring", "tree", TORUS)),
     "all_gather": _GATHER,
     "reduce_scatter": _GATHER,
     "all_to_all": _GATHER,
-    "broadcast": {"chain": chain_broadcast, "tree": tree_broadcast},
+    "broadcast": (1, ("chain", "tree")),
 }
+"""Operation -> passes of the buffer over all ranks, and the algorithms for them."""
+
+
+def algorithm_s(algorithm: str, passes: int, size_bytes: float, group: Group) -> float:
+    """Return the seconds of an algorithm, each of whose passes moves the buffer over all ranks.
+
+    - `ring`: n - 1 steps of size / n, which is bandwidth-optimal (Patarasuk & Yuan 2009; Thakur et al. 2005, section
+      4.1).
+    - `chain`: the whole size in a pipeline along the ring (Thakur et al. 2005, section 5).
+    - `tree`: the whole size along a double binary tree, in few steps (Sanders et al. 2009).
+    - `2-D torus`, also known as hierarchical (Mikami et al. 2018, section 3.2): a reduce_scatter inside the node, an
+      all_reduce of each shard over the nodes, and an all_gather inside the node.
+    """
+    if algorithm == TORUS:
+        row = Group(group.per_node, group.per_node, group.intra, group.inter)
+        column = Group(group.nodes, 1, group.intra, group.inter)
+        shards_s = algorithm_s("ring", 2, size_bytes / group.per_node, column)
+        return 2 * algorithm_s("ring", 1, size_bytes, row) + shards_s
+    moved_bytes = size_bytes * (group.ranks - 1) / group.ranks if algorithm == "ring" else size_bytes
+    latency_s = group.tree_s if algorithm == "tree" else group.ring_s
+    return passes * (latency_s + moved_bytes / group.bytes_per_s)
 
 
 def collective(op: str, size_bytes: float, group: Group) -> Cost:
@@ -121,8 +110,9 @@ def collective(op: str, size_bytes: float, group: Group) -> Cost:
         return Cost("none", 0.0)
     if op not in _ALGORITHMS:
         raise ValueError(f"no formula for {op}")
-    algorithms = dict(_ALGORITHMS[op])
-    if group.nodes == 1 or group.per_node == 1 or group.ranks % group.per_node:
-        algorithms.pop("2-D torus", None)
-    costs = (Cost(name, seconds(size_bytes, group)) for name, seconds in algorithms.items())
+    passes, algorithms = _ALGORITHMS[op]
+    has_torus = group.nodes > 1 and group.per_node > 1 and group.ranks % group.per_node == 0
+    costs = (
+        Cost(name, algorithm_s(name, passes, size_bytes, group)) for name in algorithms if name != TORUS or has_torus
+    )
     return min(costs, key=lambda cost: cost.seconds)

@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 
 from dtk.bench.calibrate import calibrate, fit
 from dtk.errors import DtkError
-from dtk.plan.timing.alpha_beta import Group, Link, ring_all_reduce
+from dtk.plan.timing.alpha_beta import Group, Link, algorithm_s
 from dtk.plan.timing.hardware import load_hardware, measured_path
 
 SIZES = [4**i for i in range(5, 13)]
@@ -16,7 +16,7 @@ SIZES = [4**i for i in range(5, 13)]
 @given(latency_s=st.floats(1e-6, 1e-2), bytes_per_s=st.floats(1e7, 1e12), ranks=st.integers(2, 16))
 def test_the_fit_finds_the_link_that_made_the_times(latency_s: float, bytes_per_s: float, ranks: int) -> None:
     group = Group(ranks, ranks, Link(latency_s, bytes_per_s), Link(1, 1))
-    fixed, per_byte = fit(SIZES, [ring_all_reduce(size, group) for size in SIZES])
+    fixed, per_byte = fit(SIZES, [algorithm_s("ring", 2, size, group) for size in SIZES])
     assert fixed / (2 * (ranks - 1)) == pytest.approx(latency_s, rel=1e-3)
     # A bandwidth that the largest size hardly shows is not found to many digits.
     assert per_byte == pytest.approx(2 * (ranks - 1) / ranks / bytes_per_s, rel=1e-3, abs=1e-6 * fixed / SIZES[-1])

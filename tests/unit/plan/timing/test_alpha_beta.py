@@ -5,17 +5,7 @@ import math
 import pytest
 from hypothesis import given, strategies as st
 
-from dtk.plan.timing.alpha_beta import (
-    Group,
-    Link,
-    chain_broadcast,
-    collective,
-    ring_all_reduce,
-    ring_gather,
-    torus_all_reduce,
-    tree_all_reduce,
-    tree_broadcast,
-)
+from dtk.plan.timing.alpha_beta import Group, Link, algorithm_s, collective
 
 NVLINK = Link(2e-6, 100e9)
 NETWORK = Link(5e-6, 10e9)
@@ -28,33 +18,33 @@ def group(ranks: int, per_node: int) -> Group:
 
 def test_ring_inside_a_node() -> None:
     # 4 ranks, 1 GB: 6 steps of 2 us, and 2 * 3/4 of 1 GB at 100 GB/s.
-    assert ring_all_reduce(1e9, group(4, 8)) == pytest.approx(6 * 2e-6 + 0.015)
-    assert ring_gather(1e9, group(4, 8)) == pytest.approx(3 * 2e-6 + 0.0075)
-    assert ring_all_reduce(8, group(2, 2)) == pytest.approx(2 * 2e-6 + 8 / 100e9)
+    assert algorithm_s("ring", 2, 1e9, group(4, 8)) == pytest.approx(6 * 2e-6 + 0.015)
+    assert algorithm_s("ring", 1, 1e9, group(4, 8)) == pytest.approx(3 * 2e-6 + 0.0075)
+    assert algorithm_s("ring", 2, 8, group(2, 2)) == pytest.approx(2 * 2e-6 + 8 / 100e9)
 
 
 def test_ring_over_nodes_leaves_each_node_by_all_adapters() -> None:
     # 16 ranks on 2 nodes of 8: 8 adapters of 10 GB/s are 80 GB/s, less than NVLink's 100; of 30 steps 2 leave a node.
     assert group(16, 8).bytes_per_s == 80e9
-    assert ring_all_reduce(1e9, group(16, 8)) == pytest.approx(28 * 2e-6 + 2 * 5e-6 + 2 * 15 / 16 / 80)
+    assert algorithm_s("ring", 2, 1e9, group(16, 8)) == pytest.approx(28 * 2e-6 + 2 * 5e-6 + 2 * 15 / 16 / 80)
     # One rank per node has one adapter, and every step is one between nodes.
-    assert ring_all_reduce(1e9, group(4, 1)) == pytest.approx(6 * 5e-6 + 2 * 3 / 4 / 10)
+    assert algorithm_s("ring", 2, 1e9, group(4, 1)) == pytest.approx(6 * 5e-6 + 2 * 3 / 4 / 10)
     # Fast networks do not make NVLink faster.
     assert Group(16, 8, NVLINK, Link(5e-6, 50e9)).bytes_per_s == 100e9
 
 
 def test_tree_sends_a_little_more_in_far_fewer_steps() -> None:
     # 64 ranks on 8 nodes: up and down 7 steps inside the node and log2(8) = 3 between nodes.
-    assert tree_all_reduce(1e9, group(64, 8)) == pytest.approx(2 * (7 * 2e-6 + 3 * 5e-6) + 2 / 80)
-    assert tree_broadcast(1e9, group(64, 8)) == pytest.approx(7 * 2e-6 + 3 * 5e-6 + 1 / 80)
-    assert chain_broadcast(1e9, group(4, 4)) == pytest.approx(3 * 2e-6 + 1 / 100)
+    assert algorithm_s("tree", 2, 1e9, group(64, 8)) == pytest.approx(2 * (7 * 2e-6 + 3 * 5e-6) + 2 / 80)
+    assert algorithm_s("tree", 1, 1e9, group(64, 8)) == pytest.approx(7 * 2e-6 + 3 * 5e-6 + 1 / 80)
+    assert algorithm_s("chain", 1, 1e9, group(4, 4)) == pytest.approx(3 * 2e-6 + 1 / 100)
 
 
 def test_torus_is_three_phases() -> None:
     # 2 nodes of 4: reduce_scatter and all_gather in the row, all_reduce of a quarter in the column of 2.
     rows = 2 * (3 * 2e-6 + 3 / 4 / 100)
     column = 2 * 5e-6 + 2 * 1 / 2 * 0.25 / 10
-    assert torus_all_reduce(1e9, group(8, 4)) == pytest.approx(rows + column)
+    assert algorithm_s("2-D torus", 2, 1e9, group(8, 4)) == pytest.approx(rows + column)
 
 
 def test_the_fastest_is_chosen_and_named() -> None:
@@ -64,7 +54,7 @@ def test_the_fastest_is_chosen_and_named() -> None:
     slow = Group(64, 16, Link(50e-6, 100e9), Link(1e-6, 0.1e9))
     chosen = collective("all_reduce", 1e8, slow)
     assert chosen.algorithm == "2-D torus"
-    assert chosen.seconds < min(ring_all_reduce(1e8, slow), tree_all_reduce(1e8, slow))
+    assert chosen.seconds < min(algorithm_s("ring", 2, 1e8, slow), algorithm_s("tree", 2, 1e8, slow))
 
 
 def test_one_rank_says_nothing_and_unknown_operations_are_refused() -> None:
