@@ -3,8 +3,8 @@
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -28,6 +28,18 @@ Part = tuple[str, str]  # Region of the step, and part of the model.
 Parts = dict[Part, Held]
 
 
+class Pause:
+    """A reentrant context in which new storages are ignored, as they are not this rank's memory."""
+
+    depth = 0
+
+    def __enter__(self) -> None:
+        self.depth += 1
+
+    def __exit__(self, *error: object) -> None:
+        self.depth -= 1
+
+
 class Ledger(_Mode):  # type: ignore[misc]
     """Records every storage that operations return.
 
@@ -44,7 +56,7 @@ class Ledger(_Mode):  # type: ignore[misc]
         self.marked: dict[int, str] = {}
         self.host_numbers = False
         """Whether new integer tensors have values: DDP's reducer writes its bookkeeping past the dispatcher."""
-        self.paused = False
+        self.pause = Pause()
         self._sizes: list[int] = []
         self._entries: dict[int, tuple[weakref.ref[Any], int]] = {}  # Address of a storage that lives -> its entry.
         self._resize: Any = None
@@ -60,7 +72,7 @@ class Ledger(_Mode):  # type: ignore[misc]
             out = func(*args, **kwargs)
         if func.namespace == torch.ops.fsdp.name:
             self._mark_sharding(func, args, kwargs)
-        if not self.paused:
+        if not self.pause.depth:
             self._enter_all(out)
         return out
 
@@ -80,15 +92,6 @@ class Ledger(_Mode):  # type: ignore[misc]
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
         torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
-
-    @contextmanager
-    def pause(self) -> Iterator[None]:
-        """Ignore storages created inside the context, as they are not this rank's memory."""
-        before, self.paused = self.paused, True
-        try:
-            yield
-        finally:
-            self.paused = before
 
     def touch(self) -> None:
         """Record the start of a place: what is held there counts, even if nothing is allocated in it."""

@@ -138,7 +138,7 @@ class _Run:
             parts = set_up(self.config, context, make=self._make, fill=lambda model, config: None)
             self.ledger.host_numbers = False
             self.parts = parts
-            with torch.no_grad(), self.ledger.pause():
+            with torch.no_grad(), self.ledger.pause:
                 tensors = [*parts.model.parameters(), *parts.model.buffers()]
                 self.ledger.mark([local(tensor) for tensor in tensors], "parameters")
             if not self.config.task._target_ and context.mesh.pp == 1:
@@ -187,7 +187,7 @@ class _Run:
         """Set the category of gradients after backward, and of optimizer states after the optimizer."""
         if region.name not in ("backward", "optimizer"):
             return
-        with torch.no_grad(), self.ledger.pause():
+        with torch.no_grad(), self.ledger.pause:
             if region.name == "backward":
                 grads = [p.grad for p in self.parts.model.parameters() if p.grad is not None]
                 self.ledger.mark([local(grad) for grad in grads], OWN_GRADIENTS)
@@ -196,7 +196,7 @@ class _Run:
 
     def _step(self, loop: Loop, step: int, count: int) -> None:
         self.places.micro_batch = -1
-        with self.ledger.pause():
+        with self.ledger.pause:
             batches = [self._batch() for _ in range(count)]
         try:
             loop._step(step, batches, Agreement(torch.zeros(3, dtype=torch.int64), None))

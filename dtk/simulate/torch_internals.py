@@ -45,33 +45,18 @@ class Reducer:
 
 @contextmanager
 def propagation_ignored(ledger: Ledger) -> Iterator[None]:
-    """Ignore the memory of DTensor's shape propagation, which runs operations on full fake tensors."""
+    """Ignore the memory of DTensor's shape propagation, which runs operations on full fake tensors under a lock."""
     try:
         propagator: Any = importlib.import_module("torch.distributed.tensor._sharding_prop").ShardingPropagator
         lock = propagator._fake_mode_lock
     except (ImportError, AttributeError):  # It overcounts only the first step, which is not reported.
         yield
         return
-    propagator._fake_mode_lock = _Paused(ledger)
+    propagator._fake_mode_lock = ledger.pause
     try:
         yield
     finally:
         propagator._fake_mode_lock = lock
-
-
-class _Paused:
-    """Replacement of the lock that torch holds meanwhile."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._before: list[bool] = []
-
-    def __enter__(self) -> None:
-        self._before.append(self._ledger.paused)
-        self._ledger.paused = True
-
-    def __exit__(self, *error: object) -> None:
-        self._ledger.paused = self._before.pop()
 
 
 @contextmanager

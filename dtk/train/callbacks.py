@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -209,14 +209,13 @@ class EarlyStopping(Best):
 class Callbacks:
     """The callbacks of a run, in the order of the configuration."""
 
-    training: Training | None = None
+    training: Training
     members: list[tuple[str, Callback, bool]] = field(default_factory=list)
     """Import path, object, and whether the run continues when it raises."""
 
     def each(self, call: Callable[[Callback, Training], None]) -> None:
         """Call a method of every callback; raise what one raises unless its configuration lets the run continue."""
         for target, callback, keep_going in self.members:
-            assert self.training is not None
             try:
                 with region("callback"):
                     call(callback, self.training)
@@ -232,7 +231,6 @@ class Callbacks:
             yield
         except BaseException as error:
             for target, callback, _ in self.members:
-                assert self.training is not None
                 try:
                     callback.on_failure(self.training, error)
                 except Exception as problem:
@@ -242,19 +240,19 @@ class Callbacks:
     @property
     def reason(self) -> str:
         """Why a callback of this rank requested a stop; empty if none did."""
-        return "" if self.training is None else self.training.reason
+        return self.training.reason
 
     @property
     def keep_step(self) -> int | None:
         """Step whose checkpoint is kept in addition to the newest ones."""
-        return None if self.training is None else self.training.keep_step
+        return self.training.keep_step
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors for a checkpoint, each prefixed by the index of its callback in the configuration."""
         return {
             f"callback_{number}.{name}": value
             for number, (_, callback, _) in enumerate(self.members)
-            for name, value in callback.tensors(cast(Training, self.training)).items()
+            for name, value in callback.tensors(self.training).items()
         }
 
     def state(self) -> list[Any]:

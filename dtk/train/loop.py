@@ -68,7 +68,7 @@ class Loop:
     progress: Progress
     numerics: Numerics
     batch_plan: BatchPlan
-    callbacks: Callbacks = field(default_factory=Callbacks)
+    callbacks: Callbacks
     schedule: Schedule | None = None
     """A custom schedule; None for the built-in ones."""
     enough: bool = False

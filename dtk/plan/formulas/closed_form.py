@@ -2,9 +2,10 @@
 
 import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from dtk.config.schema import Config
+from dtk.plan.formatting import notes
 from dtk.plan.formulas.prediction import Link, Memory, Prediction, Traffic
 from dtk.plan.formulas.shape import model_shape
 from dtk.plan.formulas.stages import rank_memory, stage_declarations, states_mesh
@@ -19,7 +20,7 @@ def closed_form(config: Config, world_size: int, local_size: int = 8) -> Predict
         DtkError: `model.architecture=custom`.
     """
     parameters, sent = model_shape(config.model).parameters, traffic(config, world_size, local_size)
-    figures = {"memory": memory(config, world_size), "traffic": sent, "notes": tuple(_assumptions(config))}
+    figures = {"memory": memory(config, world_size), "traffic": sent, "notes": _assumptions(config)}
     return Prediction.of(config, world_size, engine="closed_form", parameters=parameters, **figures)
 
 
@@ -31,29 +32,20 @@ def memory(config: Config, world_size: int, whole: bool = False) -> Memory:
     return max((rank_memory(config, world_size, place, whole) for place in places), key=lambda each: each.peak_bytes)
 
 
-def _assumptions(config: Config) -> Iterator[str]:
-    strategy = config.strategy
-    if config.launcher.device == "cuda":
-        kernels = "CUDA kernels: flash attention, fused norms; buffers rounded to 512 bytes"
-        yield f"{kernels}. Not counted: fragmentation of the allocator, NCCL's buffers, workspaces of cuBLAS"
-    elif not strategy.traits.one_process:
-        yield "CPU kernels. Not counted: gloo's own copies of what it gathers and reduces, while it runs"
-    if getattr(config.model, "dropout", 0.0) and config.launcher.device != "cuda":
-        yield "with dropout the CPU's attention keeps the sequence x sequence matrix three times"
-    if (parallel := config.parallel).pp > 1:
-        fullest = "the fullest of the ranks at both ends of the pipeline and their neighbours"
-        yield f"parallel.schedule={parallel.schedule}: the memory is that of {fullest}"
-    if config.model.architecture == "moe":
-        yield "experts are assumed to get equal numbers of tokens; ranks that get more need more memory and time"
-    if config.train.compile:
-        yield "train.compile=true: counted as eager, because what compiled blocks keep is not known"
-    if strategy.traits.least_cuda_devices > 1:
-        yield f"strategy={strategy.name}: counted as one device with the whole micro-batch"
-    if strategy.traits.library:
-        kept = "states are exact except for padding; a gradient bucket is at most as large as all gradients"
-        yield f"strategy={strategy.name}: {kept}"
-    if strategy.offloads_parameters:
-        yield "strategy.offload=parameters: shards, gradients and optimizer state are off the device, not in the peak"
+def _assumptions(config: Config) -> tuple[str, ...]:
+    strategy, on_cuda = config.strategy, config.launcher.device == "cuda"
+    rules = {
+        "cuda": on_cuda,
+        "cpu": not on_cuda and not strategy.traits.one_process,
+        "dropout": not on_cuda and getattr(config.model, "dropout", 0.0) > 0,
+        "pipeline": config.parallel.pp > 1,
+        "experts": config.model.architecture == "moe",
+        "compile": config.train.compile,
+        "one_device": strategy.traits.least_cuda_devices > 1,
+        "library": strategy.traits.library,
+        "offload": strategy.offloads_parameters,
+    }
+    return notes(__file__, rules, c=config)
 
 
 def traffic(config: Config, world_size: int, local_size: int) -> tuple[Traffic, ...]:

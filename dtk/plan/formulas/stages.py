@@ -153,7 +153,7 @@ class _Rank:
                 step = Step(self.holdings[number], self.walks[number], blocks.start, blocks.stop == self.layers)
                 result = step.forward(self.results.pop((True, number, i), None))
                 self.flying[number, i] = step, result
-                if not step.last and result.buffer is not None:
+                if not step.last:
                     self.results[True, number + 1, i] = result.buffer.hold()
             elif kind != "input_gradient" or number:  # The first stage has no input: all is allocated with the weights.
                 self.ledger.enter("backward")
@@ -197,7 +197,8 @@ def least_bytes(config: Config, world_size: int) -> int:
     step = Step(holding, Stretch(1, 1))
     states = ledger.total_bytes
     step.model.tape.recording = not config.train.activation_checkpoint_every
-    step.model.block(Value(None, step.model.stream_size), f"blocks.{part.dense}.")
+    stream = Value(ledger.allocate("activations", 0), step.model.stream_size)  # No part of a block, so not counted.
+    step.model.block(stream, f"blocks.{part.dense}.")
     step.model.end_autocast()
     return states + held * min(map(len, stages.values())) * (ledger.total_bytes - states)
 

@@ -107,26 +107,19 @@ GradientListener = Callable[[str, Buffer], None]
 
 @dataclass(slots=True, eq=False)
 class Value:
-    """A tensor of the forward pass. `buffer` is None if it needs no memory: token ids, parameters, constants."""
+    """A tensor of the forward pass; its gradient has the category of its buffer. Views share a buffer."""
 
-    buffer: Buffer | None
+    buffer: Buffer
     size_bytes: int
-
-    @property
-    def category(self) -> Category:
-        """Memory category of the value and of its gradient."""
-        return self.buffer.category if self.buffer is not None else "activations"
 
     def held(self) -> "Value":
         """Add a holder and return the value."""
-        if self.buffer is not None:
-            self.buffer.hold()
+        self.buffer.hold()
         return self
 
     def drop(self) -> None:
         """Release the computing code's hold on the buffer."""
-        if self.buffer is not None:
-            self.buffer.drop()
+        self.buffer.drop()
 
 
 def drop(*held: Value | Buffer) -> None:
@@ -201,16 +194,14 @@ class Tape:
             parts: whether it uses slices of its parameters, whose gradients are joined.
             before_backward: called before its backward.
         """
-        buffer = self.ledger.allocate(category, out_bytes) if out_bytes else None
-        if buffer is None and inputs[0][0].buffer is not None:
-            buffer = inputs[0][0].buffer.hold()
+        buffer = self.ledger.allocate(category, out_bytes) if out_bytes else inputs[0][0].buffer.hold()
         out = Value(buffer, out_bytes or inputs[0][0].size_bytes)
         passing = workspace_bytes + (0 if self.recording else kept_bytes)
         self.ledger.allocate("temporaries", passing).drop()
         if not self.recording:
             return out
         values = [*saves, out] if saves_output else saves
-        saved = [value.buffer.hold() for value in values if value.buffer is not None]
+        saved = [value.buffer.hold() for value in values]
         if kept_bytes:
             saved.append(self.ledger.allocate("activations", kept_bytes))
         for name, _ in parameters:
@@ -246,7 +237,7 @@ class Tape:
             incoming, *more = (self.gradients.pop(each) for each in (node.out, *node.more))
             workspace = self.ledger.allocate("temporaries", node.workspace_bytes)
             produced = [
-                incoming.hold() if size == 0 else self.ledger.allocate(value.category, size)
+                incoming.hold() if size == 0 else self.ledger.allocate(value.buffer.category, size)
                 for value, size in node.inputs
             ]
             of_parameters: list[tuple[str, Buffer]] = []

@@ -78,8 +78,8 @@ class Step:
             self.received = Value(received, received.size_bytes)
         holding.before_forward(ROOT)
         x = model.embed() if self.received is None else self.received
-        if x.buffer is not None and self.received is not None:
-            x.buffer.hold()
+        if self.received is not None:
+            x.held()
         for i in range(self.blocks.walked):
             self._skip(i, self.blocks.at - self.blocks.period)
             if self._first_of_unit(i):

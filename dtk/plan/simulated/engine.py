@@ -3,13 +3,14 @@
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 from diagnostics.contract.formatting import joined
 from dtk.config.schema import Config, CustomModelConfig
 from dtk.errors import DtkError
 from dtk.models.build import build_on_meta
+from dtk.plan.formatting import notes
 from dtk.plan.formulas.closed_form import lines
 from dtk.plan.formulas.prediction import Category, Memory, Prediction
 from dtk.plan.simulated.smaller import Sample, edge_blocks, extended, ranks_of_job, samples, simulated_places
@@ -47,9 +48,6 @@ def simulate(config: Config, world_size: int, local_size: int = 8) -> Prediction
         }
         sent.append(_extended_calls(made, observed, job, whole))
     fullest = max(parts, key=lambda rank: max(sum(held.values()) for held in parts[rank].values()))
-    parameters = observed[0].parameters
-    if made[0].config is not config:  # Smaller models do not tell the parameters of the whole one.
-        parameters = sum(each.numel() for each in build_on_meta(config.model, config.allow_targets).parameters())
     counts, sizes = max(sent, key=lambda each: sum(each[1].values()))
     parameters = observed[0].parameters
     if made[0].config is not config:  # A smaller model was simulated.
@@ -61,7 +59,7 @@ def simulate(config: Config, world_size: int, local_size: int = 8) -> Prediction
         parameters=parameters,
         memory=_memory(config, fullest, parts[fullest]),
         traffic=lines({kind: (count, sizes[kind]) for kind, count in counts.items()}, world_size, local_size),
-        notes=tuple(_notes(job, made, observed[0].classes)),
+        notes=_notes(job, made, observed[0].classes),
     )
 
 
@@ -110,26 +108,24 @@ def _memory(config: Config, rank: int, parts: dict[Part, dict[str, int]]) -> Mem
     return Memory(rank, dict(at_peak), peak[0], by_region, host_bytes, file_bytes)
 
 
-def _notes(job: Sample, made: Sequence[Sample], classes: int) -> Iterator[str]:
+def _notes(job: Sample, made: Sequence[Sample], classes: int) -> tuple[str, ...]:
     config, count = job.config, job.micro_batches
-    yield "the operations are those that the CPU runs; buffers inside kernels and inside the backend are not seen"
-    if len(depths := list(dict.fromkeys(each.config.model.layers for each in made if each.removed))) > 1:
-        yield f"{config.model.layers} blocks, extrapolated linearly from {joined(depths)} simulated ones"
-    if len(pipelines := {(each.config.parallel.pp, each.micro_batches) for each in made}) > 1:
-        sizes = [f"{n} through {ranks}" for ranks, n in sorted(pipelines)]
-        what = f"{count} micro-batches through {config.parallel.pp} ranks"
-        yield f"{what} of a pipeline, extrapolated linearly from {joined(sizes)}"
-    if count > MICRO_BATCHES and config.parallel.pp == 1:
-        yield f"{MICRO_BATCHES} of {count} micro-batches simulated; those between the first and the last are alike"
-    if config.train.compile:
-        yield "torch.compile is not simulated: the figures are those of the eager step"
-    if config.strategy.offload != "none":
-        yield "offloading: copies on their way to and from the device, and how much they move, are not seen"
-    if getattr(config.model, "experts", 0):
-        yield "every expert is assumed to get the same number of tokens: the routing depends on values"
+    depths = list(dict.fromkeys(each.config.model.layers for each in made if each.removed))
+    pipelines = sorted({(each.config.parallel.pp, each.micro_batches) for each in made})
     vocabulary = getattr(config.data, "vocab_size", classes)
-    if isinstance(config.model, CustomModelConfig) and classes != vocabulary:
-        yield f"the model returns {classes} logits per token, but data.vocab_size={vocabulary}"
+    rules = {
+        "operations": True,
+        "depths": len(depths) > 1,
+        "pipelines": len(pipelines) > 1,
+        "micro_batches": count > MICRO_BATCHES and config.parallel.pp == 1,
+        "compile": config.train.compile,
+        "offload": config.strategy.offload != "none",
+        "experts": getattr(config.model, "experts", 0),
+        "vocabulary": isinstance(config.model, CustomModelConfig) and classes != vocabulary,
+    }
+    sizes = joined(f"{n} through {ranks}" for ranks, n in pipelines)
+    figures = {"count": count, "simulated": MICRO_BATCHES, "classes": classes, "vocabulary": vocabulary}
+    return notes(__file__, rules, c=config, depths=joined(depths), sizes=sizes, **figures)
 
 
 _MESH = "mesh_"

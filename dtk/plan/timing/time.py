@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -11,6 +11,7 @@ from diagnostics.contract.mesh import SECONDARY, Mesh
 from dtk.config.schema import Config
 from dtk.dimensions import inside
 from dtk.parallel.pipeline import Action, Pipeline, walk as walk_pipeline
+from dtk.plan.formatting import notes
 from dtk.plan.formulas.closed_form import link
 from dtk.plan.formulas.prediction import Time, Transfer
 from dtk.plan.formulas.replication import owned_elements
@@ -349,32 +350,28 @@ def _time(walk: Walk, updating_s: float, bubble_s: float, job: _Job) -> Time:
         bubble_s=bubble_s,
         optimizer_s=updating_s,
         transfers=tuple(transfer for transfer in walk.transfers.values() if transfer.seconds),
-        assumptions=tuple(_assumptions(config, hardware)),
+        assumptions=_assumptions(config, hardware),
         matmul_dtype=dtype,
         peak_flops=peak,
     )
 
 
-def _assumptions(config: Config, hardware: Hardware) -> Iterator[str]:
-    strategy = config.strategy
-    if hardware.backend == "gloo":
-        yield "Host work between operations is not included: on the CPU small models take longer."
-    else:
-        yield "Launching kernels, loading data and logging are assumed to be hidden behind the device's work."
-    if assumed := sorted(key for key, source in hardware.sources.items() if source.startswith("assumption")):
-        yield f"Figures of hardware={hardware.name} that no data sheet gives: {', '.join(assumed)}."
-    if strategy.offload != "none":
-        where = "host" if strategy.offload_to == "host" else "file"
-        yield f"Not included: copies between device and {where}, updates on the host (offload={strategy.offload})."
-    if getattr(strategy, "quantized_weights", False) or getattr(strategy, "quantized_gradients", False):
-        yield "The arithmetic of quantization is not included in the time."
-    if (hook := getattr(strategy, "communication_hook", "none")) in ("int8", "topk", "powersgd"):
-        yield f"The arithmetic of communication_hook={hook} is not included in the time."
-    if strategy.traits.least_cuda_devices > 1:
-        yield f"strategy={strategy.name} is timed as one device: its copies inside the process are not modelled."
-    if strategy.traits.gradients_in is None and strategy.traits.collectives:
-        yield f"What strategy={strategy.name} communicates is not included in the time: its schedule is not known."
-    if config.model.architecture == "custom":
-        yield "For your own model only FLOPs are counted, not the memory traffic of its other kernels."
-    if config.train.compile:
-        yield "torch.compile is not modelled: kernels are counted one by one."
+def _assumptions(config: Config, hardware: Hardware) -> tuple[str, ...]:
+    strategy, on_cpu = config.strategy, hardware.backend == "gloo"
+    assumed = sorted(key for key, source in hardware.sources.items() if source.startswith("assumption"))
+    quantized = ("quantized_weights", "quantized_gradients")
+    hook = getattr(strategy, "communication_hook", "none")
+    rules = {
+        "host_work": on_cpu,
+        "hidden": not on_cpu,
+        "hardware": assumed,
+        "offload": strategy.offload != "none",
+        "quantized": any(getattr(strategy, key, False) for key in quantized),
+        "hook": hook in ("int8", "topk", "powersgd"),
+        "one_device": strategy.traits.least_cuda_devices > 1,
+        "schedule": strategy.traits.gradients_in is None and strategy.traits.collectives,
+        "custom": config.model.architecture == "custom",
+        "compile": config.train.compile,
+    }
+    where = "host" if strategy.offload_to == "host" else "file"
+    return notes(__file__, rules, c=config, hardware=hardware.name, assumed=assumed, hook=hook, where=where)

@@ -84,10 +84,10 @@ def test_the_lock_of_propagation_pauses_the_ledger_and_is_put_back() -> None:
     book, lock = ledger(), ShardingPropagator._fake_mode_lock  # type: ignore[attr-defined]
     with propagation_ignored(book):
         with ShardingPropagator._fake_mode_lock:  # type: ignore[attr-defined]
-            assert book.paused
-        assert not book.paused
-        with book.pause(), ShardingPropagator._fake_mode_lock:  # type: ignore[attr-defined]
-            assert book.paused
+            assert book.pause.depth
+        assert not book.pause.depth
+        with book.pause, ShardingPropagator._fake_mode_lock:  # type: ignore[attr-defined]
+            assert book.pause.depth
     assert ShardingPropagator._fake_mode_lock is lock  # type: ignore[attr-defined]
 
 

@@ -121,7 +121,7 @@ def test_they_are_built_from_the_configuration(training: Training) -> None:
     built = build_callbacks(replace(training, config=config(callbacks=[section])))
     ((target, callback, keep_going),) = built.members
     assert isinstance(callback, EarlyStopping) and callback.patience == 7 and keep_going
-    assert target == section._target_ and Callbacks().reason == ""
+    assert target == section._target_ and built.reason == ""
 
 
 @pytest.mark.parametrize(
