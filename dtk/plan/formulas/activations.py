@@ -8,7 +8,7 @@ a model and of the strategy.
 from dataclasses import dataclass, field
 from math import prod
 
-from dtk.config.schema import EncoderConfig, LlamaConfig
+from dtk.config.schema import EncoderConfig, LlamaConfig, ParallelConfig
 from dtk.plan.formulas.holding import Holding
 from dtk.plan.formulas.prediction import Category
 from dtk.plan.formulas.shape import ROW, ModelShape
@@ -34,16 +34,8 @@ class Layers:
     compute_bytes: int
     """Bytes per element of the output of matrix products."""
     on_cuda: bool
-    tp: int = 1
-    """Ranks over which each layer is sharded."""
-    sequence_parallel: bool = True
-    """With tp: whether the residual stream is sharded along the sequence."""
-    loss_parallel: bool = True
-    """With tp: whether the loss is computed on each rank's part of the vocabulary."""
-    cp: int = 1
-    """Ranks that divide each sequence; `sequence` is the length of one part."""
-    context: str = "ring"
-    """With cp: how attention reaches the other ranks' tokens, see `dtk.dimensions.cp`."""
+    parallel: ParallelConfig
+    """How layers, sequences and the loss are divided over ranks; `sequence` is the length of one part."""
     holding: Holding | None = None
     """Owner of the parameters, if experts are held separately."""
     shapes: dict[str, Shape] = field(init=False)
@@ -56,6 +48,11 @@ class Layers:
         self.shapes = dict((*shape.before, *shape.dense_block, *shape.block, *shape.experts, *shape.after))
 
     @property
+    def tp(self) -> int:
+        """Ranks over which each layer is sharded."""
+        return self.parallel.tp
+
+    @property
     def tokens(self) -> int:
         """Tokens in the micro-batch."""
         return self.batch * self.sequence
@@ -63,7 +60,7 @@ class Layers:
     @property
     def stream_tokens(self) -> int:
         """Tokens of the micro-batch in a rank's residual stream."""
-        return self.tokens // self.tp if self.sequence_parallel else self.tokens
+        return self.tokens // self.tp if self.parallel.sequence_parallel else self.tokens
 
     @property
     def stream_size(self) -> int:
@@ -111,7 +108,7 @@ class Layers:
         if self.casts:
             part.drop()
             part = self.tape.operation(x.size_bytes // self.stream_bytes * self.compute_bytes, [(x, x.size_bytes)])
-        if self.sequence_parallel:
+        if self.parallel.sequence_parallel:
             out = self.join(part, self.batch > 1, sums=True)
         else:
             out = self.tape.operation(0, [(part, part.size_bytes)])
@@ -132,7 +129,7 @@ class Layers:
         """Sum `x` over the ranks, of which each keeps its part with sequence_parallel, and release it."""
         if self.tp == 1:
             return x
-        if not self.sequence_parallel:
+        if not self.parallel.sequence_parallel:
             return self.tape.then(x, x.size_bytes, 0)
         work = x.size_bytes if self.batch > 1 else 0
         return self.tape.then(x, x.size_bytes // self.tp, workspace_bytes=work, backward_workspace_bytes=work)
@@ -180,12 +177,12 @@ class Layers:
         config, heads = self.shape.config, self.shape.config.heads // self.tp
         rows = self.tokens * heads
         saved, queries = rows * FLOAT_BYTES, rows * (config.width // config.heads) * self.compute_bytes
-        if self.cp > 1 and self.context == "ring":
+        if self.parallel.cp > 1 and self.parallel.context == "ring":
             return self._ring(inputs, queries, sum(sizes) - queries, saved)
         if dropout and not self.on_cuda:
-            saved = 3 * rows * self.cp * self.sequence * self.compute_bytes
+            saved = 3 * rows * self.parallel.cp * self.sequence * self.compute_bytes
         graded = list(zip(inputs, sizes))
-        if self.cp == 1:
+        if self.parallel.cp == 1:
             return self.tape.operation(queries, graded, saves=inputs, saves_output=True, kept_bytes=saved)
         # Keys and values are exchanged together. Send and receive buffers exist in addition to the results.
         both = sum(sizes) - queries
@@ -204,7 +201,7 @@ class Layers:
         In every hop the second half of its queries attends to all received keys, while those of the next hop are
         received; in backward the float32 gradients of keys and values follow them.
         """
-        wide, arriving = FLOAT_BYTES * queries // self.compute_bytes, both * min(2, self.cp - 1)
+        wide, arriving = FLOAT_BYTES * queries // self.compute_bytes, both * min(2, self.parallel.cp - 1)
         repeated = 2 * queries if both < 2 * queries else 0  # Shared heads are expanded for every query head.
         work = max(both + repeated, arriving + queries // 2 + 3 * wide // 2)
         following = FLOAT_BYTES * both // self.compute_bytes
@@ -243,7 +240,7 @@ class Layers:
         If vocabulary-parallel, the gradient of the loss is one number. Releases `logits`.
         """
         divided = self.tp > 1 and not isinstance(self.shape.config, EncoderConfig)
-        if divided and not self.loss_parallel:
+        if divided and not self.parallel.loss_parallel:
             part, logits = logits, self.join(logits, copies=True)
             part.drop()
         size = logits.size_bytes // self.compute_bytes * FLOAT_BYTES
@@ -251,7 +248,7 @@ class Layers:
             flat = self.tape.operation(0, [(logits, 0)])
         else:
             flat = self.tape.operation(size, [(logits, logits.size_bytes)], category="logits")
-        by_parts = divided and self.loss_parallel
+        by_parts = divided and self.parallel.loss_parallel
         saved = PER_TARGET_BYTES * self.tokens if by_parts else 0
         logs = self.tape.operation(size, [(flat, size)], saves_output=True, kept_bytes=saved, category="logits")
         loss = self.tape.operation(FLOAT_BYTES, [(logs, 0 if by_parts else size)], category="logits")

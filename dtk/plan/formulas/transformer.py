@@ -61,7 +61,7 @@ class Model(Layers):
         x.drop()
         if isinstance(config, EncoderConfig):
             # Mean over the tokens: the weighted copy is summed immediately, and its backward creates one again.
-            if self.tp > 1 and self.sequence_parallel:
+            if self.tp > 1 and self.parallel.sequence_parallel:
                 part, normed = normed, self.join(normed, self.batch > 1)
                 part.drop()
             pooled = self.batch * config.width * self.stream_bytes

@@ -64,8 +64,7 @@ class Step:
             Tape(holding.ledger),
             config.train.micro_batch_size, config.data.sequence_length // config.parallel.cp,
             stream_item_bytes(config), ITEM_BYTES[config.precision.compute_dtype], holding.on_cuda,
-            config.parallel.tp, config.parallel.sequence_parallel and config.parallel.tp > 1,
-            config.parallel.loss_parallel, config.parallel.cp, config.parallel.context, holding,
+            config.parallel, holding,
         )  # fmt: skip
 
     def forward(self, received: Buffer | None = None) -> Value:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from dtk.config.schema import ParallelConfig
 from dtk.plan.formulas.activations import FLOAT_BYTES, PER_TARGET_BYTES, Layers, plain
 from dtk.plan.formulas.shape import cut, model_shape
 from dtk.plan.formulas.tape import Ledger, Tape, Value
@@ -12,13 +13,14 @@ from tests.unit.plan.closed_form_jobs import LLAMA, gpt
 
 TOKENS, WIDTH, VOCABULARY, HEADS = 8, 16, 64, 4
 GPT = gpt(layers=1, width=WIDTH, heads=HEADS, vocab=VOCABULARY, context=TOKENS)
+WHOLE = ParallelConfig()
 STREAM = TOKENS * WIDTH * 4
 """Bytes of the residual stream in float32."""
 
 
-def layers(model: Any = GPT, tp: int = 1, **values: Any) -> Layers:
-    sizes = {"batch": 1, "sequence": TOKENS, "stream_bytes": 4, "compute_bytes": 4, "on_cuda": False, "tp": tp}
-    return Layers(cut(model_shape(model), tp), Tape(Ledger()), **{**sizes, **values})
+def layers(model: Any = GPT, parallel: ParallelConfig = WHOLE, **values: Any) -> Layers:
+    sizes = {"batch": 1, "sequence": TOKENS, "stream_bytes": 4, "compute_bytes": 4, "on_cuda": False}
+    return Layers(cut(model_shape(model), parallel.tp), Tape(Ledger()), parallel=parallel, **{**sizes, **values})
 
 
 def stream(made: Layers, size: int = STREAM) -> Value:
@@ -114,25 +116,25 @@ def test_the_loss_keeps_its_log_probabilities_in_float32() -> None:
 
 def test_a_part_of_the_vocabulary_also_keeps_which_targets_are_in_it() -> None:
     part = TOKENS * VOCABULARY // 2 * 4
-    made = layers(tp=2, loss_parallel=True)
+    made = layers(parallel=ParallelConfig(tp=2, loss_parallel=True))
     assert kept(made, made.cross_entropy(stream(made, part))) == part + PER_TARGET_BYTES * TOKENS
-    whole = layers(tp=2, loss_parallel=False)
+    whole = layers(parallel=ParallelConfig(tp=2, loss_parallel=False))
     assert kept(whole, whole.cross_entropy(stream(whole, part))) == 2 * part, "gathered before the loss"
 
 
 def test_a_cut_layer_takes_the_whole_sequence_and_gives_its_part_back() -> None:
-    made = layers(tp=2, sequence_parallel=True)
+    made = layers(parallel=ParallelConfig(tp=2, sequence_parallel=True))
     x = stream(made, STREAM // 2)
     whole = made.enter(x)
     assert whole.size_bytes == STREAM
     assert made.leave(whole).size_bytes == STREAM // 2
-    apart = layers(tp=2, sequence_parallel=False)
+    apart = layers(parallel=ParallelConfig(tp=2, sequence_parallel=False))
     y = stream(apart)
     assert apart.enter(y).size_bytes == apart.leave(stream(apart)).size_bytes == STREAM
 
 
 def test_the_bias_of_a_row_cut_layer_is_added_to_the_sum() -> None:
-    made = layers(tp=2, sequence_parallel=True)
+    made = layers(parallel=ParallelConfig(tp=2, sequence_parallel=True))
     x = stream(made, STREAM // 2)
     y = made.row(x, "blocks.0.attention.projection")
     assert y.size_bytes == STREAM // 2

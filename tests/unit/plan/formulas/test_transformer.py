@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dtk.config.schema import MoEConfig
+from dtk.config.schema import MoEConfig, ParallelConfig
 from dtk.plan.formulas.shape import cut, model_shape
 from dtk.plan.formulas.tape import Ledger, Tape
 from dtk.plan.formulas.transformer import Model
@@ -22,10 +22,15 @@ MODELS = {
 }
 
 
-def model(name: str, tp: int = 1, **values: Any) -> Model:
+def model(name: str, tp: int = 1, sequence_parallel: bool = True, **values: Any) -> Model:
     shape = cut(model_shape(MODELS[name]), tp)
-    sizes = {"batch": BATCH, "sequence": SEQUENCE, "stream_bytes": 4, "compute_bytes": 4, "on_cuda": False, "tp": tp}
-    return Model(shape, Tape(Ledger()), **{**sizes, **values})
+    sizes = {"batch": BATCH, "sequence": SEQUENCE, "stream_bytes": 4, "compute_bytes": 4, "on_cuda": False}
+    return Model(
+        shape,
+        Tape(Ledger()),
+        parallel=ParallelConfig(tp=tp, sequence_parallel=sequence_parallel),
+        **{**sizes, **values},
+    )
 
 
 @pytest.mark.parametrize("tp", [1, 2])
