@@ -10,17 +10,12 @@ from dtk.sharding.traits import TableRow
 
 _COLUMNS = ("strategy", "parameters", "gradients", "optimizer state", "collectives per step", "sent per rank and step")
 _WIDE = 120  # With fewer columns each strategy gets several lines instead of a table row.
-_LEGEND = (
-    "P parameter bytes, K optimizer state bytes (AdamW: 2 P), N ranks, A accumulation steps. Of dimensions: L blocks, "
-    "micro-batches of b x s tokens of width h, e bytes each, r = kv_heads/heads, k experts per token. "
-    "Every run adds one all_reduce of 24 bytes per step on the control group, and on logging steps "
-    "one of 4 bytes; clipping adds 4 bytes where gradients are sharded."
-)
 
 
 def render(form: str = "terminal", columns: int = _WIDE) -> str:
     """Return the table of all strategies as `markdown`, or `terminal` text of that many columns; else ValueError."""
-    dimensions = {name: TableRow(**row) for name, row in table_beside(__file__).items()}
+    table = table_beside(__file__)
+    dimensions = {name: TableRow(**row) for name, row in table["dimensions"].items()}
     rows = {**{name: section.row for name, section in CONFIG_TYPES.items()}, **dimensions}
     cells = {name: (name, *row.kept, row.collectives, row.sent) for name, row in rows.items()}
     if form == "markdown":
@@ -35,5 +30,5 @@ def render(form: str = "terminal", columns: int = _WIDE) -> str:
             pairs = zip((*_COLUMNS[1:], "use when"), (*cells[name][1:], row.use_when), strict=True)
             fields = doc.Fields(tuple(doc.Field(column, cell) for column, cell in pairs))
             blocks.append(doc.Section("", (doc.Paragraph(f"{name}: {row.summary}"), fields)))
-    legend = doc.Section("", (doc.Paragraph(_LEGEND),))
+    legend = doc.Section("", (doc.Paragraph(table["legend"]),))
     return terminal.render(doc.Document("", "", (*blocks, legend)), columns=columns, colour=False)

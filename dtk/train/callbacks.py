@@ -21,13 +21,14 @@ from torch.optim import Optimizer
 from diagnostics.contract.artifacts import CHECKPOINT_INFO
 from dtk.config.instantiate import instantiate
 from dtk.config.schema import Config
-from dtk.errors import DtkError
+from dtk.errors import Errors
 from dtk.parallel.context import Context
 from dtk.parallel.regions import region
 from dtk.record.guard import report
 from dtk.record.recorder import Recorder
 from dtk.sharding.base import Strategy
 
+_errors = Errors(__file__)
 Goal = Literal["minimize", "maximize"]
 
 
@@ -148,16 +149,14 @@ class Best(Callback):
     """
 
     def __init__(self, metric: str = "validation_loss", least: float = 0.0, goal: Goal = "minimize") -> None:
-        if goal not in ("minimize", "maximize"):
-            raise DtkError(f"{type(self).__name__}(goal={goal})", fix="goal is minimize or maximize")
+        self.name = type(self).__name__
+        _errors.refuse({"goal": goal not in ("minimize", "maximize")}, name=self.name, goal=goal)
         self.metric, self.least, self.sign = metric, least, 1 if goal == "minimize" else -1
         self.best = math.inf
 
     def improved(self, figures: Mapping[str, float]) -> bool:
         """Return whether the metric, reduced over all ranks, improved; DtkError if the evaluation lacks it."""
-        if self.metric not in figures:
-            name = type(self).__name__
-            raise DtkError(f"{name}: no evaluation has {self.metric}", fix=f"they have {', '.join(figures)}")
+        _errors.refuse({"metric": self.metric not in figures}, name=self.name, metric=self.metric, figures=[*figures])
         value = self.sign * figures[self.metric]
         if better := value < self.best - self.least:
             self.best = value
@@ -183,8 +182,7 @@ class EarlyStopping(Best):
     def __init__(
         self, metric: str = "validation_loss", patience: int = 3, least: float = 0.0, goal: Goal = "minimize"
     ) -> None:
-        if patience < 1:
-            raise DtkError(f"EarlyStopping(patience={patience})", fix="patience is 1 or more")
+        _errors.refuse({"patience": patience < 1}, patience=patience)
         super().__init__(metric, least, goal)
         self.patience, self.waited = patience, 0
 
@@ -272,7 +270,7 @@ class Callbacks:
                 callback.restore(state)
             except (LookupError, TypeError, ValueError) as error:
                 why = f"{type(error).__name__}: {error}"
-                raise DtkError(f"{target} cannot use its state in {checkpoint}", why, "resume without it") from error
+                raise _errors("state", target=target, checkpoint=checkpoint, why=why) from error
 
 
 def build_callbacks(training: Training) -> Callbacks:

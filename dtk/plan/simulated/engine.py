@@ -8,7 +8,7 @@ from typing import cast
 
 from diagnostics.contract.formatting import joined
 from dtk.config.schema import Config, CustomModelConfig
-from dtk.errors import DtkError
+from dtk.errors import Errors
 from dtk.models.build import build_on_meta
 from dtk.plan.formatting import notes
 from dtk.plan.formulas.closed_form import lines
@@ -17,6 +17,7 @@ from dtk.plan.simulated.smaller import Sample, edge_blocks, extended, ranks_of_j
 from dtk.sharding.registry import for_several_ranks
 from dtk.simulate.step import MICRO_BATCHES, OWN_GRADIENTS, Call, Observed, simulate_step
 
+_errors = Errors(__file__)
 _HOST = ("parameters", OWN_GRADIENTS, "optimizer states", "temporaries")
 """Categories that offloading keeps in host memory; the optimizer and clipping then run there too."""
 Part = tuple[str, str]
@@ -30,12 +31,8 @@ def simulate(config: Config, world_size: int, local_size: int = 8) -> Prediction
         DtkError: the model reads values of tensors or fails, the strategy is dp, the micro-batch is not resolved, or
             this torch cannot simulate.
     """
-    if config.strategy.traits.least_cuda_devices > 1:
-        what = f"strategy={config.strategy.name} cannot be simulated"
-        why = "nn.DataParallel copies between the CUDA devices of one process"
-        raise DtkError(what, why, f"use {for_several_ranks()}, or the closed form")
-    if config.train.micro_batch_size < 1:
-        raise DtkError("train.micro_batch_size=0 is not resolved", fix="give it a number")
+    rules = {"copies": config.strategy.traits.least_cuda_devices > 1, "micro": config.train.micro_batch_size < 1}
+    _errors.refuse(rules, c=config, several=for_several_ranks)
     job, made = Sample(config, world_size), samples(config, world_size)
     whole, pipeline = whole_dimension(config, world_size), config.mesh(world_size).group("pp", 0)
     parts, sent = {}, []
