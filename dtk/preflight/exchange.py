@@ -10,10 +10,12 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from dtk.simulate.mirror import How
 
 MAX_BYTES = 1 << 28  # Larger tensors are treated as data that decides nothing; their values stay placeholders.
 MAX_BYTES_KEPT = 1 << 20  # The same limit if ranks are simulated in sequence, as all offers are then kept.
@@ -21,9 +23,6 @@ ADRIFT_S = 10.0
 """Maximum time for which a rank continues with placeholder values once no rank can continue without them."""
 ASK, OFFER, END = b"a", b"o", b"e"  # First byte of each message to the parent.
 Key = tuple[object, ...]
-How = Literal["reduce", "reduce_mine", "root", "root_mine", "all", "mine"]
-"""How offers give the result: reduced over the members, the root's offer, or all offers. `mine`: only the part of it
-for the asking member."""
 Values = tuple[bytes, ...]
 
 

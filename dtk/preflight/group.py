@@ -1,163 +1,157 @@
-"""The process group of a simulated rank: records every call and wait, and answers as `MirrorGroup` does.
+"""The process group of a simulated rank: records every call and wait, and answers as `MirrorGroup` does; a rank that
+waits gets the result of all ranks' inputs.
 
 Every communication path uses a process group: Python's functions, functional collectives, DTensor, DDP's reducer.
 """
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed import distributed_c10d as c10d
 
-from dtk.preflight.issuing import ANY_RANK, IssuingGroup, Share, Sizes, current
-from dtk.record.signatures import listed, nbytes
-from dtk.simulate.mirror import flat
+from dtk.preflight.exchange import Key, Offer, dtypes_of, packed
+from dtk.preflight.issuing import current, stack_of, user_call
+from dtk.preflight.simulated_rank import Expected, Issued
+from dtk.record.collectives import reduce_name
+from dtk.record.signatures import KINDS, Call, listed, nbytes
+from dtk.simulate.mirror import ANY_RANK, GroupCall, MirrorGroup, flat
+
+_PARTED = ("root_mine", "reduce_mine", "mine"), ("all", "mine")
+"""Calls in which each member has a part of the inputs, and of the outputs."""
+_OWN = ("dtk.preflight.", "dtk.simulate.")  # Modules whose frames are between torch and the recording.
+Share = tuple[Offer, list[Tensor] | None]
+"""A rank's unnumbered offer to a call, and the outputs for its result (None: it gets none)."""
 
 
-class RecordingGroup(IssuingGroup):
+class RecordingGroup(MirrorGroup):
     """Process group that records each call, then behaves as `MirrorGroup`."""
 
-    def allreduce(self, tensors: Any, opts: Any = None) -> Any:
-        """See `MirrorGroup`, as for the following methods."""
-        tensors = listed(tensors)
-        share = self._share("reduce", tensors, tensors, opts)
-        super().allreduce(tensors, opts)
-        amount = sum(tensor.numel() for tensor in tensors)
-        return self._issue("all_reduce", tensors, share=share, amount=amount, reduce_op=opts.reduceOp)
-
-    allreduce_coalesced = allreduce
-
-    def reduce(self, tensors: Any, opts: Any = None) -> Any:  # noqa: D102
-        tensors = listed(tensors)
-        share = self._share("reduce", tensors, tensors, opts, to=opts.rootRank)
-        super().reduce(tensors, opts)
-        amount, root = tensors[0].numel(), opts.rootRank
-        return self._issue("reduce", tensors, share=share, amount=amount, reduce_op=opts.reduceOp, root=root)
-
-    def broadcast(self, tensors: Any, opts: Any = None) -> Any:  # noqa: D102
-        tensors = listed(tensors)
-        share = self._share("root", tensors, tensors, root=opts.rootRank)
-        super().broadcast(tensors, opts)
-        return self._issue("broadcast", tensors, share=share, amount=nbytes(tensors), root=opts.rootRank)
-
-    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # noqa: D102
-        share = self._share("all", inputs, _by_member(outputs))
-        super().allgather(outputs, inputs)
-        parts, sizes = flat(outputs), _gathered(outputs, inputs)
-        return self._issue("all_gather", list(inputs), parts, share=share, sizes=sizes, amount=nbytes(parts))
-
-    allgather_coalesced = allgather
-
-    def all_gather_single(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # noqa: D102
-        outputs, inputs = listed(outputs), listed(inputs)
-        share: Share = None
-        if current().exchange.live:
-            share = self._share("all", inputs, _by_member([self._cut(output) for output in outputs]))
-        super().all_gather_single(outputs, inputs)
-        amount = nbytes(outputs)
-        sizes = ([nbytes(inputs)], [amount // self.size()])
-        return self._issue("all_gather_into_tensor", inputs, outputs, share=share, sizes=sizes, amount=amount)
-
-    _allgather_base = all_gather_single_coalesced = allgather_into_tensor_coalesced = all_gather_single
-
-    def _cut(self, tensor: Tensor) -> list[Tensor]:
-        flat = tensor.data.view(-1)
-        return list(flat.view(self.size(), -1)) if flat.numel() else [flat] * self.size()
-
-    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # noqa: D102
-        share = self._share("all", inputs, _by_member(outputs or ()), to=opts.rootRank)
-        if outputs:
-            super().allgather(outputs, inputs)
-        sizes = _gathered(outputs or (), inputs)
-        return self._issue("gather", list(inputs), flat(outputs or ()), share=share, sizes=sizes, root=opts.rootRank)
-
-    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # noqa: D102
-        share = self._share("root_mine", _by_member(inputs or ()), outputs, root=opts.rootRank)
-        super().scatter(outputs, inputs)
-        expected = [nbytes(outputs)]
-        sizes = (_bytes_by_member(inputs) if inputs else expected, expected)
-        return self._issue("scatter", flat(inputs or ()), list(outputs), share=share, sizes=sizes, root=opts.rootRank)
-
-    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # noqa: D102
-        share = self._share("reduce_mine", _by_member(inputs), outputs, opts)
-        sizes = (_bytes_by_member(inputs), [nbytes(outputs)])
-        super().reduce_scatter(outputs, inputs, opts)
-        parts, op = flat(inputs), opts.reduceOp
-        amount = sum(part.numel() for part in parts)
-        return self._issue("reduce_scatter", parts, outputs, share=share, sizes=sizes, amount=amount, reduce_op=op)
-
-    def reduce_scatter_single(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # noqa: D102
-        outputs, inputs = listed(outputs), listed(inputs)
-        share: Share = None
-        if current().exchange.live:
-            parts = _by_member([self._cut(tensor.contiguous()) for tensor in inputs])
-            share = self._share("reduce_mine", parts, outputs, opts)
-        super().reduce_scatter_single(outputs, inputs, opts)
-        sizes = ([nbytes(inputs) // self.size()], [nbytes(outputs)])
-        amount, op = sum(tensor.numel() for tensor in inputs), opts.reduceOp
-        name = "reduce_scatter_tensor"
-        return self._issue(name, inputs, outputs, share=share, sizes=sizes, amount=amount, reduce_op=op)
-
-    _reduce_scatter_base = reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced = reduce_scatter_single
-
-    def all_to_all_single(  # noqa: D102
-        self, output: Tensor, tensor: Tensor, output_splits: Any = None, input_splits: Any = None, opts: Any = None
-    ) -> Any:
-        given, got = self._split(tensor, input_splits), self._split(output, output_splits)
-        share = self._share("mine", given, got)
-        super().all_to_all_single(output, tensor)
-        splits = [list(input_splits or ()), list(output_splits or ())]
-        sizes = ([part.nbytes for part in given], [part.nbytes for part in got])
-        return self._issue("all_to_all_single", [tensor], [output], share=share, sizes=sizes, splits=splits)
-
-    alltoall_base = all_to_all_single
-
-    def _split(self, tensor: Tensor, splits: Any) -> list[Tensor]:
-        rows = list(splits or ()) or [tensor.size(0) // self.size()] * self.size()
-        return list(torch.split(tensor.data[: sum(rows)], rows))
-
-    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # noqa: D102
-        share = self._share("mine", list(inputs), list(outputs))
-        sizes = ([tensor.nbytes for tensor in inputs], [tensor.nbytes for tensor in outputs])
-        for output, tensor in zip(outputs, inputs, strict=True):
-            super().all_to_all_single(output, tensor)
-        splits = [[t.numel() for t in inputs], [t.numel() for t in outputs]]
-        return self._issue("all_to_all", list(inputs), list(outputs), share=share, sizes=sizes, splits=splits)
-
-    def barrier(self, opts: Any = None) -> Any:  # noqa: D102
-        return self._issue("barrier", ())
-
-    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:  # noqa: D102
-        self._issue("monitored_barrier", ()).wait()
-
-    def send(self, tensors: Any, destination: int, tag: int) -> Any:  # noqa: D102
-        tensors = listed(tensors)
-        work = self._issue("send", tensors, sizes=([nbytes(tensors)], ()), root=destination, tag=tag)
-        current().send(self.group_name, self._global(destination), tag, tensors)
+    def send(self, tensors: Any, destination: int, tag: int) -> Any:
+        """Offer the values to the receiver."""
+        work = super().send(tensors, destination, tag)
+        current().send(self.group_name, self._global(destination), tag, listed(tensors))
         return work
 
-    def recv(self, tensors: Any, source: int, tag: int) -> Any:  # noqa: D102
-        tensors = listed(tensors)
-        super().recv(tensors, source, tag)
-        work = self._issue("recv", (), tensors, sizes=((), [nbytes(tensors)]), root=source, tag=tag)
-        return work.receives(source, current().receive(self.group_name, self._global(source), tag, tensors))
+    def recv(self, tensors: Any, source: int, tag: int) -> Any:
+        """Return zeros until the rank waits, and then the sender's values."""
+        work = super().recv(tensors, source, tag)
+        if source == ANY_RANK:
+            current().exchange.made_up = True  # Which sender comes first is not deterministic.
+            return work.receives((self.rank() + 1) % self.size(), [])
+        return work.receives(source, current().receive(self.group_name, self._global(source), tag, listed(tensors)))
 
-    def recv_anysource(self, tensors: Any, tag: int) -> Any:  # noqa: D102
-        tensors = listed(tensors)
-        super().recv(tensors, 0, tag)
-        current().exchange.made_up = True  # Which sender comes first is not deterministic.
-        work = self._issue("recv", (), tensors, sizes=((), [nbytes(tensors)]), root=ANY_RANK, tag=tag)
-        return work.receives((self.rank() + 1) % self.size(), [])
+    def recv_anysource(self, tensors: Any, tag: int) -> Any:
+        """Return zeros, from the next rank."""
+        return self.recv(tensors, ANY_RANK, tag)
+
+    def _call(self, call: GroupCall, answer: Callable[[], object]) -> Issued:
+        share = self._share(call)  # Before the answer changes the inputs.
+        answer()
+        return self._issue(call, share)
+
+    def _share(self, call: GroupCall) -> Share | None:
+        """Return this rank's offer to a call; None if no rank receives it."""
+        exchange, mine, how = current().exchange, self.rank(), call.how
+        gives = how is not None and how.startswith("root")
+        if how is None or self.size() == 1 or not (gives or exchange.live):
+            return None
+        inputs = self._by_member(call.inputs, how in _PARTED[0], call.splits and call.splits[0])
+        outputs = self._by_member(call.outputs, how in _PARTED[1], call.splits and call.splits[1])
+        if not exchange.carries(how, (*inputs, *outputs)):
+            return None
+        op = reduce_name(call.opts.reduceOp) if how.startswith("reduce") else ""
+        giver, taker = (call.root, None) if gives else (None, call.root)
+        takers = self.size() - (how == "root") if taker is None else 1
+        parts = packed(inputs) if giver in (None, mine) else ()
+        root = -1 if giver is None else self._global(giver)
+        offer = Offer((), exchange.rank, (), (), how, op, root, takers, dtypes_of(inputs), parts)
+        takes = taker in (None, mine) and (giver != mine or how == "root_mine")
+        return offer, [output.data for output in outputs] if takes else None
+
+    def _by_member(self, side: Sequence[Any], parted: bool, rows: list[int] | None) -> list[Tensor]:
+        """Return the tensors of one side of a call, or the parts of each in turn, by member."""
+        if not parted:
+            return flat(side)
+        lists = [self._parts(each, rows) if isinstance(each, Tensor) else each for each in side]
+        return [part for parts in zip(*lists, strict=False) for part in parts]
+
+    def _parts(self, tensor: Tensor, rows: list[int] | None) -> Sequence[Tensor]:
+        if rows:
+            return torch.split(tensor.data[: sum(rows)], rows)
+        whole = tensor.contiguous().data.view(-1)
+        return list(whole.view(self.size(), -1)) if whole.numel() else [whole] * self.size()
+
+    def _sent_and_taken(self, call: GroupCall) -> tuple[list[int], list[int]]:
+        """Return the bytes sent to each member and expected of each; empty where the members agree on the amount."""
+        if call.how in ("reduce", "root"):
+            return [], []
+        sides = zip((call.inputs, call.outputs), _PARTED, call.splits or (None, None), strict=True)
+        sent, taken = (self._bytes(side, call.how in parted, rows) for side, parted, rows in sides)
+        if call.how is None:
+            return sent, taken
+        return sent or taken, taken or sent  # Only the root of a gather or scatter has all parts.
+
+    def _bytes(self, side: Sequence[Any], parted: bool, rows: list[int] | None) -> list[int]:
+        if not parted or not side:
+            return [nbytes(flat(side))] if side else []
+        if isinstance(side[0], Tensor) and not rows:
+            return [nbytes(side) // self.size()]
+        members = self._by_member(side, parted, rows)
+        return [nbytes(members[at : at + len(side)]) for at in range(0, len(members), len(side))]
+
+    def _issue(self, call: GroupCall, share: Share | None) -> Issued:
+        """Record a call of torch.distributed's function and return its work."""
+        simulated, kind = current(), KINDS[call.name]
+        tape, exchange = simulated.tape, simulated.exchange
+        number = tape.issued
+        frame: Any = sys._getframe(1)
+        while frame.f_globals["__name__"].startswith(_OWN):
+            frame = frame.f_back
+        inputs, outputs = flat(call.inputs), [] if call.outputs is call.inputs else flat(call.outputs)
+        object_call = user_call(frame)
+        sizes = self._sent_and_taken(call)
+        if object_call and not exchange.live:  # Objects, whose lengths may be placeholders.
+            sizes = [], []
+        amount = -1
+        if kind.typed:
+            amount = sum(tensor.numel() for tensor in inputs)
+        elif kind.wire in ("broadcast", "all_gather"):
+            amount = nbytes(outputs or inputs)
+        end = call.root if call.peer is None else call.peer
+        root = None if end is None else (None, None) if end == ANY_RANK else (self._global(end), end)
+        reduce_op = call.opts.reduceOp if kind.typed else None
+        tape.stack, tape.sent, tape.taken = stack_of(frame), _brief(sizes[0]), _brief(sizes[1])
+        recorded = Call(self, False, inputs, outputs, amount, reduce_op, root, call.tag, call.splits)
+        token = simulated.log.begin(kind, recorded, object_call, frame)
+        tape.sent = tape.taken = ()
+        tensors = outputs or inputs
+        if token is None:
+            return Issued(tape, number, tensors)
+        simulated.log.end(token, 0, kind.p2p)
+        due: list[Expected] = []
+        if not kind.p2p:
+            if not exchange.live:
+                exchange.spoil((self.group_name, token[2]), tensors)
+            if share is not None or exchange.live:
+                group = tape.groups[token[0].index]
+                way: Key = ((group.name, group.ranks),)
+                due = simulated.expected.setdefault(way, [])
+            if share is not None:
+                offer, results = share
+                assert tape.last is not None
+                offer = offer._replace(key=(*way, token[2]), members=group.ranks, agreed=tape.last.wire)
+                exchange.offer(offer)
+                if results is not None:
+                    needed = group.ranks if offer.root < 0 else (offer.root,)
+                    due.append(Expected(exchange, offer.key, needed, results))
+        return Issued(tape, number, tensors, due)
+
+    def _global(self, rank: int) -> int:
+        return c10d.get_process_group_ranks(self)[rank]
 
 
-def _by_member(lists: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-    return [part for parts in zip(*lists, strict=False) for part in parts]
-
-
-def _bytes_by_member(lists: Sequence[Sequence[Tensor]]) -> list[int]:
-    return [nbytes(parts) for parts in zip(*lists, strict=False)]
-
-
-def _gathered(outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor]) -> Sizes:
-    """Return the bytes of a gather: those sent to every member, and those expected of each."""
-    return [nbytes(inputs)], _bytes_by_member(outputs) or [nbytes(inputs)]
+def _brief(sizes: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sizes[:1]) if len(set(sizes)) == 1 else tuple(sizes)

@@ -3,6 +3,7 @@ first; if ranks are simulated together, it receives the real ones when the rank 
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +40,7 @@ class SimulatedRank:
         self._counts: Counter[Key] = Counter()
         """Number of sends and receives so far, by direction."""
 
-    def send(self, group: str, receiver: int, tag: int, tensors: list[Tensor]) -> None:
+    def send(self, group: str, receiver: int, tag: int, tensors: Sequence[Tensor]) -> None:
         """Offer values to a receive."""
         rank = self.exchange.rank
         key = self._numbered((group, rank, receiver, tag))
@@ -47,7 +48,7 @@ class SimulatedRank:
             ends, dtypes = (rank, receiver), dtypes_of(tensors)
             self.exchange.offer(Offer(key, rank, ends, (), "root", "", rank, 1, dtypes, packed(tensors)))
 
-    def receive(self, group: str, sender: int, tag: int, tensors: list[Tensor]) -> list["Expected"]:
+    def receive(self, group: str, sender: int, tag: int, tensors: Sequence[Tensor]) -> list["Expected"]:
         """Return the expected values of a matching send, if it reaches this rank."""
         key = self._numbered((group, sender, self.exchange.rank, tag))
         carried = self.exchange.carries("root", tensors)
@@ -68,7 +69,7 @@ class Expected:
     exchange: Exchange
     key: Key
     needed: tuple[int, ...]
-    outputs: list[Tensor]
+    outputs: Sequence[Tensor]
     fetched: bool = False
 
     def fetch(self) -> None:

@@ -8,7 +8,7 @@ are zero. Tensors without data are not changed.
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -22,7 +22,7 @@ from diagnostics.contract.mesh import Mesh
 from dtk.errors import Errors
 from dtk.models import moe
 from dtk.parallel.context import Context, leave
-from dtk.record.signatures import listed
+from dtk.record.signatures import KINDS, listed
 
 _Group: Any = dist.ProcessGroup  # Untyped: torch declares several signatures per collective and uses one of them.
 
@@ -31,6 +31,37 @@ _errors = Errors(__file__)
 _BETWEEN = ("torch.", "dtk.record.", "dtk.preflight.")  # Modules whose frames are between the caller and this group.
 Heard = Callable[[str, "MirrorGroup", list[Tensor]], None]
 """Operation, group, and full buffers: outputs of an all_gather, inputs of a reduce_scatter."""
+
+
+ANY_RANK = -1  # Sender of a receive from any rank.
+How = Literal["reduce", "reduce_mine", "root", "root_mine", "all", "mine"]
+"""How the members' inputs give a result: reduced over the members, the root's input, or all inputs. `mine`: only the
+part of it for the asking member."""
+
+
+class GroupCall(NamedTuple):
+    """One call on a group, as its members issue it."""
+
+    name: str
+    """The function of torch.distributed."""
+    how: How | None
+    """None for a call without a result, and for a send or receive."""
+    inputs: Sequence[Any] = ()
+    """Tensors, or for each of them a list of its parts by member."""
+    outputs: Sequence[Any] = ()
+    """Likewise; the inputs themselves if the call works in place."""
+    opts: Any = None
+    """torch's options: `reduceOp`, `rootRank`."""
+    splits: Any = None
+    """Rows of the input, and of the output, for each member."""
+    peer: int | None = None
+    """Rank in the group of the other end of a send or receive; ANY_RANK for a receive from any."""
+    tag: int = 0
+
+    @property
+    def root(self) -> int | None:
+        """Rank in the group of the only giver or taker; None if all give and take."""
+        return getattr(self.opts, "rootRank", None)
 
 
 class _Options:
@@ -78,77 +109,94 @@ class MirrorGroup(_Group):  # type: ignore[misc]
     def _set_group_desc(self, desc: str) -> None:
         self.group_desc = desc
 
+    def _call(self, call: GroupCall, answer: Callable[[], object]) -> Any:
+        """Set the outputs by `answer`, report the call with its full buffers, and return its finished work."""
+        answer()
+        op, results = KINDS[call.name].wire, flat(call.outputs)
+        full = call.inputs if op in ("reduce_scatter", "all_to_all") or not results else results
+        if full and (heard := type(self).heard) is not None:
+            heard(op, self, flat(full))
+        return _done(results)
+
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
         """Reduce as if all ranks held equal values: sums are multiplied by world_size, averages and extremes kept."""
-        for tensor in listed(tensors):
-            _reduce(tensor, opts, self.size())
-        return self._ended("all_reduce", tensors)
+        tensors = listed(tensors)
+        call = GroupCall("all_reduce", "reduce", tensors, tensors, opts)
+        return self._call(call, lambda: self._reduce(tensors, opts))
 
     allreduce_coalesced = allreduce
 
     def reduce(self, tensors: Any, opts: Any = None) -> Any:
         """Set the reduced values on the root; other ranks keep theirs."""
-        for tensor in listed(tensors) if opts.rootRank == self.rank() else ():
-            _reduce(tensor, opts, self.size())
-        return self._ended("reduce", tensors)
+        tensors = listed(tensors)
+        reduced = tensors if opts.rootRank == self.rank() else ()
+        return self._call(GroupCall("reduce", "reduce", tensors, tensors, opts), lambda: self._reduce(reduced, opts))
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:
         """Keep this rank's values as the root's; zero the tensors of objects that another rank would send."""
+        tensors, objects = listed(tensors), False
         frame: Any = sys._getframe(1) if opts.rootRank != self.rank() else None
         while frame is not None and frame.f_globals.get("__name__", "").startswith(_BETWEEN):
-            if frame.f_code.co_name == "broadcast_object_list":  # Sizes are always non-zero on ranks that receive them.
-                for tensor in listed(tensors):
-                    _zero(tensor)
+            # Sizes are always non-zero on ranks that receive them.
+            objects = objects or frame.f_code.co_name == "broadcast_object_list"
             frame = frame.f_back
-        return self._ended("broadcast", tensors)
+        call = GroupCall("broadcast", "root", tensors, tensors, opts)
+        return self._call(call, lambda: _zero(tensors if objects else ()))
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Fill every part with a copy of this rank's."""
-        return self._copies("all_gather", outputs, inputs)
+        return self._call(GroupCall("all_gather", "all", inputs, outputs), lambda: _copies(outputs, inputs))
 
     allgather_coalesced = allgather
 
-    def _copies(self, op: str, outputs: Any, inputs: Any) -> Any:
-        for parts, tensor in zip(outputs, inputs, strict=True):
-            for part in parts:
-                _copy(part, tensor)
-        return self._ended(op, flat(outputs))
-
     def all_gather_single(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Fill each output, one or several, with world_size copies of its input."""
-        for output, tensor in zip(listed(outputs), listed(inputs), strict=True):
-            if _has_data(output) and output.numel():  # The input may be a slice of it.
-                output.detach().view(self.size(), -1).copy_(tensor.detach().clone().view(1, -1))
-            self._ended("all_gather", output)
-        return _done(listed(outputs))
+        outputs, inputs = listed(outputs), listed(inputs)
+
+        def answer() -> None:
+            for output, tensor in zip(outputs, inputs, strict=True):
+                if _has_data(output) and output.numel():  # The input may be a slice of it.
+                    output.detach().view(self.size(), -1).copy_(tensor.detach().clone().view(1, -1))
+
+        return self._call(GroupCall("all_gather_into_tensor", "all", inputs, outputs), answer)
 
     _allgather_base = all_gather_single_coalesced = allgather_into_tensor_coalesced = all_gather_single
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Give the root copies of this rank's values."""
-        return self._copies("gather", outputs, inputs) if outputs else self._ended("gather", inputs)
+        call = GroupCall("gather", "all", inputs, outputs or (), opts)
+        return self._call(call, lambda: _copies(outputs, inputs) if outputs else None)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Give the root its own part, and the other ranks zeros."""
-        for i, output in enumerate(outputs):
-            _copy(output, inputs[i][self.rank()]) if inputs else _zero(output)
-        return self._ended("scatter", outputs)
+
+        def answer() -> None:
+            for i, output in enumerate(outputs):
+                _copy(output, inputs[i][self.rank()]) if inputs else _zero([output])
+
+        return self._call(GroupCall("scatter", "root_mine", inputs or (), outputs, opts), answer)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Reduce this rank's part of the input, as if all ranks held the same."""
-        for output, parts in zip(outputs, inputs, strict=True):
-            _copy(output, parts[self.rank()])
-            _reduce(output, opts, self.size())
-        return self._ended("reduce_scatter", outputs, flat(inputs))
+
+        def answer() -> None:
+            for output, parts in zip(outputs, inputs, strict=True):
+                _copy(output, parts[self.rank()])
+            self._reduce(outputs, opts)
+
+        return self._call(GroupCall("reduce_scatter", "reduce_mine", inputs, outputs, opts), answer)
 
     def reduce_scatter_single(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Reduce-scatter one or several tensors in equal parts."""
-        for output, tensor in zip(listed(outputs), listed(inputs), strict=True):
-            if _has_data(output) and output.numel():
-                _copy(output, tensor.detach().reshape(self.size(), -1)[self.rank()].view(output.shape))
-                _reduce(output, opts, self.size())
-            self._ended("reduce_scatter", output, tensor)
-        return _done(listed(outputs))
+        outputs, inputs = listed(outputs), listed(inputs)
+
+        def answer() -> None:
+            for output, tensor in zip(outputs, inputs, strict=True):
+                if _has_data(output) and output.numel():
+                    _copy(output, tensor.detach().reshape(self.size(), -1)[self.rank()])
+            self._reduce(outputs, opts)
+
+        return self._call(GroupCall("reduce_scatter_tensor", "reduce_mine", inputs, outputs, opts), answer)
 
     _reduce_scatter_base = reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced = reduce_scatter_single
 
@@ -156,54 +204,57 @@ class MirrorGroup(_Group):  # type: ignore[misc]
         self, output: Tensor, tensor: Tensor, output_splits: Any = None, input_splits: Any = None, opts: Any = None
     ) -> Any:
         """Receive from every rank what this rank sends to itself, if sizes allow."""
-        if output.shape == tensor.shape:
-            _copy(output, tensor)
-        else:
-            _zero(output)
-        return self._ended("all_to_all", output, tensor)
+        splits = [list(input_splits or ()), list(output_splits or ())]
+        call = GroupCall("all_to_all_single", "mine", [tensor], [output], splits=splits)
+        return self._call(call, lambda: _keep_own([output], [tensor]))
 
     alltoall_base = all_to_all_single
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Exchange part by part as `all_to_all_single` does."""
-        for output, tensor in zip(outputs, inputs, strict=True):
-            self.all_to_all_single(output, tensor)
-        return _done(list(outputs))
+        splits = [[tensor.numel() for tensor in side] for side in (inputs, outputs)]
+        call = GroupCall("all_to_all", "mine", [inputs], [outputs], splits=splits)
+        return self._call(call, lambda: _keep_own(outputs, inputs))
 
     def send(self, tensors: Any, destination: int, tag: int) -> Any:
         """Complete immediately."""
-        return self._ended("send", tensors)
+        return self._call(GroupCall("send", None, listed(tensors), peer=destination, tag=tag), lambda: None)
 
     def recv(self, tensors: Any, source: int, tag: int) -> Any:
         """Return zeros."""
-        for tensor in listed(tensors):
-            _zero(tensor)
-        return self._ended("recv", tensors)
+        tensors = listed(tensors)
+        return self._call(GroupCall("recv", None, (), tensors, peer=source, tag=tag), lambda: _zero(tensors))
 
     def recv_anysource(self, tensors: Any, tag: int) -> Any:
         """Return zeros, from the next rank."""
-        self.recv(tensors, 0, tag)
+        self.recv(tensors, ANY_RANK, tag)
         return _Received((self.rank() + 1) % self.size())
-
-    def _ended(self, op: str, results: Any, buffers: Any = None) -> Any:
-        """Report the call with its full buffers, by default the results, and return its finished work."""
-        heard = type(self).heard
-        if heard is not None:
-            heard(op, self, list(listed(results if buffers is None else buffers)))
-        return _done(listed(results))
 
     def barrier(self, opts: Any = None) -> Any:
         """Return immediately, as there are no other ranks."""
-        return _done([])
+        return self._call(GroupCall("barrier", None), lambda: None)
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         """Return immediately, as there are no other ranks."""
+        self._call(GroupCall("monitored_barrier", None), lambda: None).wait()
+
+    def _reduce(self, tensors: Sequence[Tensor], opts: Any) -> None:
+        op = getattr(opts, "reduceOp", dist.ReduceOp.SUM)
+        for tensor in tensors:
+            if not _has_data(tensor) or tensor.dtype == torch.bool:
+                continue
+            if op == dist.ReduceOp.SUM:
+                tensor.detach().mul_(self.size())
+            elif op == dist.ReduceOp.PRODUCT:
+                tensor.detach().pow_(self.size())
 
     def _nothing(self, *_: Any) -> None:
         """Do nothing: no connections are open."""
 
     _start_coalescing = _set_sequence_number_for_group = _set_default_timeout = shutdown = abort = _nothing
-    _end_coalescing = barrier
+
+    def _end_coalescing(self, *_: Any) -> Any:
+        return _done([])
 
     def _get_backend(self, device: torch.device) -> Any:
         return self
@@ -217,9 +268,9 @@ class MirrorGroup(_Group):  # type: ignore[misc]
         return self.store
 
 
-def flat(lists: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-    """Return the tensors of all lists."""
-    return [tensor for tensors in lists for tensor in tensors]
+def flat(side: Sequence[Any]) -> list[Tensor]:
+    """Return the tensors of one side of a call, and those of its lists."""
+    return [tensor for each in side for tensor in listed(each)]
 
 
 def _done(tensors: Sequence[Tensor]) -> Any:
@@ -233,24 +284,26 @@ def _has_data(tensor: Tensor) -> bool:
     return type(tensor) in (Tensor, torch.nn.Parameter) and not tensor.is_meta
 
 
-def _reduce(tensor: Tensor, opts: Any, ranks: int) -> None:
-    op = getattr(opts, "reduceOp", dist.ReduceOp.SUM)
-    if not _has_data(tensor) or tensor.dtype == torch.bool:
-        return
-    if op == dist.ReduceOp.SUM:
-        tensor.detach().mul_(ranks)
-    elif op == dist.ReduceOp.PRODUCT:
-        tensor.detach().pow_(ranks)
-
-
 def _copy(output: Tensor, tensor: Tensor) -> None:
     if _has_data(output) and _has_data(tensor) and output.numel() == tensor.numel():
         output.detach().copy_(tensor.detach().view(output.shape))
 
 
-def _zero(tensor: Tensor) -> None:
-    if _has_data(tensor):
-        tensor.detach().zero_()
+def _copies(outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor]) -> None:
+    for parts, tensor in zip(outputs, inputs, strict=True):
+        for part in parts:
+            _copy(part, tensor)
+
+
+def _keep_own(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
+    for output, tensor in zip(outputs, inputs, strict=True):
+        _copy(output, tensor) if output.shape == tensor.shape else _zero([output])
+
+
+def _zero(tensors: Sequence[Tensor]) -> None:
+    for tensor in tensors:
+        if _has_data(tensor):
+            tensor.detach().zero_()
 
 
 _NEEDED = ("ProcessGroupGloo", "_tensor_to_object", "_get_default_group")

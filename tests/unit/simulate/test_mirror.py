@@ -85,7 +85,7 @@ def test_gathers_hold_copies_of_this_rank() -> None:
     pair = [torch.zeros(4), torch.zeros(4)]
     mirror.all_gather_single_coalesced(pair, [torch.ones(1), torch.full((1,), 5.0)])
     assert [tensor.tolist() for tensor in pair] == [[1.0] * 4, [5.0] * 4]
-    assert heard == [("all_gather", [2] * 4), *[("all_gather", [n]) for n in (8, 4, 4)]]
+    assert heard == [("all_gather", [2] * 4), ("all_gather", [8]), ("all_gather", [4, 4])]
 
 
 def test_a_gather_into_a_part_of_the_output_reads_it_first() -> None:
@@ -104,7 +104,7 @@ def test_scattered_sums_are_of_this_ranks_part() -> None:
     several = [torch.zeros(1), torch.zeros(1)]
     mirror.reduce_scatter_single_coalesced(several, [torch.arange(4.0), torch.ones(4)], Options())
     assert [tensor.item() for tensor in several] == [4.0, 4.0]
-    assert [op for op, _ in heard] == ["reduce_scatter"] * 4
+    assert [op for op, _ in heard] == ["reduce_scatter"] * 3
 
 
 def test_the_root_scatters_its_parts_and_the_others_get_zeros() -> None:
