@@ -1,7 +1,6 @@
 """From a request to the complete report: the job, the hardware, both engines, and the optional sections."""
 
 import dataclasses
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from dtk.console.progress import Busy
 from dtk.errors import DtkError
 from dtk.plan.compare import compare
 from dtk.plan.engines import Choice, Machine, differences, machine, predict
+from dtk.plan.formatting import notes
 from dtk.plan.formulas.holding import TRAININGS
 from dtk.plan.job import planned_job, ranks_of
 from dtk.plan.model import Check, PlanReport
@@ -88,7 +88,7 @@ def make(request: Request) -> PlanReport:
         batch=batch,
         trainings=TRAININGS if request.memory_table else (),
         notes=(*filled_in, *notes),
-        doubts=tuple(_doubts(job.config, target)),
+        doubts=_doubts(job.config, target),
     )
 
 
@@ -110,21 +110,13 @@ def _check(choice: Choice, config: Config, ranks: int, target: Machine) -> tuple
     return Check(closed_form, simulated, differences(closed_form, simulated)), ()
 
 
-def _doubts(config: Config, target: Machine) -> Iterator[str]:
-    """Yield settings that will probably differ in the run, and layers that wait for slow links between nodes."""
+def _doubts(config: Config, target: Machine) -> tuple[str, ...]:
+    """Return settings that will probably differ in the run, and layers that wait for slow links between nodes."""
+    slow_links, ratio, is_short = tp_warning(config, ranks_of(config), target.local_size), 0.0, False
     hardware = target.hardware
-    if warning := tp_warning(config, ranks_of(config), target.local_size):
-        yield warning
-    if hardware is None or hardware.backend == "gloo":
-        return
-    dtype = config.precision.matmul_dtype
-    if "bfloat16" in hardware.matmul_flops:
-        ratio = hardware.matmul_rate("bfloat16") / hardware.matmul_rate(dtype)
-        if ratio >= _SLOW:
-            faster = f"{hardware.name} multiplies matrices {ratio:.0f} times as fast in bf16"
-            advice = "plan with the precision of the run (precision=bf16)"
-            yield f"precision={config.precision.name}: {faster}; {advice}"
-    length, context = config.data.sequence_length, config.model.context_length
-    if length * _SHORT <= context:
-        differ = "memory and overlap differ with longer samples; plan with the length of the run"
-        yield f"data.sequence_length={length} of the {context:,} tokens that the model takes: {differ}"
+    if hardware is not None and hardware.backend != "gloo":
+        if "bfloat16" in hardware.matmul_flops:
+            ratio = hardware.matmul_rate("bfloat16") / hardware.matmul_rate(config.precision.matmul_dtype)
+        is_short = config.data.sequence_length * _SHORT <= config.model.context_length
+    rules = {"tp": slow_links, "precision": ratio >= _SLOW, "short": is_short}
+    return notes(__file__, rules, c=config, slow_links=slow_links, hardware=hardware and hardware.name, ratio=ratio)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import get_args
 
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import bytes_text, counted, seconds_text
 from diagnostics.report import document as doc
 from diagnostics.report.drawings import colours_of_memory
@@ -20,6 +21,7 @@ CATEGORIES: tuple[Category, ...] = get_args(Category)
 Rows = list[tuple[str, ...]]  # Rows of a table, the header first.
 _BADGES: dict[bool | None, tuple[str, doc.Tone]]
 _BADGES = {True: ("FITS", "good"), False: ("DOES NOT FIT", "bad"), None: ("NO DEVICE CHOSEN", "warn")}
+_REMARKS: dict[str, str] = table_beside(__file__)
 _BAR = 40  # Length of the longest bar in a terminal, in characters.
 _ROOM = 1.3  # Margin around the outermost points of a logarithmic axis, as a factor.
 _NOISE = 1e-9  # Smaller parts of a time are rounding errors.
@@ -136,19 +138,18 @@ def _categories(plans: Sequence[tuple[str, Prediction]], used: Sequence[Category
 def _scaling(points: Sequence[Point], plan: Prediction) -> doc.Section:
     header = ("ranks", "batch", "fits", "memory", "peak in", "sent a step", "step", "tokens/s", "MFU", "scaling")
     rows: Rows = [header]
-    invalid = []
     for point in points:
-        prediction = point.prediction
-        if prediction is None:
-            rows.append((f"{point.world_size:,}", "-", "invalid", *["-"] * 7))
-            invalid.append(doc.Field("invalid", f"{counted(point.world_size, 'rank')}: {point.problem}"))
-            continue
-        efficiency = "-" if prediction.time is None else percent_text(prediction.time.scaling_efficiency)
-        batch = f"{prediction.global_batch_size:,}"
+        batch = efficiency = "-"
+        if (prediction := point.prediction) is not None:
+            batch = f"{prediction.global_batch_size:,}"
+            efficiency = "-" if prediction.time is None else percent_text(prediction.time.scaling_efficiency)
         rows.append((f"{point.world_size:,}", batch, *_figures(prediction), efficiency))
-    note = doc.remark("Each rank does as much as in the planned job, so the global batch grows with the ranks.")
+    problems = [f"{counted(point.world_size, 'rank')}: {point.problem}" for point in points if point.problem]
+    invalid = [doc.Field("invalid", problem) for problem in problems]
     plots, figures = doc.on_page(*_plots(points, plan)), doc.Fold("Figures", (doc.table(rows),))
-    blocks = doc.present(note, plots, figures, doc.Fields(tuple(invalid)) if invalid else None)
+    blocks = doc.present(
+        doc.remark(_REMARKS["scaling"]), plots, figures, doc.Fields(tuple(invalid)) if invalid else None
+    )
     return doc.Section("Over numbers of ranks", blocks)
 
 
@@ -187,8 +188,6 @@ def _curve(name: str, points: Sequence[tuple[float, float]], up: doc.Axis, refer
 
 
 def _comparison(comparison: Comparison, used: Sequence[Category]) -> doc.Section:
-    marks = "* the simplest that fits, + the fastest if another; "
-    marks += "checkpointing = activation checkpointing of every block, offload = to the host."
     rows: Rows = [("", "strategy", "fits", "memory", "peak in", "sent a step", "step", "tokens/s", "MFU")]
     planned: list[tuple[str, Prediction]] = []
     offloaded: dict[str, list[str]] = {}
@@ -197,7 +196,7 @@ def _comparison(comparison: Comparison, used: Sequence[Category]) -> doc.Section
         name, plan = row.variant.name, row.prediction
         mark = "*" if row is comparison.recommended else "+" if row is comparison.fastest else ""
         if plan is None:
-            rows.append((mark, name, "invalid", *["-"] * 6))
+            rows.append((mark, name, *_figures(plan)))
             invalid.setdefault(str(row.problem), []).append(name)
             continue
         planned.append((name, plan))
@@ -217,7 +216,7 @@ def _comparison(comparison: Comparison, used: Sequence[Category]) -> doc.Section
     fields += [doc.Field(label, doc.Span(" ".join(row.overrides), "code"), "good") for label, row in chosen if row]
     fields += [doc.Field("why", reason) for reason in comparison.reasons]
     bars, notes = _categories(planned, used) if planned else None, doc.Fields(tuple(fields)) if fields else None
-    blocks = doc.present(bars, doc.table(rows), doc.remark(marks), notes)
+    blocks = doc.present(bars, doc.table(rows), doc.remark(_REMARKS["compare"]), notes)
     return doc.Section("Strategies side by side, the simplest first", blocks)
 
 
@@ -235,8 +234,10 @@ def _search(search: Search) -> doc.Section:
     return doc.Section("Layouts that fit, the fastest first", blocks)
 
 
-def _figures(plan: Prediction) -> tuple[str, ...]:
-    """Return fits, memory, region, sent, step, tokens/s, MFU."""
+def _figures(plan: Prediction | None) -> tuple[str, ...]:
+    """Return fits, memory, region, sent, step, tokens/s, MFU; None: of a job that is invalid."""
+    if plan is None:
+        return "invalid", *["-"] * 6
     fits = {True: "yes", False: "no", None: "?"}[plan.fits]
     sent = bytes_text(sum(calls.sent_bytes for calls in plan.traffic))
     timed = ("-", "-", "-")
@@ -323,9 +324,5 @@ def _trainings(report: PlanReport) -> doc.Section:
         sizes = [getattr(training, state) for state in states] + [training.per_parameter]
         shares = (bytes_text(training.rank_bytes(plan.parameters, stage, ranks)) for stage in STAGES)
         rows.append((training.name, *map(str, sizes), *shares))
-    note = (
-        "ZeRO-1 shards master, momentum and variance, ZeRO-2 gradients too, ZeRO-3 weights too. dtk keeps the row fp32 "
-        "under every precision: its weights are the master, and copies of 16 bits live while they compute."
-    )
     title = f"Model states with Adam: bytes per parameter, and of all on one of {counted(ranks, 'data-parallel rank')}"
-    return doc.Section(title, (doc.table(rows), doc.remark(note)))
+    return doc.Section(title, (doc.table(rows), doc.remark(_REMARKS["memory_table"])))

@@ -110,7 +110,7 @@ def _close(paths: RunPaths, finished: bool, loop: Loop, stop: StopRequest) -> in
     code = int(bool(shortfall)) if finished else 128 + stop.signal_number
     stopped = "" if finished else "stopped by a signal"
     if loop.enough:
-        stopped = f"ended by a callback: {loop.callbacks.reason or 'of another rank'}"
+        stopped = f"ended by a callback: {loop.callbacks.training.reason or 'of another rank'}"
         print_line(f"after step {step} {stopped}")
     close(paths, state, code, step=step, reason="; ".join(filter(None, (stopped, shortfall))))
     return code

@@ -235,16 +235,6 @@ class Callbacks:
                     report(f"callback {target}", problem)
             raise
 
-    @property
-    def reason(self) -> str:
-        """Why a callback of this rank requested a stop; empty if none did."""
-        return self.training.reason
-
-    @property
-    def keep_step(self) -> int | None:
-        """Step whose checkpoint is kept in addition to the newest ones."""
-        return self.training.keep_step
-
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors for a checkpoint, each prefixed by the index of its callback in the configuration."""
         return {

@@ -114,7 +114,7 @@ class Loop:
         targets = 0
         if self.dataset.fixed_targets is None:
             targets = sum(self.parts.task.count(batch.targets) for batch in batches)
-        enough = bool(self.callbacks.reason)
+        enough = bool(self.callbacks.training.reason)
         agreement = agree(self.context, self.stop.requested, targets, self.step_samples, enough=enough)
         with printing_elapsed("compiling in the first step", self._compiles and step == self.progress.first_step):
             result = self._step(step, batches, agreement)
@@ -211,8 +211,8 @@ class Loop:
             self._evaluate()
         checkpoint = self.config.checkpoint
         due = checkpoint.every > 0 and step % checkpoint.every == 0
-        if due or stopping or (last and checkpoint.at_end) or self.callbacks.keep_step == step:
-            self.checkpoints.keep_step = self.callbacks.keep_step
+        if due or stopping or (last and checkpoint.at_end) or self.callbacks.training.keep_step == step:
+            self.checkpoints.keep_step = self.callbacks.training.keep_step
             with self.measures.paused():
                 more = {"callbacks": self.callbacks.state()}
                 self.checkpoints.save(self.parts.model, self.parts.optimizer, self.state, more)

@@ -140,7 +140,7 @@ def run_all(context: Context, cases: dict[str, dict[str, Any]], folder: str) -> 
             "finished": finished,
             "step": loop.state.step,
             "enough": loop.enough,
-            "reason": loop.callbacks.reason,
+            "reason": loop.callbacks.training.reason,
             "error": error,
             "extra": extra(loop, paths),
             "elements": sum(getattr(value, "_local_tensor", value).numel() for value in averages.values()),

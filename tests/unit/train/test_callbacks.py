@@ -103,7 +103,7 @@ def test_an_error_ends_the_run_unless_told_to_keep_going(training: Training, mon
 def test_states_go_to_the_callbacks_that_wrote_them(training: Training, tmp_path: Path) -> None:
     stopping = EarlyStopping()
     callbacks = Callbacks(training, [("a.Early", stopping, False)])
-    assert callbacks.state() == [["a.Early", {"best": None, "waited": 0}]] and callbacks.reason == ""
+    assert callbacks.state() == [["a.Early", {"best": None, "waited": 0}]] and callbacks.training.reason == ""
     callbacks.restore(tmp_path)  # A rehearsed run continues from a checkpoint that is not there.
     info = tmp_path / CHECKPOINT_INFO
     info.write_text(json.dumps({"callbacks": [["another.Early", {"best": 1.0, "waited": 5}]]}))
@@ -121,7 +121,7 @@ def test_they_are_built_from_the_configuration(training: Training) -> None:
     built = build_callbacks(replace(training, config=config(callbacks=[section])))
     ((target, callback, keep_going),) = built.members
     assert isinstance(callback, EarlyStopping) and callback.patience == 7 and keep_going
-    assert target == section._target_ and built.reason == ""
+    assert target == section._target_ and built.training.reason == ""
 
 
 @pytest.mark.parametrize(
