@@ -6,21 +6,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import counted
 from diagnostics.report import diagnosis, document as doc, jsonform
 from dtk.preflight.run import Preflight
 from dtk.preflight.what_if import Tried
 
 SCHEMA = "dtk.preflight/1"
-ASSUMED = (
-    "When the calls of all ranks are matched, all of them complete: the n-th collective of a group matches the n-th of "
-    "its other members in operation, size, dtype, ReduceOp and root, every send has its receive, and both ends of a "
-    "transfer expect the same number of bytes."
-)
-LIMITS = (
-    "Not covered: later steps, branches that only other data takes, and failures of the machine: a killed process, "
-    "exhausted memory, a broken network."
-)
+PROVEN: dict[str, str] = table_beside(__file__)
 
 
 def answer(result: Preflight) -> str:
@@ -49,7 +42,9 @@ def document(result: Preflight, *, brief: bool = False, page: str = "") -> doc.D
             ("seconds", f"{result.seconds:.1f}"),
         )
         table = doc.Table(("what", "how much"), rows, 1)
-        proven = doc.Section("What was proven", (doc.Paragraph(ASSUMED), table, doc.Paragraph(LIMITS)))
+        proven = doc.Section(
+            "What was proven", (doc.Paragraph(PROVEN["assumed"]), table, doc.Paragraph(PROVEN["limits"]))
+        )
         changed = doc.Section("What was changed", (doc.Paragraph(result.job.note),)) if result.job.note else None
         return doc.Document(
             title="Preflight: would finish",

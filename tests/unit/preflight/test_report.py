@@ -8,7 +8,7 @@ import pytest
 from diagnostics.contract.findings import Group
 from diagnostics.report import html, jsonform, terminal
 from dtk.preflight.calls import End, Record
-from dtk.preflight.report import ASSUMED, LIMITS, answer, as_json, document
+from dtk.preflight.report import PROVEN, answer, as_json, document
 from dtk.preflight.run import Job, Preflight
 from dtk.preflight.verdict import Waiting, judge
 from dtk.preflight.what_if import INJECTED_FAILURES, Tried
@@ -38,7 +38,7 @@ def test_a_job_that_ends_says_what_that_is_based_on() -> None:
     )
     assert "to its own end" in answer(found(steps=0))
     page = html.render(document(found(note="The model's widths are reduced.")))
-    for text in (ASSUMED.split(":")[0], LIMITS.split(":")[0], "What was changed"):
+    for text in (*(text.split(":")[0] for text in PROVEN.values()), "What was changed"):
         assert text in page
     assert "page" in shown(found(), page="/tmp/x.html") and "/tmp/x.html" in shown(found(), page="/tmp/x.html")
 
