@@ -263,10 +263,8 @@ def _orders(pipeline: Pipeline) -> tuple[tuple[Order, ...], list[tuple[int, Acti
 
 def forward_only(pipeline: Pipeline, micro_batches: int) -> tuple[Order, ...]:
     """Return each rank's actions in an evaluation: the forward of every micro-batch through all stages."""
-    orders, forward = (
-        replace(pipeline, micro_batches=micro_batches).orders(),
-        ("forward", "send_forward", "receive_forward"),
-    )
+    forward = ("forward", "send_forward", "receive_forward")
+    orders = replace(pipeline, micro_batches=micro_batches).orders()
     return tuple(tuple(action for action in order if action.kind in forward) for order in orders)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
 from dtk.data.dataset import Batch
@@ -22,16 +22,7 @@ from dtk.sharding.base import Strategy
 from dtk.sharding.declared import Collective
 from dtk.tasks.base import Task, add_figures, loss_of, no_figures
 from dtk.tasks.cross_entropy import auxiliary_loss, logits_of
-from dtk.train.runner import ExpertLoads, own_part
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """A pipeline stage of this rank."""
-
-    model: nn.Module
-    wrapped: nn.Module  # Its forward is called in training.
-    first_block: int = 0
+from dtk.train.runner import ExpertLoads, Stage, own_part
 
 
 @dataclass(slots=True)
@@ -77,8 +68,6 @@ class Pipelined:
     clock: Clock
     task: Task
     part: Part | None  # The tokens of each sequence that this rank has; None = all.
-    declare: Callable[[int, int], list[Collective]]
-    """Returns the collectives of a stage's forward and backward, given the stage and the number of micro-batches."""
     loads: ExpertLoads | None = None
 
     def run(self, batches: Sequence[Batch], factor: float, seed: Callable[[int], None]) -> Tensor:
@@ -136,7 +125,7 @@ class Pipelined:
         declared = declare_messages(order, self.message_bytes)
         for number, stage in self.stages.items():
             declared += self.strategy.collectives(stage.model, accumulation_steps, clips and number == min(self.stages))
-            declared += self.declare(number, accumulation_steps)
+            declared += stage.declare(accumulation_steps)
         return [*declared, *(self.shared.declare() if self.shared else ())]
 
     def figures(self) -> dict[str, float | list[float]]:

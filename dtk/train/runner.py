@@ -71,19 +71,27 @@ class ExpertLoads:
 
 
 @dataclass(frozen=True, slots=True)
+class Stage:
+    """The part of the model between two ends of a pipeline; without a pipeline the whole model."""
+
+    model: nn.Module
+    wrapped: nn.Module
+    """The module whose forward is called in training."""
+    declare: Callable[[int], list[Collective]]
+    """Returns the collectives that forward and backward issue themselves, given the number of micro-batches."""
+    first_block: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Accumulate:
     """Runs one micro-batch after the other through the whole model."""
 
     strategy: Strategy
-    model: nn.Module
-    wrapped: nn.Module
-    """The module whose forward is called in training."""
+    whole: Stage
     task: Task
     """Defines the loss and the metrics."""
     part: Part | None = None
     """The tokens of each sequence that this rank has; None = all."""
-    declare: Callable[[int], list[Collective]] | None = None
-    """Returns the collectives that forward and backward issue themselves, given the number of micro-batches."""
     loads: ExpertLoads | None = None
     """Expert loads of a mixture of experts; None for other models."""
 
@@ -101,9 +109,9 @@ class Accumulate:
             own, where = own_part(self.part, host_batch, device)
             batch = own.to(device)
             seed(i)
-            with strategy.accumulate(self.wrapped, last=i == len(batches) - 1):
+            with strategy.accumulate(self.whole.wrapped, last=i == len(batches) - 1):
                 with region("forward"), strategy.autocast():
-                    output = self.task.forward(partial(self.wrapped, **where), batch.inputs)
+                    output = self.task.forward(partial(self.whole.wrapped, **where), batch.inputs)
                     loss = loss_of(self.task, output, batch.targets)
                     more = auxiliary_loss(output)
                     if self.loads is not None:
@@ -122,16 +130,16 @@ class Accumulate:
             own, where = own_part(self.part, host_batch, device)
             batch = own.to(device)
             with self.strategy.autocast():
-                call = partial(self.model, **where)
+                call = partial(self.whole.model, **where)
                 output, count = self.task.forward(call, batch.inputs), self.task.count(own.targets)
                 add_figures(sums, self.task, output, batch, count, collected)
-        self.strategy.release(self.model)
+        self.strategy.release(self.whole.model)
         return sums
 
     def collectives(self, accumulation_steps: int, clips: bool) -> list[Collective]:
         """Return this rank's collectives per optimizer step, from the second on; `clips` adds those of clipping."""
-        inside = self.declare(accumulation_steps) if self.declare else []
-        return [*self.strategy.collectives(self.model, accumulation_steps, clips), *inside]
+        inside = self.whole.declare(accumulation_steps)
+        return [*self.strategy.collectives(self.whole.model, accumulation_steps, clips), *inside]
 
     def figures(self) -> dict[str, float | list[float]]:
         """Return the expert loads of the last step for the metrics record; every rank must call it."""

@@ -22,14 +22,13 @@ from dtk.parallel.blocks import blocks_of
 from dtk.parallel.context import Context
 from dtk.parallel.precision import allow_tf32
 from dtk.sharding.base import Strategy, owned_parameters
-from dtk.sharding.declared import Collective
 from dtk.sharding.registry import build_strategy
 from dtk.tasks.base import Task
 from dtk.tasks.build import build_task
 from dtk.tasks.cross_entropy import Vocabulary
 from dtk.train.optimizer import InBackward, parameter_groups, recipe
-from dtk.train.pipeline import Clock, Pipelined, Stage
-from dtk.train.runner import Accumulate, ExpertLoads
+from dtk.train.pipeline import Clock, Pipelined
+from dtk.train.runner import Accumulate, ExpertLoads, Stage
 
 Runner = Accumulate | Pipelined
 
@@ -86,12 +85,8 @@ def set_up(
     runner: Runner
     loads = ExpertLoads(context, config.model) if config.model.architecture == "moe" else None
     if context.mesh.pp == 1:
-        wrapped = spread(model).wrapped
-
-        def declare(steps: int) -> list[Collective]:
-            return inside(config, context.mesh, steps, strategy.partial_shapes(model))
-
-        runner = Accumulate(strategy, model, wrapped, task, tokens, declare, loads)
+        whole = spread(model)
+        wrapped, runner = whole.wrapped, Accumulate(strategy, whole, task, tokens, loads)
     else:
         runner = _pipelined(config, strategy, model, make or _model, spread, task, tokens, loads)
         wrapped = model = joined([stage.model for stage in runner.stages.values()])
@@ -127,14 +122,21 @@ def _spread(
         cp.spread_attention(part, tokens)
     if mesh.ep > 1:
         ep.cut_model(part, strategy)
-    for i, block in enumerate(blocks_of(part), first_block):
+    blocks = blocks_of(part)
+    for i, block in enumerate(blocks, first_block):
         # Activation checkpointing: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost". The forward of
         # the block is replaced, not the block, so that parameter names do not change.
         if train.activation_checkpoint_every and i % train.activation_checkpoint_every == 0:
             block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)  # type: ignore[method-assign]
         if train.compile:
             block.compile()
-    return Stage(part, strategy.wrap(part, fill), first_block)
+    own = range(first_block, first_block + len(blocks))
+    return Stage(
+        part,
+        strategy.wrap(part, fill),
+        lambda steps: inside(config, mesh, steps, strategy.partial_shapes(part), own),
+        first_block,
+    )
 
 
 def _model(config: Config) -> nn.Module:
@@ -169,16 +171,13 @@ def _pipelined(
     def stream(tokens: Sequence[int]) -> tuple[int, ...]:
         return tokens[0], tokens[1] // parts, config.model.width
 
-    def declare(number: int, steps: int) -> list[Collective]:
-        return inside(config, context.mesh, steps, strategy.partial_shapes(stages[number].model), cuts[number])
-
     micro_batch = stream((config.train.micro_batch_size, config.data.sequence_length // context.mesh.cp))
     message_bytes = prod(micro_batch) * strategy.stream_dtype.itemsize
     end: Any = stages[max(stages) if axis.rank == axis.size - 1 else min(stages)].model
     tied = [name for name in end.before if name in end.after]
     shared = shared_parameters(end, axis, context.mesh.group("pp", context.rank), tied)
     way = strategy, parallel.pipeline, stages, Messages(axis), stream, message_bytes, shared
-    return Pipelined(*way, Clock(context.device), task, tokens, declare, loads)
+    return Pipelined(*way, Clock(context.device), task, tokens, loads)
 
 
 def _fill(model: nn.Module, config: Config) -> None:

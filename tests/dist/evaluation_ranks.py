@@ -12,7 +12,7 @@ from dtk.parallel.context import Context
 from dtk.strategies.single import Single
 from dtk.tasks.cross_entropy import Classification
 from dtk.train.evaluation import evaluate
-from dtk.train.runner import Accumulate
+from dtk.train.runner import Accumulate, Stage
 from dtk.train.setup import Parts, set_up
 from tests.dist.ranks import placed
 from tests.dist.training_ranks import config
@@ -59,5 +59,5 @@ def evaluate_oracle(context: Context, size: int) -> dict[str, float]:
     strategy = Single(configuration.strategy, context, configuration.precision)
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.1)
     task = Classification()
-    runner = Accumulate(strategy, model, model, task)
+    runner = Accumulate(strategy, Stage(model, model, lambda steps: []), task)
     return evaluate(configuration, context, Labelled(size), Parts(model, model, strategy, optimizer, 0, runner, task))

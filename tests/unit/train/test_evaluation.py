@@ -13,7 +13,7 @@ from dtk.data.dataset import Batch, Dataset, to_batch
 from dtk.strategies.ddp import DDP, DDPConfig
 from dtk.tasks.cross_entropy import Classification
 from dtk.train.evaluation import evaluate
-from dtk.train.runner import Accumulate
+from dtk.train.runner import Accumulate, Stage
 from dtk.train.setup import Parts
 from tests.unit.rank_threads import context, on_ranks
 from tests.unit.train.conftest import config
@@ -50,7 +50,9 @@ def figures(ranks: int, size: int, micro: int, most: int = 0) -> dict[str, float
         place = context(rank, Mesh(dp_replicate=ranks))
         strategy, model, task = DDP(DDPConfig(), place, PrecisionConfig()), Sure(), Classification()
         unused: Any = None
-        parts = Parts(model, model, strategy, unused, 0, Accumulate(strategy, model, model, task), task)
+        parts = Parts(
+            model, model, strategy, unused, 0, Accumulate(strategy, Stage(model, model, lambda steps: []), task), task
+        )
         measured = evaluate(settings, place, Held(size), parts)
         assert model.training
         return measured

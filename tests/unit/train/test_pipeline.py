@@ -1,6 +1,7 @@
 """Stages of a pipeline on one rank: the gradients of the whole model, whatever the schedule. Messages: tests/dist."""
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +17,8 @@ from dtk.parallel.pipeline import Pipeline
 from dtk.sharding.declared import Collective
 from dtk.strategies.single import Single, SingleConfig
 from dtk.tasks.cross_entropy import LanguageModeling
-from dtk.train.pipeline import Clock, Pipelined, Stage
+from dtk.train.pipeline import Clock, Pipelined
+from dtk.train.runner import Stage
 from tests.unit.rank_threads import whole_axis
 
 CONFIG = GPTConfig(name="probe", vocab_size=11, context_length=8, layers=4, heads=2, width=8)
@@ -26,6 +28,10 @@ BATCHES = [Batch(TOKENS[i : i + 2], TOKENS[i : i + 2].roll(-1, 1)) for i in (0, 
 
 def loss_of(model: Any) -> torch.Tensor:
     return nn.functional.cross_entropy(model(TOKENS).flatten(0, 1), TOKENS.roll(-1, 1).flatten(), reduction="sum")
+
+
+def declared(number: int) -> Callable[[int], list[Collective]]:
+    return lambda steps: [Collective("all_reduce", "tp", steps, number)]
 
 
 def pipelined(place: Context, schedule: str, stages: int) -> tuple[Any, Any, Pipelined]:
@@ -42,7 +48,7 @@ def pipelined(place: Context, schedule: str, stages: int) -> tuple[Any, Any, Pip
     runner = Pipelined(
         strategy,
         lambda count: Pipeline(schedule, 1, count, stages),
-        {number: Stage(part, part) for number, part in enumerate(parts)},
+        {number: Stage(part, part, declared(number)) for number, part in enumerate(parts)},
         Messages(whole_axis(0, 1, "pp")),
         lambda shape: (*shape, CONFIG.width),
         0,
@@ -50,7 +56,6 @@ def pipelined(place: Context, schedule: str, stages: int) -> tuple[Any, Any, Pip
         Clock(place.device),
         LanguageModeling(),
         None,
-        lambda number, steps: [Collective("all_reduce", "tp", steps, number)],
     )
     return whole, joined(parts), runner
 

@@ -17,7 +17,7 @@ from dtk.models.moe import Answer
 from dtk.parallel.collectives import Axis
 from dtk.strategies.single import Single, SingleConfig
 from dtk.tasks.cross_entropy import LanguageModeling
-from dtk.train.runner import Accumulate, ExpertLoads, own_part
+from dtk.train.runner import Accumulate, ExpertLoads, Stage, own_part
 from tests.unit.rank_threads import context, on_ranks
 
 CPU = torch.device("cpu")
@@ -36,7 +36,12 @@ def test_losses_are_summed_and_gradients_scaled() -> None:
         model = build_model(MOE, [])
         initialize_model(model, 1)
         seeds: list[int] = []
-        runner = Accumulate(strategy, model, model, LanguageModeling(), loads=ExpertLoads(strategy.context, MOE))
+        runner = Accumulate(
+            strategy,
+            Stage(model, model, lambda steps: []),
+            LanguageModeling(),
+            loads=ExpertLoads(strategy.context, MOE),
+        )
         loss = runner.run(batches, 0.25, seeds.append)
         answer = model(tokens)
         assert isinstance(answer, Answer) and seeds == [0, 1]
