@@ -104,7 +104,7 @@ class BestCheckpoint(Best):
 
     def after_checkpoint(self, training: Training, step: int) -> None:
         """Write best.json if this checkpoint is the best one."""
-        if step == self.step and training.context.rank == 0 and training.recorder is not None:
+        if step == self.step and training.context.rank == 0:
             about = {"step": step, "metric": self.metric, "value": self.sign * self.best}
             write_json(training.recorder.paths.checkpoints / "best.json", about)
 
@@ -145,8 +145,7 @@ class Samples(Callback):
         training.model.eval()
         texts = [self._continued(training, step, tokenizer, prompt) for prompt in self.prompts]
         training.model.train()
-        if training.strategy is not None:
-            training.strategy.release(training.model)
+        training.strategy.release(training.model)
         training.log(step, samples=texts)
         if training.context.rank == 0:
             for text in texts:
@@ -177,7 +176,7 @@ class BlockNorms(Callback):
     def before_update(self, training: Training, step: int) -> None:
         """Compute and record the norms; DtkError if the gradients were freed in backward."""
         _errors.refuse({"in_backward": training.config.optimizer.in_backward})
-        if step % training.config.train.log_every or training.strategy is None:
+        if step % training.config.train.log_every:
             return
         figures = {}
         for name, block in named_blocks(training.model):

@@ -43,9 +43,9 @@ class Training:
     model: nn.Module
     """The unwrapped model. Under FSDP its parameters are DTensors, of which this rank holds a shard."""
     optimizer: Optimizer
-    strategy: Strategy | None = None
+    strategy: Strategy
     """How model states are distributed; callbacks may use `gradient_norm` and `release`."""
-    recorder: Recorder | None = None
+    recorder: Recorder
     reason: str = ""
     """Why a callback of this rank requested a stop; empty if none did."""
     keep_step: int | None = None
@@ -59,8 +59,7 @@ class Training:
             step: counted from 1.
             figures: JSON values; the tracker receives only the numbers.
         """
-        if self.recorder is not None:
-            self.recorder.metrics({"attempt": self.recorder.attempt, "step": step, **figures})
+        self.recorder.metrics({"attempt": self.recorder.attempt, "step": step, **figures})
 
     def stop(self, reason: str) -> None:
         """Request the end of the run: all ranks stop after the next step, save a checkpoint, and the run counts as

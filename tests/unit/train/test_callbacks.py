@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -11,8 +11,9 @@ from torch import nn
 
 from diagnostics.contract.artifacts import CHECKPOINT_INFO
 from diagnostics.contract.mesh import Mesh
-from dtk.config.schema import CallbackConfig
+from dtk.config.schema import CallbackConfig, PrecisionConfig
 from dtk.errors import DtkError
+from dtk.strategies.single import Single, SingleConfig
 from dtk.train.callbacks import Callback, Callbacks, EarlyStopping, Training, build_callbacks
 from tests.unit.rank_threads import context, on_ranks
 from tests.unit.train.conftest import config
@@ -22,7 +23,8 @@ from tests.unit.train.conftest import config
 def training() -> Training:
     model = nn.Linear(1, 1)
     place: Any = on_ranks(1, lambda rank: context(rank, Mesh()))[0]
-    return Training(config(), place, model, torch.optim.SGD(model.parameters()))
+    strategy, nothing_is_logged = Single(SingleConfig(), place, PrecisionConfig()), cast(Any, None)
+    return Training(config(), place, model, torch.optim.SGD(model.parameters()), strategy, nothing_is_logged)
 
 
 @pytest.mark.parametrize(
