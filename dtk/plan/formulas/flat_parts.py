@@ -39,9 +39,7 @@ class FlatParts(Replicated):
         self.ledger.change("optimizer states", MASTER_BYTES * own)
         self.place_states(own, 2, lambda shape: own)
         if strategy.offload != "none" and self.on_cuda:
-            for category, size in (self.ledger.in_use - before).items():
-                self.ledger.change(category, -size)
-                self.host_bytes += size
+            self.move_to_host(before)
         if strategy.stage == 3:
             tuned = strategy.tuned()
             self._open_bucket()

@@ -5,11 +5,13 @@ Zhao et al. 2023, "PyTorch FSDP", section 3.2. Padding and imbalance are those o
 """
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from diagnostics.contract.mesh import Mesh
 from dtk.config.schema import AdamWConfig, Config, SGDConfig
+from dtk.plan.formulas.prediction import Category
 from dtk.plan.formulas.shape import ModelShape
 from dtk.plan.formulas.tape import Buffer, Ledger
 from dtk.sharding.declared import Shape
@@ -66,6 +68,12 @@ class Holding(ABC):
         self.temporary_bytes = seen + update_bytes(optimizer, largest, largest, self.on_cuda)
         if optimizer.in_backward:
             self.ledger.change("temporaries", seen)
+
+    def move_to_host(self, before: Counter[Category]) -> None:
+        """Move what was allocated on the device since `before` to the host."""
+        for category, size in (self.ledger.in_use - before).items():
+            self.ledger.change(category, -size)
+            self.host_bytes += size
 
     @abstractmethod
     def settle(self) -> None:

@@ -54,9 +54,7 @@ class Sharded(Holding):
         if not strategy.offloads_parameters:
             self.ledger.change("parameters", elements * MASTER_BYTES)
             return
-        for category, size in (self.ledger.in_use - before).items():  # The update runs on the host.
-            self.ledger.change(category, -size)
-            self.host_bytes += size
+        self.move_to_host(before)  # The update runs there.
         gradients = 0 if self.config.optimizer.in_backward else elements * MASTER_BYTES
         self.host_bytes += gradients + self.temporary_bytes
         self.temporary_bytes = 0
