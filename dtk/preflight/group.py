@@ -5,8 +5,8 @@ Every communication path uses a process group: Python's functions, functional co
 """
 
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +24,39 @@ _PARTED = ("root_mine", "reduce_mine", "mine"), ("all", "mine")
 _OWN = ("dtk.preflight.", "dtk.simulate.")  # Modules whose frames are between torch and the recording.
 Share = tuple[Offer, list[Tensor] | None]
 """A rank's unnumbered offer to a call, and the outputs for its result (None: it gets none)."""
+
+
+class _Side(NamedTuple):
+    """The inputs or the outputs of a call."""
+
+    tensors: Sequence[Any]
+    members: int
+    parted: bool
+    """Whether each member has a part of them."""
+    rows: Sequence[int]
+    """Rows of each part; empty if the parts are equal."""
+
+    def by_member(self) -> list[Tensor]:
+        """Return the tensors, or the parts of each in turn, by member."""
+        if not self.parted:
+            return flat(self.tensors)
+        lists = [self._parts(each) if isinstance(each, Tensor) else each for each in self.tensors]
+        return [part for parts in zip(*lists, strict=False) for part in parts]
+
+    def member_bytes(self) -> list[int]:
+        """Return the bytes of each member's parts; one number if all are equal, none without tensors."""
+        if not self.tensors:
+            return []
+        if not self.parted or (isinstance(self.tensors[0], Tensor) and not self.rows):
+            return [nbytes(flat(self.tensors)) // (self.members if self.parted else 1)]
+        parts, count = self.by_member(), len(self.tensors)
+        return [nbytes(parts[at : at + count]) for at in range(0, len(parts), count)]
+
+    def _parts(self, tensor: Tensor) -> Sequence[Tensor]:
+        if self.rows:
+            return torch.split(tensor.data[: sum(self.rows)], list(self.rows))
+        whole = tensor.contiguous().data.view(-1)
+        return list(whole.view(self.members, -1)) if whole.numel() else [whole] * self.members
 
 
 class RecordingGroup(MirrorGroup):
@@ -58,8 +91,7 @@ class RecordingGroup(MirrorGroup):
         gives = how is not None and how.startswith("root")
         if how is None or self.size() == 1 or not (gives or exchange.live):
             return None
-        inputs = self._by_member(call.inputs, how in _PARTED[0], call.splits and call.splits[0])
-        outputs = self._by_member(call.outputs, how in _PARTED[1], call.splits and call.splits[1])
+        inputs, outputs = (side.by_member() for side in self._sides(call))
         if not exchange.carries(how, (*inputs, *outputs)):
             return None
         op = reduce_name(call.opts.reduceOp) if how.startswith("reduce") else ""
@@ -71,36 +103,19 @@ class RecordingGroup(MirrorGroup):
         takes = taker in (None, mine) and (giver != mine or how == "root_mine")
         return offer, [output.data for output in outputs] if takes else None
 
-    def _by_member(self, side: Sequence[Any], parted: bool, rows: list[int] | None) -> list[Tensor]:
-        """Return the tensors of one side of a call, or the parts of each in turn, by member."""
-        if not parted:
-            return flat(side)
-        lists = [self._parts(each, rows) if isinstance(each, Tensor) else each for each in side]
-        return [part for parts in zip(*lists, strict=False) for part in parts]
-
-    def _parts(self, tensor: Tensor, rows: list[int] | None) -> Sequence[Tensor]:
-        if rows:
-            return torch.split(tensor.data[: sum(rows)], rows)
-        whole = tensor.contiguous().data.view(-1)
-        return list(whole.view(self.size(), -1)) if whole.numel() else [whole] * self.size()
+    def _sides(self, call: GroupCall) -> Iterator[_Side]:
+        splits = call.splits or ((), ())
+        for tensors, parted, rows in zip((call.inputs, call.outputs), _PARTED, splits, strict=True):
+            yield _Side(tensors, self.size(), call.how in parted, rows)
 
     def _sent_and_taken(self, call: GroupCall) -> tuple[list[int], list[int]]:
         """Return the bytes sent to each member and expected of each; empty where the members agree on the amount."""
         if call.how in ("reduce", "root"):
             return [], []
-        sides = zip((call.inputs, call.outputs), _PARTED, call.splits or (None, None), strict=True)
-        sent, taken = (self._bytes(side, call.how in parted, rows) for side, parted, rows in sides)
+        sent, taken = (side.member_bytes() for side in self._sides(call))
         if call.how is None:
             return sent, taken
         return sent or taken, taken or sent  # Only the root of a gather or scatter has all parts.
-
-    def _bytes(self, side: Sequence[Any], parted: bool, rows: list[int] | None) -> list[int]:
-        if not parted or not side:
-            return [nbytes(flat(side))] if side else []
-        if isinstance(side[0], Tensor) and not rows:
-            return [nbytes(side) // self.size()]
-        members = self._by_member(side, parted, rows)
-        return [nbytes(members[at : at + len(side)]) for at in range(0, len(members), len(side))]
 
     def _issue(self, call: GroupCall, share: Share | None) -> Issued:
         """Record a call of torch.distributed's function and return its work."""
