@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from diagnostics.contract.files import table_beside
 from diagnostics.evidence.endings import is_victim, kind_of_exception
 from diagnostics.evidence.logs import tracebacks
+from diagnostics.evidence.logs.counters import Counters
 from diagnostics.evidence.logs.launcher import DRIVER_TYPE, LAUNCHER_TYPE, by_launcher, ended_child, fatal_error
-from diagnostics.evidence.logs.lines import Line
+from diagnostics.evidence.logs.lines import Line, split
 from diagnostics.evidence.logs.patterns import moment
-from diagnostics.evidence.logs.steps import Steps
 from diagnostics.evidence.model import Frame, LogFact, RankError
 from diagnostics.evidence.reader import Contents
 from diagnostics.evidence.stacks import dumps as stack_dumps
@@ -23,14 +23,11 @@ MAX_STACKS = 4096
 MAX_FACTS = 20_000
 TEXT = 400  # Maximum characters of a line stored in a fact.
 MAX_STREAMS = 4096  # Maximum number of writers in one log whose tracebacks are assembled at the same time.
-GOES_ON = 3
-"""Different steps told behind a traceback by which the process has survived it; where ranks share a log without
-prefixes, the peers of a rank that died tell one more step at most."""
 _ABOVE, _STAMP = 1000, 120  # Lines above a traceback, and characters of each, in which a time is looked for.
 FOLLOWED = 64  # Lines after a traceback in which these steps are counted.
 _lines = lru_cache(maxsize=1)(methodcaller("split", b"\n"))  # Only of blocks in which a time is looked for.
 _TABLE = table_beside(__file__)
-_PROGRESS, _FINISHED = re.compile(_TABLE["progress"]), re.compile(_TABLE["finished"])
+_FINISHED = re.compile(_TABLE["finished"])
 ASIDE = tuple(_TABLE["aside"])  # Python's announcements of exceptions that do not end the process.
 STRUCTURE = (*_TABLE["structure"], *ASIDE)
 """Words of lines about a process's end or position, in addition to those of `patterns.yaml`."""
@@ -53,8 +50,8 @@ class _Stream(Struct):
     """The last exceptions, until it is clear whether the process continued."""
     seen: set[tuple[str, str, tuple[Frame, ...]]] = field(default_factory=set)
     """Exceptions already reported."""
-    steps: set[str] = field(default_factory=set)
-    """Steps printed since the last traceback."""
+    counters: Counters = field(default_factory=Counters)
+    """Of the last traceback."""
     finished: bool = False
     aside: int = 0
     """Number of lines within which the traceback of a harmless exception begins."""
@@ -74,6 +71,8 @@ class Streams(Struct):
     """The lines around the current one, of which the first has the number `first`."""
     first: int = 1
     streams: dict[str, _Stream] = field(default_factory=dict)
+    taken: int = 0
+    """The last line that a traceback or a stack took."""
 
     def feed(self, line: Line, rank: int | None) -> None:
         """Read one line of a rank."""
@@ -110,7 +109,7 @@ class Streams(Struct):
             self.follow(3)
         begins = tracebacks.START.match(line.text)
         if begins and not stream.traceback.active:
-            stream.raised, stream.steps, stream.finished = [], set(), False
+            stream.raised, stream.finished = [], False
         elif begins and stream.traceback.separate(line.text):
             self._keep(stream, end=True)
         was_active, was_inside = stream.traceback.active, stream.traceback.inside
@@ -120,26 +119,32 @@ class Streams(Struct):
             stream.traceback.aside = stream.aside >= 0
         stream.traceback.feed(line.text)
         if stream.traceback.active and not (was_active or begins):  # A traceback without its head.
-            stream.number, stream.raised, stream.steps, stream.finished = line.number, [], set(), False
+            stream.number, stream.raised, stream.finished = line.number, [], False
         if stream.traceback.active and not was_active:
             stream.times = self.time_above(line.number, line.stream), None
+            stream.counters = self._counters_above(line)
         elif was_active and not was_inside and stream.times[1] is None:
             stream.times = stream.times[0], self.time_above(line.number)
         if was_inside and stream.traceback.keeps_last:
             stream.number = line.number  # Of the exception, which says more than the head.
         stream.stack.feed(line.text)
         if stream.traceback.active or stream.stack.active:
+            self.taken = line.number
             # With many writers the next line of this one may be far away.
             self.follow(40 + 8 * len(self.streams))
         if stream.traceback.done or stream.stack.done:
             self._keep(stream)
         if stream.number and not stream.traceback.inside:
             # Progress behind an exception shows that it was handled.
-            drawn = map(_PROGRESS.findall, (*line.drawn.split("\r"), line.text))
-            stream.steps.update(str(progress) for progress in drawn if progress)  # An epoch and a batch in it, say.
+            stream.finished |= any(stream.counters.go_on(text) for text in (*line.drawn.split("\r"), line.text))
             # A sentence of the end counts only where no other rank can have written it.
             stream.finished |= bool(_FINISHED.search(line.text)) and (self.rank is not None or bool(line.stream))
             self._take_back(stream)
+
+    def _counters_above(self, line: Line) -> Counters:
+        at = max(0, line.number - self.first)
+        above = (split(0, raw) for raw in _lines(self.block)[max(0, at - FOLLOWED) : at])
+        return Counters.above(each.text for each in above if each.stream == line.stream)
 
     def time_above(self, number: int, writer: str | None = None) -> float | None:
         """Return the time of a line (s since 1970, as if it were UTC), or of the nearest one of its writer above it."""
@@ -166,13 +171,25 @@ class Streams(Struct):
             for error in [error for error in self.read.errors if error.type and not error.frames]:
                 self._handled(error)
 
+    def read_last(self) -> None:
+        """Read the last line of a log without any error, if only a traceback that is cut has such a line."""
+        lines = [(number, raw) for number, raw in enumerate(_lines(self.block), self.first) if raw.strip()][-2:]
+        if self.read.errors or not lines or self.taken >= lines[-1][0]:
+            return
+        line, is_cut = split(*lines[-1]), tracebacks.CARETS.match(split(*lines[0]).text)
+        end = tracebacks.CUT_END.match(line.text)
+        # A logger begins many lines so.
+        if end and (is_cut or not end["bare"]) and self.block.count(end["type"].encode() + b":") <= 1:
+            stream = _Stream(rank=self.rank if line.rank is None else line.rank, number=line.number)
+            stream.traceback.feed_end(end["type"], end["message"] or "")
+            self._keep(stream, end=True)
+
     def _own_errors(self) -> list[RankError]:
         return [e for e in self.read.errors if not is_victim(kind_of_exception(e.type, e.message, e.frames))]
 
-    def went_on(self, steps: Steps) -> None:
-        """Withdraw errors that were followed by enough steps: the job survived them."""
-        survived = steps.line_before(GOES_ON)
-        for error in [error for error in self.read.errors if error.line < survived]:
+    def went_on(self, line: int) -> None:
+        """Withdraw errors above a line that shows that the job survived them."""
+        for error in [error for error in self.read.errors if error.line < line]:
             self._handled(error)
 
     def _handled(self, error: RankError) -> None:
@@ -184,7 +201,7 @@ class Streams(Struct):
         self.following = max(self.following, lines)
 
     def _take_back(self, stream: _Stream) -> None:
-        if not stream.raised or not (stream.finished or len(stream.steps) >= GOES_ON):
+        if not stream.finished:
             return
         for error in stream.raised:
             if error in self.read.errors:

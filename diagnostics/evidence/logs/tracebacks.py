@@ -22,8 +22,8 @@ _MAX_LINES = 2000
 
 _TEXT = patterns_beside(__file__)
 """Compiled patterns, documented in the table."""
-START, SPAWNED, HEAD, FRAME, WHAT, OWN_RANK = (
-    _TEXT[name] for name in ("start", "spawned", "head", "frame", "what", "own_rank")
+START, SPAWNED, HEAD, FRAME, WHAT, OWN_RANK, CUT_END, CARETS = (
+    _TEXT[name] for name in ("start", "spawned", "head", "frame", "what", "own_rank", "cut_end", "carets")
 )
 _GAP, _GAP_IN_CHAIN = 3, 8  # Lines of others after which a traceback ends; in a chain or a message some are its own.
 _WORDLESS = frozenset({"Empty", "Full", "StopIteration"})
@@ -124,7 +124,7 @@ class Assembler(Struct):
             self.inside, self.length, self.frames, self.indent = True, 0, [], 0
             self._inside(text)
         elif not self.active and _TEXT["lone"].match(text) and (end := _TEXT["end"].match(text)) is not None:
-            self._ended(Raised(end[1].rpartition(".")[2], (end[2] or "").strip()[:MAX_MESSAGE], (), self.aside))
+            self.feed_end(end[1], end[2] or "")
 
     def take(self, end: bool = False) -> list[Raised]:
         """Return the exceptions completed since the last call; with `end` also the last one."""
@@ -152,11 +152,12 @@ class Assembler(Struct):
             return
         end = _TEXT["end"].match(text)
         self.inside = False
-        if end is not None and self.frames:
-            message = (end[2] or "").strip()[:MAX_MESSAGE]
-            self._ended(Raised(end[1].rpartition(".")[2], message, tuple(reversed(self.frames)), self.aside))
+        if end is not None and (self.frames or (self.length == 1 and CUT_END.match(text))):
+            self.feed_end(end[1], end[2] or "", tuple(reversed(self.frames)))
 
-    def _ended(self, raised: Raised) -> None:
+    def feed_end(self, type_: str, message: str, frames: tuple[Frame, ...] = ()) -> None:
+        """Take the last line of a traceback: the class of its exception, with its module, and the message."""
+        raised = Raised(type_.rpartition(".")[2], message.strip()[:MAX_MESSAGE], frames, self.aside)
         self.quiet, self.message_open = 0, True
         if self.first is None:
             self.first = raised

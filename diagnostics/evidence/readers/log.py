@@ -12,14 +12,15 @@ from msgspec.structs import replace
 
 from diagnostics.contract.files import patterns_beside, table_beside
 from diagnostics.evidence.calls import is_library
-from diagnostics.evidence.endings import repeated, signal_name
+from diagnostics.evidence.endings import is_victim, kind_of_exception, repeated, signal_name
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.logs import tracebacks
+from diagnostics.evidence.logs.counters import GOES_ON
 from diagnostics.evidence.logs.launcher import ROW, FailureTable
 from diagnostics.evidence.logs.lines import MATCHED, Line, LineReader, has_utf16_mark, label_of, split, widths_of
 from diagnostics.evidence.logs.patterns import OF_KERNEL, TABLE, ZONE_S, Pattern, decode, moment
 from diagnostics.evidence.logs.steps import LEAST, MAX_POINTS, Steps
-from diagnostics.evidence.logs.streams import GOES_ON, MAX_ERRORS, STRUCTURE, TEXT, Streams
+from diagnostics.evidence.logs.streams import MAX_ERRORS, STRUCTURE, TEXT, Streams
 from diagnostics.evidence.logs.watchdogs import KINDS, PER_KIND_AND_RANK, Watchdogs
 from diagnostics.evidence.model import Evidence, LogFact, RankError, shortened
 from diagnostics.evidence.reader import Contents, Reader, Source
@@ -61,6 +62,7 @@ _RESTARTS = "will restart worker group"
 from torchrun's line about its first failed process."""
 _KINDS: dict[str, frozenset[str]] = {name: frozenset(kinds) for name, kinds in table_beside(__file__)["kinds"].items()}
 _OF_THE_JOB, WAITED, _SURVIVED, _OF_PODS = (_KINDS[name] for name in ("of_the_job", "waited", "survived", "of_pods"))
+_SEVERAL, _FAILURES = _KINDS["several"], _KINDS["failures"]
 _BEFORE_THE_END = _SURVIVED | _KINDS["before_the_end"]
 """Kinds of lines, documented in the table."""
 ENDED = "training_ended"
@@ -292,18 +294,30 @@ class _Scan(Struct):
             read.earlier.append(ended.errors[:MAX_ERRORS])
             self.aside = ended
 
+    def _ended_well(self, end: LogFact) -> bool:
+        """Return whether no rank failed: the line of the end is a launcher's, or nothing speaks of several ranks."""
+        errors, facts = self.read.errors, self.read.facts
+        lost = any(not error.type or is_victim(kind_of_exception(error.type, error.message)) for error in errors)
+        several = any(self.streams.streams) or any(fact.rank or fact.kind in _SEVERAL for fact in facts)
+        of_launcher = end.kind == "process_left" or "of_all" in end.fields
+        return not lost and not any(fact.kind in _FAILURES for fact in facts) and (of_launcher or not several)
+
     def finish(self) -> Contents:
         """Complete the log and return its contents."""
         read, file = self.read, self.read.file
         self.streams.finish()
-        self.streams.went_on(self.steps)
         failed = [error for error in self.of_hydra if error.signal != "SIGKILL" or len(self.of_hydra) == 1]
         # What enough steps follow ended nothing, or an earlier run in the same file.
         survived = self.steps.line_before(GOES_ON)
+        self.streams.went_on(survived)
         ended = self.table.errors(file) or [*self.exits, *failed]
         if any(f.kind == "world_size" and f.fields["nranks"] == len(self.ended_in_order) for f in read.facts):
             self.ended = [*self.ended_in_order.values()][-1]
         in_order = self.ended if self.ended is not None and self.ended.line >= self.steps.last_new else None
+        if in_order is None and not ended:
+            self.streams.read_last()
+        elif in_order and not ended and self._ended_well(in_order):
+            self.streams.went_on(in_order.line)
         read.errors += [error for error in ended if error.line >= survived][:MAX_ERRORS]
         kinds = _SURVIVED if in_order is None else _BEFORE_THE_END
         passed = [f for f in read.facts if f.line < survived and (f.kind in kinds or "retried" in f.fields)]

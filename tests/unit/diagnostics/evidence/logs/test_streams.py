@@ -127,3 +127,58 @@ def test_a_restarted_program_s_second_failure_ended_it_too(tmp_path: Path, outer
     (tmp_path / "job.log").write_text(raised + "\n" + raised)
     facts = gather(tmp_path / "job.log", Limits()).facts
     assert sum(fact.kind == "handled_error" for fact in facts) == handled
+
+
+ABOVE = "step 1 of 900\nstep 2 of 900\n"
+FRAMED = 'Traceback (most recent call last):\n  File "/job/train.py", line 30, in main\n    step(batch)\n'
+CUT = "    loss = step(batch)\n           ^^^^^^^^^^^\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "type_"),
+    [
+        ("torch.cuda.OutOfMemory: CUDA out of memory. Tried to allocate 2.00 GiB\n", "OutOfMemory"),
+        ("pkg.mod.SomethingWrong: shard 7 is broken\n\n", "SomethingWrong"),
+        ("mylib.ShardMissing\n", "ShardMissing"),
+        ("KeyboardInterrupt", "KeyboardInterrupt"),
+        ("SystemExit: 1\n", "SystemExit"),
+        ("[rank1]: mylib.ShardMissing: shard 7\n", "ShardMissing"),
+        (CUT + "SomethingWrong: shard 7 is broken\n", "SomethingWrong"),
+        ("Traceback (most recent call last):\nSomethingWrong: shard 7 is broken\n", "SomethingWrong"),
+        (FRAMED + "SomethingWrong: shard 7 is broken\n", "SomethingWrong"),
+        (FRAMED.partition("\n")[2] + "SomethingWrong: shard 7 is broken\n", "SomethingWrong"),
+    ],
+)
+def test_a_last_line_that_only_a_traceback_has(tmp_path: Path, text: str, type_: str) -> None:
+    (tmp_path / "train.log").write_text(ABOVE + text)
+    (error,) = gather(tmp_path, Limits()).errors
+    assert error.type == type_ and error.rank == (1 if "rank1" in text else None)
+    assert error.message in text and len(error.frames) == ("File" in text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Summary: all good\n",
+        "LearningRate: 0.1\n",
+        "Best checkpoint: out/best.pt\n",
+        "trainer.state: saved\n",
+        "torch.version: 2.5.1\n",
+        "wandb.run: https://example.org\n",
+        "see pkg.mod.SomethingWrong: it is documented\n",
+        "my.pkg.Trainer: begins\nmy.pkg.Trainer: saved\n",  # A logger.
+        "pkg.mod.SomethingWrong: shard 7\nretried, fine\n",
+        "SystemExit: 0\n",
+        "Traceback (most recent call last):\nEpoch: 3\n",
+        FRAMED + "SystemExit: 0\n",
+        "Training complete\npkg.mod.SomethingWrong: not uploaded\n",
+    ],
+)
+def test_a_last_line_that_others_write_too(tmp_path: Path, text: str) -> None:
+    (tmp_path / "train.log").write_text(ABOVE + text)
+    assert not gather(tmp_path, Limits()).errors
+
+
+def test_what_a_shell_says_below_a_cut_traceback_is_a_signal(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(ABOVE + FRAMED + "Killed\n")
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == ["hang.rank_killed"]
