@@ -58,10 +58,9 @@ def decide(evidence: Evidence) -> Finding:
 
 def _said(error: RankError) -> str:
     """Return the message; of a KeyError, which only has the key, and of what a loader raised also class and place."""
-    at = error.frames[0] if error.frames else None
-    loads = at is not None and at.function.rpartition(".")[2] == "load_state_dict"
+    place = tuple(f"{at.file}:{at.function}" for at in error.frames[:1])
+    loads = any(map(_TEXT["loads"].search, place))
     loads = loads and kind_of_exception(error.type, error.message, error.frames) == "raised"
-    place = (f"{at.file}:{at.function}",) if at is not None else ()
     return ": ".join((error.type, error.message, *place)) if loads or error.type == "KeyError" else error.message
 
 

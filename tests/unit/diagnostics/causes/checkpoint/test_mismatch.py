@@ -148,3 +148,78 @@ def test_the_words_without_an_exception_s_line(tmp_path: Path, before: str, behi
     words = IN_MODEL.removeprefix("RuntimeError: ") + '\tMissing key(s) in state_dict: "a.weight".\n'
     (tmp_path / "job.log").write_text(before + words + behind)
     assert [root.cause for root in diagnose(tmp_path).root_causes] == causes
+
+
+DCP, MEGATRON = "torch/distributed/checkpoint", "megatron/core/dist_checkpointing"
+
+
+@pytest.mark.parametrize(
+    ("place", "error", "cause"),
+    [
+        (
+            f"{DCP}/filesystem.py:read_data",
+            "AssertionError: req MetadataIndex(fqn='a.weight', offset=torch.Size([0]), index=0) mismatch sizes "
+            "torch.Size([8]) vs torch.Size([8, 4])",
+            "checkpoint.mismatch",
+        ),
+        (
+            f"{DCP}/filesystem.py:read_data",
+            "RuntimeError: The size of tensor a (8) must match the size of tensor b (9) at non-singleton dimension 0",
+            "checkpoint.mismatch",
+        ),
+        (
+            f"{DCP}/utils.py:find_state_dict_object",
+            "ValueError: Could not find FQN: 'head.bias'",
+            "checkpoint.mismatch",
+        ),
+        (f"{DCP}/state_dict.py:_load_model_state_dict", "RuntimeError: Missing key: head.bias.", "checkpoint.mismatch"),
+        (f"{DCP}/state_dict.py:_split_optim_state_dict", "KeyError: 'head.bias'", "checkpoint.mismatch"),
+        (
+            f"{DCP}/planner_helpers.py:create_read_items",
+            "ValueError: Invalid checkpoint metadata for step, expected BytesStorageMetadata but found "
+            "<class 'torch.distributed.checkpoint.metadata.TensorStorageMetadata'>",
+            "checkpoint.mismatch",
+        ),
+        (
+            f"{MEGATRON}/strategies/torch.py:_validate_global_shapes",
+            "megatron.core.dist_checkpointing.core.CheckpointingException: Global shape mismatch for loaded "
+            "(torch.Size([64, 8])) and expected ((72, 8)) tensor for key module.embed.weight",
+            "checkpoint.mismatch",
+        ),
+        (
+            f"{MEGATRON}/strategies/torch.py:_validate_global_shapes",
+            "KeyError: \"module.head.weight from model not in state dict: ['module.embed.weight']\"",
+            "checkpoint.mismatch",
+        ),
+        (f"{MEGATRON}/validation.py:<listcomp>", "AssertionError: keys do not match: 4, 5", "checkpoint.mismatch"),
+        (f"{DCP}/filesystem.py:read_metadata", "FileNotFoundError: No such file: '/ck/.metadata'", "hang.rank_raised"),
+        (f"{DCP}/filesystem.py:read_data", "OSError: file is missing its footer", "hang.rank_raised"),
+        (f"{DCP}/default_planner.py:create_global_plan", "ValueError: key mismatch in the plan", "hang.rank_raised"),
+        (f"{DCP}/filesystem.py:write_data", "AssertionError: unexpected dtype", "hang.rank_raised"),
+        ("job/data.py:read_data", "AssertionError: sizes mismatch: 3 vs 4", "hang.rank_raised"),
+    ],
+)
+def test_what_the_libraries_of_distributed_checkpoints_compare(
+    tmp_path: Path, place: str, error: str, cause: str
+) -> None:
+    file, _, function = place.partition(":")
+    frame = f'[rank1]:   File "/venv/lib/{file}", line 40, in {function}\n'
+    (tmp_path / "train.log").write_text(f"{HEAD}{frame}[rank1]: {error}\n")
+    assert [(root.cause, root.ranks) for root in diagnose(tmp_path).root_causes] == [(cause, (1,))]
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (
+            "AssertionError: req MetadataIndex(fqn='w', offset=None, index=None) mismatch sizes, [8] vs [9]",
+            "checkpoint.mismatch",
+        ),
+        ("CheckpointingException: Invalid access pattern: 24 ShardedObject are missing.", "checkpoint.mismatch"),
+        ("RuntimeError: An unexpected key, head.bias, exists. FQN is head.weight", "checkpoint.mismatch"),
+        ("AssertionError: request 7 has mismatch sizes 8 vs 9", "hang.rank_raised"),
+    ],
+)
+def test_their_words_where_no_frame_was_pasted(tmp_path: Path, error: str, cause: str) -> None:
+    (tmp_path / "train.log").write_text(f"{error}\n")
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == [cause]
