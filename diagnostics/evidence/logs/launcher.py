@@ -14,13 +14,15 @@ from diagnostics.evidence.model import Frame, RankError
 _MAX_ERRORS = 100_000
 _TEXT = patterns_beside(__file__)  # Compiled patterns, documented in the table.
 ROW = _TEXT["row"]
+_RAISED = {"usage": "SystemExit", "storage": "OSError"}  # Patterns of what was raised where no traceback tells it.
 LAUNCHER_TYPE, DRIVER_TYPE = _TEXT["launcher_type"], _TEXT["driver_type"]
 
 
 def fatal_error(text: str, rank: int | None, file: str, line: int) -> RankError | None:
-    """Return the error of the last line of the interpreter (`Fatal Python error: Aborted`), the shell or argparse."""
-    if usage := _TEXT["usage"].match(text):
-        return RankError(rank, file, line, "SystemExit", usage["what"])
+    """Return the error of a last line: of the interpreter (`Fatal Python error: Aborted`), a shell, argparse, a logger."""
+    for name, type_ in _RAISED.items():
+        if said := _TEXT[name].match(text):
+            return RankError(rank, file, line, type_, said["what"])
     if (match := _TEXT["fatal"].match(text) or _TEXT["shell"].match(text)) is None:
         return None
     return RankError(rank, file, line, "", text.strip(), signal=SIGNAL_TEXTS.get(match["what"].strip()))

@@ -100,7 +100,7 @@ class Streams(Struct):
             self.follow(4)
         fatal = fatal_error(line.text, rank, self.read.file, line.number)
         if fatal is not None:
-            self._keep(stream)
+            self._keep(stream, end=stream.fatal is not None)  # Of several processes.
             stream.fatal = fatal
             self.follow(8)
         stream.aside = 3 if line.text.lstrip().startswith(ASIDE) else stream.aside - 1

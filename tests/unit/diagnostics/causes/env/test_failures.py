@@ -160,3 +160,30 @@ def test_libraries_that_do_not_fit_each_other_or_the_gpu(tmp_path, line, words):
     (tmp_path / "train.log").write_text(f"step 1 loss 2.0\n{line}\n")
     first = diagnose(tmp_path).root_causes[0]
     assert first.cause == VERSION and words in text_of(first).remedies[0].change
+
+
+@pytest.mark.parametrize(
+    ("line", "change"),
+    [
+        ("[nvidia-smi] Failed to initialize NVML: Driver/library version mismatch", "modprobe nvidia"),
+        ("pynvml.NVMLError: RM has detected an NVML/RM version mismatch.", "modprobe nvidia"),
+        ("[ 9.1] NVRM: API mismatch: the client has the version 550.54.15, but", "modprobe nvidia"),
+        ("CUDA: (803 vs. 0) : system has unsupported display driver / cuda driver combination", "cuda/compat"),
+        ("RuntimeError: CUDA failure 804: forward compatibility was attempted on non supported HW", "cuda/compat"),
+        ("CUDA driver version is insufficient for CUDA runtime version", "newer driver"),
+        ("nvidia-container-cli: cuda>=12.4, please update your driver to a newer version", "newer driver"),
+        ("Triton: the provided PTX was compiled with an unsupported toolchain.", "newer driver"),
+    ],
+)  # fmt: skip
+def test_a_driver_that_does_not_fit(tmp_path, line, change):
+    (tmp_path / "train.log").write_text(f"{line}\n")
+    first = diagnose(tmp_path).root_causes[0]
+    assert first.cause == VERSION and change in text_of(first).remedies[0].change
+
+
+@pytest.mark.parametrize(
+    "line", ["Failed to initialize NVML: Unknown Error", "driver version 550.54, library version 550.54"]
+)
+def test_other_words_about_drivers(tmp_path, line):
+    (tmp_path / "train.log").write_text(f"{line}\n")
+    assert not diagnose(tmp_path).root_causes

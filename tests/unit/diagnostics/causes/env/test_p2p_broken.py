@@ -23,6 +23,9 @@ AMD = (
         ("[rank0]: Traceback (most recent call last):\n[rank0]:   File \"t.py\", line 3, in <module>\n"
          "[rank0]: RuntimeError: CUDA error: peer access is not supported between these two devices\n",
          "NCCL_P2P_DISABLE=1"),
+        ("[TP1] worker: cuIpcOpenMemHandle: CUDA_ERROR_PEER_ACCESS_UNSUPPORTED\n", "NCCL_P2P_DISABLE=1"),
+        ("Failed: Cuda error a.cuh:307 'peer access is not supported between these two devices'\n", "NCCL_P2P_DISABLE=1"),
+        ("terminating: cudaMemcpyPeer: peer mapping resources exhausted\n", "at most 8 GPUs"),
         ("h:1:2 [0] transport/p2p.cc:275 NCCL WARN Cuda failure 101 'invalid device ordinal'\n", "--gpus-per-node"),
         ("h:1:2 [0] transport/p2p.cc:237 NCCL WARN Cuda failure 'invalid argument'\n", "NCCL_P2P_DISABLE=1 to see"),
         ("h:1:2 [0] net_ib.cc:9 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<54> with status=4 opcode=0\n",

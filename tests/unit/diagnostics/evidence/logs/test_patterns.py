@@ -218,6 +218,37 @@ CASES: dict[str, tuple[str, str, int | None, dict[str, Any]]] = {
     "torchrun's settings": ("  max_nodes                 : 1", "one_node", None, {}),
     "deepspeed's settings": ("[INFO] [launch.py:158:main] nnodes=1, num_local_procs=8, node_rank=0", "one_node", None, {}),
     "a command": ("+ torchrun --nnodes 1 --nproc-per-node 8 train.py", "one_node", None, {}),
+    "kubeflow's pod": (
+        "1.7e+09\tDEBUG\tevents\tPod: jobs.net-worker-1 exited with code 3\t{}",
+        "torchrun_failed",
+        None,
+        {"pod": "net-worker-1", "exit_code": 3},
+    ),
+    "kubeflow's event": (
+        "Error pod net-worker-1 container pytorch exitCode: 3 terminated message: ",
+        "torchrun_failed",
+        None,
+        {"pod": "net-worker-1", "exit_code": 3},
+    ),
+    "a pod that was killed": ("Pod: jobs.net-worker-1 exited with code 137", "job_stopped", None, {"why": 137}),
+    "kubeflow's condition": (
+        '"message": "TFJob jobs/net has failed because 1 Worker replica(s) failed."',
+        "worker_died",
+        None,
+        {"detail": "TFJob jobs/net has failed because 1 Worker replica(s) failed"},
+    ),
+    "a job's condition": (
+        "Warning  BackoffLimitExceeded  3m  job-controller  Job has reached the specified backoff limit",
+        "worker_died",
+        None,
+        {"detail": "BackoffLimitExceeded"},
+    ),
+    "a shell's command": ("run.sh: line 7:  77 Terminated              torchrun t.py", "job_stopped", None, {"why": "Terminated"}),
+    "a bar and a shell": ("Epoch 1:  29%|#  | 9/32 [3:28<8:28, 1.3s/it]Terminated ", "job_stopped", None, {"why": "Terminated"}),
+    "zsh": ("zsh: terminated  python train.py", "job_stopped", None, {"why": "terminated"}),
+    "nvidia-smi": ("Failed to initialize NVML: Driver/library version mismatch", "driver_mismatch", None, {}),
+    "cuda 804": ("Error 804: forward compatibility was attempted on non supported HW", "driver_mismatch", None, {}),
+    "peers": ("Failed: Cuda error all_reduce.cuh:307 'peer access is not supported between these two devices'", "p2p_refused", None, {}),
     "srun": ("srun: error: node3: tasks 8-10: Killed", "srun_task", None, {"ranks": [8, 9, 10], "why": "Killed"}),
 }  # fmt: skip
 
@@ -248,6 +279,21 @@ def test_each_kind_is_found_and_decoded(tmp_path: Path, name: str) -> None:
 )
 def test_other_numbers_of_nodes(tmp_path: Path, line: str) -> None:
     assert not scan(tmp_path / "x.log", f"{line}\n").facts
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "run.sh: line 40:  77 Terminated              nvidia-smi dmon > gpu.csv",
+        "srun: error: node3: task 1: Terminated",
+        "job 7 Terminated by the user",
+        "Pod: jobs.net-worker-1 exited with code 0",
+        "peer access is supported between these devices",
+    ],
+)
+def test_lines_of_other_processes(tmp_path: Path, line: str) -> None:
+    kinds = {fact.kind for fact in scan(tmp_path / "x.log", f"{line}\n").facts}
+    assert not kinds & {"job_stopped", "torchrun_failed", "p2p_refused"}
 
 
 def test_healthy_lines_say_nothing(tmp_path: Path) -> None:

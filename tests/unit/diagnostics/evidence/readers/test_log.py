@@ -596,6 +596,16 @@ def test_zeros_behind_a_text(head: bytes, known: bool) -> None:
         ("/var/spool/slurm_script: line 28:  8156 Killed                  python3 main.py --epochs 400", "SIGKILL"),
         ("run.sh: line 4: 77 Segmentation fault      (core dumped) python train.py", "SIGSEGV"),
         ("Segmentation fault (core dumped)", "SIGSEGV"),
+        ("[1]+  Killed                  python train.py", "SIGKILL"),
+        ("[2]  + 8156 killed     python train.py", "SIGKILL"),
+        ("zsh: bus error (core dumped)  python train.py", "SIGBUS"),
+        ("fish: Job 1, 'python train.py' terminated by signal SIGSEGV (Address boundary error)", "SIGSEGV"),
+        ("make: *** [Makefile:7: train] Aborted", "SIGABRT"),
+        ("  3%|#   | 40/1000 [01:12<40:00, 1.02 batches/s, loss=2.1]Aborted (core dumped)", "SIGABRT"),
+        ("12/500 [==>...................] - ETA: 10:00 - loss: 2.3104Illegal instruction", "SIGILL"),
+        ("the transfer was killed", None),
+        ("Aborted!", None),
+        ("Bus error handler installed", None),
         ("Killed process 8156 (python3)", None),
         ("Killed by the user", None),
         ("12 jobs Killed", None),
@@ -967,3 +977,41 @@ def test_an_error_that_steps_follow_was_survived(tmp_path: Path, line: str) -> N
     steps = ["".join(f"step {n}/40 loss {3 - n / 50:.4f}\n" for n in part) for part in (range(9), range(9, 40))]
     assert scan(tmp_path / "x.log", f"{steps[0]}{line}\n").errors
     assert not scan(tmp_path / "x.log", f"{steps[0]}{line}\n{steps[1]}").errors
+
+
+SIGNALLED = "[n8:{0}:0:{0}] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x{0})\n"
+
+
+def test_each_process_that_says_it_died_counts(tmp_path: Path) -> None:
+    found = scan(tmp_path / "x.log", "".join(SIGNALLED.format(pid) for pid in (70, 71, 75)))
+    assert [(error.signal, error.line) for error in found.errors] == [("SIGSEGV", 1), ("SIGSEGV", 2), ("SIGSEGV", 3)]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("ERROR: saver: process 0 failed: [Errno 5] Input/output error", "[Errno 5] Input/output error"),
+        ("[Errno 28] No space left on device: '/ck/model.pt'", "[Errno 28] No space left on device: '/ck/model.pt'"),
+        ("2026-01-02 10:00:00 CRITICAL io: write: Errno 122: Disk quota exceeded", "Errno 122: Disk quota exceeded"),
+        ("E0102 10:00:00 cannot read shard 3: error: Stale file handle", "Stale file handle"),
+        (
+            "thread 'main' ERROR cannot flush: Read-only file system (os error 30)",
+            "Read-only file system (os error 30)",
+        ),
+        ("WARNING: [Errno 5] Input/output error, retrying", ""),
+        ("[Errno 28] retry 2 of 5: No space left on device", ""),
+        ("ERROR: unable to write to file </torch_77_1>: No space left on device (28)", ""),
+        ("n8:1:2 [0] NCCL WARN error: /dev/shm/nccl-x: No space left on device (28)", ""),
+        ("[ 77.1] kernel: Buffer error on dev sda: Input/output error", ""),
+        ("checks of the disk: Input/output error, No space left on device", ""),
+    ],
+)
+def test_an_error_of_the_file_system_in_a_line_of_a_logger(tmp_path: Path, line: str, message: str) -> None:
+    found = [(e.type, e.message) for e in scan(tmp_path / "x.log", f"step 1 loss 2.0\n{line}\n").errors]
+    assert found == ([("OSError", message)] if message else [])
+
+
+def test_an_error_of_the_file_system_behind_which_the_training_goes_on(tmp_path: Path) -> None:
+    steps = "".join(f"step {n} loss {2 - n / 100}\n" for n in range(20))
+    found = scan(tmp_path / "x.log", "ERROR: saver: [Errno 5] Input/output error\n" + steps)
+    assert (found.errors, [f.kind for f in found.facts if f.kind == "handled_error"]) == ([], ["handled_error"])
