@@ -19,7 +19,7 @@ LAUNCHER_TYPE, DRIVER_TYPE = _TEXT["launcher_type"], _TEXT["driver_type"]
 
 
 def fatal_error(text: str, rank: int | None, file: str, line: int) -> RankError | None:
-    """Return the error of a last line: of the interpreter (`Fatal Python error: Aborted`), a shell, argparse, a logger."""
+    """Return the error of a line of the interpreter (`Fatal Python error: Aborted`), a shell, argparse or a logger."""
     for name, type_ in _RAISED.items():
         if said := _TEXT[name].match(text):
             return RankError(rank, file, line, type_, said["what"])

@@ -285,6 +285,7 @@ def test_other_numbers_of_nodes(tmp_path: Path, line: str) -> None:
     "line",
     [
         "run.sh: line 40:  77 Terminated              nvidia-smi dmon > gpu.csv",
+        "run.sh: line 41:  78 Terminated              python -m tensorboard.main --logdir runs",
         "srun: error: node3: task 1: Terminated",
         "job 7 Terminated by the user",
         "Pod: jobs.net-worker-1 exited with code 0",
