@@ -1,4 +1,4 @@
-"""A plugin of pytest that keeps each folder that a test diagnoses: pytest -p benchmarks.kept_evidence tests/unit.
+"""A plugin of pytest that keeps each folder that a test reads evidence from: pytest -p benchmarks.kept_evidence tests.
 
 The folders are copied into the one that the environment variable KEEP_EVIDENCE names. The hash of what they hold is
 their name, so that each is kept once. Large folders and those with links or pipes, which test limits, are left out.
@@ -11,11 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from diagnostics import diagnose as module
-from diagnostics.report.model import Report
+from diagnostics.evidence.job import gather as module
+from diagnostics.evidence.model import Evidence
 
 MOST_BYTES = 1 << 20  # Folders of tests that separate causes are smaller; larger ones are about speed and memory.
-_diagnose = module.diagnose
+_gather = module.gather
 
 
 def keep(folder: Path, kept: Path) -> None:
@@ -35,12 +35,12 @@ def keep(folder: Path, kept: Path) -> None:
         temporary.rename(target)
 
 
-def diagnose_and_keep(path: Path, *others: Any, **options: Any) -> Report:
-    """Diagnose a folder as the test asks for it, and keep it."""
+def gather_and_keep(path: Path, *others: Any, **options: Any) -> Evidence:
+    """Read the evidence below a path as the test asks for it, and keep it."""
     with suppress(OSError):
         if Path(path).is_dir():
             keep(Path(path), Path(os.environ["KEEP_EVIDENCE"]))
-    return _diagnose(path, *others, **options)
+    return _gather(path, *others, **options)
 
 
-module.diagnose = diagnose_and_keep
+module.gather = gather_and_keep

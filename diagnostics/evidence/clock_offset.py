@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 _LEAST_POSITIONS = 3  # Two positions contradict each other at no offset.
-SURE_POSITIONS = 16
+SURE_POSITIONS = 16  # Minimum number of positions that give the offset of two clocks.
 SURE_RATIO = 500
 """Recorded time over the width of the bounds. Two runs of one program proceed at the same rate to within a few
 thousandths and drift apart by that; ranks of one job do not."""
