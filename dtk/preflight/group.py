@@ -19,7 +19,7 @@ from dtk.record.collectives import reduce_name
 from dtk.record.signatures import KINDS, Call, listed, nbytes
 from dtk.simulate.mirror import ANY_RANK, GroupCall, MirrorGroup, flat
 
-_PARTED = ("root_mine", "reduce_mine", "mine"), ("all", "mine")
+_SPLIT = ("root_mine", "reduce_mine", "mine"), ("all", "mine")
 """Calls in which each member has a part of the inputs, and of the outputs."""
 _OWN = ("dtk.preflight.", "dtk.simulate.")  # Modules whose frames are between torch and the recording.
 Share = tuple[Offer, list[Tensor] | None]
@@ -31,14 +31,14 @@ class _Side(NamedTuple):
 
     tensors: Sequence[Any]
     members: int
-    parted: bool
+    is_split: bool
     """Whether each member has a part of them."""
     rows: Sequence[int]
     """Rows of each part; empty if the parts are equal."""
 
     def by_member(self) -> list[Tensor]:
         """Return the tensors, or the parts of each in turn, by member."""
-        if not self.parted:
+        if not self.is_split:
             return flat(self.tensors)
         lists = [self._parts(each) if isinstance(each, Tensor) else each for each in self.tensors]
         return [part for parts in zip(*lists, strict=False) for part in parts]
@@ -47,8 +47,8 @@ class _Side(NamedTuple):
         """Return the bytes of each member's parts; one number if all are equal, none without tensors."""
         if not self.tensors:
             return []
-        if not self.parted or (isinstance(self.tensors[0], Tensor) and not self.rows):
-            return [nbytes(flat(self.tensors)) // (self.members if self.parted else 1)]
+        if not self.is_split or (isinstance(self.tensors[0], Tensor) and not self.rows):
+            return [nbytes(flat(self.tensors)) // (self.members if self.is_split else 1)]
         parts, count = self.by_member(), len(self.tensors)
         return [nbytes(parts[at : at + count]) for at in range(0, len(parts), count)]
 
@@ -105,8 +105,8 @@ class RecordingGroup(MirrorGroup):
 
     def _sides(self, call: GroupCall) -> Iterator[_Side]:
         splits = call.splits or ((), ())
-        for tensors, parted, rows in zip((call.inputs, call.outputs), _PARTED, splits, strict=True):
-            yield _Side(tensors, self.size(), call.how in parted, rows)
+        for tensors, split, rows in zip((call.inputs, call.outputs), _SPLIT, splits, strict=True):
+            yield _Side(tensors, self.size(), call.how in split, rows)
 
     def _sent_and_taken(self, call: GroupCall) -> tuple[list[int], list[int]]:
         """Return the bytes sent to each member and expected of each; empty where the members agree on the amount."""
