@@ -12,7 +12,7 @@ from diagnostics.analysis.divergence.evidence_terms import GUESSES, support
 from diagnostics.analysis.divergence.explanation import Deviation, what_meets
 from diagnostics.analysis.divergence.find import Divergence, between, edited
 from diagnostics.analysis.divergence.identity import agree, differing_parts
-from diagnostics.analysis.divergence.single_calls import made_alone, passed, unknown
+from diagnostics.analysis.divergence.single_calls import at_places, made_alone, passed, unknown
 from diagnostics.analysis.divergence.vote import Vote, count_votes, settled, supported
 from diagnostics.analysis.histories.watchdog_lines import (
     NEAR,
@@ -24,7 +24,7 @@ from diagnostics.analysis.histories.watchdog_lines import (
     site_of,
 )
 from diagnostics.contract.findings import WATCHDOGS
-from diagnostics.evidence.calls import Call, Described, GroupKey, Wire
+from diagnostics.evidence.calls import GroupKey
 from diagnostics.evidence.model import Evidence, Stacks
 from diagnostics.evidence.stacks.dumps import taken_s
 
@@ -226,12 +226,8 @@ def _sites(evidence: Evidence, groups: list[GroupLog]) -> Divergence | None:
     is_one_call = len(groups) <= 1 and len(ops) == 1 and ops <= TOGETHER
     if not is_one_call or len(stacks) < _SIDE or len(vote.sides) < 2 or not vote.has_majority:
         return None
-    described = Described(Wire(min(ops), (), ()), min(ops))
-    first, second = (site_of(stacks[side[0]]) for side in vote.sides[:2])
-    call = Call(vote.key, 0, described, False, None, stack=(first,))
     lines = tuple(stacks[side[0]] for side in (*vote.sides[1:4], vote.sides[0]))
-    limit, term, calls = WATCHDOGS["apart"], support("single position"), (call, replace(call, stack=(second,)))
-    return edited(vote, calls, ("substitute", "within"), term, groups_known=False, limit=limit, lines=lines)
+    return at_places(vote, {rank: (min(ops), site_of(stack)) for rank, stack in stacks.items()}, lines=lines)
 
 
 def _gap(evidence: Evidence, group: GroupLog, busy: set[int]) -> Divergence | GroupLog | None:

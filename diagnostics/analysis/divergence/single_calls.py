@@ -12,7 +12,7 @@ from diagnostics.analysis.divergence.find import Divergence, edited, explained
 from diagnostics.analysis.divergence.loop_exit import in_branch, source_branches
 from diagnostics.analysis.divergence.vote import Vote, count_votes, settled
 from diagnostics.analysis.pairwise import Misfit
-from diagnostics.contract.findings import PROBABLE
+from diagnostics.contract.findings import PROBABLE, WATCHDOGS
 from diagnostics.evidence.calls import Call, Described, GroupKey, Wire
 from diagnostics.evidence.model import Frame
 
@@ -73,6 +73,14 @@ def outside_backward(
     explanation = left_loop(call, loop_call, [loop_call], majority_goes_on=goes_on)
     sides = (reduction, call) if goes_on else (call, reduction)
     return None if explanation is None else explained(vote, sides, explanation)
+
+
+def at_places(vote: Vote, places: Mapping[int, tuple[str, Frame]], **more: Any) -> Divergence:
+    """Return the divergence of two sides of which only the operation and the line of each rank are known."""
+    sides = [places[side[0]] for side in vote.sides[:2]]
+    calls = [Call(vote.key, 0, Described(Wire(op, (), ()), op), False, None, stack=(site,)) for op, site in sides]
+    more |= {"groups_known": False, "limit": WATCHDOGS["apart"]}
+    return edited(vote, (calls[0], calls[1]), ("substitute", "within"), support("single position"), **more)
 
 
 def misfit(pair: Misfit[Call]) -> Divergence:

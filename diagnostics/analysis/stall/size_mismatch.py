@@ -6,9 +6,11 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.divergence.identity import agree, at_line, in_backward
-from diagnostics.analysis.divergence.single_calls import outside_backward
+from diagnostics.analysis.divergence.single_calls import at_places, outside_backward
+from diagnostics.analysis.divergence.vote import count_votes
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.analysis.stall.job_state import JobState
+from diagnostics.analysis.stall.stack_evidence import KEY, collective_of, communicating
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import LogFact
@@ -25,7 +27,20 @@ def size_mismatch(job: JobState) -> Divergence | None:
     """Find the calls that met where a process ended because of different sizes; None if no log and ring show them."""
     facts = mismatched(job)
     divergences = list(_divergences(job, {fact.rank for fact in facts})) if facts else []
-    return replace(divergences[0], lines=tuple(facts)) if len(divergences) == 1 else None
+    if len(divergences) == 1:
+        return replace(divergences[0], lines=tuple(facts))
+    return _by_places(job, facts) if facts and not job.any_calls() else None
+
+
+def _by_places(job: JobState, facts: list[LogFact]) -> Divergence | None:
+    """Return the ranks that gloo ended in another call than that in which most ranks lost them, by their stacks."""
+    aborted = {rank: collective_of(end.frames) for rank, end in job.endings.items() if end.kind == "aborted"}
+    inside = {rank: (place.op, place.site) for rank, place in communicating(job).items()} | aborted
+    places = {rank: (at[0], at[1]) for rank, at in inside.items() if at is not None and at[1] is not None}
+    vote = count_votes(KEY, 0, places, range(job.world()))
+    if len(vote.sides) != 2 or {*vote.sides[1]} != aborted.keys() or 2 * len(vote.sides[0]) <= job.world():
+        return None
+    return at_places(vote, places, lines=tuple(facts))
 
 
 def _divergences(job: JobState, ended: set[int | None]) -> Iterator[Divergence]:

@@ -58,7 +58,8 @@ def _outlived(evidence: Evidence, groups: Sequence[GroupLog]) -> tuple[int, ...]
     stamps = (stamp_s(wait.fact) for group in groups for wait in group.waits.values())
     first = min((at for at in stamps if at is not None), default=inf)
     for error in evidence.errors:
-        if error.type and error.rank is not None and error.time_s is not None and is_after(error.time_s, first):
+        at_s = error.after_s if error.time_s is None else error.time_s
+        if error.type and error.rank is not None and at_s is not None and is_after(at_s, first):
             ended |= {error.rank} if of_error(error, error.rank).by_itself else set()
     late = tuple(sorted(ended - reported))
     return late if len(late) < len({rank for group in groups for rank in group.waits}) else ()

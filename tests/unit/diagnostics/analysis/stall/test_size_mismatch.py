@@ -9,6 +9,8 @@ import pytest
 
 from diagnostics.analysis.stall.explain import explain
 from diagnostics.analysis.stall.size_mismatch import mismatched
+from diagnostics.contract.findings import SURE
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, LogFact
 from diagnostics.evidence.readers.flight import FlightFile
@@ -128,3 +130,47 @@ def test_recorded_calls_that_differ_explain_the_sizes_that_gloo_printed(tmp_path
     assert [(one.cause, one.ranks, one.basis) for one in unexplained(found)] == [
         ("hang.signature_mismatch", (2,), "records")
     ]
+
+
+LOST = """\
+[rank{0}]: Traceback (most recent call last):
+[rank{0}]:   File "/job/train.py", line 30, in <module>
+[rank{0}]:   File "/job/train.py", line {1}, in {2}
+[rank{0}]:   File "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 3252, in all_reduce
+[rank{0}]: RuntimeError: [/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:35
+"""
+ABORTED = """\
+[rank{0}]:   what():  [enforce fail at /gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 50000 vs 1500.
+[rank{0}]: Fatal Python error: Aborted
+[rank{0}]:
+[rank{0}]: Thread 0x00007f4996133b80 (most recent call first):
+[rank{0}]:   File "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 3252 in all_reduce
+[rank{0}]:   File "/job/train.py", line {1} in {2}
+[rank{0}]:   File "/job/train.py", line 30 in <module>
+"""
+
+
+@pytest.mark.parametrize(
+    ("lost", "aborted", "culprits"),
+    [
+        ({0: 9, 1: 9, 3: 9}, {2: 12}, (2,)),
+        ({1: 9, 2: 9, 3: 9}, {0: 12}, (0,)),
+        ({0: 9, 1: 9, 4: 9, 5: 9}, {2: 12, 3: 12}, (2, 3)),
+        ({0: 9, 1: 9, 3: 9}, {2: 9}, ()),  # One line, with sizes that differ.
+        ({0: 9, 3: 12}, {2: 12}, ()),  # Where rank 1 was is unknown.
+        ({0: 12, 1: 9, 3: 9}, {2: 9}, ()),  # Rank 0 may have been late, in the call before.
+        ({0: 9, 1: 15, 3: 9}, {2: 12}, ()),  # Three places.
+        ({0: 9}, {1: 12}, ()),  # Of two ranks neither is the exception.
+    ],
+)
+def test_lines_of_tracebacks_tell_which_side_differs(
+    tmp_path: Path, lost: dict[int, int], aborted: dict[int, int], culprits: tuple[int, ...]
+) -> None:
+    texts = [ABORTED.format(rank, line, f"f{line}") for rank, line in aborted.items()]
+    texts += [LOST.format(rank, line, f"f{line}") for rank, line in lost.items()]
+    (tmp_path / "job.log").write_text("".join(texts))
+    found = [one for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed" and one.confidence >= SURE]
+    assert [one.ranks for one in found] == [culprits] * bool(culprits)
+    if culprits:
+        assert found[0].cause == "hang.collective_mismatch" and found[0].victims == tuple(lost)
+        assert "train.py:12" in found[0].summary and "50000 vs 1500" in found[0].summary and found[0].confidence <= 0.65

@@ -70,3 +70,22 @@ def test_a_rank_that_torchrun_does_not_list_beside_the_codes_of_the_others(
     text = "train.py FAILED\n------------\nFailures:\n" + "".join(row(*one) for one in codes.items())
     found = symptoms(gather_text(tmp_path, text))
     assert (found.unlisted if found else ()) == unlisted
+
+
+TIMEOUT = (
+    "[rank{0}]:[E1121 10:00:00.1 ProcessGroupNCCL.cpp:688] [Rank {0}] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=42, OpType=ALLREDUCE, NumelIn=9, NumelOut=9, Timeout(ms)=600000) ran for 600012 milliseconds\n"
+)  # fmt: skip
+RAISED = (
+    "[rank3]: 2026-11-21 {0} ERROR the upload failed\n[rank3]: Traceback (most recent call last):\n"
+    '[rank3]:   File "/job/train.py", line 5, in upload\n[rank3]: ValueError: bad bucket\n'
+)
+
+
+@pytest.mark.parametrize(("at", "late"), [("10:00:40", (3,)), ("09:45:00", ())])
+def test_a_rank_that_raised_behind_the_timeouts_of_all_others_had_not_waited(
+    tmp_path: Path, at: str, late: tuple[int, ...]
+) -> None:
+    (tmp_path / "train.log").write_text("".join(map(TIMEOUT.format, range(3))) + RAISED.format(at))
+    found = symptoms(gather(tmp_path, Limits()))
+    assert found is not None and found.without_report == late
