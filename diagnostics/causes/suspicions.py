@@ -90,6 +90,7 @@ def of_memory(records: Sequence[RanOut], steps: int = 0) -> tuple[Suspicion, ...
     fits = unused >= _LARGE and requested <= (record.unused_bytes or 0) + (record.free_bytes or 0)
     many, alone = (record.unused_bytes or 0) >= _MANY * requested > 0, requested > used > 0
     signs = {"alone": alone, "steps": steps and not alone, "much_unused": fits and many, "unused": fits and not many}
+    signs["updates"] = record.updates
     signs["outside"] = outside > _LARGE * (record.total_bytes or outside)
     tensors = filled(TABLE["texts"]["tensors" if allocated else "no_fit"], {"allocated": allocated})
     figures = {"tensors": tensors, "steps": steps, "unused": unused, "outside": outside}

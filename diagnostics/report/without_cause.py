@@ -121,7 +121,8 @@ def set_up_text(inits: Sequence[LogFact], evidence: Evidence) -> str:
 def log_asks(report: Report) -> str:
     """Return what to record if only a log, or observations, show no problem; empty with other evidence."""
     kinds = {entry.kind for entry in report.coverage}
-    row = "ask_log" if kinds <= {"log", "logs"} else "ask_again" if process.KIND in kinds else ""
+    of_log = "ask_ended" if report.ended else "ask_log"
+    row = of_log if kinds <= {"log", "logs"} else "ask_again" if process.KIND in kinds else ""
     row = row or ("ask_stacks" if "stacks" in kinds else "")
     return _TEXTS[row] if report.statement and row else ""
 
@@ -215,12 +216,13 @@ def printed_text(printed: PrintedSteps, evidence: Evidence) -> str:
     logs = [log.series for log in printed.logs if log.series.lines]
     losses = [loss for series in logs for loss in (series.loss[0], series.loss[-1]) if math.isfinite(loss)]
     scales = [scale for log in printed.logs for scale in log.steps.overflow_scales]
-    parts = [_said("losses", count=printed.count, first=losses[0], last=losses[-1])] if losses else []
+    loss = " to ".join(dict.fromkeys(f"{loss:.4g}" for loss in (*losses[:1], *losses[-1:])))
+    parts = [_said("losses", count=printed.count, loss=loss)] if losses else []
     if scales:
         scale = f", now {scales[-1]:{',.0f' if scales[-1] >= 1 else '.4g'}}" if math.isfinite(scales[-1]) else ""
         parts.append(_said("scaled", scales=len(scales), scale=scale))
     if not parts:
         return ""
     row = "non_finite" if any(series.is_non_finite() for series in logs) else "nothing_wrong"
-    row = "scale_lowest" if scales and scales[-1] <= SCALE_ENDS else row
+    row = "scale_lowest" if scales and scales[-1] == SCALE_ENDS else row
     return _said("printed_to_the_end" if training_ended(evidence) else "printed", parts=parts, verdict=_TEXTS[row])

@@ -49,6 +49,8 @@ class RanOut(Struct, frozen=True):
     """Innermost frame outside torch, if there is a traceback."""
     placing: str = ""
     """Function in the traceback that was moving model states to the device; empty if none, or unknown."""
+    updates: bool = False
+    """Whether the optimizer was updating the parameters, or allocating its states."""
     saving: str = ""
     """Function that was gathering a full state dict, or FSDP's message about it; empty if none, or unknown."""
 
@@ -65,6 +67,13 @@ class RanOut(Struct, frozen=True):
         if self.total_bytes is not None and self.free_bytes is not None:
             return max(0, self.total_bytes - self.free_bytes - self._own())
         return None if self.in_use_bytes is None else max(0, self.in_use_bytes - self._own()) + (self.listed_bytes or 0)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether several other processes hold as much of the device as was missing."""
+        missing = (self.requested_bytes or 0) - (self.free_bytes or 0)
+        is_listed = self.in_use_bytes is not None and (self.listed_processes or 0) > 1
+        return is_listed and (self.listed_bytes or 0) >= missing
 
     @property
     def other_bytes(self) -> int:
@@ -96,7 +105,10 @@ def ran_out(evidence: Evidence) -> list[RanOut]:
     for record in filter(None, (*in_logs, *map(_of_error, evidence.errors))):
         other = records.get(record.rank, record)
         fuller, sparser = (record, other) if _figures(record) > _figures(other) else (other, record)
-        both = {name: getattr(fuller, name) or getattr(sparser, name) for name in ("step", "site", "placing", "saving")}
+        both = {
+            name: getattr(fuller, name) or getattr(sparser, name)
+            for name in ("step", "site", "placing", "updates", "saving")
+        }
         records[record.rank] = replace(fuller, **both)
     if len(records) > 1:
         records.pop(None, None)
@@ -127,7 +139,9 @@ def _of_error(error: RankError) -> RanOut | None:
     site = next((frame for frame in error.frames if "/torch/" not in frame.file), None)
     record = _decoded(error.rank, device, oom_parts(error.message), item)
     places = [f"{frame.file} {frame.function}" for frame in error.frames]
-    return replace(record, step=error.step, site=site, **_purposes(places))
+    inner = next((place for place in places if not _TEXT["helpers"].search(place)), "")
+    updates = bool(_TEXT["optimizer"].search(inner))
+    return replace(record, step=error.step, site=site, updates=updates, **_purposes(places))
 
 
 def _purposes(places: Iterable[str]) -> dict[str, str]:

@@ -41,6 +41,8 @@ class Ended(Struct, frozen=True):
     is_dtk_run: bool
     gave_up_at: Where | None
     """Line of a victim that waited for a rank which exited normally; None if not known."""
+    processes: int
+    """Number of processes without a rank that the same signal ended; 0 if it was none."""
     words: "Callable[[Finding, Ended], Text]"
     """Puts it into words, with `worded`; each cause has its own."""
 
@@ -69,7 +71,8 @@ class Ended(Struct, frozen=True):
         rows = ["in_order" if self.first.in_order else "default"]
         rows += [*(["others"] if others else []), *(["more"] if more else []), *([] if names else ["which"])]
         local = self.first.local_rank
-        unnamed = TEXTS.phrase("process" if local is None else "local_process", local_rank=local)
+        row = "local_process" if local is not None else "processes" if self.processes > 1 else "process"
+        unnamed = TEXTS.phrase(row, local_rank=local, count=self.processes)
         figures: dict[str, Any] = {"who": names or unnamed, "how": how, "at": at, "step": step, "more": more}
         figures["others"] = [TEXTS.phrase("other", rank=end.rank, what=end.summary) for end in others[:3]]
         world = max(self.world, len(names), 1)
@@ -105,10 +108,11 @@ def confirmed(stall: Stall, case: FirstEndings, words: Callable[[Finding, Ended]
     gave_up = _place(case.gave_up) if case.gave_up else ()
     gave_up_at = replace(gave_up[0], does=_parts.says("waits_here")) if gave_up else None
     step = next((end.step for end in case.endings if end.step is not None), None)
+    alike = [end for end in job.evidence.errors if (end.type, end.signal) == ("", case.first.signal or "")]
     beside = gave_up_at and gave_up_at.rank not in {place.rank for place in places}
     return _parts.confirmed(
         job,
-        Ended(case, job.world(), job.is_dtk_run, gave_up_at, words),
+        Ended(case, job.world(), job.is_dtk_run, gave_up_at, sum(end.rank is None for end in alike), words),
         confidence,
         evidence=[end.evidence for end in case.endings[:6]],
         seen={last[0].rank: str(last[0].does)} if last and last[0].rank is not None else {},

@@ -12,7 +12,7 @@ CHANGES = {"cgroup": HOST_MEMORY, "host_memory": HOST_MEMORY} | changes_beside(_
 
 
 def _text(finding: Finding, ended: Ended) -> Text:
-    first, ranks = ended.first, [end.rank for end in ended.case.endings]
+    first, ranks = ended.first, ended.case.ranks or range(max(ended.processes, 1))
     how = _TEXTS.phrase("killed" if first.signal else "vanished", who=ranks, what=first.summary)
     detail = next((name for name in (first.detail, first.signal) if name in CHANGES and name), "")
     detail = detail or ("fault" if is_fault(first.signal) else "")

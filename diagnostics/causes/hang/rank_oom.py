@@ -1,18 +1,25 @@
 """A rank ran out of memory, on the host or on its device."""
 
+from functools import partial
+
+from diagnostics.analysis.memory.out_of_memory import RanOut, ran_out
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _endings
 from diagnostics.causes.hang._endings import HOST_MEMORY, Ended, changes_beside
 from diagnostics.contract.findings import PROBABLE, SEEN, SUSPECTED, Finding, Text
+from diagnostics.contract.formatting import UNNAMED
 
 _TEXTS = Texts(__file__)
 CHANGES = {"cgroup": HOST_MEMORY, "host_memory": HOST_MEMORY} | changes_beside(__file__)
 
 
-def _text(finding: Finding, ended: Ended) -> Text:
-    remedies = [ended.remedy(finding, CHANGES, ended.first.detail)]
-    if ended.is_dtk_run and ended.first.detail not in CHANGES.keys() - {""}:
+def _text(record: RanOut | None, finding: Finding, ended: Ended) -> Text:
+    detail = ended.first.detail or ("updates" if record is not None and record.updates else "")
+    remedies = [ended.remedy(finding, CHANGES, detail)]
+    if record is not None and record.is_crowded:
+        remedies.insert(0, _TEXTS.remedy("crowded", record=record))
+    if ended.is_dtk_run and detail not in CHANGES.keys() - {""}:
         remedies.insert(0, _TEXTS.remedy("micro_batch"))
     return ended.worded(finding, _TEXTS.phrase("how", what=ended.first.summary), tuple(remedies))
 
@@ -27,7 +34,9 @@ def decide(stall: Stall) -> Finding:
         on_device = case.first.signal is None and not case.first.detail
         # That one rank differs from its peers is then not shown: a suspicion beside those about what takes the memory.
         confidence = SUSPECTED if on_device else PROBABLE
-    return _endings.confirmed(stall, case, _text, confidence)
+    records = {record.rank: record for record in ran_out(stall.job.evidence)}
+    rank = None if case.first.rank == UNNAMED else case.first.rank
+    return _endings.confirmed(stall, case, partial(_text, records.get(rank)), confidence)
 
 
 CAUSE = declared(__file__, explain, decide)

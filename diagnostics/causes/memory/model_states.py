@@ -29,6 +29,7 @@ def decide(job: JobMemory) -> Finding:
             job,
             _TEXTS.facts(
                 placing=record.placing,
+                does=_TEXTS.phrase(record.placing if record.placing in _TEXTS else "places"),
                 allocated=Bytes(record.allocated_bytes or 0),
                 size=Bytes(record.total_bytes or 0),
                 more=Bytes(record.requested_bytes or 0),

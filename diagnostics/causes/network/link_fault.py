@@ -89,8 +89,9 @@ def _facts(faults: LinkFaults) -> FormattedFacts:
         parts.append(_TEXTS.phrase("completion", status=status, pairs=pairs[:_SHOWN], reason=reason))
     named = [fact.fields for fact in (*faults.ports, *faults.down) if fact.fields.get("device")]
     down = dict.fromkeys(f"{each['device']}{':' + str(each['port']) if 'port' in each else ''}" for each in named)
+    is_fatal = any(fact.fields["failed"] != "port error" for fact in faults.ports)
     if down or faults.ports:
-        parts.append(_TEXTS.phrase("ports" if down else "port", ports=[*down]))
+        parts.append(_TEXTS.phrase("device" if is_fatal else "ports" if down else "port", ports=[*down]))
     if faults.unreached:
         fields = faults.unreached[0].fields
         why = [str(fields["why"]), *([f"on {fields['device']}"] if fields.get("device") else [])]
@@ -98,7 +99,8 @@ def _facts(faults: LinkFaults) -> FormattedFacts:
     lines = len(faults.completions) + len(faults.ports) + len(faults.unreached)
     if not lines:
         return _TEXTS.facts("refused", lines=len(faults.refused))
-    rows = ("default", "common", "look_at_common") if faults.common else ("default", "look_at_both")
+    first = "of_device" if is_fatal and not faults.completions else "default"
+    rows = (first, "common", "look_at_common") if faults.common else (first, "look_at_both")
     return _TEXTS.facts(rows, parts=parts, common=faults.common, lines=lines)
 
 

@@ -91,6 +91,8 @@ class Assembler(Struct):
     length: int = 0
     done: list[Raised] = field(default_factory=list)
     message_open: bool = False
+    wordless: bool = False
+    """Whether the last exception has no colon behind its class, so that no line continues its message."""
     aside: bool = False
     """Set by the caller before the first line of such a traceback."""
 
@@ -151,7 +153,7 @@ class Assembler(Struct):
             self.frames, self.nested = [], True
             return
         end = _TEXT["end"].match(text)
-        self.inside = False
+        self.inside, self.wordless = False, end is not None and end[2] is None
         if end is not None and (self.frames or (self.length == 1 and CUT_END.match(text))):
             self.feed_end(end[1], end[2] or "", tuple(reversed(self.frames)))
 
@@ -178,7 +180,7 @@ class Assembler(Struct):
         self.quiet += 1
         if chain := _TEXT["chain"].match(text):
             self.chained, self.handled, self.message_open = True, bool(chain[1]), False
-        elif not text.strip() or _TEXT["new_record"].match(text):
+        elif not text.strip() or self.wordless or _TEXT["new_record"].match(text):
             self.message_open = False
         elif (
             self.first is not None
