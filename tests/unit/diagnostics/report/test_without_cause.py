@@ -99,7 +99,7 @@ def test_a_log_that_ends_with_torchrun_ending_its_processes_says_so(tmp_path: Pa
 def test_a_log_that_tells_no_trouble_and_no_steps(tmp_path: Path, text: str, statement: str) -> None:
     (tmp_path / "job.log").write_text(text)
     shown = terminal.render(document(diagnose(tmp_path), brief=True), columns=None, colour=False)
-    assert shown.startswith(f"UNDECIDED: {statement}") and "if it is slow" in shown
+    assert shown.startswith(f"UNDECIDED: {statement}") and ("if it is slow" in shown) != ("training ended" in shown)
 
 
 SPIED = """Process {pid}: python train.py
@@ -124,3 +124,34 @@ def test_the_only_stack_says_where_its_process_is(tmp_path: Path, own: str, at: 
     assert "needed  py-spy dump --pid PID of every rank at about the same time" in shown
     (tmp_path / "second.txt").write_text(SPIED.format(pid=40, own=own))
     assert "the stack of one process" not in diagnose(tmp_path).statement
+
+
+TITAN = "{}2026-01-02 10:00:0{} - root - INFO - step: {}  loss: {}  memory:  6.42GiB(3.35%)  tps: 269\n"
+
+
+@pytest.mark.parametrize(
+    ("steps", "statement"),
+    [
+        ((1, 2, 3), "3 printed steps, loss 8 to 6,"),
+        ((1,), "1 printed step, loss 8,"),
+    ],
+)
+def test_a_step_that_two_loggers_print_is_one(tmp_path: Path, steps: tuple[int, ...], statement: str) -> None:
+    writers = "[rank0]:", "[rank0]:[titan] "
+    lines = (TITAN.format(who, n, n, 9 - n) for n in steps for who in writers)
+    (tmp_path / "job.log").write_text("".join(lines))
+    assert diagnose(tmp_path).statement.startswith(statement)
+
+
+@pytest.mark.parametrize(("scale", "lowest"), [(1.0, True), (0.00390625, False), (4.0, False)])
+def test_only_a_scale_that_cannot_be_halved_is_at_its_minimum(tmp_path: Path, scale: float, lowest: bool) -> None:
+    row = "| epoch 001:    {} / 1374 loss=14.351, num_updates={}, lr=4.8e-06, gnorm=3.901, loss_scale=0.062\n"
+    skipped = f"| WARNING: overflow detected, setting loss scale to: {scale}\n"
+    (tmp_path / "job.log").write_text(row.format(200, 190) + skipped + row.format(300, 289) + row.format(400, 388))
+    assert ("at its minimum" in diagnose(tmp_path).statement) == lowest
+
+
+def test_a_log_whose_training_ended_is_not_asked_how_it_crashed(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text("Epoch 0: 100%|##| 9/9\n`Trainer.fit` stopped: `max_epochs=1` reached.\n")
+    screen = terminal.render(document(diagnose(tmp_path), brief=True), columns=200, colour=False)
+    assert "the training ended" in screen and "if it was slow" in screen and "if it crashed" not in screen

@@ -87,3 +87,16 @@ def test_a_process_that_died_raises_nothing_later(tmp_path: Path, order: tuple[i
     lost = "RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:58054\n"
     _, roots = of(tmp_path, "".join(("Segmentation fault (core dumped)\n", lost)[which] for which in order))
     assert (roots == [CAUSE]) == killed, "behind its own exception, a process may still fail as it ends"
+
+
+@pytest.mark.parametrize(
+    ("pids", "who"),
+    [
+        ((70,), "A process whose log does not name its rank was"),
+        ((70, 71, 72), "3 processes whose log does not name their ranks were"),
+    ],
+)
+def test_processes_without_a_rank_are_counted(tmp_path: Path, pids: tuple[int, ...], who: str) -> None:
+    line = "[n8:{0}:0:{0}] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x{0})\n"
+    found, roots = of(tmp_path, "".join(map(line.format, pids)))
+    assert roots == [CAUSE] and text_of(found).summary.startswith(f"{who} killed by SIGSEGV")

@@ -101,3 +101,53 @@ def test_what_may_have_taken_the_memory_is_said_beside_the_rank_that_ran_out(tmp
     assert [root.cause for root in report.root_causes] == ["hang.rank_oom"]
     assert "Tried to allocate 4.35 GiB" in text_of(report.root_causes[0]).summary
     assert {one.cause for one in report.suspicions} == {"memory.activations", "memory.model_states"}
+
+
+def in_step(file: str, function: str) -> str:
+    frames = (("/job/train.py", "train"), ("/env/torch/optim/adamw.py", "step"), (file, function))
+    lines = [line for file, name in frames for line in (f'  File "{file}", line 9, in {name}', "    call()")]
+    lines = [
+        "Traceback (most recent call last):",
+        *lines,
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate",
+    ]
+    return "".join(f"[rank1]: {line}\n" for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("file", "function", "of_optimizer"),
+    [
+        ("/env/torch/optim/adamw.py", "_multi_tensor_adamw", True),
+        ("/env/torch/utils/_foreach_utils.py", "_group_tensors", True),
+        ("/env/bitsandbytes/optim/optimizer.py", "init_state", True),
+        ("/job/train.py", "closure", False),
+        ("/env/torch/nn/modules/linear.py", "forward", False),
+    ],
+)
+def test_memory_that_ran_out_in_the_optimizer(tmp_path: Path, file: str, function: str, of_optimizer: bool) -> None:
+    (tmp_path / "job.log").write_text(in_step(file, function))
+    report = diagnose(tmp_path)
+    (root,) = report.root_causes
+    change = text_of(root).remedies[0].change
+    assert (root.cause, root.ranks) == ("hang.rank_oom", (1,))
+    assert ("optimizer states" in change) == of_optimizer == ("micro-batch" not in change)
+    assert (report.suspicions[0].probability > 0.7) == of_optimizer
+
+
+CROWDED = (
+    "[rank5]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {} MiB. GPU 5 has a total capacity of 79.1 "
+    "GiB of which 2.06 MiB is free. Including non-PyTorch memory, this process has 75.45 GiB memory in use. {}Of the "
+    "allocated memory 73.58 GiB is allocated by PyTorch, and 279.13 MiB is reserved by PyTorch but unallocated.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("request_mib", "others", "named"), [(64, 3, True), (64, 0, False), (64, 1, False), (4000, 3, False)]
+)
+def test_other_processes_on_the_device_are_named_where_they_hold_what_was_missing(
+    tmp_path: Path, request_mib: int, others: int, named: bool
+) -> None:
+    listed = "".join(f"Process {4000 + n} has 540.00 MiB memory in use. " for n in range(others))
+    (tmp_path / "job.log").write_text(CROWDED.format(request_mib, listed))
+    (root,) = diagnose(tmp_path).root_causes
+    assert ("3 of them hold 1.58 GiB" in text_of(root).remedies[0].change) == named

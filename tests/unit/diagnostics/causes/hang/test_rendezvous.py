@@ -76,7 +76,7 @@ def test_a_rank_that_left_nothing_is_named() -> None:
     ("facts", "words"),
     [
         ([fact("rendezvous_timeout", 1, text="timed out after 900 s.")], "Start-up never completed: timed out"),
-        ([fact("port_in_use", 0, text="address in use")], "Start-up never completed: address in use"),
+        ([fact("port_in_use", 0, text="address in use")], "The port of the rendezvous is in use by another process: address in use"),
         ([fact("store_barrier", 0, text="5 joined", joined=5, size=4)], "More processes joined a group than it has"),
     ],
 )
@@ -159,3 +159,20 @@ def test_a_port_of_the_programs_own_server_is_its_own_error(tmp_path: Path) -> N
     lines = ("Traceback (most recent call last):", '  File "/job/serve.py", line 9, in start')
     (tmp_path / "train.log").write_text("\n".join((*lines, "OSError: [Errno 98] Address already in use")) + "\n")
     assert [root.cause for root in diagnose(tmp_path).root_causes] == ["hang.rank_raised"]
+
+
+@pytest.mark.parametrize(
+    ("line", "lead"),
+    [
+        (
+            "server socket has failed to bind to [::]:29500 (errno: 98 - Address already in use).",
+            "The port of the rende",
+        ),
+        ("client socket has timed out after 60s while trying to connect to (n1, 29500).", "Start-up never completed"),
+    ],
+)
+def test_a_port_in_use_is_said_first(tmp_path: Path, line: str, lead: str) -> None:
+    (tmp_path / "job.log").write_text(f"torch.distributed.DistNetworkError: The {line}\n")
+    (root,) = diagnose(tmp_path).root_causes
+    assert root.cause == "hang.rendezvous" and text_of(root).summary.startswith(lead)
+    assert ("ss -ltnp" in text_of(root).missing) == (lead != "Start-up never completed")

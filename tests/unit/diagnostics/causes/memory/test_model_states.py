@@ -87,3 +87,17 @@ def test_where_a_traceback_ran_out_of_memory_shows_that_the_states_do_not_fit(
 def test_elsewhere_it_does_not(tmp_path: Path, file: str, function: str, allocated: str) -> None:
     (tmp_path / "train.log").write_text(log_of(file, function, allocated))
     assert "memory.model_states" not in {root.cause for root in diagnose(tmp_path).root_causes}
+
+
+@pytest.mark.parametrize(
+    ("place", "does"),
+    [
+        (PLACING[0], "to(), which moves model states to the device"),
+        (PLACING[1], "_init_group(), which allocates the optimizer states in the first step"),
+        (PLACING[2], "_ddp_init_helper(), which allocates DDP's buckets for the gradients"),
+    ],
+)
+def test_what_the_function_does_in_which_memory_ran_out(tmp_path: Path, place: tuple[str, str], does: str) -> None:
+    (tmp_path / "train.log").write_text(log_of(*place, "15.20"))
+    (root,) = diagnose(tmp_path).root_causes
+    assert does in text_of(root).summary

@@ -147,3 +147,10 @@ def test_a_device_that_is_not_there_is_no_link(tmp_path: Path) -> None:
 
 def test_a_plugin_that_lacks_memory_shows_no_link(tmp_path: Path) -> None:
     assert not said(tmp_path, OFI + "5. Flags: 260. Error: 16 (NO_SPACE). Completed length: 0").root_causes
+
+
+@pytest.mark.parametrize("event", ["local catastrophic error", "device fatal"])
+def test_a_device_whose_driver_gave_up_is_no_port(tmp_path: Path, event: str) -> None:
+    (root,) = said(tmp_path, ASYNC + event, LOST).root_causes
+    assert root.cause == "network.link_fault"
+    assert text_of(root).summary.startswith("A network device failed. Its driver reported a fatal error")

@@ -11,7 +11,7 @@ from diagnostics.diagnose import diagnose
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.logs.steps import FORMATS, Series, Steps
 from diagnostics.evidence.model import Evidence
-from tests.unit.diagnostics.causes.numeric.trainers import causes, falling, log
+from tests.unit.diagnostics.causes.numeric.trainers import TRAINERS, causes, falling, log
 
 
 @pytest.mark.parametrize("trainer", ["hf", "titan", "megatron"])
@@ -86,3 +86,9 @@ def test_the_first_state_of_a_redrawn_bar_without_a_loss_is_where_it_began(tmp_p
     (tmp_path / "train.log").write_text("GPU available: True\n" + "\r".join(bars) + "\nSaved.\n")
     (root,) = diagnose(tmp_path).root_causes
     assert (root.cause, root.step) == ("numeric.non_finite", 37)
+
+
+@pytest.mark.parametrize(("rows", "apart", "confirmed"), [(3, 50, True), (3, 1, False), (2, 50, False), (4, 5, True)])
+def test_few_rows_that_are_many_steps_apart(tmp_path: Path, rows: int, apart: int, confirmed: bool) -> None:
+    lines = (TRAINERS["mmcv"](n * apart, 4.3 + n / 100, "nan") + "\n" for n in range(14, 14 + rows))
+    assert causes(tmp_path, "".join(lines)) == (["numeric.non_finite"] if confirmed else [])

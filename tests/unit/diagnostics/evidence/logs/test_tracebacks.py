@@ -273,3 +273,16 @@ def test_a_wrapper_that_repeats_what_it_handled_is_no_news():
     wrapper = OWN_RAISE.format(code="raise RuntimeError(f'step 3: {e}')").replace("Socket", "step 3: Socket")
     both = parse(f"{first}\nDuring handling of the above exception, another exception occurred:\n\n{wrapper}")
     assert kind_of_exception(both.type, both.message, both.frames) == "timed_out"
+
+
+@pytest.mark.parametrize(
+    ("error", "after", "message"),
+    [
+        ("AssertionError", "srun: error: n7: task 1: Exited with exit code 1", ""),
+        ("my.api.ClosedError", "step 7 loss 2.0", ""),
+        ("my.api.ClosedError:", "the rendezvous was closed", "the rendezvous was closed"),
+        ("ValueError: shapes differ:", "  [3] and [4]", "shapes differ:\n[3] and [4]"),
+    ],
+)
+def test_a_line_behind_an_exception_is_its_message_only_behind_a_colon(error, after, message):
+    assert parse(trace(error) + after + "\n").message == message
