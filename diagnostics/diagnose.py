@@ -26,7 +26,6 @@ from diagnostics.evidence.job.coverage import unused
 from diagnostics.evidence.limits import Limits, reading
 from diagnostics.evidence.model import Evidence, Problem
 from diagnostics.evidence.readers.flight import FlightFile
-from diagnostics.evidence.readers.log import training_ended
 from diagnostics.evidence.readers.ring import RingFile
 from diagnostics.evidence.values import MOST_RANKS
 from diagnostics.report.coverage import coverage
@@ -128,7 +127,6 @@ def conclude(
         suspicions=suspected,
         statement=statement.text,
         figures=statement.figures,
-        ended=training_ended(evidence),
         run_folder=str(evidence.run.root) if evidence.run else None,
     )
 

@@ -68,8 +68,7 @@ class PrintedSteps(Struct, frozen=True):
     def count(self) -> int:
         """Largest number of steps in one log: every rank, and a file of records, may have the same steps."""
         rows = (zip(log.series.step, log.series.loss, strict=True) for log in self.logs)
-        # What several ranks or loggers print of one step follows each other.
-        return max((sum(1 for _ in groupby(each)) for each in rows), default=0)
+        return max((sum(1 for _ in groupby(each)) for each in rows), default=0)  # Those of one step follow each other.
 
 
 class Skipped(Struct, frozen=True):
@@ -165,11 +164,10 @@ def non_finite_to_the_end(log: Printed) -> NonFinite | None:
         # Where the scale is 1 (bfloat16) no step is ever skipped, so one more row only excludes a slip of the log.
         least = 2 if series.scale and series.scale[-1] == 1 else _HIDDEN
         applied = bit == 2 and run >= least and not any(series.skipped[-_HIDDEN:])
-        # Rows that are many steps apart: float16 skips no step in each of such intervals.
-        spaced = run >= _HIDDEN and series.step[-1] - series.step[-run] >= LEAST_AFTER
+        # Of rows that are many steps apart, float16 skips none in each.
+        applied |= run >= _HIDDEN and series.step[-1] - series.step[-run] >= LEAST_AFTER
         if run:
-            lasting = run >= LEAST_AFTER // 2 or hidden or applied or spaced
-            jumps.append(NonFinite(name, series.lines[-run], run, lasting))
+            jumps.append(NonFinite(name, series.lines[-run], run, run >= LEAST_AFTER // 2 or hidden or applied))
     return max(jumps, key=lambda case: case.lasting, default=None)
 
 

@@ -60,8 +60,6 @@ class Report(Struct, frozen=True, kw_only=True):
     """Statement shown instead of a cause if no cause is confirmed; not part of the JSON."""
     figures: str = ""
     """Figures behind `statement`, as text; not part of the JSON."""
-    ended: bool = False
-    """Whether a log says that the training ended; not part of the JSON."""
     run_folder: str | None = None
     """Folder for the report's files if a dtk run was diagnosed; not part of the JSON."""
 

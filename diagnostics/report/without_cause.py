@@ -121,8 +121,7 @@ def set_up_text(inits: Sequence[LogFact], evidence: Evidence) -> str:
 def log_asks(report: Report) -> str:
     """Return what to record if only a log, or observations, show no problem; empty with other evidence."""
     kinds = {entry.kind for entry in report.coverage}
-    of_log = "ask_ended" if report.ended else "ask_log"
-    row = of_log if kinds <= {"log", "logs"} else "ask_again" if process.KIND in kinds else ""
+    row = "ask_log" if kinds <= {"log", "logs"} else "ask_again" if process.KIND in kinds else ""
     row = row or ("ask_stacks" if "stacks" in kinds else "")
     return _TEXTS[row] if report.statement and row else ""
 

@@ -14,7 +14,7 @@ from diagnostics.evidence.memory.history import SAVING
 from diagnostics.evidence.model import Evidence, Frame, RankError, shortened
 from diagnostics.evidence.readers.snapshot import Snapshot
 
-_FIGURES: list[str] = table_beside(__file__)["figures"]
+_OF_FRAMES, _FIGURES = (list[str](table_beside(__file__)[name]) for name in ("of_frames", "figures"))
 """Figures in an out-of-memory message (`evidence/logs/patterns.py`); also fields of `RanOut`."""
 _TEXT = {
     **patterns_beside(__file__, "texts"),
@@ -69,13 +69,6 @@ class RanOut(Struct, frozen=True):
         return None if self.in_use_bytes is None else max(0, self.in_use_bytes - self._own()) + (self.listed_bytes or 0)
 
     @property
-    def is_crowded(self) -> bool:
-        """Whether several other processes hold as much of the device as was missing."""
-        missing = (self.requested_bytes or 0) - (self.free_bytes or 0)
-        is_listed = self.in_use_bytes is not None and (self.listed_processes or 0) > 1
-        return is_listed and (self.listed_bytes or 0) >= missing
-
-    @property
     def other_bytes(self) -> int:
         """The part of `outside_bytes` in other processes: those listed, or the used bytes without a known owner.
 
@@ -105,10 +98,7 @@ def ran_out(evidence: Evidence) -> list[RanOut]:
     for record in filter(None, (*in_logs, *map(_of_error, evidence.errors))):
         other = records.get(record.rank, record)
         fuller, sparser = (record, other) if _figures(record) > _figures(other) else (other, record)
-        both = {
-            name: getattr(fuller, name) or getattr(sparser, name)
-            for name in ("step", "site", "placing", "updates", "saving")
-        }
+        both = {name: getattr(fuller, name) or getattr(sparser, name) for name in _OF_FRAMES}
         records[record.rank] = replace(fuller, **both)
     if len(records) > 1:
         records.pop(None, None)
@@ -139,8 +129,7 @@ def _of_error(error: RankError) -> RanOut | None:
     site = next((frame for frame in error.frames if "/torch/" not in frame.file), None)
     record = _decoded(error.rank, device, oom_parts(error.message), item)
     places = [f"{frame.file} {frame.function}" for frame in error.frames]
-    inner = next((place for place in places if not _TEXT["helpers"].search(place)), "")
-    updates = bool(_TEXT["optimizer"].search(inner))
+    updates = bool(_TEXT["updates"].match("\n".join(places)))
     return replace(record, step=error.step, site=site, updates=updates, **_purposes(places))
 
 

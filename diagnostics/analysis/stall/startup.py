@@ -66,7 +66,9 @@ def startup(job: JobState) -> Startup | StartupFailed | None:
     errors = [fact for fact in job.evidence.facts if fact.kind == "launcher_error"]
     later = {(fact.file, fact.line) for fact in errors if any(at.function in _LATER for at in fact.fields["frames"])}
     # A store that a rank lost had been reached before.
-    later |= {(f.file, f.line) for f in job.evidence.facts if f.kind == "store_timeout" and _was_reached(job, f)}
+    lost = [(f.file, f.line) for f in job.evidence.facts if f.kind in {"lost_peer", "store_closed"}]
+    timeouts = [(f.file, f.line) for f in job.evidence.facts if f.kind == "store_timeout"]
+    later |= {(file, line) for file, line in timeouts for other, at in lost if other == file and at < line}
     of_start = (f for f in of_start if "trained" not in f.fields and (f.file, f.line) not in later)
     decisive = tuple(fact for fact in of_start if (fact.file, fact.line) not in met and fact not in hoped)
     facts = decisive or tuple(_unmet(job))
@@ -82,11 +84,6 @@ def not_yet_met(evidence: Evidence) -> list[LogFact]:
     waits = [fact for fact in evidence.facts if "waits" in fact.fields]
     rest = [(f.file, f.fields["steps"].last if f.kind == "steps" else f.line) for f in evidence.facts if f not in waits]
     return [fact for fact in waits if all(file != fact.file or line < fact.line for file, line in rest)]
-
-
-def _was_reached(job: JobState, failed: LogFact) -> bool:
-    lost = (f for f in job.evidence.facts if f.kind in {"lost_peer", "store_closed"} and f.file == failed.file)
-    return any(fact.line < failed.line for fact in lost)
 
 
 def _is_of_rendezvous(fact: LogFact) -> bool:

@@ -8,7 +8,6 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _endings
 from diagnostics.causes.hang._endings import HOST_MEMORY, Ended, changes_beside
 from diagnostics.contract.findings import PROBABLE, SEEN, SUSPECTED, Finding, Text
-from diagnostics.contract.formatting import UNNAMED
 
 _TEXTS = Texts(__file__)
 CHANGES = {"cgroup": HOST_MEMORY, "host_memory": HOST_MEMORY} | changes_beside(__file__)
@@ -17,7 +16,8 @@ CHANGES = {"cgroup": HOST_MEMORY, "host_memory": HOST_MEMORY} | changes_beside(_
 def _text(record: RanOut | None, finding: Finding, ended: Ended) -> Text:
     detail = ended.first.detail or ("updates" if record is not None and record.updates else "")
     remedies = [ended.remedy(finding, CHANGES, detail)]
-    if record is not None and record.is_crowded:
+    others = record.listed_bytes if record is not None and record.in_use_bytes is not None else None
+    if record is not None and (others or 0) >= (record.requested_bytes or 1) and (record.listed_processes or 0) > 1:
         remedies.insert(0, _TEXTS.remedy("crowded", record=record))
     if ended.is_dtk_run and detail not in CHANGES.keys() - {""}:
         remedies.insert(0, _TEXTS.remedy("micro_batch"))
@@ -34,9 +34,8 @@ def decide(stall: Stall) -> Finding:
         on_device = case.first.signal is None and not case.first.detail
         # That one rank differs from its peers is then not shown: a suspicion beside those about what takes the memory.
         confidence = SUSPECTED if on_device else PROBABLE
-    records = {record.rank: record for record in ran_out(stall.job.evidence)}
-    rank = None if case.first.rank == UNNAMED else case.first.rank
-    return _endings.confirmed(stall, case, partial(_text, records.get(rank)), confidence)
+    records = (record for record in ran_out(stall.job.evidence) if record.rank in (None, case.first.rank))
+    return _endings.confirmed(stall, case, partial(_text, next(records, None)), confidence)
 
 
 CAUSE = declared(__file__, explain, decide)

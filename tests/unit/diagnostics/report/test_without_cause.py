@@ -99,7 +99,7 @@ def test_a_log_that_ends_with_torchrun_ending_its_processes_says_so(tmp_path: Pa
 def test_a_log_that_tells_no_trouble_and_no_steps(tmp_path: Path, text: str, statement: str) -> None:
     (tmp_path / "job.log").write_text(text)
     shown = terminal.render(document(diagnose(tmp_path), brief=True), columns=None, colour=False)
-    assert shown.startswith(f"UNDECIDED: {statement}") and ("if it is slow" in shown) != ("training ended" in shown)
+    assert shown.startswith(f"UNDECIDED: {statement}") and "if it is slow" in shown
 
 
 SPIED = """Process {pid}: python train.py
@@ -149,9 +149,3 @@ def test_only_a_scale_that_cannot_be_halved_is_at_its_minimum(tmp_path: Path, sc
     skipped = f"| WARNING: overflow detected, setting loss scale to: {scale}\n"
     (tmp_path / "job.log").write_text(row.format(200, 190) + skipped + row.format(300, 289) + row.format(400, 388))
     assert ("at its minimum" in diagnose(tmp_path).statement) == lowest
-
-
-def test_a_log_whose_training_ended_is_not_asked_how_it_crashed(tmp_path: Path) -> None:
-    (tmp_path / "job.log").write_text("Epoch 0: 100%|##| 9/9\n`Trainer.fit` stopped: `max_epochs=1` reached.\n")
-    screen = terminal.render(document(diagnose(tmp_path), brief=True), columns=200, colour=False)
-    assert "the training ended" in screen and "if it was slow" in screen and "if it crashed" not in screen
