@@ -3,7 +3,6 @@
 The odds of a cause are its share of known hangs times the ratio of each clue found in the log (naive Bayes).
 """
 
-import re
 from collections.abc import Collection, Sequence
 from functools import cache
 from math import inf, prod
@@ -13,7 +12,7 @@ from diagnostics.analysis.memory.out_of_memory import RanOut
 from diagnostics.analysis.symptoms.state import TRANSPORT, Symptoms, Waiting
 from diagnostics.causes.registry import built_in
 from diagnostics.contract.causes import Culprits, Suspected
-from diagnostics.contract.files import table_beside
+from diagnostics.contract.files import patterns_beside, table_beside
 from diagnostics.contract.findings import Suspicion
 from diagnostics.contract.formatting import UNNAMED, filled
 from diagnostics.evidence.calls import ROOTED
@@ -26,19 +25,13 @@ _WARM = 20  # Number of completed calls from which the start-up of a group is ce
 SCALAR = 16  # Maximum number of elements of a metric, a flag or a barrier; a gradient or a shard has thousands.
 _MANY = 10  # Requests of the size that failed that would fit into unused memory: then its pieces are all smaller.
 _LARGE = 0.15  # Share of memory that is unused, or outside PyTorch, from which it is suspected; see `memory.non_torch`.
-_SCALAR_MET = re.compile(r"\D*(?:\d{3,} vs \d{1,2}|\d{1,2} vs \d{3,})\b")
-"""Sizes in bytes of a metric, flag or barrier that met a gradient or an activation."""
 _LEAST_SIZE = 100  # Minimum size that is compared: those of metrics and flags are close by chance.
 _CLOSE = 0.1
 """Share of the larger size by which two sizes of one call differ at most; sizes of two calls rarely come so close."""
-_TWO_SIZES = re.compile(r"(\d+) vs (\d+)\b")
-_OWN_SIZES = {"all_gather", "all_gather_into_tensor", "all_gather_single", "gather", "all_to_all", "all_to_all_single"}
-"""Operations whose tensors often have the number of samples that a rank has."""
-_OF_OBJECTS = re.compile(r"_object(_list)?$")
 _OVERRUN = 3  # Multiple of its timeout that a call waited, which shows that not even the watchdog thread could run.
 _NEVER_S = 2 * 86_400  # Timeout that no run waits for: the wait ended because a connection broke.
 _SHORT_S = 10  # Timeout that the set-up of a communicator or a slow step exceeds; the defaults are 600 s and more.
-TABLE = table_beside(__file__)
+TABLE, _TEXT = table_beside(__file__), patterns_beside(__file__, "patterns")
 _DECIDE, _FIT = TABLE["decide"], TABLE["fit"]
 
 
@@ -132,7 +125,7 @@ def _of_call(wait: Waiting) -> dict[str, object]:
     done = wait.completed if wait.completed is not None else seq - 1
     ahead = (wait.enqueued or 0) - seq
     is_scalar = wait.numel is not None and numel <= SCALAR
-    rooted = _OF_OBJECTS.sub("", wait.op) in ROOTED and (wait.whole_group or (wait.seems_whole and wait.site))
+    rooted = _TEXT["of_objects"].sub("", wait.op) in ROOTED and (wait.whole_group or (wait.seems_whole and wait.site))
     return {
         "first": wait.first,
         "warm": done >= _WARM and done,
@@ -192,7 +185,7 @@ def _of_libraries(symptoms: Symptoms) -> dict[str, object]:
     waits_for_nothing = not (symptoms.waits or symptoms.failure or absent or symptoms.sizes or symptoms.differ)
     died = not (symptoms.waits or absent or symptoms.sizes or symptoms.differ) and symptoms.worker_died
     unnamed = waits_for_nothing or (symptoms.waits and not symptoms.longest.ranks)
-    small, large = sorted(map(int, sizes.groups())) if (sizes := _TWO_SIZES.search(symptoms.sizes)) else (0, 0)
+    small, large = sorted(map(int, sizes.groups())) if (sizes := _TEXT["two_sizes"].search(symptoms.sizes)) else (0, 0)
     gap, peer_calls = (large - small) / max(large, 1), symptoms.peer_calls
     is_told = reported or symptoms.refused  # NCCL's result only repeats it.
     work = symptoms.work.fields if symptoms.work else {}
@@ -209,7 +202,7 @@ def _of_libraries(symptoms: Symptoms) -> dict[str, object]:
         "remote_error": "ncclRemoteError" if is_remote else is_closed and TABLE["texts"]["closed"],
         "inside_node": symptoms.inside_node,
         "sizes": symptoms.sizes,
-        "scalar_met": _SCALAR_MET.match(symptoms.sizes) and symptoms.sizes,
+        "scalar_met": _TEXT["scalar_met"].match(symptoms.sizes) and symptoms.sizes,
         "differ": symptoms.differ,
         "unlisted": symptoms.unlisted,
         "peer_lost": symptoms.lost and waits_for_nothing and shortened(symptoms.lost, 80),
@@ -221,7 +214,7 @@ def _of_libraries(symptoms: Symptoms) -> dict[str, object]:
         "timed_out": unnamed and not symptoms.lost and shortened(symptoms.timed_out, 80),
         "worker_died": died,
         "of_model": symptoms.of_model and peer_calls,
-        "gathered": not symptoms.of_model and {wait.op for wait in peer_calls} <= _OWN_SIZES and peer_calls,
+        "gathered": not symptoms.of_model and {wait.op for wait in peer_calls} <= {*TABLE["own_sizes"]} and peer_calls,
         "twice": small > 0 and large == 2 * small,
         "close_sizes": not symptoms.of_model and small >= _LEAST_SIZE and gap < _CLOSE and gap,
     }

@@ -1,6 +1,5 @@
 """Assigns log lines, stacks and errors to ranks: maps local ranks and NCCL's processes to global ranks."""
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from diagnostics.contract.files import patterns_beside
 from diagnostics.evidence.endings import is_victim, kind_of_exception
 from diagnostics.evidence.job.registry import files_of_ranks
 from diagnostics.evidence.model import Evidence, LogFact, Owner, RankError, rank_in_name
@@ -16,11 +16,7 @@ from diagnostics.evidence.stacks.dumps import of_helper
 
 _FILLED = ("frames", "signal", "exit_code", "time_s", "after_s", "before_s", "step", "region")
 """Fields that the most complete record of an ending takes from the others if it has none."""
-_PARALLEL = re.compile(
-    r"(?:^|/)(?:torch/distributed/|torch/nn/parallel/distributed\.py|torch/multiprocessing/spawn\.py|deepspeed/|horovod/|"
-    r"ray/|(?:vllm|sglang)/|megatron/)"
-)
-"""Code that runs in multi-process jobs."""
+_PARALLEL = patterns_beside(__file__)["parallel"]
 
 
 def assign_ranks(evidence: Evidence, read: list[tuple[Contents, Owner]]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from diagnostics.contract.errors import DiagnosticsError, ErrorRows
-from diagnostics.contract.files import open_regular
+from diagnostics.contract.files import open_regular, table_beside
 from diagnostics.contract.formatting import first_of
 from diagnostics.contract.invocation import command
 from diagnostics.evidence.budget import disk_bytes
@@ -39,13 +39,7 @@ APART_S = 12 * 3600.0
 _FINE_MS = 0.01  # No two ranks make a call in one nanosecond. Coarse clocks, and dumps without calls, show no copy.
 _AFTERMATH_S = 1800.0  # Training that goes on for longer after a fault does not end by it.
 _HEAD_BYTES = 64 << 10
-_EVENT = re.compile(
-    rb'"cat"\s*:\s*"(?:cpu_op|operator|user_annotation|cuda_runtime)"[^{}]{0,4000}?"pid"\s*:\s*(\d{1,12})'
-    rb'[^{}]{0,4000}?"ts"\s*:\s*(\d{1,19}(?:\.\d{1,9})?)',
-    re.IGNORECASE,
-)
-_BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})')
-_RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]{0,2000}?"rank"\s*:\s*(\d{1,7})')
+_EVENT, _BASE, _RANK = (re.compile("".join(parts).encode()) for parts in table_beside(__file__)["head"].values())
 _EPOCH_US = 1e15
 """Smaller times are relative to the boot time."""
 

@@ -78,11 +78,7 @@ KINDS: dict[str, str] = _TABLE["kinds"]
 DTYPE_BYTES: dict[str, int] = _TABLE["dtype_bytes"]
 _WORDS: dict[str, str] = _TABLE["words"]
 _LIST = re.compile(r"-?\d+")
-_COLLECTIVE = re.compile(
-    r"all_?reduce|all_?gather|reduce_?scatter|broadcast|all_?to_?all|send_?recv|barrier|(?<!_)gather|scatter|"
-    r"(?<!all_)(?<!all)reduce|send|recv",
-    re.IGNORECASE,
-)
+_COLLECTIVE = re.compile("".join(_TABLE["collective"]), re.IGNORECASE)
 
 
 def collective_word(name: str) -> str:

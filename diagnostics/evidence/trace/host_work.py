@@ -11,10 +11,7 @@ HostWork = Literal[
 ]
 """`input`: the host waits for outside input, as a server waits for requests. Empty = none of these."""
 _WORK: dict[str, re.Pattern[str]] = patterns_beside(__file__)
-_COPY = re.compile(
-    r"(?:\b(?P<from>H|D)to(?P<to>H|D)\b|Copy(?P<from_word>Host|Device)To(?P<to_word>Host|Device))"
-    r"(?:.*?\b(?P<memory>Pageable|Pinned)\b)?"
-)
+_COPY = _WORK.pop("copy")
 
 
 class HostCopy(NamedTuple):
