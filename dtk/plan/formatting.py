@@ -1,16 +1,4 @@
-"""Formats the figures of a plan other than bytes and seconds (rates, shares, counts), and its notes."""
-
-from collections.abc import Mapping
-from typing import Any
-
-from diagnostics.contract.files import table_beside
-from diagnostics.contract.formatting import filled
-
-
-def notes(module: str, rules: Mapping[str, object], **figures: Any) -> tuple[str, ...]:
-    """Return the rows of `notes` in the YAML file next to a module whose rules hold, filled with figures."""
-    rows = table_beside(module)["notes"]
-    return tuple(filled(rows[row], figures) for row, holds in rules.items() if holds)
+"""Formats the figures of a plan other than bytes and seconds: rates, shares, counts."""
 
 
 def rate_text(tokens_per_s: float) -> str:

@@ -10,8 +10,8 @@ from diagnostics.contract.formatting import joined
 from dtk.config.schema import Config, CustomModelConfig
 from dtk.errors import Errors
 from dtk.models.build import build_on_meta
-from dtk.plan.formatting import notes
 from dtk.plan.formulas.closed_form import lines
+from dtk.plan.formulas.notes import notes
 from dtk.plan.formulas.prediction import Category, Memory, Prediction
 from dtk.plan.simulated.smaller import Sample, edge_blocks, extended, ranks_of_job, samples, simulated_places
 from dtk.sharding.registry import for_several_ranks

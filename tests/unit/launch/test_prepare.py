@@ -24,6 +24,7 @@ def test_a_run_here_is_placed_and_its_batch_divided() -> None:
     point, placement = place_point(compose_point([*TINY, "launcher.nproc=2"], None))
     assert (placement.nproc, placement.device, placement.backend) == (2, "cpu", "gloo")
     assert point.composed.config.train.micro_batch_size == 4
+    assert compose_point([*TINY, "nccl=gcp_a3_high"], None).composed.plain["nccl"]["about"]
     assert point.composed.plain["nccl"]["about"] == {}, "the reasons for variables stay in conf/"
 
 

@@ -4,9 +4,7 @@ import dataclasses
 
 import pytest
 
-from dtk.config.compose import compose, without_reasons
 from dtk.config.schema import NCCLConfig
-from dtk.config.strict import from_plain
 from dtk.errors import DtkError
 from dtk.nccl.presets import read_presets
 from dtk.nccl.render import OwnVariable, check_preset, placeholders, render
@@ -114,14 +112,6 @@ def test_what_cannot_work_is_refused(changes, message):
 def test_braces_that_are_no_key_stay():
     config = NCCLConfig(variables={"TORCH_X": "{a} {interfaces}"})
     assert render(config, NOBODY).variables == {"TORCH_X": "{a} {interfaces}"}
-
-
-def test_the_reasons_stay_out_of_the_run_folder():
-    composed = compose(["nccl=gcp_a3_high"])
-    assert composed.plain["nccl"]["about"]
-    kept = without_reasons(composed)
-    assert kept.plain["nccl"]["about"] == {} == kept.config.nccl.about
-    assert from_plain(kept.plain) == kept.config
 
 
 @pytest.mark.parametrize("text", ["hello", "10.1.0.0", "10.1.0.0/33", "10.1.0.0/255.255.0.0", "/16", ""])

@@ -1,11 +1,9 @@
 """How rates, shares and counts of a plan are written."""
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given, strategies as st
 
-from dtk.plan.formatting import count_text, flops_text, notes, percent_text, rate_text
+from dtk.plan.formatting import count_text, flops_text, percent_text, rate_text
 
 
 @pytest.mark.parametrize(
@@ -34,9 +32,3 @@ def test_figures(write, value, text) -> None:
 def test_a_count_is_within_half_a_percent_of_what_is_written(count: float) -> None:
     number, unit = count_text(count).split()
     assert float(number) * {"k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}[unit] == pytest.approx(count, rel=0.006)
-
-
-def test_notes_are_the_rows_that_hold(tmp_path: Path) -> None:
-    (tmp_path / "engine.yaml").write_text('notes: {one: "{count:#block}", two: never, three: "under {name}"}')
-    rules = {"three": True, "two": 0, "one": [1]}
-    assert notes(str(tmp_path / "engine.py"), rules, count=2, name="fsdp") == ("under fsdp", "2 blocks")
