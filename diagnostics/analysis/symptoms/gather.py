@@ -16,6 +16,7 @@ from diagnostics.analysis.symptoms.state import EVENTS, FAILED, KINDS, MOST_SPEC
 from diagnostics.analysis.symptoms.waits import all_waits, is_threaded, left_waiting, observed, others
 from diagnostics.contract.formatting import UNNAMED as NOBODY, Phrase
 from diagnostics.evidence.endings import Ending, of_error
+from diagnostics.evidence.job.rank_endings import left_first
 from diagnostics.evidence.model import Evidence, LogFact, RankError, Stacks, shortened
 from diagnostics.evidence.readers import ras
 from diagnostics.evidence.readers.log import last_progress
@@ -44,7 +45,9 @@ def symptoms(evidence: Evidence) -> Symptoms | None:
     warned = [] if kinds & {"cuda_oom", "cpu_oom"} else [fact for fact in evidence.facts if fact.kind == "nccl_warn"]
     seen_waits, outside = observed(evidence, victims, held_s)
     says_little = not kinds & (OPENS | FAILED | {ras.LOST, ras.COUNTS})
-    noticed = [fact for fact in lines if says_little and not victims and fact.kind in KINDS["noticed"]]
+    left = left_first(evidence)
+    notices, peers = KINDS["noticed"] | {fact.kind for fact in left}, {fact.fields["process"] for fact in left}
+    noticed = [fact for fact in lines if says_little and not victims and fact.kind in notices]
     silent_steps = silence(evidence) if says_little and not (victims or seen_waits) else None  # Else others say more.
     if says_little and not (silent_steps or aborted or victims or bare or warned or seen_waits or outside or noticed):
         return None
@@ -67,6 +70,7 @@ def symptoms(evidence: Evidence) -> Symptoms | None:
         warning=shortened(str(warned[0].fields.get("warning")), 160) if warned else "",
         failed=_ranks(failures),
         possibly_late=late,
+        left=tuple({fact.fields["local"] for fact in left if (evidence.world_size or 0) <= len(peers) + 1}),
         side_error=next((shortened(fact.text.strip(), 80) for fact in side if fact.rank is None), ""),
         uses_gloo=any(kind.startswith("gloo_") for kind in kinds) or any(end.raised_by_gloo for end in victims),
         results=frozenset(str(fact.fields["result"]) for fact in failures if fact.kind == "nccl_result"),
@@ -97,7 +101,7 @@ def _peers_lost(victims: Sequence[Ending], lost: Sequence[Ending], noticed: Sequ
     texts = {fact.kind: str(fact.fields["what"]) for fact in reversed(noticed)}
     ends = [*lost, *(end for end in victims if end.kind == "timed_out")]
     texts |= {end.kind: _CPP_FILE.sub("", end.message) for end in reversed(ends)}
-    lost_text = texts.get("lost_peer", texts.get("reached_barrier", ""))
+    lost_text = texts.get("lost_peer", texts.get("nccl_peer_left", texts.get("reached_barrier", "")))
     return {"lost": lost_text, "lost_peer": _ranks([*lost, *noticed]), "timed_out": texts.get("timed_out", "")}
 
 

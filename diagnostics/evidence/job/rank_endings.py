@@ -23,6 +23,7 @@ _LOOPBACK = re.compile(r"\[?(?:127\.|::1\b|::ffff:127\.)")
 _ZONES_S = 15 * 3600.0  # Zones differ by less than this.
 NOTICED_S = 60.0
 """Time within which a launcher notices that a process was killed, with what `dmesg -T` is off after days."""
+_PEERS = 2  # Minimum number of processes that tell it: one of them may tell it of its own rank.
 _FAILED_FACTS = _CLOSED_FACTS | {"dist_backend_error", "lost_peer"}
 
 
@@ -219,12 +220,24 @@ def _of_devices(evidence: Evidence, rank: int, failed: bool) -> Iterator[Ending]
 
 
 def _of_libraries(evidence: Evidence) -> Iterator[Ending]:
+    left = left_first(evidence)
     for fact in _unhandled(evidence):
-        if fact.kind in _FAILED_FACTS:
+        if fact.kind in _FAILED_FACTS or fact in left:
             rank = UNNAMED if fact.rank is None else fact.rank
             kind = ends.kind_of_exception("DistBackendError", fact.text)
             ending = ends.of_line(fact, rank, kind)
             yield replace(ending, text=ending.quoted)
+
+
+def left_first(evidence: Evidence) -> list[LogFact]:
+    """Return the lines in which several processes of one node tell that one rank, and no other, closed connections.
+
+    Where a job ends, its ranks close their connections one after the other, and each process tells it of all.
+    """
+    lines = [fact for fact in evidence.facts if fact.kind == "nccl_peer_left" and "process" in fact.fields]
+    peers = {str(fact.fields["process"]) for fact in lines}
+    ranks = {(str(fact.fields["process"]).partition(":")[0], fact.fields["local"]) for fact in lines}
+    return lines if len(ranks) == 1 and len(peers) >= _PEERS else []
 
 
 def peer_vanished(evidence: Evidence, endings: Mapping[int, Ending]) -> bool:

@@ -227,7 +227,7 @@ class _Scan(Struct):
             else:
                 self.work, self.ended = fact, fact if "ended" in fields else self.ended
             return
-        if kind == "lost_peer" and self.work is not None and "ended" in self.work.fields:
+        if kind in ("lost_peer", "nccl_peer_left") and self.work is not None and "ended" in self.work.fields:
             return  # After the training the ranks leave one after the other.
         work = self.work if self.work is not None and self.steps.last < self.work.line else None
         if kind in WAITED and work is not None and work.fields.get("done", 0) < work.fields.get("total", 1):

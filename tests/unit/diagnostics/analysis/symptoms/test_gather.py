@@ -363,3 +363,38 @@ def test_a_check_that_found_one_call_under_two_numbers_is_told(tmp_path: Path) -
     )
     report = diagnose(tmp_path)
     assert not report.root_causes and "counted different numbers" in render(document(report), columns=300, colour=False)
+
+
+CLOSED = "{host}:{pid}:9{pid} [{own}] NCCL {how} localRank {left}{more}\n"
+INFO, WARN = "INFO [Service thread] Connection closed by", "WARN [Service thread] Could not receive type from"
+
+
+def closes(left: int, peers: tuple[int, ...], how: str = INFO, host: str = "n1", more: str = "") -> str:
+    return "".join(CLOSED.format(host=host, pid=300 + own, own=own, how=how, left=left, more=more) for own in peers)
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks"),
+    [
+        (closes(3, (0, 1, 2)), (3,)),
+        (closes(2, (0, 1, 3), WARN, more=", res=3, closed=0"), (2,)),
+        (closes(3, (0, 1, 2)) + closes(3, (0, 1, 2)), (3,)),
+        # As at the end of any job.
+        (closes(3, (0, 1, 2)) + closes(2, (0, 1)) + closes(1, (0,)), ()),
+        (closes(0, (0,)), ()),
+        (closes(0, (0,)) + closes(0, (0,), host="n2"), ()),
+        ("{'train_runtime': 119.8, 'train_loss': 1.2}\n" + closes(3, (0, 1, 2)), ()),
+    ],
+)
+def test_the_rank_that_all_processes_of_a_node_lost(tmp_path: Path, text: str, ranks: tuple[int, ...]) -> None:
+    (tmp_path / "job.log").write_text(text)
+    report = diagnose(tmp_path)
+    assert not report.root_causes
+    named = {one.cause: one.ranks for one in report.suspicions}
+    assert named.get("hang.rank_raised", ()) == named.get("hang.rank_killed", ()) == ranks
+
+
+def test_the_local_rank_of_one_of_several_nodes_is_not_the_rank(tmp_path: Path) -> None:
+    init = "n1:300:1 [0] NCCL INFO ncclCommInitRank comm 0x1 rank 8 nranks 16 cudaDev 0 - Init COMPLETE\n"
+    (tmp_path / "job.log").write_text(init + closes(3, (0, 1, 2)))
+    assert all(3 not in one.ranks for one in diagnose(tmp_path).suspicions)

@@ -218,6 +218,12 @@ CASES: dict[str, tuple[str, str, int | None, dict[str, Any]]] = {
     "torchrun's settings": ("  max_nodes                 : 1", "one_node", None, {}),
     "deepspeed's settings": ("[INFO] [launch.py:158:main] nnodes=1, num_local_procs=8, node_rank=0", "one_node", None, {}),
     "a command": ("+ torchrun --nnodes 1 --nproc-per-node 8 train.py", "one_node", None, {}),
+    "nccl 2.2": (
+        "n1:18:11 [0] include/socket.h:360 WARN Call to connect failed : Connection timed out",
+        "nccl_connect",
+        None,
+        {"why": "Connection timed out"},
+    ),
     "kubeflow's pod": (
         "1.7e+09\tDEBUG\tevents\tPod: jobs.net-worker-1 exited with code 3\t{}",
         "torchrun_failed",
