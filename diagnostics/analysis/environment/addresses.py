@@ -1,17 +1,14 @@
 """Addresses and interfaces that other nodes cannot reach: loopback, link-local, bridges and ends of containers."""
 
-import re
 from ipaddress import ip_address, ip_network
 
-from diagnostics.contract.files import table_beside
+from diagnostics.contract.files import patterns_beside, table_beside
 
 _NETWORKS = {
     reach: {ip_network(network): title for network, title in networks.items()}
-    for reach, networks in table_beside(__file__).items()
+    for reach, networks in table_beside(__file__)["networks"].items()
 }
-_INSIDE = re.compile(r"(?:lo\d*$|docker|veth|br-|virbr|cni|flannel|cali|tunl|podman|lxc|ifb|dummy|nodelocaldns)")
-"""Prefixes of names that the kernel, containers, virtual machines and Kubernetes' networks give such interfaces."""
-_HOST = re.compile(r"\[?([\d.]+|[\da-fA-F:]+)")
+_TEXT = patterns_beside(__file__, "patterns")
 
 
 def network_inside(reach: str, address: object) -> str:
@@ -19,7 +16,7 @@ def network_inside(reach: str, address: object) -> str:
 
     `reach` is `link` or `node`; NCCL and gloo print an address as `10.0.0.1<41000>` or `[fe80::1%eth0]<41000>`.
     """
-    host = _HOST.match(str(address))
+    host = _TEXT["host"].match(str(address))
     try:
         at = ip_address(host[1] if host else "")
     except ValueError:
@@ -29,4 +26,4 @@ def network_inside(reach: str, address: object) -> str:
 
 def interface_inside(name: str) -> bool:
     """Return whether no other node can be reached through a network interface, judged by its name."""
-    return _INSIDE.match(name) is not None
+    return _TEXT["inside"].match(name) is not None

@@ -1,6 +1,5 @@
 """The environment of a job: its variables, the linter's findings for each rank, and what libraries logged about it."""
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -11,13 +10,11 @@ from diagnostics.analysis.environment.lint import lint
 from diagnostics.analysis.environment.recorded import ALL, Recorded, recorded
 from diagnostics.analysis.environment.situation import Lint, lint_of
 from diagnostics.analysis.step_times import Silence, silence
+from diagnostics.contract.files import patterns_beside
 from diagnostics.evidence.model import Evidence, LogFact, RankError
 
 _SHOWN = 3  # Maximum number of different values of one variable to show.
-_PER_RANK = re.compile(
-    r"_FILE$|IFNAME$|IB_HCA$|HOSTID$|DEBUG|CPUSET|AFFINITY|VISIBLE_DEVICES|GID_INDEX|RAS_ADDR|_RANK$"
-)
-"""Variables that may legitimately differ between ranks."""
+_PER_RANK = patterns_beside(__file__)["per_rank"]
 
 
 class RankLint(Struct, frozen=True):

@@ -1,19 +1,16 @@
 """A process that gloo ended because two sizes do not match: where its peers lost it, and whose size differs."""
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 from diagnostics.analysis.divergence.vote import count_votes
 from diagnostics.analysis.symptoms.state import OF_JOB, Waiting
 from diagnostics.analysis.symptoms.waits import by_call, within
+from diagnostics.contract.files import patterns_beside
 from diagnostics.evidence.endings import Ending
 from diagnostics.evidence.model import Evidence, LogFact, shortened
 
-_OF_MODEL = re.compile(
-    r"torch/(?:distributed/(?:fsdp|_composable|optim)|nn/parallel)/|deepspeed/runtime/zero/| _engine_run_backward$"
-)
-"""Files and functions whose collectives take the sizes of the model's parameters, which are those of all ranks."""
+_OF_MODEL = patterns_beside(__file__)["of_model"]
 
 
 def met_sizes(evidence: Evidence, lost: Sequence[Ending]) -> dict[str, Any]:

@@ -13,11 +13,6 @@ from diagnostics.contract.files import table_beside
 
 SIZE = r"[\d.]+ ?(?:[KMGT]i?B|bytes|B)\b"  # A size as formatted by torch.
 _DIGITS = 18  # Maximum digits of a number in a line; no valid one has more.
-_OOM_GPU = re.compile(r"\bGPU (\d+)")
-_OOM_OTHER = re.compile(rf"Process (\d+) has (?P<size>{SIZE}) memory in use")
-_PARTS_OF_SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+) ?([KMGT]?)(i?)(B|bytes)")
-_NUMBER = re.compile(r"-?\d+", re.ASCII)
-_RANKS = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?")
 _MAX_RANKS = 100_000
 OF_KERNEL = frozenset({"xid", "device_error", "kernel_oom", "link_down"})
 """Kinds of lines of a kernel's log, which may be about what happened days before the job."""
@@ -54,8 +49,7 @@ def _table() -> Iterator[Pattern]:
 ZONE_S = 900.0  # Zones, which most dates of logs do not state, differ by quarters of an hour.
 _FILE = table_beside(__file__)
 TABLE: tuple[Pattern, ...] = tuple(_table())
-_MOMENT = re.compile("".join(_FILE["moment"]), re.ASCII)
-_NO_YEAR = re.compile(_FILE["no_year"], re.ASCII)
+_TEXT = {key: re.compile("".join(parts).replace("%SIZE%", SIZE), re.ASCII) for key, parts in _FILE["values"].items()}
 _OOM_PARTS = tuple(
     (name, re.compile(regex.replace("%SIZE%", rf"(?P<size>{SIZE})"))) for name, regex in _FILE["out_of_memory"]
 )
@@ -63,7 +57,7 @@ _OOM_PARTS = tuple(
 
 def size_bytes(text: str) -> int | None:
     """`1.50 GiB` -> 1610612736. torch writes binary units with and without the i."""
-    match = _PARTS_OF_SIZE.match(text)
+    match = _TEXT["size"].match(text)
     if match is None:
         return None
     value = float(match[1])
@@ -83,7 +77,7 @@ def decode(kind: str, match: re.Match[str]) -> dict[str, Any]:
             fields["ranks"] = [rank for rank in range(min(max(came, default=0), _MAX_RANKS)) if rank not in came]
         elif name.endswith("_bytes"):
             fields[name] = int(text) if text.isdecimal() and len(text) < 20 else size_bytes(text)
-        elif name not in ("value", "version", "gpu", "group", "guid") and _NUMBER.fullmatch(text):
+        elif name not in ("value", "version", "gpu", "group", "guid") and _TEXT["number"].fullmatch(text):
             fields[name] = int(text[:_DIGITS])  # Stays a number: who reads it compares it with others.
         else:
             fields[name] = text.strip()[:500]
@@ -100,7 +94,7 @@ def _second(at: str, form: str) -> float:
 def moments(text: str) -> list[float]:
     """Return the dated times of a text, in seconds since 1970; UTC where it tells no zone."""
     times = []
-    for match in _MOMENT.finditer(text):
+    for match in _TEXT["moment"].finditer(text):
         with suppress(ValueError):  # No such day, or a word that is no month.
             day = match["date"] or ""
             form = "%b %d %H:%M:%S %Y%z" if not day else f"{'%Y-%m-%d' if day[4] in '-/' else '%m-%d-%Y'} %H:%M:%S%z"
@@ -113,7 +107,7 @@ def moment(text: str, near_s: float) -> float | None:
     """Return the first time of a line, in the year closest to `near_s` if it has none; None without one."""
     if times := moments(text):
         return times[0]
-    if not (match := _NO_YEAR.search(text)) or near_s <= 0:
+    if not (match := _TEXT["no_year"].search(text)) or near_s <= 0:
         return None
     year = datetime.fromtimestamp(near_s, UTC).year
     form = "{month} {time} {year}" if match["month"] else "{year}-{mm}-{dd} {time}"
@@ -125,9 +119,9 @@ def oom_parts(text: str) -> dict[str, Any]:
     """Parse the figures of an out-of-memory message of torch's allocators, for torch 1.x and 2.x."""
     matches = ((name, regex.search(text)) for name, regex in _OOM_PARTS)
     fields: dict[str, Any] = {name: size_bytes(match["size"]) for name, match in matches if match}
-    if gpu := _OOM_GPU.search(text):
+    if gpu := _TEXT["gpu"].search(text):
         fields["gpu"] = int(gpu[1][:6])
-    if others := [size_bytes(match["size"]) or 0 for match in _OOM_OTHER.finditer(text)]:
+    if others := [size_bytes(match["size"]) or 0 for match in _TEXT["process"].finditer(text)]:
         fields |= {"listed_bytes": sum(others), "listed_processes": len(others)}
     return fields
 
@@ -135,7 +129,7 @@ def oom_parts(text: str) -> dict[str, Any]:
 def _ranks(text: str) -> list[int]:
     """Parse `1, 3` or Slurm's `0-3,7`."""
     ranks: list[int] = []
-    for match in _RANKS.finditer(text):
+    for match in _TEXT["ranks"].finditer(text):
         first, last = int(match[1]), int(match[2] or match[1])
         ranks.extend(range(first, min(last, first + _MAX_RANKS) + 1))
         if len(ranks) > _MAX_RANKS:

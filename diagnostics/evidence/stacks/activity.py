@@ -12,7 +12,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from diagnostics.contract.files import table_beside
+from diagnostics.contract.files import patterns_beside, table_beside
 from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.model import Frame, Stacks, Thread
 from diagnostics.evidence.stacks import blocking_calls
@@ -31,7 +31,6 @@ class Waiting(Struct, frozen=True):
     """For example `fcntl.flock()` or `with guard`."""
 
 
-_NAMED_LOCK = re.compile(r"(?:^|_)(?:r?lock|mutex|semaphore)s?$", re.IGNORECASE)
 _Scope = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _SCOPES = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
@@ -177,7 +176,7 @@ class _Line(Struct):
     def _object(self, value: ast.expr, method: str, text: str, named: bool = False) -> None:
         """Record what a method of an object, or a `with` or `for` statement over it, waits for."""
         blocks = METHODS.get(self.module.kind_of(value), {}).get(method)
-        if blocks is None and named and (method == "acquire" or _NAMED_LOCK.search(_short(value).lstrip("."))):
+        if blocks is None and named and (method == "acquire" or _TEXT["named_lock"].search(_short(value).lstrip("."))):
             blocks = LOCK
         elif blocks is None and method == "wait":
             blocks = WORK  # The wait() of Python's own objects has a frame of its own.
@@ -227,6 +226,7 @@ class Activity(Struct, frozen=True):
 
 
 _TABLE: dict[str, Any] = table_beside(__file__)
+_TEXT = patterns_beside(__file__, "patterns")
 
 
 def phrase(row: str, **figures: object) -> Phrase:
@@ -239,7 +239,6 @@ _RULES = tuple(
     for rule in ({"words": _TABLE["words"][rule["kind"]]} | rule for rule in _TABLE["rules"])
 )
 NOWHERE = Activity("unknown", phrase("unknown"), None)
-_LOADER = re.compile(r"torch/utils/data/(?:dataloader|_utils/)")
 _LOOK = 12
 """Number of innermost frames by which an activity is classified; the training loop is further out."""
 
@@ -257,7 +256,7 @@ def doing(stacks: Stacks, taken_s: float | None = None) -> Activity:
     # Library frames inside the user's innermost frame. The names of the user's functions are not used.
     inner = [_place(frame) for frame in takewhile(lambda frame: not (frame.line and is_users(frame)), python[:_LOOK])]
     finding: tuple[Doing, Phrase] | None = next(((k, w) for k, w, rule in _RULES if any(map(rule.search, inner))), None)
-    in_loader = any(_LOADER.search(_place(frame)) for frame in python[:_LOOK])
+    in_loader = any(_TEXT["loader"].search(_place(frame)) for frame in python[:_LOOK])
     if finding is None or (in_loader and finding[0] != "data loader"):
         finding = _by_call(thread, python, stacks.time_s or taken_s) or finding
     if in_loader and finding is None:
