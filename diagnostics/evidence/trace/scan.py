@@ -11,20 +11,16 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from diagnostics.contract.files import table_beside
 from diagnostics.evidence import values
 from diagnostics.evidence.limits import Limits, blocks
 from diagnostics.evidence.model import Problem
 
 T = TypeVar("T")
 _DAMAGE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-_START = re.compile(rb"[\xef\xbb\xbf \t\r\n]*(.?)", re.DOTALL)
-_EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
+_START, _EVENTS, _BETWEEN, _TOKEN, _NOT_JSON = (re.compile(text.encode()) for text in table_beside(__file__).values())
 _KEY_BYTES = 256
 """Maximum length of the key with its white space, which may extend over two blocks."""
-_BETWEEN = re.compile(rb"\}\s*,\s*(?=\{)")
-_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[{}\[\]]', re.DOTALL)
-_NOT_JSON = re.compile(rb"(?<=[:,\[])(\s*)-?(?:inf(?:inity)?|nan)\b", re.IGNORECASE)
-"""Kineto divides by a duration of zero and writes the result, which is not valid JSON."""
 _BLOCK_BYTES = 1 << 18
 """Fits a core's cache together with its events: blocks of 1 MiB take 1.5 times as long."""
 _TAILS = (1 << 12, 1 << 14, 1 << 17)
