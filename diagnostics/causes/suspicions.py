@@ -114,7 +114,7 @@ def _culprits(symptoms: Symptoms) -> dict[Culprits, tuple[int, ...]]:
     silent = (
         symptoms.unanswered
         or symptoms.unlisted
-        or symptoms.left
+        or symptoms.departed
         or (symptoms.silent if len(symptoms.silent) <= len(symptoms.longest.ranks) else ())
     )
     return {"nobody": (), "behind": behind, "silent": silent, "stalled": symptoms.broken or behind or silent}

@@ -45,8 +45,8 @@ def symptoms(evidence: Evidence) -> Symptoms | None:
     warned = [] if kinds & {"cuda_oom", "cpu_oom"} else [fact for fact in evidence.facts if fact.kind == "nccl_warn"]
     seen_waits, outside = observed(evidence, victims, held_s)
     says_little = not kinds & (OPENS | FAILED | {ras.LOST, ras.COUNTS})
-    left = left_first(evidence)
-    notices, peers = KINDS["noticed"] | {fact.kind for fact in left}, {fact.fields["process"] for fact in left}
+    closings = left_first(evidence)
+    notices, peers = KINDS["noticed"] | {fact.kind for fact in closings}, {fact.fields["process"] for fact in closings}
     noticed = [fact for fact in lines if says_little and not victims and fact.kind in notices]
     silent_steps = silence(evidence) if says_little and not (victims or seen_waits) else None  # Else others say more.
     if says_little and not (silent_steps or aborted or victims or bare or warned or seen_waits or outside or noticed):
@@ -70,7 +70,7 @@ def symptoms(evidence: Evidence) -> Symptoms | None:
         warning=shortened(str(warned[0].fields.get("warning")), 160) if warned else "",
         failed=_ranks(failures),
         possibly_late=late,
-        left=tuple({fact.fields["local"] for fact in left if (evidence.world_size or 0) <= len(peers) + 1}),
+        departed=tuple({fact.fields["local"] for fact in closings if (evidence.world_size or 0) <= len(peers) + 1}),
         side_error=next((shortened(fact.text.strip(), 80) for fact in side if fact.rank is None), ""),
         uses_gloo=any(kind.startswith("gloo_") for kind in kinds) or any(end.raised_by_gloo for end in victims),
         results=frozenset(str(fact.fields["result"]) for fact in failures if fact.kind == "nccl_result"),

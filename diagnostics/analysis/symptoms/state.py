@@ -169,7 +169,7 @@ class Symptoms(Struct, frozen=True):
     """Whether the model fixes the sizes of these calls."""
     possibly_late: tuple[int, ...] = ()
     """Ranks that lost their peers where these timed out, so they may have come too late."""
-    left: tuple[int, ...] = ()
+    departed: tuple[int, ...] = ()
     """Rank that alone closed the connections of its node's processes."""
     side_error: str = ""
     """The first exception of a side thread whose line names no rank."""

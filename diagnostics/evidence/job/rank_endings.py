@@ -220,9 +220,9 @@ def _of_devices(evidence: Evidence, rank: int, failed: bool) -> Iterator[Ending]
 
 
 def _of_libraries(evidence: Evidence) -> Iterator[Ending]:
-    left = left_first(evidence)
+    closings = left_first(evidence)
     for fact in _unhandled(evidence):
-        if fact.kind in _FAILED_FACTS or fact in left:
+        if fact.kind in _FAILED_FACTS or fact in closings:
             rank = UNNAMED if fact.rank is None else fact.rank
             kind = ends.kind_of_exception("DistBackendError", fact.text)
             ending = ends.of_line(fact, rank, kind)
