@@ -41,10 +41,10 @@ class Ended(Struct, frozen=True):
     is_dtk_run: bool
     gave_up_at: Where | None
     """Line of a victim that waited for a rank which exited normally; None if not known."""
-    processes: int
-    """Number of processes without a rank that the same signal ended; 0 if it was none."""
     words: "Callable[[Finding, Ended], Text]"
     """Puts it into words, with `worded`; each cause has its own."""
+    processes: int = 0
+    """Number of processes without a rank that the same signal ended; 0 if it was none."""
 
     @property
     def first(self) -> Ending:
@@ -112,7 +112,7 @@ def confirmed(stall: Stall, case: FirstEndings, words: Callable[[Finding, Ended]
     beside = gave_up_at and gave_up_at.rank not in {place.rank for place in places}
     return _parts.confirmed(
         job,
-        Ended(case, job.world(), job.is_dtk_run, gave_up_at, sum(end.rank is None for end in alike), words),
+        Ended(case, job.world(), job.is_dtk_run, gave_up_at, words, sum(end.rank is None for end in alike)),
         confidence,
         evidence=[end.evidence for end in case.endings[:6]],
         seen={last[0].rank: str(last[0].does)} if last and last[0].rank is not None else {},
