@@ -13,7 +13,7 @@ _TEXTS = Texts(__file__)
 CHANGES = {"cgroup": HOST_MEMORY, "host_memory": HOST_MEMORY} | changes_beside(__file__)
 
 
-def _text(record: RanOut | None, finding: Finding, ended: Ended) -> Text:
+def _text(finding: Finding, ended: Ended, record: RanOut | None = None) -> Text:
     detail = ended.first.detail or ("updates" if record is not None and record.updates else "")
     remedies = [ended.remedy(finding, CHANGES, detail)]
     others = record.listed_bytes if record is not None and record.in_use_bytes is not None else None
@@ -35,7 +35,7 @@ def decide(stall: Stall) -> Finding:
         # That one rank differs from its peers is then not shown: a suspicion beside those about what takes the memory.
         confidence = SUSPECTED if on_device else PROBABLE
     records = (record for record in ran_out(stall.job.evidence) if record.rank in (None, case.first.rank))
-    return _endings.confirmed(stall, case, partial(_text, next(records, None)), confidence)
+    return _endings.confirmed(stall, case, partial(_text, record=next(records, None)), confidence)
 
 
 CAUSE = declared(__file__, explain, decide)
