@@ -1,10 +1,11 @@
 """Communication apart from compute: by structure first, by name last."""
 
+import re
 from pathlib import Path
 
 import pytest
 
-from diagnostics.analysis.step_profile.classify import Call, classify
+from diagnostics.analysis.step_profile.classify import TEXT, Call, classify
 from diagnostics.evidence.trace.events import Lane, Message
 from diagnostics.evidence.trace.model import Trace
 from tests.trace_generator import Simulator, Style
@@ -149,3 +150,27 @@ def test_waiting_for_a_functional_collective_is_no_compute() -> None:
 def test_compute_beside_a_send_that_stands_on_its_own_thread_counts() -> None:
     ops = (("c10d::send", 0, 1), ("aten::linear", 5, 30), ("c10d::recv_", 40, 41))
     assert compute(*ops, spans=(("gloo:send", 1, 35, 0), ("gloo:recv", 41, 60, 0))) == [(5, 30)]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "taken", "left"),
+    [
+        (TEXT["communication"], "nccldevkernel_allreduce_sum_f32_ring_ll(args<4096ul>)", "gemm_kernel"),
+        (TEXT["communication"], "void vllm::cross_device_reduce_1stage<float>", "reduce_kernel<512, 1>"),
+        (TEXT["communication"], "deep_ep::internode::dispatch", "dispatch_tokens"),
+        (TEXT["fused"], "flashinfer::allreduce_fusion_kernel", "allreduce_kernel"),
+        (TEXT["fused"], "void gemm_reduce_scatter", "reduce_scatter"),
+        (TEXT["compute"], "ampere_sgemm_128x64_tn", "nccldevkernel_sendrecv"),
+        (TEXT["compute"], "void at::native::vectorized_elementwise_kernel", "my_kernel"),
+        (TEXT["step"], "ProfilerStep#12", "ProfilerStep#"),
+        (TEXT["forward"], "DistributedDataParallel.forward", "Linear.forward"),
+        (TEXT["forward"], "FSDP::root_pre_forward (layers.0)", "FSDP::pre_forward (layers.0)"),
+        (TEXT["backward_mark"], "FSDP::post_backward_reduce", "backward_hook"),
+        (TEXT["optimizer"], "Optimizer.step#AdamW.step", "Optimizer.zero_grad#AdamW.zero_grad"),
+        (TEXT["issue"], "c10d::allreduce_", "gloo:all_reduce"),
+        (TEXT["compiled"], "triton_poi_fused_add_0", "triton_kernel"),
+        (TEXT["sync_ops"], "aten::item", "aten::items"),
+    ],
+)  # fmt: skip
+def test_a_name_is_taken_and_one_like_it_is_not(pattern: re.Pattern[str], taken: str, left: str) -> None:
+    assert pattern.search(taken) and not pattern.search(left)

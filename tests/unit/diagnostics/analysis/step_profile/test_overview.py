@@ -1,4 +1,4 @@
-"""All ranks together: which files count, what a step costs, and what cannot be concluded from."""
+"""All ranks together: which files count, what a step costs, and what the measurement itself costs."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from diagnostics.analysis.step_profile.overview import Overview, overview, read_one
+from diagnostics.analysis.step_profile.breakdown import Breakdown
+from diagnostics.analysis.step_profile.overview import (
+    SWITCHES,
+    Instrument,
+    Overview,
+    find_instrument,
+    overview,
+    read_one,
+)
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence, RunEvidence
 from diagnostics.evidence.readers.trace import TraceFile
@@ -99,3 +107,26 @@ def test_more_ranks_than_cores(manifest: dict[str, Any], crowded: tuple[int, int
     assert view.crowded == crowded
     view.profiles = [rank(0)]
     assert view.crowded is None, "an accelerator computes"
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+@pytest.mark.parametrize(("value", "is_on"), [("1", True), ("TRUE", True), ("0", False), ("", False)])
+def test_a_variable_that_serialises_the_work(name: str, value: str, is_on: bool) -> None:
+    found = find_instrument([rank(0), rank(1)], {1: {name: value}})
+    assert found == (Instrument((1,), name, value) if is_on else None)
+    everywhere = find_instrument([rank(0), rank(3)], {-1: {name: value}})
+    assert (everywhere.ranks if everywhere else None) == ((0, 3) if is_on else None)
+
+
+@pytest.mark.parametrize(
+    ("blocking", "kernels", "idle", "found"),
+    [(1.0, 30, 100, True), (0.9, 30, 100, False), (1.0, 29, 100, False), (1.0, 30, 10, False)],
+)
+def test_launches_that_all_block(blocking: float, kernels: int, idle: int, found: bool) -> None:
+    blocked = {"blocking": blocking, "long_kernels": kernels, "window": Breakdown(wall=2000, idle=idle)}
+    assert find_instrument([rank(0, **blocked)], {}) == (Instrument((0,)) if found else None)
+    assert find_instrument([rank(0, **blocked), rank(1)], {}) is None, "on one rank alone it is something else"
+
+
+def test_a_run_on_cpu_has_no_launches() -> None:
+    assert find_instrument([rank(0, on_device=False)], {-1: {"CUDA_LAUNCH_BLOCKING": "1"}}) is None

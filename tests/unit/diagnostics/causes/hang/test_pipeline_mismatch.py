@@ -14,7 +14,7 @@ from diagnostics.evidence.model import Evidence, Frame, Stacks, Thread
 from diagnostics.evidence.ring.format import RAISED, STARTED
 from diagnostics.tree.arbitrate import arbitrate
 from diagnostics.tree.built_in import built_in
-from tests.unit.diagnostics.analysis.calls import call, job as job_of, waiting
+from tests.unit.diagnostics.analysis.calls import call, job as job_of
 from tests.unit.diagnostics.causes.examples import Example
 from tests.unit.diagnostics.causes.hang.test_all_to_all_splits import decide, splits
 from tests.unit.diagnostics.ring_bytes import Made, ring, run_files
@@ -170,12 +170,6 @@ def test_a_cycle_within_torchs_schedules_is_no_matter_of_order():
     (found,) = pipeline_mismatch.CAUSE.decide(stall(both))
     assert (found.status, found.ranks) == ("confirmed", (0, 1)) and "one schedule" in text_of(found).summary
     assert arbitrate(built_in(), [*p2p_cycle.CAUSE.decide(stall(both)), found]).roots == (found,)
-
-
-def test_the_stage_that_is_in_a_collective_already_is_alone():
-    later = {0: waiting(1), 1: message("recv", 0), 2: message("recv", 1)}
-    (found,) = pipeline_mismatch.CAUSE.decide(stall(later))
-    assert (found.status, found.ranks, found.victims) == ("confirmed", (0,), (1, 2))
 
 
 _LOSS = """[rank1]: Traceback (most recent call last):

@@ -4,9 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.analysis.stall.explain import explain
+from diagnostics.causes.network.link_fault import RETRY_EXCEEDED, LinkFaults, link_faults
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import Evidence, LogFact
 from diagnostics.report.model import Report
+from tests.unit.diagnostics.analysis.calls import fact
 
 
 def completion(host: str, peer: str, status: int = 12, more: str = "") -> str:
@@ -154,3 +159,49 @@ def test_a_device_whose_driver_gave_up_is_no_port(tmp_path: Path, event: str) ->
     (root,) = said(tmp_path, ASYNC + event, LOST).root_causes
     assert root.cause == "network.link_fault"
     assert text_of(root).summary.startswith("A network device failed. Its driver reported a fatal error")
+
+
+def faults(*facts: LogFact) -> LinkFaults:
+    return link_faults(explain(Evidence(Path(), Limits(), facts=list(facts))))
+
+
+def failure(status: int = 12, host: str = "a", peer: str = "10.0.0.2", **more: str) -> LogFact:
+    return fact("nccl_ib_error", 0, status=status, process=f"{host}:17", peer=f"{peer}<41>", **more)
+
+
+@pytest.mark.parametrize("status", [5, 12, 13, 4, None])
+def test_only_some_statuses_speak_of_the_way_between_two_ports(status: int) -> None:
+    found = faults(failure(status))
+    assert len(found.completions) == (status in RETRY_EXCEEDED)
+    assert found.without == "followed"
+
+
+def test_ports_and_links() -> None:
+    failed, soft = fact("nccl_ib_async", 0, failed=True, device="mlx5_0"), fact("nccl_ib_async", 0, device="mlx5_0")
+    found = faults(failed, soft, fact("link_down", device="eth0"), fact("nccl_net", 0), fact("nccl_result", 0))
+    assert (len(found.ports), len(found.down), len(found.completions)) == (1, 1, 0)
+    alone = faults(failed, soft, fact("link_down", device="eth0"))
+    assert (len(alone.ports), alone.without) == (0, "event")
+
+
+def test_pairs_of_hosts_the_most_frequent_first() -> None:
+    found = faults(failure(), failure(host="b", peer="10.0.0.9"), failure(host="b", peer="10.0.0.9"))
+    assert found.pairs == (("b", "10.0.0.9"), ("a", "10.0.0.2"))
+
+
+@pytest.mark.parametrize(
+    ("facts", "common"),
+    [
+        ([failure(device="mlx5_0")], ""),
+        ([failure(device="mlx5_0"), failure(device="mlx5_0", host="b")], "mlx5_0"),
+        ([failure(host="a"), failure(host="b")], "10.0.0.2"),
+        ([failure(peer="10.0.0.2"), failure(peer="10.0.0.3")], "a"),
+        ([failure(host="a", peer="10.0.0.2"), failure(host="b", peer="10.0.0.3")], ""),
+        (
+            [failure(local_gid="fe80::1", peer="x"), failure(local_gid="fe80::1", peer="y", host="b")],
+            "fe80::1",
+        ),
+    ],
+)
+def test_what_all_lines_share(facts: list[LogFact], common: str) -> None:
+    assert faults(*facts).common == common

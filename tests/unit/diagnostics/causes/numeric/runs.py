@@ -54,3 +54,19 @@ def non_finite(step, figure="loss", value="nan", **fields):
 def foreign(folder, *messages):
     errors = [RankError(rank, "error.json", 0, "RuntimeError", text) for rank, text in enumerate(messages)]
     return Evidence(root=folder, limits=Limits(), errors=errors)
+
+
+def equal(step):
+    """The event of replicas that are equal."""
+    return {"name": "replicas_equal", "step": step, "groups": 1}
+
+
+def drift(step, ranks, group, tie=False, parameter=None):
+    """The event of ranks that differ from the others of their group."""
+    about = {"parameter": parameter, "parameters_affected": int(parameter is not None), "parameters_seen": 40}
+    return {"name": "replica_divergence", "step": step, "ranks": ranks, "group": group, "tie": tie, **about}
+
+
+def over_tp(step, ranks, group, parameter="inputs", tie=False):
+    """The same for a tensor-parallel group."""
+    return {**drift(step, ranks, group, tie, parameter), "dimension": "tp"}

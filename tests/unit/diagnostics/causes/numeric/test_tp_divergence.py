@@ -1,24 +1,20 @@
+"""Ranks of a tensor-parallel group that differ: what the finding says (`test_replicas.py` decides)."""
+
 import json
 
 from diagnostics.causes.registry import by_id
 from diagnostics.contract.findings import text_of
 from diagnostics.contract.mesh import ORDER
 from tests.unit.diagnostics.causes.examples import Example
-from tests.unit.diagnostics.causes.numeric.runs import foreign, run
-from tests.unit.diagnostics.causes.numeric.test_rank_divergence import drift, equal
+from tests.unit.diagnostics.causes.numeric.runs import equal, over_tp, run
 from tests.unit.diagnostics.ring_bytes import run_files
 
 CAUSE = by_id()["numeric.tp_divergence"]
 
 
-def over_tp(step, ranks, group, parameter="inputs", tie=False):
-    return {**drift(step, ranks, group, tie, parameter), "dimension": "tp"}
-
-
-def decide(evidence, tp=2, cause=CAUSE):
-    if evidence.run is not None:
-        evidence.run.manifest["mesh"] = {**dict.fromkeys(ORDER, 1), "tp": tp, "dp_shard": evidence.world_size // tp}
-    (found,) = cause.decide(cause.facts(evidence))
+def decide(evidence, tp=2):
+    evidence.run.manifest["mesh"] = {**dict.fromkeys(ORDER, 1), "tp": tp, "dp_shard": evidence.world_size // tp}
+    (found,) = CAUSE.decide(CAUSE.facts(evidence))
     assert text_of(found).summary
     return found
 
@@ -40,21 +36,6 @@ def test_two_ranks_with_other_norms_are_a_tie(tmp_path):
     assert found.ranks == (0, 1)
     assert text_of(found).summary.startswith("Ranks 0 and 1 hold values of final_norm.weight that differ from each")
     assert "over tp" in text_of(found).remedies[0].change
-
-
-def test_replicas_of_data_parallelism_are_the_other_cause(tmp_path):
-    events = {rank: [over_tp(20, [0, 1], [0, 1], tie=True)] for rank in range(2)}
-    evidence = run(tmp_path, events)
-    assert decide(evidence, cause=by_id()["numeric.rank_divergence"]).status != "confirmed"
-    evidence = run(tmp_path, {rank: [drift(20, [0, 1], [0, 1], True)] for rank in range(2)})
-    assert decide(evidence).status == "undecided"
-
-
-def test_what_was_equal_or_not_compared(tmp_path):
-    assert decide(run(tmp_path, {0: [equal(100)], 1: []})).status == "ruled_out"
-    assert decide(run(tmp_path), tp=1).status == "ruled_out"
-    assert decide(run(tmp_path)).status == "undecided"
-    assert decide(foreign(tmp_path)).status == "undecided"
 
 
 def leftovers():

@@ -1,7 +1,6 @@
 """Ranks whose clocks differ: brought together by their calls, and told apart from late ranks and from other jobs."""
 
 import pickle
-import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import pytest
 
 from diagnostics.analysis.histories.read import read
 from diagnostics.evidence import safe_pickle
-from diagnostics.evidence.clock_offset import offset
 from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Evidence
@@ -80,31 +78,6 @@ def test_a_pair_is_as_old_as_its_own_clock_says(tmp_path: Path) -> None:
     set_clock(tmp_path, (1,), 60)
     found = by_one_clock(tmp_path)
     assert all(one.cost is None or one.cost.value < 1.0 for one in detect(found))
-
-
-def steps(seed: int, count: int, pace_s: float, jitter: float) -> list[float]:
-    chance = random.Random(seed)
-    at_s, times = 1000.0, []
-    for _ in range(count):
-        at_s += pace_s * (1 + jitter * chance.random())
-        times += [at_s, at_s + 2e-4]
-    return times
-
-
-def test_two_runs_of_one_program_are_not_in_step() -> None:
-    for seed in range(20):
-        one, other = (dict(enumerate(steps(seed + 100 * run, 200, 0.05, 0.02))) for run in (0, 1))
-        found = offset(one, {at: when + 40 for at, when in other.items()})
-        assert found is None or not found.sure
-
-
-def test_ranks_of_one_job_are_in_step_also_where_calls_are_under_way() -> None:
-    base = steps(1, 200, 0.05, 0.5)
-    for under_way in (0, 3):
-        other = {at: base[max(0, at - under_way)] + 40 + 1e-5 * (at % 7) for at in range(len(base))}
-        found = offset(dict(enumerate(base)), other)
-        assert found is not None and found.low_s - 0.2 < 40 < found.high_s + 0.2
-    assert offset({1: 5.0}, {1: 6.0}) is None
 
 
 def test_calls_with_a_root_say_nothing(tmp_path: Path) -> None:

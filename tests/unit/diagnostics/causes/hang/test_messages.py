@@ -1,0 +1,162 @@
+"""Findings about messages between two ranks: which ranks they blame, how sure they are, and what they cite."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diagnostics.analysis.layout import layout
+from diagnostics.analysis.pairwise import Case, Misfit, Pairs, pairs
+from diagnostics.analysis.stall.circular import LeftOut, PointToPoint, circular_waits
+from diagnostics.analysis.stall.explain import Stall
+from diagnostics.analysis.wait_graph.graph import Cycle
+from diagnostics.causes.hang._messages import figures, finding, places, seen
+from diagnostics.contract.findings import PROBABLE, SEEN, Finding, Stated
+from diagnostics.evidence.calls import Call
+from diagnostics.evidence.job.gather import gather
+from diagnostics.evidence.limits import Limits
+from tests.unit.diagnostics.analysis.calls import call, job, waiting
+from tests.unit.diagnostics.causes.examples import Example
+from tests.unit.diagnostics.ring_bytes import Made, ring
+
+FACTS = Stated("They wait.")
+
+
+def half(kind: str, peer: int, line: int | None = 10, **more: Any) -> list[Call]:
+    return [call(1, line, kind, 4, done=False, p2p=kind, peer=peer, **more)]
+
+
+def wait_of(calls: Mapping[int, list[Call]]) -> tuple[Stall, PointToPoint]:
+    stall = Stall(state := job(calls, len(calls)), circular=tuple(circular_waits(state)))  # type: ignore[arg-type]
+    (case,) = stall.circular
+    assert isinstance(case, PointToPoint)
+    return stall, case
+
+
+def case_of(calls: Mapping[int, Call], in_collectives: Mapping[int, Call], **more: Any) -> PointToPoint:
+    cycle = Cycle((*calls, *in_collectives), ())
+    return PointToPoint(cycle, tuple(calls.items()), tuple(in_collectives.items()), {}, **more)
+
+
+def blamed(calls: Mapping[int, list[Call]], **more: Any) -> Finding:
+    """The finding about these ranks' waits, of which the case has other fields."""
+    stall, case = wait_of(calls)
+    changed = PointToPoint(case.cycle, case.calls, case.in_collectives, case.peers, **more)
+    return finding(stall, changed, FACTS)
+
+
+RING = {rank: half("recv", (rank + 1) % 3) for rank in range(3)}
+BEHIND = {0: waiting(1), 1: half("recv", 0), 2: half("recv", 1)}
+"""Rank 0 is in a collective, and the others wait for messages."""
+
+
+def test_a_cycle_of_messages_is_proof_against_all_of_its_ranks() -> None:
+    one = blamed(RING)
+    assert (one.ranks, one.victims, one.confidence, one.facts) == ((0, 1, 2), (), SEEN, FACTS)
+    assert [(place.rank, place.line, str(place.does)) for place in one.where] == [
+        (rank, 10, "waits in recv [4]") for rank in range(3)
+    ]
+
+
+def test_beside_a_collective_another_call_may_be_the_wrong_one() -> None:
+    """The ranks that wait in messages are named, and the rank in the collective is shown as what they wait for."""
+    one = blamed(BEHIND)
+    assert (one.ranks, one.victims, one.confidence) == ((1, 2), (0,), PROBABLE)
+    assert [place.rank for place in one.where] == [1, 2, 0]
+    assert str(one.where[-1].does) == "waits in all_reduce [8] instead of the other half"
+
+
+def test_the_rank_that_left_some_out_is_to_blame_alone() -> None:
+    one = blamed(BEHIND, left_out=(LeftOut(0, 1, 2),))
+    assert (one.ranks, one.victims) == ((0,), (1, 2))
+    assert [place.rank for place in one.where] == [0, 1, 2], "its place comes first"
+
+
+def test_in_a_schedule_the_fewer_ranks_in_other_calls_deviate() -> None:
+    assert blamed(BEHIND, scheduled=True).ranks == (0,)
+    pair = {0: waiting(1), 1: half("recv", 0)}
+    assert blamed(pair, scheduled=True).ranks == blamed(pair).ranks == (1,), "one against one decides nothing"
+
+
+def test_a_schedule_leaves_open_which_rank_of_a_cycle_deviates() -> None:
+    one = blamed(RING, scheduled=True)
+    assert (one.ranks, one.confidence) == ((0, 1, 2), PROBABLE)
+
+
+def test_ranks_that_wait_for_the_cycle_are_victims() -> None:
+    one = blamed({0: half("recv", 1), 1: half("recv", 0), 2: half("recv", 1)})
+    assert (one.ranks, one.victims) == ((0, 1), (2,))
+
+
+@pytest.mark.parametrize(
+    ("case", "row"),
+    [
+        (case_of({0: half("recv", 1)[0], 1: half("recv", 0)[0]}, {}), "cycle"),
+        (case_of({0: half("send", 1, tag=1)[0], 1: half("recv", 0, tag=2)[0]}, {}), "tags"),
+        (case_of({0: half("recv", 1)[0]}, {1: call(1)}), "one_sided"),
+        (case_of({0: half("recv", 1)[0]}, {1: call(1)}, left_out=(LeftOut(1, 1, 2),)), "left_out"),
+    ],
+)
+def test_the_row_of_each_kind(case: PointToPoint, row: str) -> None:
+    assert figures(case)["said"] == row
+
+
+@pytest.mark.parametrize(("kind", "other"), [("send", "receive from rank 0"), ("recv", "send to rank 0")])
+def test_the_other_half_is_that_which_the_peer_owes(kind: str, other: str) -> None:
+    told = figures(case_of({0: half(kind, 1)[0]}, {1: call(3, 20)}))
+    assert str(told["half"]) == other
+    assert (told["rest"], told["instead"]) == ([1], "all_reduce [8] (#3, train.py:20)")
+
+
+def test_the_peers_own_call_says_before_what_the_other_half_belongs() -> None:
+    _, case = wait_of({0: half("recv", 1), 1: half("recv", 2, 20), 2: half("recv", 0, 30)})
+    assert figures(case)["before"] == " before recv [4] (train.py:20)"
+
+
+@pytest.mark.parametrize(("count", "links"), [(8, 8), (9, 9), (12, 9)])
+def test_of_a_long_cycle_only_some_ranks_are_named(count: int, links: int) -> None:
+    chain = figures(case_of({rank: half("recv", (rank + 1) % count)[0] for rank in range(count)}, {}))["chain"]
+    assert len(chain) == links and str(chain[0]) == "rank 0 receives from rank 1 (train.py:10)"
+    assert count == 8 or str(chain[-1]) == f"and {count - 8} more"
+
+
+def test_lines_are_named_once_and_only_if_they_are_recorded() -> None:
+    def told(*lines: int | None) -> tuple[str, str, str]:
+        calls = {rank: half("recv", 1 - rank, line)[0] for rank, line in enumerate(lines)}
+        made = figures(case_of(calls, {}))
+        return made["places"], made["at"], made["place"]
+
+    assert told(10, 10) == ("/job/train.py:10", "train.py:10", "/job/train.py:10")
+    assert told(10, 20) == ("/job/train.py:10 and /job/train.py:20", "train.py:10", "/job/train.py:10")
+    assert told(None, 20) == ("/job/train.py:20", "these calls", "this call")
+    assert told(None, None) == ("both calls", "these calls", "this call")
+
+
+def misfitting(folder: Path, culprits: tuple[int, ...], lines: Mapping[int, int]) -> tuple[Pairs, Case]:
+    """Rank 0 sends to each of the others, none of which expects as much."""
+    world = len(lines)
+    files = {
+        f"flight/rank_{rank:05d}.ring": ring(rank, world, [Made("isend", 4, 1)], line) for rank, line in lines.items()
+    }
+    Example(lambda: files).write(folder)
+    calls = pairs(gather(folder, Limits()))
+    assert layout(calls.evidence) is None and set(calls.records) == set(lines)
+    records = {rank: made[0] for rank, made in calls.records.items()}
+    misfits = tuple(Misfit(0, rank, 4, rank, (records[0], records[rank])) for rank in range(1, world))
+    return calls, Case(misfits, culprits, tuple(lines))
+
+
+def test_the_places_of_misfits_are_those_of_the_culprits_first(tmp_path: Path) -> None:
+    _, case = misfitting(tmp_path, (2,), {0: 10, 1: 11, 2: 12})
+    assert [(place.rank, place.line, place.does) for place in places(case)] == [
+        (2, 12, "isend"), (0, 10, "isend"), (1, 11, "isend"),
+    ]  # fmt: skip
+
+
+def test_of_many_misfits_some_are_shown_each_by_the_receivers_ring(tmp_path: Path) -> None:
+    calls, case = misfitting(tmp_path, (6,), {rank: 10 + rank for rank in range(7)})
+    assert [place.rank for place in places(case)] == [6, 0, 1, 2]
+    items = seen(calls, case, "rows")
+    assert [item.file for item in items] == [f"flight/rank_0000{rank}.ring" for rank in range(1, 5)]
+    assert str(items[0].detail) == "rank 1 expects 1 rows of rank 0, which sends 4"
