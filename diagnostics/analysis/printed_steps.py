@@ -201,7 +201,7 @@ def rise(values: Sequence[float]) -> tuple[int, float, float] | None:
     """Return the position from which values stay at a higher level to the end, and the levels before and after it."""
     if len(values) < WINDOW + LEAST_AFTER:
         return None
-    at = _parting(values)
+    at = _split(values)
     before, after = values[at - WINDOW : at], values[at:]
     low, high = statistics.median(before), statistics.median(after)
     noise = _MAD * statistics.median(abs(value - low) for value in before)
@@ -250,7 +250,7 @@ def _trailing(flags: Sequence[bool]) -> int:
     return next((n for n, flag in enumerate(reversed(flags)) if not flag), len(flags))
 
 
-def _parting(loss: Sequence[float]) -> int:
+def _split(loss: Sequence[float]) -> int:
     """Return the position at which the minimum of all later losses exceeds the losses just before it the most."""
     smooth = [statistics.median(loss[max(0, n - 1) : n + 2]) for n in range(len(loss))]
     best, at, lowest = -math.inf, WINDOW, math.inf

@@ -69,14 +69,14 @@ def collect(
     watched = {rank: Watched(process) for rank, process in sorted(ranks.items())}
     program = stacks.spy()
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for left in reversed(range(rounds)):
-            show(f"round {rounds - left} of {rounds}")
-            now: Manner = "python" if left and manner == "native" else manner
+        for remaining in reversed(range(rounds)):
+            show(f"round {rounds - remaining} of {rounds}")
+            now: Manner = "python" if remaining and manner == "native" else manner
             before = list(pool.map(Watched.look, watched.values(), repeat(program), repeat(now)))
             time.sleep(SETTLE_S)
             for seen, moment in zip(watched.values(), before, strict=True):
                 seen.looks.append((moment, processes.moment(seen.process.pid)[0]))
-            time.sleep(every_s if left else 0.0)
+            time.sleep(every_s if remaining else 0.0)
     for rank, seen in watched.items():
         if seen.dumps:
             _file(folder, f"stacks/rank_{rank:05d}.txt").write_text("\n".join(seen.dumps), encoding="utf-8")

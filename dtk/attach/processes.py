@@ -140,8 +140,8 @@ def about(pid: int) -> dict[str, object]:
 def lock_holder(pid: int) -> int | None:
     """Return the process that holds the file lock for which a process waits, by proc_locks(5)."""
     rows = [line.split() for line in kernel_text(PROC / "locks").splitlines()]
-    wanted = {row[0] for row in rows if row[1] == "->" and row[5] == str(pid)}
-    return next((int(row[4]) for row in rows if row[0] in wanted and row[1] != "->"), None)
+    lock_ids = {row[0] for row in rows if row[1] == "->" and row[5] == str(pid)}
+    return next((int(row[4]) for row in rows if row[0] in lock_ids and row[1] != "->"), None)
 
 
 def children(pid: int) -> list[int]:

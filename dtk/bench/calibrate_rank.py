@@ -45,8 +45,8 @@ def matmul_flops(device: str, name: str, dtype: torch.dtype, budget_s: float) ->
     probe_s = min(timed_s(lambda: probe @ matrix, device) for _ in range(2))
     while rows > 8 and probe_s * rows / 8 > budget_s / 4:
         rows //= 2
-    left = torch.ones(rows, width, dtype=dtype, device=device)
-    return 2 * rows * width * width / _median_s(device, budget_s, lambda: left @ matrix)
+    operand = torch.ones(rows, width, dtype=dtype, device=device)
+    return 2 * rows * width * width / _median_s(device, budget_s, lambda: operand @ matrix)
 
 
 def copy_bytes_per_s(device: str, budget_s: float) -> float:

@@ -95,10 +95,10 @@ class Bench:
         left_s = self.spec.seconds - self.spent_s
         cells = max(1, len(self.spec.operations) * len(self.spec.sizes_bytes) - len(self.cells))
         # The smallest sizes take next to nothing, so an equal share of what is left suits the larger ones too.
-        wanted = int(left_s / cells / self.spec.passes / max(once_s, 1e-9))
-        if wanted < 1 and once_s * self.spec.passes > left_s:
+        fitting = int(left_s / cells / self.spec.passes / max(once_s, 1e-9))
+        if fitting < 1 and once_s * self.spec.passes > left_s:
             return 0
-        calls = max(1, min(self.spec.calls, wanted))
+        calls = max(1, min(self.spec.calls, fitting))
         self.spent_s += once_s * (calls * self.spec.passes + self.spec.warm_up)
         return calls
 

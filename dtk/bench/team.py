@@ -132,9 +132,9 @@ def choose(
     for config in configs:
         check_preset(config.nccl, placement.backend, os.environ, network()["interfaces"])
         rendered = render(config.nccl, os.environ)
-        wanted = {variable.name: variable.preset for variable in rendered.kept}
+        from_presets = {variable.name: variable.preset for variable in rendered.kept}
         own = {variable.name: variable.value for variable in rendered.kept}
-        sides.append(Side(config.nccl.name, {**rendered.variables, **wanted}, own))
+        sides.append(Side(config.nccl.name, {**rendered.variables, **from_presets}, own))
     if not presets and not sides[0].variables:
         sides = [replace(sides[0], name=AS_IS)]
     if len(sides) == 2 and sides[0].name == sides[1].name:

@@ -79,8 +79,8 @@ def _examine(arguments: argparse.Namespace, checks: "Sequence[Check]", between: 
 
     began = time.monotonic()
     with Busy("checking") as busy:
-        made = examine(checks, scope, lambda check: busy.now(f"checking {check.name}")) + alone(between)
-    report = Report((Node(0, socket.gethostname(), tuple(made)),), (), time.monotonic() - began)
+        results = examine(checks, scope, lambda check: busy.now(f"checking {check.name}")) + alone(between)
+    report = Report((Node(0, socket.gethostname(), tuple(results)),), (), time.monotonic() - began)
     _print(report, arguments)
     return report.exit_code
 

@@ -16,15 +16,15 @@ _errors = Errors(__file__)
 def check_batch(config: Config, world_size: int) -> None:
     """Reject a global batch that is not whole micro-batches on all ranks; DtkError with the nearest valid sizes."""
     plan = config.batch_plan(world_size)
-    wanted = config.parallel.microbatches
+    microbatches = config.parallel.microbatches
     if plan.is_whole:
-        if wanted in (None, plan.accumulation_steps):
+        if microbatches in (None, plan.accumulation_steps):
             return
         share = plan.samples_per_rank
-        near = min(divisors(share), key=lambda count: (abs(count - wanted), count))
-        whole = max(1, round(share / wanted)) * plan.dp_size * wanted
-        row = "microbatches" if share % wanted else "makes"
-        raise _errors(row, plan=plan, wanted=wanted, near=near, whole=whole, micro=share // wanted)
+        near = min(divisors(share), key=lambda count: (abs(count - microbatches), count))
+        whole = max(1, round(share / microbatches)) * plan.dp_size * microbatches
+        row = "microbatches" if share % microbatches else "makes"
+        raise _errors(row, plan=plan, wanted=microbatches, near=near, whole=whole, micro=share // microbatches)
     ways = []
     if config.resume is None:
         ways.append(f"train.global_batch_size={joined(plan.nearest_global_batch_sizes(), 'or')}")
@@ -50,13 +50,13 @@ def settle(composed: Composed, world_size: int) -> Composed:
     """Choose the largest micro-batch, up to a limit, that divides the global batch over the ranks; DtkError if a number
     is out of range, or the global batch cannot be split over the ranks.
     """
-    train, wanted = composed.config.train, composed.config.parallel.microbatches
+    train, microbatches = composed.config.train, composed.config.parallel.microbatches
     if train.micro_batch_size:
         return composed
-    numbers = {"parallel": {"microbatches": wanted}, "train": {"global_batch_size": train.global_batch_size}}
+    numbers = {"parallel": {"microbatches": microbatches}, "train": {"global_batch_size": train.global_batch_size}}
     check_numbers(numbers)
     plan = composed.config.batch_plan(world_size)
-    chosen = None if wanted is None else plan.micro_batch_size_of(wanted)
+    chosen = None if microbatches is None else plan.micro_batch_size_of(microbatches)
     if chosen is None:  # A pipeline should have at least as many micro-batches as stages.
         chosen = plan.chosen_micro_batch_size(composed.config.parallel.pp)
     if chosen is None:

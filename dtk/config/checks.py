@@ -253,5 +253,5 @@ def _multiples(key: str, number: int, parts: int) -> str:
     return " or ".join(f"{key}={n}" for n in (number // parts * parts, -(-number // parts) * parts) if n)
 
 
-def _nearest_divisor(number: int, wanted: int) -> int:
-    return min(divisors(number), key=lambda d: (abs(d - wanted), d))
+def _nearest_divisor(number: int, target: int) -> int:
+    return min(divisors(number), key=lambda d: (abs(d - target), d))

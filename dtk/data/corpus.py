@@ -53,9 +53,9 @@ class Corpus:
         """Yield pieces of at most CHUNK_BYTES, split after a line if possible, and whether each ends a document;
         DtkError if a file cannot be read, or has a text suffix and is not UTF-8.
         """
-        left = self.max_bytes if self.max_bytes is not None else sum(file.size_bytes for file in self.files) + 1
+        rest_bytes = self.max_bytes if self.max_bytes is not None else sum(file.size_bytes for file in self.files) + 1
         for file in self.files:
-            if left <= 0:
+            if rest_bytes <= 0:
                 return
             with refused(f"cannot read {file.path}"):
                 if not file.size_bytes:
@@ -65,9 +65,9 @@ class Corpus:
                         raise _errors("no_text", path=file.path)
                     continue
                 for piece, last in _pieces(file.path):
-                    yield piece[:left], last or len(piece) >= left
-                    left -= len(piece)
-                    if left <= 0:
+                    yield piece[:rest_bytes], last or len(piece) >= rest_bytes
+                    rest_bytes -= len(piece)
+                    if rest_bytes <= 0:
                         return
 
 

@@ -85,10 +85,10 @@ class CustomDataset(Dataset):
 
 def _received(loader: Iterable[Batch | DtkError]) -> Iterator[Batch]:
     try:
-        for made in loader:
-            if isinstance(made, DtkError):
-                raise made
-            yield made
+        for item in loader:
+            if isinstance(item, DtkError):
+                raise item
+            yield item
     except (OSError, EOFError) as error:
         if str(error).startswith("Caught "):  # By torch, in a worker: the dataset's own.
             raise

@@ -86,19 +86,19 @@ def declare(
     # In a mixture of experts only the layers that every token passes through are sharded.
     dense, shared = getattr(model, "dense_layers", model.layers), getattr(model, "shared_experts", 0)
     uncut = 0 if shared else sum(i >= dense for i in blocks)
-    left, entered = 2 * len(blocks) - uncut, 2 * len(blocks) - uncut + (answers and not classifies)
+    exited, entered = 2 * len(blocks) - uncut, 2 * len(blocks) - uncut + (answers and not classifies)
     embeds = int(blocks.start == 0)
     # Autocast leaves the embedding in float32.
     embedded = ITEM_BYTES["float32"] if getattr(config.strategy.on(mesh), "autocasts", False) else item
     every = config.train.activation_checkpoint_every
     again = [i for i in blocks if every and i % every == 0]
     # Recomputing a block stops before its last reduction, unless dropout after it or load balancing saves something.
-    left_again = sum(2 if getattr(model, "dropout", 0.0) or (shared and i >= dense) else 1 for i in again)
+    exited_again = sum(2 if getattr(model, "dropout", 0.0) or (shared and i >= dense) else 1 for i in again)
     entered_again = sum(1 if i >= dense and not shared else 2 for i in again)
-    sums = left + entered + left_again
+    sums = exited + entered + exited_again
     size = tokens * model.width
     if parallel.sequence_parallel:
-        gathers = entered + left + entered_again + (answers and classifies)
+        gathers = entered + exited + entered_again + (answers and classifies)
         calls = [("all_gather", gathers, size * item), ("reduce_scatter", sums, size * item)]
         calls += [(op, embeds, size * embedded) for op in ("all_gather", "reduce_scatter")]
     else:

@@ -26,13 +26,13 @@ class Completed:
 
 def examine(checks: Sequence[Check], scope: Scope, begin: Callable[[Check], None]) -> list[Completed]:
     """Run all checks in this order; `begin` is called before each."""
-    made = []
+    results = []
     for check in checks:
         begin(check)
         began_s = time.monotonic()
         limit_s = 2 * scope.timeout_s + SLACK_S if check.slow else min(QUICK_LIMIT_S, scope.timeout_s)
-        made.append(Completed(check.name, check.topic, _limited(check, scope, limit_s), time.monotonic() - began_s))
-    return made
+        results.append(Completed(check.name, check.topic, _limited(check, scope, limit_s), time.monotonic() - began_s))
+    return results
 
 
 def _limited(check: Check, scope: Scope, limit_s: float) -> Result:

@@ -79,8 +79,8 @@ def files(scope: Scope) -> Result:
     if soft < FILES:
         text = f"{soft:,} open files per process: peers' sockets and data loader workers use them up"
         key = "limit_for_all" if hard < FILES else "limit_own"
-        wanted = WANTED_FILES if hard == resource.RLIM_INFINITY or hard < FILES else min(WANTED_FILES, hard)
-        fix = {"letter": "n", "wanted": wanted, "limit": "nofile", "docker": str(WANTED_FILES)}
+        target = WANTED_FILES if hard == resource.RLIM_INFINITY or hard < FILES else min(WANTED_FILES, hard)
+        fix = {"letter": "n", "wanted": target, "limit": "nofile", "docker": str(WANTED_FILES)}
         findings.append(finding(key, bad=soft < FEW_FILES, text=text, **fix))
     measures = {"soft": soft, "hard": hard}
     return judged(

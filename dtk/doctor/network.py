@@ -113,9 +113,9 @@ def _named(variable: str, flags: dict[str, int]) -> Iterator[Finding]:
     if not value or (value.startswith("^") and variable.startswith("NCCL")):
         return
     exact = value.startswith("=") or not variable.startswith("NCCL")
-    wanted = [name.split(":")[0] for name in value.lstrip("=").split(",") if name]
+    interfaces = [name.split(":")[0] for name in value.lstrip("=").split(",") if name]
     there = ", ".join(flags)
-    fits = {w: [name for name in flags if (name == w if exact else name.startswith(w))] for w in wanted}
+    fits = {w: [name for name in flags if (name == w if exact else name.startswith(w))] for w in interfaces}
     for w, names in fits.items():
         if not names and (not variable.startswith("NCCL") or not any(fits.values())):
             yield finding("no_such_interface", variable=variable, value=value, wanted=w, there=there)

@@ -51,8 +51,8 @@ def run(
     scope.nodes = len(hosts)
     scope.under_launcher = True
     if place.local_rank == 0:
-        made = examine([check for check in checks if check.topic != "collectives" or scope.nodes < 2], scope, begin)
-        store.set(f"node/{place.node}", msgspec.json.encode((made, node_checks.variables())).decode())
+        results = examine([check for check in checks if check.topic != "collectives" or scope.nodes < 2], scope, begin)
+        store.set(f"node/{place.node}", msgspec.json.encode((results, node_checks.variables())).decode())
     nodes, variables = ([], {}) if place.rank else _gathered(store, hosts, everything_s)
     answering = [node.number for node in nodes]
     if place.rank:
@@ -79,8 +79,8 @@ def _gathered(
     ends_s = time.monotonic() + seconds
     for number, host in hosts.items():
         if (text := arrived(store, f"node/{number}", ends_s - time.monotonic())) is not None:
-            made, variables[number] = msgspec.json.decode(text, type=tuple[tuple[Completed, ...], dict[str, str]])
-            nodes.append(Node(number, host, made))
+            results, variables[number] = msgspec.json.decode(text, type=tuple[tuple[Completed, ...], dict[str, str]])
+            nodes.append(Node(number, host, results))
     store.set("go", json.dumps([node.number for node in nodes]))
     return nodes, variables
 

@@ -27,9 +27,9 @@ def chosen(only: Iterable[str], skip: Iterable[str]) -> tuple[tuple[Check, ...],
     Raises:
         DtkError: a name is unknown, or no check is left.
     """
-    wanted, unwanted = _names(only, "--only"), _names(skip, "--skip")
-    checks = tuple(c for c in CHECKS if (not wanted or {c.name, c.topic} & wanted) and not {c.name, c.topic} & unwanted)
-    between = frozenset(n for n in BETWEEN if (not wanted or {n, "nodes"} & wanted) and not {n, "nodes"} & unwanted)
+    named, excluded = _names(only, "--only"), _names(skip, "--skip")
+    checks = tuple(c for c in CHECKS if (not named or {c.name, c.topic} & named) and not {c.name, c.topic} & excluded)
+    between = frozenset(n for n in BETWEEN if (not named or {n, "nodes"} & named) and not {n, "nodes"} & excluded)
     if not checks and not between:
         raise DtkError("no check is left", "--skip excludes what --only selects", "dtk doctor --list names all")
     return checks, between

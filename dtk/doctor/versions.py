@@ -55,9 +55,9 @@ def _applies(requirement: Requirement, extra: str) -> bool:
     return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
 
 
-def least(wanted: Requirement) -> str:
+def least(requirement: Requirement) -> str:
     """Return the lower bound of a requirement; empty if it has none."""
-    return next((bound.version for bound in wanted.specifier if bound.operator == ">="), "")
+    return next((bound.version for bound in requirement.specifier if bound.operator == ">="), "")
 
 
 def _required(package: str) -> Requirement:
@@ -106,11 +106,11 @@ def torch(scope: Scope) -> Result:
     return judged(findings, text, details=details, measures=measures, common={"torch": version})
 
 
-def _too_old(wanted: Requirement, version: str, extra: str = "", *, bad: bool = False) -> list[Finding]:
+def _too_old(requirement: Requirement, version: str, extra: str = "", *, bad: bool = False) -> list[Finding]:
     who = f", which the extra {extra} needs" if extra not in ("", "train") else ""
     # Release numbers are compared: 2.11.0a0, as containers name their torch, is not older than 2.11.
-    is_old = leading_version(version) < leading_version(least(wanted))
-    old = finding("too_old", bad=bad, name=wanted.name, version=version, least=least(wanted), who=who)
+    is_old = leading_version(version) < leading_version(least(requirement))
+    old = finding("too_old", bad=bad, name=requirement.name, version=version, least=least(requirement), who=who)
     return [old] if is_old else []
 
 
@@ -123,8 +123,8 @@ def config(scope: Scope) -> Result:
     findings = []
     required = _required("hydra-core")
     if not required.specifier.contains(hydra, prereleases=True):
-        wanted = f"hydra-core{','.join(sorted(map(str, required.specifier), reverse=True))}"  # `>=` first.
-        findings.append(finding("other_hydra", hydra=hydra, wanted=wanted))
+        supported = f"hydra-core{','.join(sorted(map(str, required.specifier), reverse=True))}"  # `>=` first.
+        findings.append(finding("other_hydra", hydra=hydra, wanted=supported))
     if antlr and leading_version(omegaconf) < ANY_ANTLR and leading_version(antlr)[:2] != leading_version(ANTLR):
         findings.append(finding("antlr", antlr=antlr, omegaconf=omegaconf, wanted=ANTLR))
     text = f"hydra-core {hydra}, omegaconf {omegaconf}"

@@ -31,7 +31,7 @@ class Command:
         self.environment = environment
         self.log = log
         self.stopped = False  # Whether a stop was requested.
-        self.held: int | None = None
+        self.pending_signal: int | None = None
         """The first stop signal, held until `release`, so that the ranks can report before."""
         self.holds = False  # Whether that first signal is to be held.
         self.keeps_log = True  # Set to False if further output is not evidence.
@@ -118,13 +118,13 @@ class Command:
     def _forward(self, number: int, frame: FrameType | None) -> None:
         """Forward a signal, except for Ctrl-C, which the terminal also sends to the command."""
         first, self.stopped = not self.stopped, True
-        self.held = number if first and self.holds else None
-        if self.held is None:
+        self.pending_signal = number if first and self.holds else None
+        if self.pending_signal is None:
             self._pass_on(number)
 
     def release(self) -> None:
         """Forward the held signal, unless a second signal has already done so."""
-        number, self.held = self.held, None
+        number, self.pending_signal = self.pending_signal, None
         if number is not None:
             self._pass_on(number)
 

@@ -130,9 +130,9 @@ def manifest_of(
     return about
 
 
-def cuda_devices(wanted: str) -> int:
+def cuda_devices(device: str) -> int:
     """Return the number of CUDA devices, without initializing CUDA in the parent."""
-    if wanted == "cpu":
+    if device == "cpu":
         return 0
     import torch
 

@@ -43,11 +43,11 @@ def run_short(arguments: Sequence[str], home: Path) -> Path:
             process.kill()
             process.wait()
         raise
-    made = sorted(folders(home) - before)
-    if not made or process.returncode == USER_ERROR:
+    new_folders = sorted(folders(home) - before)
+    if not new_folders or process.returncode == USER_ERROR:
         line = (errors.strip().splitlines() or ["it left no run folder"])[-1].removeprefix("dtk: ")
         raise DtkError("a short run could not start", line, f"tried: dtk run {shlex.join(arguments)}")
-    return made[-1]
+    return new_folders[-1]
 
 
 def speed_and_peak(run: Details) -> tuple[float | None, float | None]:

@@ -68,10 +68,10 @@ def _end_what_is_left(paths: RunPaths) -> None:
     """End the job's processes that outlive its command: ranks, if it was killed, and workers that they started."""
     for how in (signal.SIGTERM, signal.SIGKILL):
         ends_s = time.monotonic() + KILL_S
-        for pid in (left := watched_processes(paths)):
+        for pid in (remaining := watched_processes(paths)):
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, how)
-        while left and watched_processes(paths) and time.monotonic() < ends_s:
+        while remaining and watched_processes(paths) and time.monotonic() < ends_s:
             time.sleep(POLL_S)
 
 
@@ -81,7 +81,7 @@ def _follow(command: Command, paths: RunPaths, start_timeout_s: float) -> None:
         if not ready and paths.heartbeat(0).parent.is_dir():
             ready = command.holds = True
             prepare()
-        if command.held is not None:
+        if command.pending_signal is not None:
             _ask(paths)
             command.release()
         if time.monotonic() - looked_s > LOOK_S and not command.stopped:

@@ -79,7 +79,7 @@ class SelfAttention(Cuttable):
         return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, enable_gqa=grouped)
 
 
-def held(parameter: Tensor) -> Tensor:
+def local_part(parameter: Tensor) -> Tensor:
     """Return the local part of a parameter for computation; gradients flow back to the parameter."""
     return parameter.to_local() if isinstance(parameter, DTensor) else parameter
 
@@ -101,7 +101,7 @@ class Column(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map whole inputs [..., in] to this rank's outputs [..., out / ranks]."""
-        return F.linear(x, held(self.weight), None if self.bias is None else held(self.bias))
+        return F.linear(x, local_part(self.weight), None if self.bias is None else local_part(self.bias))
 
 
 class Row(Cuttable, nn.Linear):
@@ -111,10 +111,10 @@ class Row(Cuttable, nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map this rank's inputs [batch, sequence, in / ranks] to outputs that are summed over the ranks."""
-        bias = None if self.bias is None else held(self.bias)
+        bias = None if self.bias is None else local_part(self.bias)
         if self.cut is None:
-            return F.linear(x, held(self.weight), bias)
-        y = self.leave(F.linear(x, held(self.weight)))
+            return F.linear(x, local_part(self.weight), bias)
+        y = self.leave(F.linear(x, local_part(self.weight)))
         return y if bias is None else y + bias
 
 
@@ -125,7 +125,7 @@ class TokenEmbedding(Cuttable, nn.Embedding):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Map token ids [batch, sequence] to [batch, sequence, width]."""
-        weight = held(self.weight)
+        weight = local_part(self.weight)
         if self.cut is None:
             return F.embedding(tokens, weight)
         mine = tokens - self.cut.axis.rank * weight.shape[0]
@@ -135,7 +135,7 @@ class TokenEmbedding(Cuttable, nn.Embedding):
 
     def logits(self, x: Tensor) -> Tensor:
         """Map [batch, sequence, width] to the logits of this rank's part of the vocabulary."""
-        return F.linear(self.enter(x), held(self.weight))
+        return F.linear(self.enter(x), local_part(self.weight))
 
 
 class Head(Cuttable, nn.Linear):
@@ -145,7 +145,7 @@ class Head(Cuttable, nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [batch, sequence, width] to the logits of this rank's part of the vocabulary."""
-        return F.linear(self.enter(x), held(self.weight))
+        return F.linear(self.enter(x), local_part(self.weight))
 
 
 class Whole(Column):
@@ -161,7 +161,7 @@ class PositionEmbedding(nn.Embedding):
 
     def forward(self, positions: Tensor) -> Tensor:
         """Map positions [sequence] to [sequence, width]."""
-        return F.embedding(positions, held(self.weight))
+        return F.embedding(positions, local_part(self.weight))
 
 
 class LayerNorm(nn.LayerNorm):
@@ -171,7 +171,7 @@ class LayerNorm(nn.LayerNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise [..., width]."""
-        return F.layer_norm(x, self.normalized_shape, held(self.weight), held(self.bias), self.eps)
+        return F.layer_norm(x, self.normalized_shape, local_part(self.weight), local_part(self.bias), self.eps)
 
 
 class RMSNorm(nn.RMSNorm):
@@ -182,4 +182,4 @@ class RMSNorm(nn.RMSNorm):
     def forward(self, x: Tensor) -> Tensor:
         """Normalise [..., width]."""
         assert self.weight is not None
-        return F.rms_norm(x, self.normalized_shape, held(self.weight), self.eps)
+        return F.rms_norm(x, self.normalized_shape, local_part(self.weight), self.eps)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from dtk.config.schema import MoEConfig
 from dtk.models.flops import training_flops_per_token
-from dtk.models.layers import Cuttable, Role, held
+from dtk.models.layers import Cuttable, Role, local_part
 from dtk.models.llama import Llama, LlamaBlock, LlamaMLP
 from dtk.parallel.collectives import Axis, copy, exchange_counts, exchange_rows, reduce
 
@@ -45,7 +45,7 @@ class Experts(nn.Module):
 
     def forward(self, x: Tensor, sizes: Sequence[int]) -> Tensor:
         """Map [rows, width] to the same shape; the rank's first expert processes the first `sizes[0]` rows, etc."""
-        weights = (held(each).chunk(len(sizes)) for each in (self.gate, self.up, self.down))
+        weights = (local_part(each).chunk(len(sizes)) for each in (self.gate, self.up, self.down))
         each = zip(torch.split(x, list(sizes)), *weights, strict=True)
         return torch.cat([F.linear(F.silu(F.linear(x, gate)) * F.linear(x, up), down) for x, gate, up, down in each])
 
@@ -61,7 +61,7 @@ class Router(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., width] to [..., experts]."""
         with torch.autocast(x.device.type, enabled=False):
-            return F.linear(x.float(), held(self.weight).float())
+            return F.linear(x.float(), local_part(self.weight).float())
 
 
 class MixtureMLP(Cuttable):

@@ -30,10 +30,10 @@ def keep_effect(paths: RunPaths) -> list[str]:
         section = manifest["nccl"]
         if section["backend"] != "nccl":
             return []
-        wanted = {**section["variables"], **{own["name"]: own["value"] for own in section["kept"]}}
+        expected = {**section["variables"], **{own["name"]: own["value"] for own in section["kept"]}}
         # The logs of the last attempt, after the files that NCCL itself has written since the run began.
         files = sorted((paths.root / "logs" / f"attempt_{last_attempt(paths.root)}").glob("rank_*/std*.log"))
-        if debug_file := wanted.get("NCCL_DEBUG_FILE"):
+        if debug_file := expected.get("NCCL_DEBUG_FILE"):
             pattern = Path(debug_file.replace("%h", "*").replace("%p", "*"))
             began_s = paths.overrides.stat().st_mtime
             written = [path for path in pattern.parent.glob(pattern.name) if path.stat().st_mtime >= began_s]
@@ -43,18 +43,18 @@ def keep_effect(paths: RunPaths) -> list[str]:
             with open_regular(path) as file:
                 head = file.read(4096)
             facts += logs.read(path, path.name, None, _LIMITS, head).facts
-        section["effect"] = effect(wanted, facts)
+        section["effect"] = effect(expected, facts)
         write_json(paths.manifest, manifest)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []
     return summary_lines(section["effect"])
 
 
-def effect(wanted: dict[str, str], facts: Iterable[LogFact]) -> dict[str, Any]:
+def effect(expected: dict[str, str], facts: Iterable[LogFact]) -> dict[str, Any]:
     """Return what the log reports about variables, network and transports.
 
     Returns:
-        JSON values; `variables` has the `state` of each name in `wanted` that NCCL reads: `confirmed`, `read_as`
+        JSON values; `variables` has the `state` of each name in `expected` that NCCL reads: `confirmed`, `read_as`
         another value, `refused`, or `not_told`.
     """
     by_kind: dict[str, list[LogFact]] = defaultdict(list)
@@ -74,7 +74,7 @@ def effect(wanted: dict[str, str], facts: Iterable[LogFact]) -> dict[str, Any]:
         "gpu_direct_rdma": any(fact.fields.get("gdr") for fact in over_net) if over_net else None,
         "nvls": _all(by_kind["nccl_nvls"], "available"),
         "variables": {
-            name: _variable(name, text, by_kind) for name, text in wanted.items() if name.startswith("NCCL_")
+            name: _variable(name, text, by_kind) for name, text in expected.items() if name.startswith("NCCL_")
         },
     }
 

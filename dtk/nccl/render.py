@@ -78,13 +78,13 @@ def render(config: NCCLConfig, environment: Mapping[str, str], run: Path | None 
                 variables[name] = value
             continue
         try:
-            wanted = fill(config, name, text, run)
+            preset = fill(config, name, text, run)
         except DtkError:  # The user's value makes the missing key unnecessary.
-            wanted = text
+            preset = text
         own = environment.get(name, in_file.get(name, ""))
-        if wanted is not None and own != wanted:
+        if preset is not None and own != preset:
             overruled.append(
-                OwnVariable(name, own, wanted, ENVIRONMENT if name in environment or file is None else str(file.path))
+                OwnVariable(name, own, preset, ENVIRONMENT if name in environment or file is None else str(file.path))
             )
     return Rendered(config.name, variables, tuple(overruled))
 

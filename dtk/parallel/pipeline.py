@@ -106,7 +106,7 @@ class Pipeline:
         """
         return walk(self, lambda action: 2.0 if action.kind == "backward" else 1.0).bubble
 
-    def held(self, rank: int) -> int:
+    def in_flight(self, rank: int) -> int:
         """Return the peak number of micro-batches, counted once per stage, whose activations a rank holds."""
         now = most = 0
         for action in self.orders()[rank]:

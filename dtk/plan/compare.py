@@ -155,9 +155,9 @@ def _reasons(rows: Sequence[Row], simplest: Row, fastest: Row | None) -> Iterato
     for name, other in simpler:
         if other.fits:
             yield f"{name} would fit, but uses only {counted(other.world_size, 'rank')}."
-    left = f"{bytes_text(free)} of {bytes_text(device)} are left"
+    free_memory = f"{bytes_text(free)} of {bytes_text(device)} are left"
     tight = ", which is little: fragmentation or longer batches may take it" if free < TIGHT * device else ""
-    yield f"{simplest.variant.name} is the simplest that fits: {left}{tight}."
+    yield f"{simplest.variant.name} is the simplest that fits: {free_memory}{tight}."
     if fastest is not None:
         ratio, speed = _tokens_per_s(fastest) / _tokens_per_s(simplest), rate_text(_tokens_per_s(fastest))
         yield f"{fastest.variant.name} is the fastest that fits: {ratio:.2f} times as fast ({speed} tokens/s)."

@@ -91,7 +91,7 @@ class Record:
     end: End
     errors: str = ""
     """Its standard error, including tracebacks."""
-    made: tuple[tuple[tuple[int, ...], str], ...] = ()
+    new_groups: tuple[tuple[tuple[int, ...], str], ...] = ()
     """Ranks and description of every group after the default one, in order, including those without this rank."""
     rounds: int = 0
     """Number of steps: started ones in a dtk job, optimizer steps in a script."""

@@ -44,9 +44,9 @@ def spread(records: Mapping[int, Record], stands_for: Mapping[int, int]) -> dict
     A rank runs the program of its representative over the groups with the same indices among its own; the peer of a
     send is a rank in such a group.
     """
-    made = next(iter(records.values())).made
+    common = next(iter(records.values())).new_groups
     belongs: dict[int, list[int]] = {}
-    for index, (ranks, _) in enumerate(made):
+    for index, (ranks, _) in enumerate(common):
         for rank in ranks:
             belongs.setdefault(rank, []).append(index)
 
@@ -57,7 +57,7 @@ def spread(records: Mapping[int, Record], stands_for: Mapping[int, int]) -> dict
             ranks = tuple(member + rank - simulated for member in group.ranks)
             return Group(f"{group.desc} {ranks}", ranks, group.desc)
         index = belongs[rank][belongs[simulated].index(int(group.name) - 1)]
-        return Group(str(index + 1), made[index][0], group.desc)
+        return Group(str(index + 1), common[index][0], group.desc)
 
     programs = {}
     for rank, record in records.items():
@@ -69,7 +69,7 @@ def spread(records: Mapping[int, Record], stands_for: Mapping[int, int]) -> dict
     spread_out = {}
     for rank, other in sorted(stands_for.items()):
         groups = tuple(same_place(group, other, rank) for group in records[other].groups)
-        spread_out[rank] = replace(records[other], rank=rank, program=programs[other], groups=groups, made=made)
+        spread_out[rank] = replace(records[other], rank=rank, program=programs[other], groups=groups, new_groups=common)
     return spread_out
 
 
@@ -84,7 +84,7 @@ def replaceable(records: Iterable[Record], apart: bool = False) -> bool:
         numbered = all(group.name.isdecimal() for group in record.groups)
         sent_in = {record.groups[entry.group].name for entry in record.program.entries if entry.p2p}
         if (
-            record.made != simulated[0].made
+            record.new_groups != simulated[0].new_groups
             or not (apart or numbered)
             or (sent_in and not apart)
             or _DEFAULT in sent_in

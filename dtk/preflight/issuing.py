@@ -28,7 +28,7 @@ def made_group(ranks: Sequence[int], desc: str) -> None:
     """Record the creation of a group, with or without this rank: a collective of the default group."""
     simulated = current()
     members = tuple(ranks)
-    simulated.made.append((members, desc))
+    simulated.new_groups.append((members, desc))
     total = len(members)  # One number represents the list of ranks: it distinguishes lists as well as the list itself.
     for rank in members:
         total = (total * 1_000_003 + rank + 1) % 2_147_483_647

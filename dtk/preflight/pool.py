@@ -125,8 +125,8 @@ class Collected:
         """Store a rank's record; equal programs and rank lists are stored once."""
         program = self.programs.setdefault(record.program, record.program)
         groups = tuple(Group(group.name, self._shared(group.ranks), group.desc) for group in record.groups)
-        made = tuple((self._shared(ranks), desc) for ranks, desc in record.made)
-        self.records[record.rank] = replace(record, program=program, groups=groups, made=made)
+        new_groups = tuple((self._shared(ranks), desc) for ranks, desc in record.new_groups)
+        self.records[record.rank] = replace(record, program=program, groups=groups, new_groups=new_groups)
         self.offers.update(exchange.given)
         self.spread |= exchange.spread
         self.made_up |= exchange.made_up
@@ -288,7 +288,7 @@ class _Pool:
             exchange.pipe = there if self.live else None
             code = 1
             try:
-                there.send_bytes(END + pickle.dumps(self._made(exchange)))
+                there.send_bytes(END + pickle.dumps(self._outcome(exchange)))
                 code = 0
             except BaseException:
                 traceback.print_exc()
@@ -297,7 +297,7 @@ class _Pool:
         there.close()
         return _Child(rank, pid, here, time.monotonic() + self.limit_s + GRACE_S)
 
-    def _made(self, exchange: Exchange) -> tuple[Any, ...]:
+    def _outcome(self, exchange: Exchange) -> tuple[Any, ...]:
         """Run the body in the child and return its result, or the problem that it raised."""
         before = set(sys.modules)
         try:

@@ -76,9 +76,9 @@ def simulate_rank(
     signal.setitimer(signal.ITIMER_REAL, limit_s)
     end = _play(simulated, play)
     signal.setitimer(signal.ITIMER_REAL, 0)
-    tape, made = simulated.tape, tuple(simulated.made)
+    tape, new_groups = simulated.tape, tuple(simulated.new_groups)
     groups = tuple(tape.groups)
-    return Record(exchange.rank, tape.program(), groups, end, errors.getvalue(), made, simulated.rounds)
+    return Record(exchange.rank, tape.program(), groups, end, errors.getvalue(), new_groups, simulated.rounds)
 
 
 def _play(simulated: SimulatedRank, play: Callable[[SimulatedRank], None]) -> End:
@@ -157,11 +157,11 @@ def _no_way_out() -> None:
             raise EndedError(End("killed", signal=signal.Signals(number).name))
         kill(pid, number)
 
-    def ends_rank(leave: Callable[..., NoReturn], made: Callable[..., End]) -> Callable[..., NoReturn]:
+    def ends_rank(leave: Callable[..., NoReturn], ending: Callable[..., End]) -> Callable[..., NoReturn]:
         def ended(*code: int) -> NoReturn:
             if os.getpid() != me:  # A process that the rank started.
                 leave(*code)
-            raise EndedError(made(*code))
+            raise EndedError(ending(*code))
 
         return ended
 

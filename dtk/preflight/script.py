@@ -109,14 +109,14 @@ def _count_joined(simulated: SimulatedRank) -> Callable[[], bool]:
         depth += 1
         return enter(self)
 
-    def left(self: Join, *error: Any) -> Any:
+    def exited(self: Join, *error: Any) -> Any:
         nonlocal depth
         try:
             return leave(self, *error)
         finally:
             depth -= 1
 
-    others = {"__enter__": entered, "__exit__": left, "_get_num_nonjoined_procs": announced}
+    others = {"__enter__": entered, "__exit__": exited, "_get_num_nonjoined_procs": announced}
     for name, other in {**others, "notify_join_context": staticmethod(notified)}.items():
         setattr(Join, name, other)
     return lambda: depth > 0

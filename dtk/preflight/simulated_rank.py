@@ -33,7 +33,7 @@ class SimulatedRank:
         self.tape = Tape()
         self.log = CollectiveLog(self.tape)  # type: ignore[arg-type]
         self.exchange = exchange
-        self.made: list[tuple[tuple[int, ...], str]] = []
+        self.new_groups: list[tuple[tuple[int, ...], str]] = []
         """Ranks and description of every group created after the default one."""
         self.expected: dict[Key, list[Expected]] = {}
         """Group -> results that have not arrived yet, in call order."""

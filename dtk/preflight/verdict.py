@@ -97,8 +97,8 @@ def judge(
     if outcome.ends:  # All calls of all ranks are complete, but one of the ranks failed.
         finished = {rank: RankProgress(len(record.issued()), None) for rank, record in records.items()}
         outcome = dataclasses.replace(outcome, progress=finished)
-    left = evidence(records, outcome.progress, plain, mesh)
-    report = explain(left, divergence_of(records, outcome.misfit, steps), source)
+    recorded = evidence(records, outcome.progress, plain, mesh)
+    report = explain(recorded, divergence_of(records, outcome.misfit, steps), source)
     waiting: dict[int, Waiting] = {}
     stands: dict[str, list[int]] = {}
     for rank, progress in sorted(outcome.progress.items()):

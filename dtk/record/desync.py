@@ -88,9 +88,9 @@ def desync(called: list[Called], position: int, attempt: int, time_s: float) -> 
     histories = {side.rank: {call.seq: call for call in side.calls} for side in called}
     issued = {side.rank: side.signature for side in called}
     vote = count_votes(called[0].calls[0].key, position, issued, histories)
-    parting = between(vote, lambda rank, _: list(histories[rank].values())) if len(vote.sides) > 1 else None
-    culprits = list(parting.culprits) if parting is not None and not parting.tie else []
-    first_position = parting.position if parting is not None else position
+    first_difference = between(vote, lambda rank, _: list(histories[rank].values())) if len(vote.sides) > 1 else None
+    culprits = list(first_difference.culprits) if first_difference is not None and not first_difference.tie else []
+    first_position = first_difference.position if first_difference is not None else position
     first = histories[culprits[0] if culprits else called[0].rank].get(first_position, called[0].calls[-1])
     firsts = [(ranks, histories[ranks[0]].get(first_position)) for ranks in vote.sides[:_SHOWN]]
     reason = text.desync(first.key.label, first_position, position, [(ranks, call) for ranks, call in firsts if call])
@@ -100,17 +100,17 @@ def desync(called: list[Called], position: int, attempt: int, time_s: float) -> 
 
 
 def stall(
-    places: list[Place], silent: list[int], left: Mapping[int, str], stood_s: float, attempt: int, time_s: float
+    places: list[Place], silent: list[int], departures: Mapping[int, str], stood_s: float, attempt: int, time_s: float
 ) -> Verdict:
     """Return the verdict on a stall: which ranks are outside any call, or have exited, while others wait inside one.
 
-    `left` are ranks that no longer participate -> `failed` or `end`; those that no rank waits for do not matter.
+    `departures` are ranks that no longer participate -> `failed` or `end`; those that no rank waits for do not matter.
     `stood_s` are seconds without progress. A majority outside is not blamed, as the call inside may be the wrong one.
     """
     inside = [place for place in places if place.call]
     outside = [place for place in places if not place.call]
     awaited = {rank for place in inside for rank in parse_ranks(place.members)}
-    departed = {rank: how for rank, how in left.items() if rank in awaited}
+    departed = {rank: how for rank, how in departures.items() if rank in awaited}
     few_outside = bool(inside) and 2 * len([*outside, *silent]) <= len([*places, *silent])
     culprits = sorted([*silent, *departed, *(place.rank for place in outside if few_outside)])
     first = next((p for p in places if p.rank in culprits), places[0] if places else None)

@@ -78,7 +78,7 @@ class Judge:
         """Return the ranks that are not leaving; some may have stalled before their first report."""
         return [rank for rank, peer in enumerate(self.peers) if not peer.report.leaving]
 
-    def left(self) -> dict[int, str]:
+    def departures(self) -> dict[int, str]:
         """Return the ranks that no longer participate, and how they left: `failed` or `end`."""
         return {rank: peer.report.leaving for rank, peer in enumerate(self.peers) if peer.report.leaving}
 

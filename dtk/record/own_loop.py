@@ -224,16 +224,16 @@ def _run_folder(folder: Path, name: str, settings: OwnLoop, rank: int, world_siz
         path = store.get(key).decode()
         _errors.refuse({"no_folder": not path})
         return RunPaths(Path(path))
-    made = ""
+    root = ""
     try:
         job = "".join(c if c.isalnum() or c in "._-" else "_" for c in name)
         paths = run_folder.create(folder / run_folder.stamped(job, world_size))
         about = surroundings(paths.root.name, world_size, int(os.environ.get("LOCAL_WORLD_SIZE", world_size)), folder)
         run_folder.describe(paths, {**about, "launcher": "own"}, settings.own, [], Origins())
         run_folder.begin(paths, 0)
-        made = str(paths.root)
+        root = str(paths.root)
     finally:
         if store is not None:
-            store.set(key, made)
+            store.set(key, root)
     print(f"dtk: recording in {paths.root}", flush=True)
     return paths

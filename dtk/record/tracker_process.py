@@ -127,8 +127,8 @@ class Tensorboard(OwnTracker):
 
         self._writer.add_text("config", f"```\n{json.dumps(config, indent=2)}\n```")
         skipped = MACHINERY if "launcher" in config else ()
-        wanted = {key: value for key, value in flat(config).items() if key.partition(".")[0] not in skipped}
-        plain = {key: value if type(value) in (int, float) else str(value) for key, value in wanted.items()}
+        settings = {key: value for key, value in flat(config).items() if key.partition(".")[0] not in skipped}
+        plain = {key: value if type(value) in (int, float) else str(value) for key, value in settings.items()}
         experiment, session, self._ended = summary.hparams(  # type: ignore[no-untyped-call]
             plain, dict.fromkeys(HPARAM_METRICS, 0.0)
         )
@@ -244,19 +244,19 @@ def follow(settings: dict[str, Any], lines: TextIO) -> None:
 
 def conclude(tracker: OwnTracker, paths: RunPaths, exit_code: int, uploads: bool) -> None:
     """Send the final records from the run folder: an alert, tables, the diagnosis, the last checkpoint."""
-    from dtk.record import tracker_tables as made
+    from dtk.record import tracker_tables
 
-    status = made.ended(paths, made.SETTLE_S if exit_code else 0.0)
+    status = tracker_tables.ended(paths, tracker_tables.SETTLE_S if exit_code else 0.0)
     failed = status is not None and status.state in ("failed", "hung", "oom")
     if status is not None and failed:
         reason = status.reason or (status.failure.reason if status.failure else "")
         tracker.alert(f"run {status.state}", f"{paths.root.name}: {reason}")
-    for name, table in made.tables(paths).items():
+    for name, table in tracker_tables.tables(paths).items():
         tracker.table(name, *table)
-    if failed and (diagnosis := made.diagnosis(paths)) is not None:
+    if failed and (diagnosis := tracker_tables.diagnosis(paths)) is not None:
         tracker.table("diagnosis", *diagnosis[0])
         tracker.artifact("diagnosis", "report", diagnosis[1])
-    if uploads and (files := made.last_checkpoint(paths)):
+    if uploads and (files := tracker_tables.last_checkpoint(paths)):
         tracker.artifact("checkpoint", "model", files)
 
 

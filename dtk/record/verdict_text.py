@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from diagnostics.contract.formatting import file_name, ranks_spoken
 from diagnostics.evidence.calls import Call
 
-_LEFT = (("failed", "failed"), ("end", "exited normally"))  # How a rank left -> its wording, in the order of the text.
+_DEPARTURES = (("failed", "failed"), ("end", "exited normally"))  # How a rank left -> wording, in order of the text.
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def stall(stood_s: float, silent: Sequence[int], departed: Mapping[int, str], si
     clauses = []
     if silent:
         clauses.append(f"{ranks_spoken(silent)} does not answer: it is stopped, or native code holds the GIL")
-    for how, words in _LEFT:
+    for how, words in _DEPARTURES:
         if ranks := sorted(rank for rank in departed if departed[rank] == how):
             clauses.append(f"{ranks_spoken(ranks)} {words} before")
     for side in sides:

@@ -253,7 +253,7 @@ class Watch:
             verdict = desync(called, finding["position"], self.attempt, time.time())
         else:
             places = [msgspec.json.decode(raw, type=Place) for raw in answers.values()]
-            verdict = stall(places, silent, self._judge.left(), finding["stood_s"], self.attempt, time.time())
+            verdict = stall(places, silent, self._judge.departures(), finding["stood_s"], self.attempt, time.time())
         self._keep(verdict)
         if self.ended is not None:
             self.ended(verdict)

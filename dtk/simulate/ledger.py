@@ -23,9 +23,9 @@ _READERS = ("torch.optim.", "dtk.train.")
 
 Place = tuple[str, int]  # Region of the step, and block of the model.
 Event = tuple[int, int, Place]  # Entry, change in bytes, place. Entry -1 changes nothing: a place begins.
-Held = dict[str, int]  # Category -> bytes.
+ByCategory = dict[str, int]  # Category -> bytes.
 Part = tuple[str, str]  # Region of the step, and part of the model.
-Parts = dict[Part, Held]
+Parts = dict[Part, ByCategory]
 
 
 class Pause:
@@ -168,7 +168,7 @@ def highest(events: list[Event], begin: int, category: Callable[[int], str], par
     parts: dict[int, list[Part]] = {}
     for key, (_, number) in peaks.items():
         parts.setdefault(number, []).append(key)
-    held_at: dict[Part, Held] = {}
+    held_at: dict[Part, ByCategory] = {}
     by_category: Counter[str] = Counter()
     for number, (entry, change, _) in enumerate(events):
         if change:

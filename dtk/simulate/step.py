@@ -32,7 +32,7 @@ from dtk.record.recorder import Recorder
 from dtk.sharding.base import local, owned_state
 from dtk.sharding.registry import NATIVE
 from dtk.simulate.data_dependence import check_answer, check_gradients, explained
-from dtk.simulate.ledger import Held, Ledger, highest
+from dtk.simulate.ledger import ByCategory, Ledger, highest
 from dtk.simulate.mirror import MirrorGroup, simulated_group
 from dtk.simulate.step_position import Places
 from dtk.simulate.torch_internals import Reducer, check_torch, propagation_ignored, undisturbed
@@ -70,7 +70,7 @@ class Observed:
 
     rank: int
     parameters: int
-    parts: dict[tuple[str, str], Held]
+    parts: dict[tuple[str, str], ByCategory]
     """(region, part of the model) -> what was held at the peak there."""
     calls: list[Call]
     micro_batches: int
@@ -233,7 +233,7 @@ class _Run:
         place = context.rank, context.local_rank, context.node_rank, context.world_size
         recorder = Recorder(config, paths, *place, 0, context.device)
         data = SyntheticDataset(SyntheticData(sequence_length=config.data.sequence_length, validation_fraction=0.0))
-        return assemble(config, context, paths, recorder, StopRequest(), made=(data, parts))
+        return assemble(config, context, paths, recorder, StopRequest(), built=(data, parts))
 
     def _guess(self, tensor: Tensor) -> str:
         region = self.places.region

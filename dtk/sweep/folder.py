@@ -153,7 +153,7 @@ def find(runs_folder: Path, method: str, source: dict[str, Any], repeats: int) -
     """Find and lock the newest sweep of the same command, with its points and runs; DtkError if there is none, it is
     damaged or of a newer dtk, or it is still running.
     """
-    wanted = masked(json.loads(json.dumps([method, source, repeats])))
+    command = masked(json.loads(json.dumps([method, source, repeats])))
     folders = sorted((runs_folder / FOLDER).glob("*/sweep.json"), reverse=True)
     newer = []
     for path in folders:
@@ -163,7 +163,7 @@ def find(runs_folder: Path, method: str, source: dict[str, Any], repeats: int) -
             continue
         if about.schema_version > SCHEMA_VERSION:
             newer.append(about)
-        elif [about.method, about.source, about.repeats] == wanted:
+        elif [about.method, about.source, about.repeats] == command:
             print_line(f"continuing the sweep {about.id} with the points as they were frozen")
             sweep = _read(path.parent, about)
             sweep.lock()

@@ -36,17 +36,17 @@ def assemble(
     recorder: Recorder,
     stop: StopRequest,
     checkpoint: Path | None = None,
-    made: tuple[Dataset, Parts] | None = None,
+    built: tuple[Dataset, Parts] | None = None,
 ) -> Loop:
     """Build data, model, strategy, optimizer and checkpoints, and restore `checkpoint`.
 
     The recorder has been started, so that it records the collectives of the set-up. Without a checkpoint training
-    starts from step 0; `made` are data and parts that were built before.
+    starts from step 0; `built` are data and parts that were built before.
 
     Raises:
         DtkError: the model, the data or the checkpoint cannot be used.
     """
-    dataset, parts = made or (build_dataset(config.data, config.allow_targets), set_up(config, context))
+    dataset, parts = built or (build_dataset(config.data, config.allow_targets), set_up(config, context))
     about_job: dict[str, Any] = {"model": config.model.name, "strategy": config.strategy.name, "seed": config.seed}
     about_job["global_batch_size"] = config.train.global_batch_size
     checkpoints = Checkpoints(config.checkpoint, paths, context, recorder, about_job, parts.strategy)

@@ -162,7 +162,7 @@ class _Step:
         self.results: dict[tuple[bool, int, int], Tensor] = {}
         """(whether forward, stage that needs it, micro-batch) -> residual stream or its gradient."""
         self.expected: dict[tuple[bool, int, int], tuple[Tensor, dist.Work]] = {}
-        self.held: dict[tuple[int, int], tuple[Tensor | None, list[Tensor]]] = {}
+        self.saved: dict[tuple[int, int], tuple[Tensor | None, list[Tensor]]] = {}
         """(stage, micro-batch) -> its input, and its output or loss plus an auxiliary loss, kept until the backward."""
         self.split: dict[tuple[int, int], list[dict[str, Any]]] = {}
         """(stage, micro-batch) -> what the input-gradient pass saves for the weight-gradient pass."""
@@ -208,7 +208,7 @@ class _Step:
                 sent = sum(more, loss * self.factor)
             else:
                 sent = logits_of(output)
-        self.held[action.stage, action.micro_batch] = stream, [sent, *(more if action.stage < self.last_stage else ())]
+        self.saved[action.stage, action.micro_batch] = stream, [sent, *(more if action.stage < self.last_stage else ())]
         if action.stage < self.last_stage:
             self.results[True, action.stage + 1, action.micro_batch] = sent.detach()
 
@@ -217,7 +217,7 @@ class _Step:
         kind, number, micro_batch = action
         key = number, micro_batch
         model = self.runner.stages[number].model
-        stream, outputs = self.held[key]
+        stream, outputs = self.saved[key]
         incoming = None if gradient is None else [gradient, *map(torch.ones_like, outputs[1:])]
         if kind == "input_gradient" and stream is None:
             # The first stage has no input gradient: its whole backward runs with the weight gradients.
@@ -231,7 +231,7 @@ class _Step:
         else:
             torch.autograd.backward(outputs, incoming)
         if kind != "input_gradient":
-            del self.held[key]
+            del self.saved[key]
         if kind != "weight_gradient" and stream is not None:
             assert stream.grad is not None
             self.results[False, number - 1, micro_batch], stream.grad = stream.grad, None

@@ -48,7 +48,7 @@ def learning_rate(
     if isinstance(schedule, CosineSchedule):
         progress = (step - schedule.warmup_steps) / max(1, steps - 1 - schedule.warmup_steps)
         return peak_lr * (floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress))))
-    left = steps - step
-    if left > schedule.decay_steps:
+    remaining = steps - step
+    if remaining > schedule.decay_steps:
         return peak_lr
-    return peak_lr * (floor + (1 - floor) * left / schedule.decay_steps)
+    return peak_lr * (floor + (1 - floor) * remaining / schedule.decay_steps)

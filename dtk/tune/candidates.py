@@ -88,9 +88,9 @@ def presets(present: str, usable: Sequence[str], values: Sequence[str]) -> list[
     Raises:
         DtkError: there is nothing but the present one.
     """
-    made = _with_present(PRESET, list(values) or list(usable), present)
-    _errors.refuse({"no_preset": len(made) < 2}, present=present)
-    return made
+    candidates = _with_present(PRESET, list(values) or list(usable), present)
+    _errors.refuse({"no_preset": len(candidates) < 2}, present=present)
+    return candidates
 
 
 def _with_present(key: str, values: Sequence[float | str], present: float | str) -> list[Candidate]:

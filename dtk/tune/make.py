@@ -169,7 +169,7 @@ def _searched(trials: Trials, sizes: Sequence[int], request: Request, job: _Job)
         taken, verdict = None, "stopped before the search had ended: nothing is recommended"
     rule = "of the sizes indistinguishable from the fastest, the smallest is taken: it leaves the most memory"
     notes = () if taken is None else (rule,)
-    return _made(request, job, rows=tuple(rows), reference=fastest, take=taken, verdict=verdict, notes=notes)
+    return _report(request, job, rows=tuple(rows), reference=fastest, take=taken, verdict=verdict, notes=notes)
 
 
 def _in_turns(trials: Trials, candidates: Sequence[Candidate], request: Request, job: _Job) -> TuneReport:
@@ -191,10 +191,10 @@ def _in_turns(trials: Trials, candidates: Sequence[Candidate], request: Request,
         verdict = f"nothing could be compared with {present.override}"
     several = f"{len(rows) - 1} candidates: each interval is a 95% one, so confirm a narrow gain by running it again"
     take, notes = None if best is None else best.candidate, (several,) if len(rows) > 2 else ()
-    return _made(request, job, rows=rows, reference=present, take=take, verdict=verdict, notes=notes)
+    return _report(request, job, rows=rows, reference=present, take=take, verdict=verdict, notes=notes)
 
 
-def _made(request: Request, job: _Job, **values: Any) -> TuneReport:
+def _report(request: Request, job: _Job, **values: Any) -> TuneReport:
     """Return a report of this job with these values; `make` adds how the trials went."""
     topic, typed_job, place = request.topic, request.overrides, job.placement
     return TuneReport(topic=topic, job=typed_job, terms=(), world_size=place.nproc, device=place.device, **values)

@@ -81,8 +81,8 @@ def runs_page(folder: Path, query: Mapping[str, str]) -> doc.Document:
     runs = [run for run in every if all(word in f"{run.id} {run.state}".lower() for word in words)]
     marked = {"tag": tags(every), "sweep": sweeps(folder)}
     for kind, members in marked.items():
-        if wanted := query.get(kind):
-            runs = [run for run in runs if run.id in members.get(wanted, ())]
+        if selected := query.get(kind):
+            runs = [run for run in runs if run.id in members.get(selected, ())]
     if (key := query.get("sort", "age")) in SORTS and key != "age":
         runs.sort(key=SORTS[key])
     if query.get("reverse"):
@@ -183,9 +183,9 @@ def plan_page(folder: Path, identity: str) -> doc.Document:
         why = "the formulas do not know its model, or it is of another version"
         raise DtkError(f"{identity} has no plan", why) from error
     job = tuple(read_details(path).overrides)
-    made = plan_document(PlanReport(job=job, plan=plan, local_size=0, compute_dtype=""))
+    page = plan_document(PlanReport(job=job, plan=plan, local_size=0, compute_dtype=""))
     back = doc.Paragraph((link("All runs", "/"), "  ", link(identity, run_path(identity))))
-    return replace(made, lead=(back, *made.lead))
+    return replace(page, lead=(back, *page.lead))
 
 
 def _strip(figures: Mapping[str, Any], step: Breakdown | None) -> doc.Cards | None:

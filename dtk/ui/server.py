@@ -86,10 +86,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._answer(HTTPStatus.SEE_OTHER, b"", "text/plain", {"Location": "/", "Set-Cookie": cookie})
             return
         try:
-            held = SimpleCookie(self.headers.get("Cookie", "")).get(name)
+            morsel = SimpleCookie(self.headers.get("Cookie", "")).get(name)
         except CookieError:
-            held = None
-        if held is None or not self._has(held.value):
+            morsel = None
+        if morsel is None or not self._has(morsel.value):
             text = "open the address that `dtk ui` printed: it holds a token\n"
             self._answer(HTTPStatus.FORBIDDEN, text.encode(), "text/plain")
             return
@@ -176,10 +176,10 @@ def _compared(runs: list[Path]) -> bytes:
     from dtk.compare.report import document
 
     try:
-        made = document(compare(runs))
+        page = document(compare(runs))
     except DiagnosticsError as error:
         raise DtkError(" ".join(str(error).split())) from error
-    return render(replace(made, lead=(_BACK, *made.lead))).encode(errors="replace")
+    return render(replace(page, lead=(_BACK, *page.lead))).encode(errors="replace")
 
 
 def _rendered(document: doc.Document) -> bytes:

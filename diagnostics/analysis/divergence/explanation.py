@@ -17,7 +17,7 @@ from diagnostics.analysis.divergence.evidence_terms import (
     probability,
     support,
 )
-from diagnostics.analysis.divergence.identity import at_line, in_backward, on_path, parting, replaces, same_statement
+from diagnostics.analysis.divergence.identity import at_line, in_backward, on_path, replaces, same_statement, split_at
 from diagnostics.analysis.divergence.sequences import common_prefixes, predict
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import Frame
@@ -204,7 +204,7 @@ def program_order(first: tuple[Frame, ...], second: tuple[Frame, ...]) -> int:
 
     Return 0 if they part in different functions or not at all.
     """
-    if (frames := parting(first, second)) is None:
+    if (frames := split_at(first, second)) is None:
         return 0
     return -1 if frames[0].line < frames[1].line else 1
 

@@ -149,7 +149,7 @@ def between(
     return explained(vote, (majority, minority), explanation, ranks=(most, fewest), culprits=culprits, tie=tie)
 
 
-def at_parting(divergence: Divergence) -> Divergence:
+def at_split(divergence: Divergence) -> Divergence:
     """Remove the innermost frames that both calls share, so that each is shown at the line where the paths split."""
     stacks = divergence.majority.stack, divergence.minority.stack
     shared = tuple(shared_path(stacks))

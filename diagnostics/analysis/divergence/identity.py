@@ -76,7 +76,7 @@ def shared_path(paths: Iterable[Sequence[Frame]]) -> list[Frame]:
     return [frames[0] for frames in levels]
 
 
-def parting(first: Sequence[Frame], second: Sequence[Frame]) -> tuple[Frame, Frame] | None:
+def split_at(first: Sequence[Frame], second: Sequence[Frame]) -> tuple[Frame, Frame] | None:
     """Return the outermost frames in which two stacks differ, if both are lines of one function."""
     level = len(shared_path([first[::-1], second[::-1]])) + 1
     if level > min(len(first), len(second)):

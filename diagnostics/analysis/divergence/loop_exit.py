@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from diagnostics.analysis import source_text
 from diagnostics.analysis.divergence.evidence_terms import UNCLEAR, UNCLEAR_WITHOUT_CALLERS, Position, Term, position
-from diagnostics.analysis.divergence.identity import parting, shared_path
+from diagnostics.analysis.divergence.identity import shared_path, split_at
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import Frame
 
@@ -77,7 +77,7 @@ def source_says(call: Call, body: Sequence[Call]) -> source_text.Place:
 
 def source_branches(first: Call, second: Call) -> bool:
     """Whether the source has the two lines in an `if` and its `else`."""
-    frames = parting(first.stack, second.stack)
+    frames = split_at(first.stack, second.stack)
     return frames is not None and source_text.exclusive(
         frames[0].file, frames[0].line, frames[1].line, second.created_s
     )
@@ -85,7 +85,7 @@ def source_branches(first: Call, second: Call) -> bool:
 
 def straight(first: Call, second: Call) -> bool:
     """Whether the source has no loop around both lines in the function in which the two paths part."""
-    if (frames := parting(first.stack, second.stack)) is None:
+    if (frames := split_at(first.stack, second.stack)) is None:
         return False
     lines = [frame.line for frame in frames]
     return source_text.place(frames[0].file, lines, lines[0], second.created_s) == "no loop"

@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.explanation import Kind
-from diagnostics.analysis.divergence.find import Divergence, at_parting
+from diagnostics.analysis.divergence.find import Divergence, at_split
 from diagnostics.analysis.divergence.identity import agree
 from diagnostics.analysis.histories.watchdog_lines import GroupLog
 from diagnostics.analysis.stall import size_mismatch
@@ -189,7 +189,7 @@ def disagreements(stall: Stall, reading: Reading) -> list[Finding]:
     """Return a finding for each divergence that may have this cause, also if two kinds explain the same calls."""
     return [
         _finding(stall, divergence, kind, reading)
-        for divergence in (*map(at_parting, stall.divergences), *stall.inferred)
+        for divergence in (*map(at_split, stall.divergences), *stall.inferred)
         for kind in kinds_of(divergence)
         if kind in reading.kinds
     ]

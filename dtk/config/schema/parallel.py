@@ -58,11 +58,11 @@ class ParallelConfig:
         degrees = {name: getattr(self, name) for name in MODEL_PARALLEL}
         if world_size % prod(degrees.values()):
             raise self._misfit(degrees, world_size)
-        left = world_size // prod(degrees.values())
-        whole = dataclasses.replace(strategy.mesh(left), **degrees)
+        strategy_ranks = world_size // prod(degrees.values())
+        whole = dataclasses.replace(strategy.mesh(strategy_ranks), **degrees)
         # A strategy may keep states otherwise where experts are divided.
         ep = self.ep if whole.divided_by_ep % self.ep == 0 else whole.divided_by_ep
-        mesh = strategy.on(dataclasses.replace(whole, ep=ep)).mesh(left)
+        mesh = strategy.on(dataclasses.replace(whole, ep=ep)).mesh(strategy_ranks)
         for name in ("dp_replicate", "dp_shard"):
             if (degree := getattr(self, name)) not in (-1, size := mesh.size(name)):
                 about = {"name": name, "degree": degree, "size": size, "world_size": world_size}

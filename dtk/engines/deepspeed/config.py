@@ -80,7 +80,7 @@ class DeepSpeedConfig(StrategyConfig):
         dtk_settings, table = dict(self._ours(job, world_size)), table_beside(__file__)
         file = self._file()
         self.tuned(file)
-        made: dict[str, Any] = {}
+        ds_config: dict[str, Any] = {}
         notes: list[str] = []
         for path, value in file.items():
             first = path.partition(".")[0]
@@ -104,15 +104,15 @@ class DeepSpeedConfig(StrategyConfig):
             elif value == {} or path not in table["kept"]:
                 raise _errors("unknown", s=self, path=path, kind="section" if value == {} else "key")
             elif value in table["never"].get(path, ()):
-                _put(made, path, inf)
+                _put(ds_config, path, inf)
             elif value != AUTO and not _of_kind(value, default := table["kept"][path]):
                 raise _errors("value", s=self, path=path, value=_text(value), default=_text(default))
             elif value != AUTO:
-                _put(made, path, value)
+                _put(ds_config, path, value)
         for path, setting in dtk_settings.items():
             if setting.value is not None and not path.startswith("optimizer."):  # dtk builds this section itself.
-                _put(made, path, setting.value)
-        return made, [*dict.fromkeys(notes)]
+                _put(ds_config, path, setting.value)
+        return ds_config, [*dict.fromkeys(notes)]
 
     def _file(self) -> Mapping[str, Any]:
         """Return the values of the user's file by dotted path; empty without a file."""
@@ -184,12 +184,12 @@ class DeepSpeedConfig(StrategyConfig):
 
         `sizes` are the elements of each parameter, in the order of the model.
         """
-        most, made = self.tuned()["reduce_bucket_size"], list[list[int]]()
+        most, filled = self.tuned()["reduce_bucket_size"], list[list[int]]()
         for size in reversed(sizes):
-            if not made or sum(made[-1]) + size > most:
-                made.append([])
-            made[-1].append(size)
-        return made
+            if not filled or sum(filled[-1]) + size > most:
+                filled.append([])
+            filled[-1].append(size)
+        return filled
 
     def declare(
         self, shapes: ModelShapes, mesh: Mesh, precision: PrecisionConfig, accumulation_steps: int

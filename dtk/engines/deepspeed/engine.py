@@ -154,7 +154,7 @@ class DeepSpeed(Strategy):
 
     def entries(self, model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
         """Gather one parameter after the other; this rank stores every world_size-th one."""
-        made: dict[str, Tensor] = {}
+        stored: dict[str, Tensor] = {}
         self._link()
         flat = self._flat[0]
         state: Mapping[str, Tensor] = self.engine.optimizer.optimizer.state.get(flat, {})
@@ -166,8 +166,8 @@ class DeepSpeed(Strategy):
                         whole = self.utils.safe_get_full_optimizer_state(value, field)
                     of_parameter[f"optimizer.{name}.{field}"] = whole
             if turn % self.context.world_size == self.context.rank:
-                made.update((key, each.to("cpu", copy=True)) for key, each in of_parameter.items())
-        return made
+                stored.update((key, each.to("cpu", copy=True)) for key, each in of_parameter.items())
+        return stored
 
     def take(self, parameter: nn.Parameter, value: Tensor, state: Mapping[str, Tensor]) -> None:
         """Copy this rank's parts of a whole parameter and its optimizer state into the library's tensors."""

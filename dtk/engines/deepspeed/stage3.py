@@ -65,14 +65,14 @@ def gathered(shapes: Sequence[Shape], limits: Mapping[str, int]) -> list[Turn]:
     return turns
 
 
-class Held(NamedTuple):
+class Elements(NamedTuple):
     """Gathered elements while a module begins and while it runs, without parameters that always stay."""
 
     beginning: int
     running: int
 
 
-def held(shapes: Sequence[Shape], turns: Sequence[Turn]) -> tuple[list[Held], list[Held]]:
+def gathered_elements(shapes: Sequence[Shape], turns: Sequence[Turn]) -> tuple[list[Elements], list[Elements]]:
     """Return what is held in forward and in backward, at the turn of each parameter's module.
 
     Several parameters arrive in one buffer. The first module that needs one of them copies all out of it, and the
@@ -81,7 +81,7 @@ def held(shapes: Sequence[Shape], turns: Sequence[Turn]) -> tuple[list[Held], li
     sizes = [prod(shape) for shape in shapes]
     coming = list[tuple[set[int], int]]()
     """Parameters of each buffer whose modules have not begun, and its elements."""
-    copied, made = 0, [[Held(0, 0)] * len(shapes) for _ in range(2)]
+    copied, per_pass = 0, [[Elements(0, 0)] * len(shapes) for _ in range(2)]
     waiting = set[int]()
     """Parameters that are in a buffer only."""
     for step, turn in enumerate(turns):
@@ -92,18 +92,18 @@ def held(shapes: Sequence[Shape], turns: Sequence[Turn]) -> tuple[list[Held], li
                         copied += sum(sizes[p] for p in pending & waiting)
                         waiting -= pending
                 beginning = copied + sum(size for _, size in coming)
-                coming = [(left, size) for pending, size in coming if (left := pending - set(turn.module))]
+                coming = [(remaining, size) for pending, size in coming if (remaining := pending - set(turn.module))]
             size = sum(sizes[p] for p in call)
             if len(call) > 1:
                 coming.append((set(call), size))
                 waiting.update(call)
             else:
                 copied += size  # Its buffer is the parameter.
-        now = Held(beginning, copied + sum(size for _, size in coming))
+        now = Elements(beginning, copied + sum(size for _, size in coming))
         for p in turn.module:
-            made[step > len(turns) // 2][p] = now
+            per_pass[step > len(turns) // 2][p] = now
         copied -= sum(sizes[p] for p in turn.freed)
-    return made[0], made[1]
+    return per_pass[0], per_pass[1]
 
 
 def _modules(shapes: Sequence[Shape]) -> list[list[int]]:

@@ -113,10 +113,10 @@ def _command(job: Submission) -> list[str]:
 def _resources(job: Submission) -> dict[str, Any]:
     """Return equal requests and limits, as a training job that shares cores or memory becomes a straggler."""
     launcher: KubernetesLauncher = job.launcher
-    wanted = {
+    requested = {
         "cpu": str((launcher.cpus_per_rank or 0) * job.placement.nproc),
         "memory": launcher.memory_per_node,
         launcher.gpu_resource: str(launcher.gpus_per_node),
     }
-    resources = {key: value for key, value in wanted.items() if value and value != "0"} | launcher.resources
+    resources = {key: value for key, value in requested.items() if value and value != "0"} | launcher.resources
     return {"requests": resources, "limits": dict(resources)} if resources else {}

@@ -29,7 +29,7 @@ def render(job: Submission) -> str:
     mounts = {launcher.bucket_path: {"source": launcher.bucket, "mode": "MOUNT_CACHED"}} if launcher.bucket else None
     setup = "".join(f"{check_line(line, 'launcher.setup')}\n" for line in launcher.setup)
     cpus, memory = (launcher.cpus_per_rank or 0) * job.placement.nproc, launcher.memory_per_node
-    wanted = {
+    requested = {
         "accelerators": f"{launcher.accelerator}:{launcher.gpus_per_node}" if launcher.gpus_per_node else None,
         "cpus": f"{cpus}+" if cpus else None,
         "memory": memory and check_form(memory, _MEMORY, "launcher.memory_per_node", "an amount of memory", "200+"),
@@ -37,7 +37,7 @@ def render(job: Submission) -> str:
         "image_id": launcher.image,
         "disk_size": launcher.disk_gb,
     }
-    resources = {**{key: value for key, value in wanted.items() if value is not None}, "use_spot": launcher.use_spot}
+    resources = {**{key: value for key, value in requested.items() if value is not None}, "use_spot": launcher.use_spot}
     task: dict[str, Any] = {"name": name_of(job), "num_nodes": launcher.nodes, "resources": resources}
     task |= {"workdir": launcher.workdir, "file_mounts": mounts, "envs": job.variables()}
     task |= {"setup": setup, "run": run_script(job)}

@@ -103,8 +103,8 @@ class Layers:
     def enter(self, x: Value) -> Value:
         """Return whole activations, as column-parallel layers need them; the caller holds both."""
         if self.tp == 1:
-            return x.held()
-        part = x.held()
+            return x.hold()
+        part = x.hold()
         if self.casts:
             part.drop()
             part = self.tape.operation(x.size_bytes // self.stream_bytes * self.compute_bytes, [(x, x.size_bytes)])

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import prod
 
-from dtk.engines.deepspeed.stage3 import Held, gathered, held, persistent
+from dtk.engines.deepspeed.stage3 import Elements, gathered, gathered_elements, persistent
 from dtk.plan.formulas.holding import MASTER_BYTES, ROOT
 from dtk.plan.formulas.replication import Replicated
 from dtk.plan.formulas.tape import Buffer
@@ -23,7 +23,7 @@ class FlatParts(Replicated):
     """Elements in the bucket."""
     own_gradients: Buffer | None = None
     """Gradients of this rank's shard, from the first reduction to the update; stage 3 keeps them."""
-    held: tuple[list[Held], list[Held]] = field(default_factory=lambda: ([], []))
+    gathered_elements: tuple[list[Elements], list[Elements]] = field(default_factory=lambda: ([], []))
     """Elements that stage 3 holds gathered in forward and in backward, at the turn of each parameter's module."""
     staying: int = 0
     """Elements that stage 3 keeps gathered between steps."""
@@ -44,7 +44,7 @@ class FlatParts(Replicated):
             tuned = strategy.tuned()
             self._open_bucket()
             self.own_gradients = self.ledger.allocate("gradients", self._item_bytes * own)
-            self.held = held(shapes, gathered(shapes, tuned))
+            self.gathered_elements = gathered_elements(shapes, gathered(shapes, tuned))
             self.staying = sum(prod(s) for s, stays in zip(shapes, persistent(shapes, tuned), strict=True) if stays)
             self._hold(self.staying)
         self.temporary_bytes += MASTER_BYTES * own  # Gradients of this rank's shard, flat and in float32.
@@ -55,21 +55,21 @@ class FlatParts(Replicated):
 
     def before_forward(self, unit: int) -> None:
         """Gather the modules of a block, or the embeddings."""
-        self._gather(self.held[0], self._parameters(unit))
+        self._gather(self.gathered_elements[0], self._parameters(unit))
 
     def after_forward(self, unit: int) -> None:
         """Gather what follows the last block."""
         if unit == self.shape.layers - 1:
-            self._gather(self.held[0], self._parameters(unit + 1))
+            self._gather(self.gathered_elements[0], self._parameters(unit + 1))
 
     def before_backward(self, unit: int) -> None:
         """Gather the modules of a block again, or what follows the last one."""
-        self._gather(self.held[1], self._parameters(self.shape.layers if unit == ROOT else unit))
+        self._gather(self.gathered_elements[1], self._parameters(self.shape.layers if unit == ROOT else unit))
 
     def after_backward(self, unit: int) -> None:
         """Gather the embeddings again; in the end reduce what is left and free what was gathered."""
         if unit == 0:
-            self._gather(self.held[1], self._parameters(ROOT))
+            self._gather(self.gathered_elements[1], self._parameters(ROOT))
         if unit != ROOT:
             return
         if self.config.strategy.stage == 1 and self.last:
@@ -127,9 +127,9 @@ class FlatParts(Replicated):
             copies = 2 if self.config.strategy.doubles_bucket else 1
             self.bucket = self.ledger.allocate("buckets", copies * self._item_bytes * self.bucket_elements)
 
-    def _gather(self, held: list[Held], parameters: Iterable[int]) -> None:
+    def _gather(self, elements: list[Elements], parameters: Iterable[int]) -> None:
         """Hold what stage 3 holds while these parameters' modules begin, and then while they run."""
-        if turns := [held[p] for p in parameters if held]:
+        if turns := [elements[p] for p in parameters if elements]:
             for most in (max(turn.beginning for turn in turns), max(turn.running for turn in turns)):
                 self._hold(self.staying + most)
 

@@ -26,15 +26,15 @@ def owned_elements(shapes: Sequence[Shape], world_size: int) -> list[int]:
             if (len(shape) >= 2) == matrices:
                 sizes[prod(shape)] += count
         for size in sorted(sizes, reverse=True):
-            left, most = sizes[size], float(max(ranks)[0])
-            while left:
-                if left >= len(ranks) and most - ranks[0][0] < size:
+            remaining, most = sizes[size], float(max(ranks)[0])
+            while remaining:
+                if remaining >= len(ranks) and most - ranks[0][0] < size:
                     # Ranks differ by at most this much: each round gives every rank one parameter.
-                    rounds, left = divmod(left, len(ranks))
+                    rounds, remaining = divmod(remaining, len(ranks))
                     ranks, most = [(owned + rounds * size, rank) for owned, rank in ranks], inf
                     continue
                 heapq.heapreplace(ranks, (ranks[0][0] + size, ranks[0][1]))
-                left -= 1
+                remaining -= 1
     return [owned for owned, _ in sorted(ranks, key=lambda entry: entry[1])]
 
 

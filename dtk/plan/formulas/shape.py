@@ -150,10 +150,10 @@ def model_shape(config: KnownConfig | CustomModelConfig, ep: int = 1) -> ModelSh
         if not isinstance(config, MoEConfig):
             return ModelShape(config, config.layers, tuple(before), block, tuple(after))
         # `dtk.models.moe.MixtureMLP`: the rows of all experts are concatenated in order.
-        held, inner = config.experts // ep, config.expert_width
+        local, inner = config.experts // ep, config.expert_width
         experts: Named = (
-            *(("mlp.experts." + name, (held * inner, width)) for name in ("gate", "up")),
-            ("mlp.experts.down", (held * width, inner)),
+            *(("mlp.experts." + name, (local * inner, width)) for name in ("gate", "up")),
+            ("mlp.experts.down", (local * width, inner)),
         )
         shared = _swiglu("mlp.shared", width, config.shared_experts * inner) if config.shared_experts else ()
         block = (*attention, ("mlp.router.weight", (config.experts, width)), *(experts if ep == 1 else ()), *shared)

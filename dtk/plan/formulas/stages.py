@@ -129,7 +129,7 @@ class _Rank:
                 walk = Stretch(len(blocks), 1)
             self.walks[number] = walk
             self.holdings[number] = settled_holding(config, part, mesh, ledger, walk.walked)
-        self.left = dict.fromkeys(stages, count)  # Number of remaining backward passes.
+        self.remaining = dict.fromkeys(stages, count)  # Number of remaining backward passes.
         self.size_bytes = message_bytes(config)
         self.flying: dict[tuple[int, int], tuple[Step, Value]] = {}
         self.results: dict[tuple[bool, int, int], Buffer] = {}
@@ -159,8 +159,8 @@ class _Rank:
                 self.ledger.enter("backward")
                 step, result = self.flying[number, i]
                 if kind != "input_gradient":
-                    self.left[number] -= 1
-                    self.holdings[number].last = not self.left[number]
+                    self.remaining[number] -= 1
+                    self.holdings[number].last = not self.remaining[number]
                     del self.flying[number, i]
                 if kind == "weight_gradient" and number:
                     step.weights()
@@ -188,19 +188,19 @@ def least_bytes(config: Config, world_size: int) -> int:
     parallel = config.parallel
     count = config.batch_plan(world_size).accumulation_steps
     pipeline = parallel.pipeline(count)
-    held = dataclasses.replace(pipeline, micro_batches=micro_batches(pipeline)).held(0) if parallel.pp > 1 else 1
+    peak = dataclasses.replace(pipeline, micro_batches=micro_batches(pipeline)).in_flight(0) if parallel.pp > 1 else 1
     for blocks in stages.values():
         part = stage_part(config, blocks)
         holding = settled_holding(config, part, states_mesh(config, world_size), ledger, part.dense + 1)
         if isinstance(holding, Sharded):
-            ledger.change("gradients", holding.whole_bytes(accumulated=count > held))
+            ledger.change("gradients", holding.whole_bytes(accumulated=count > peak))
     step = Step(holding, Stretch(1, 1))
     states = ledger.total_bytes
     step.model.tape.recording = not config.train.activation_checkpoint_every
     stream = Value(ledger.allocate("activations", 0), step.model.stream_size)  # No part of a block, so not counted.
     step.model.block(stream, f"blocks.{part.dense}.")
     step.model.end_autocast()
-    return states + held * min(map(len, stages.values())) * (ledger.total_bytes - states)
+    return states + peak * min(map(len, stages.values())) * (ledger.total_bytes - states)
 
 
 def stage_declarations(config: Config, world_size: int, place: int) -> list[Collective]:

@@ -112,7 +112,7 @@ class Value:
     buffer: Buffer
     size_bytes: int
 
-    def held(self) -> "Value":
+    def hold(self) -> "Value":
         """Add a holder and return the value."""
         self.buffer.hold()
         return self
@@ -122,9 +122,9 @@ class Value:
         self.buffer.drop()
 
 
-def drop(*held: Value | Buffer) -> None:
+def drop(*holders: Value | Buffer) -> None:
     """Release one hold on each argument."""
-    for each in held:
+    for each in holders:
         each.drop()
 
 
@@ -220,7 +220,7 @@ class Tape:
 
     def split(self, whole: Value, parts: int) -> list[Value]:
         """Return equal slices of a value as views; backward joins their gradients in a new tensor."""
-        views = [Value(whole.held().buffer, whole.size_bytes // parts) for _ in range(parts)]
+        views = [Value(whole.hold().buffer, whole.size_bytes // parts) for _ in range(parts)]
         if self.recording:
             self.nodes.append(Node(views[0], ((whole, whole.size_bytes),), [], (), 0, 0, tuple(views[1:])))
         return views
@@ -259,13 +259,13 @@ class Tape:
             self._hand_over(self._of_parameters(node, kept), node.parts, listener)
         drop(*(buffer for node, kept in halves if not node.parameters for buffer in kept))
 
-    def _of_parameters(self, node: Node, held: list[Buffer]) -> list[tuple[str, Buffer]]:
+    def _of_parameters(self, node: Node, saved: list[Buffer]) -> list[tuple[str, Buffer]]:
         """Return the gradients of an operation's parameters, and free what the operation no longer needs."""
         narrow = self.ledger.allocate("gradients", node.narrow_bytes)
         if node.narrow_bytes:  # They are cast at the end of the operation.
-            drop(*held)
+            drop(*saved)
         of_parameters = [(name, self.ledger.allocate("gradients", size)) for name, size in node.parameters]
-        drop(narrow, *(() if node.narrow_bytes else held))
+        drop(narrow, *(() if node.narrow_bytes else saved))
         return of_parameters
 
     def _hand_over(self, of_parameters: Sequence[tuple[str, Buffer]], parts: bool, listener: GradientListener) -> None:

@@ -134,14 +134,14 @@ class Model(Layers):
         tape, tokens, item = self.tape, self.stream_tokens, self.compute_bytes
         rows, scores = tokens * config.experts_per_token, FLOAT_BYTES * tokens * config.experts
         wide, chosen, index = FLOAT_BYTES * tokens * config.width, FLOAT_BYTES * rows, INDEX_BYTES * rows
-        x = normed.held() if normed.size_bytes == wide else tape.operation(wide, [(normed, normed.size_bytes)])
+        x = normed.hold() if normed.size_bytes == wide else tape.operation(wide, [(normed, normed.size_bytes)])
         logits = tape.then(x, scores, saves=[x], parameters=[self.gradient(prefix + "mlp.router.weight")])
         probabilities = tape.operation(scores, [(logits, scores)], saves_output=True)
         weights = tape.operation(chosen, [(probabilities, scores)], kept_bytes=index)
         if config.experts_per_token > 1:
             weights = tape.then(weights, chosen, saves=[weights], kept_bytes=FLOAT_BYTES * tokens)
         size, sent = tokens * config.width * item, rows * config.width * item
-        x = tape.operation(size, [(normed, normed.size_bytes)]) if self.casts else normed.held()
+        x = tape.operation(size, [(normed, normed.size_bytes)]) if self.casts else normed.hold()
         tape.ledger.allocate("temporaries", index * (config.experts + 2)).drop()  # One-hot encoding and sorting.
         slots = rows
         if config.capacity_factor is not None:  # Empty slots hold a row of zeros.
@@ -171,28 +171,28 @@ class Model(Layers):
 
     def _exchanged(self, leaving: Value, rows: int, prefix: str, config: MoEConfig) -> Value:
         """Return the experts' outputs for these rows, which are exchanged with the ranks that hold the experts."""
-        tape, size, held = self.tape, leaving.size_bytes, self.holding
-        if held is None or not self.shape.experts:
+        tape, size, holding = self.tape, leaving.size_bytes, self.holding
+        if holding is None or not self.shape.experts:
             return self._experts(leaving, rows, prefix, config)
-        unit, arrived = held.unit(int(prefix.split(".")[1]), experts=True), tape.operation(size, [(leaving, size)])
+        unit, arrived = holding.unit(int(prefix.split(".")[1]), experts=True), tape.operation(size, [(leaving, size)])
         by_expert = tape.operation(size, [(arrived, size)])
-        held.before_forward(unit)
+        holding.before_forward(unit)
         entered = tape.operation(
-            0, [(by_expert, 0)], before_backward=lambda: held.after_backward(unit) if tape.halves is None else None
+            0, [(by_expert, 0)], before_backward=lambda: holding.after_backward(unit) if tape.halves is None else None
         )
         output = self._experts(entered, rows, prefix, config)
         drop(by_expert, entered)
-        left = tape.operation(0, [(output, 0)], before_backward=lambda: held.before_backward(unit))
-        held.after_forward(unit)
-        returned = tape.then(tape.then(left, size), size)
+        returning = tape.operation(0, [(output, 0)], before_backward=lambda: holding.before_backward(unit))
+        holding.after_forward(unit)
+        returned = tape.then(tape.then(returning, size), size)
         drop(output, arrived)
         return returned
 
     def _experts(self, x: Value, rows: int, prefix: str, config: MoEConfig) -> Value:
         """Run the experts of this rank in sequence, at most `MAX_EXPERT_GROUPS` of them separately."""
         tape, width, name = self.tape, config.width, prefix + "mlp.experts."
-        held = prod(self.shapes[plain(name + "gate")]) // (width * config.expert_width)
-        groups = min(held, MAX_EXPERT_GROUPS)
+        local = prod(self.shapes[plain(name + "gate")]) // (width * config.expert_width)
+        groups = min(local, MAX_EXPERT_GROUPS)
         inner, item = rows * config.expert_width * self.compute_bytes // groups, x.size_bytes // groups
         parts, outputs = tape.split(x, groups), []
 

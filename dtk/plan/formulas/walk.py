@@ -78,7 +78,7 @@ class Step:
         holding.before_forward(ROOT)
         x = model.embed() if self.received is None else self.received
         if self.received is not None:
-            x.held()
+            x.hold()
         for i in range(self.blocks.walked):
             self._skip(i, self.blocks.at - self.blocks.period)
             if self._first_of_unit(i):

@@ -33,21 +33,21 @@ def simulate(config: Config, world_size: int, local_size: int = 8) -> Prediction
     """
     rules = {"copies": config.strategy.traits.least_cuda_devices > 1, "micro": config.train.micro_batch_size < 1}
     _errors.refuse(rules, c=config, several=for_several_ranks)
-    job, made = Sample(config, world_size), samples(config, world_size)
+    job, sampled = Sample(config, world_size), samples(config, world_size)
     whole, pipeline = whole_dimension(config, world_size), config.mesh(world_size).group("pp", 0)
     parts, sent = {}, []
     for place in simulated_places(len(pipeline)):
-        observed = [_observed(sample, place, local_size) for sample in made]
+        observed = [_observed(sample, place, local_size) for sample in sampled]
         parts[pipeline[place] if len(pipeline) > 1 else observed[0].rank] = {
-            part: extended(made, [each.parts[part] for each in observed], job)
+            part: extended(sampled, [each.parts[part] for each in observed], job)
             for part in observed[0].parts
             if all(part in each.parts for each in observed)
         }
-        sent.append(_extended_calls(made, observed, job, whole))
-    fullest = max(parts, key=lambda rank: max(sum(held.values()) for held in parts[rank].values()))
+        sent.append(_extended_calls(sampled, observed, job, whole))
+    fullest = max(parts, key=lambda rank: max(sum(by_category.values()) for by_category in parts[rank].values()))
     counts, sizes = max(sent, key=lambda each: sum(each[1].values()))
     parameters = observed[0].parameters
-    if made[0].config is not config:  # A smaller model was simulated.
+    if sampled[0].config is not config:  # A smaller model was simulated.
         parameters = sum(each.numel() for each in build_on_meta(config.model, config.allow_targets).parameters())
     return Prediction.of(
         config,
@@ -56,7 +56,7 @@ def simulate(config: Config, world_size: int, local_size: int = 8) -> Prediction
         parameters=parameters,
         memory=_memory(config, fullest, parts[fullest]),
         traffic=lines({kind: (count, sizes[kind]) for kind, count in counts.items()}, world_size, local_size),
-        notes=_notes(job, made, observed[0].classes),
+        notes=_notes(job, sampled, observed[0].classes),
     )
 
 
@@ -72,14 +72,14 @@ def _observed(sample: Sample, place: int, local_size: int) -> Observed:
 
 
 def _extended_calls(
-    made: Sequence[Sample], observed: Sequence[Observed], job: Sample, whole: str
+    sampled: Sequence[Sample], observed: Sequence[Observed], job: Sample, whole: str
 ) -> tuple[dict[Kind, int], dict[Kind, int]]:
     figures = []
-    for sample, each in zip(made, observed, strict=True):
+    for sample, each in zip(sampled, observed, strict=True):
         ranks = functools.cache(functools.partial(ranks_of_job, sample, job))
         calls = [dataclasses.replace(call, ranks=ranks(call.ranks)) for call in each.calls]
         figures.append(totals(calls, whole, each.micro_batches, sample.micro_batches))
-    counts, sizes = (extended(made, kind, job) for kind in zip(*figures, strict=True))
+    counts, sizes = (extended(sampled, kind, job) for kind in zip(*figures, strict=True))
     return counts, sizes
 
 
@@ -105,10 +105,10 @@ def _memory(config: Config, rank: int, parts: dict[Part, dict[str, int]]) -> Mem
     return Memory(rank, dict(at_peak), peak[0], by_region, host_bytes, file_bytes)
 
 
-def _notes(job: Sample, made: Sequence[Sample], classes: int) -> tuple[str, ...]:
+def _notes(job: Sample, sampled: Sequence[Sample], classes: int) -> tuple[str, ...]:
     config, count = job.config, job.micro_batches
-    depths = list(dict.fromkeys(each.config.model.layers for each in made if each.removed))
-    pipelines = sorted({(each.config.parallel.pp, each.micro_batches) for each in made})
+    depths = list(dict.fromkeys(each.config.model.layers for each in sampled if each.removed))
+    pipelines = sorted({(each.config.parallel.pp, each.micro_batches) for each in sampled})
     vocabulary = getattr(config.data, "vocab_size", classes)
     rules = {
         "operations": True,

@@ -78,14 +78,14 @@ def pipelines(config: Config, world_size: int) -> list[tuple[int, int]]:
     if few >= ranks or getattr(config.model, "dense_layers", 0) > _stages(config)[_ENDS - 1].stop:
         few = ranks
     if parallel.stages_per_rank == 1:
-        made = [(few, few + 2), (few, few + 3), (few + 1, few + 3)]
+        smaller = [(few, few + 2), (few, few + 3), (few + 1, few + 3)]
     elif count % ranks or split:  # Rounds of other sizes than the number of ranks, or stages in a V.
         few, size = ranks, parallel.pipeline(count).round
-        made = [(few, 3 * size), (few, 4 * size)]
+        smaller = [(few, 3 * size), (few, 4 * size)]
     else:
-        made = [(few, 3 * few), (few, 4 * few), (few + 1, 3 * few + 3)]
-    made = made[:2] if few == ranks else made
-    return made if sum(each for _, each in made) < count else own
+        smaller = [(few, 3 * few), (few, 4 * few), (few + 1, 3 * few + 3)]
+    smaller = smaller[:2] if few == ranks else smaller
+    return smaller if sum(each for _, each in smaller) < count else own
 
 
 def simulated_places(ranks: int) -> list[int]:
@@ -106,16 +106,16 @@ def ranks_of_job(sample: Sample, job: Sample, ranks: tuple[int, ...]) -> tuple[i
     return tuple(sorted(sum(place[name] * many.stride(name) for name in many.order) for place in places))
 
 
-def extended(made: Sequence[Sample], figures: Sequence[Mapping[_Key, int]], job: Sample) -> dict[_Key, int]:
+def extended(sampled: Sequence[Sample], figures: Sequence[Mapping[_Key, int]], job: Sample) -> dict[_Key, int]:
     """Return the job's figures from those of its samples, at least 0; keys missing in a sample count as 0."""
     keys = {key: None for each in figures for key in each}
-    return {key: max(0, round(_at(made, [each.get(key, 0) for each in figures], job))) for key in keys}
+    return {key: max(0, round(_at(sampled, [each.get(key, 0) for each in figures], job))) for key in keys}
 
 
-def _at(made: Sequence[Sample], figures: Sequence[int], job: Sample) -> Fraction:
+def _at(sampled: Sequence[Sample], figures: Sequence[int], job: Sample) -> Fraction:
     """Extrapolate one figure to the job: at each depth over pipeline ranks and micro-batches, then over the depths."""
     planes = []
-    for removed, depth in groupby(zip(made, figures, strict=True), lambda each: each[0].removed):
+    for removed, depth in groupby(zip(sampled, figures, strict=True), lambda each: each[0].removed):
         (first, low), *others = depth
         height = Fraction(low)
         if others:

@@ -89,7 +89,7 @@ def test_a_signal_reaches_the_command(log: Path) -> None:
     with shell(TRAPPED, log) as command:
         wait_for(log, b"ready")
         os.kill(os.getpid(), signal.SIGTERM)
-        assert end_of(command) == 5 and command.stopped and command.held is None
+        assert end_of(command) == 5 and command.stopped and command.pending_signal is None
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -98,9 +98,9 @@ def test_a_first_signal_waits_until_it_is_released(log: Path) -> None:
         command.holds = True
         wait_for(log, b"ready")
         os.kill(os.getpid(), signal.SIGTERM)
-        assert command.wait(0.2) is None and command.held == signal.SIGTERM and command.stopped
+        assert command.wait(0.2) is None and command.pending_signal == signal.SIGTERM and command.stopped
         command.release()
-        assert end_of(command) == 5 and command.held is None
+        assert end_of(command) == 5 and command.pending_signal is None
         command.release()  # Does nothing a second time.
 
 
@@ -110,7 +110,7 @@ def test_a_second_signal_goes_through_at_once(log: Path) -> None:
         wait_for(log, b"ready")
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
-        assert end_of(command) == 5 and command.held is None
+        assert end_of(command) == 5 and command.pending_signal is None
 
 
 def test_a_command_that_ignores_sigterm_is_killed(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,14 +83,14 @@ def test_weight_gradients_fill_the_bubble_and_no_rank_holds_more_than_the_first_
     """
     pipeline = Pipeline(name, ranks, count, local)
     assert pipeline.ideal_bubble == pytest.approx((ranks - 1) / (3 * local * count + ranks - 1))
-    assert max(map(pipeline.held, range(ranks))) == local * Pipeline("1f1b", ranks, count).held(0)
+    assert max(map(pipeline.in_flight, range(ranks))) == local * Pipeline("1f1b", ranks, count).in_flight(0)
 
 
 @pytest.mark.parametrize(("ranks", "count"), [(2, 4), (4, 8)])
 def test_breadth_first_has_the_bubble_of_the_interleaved_schedule_and_holds_all(ranks, count):
     bfs, interleaved = (Pipeline(name, ranks, count, 2) for name in ("looped_bfs", "interleaved_1f1b"))
     assert bfs.ideal_bubble == pytest.approx(interleaved.ideal_bubble)
-    assert {bfs.held(rank) for rank in range(ranks)} == {2 * count}
+    assert {bfs.in_flight(rank) for rank in range(ranks)} == {2 * count}
 
 
 @pytest.mark.parametrize(
@@ -112,13 +112,13 @@ def test_split_backwards_wait_and_hold_no_more_than_in_torchs_orders(ours, their
         order = own(places, count, loss_fn=lambda output, target: output).pipeline_order[rank]
         kinds = [action.computation_type.name for action in order if action is not None]
         moves = {"FORWARD": 1, "BACKWARD_WEIGHT": -1, "FULL_BACKWARD": -1}
-        assert pipeline.held(rank) <= max(itertools.accumulate(moves.get(kind, 0) for kind in kinds))
+        assert pipeline.in_flight(rank) <= max(itertools.accumulate(moves.get(kind, 0) for kind in kinds))
 
 
 def test_what_the_schedules_hold():
-    assert [Pipeline("gpipe", 4, 8).held(rank) for rank in range(4)] == [8] * 4
-    assert [Pipeline("1f1b", 4, 8).held(rank) for rank in range(4)] == [4, 3, 2, 1]
-    assert [Pipeline("1f1b", 4, 2).held(rank) for rank in range(4)] == [2, 2, 2, 1]
+    assert [Pipeline("gpipe", 4, 8).in_flight(rank) for rank in range(4)] == [8] * 4
+    assert [Pipeline("1f1b", 4, 8).in_flight(rank) for rank in range(4)] == [4, 3, 2, 1]
+    assert [Pipeline("1f1b", 4, 2).in_flight(rank) for rank in range(4)] == [2, 2, 2, 1]
 
 
 @pytest.mark.parametrize(("ranks", "local", "count"), [(2, 2, 4), (4, 2, 6), (4, 3, 8)])

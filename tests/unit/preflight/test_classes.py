@@ -34,7 +34,7 @@ def simulated(rank: int, made: tuple[tuple[tuple[int, ...], str], ...], world_si
     groups = [Group("0", tuple(range(world_size))), *mine]
     steps = blocking(*(("call", index, "all_reduce", 4) for index in range(len(groups))))
     one = record(rank, groups, steps)
-    return Record(rank, one.program, one.groups, one.end, made=made)
+    return Record(rank, one.program, one.groups, one.end, new_groups=made)
 
 
 def test_others_get_their_own_groups() -> None:
@@ -61,7 +61,7 @@ def test_an_end_is_shared_too(end: End) -> None:
     made = hybrid(8, 4)
     stands_for = representatives(8, 8)
     records = {rank: simulated(rank, made, 8) for rank in set(stands_for.values())}
-    records[1] = Record(1, records[1].program, records[1].groups, end, made=made)
+    records[1] = Record(1, records[1].program, records[1].groups, end, new_groups=made)
     assert spread(records, stands_for)[2].end == end
 
 
@@ -73,7 +73,7 @@ def two_stages(rank: int, world_size: int) -> Record:
     own = Group("8f2c", pipelines[rank % 4][0], "pp_shared")
     message = ("send", 1, 1) if place == 0 else ("recv", 1, 0)
     one = record(rank, [*groups, own], [message, *blocking(("call", 2, "all_reduce", 4))])
-    return Record(rank, one.program, one.groups, one.end, made=pipelines)
+    return Record(rank, one.program, one.groups, one.end, new_groups=pipelines)
 
 
 def test_a_stage_stands_for_the_same_stage_of_other_pipelines() -> None:

@@ -60,7 +60,7 @@ def made(*groups: tuple[list[int], str]) -> list[object]:
     with recorded(0, 4) as simulated:
         for ranks, desc in groups:
             made_group(ranks, desc)
-        assert simulated.made == [(tuple(ranks), desc) for ranks, desc in groups]
+        assert simulated.new_groups == [(tuple(ranks), desc) for ranks, desc in groups]
         return [(entry.op, entry.wire) for entry in issued(simulated)]
 
 

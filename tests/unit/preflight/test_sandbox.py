@@ -136,6 +136,6 @@ def test_groups_are_recorded_whatever_backend_is_named() -> None:
 
     record = played(joins)
     assert [entry.op for entry in record.issued()] == [NEW_GROUP, "all_reduce"]
-    assert record.made == (((0, 1), "both"),)
+    assert record.new_groups == (((0, 1), "both"),)
     assert record.groups[record.issued()[1].group].ranks == (0, 1)
     assert record.issued()[1].site.startswith(f"{__file__}:")

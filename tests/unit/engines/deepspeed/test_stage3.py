@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dtk.config.compose import compose
-from dtk.engines.deepspeed.stage3 import gathered, held, persistent
+from dtk.engines.deepspeed.stage3 import gathered, gathered_elements, persistent
 from dtk.plan.formulas.shape import model_shape
 
 ALL = 2**62
@@ -45,7 +45,7 @@ P = sum(map(prod, SHAPES))
 def test_limits_bound_what_is_held(changed: dict[str, int], calls: int, elements: int, most: int) -> None:
     turns = gathered(SHAPES, LIMITS | changed)
     brought = elements_of(SHAPES, turns)
-    running = max(turn.running for way in held(SHAPES, turns) for turn in way)
+    running = max(turn.running for way in gathered_elements(SHAPES, turns) for turn in way)
     assert (len(brought), sum(map(sum, brought)), running) == (calls, elements, most)
 
 
@@ -62,4 +62,4 @@ def test_large_models_are_gathered_again_for_backward_with_the_defaults(model: s
     brought = elements_of(shapes, turns)
     whole = sum(map(prod, shapes))
     assert sum(map(sum, brought)) == pytest.approx(times * whole, rel=0.01)
-    assert max(turn.running for way in held(shapes, turns) for turn in way) <= 2 * (10**9 + 50_000_000)
+    assert max(turn.running for way in gathered_elements(shapes, turns) for turn in way) <= 2 * (10**9 + 50_000_000)
