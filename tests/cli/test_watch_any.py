@@ -246,6 +246,7 @@ def test_a_rank_that_never_comes_to_its_group_is_blamed(tmp_path):
     assert not left_running(path)
 
 
+@pytest.mark.extended
 def test_a_rank_that_is_late_is_left_alone_and_the_last_calls_are_compared(tmp_path):
     """It computes for longer than the limit; then the job ends sooner than the live watch can look."""
     path = tmp_path / "job.py"
@@ -257,6 +258,7 @@ def test_a_rank_that_is_late_is_left_alone_and_the_last_calls_are_compared(tmp_p
     assert "DIVERGED: " in error
 
 
+@pytest.mark.extended
 def test_a_rank_that_raises_before_its_group_is_blamed(tmp_path):
     path = tmp_path / "job.py"
     path.write_text(EARLY.format(what="import not_there"))

@@ -1,4 +1,4 @@
-"""Two thousand jobs with absurd values on every run of the tests; the long run is `benchmarks/fuzz_records.py`."""
+"""A thousand jobs with absurd values on every run of the tests; the long run is `benchmarks/fuzz_records.py`."""
 
 import tempfile
 from pathlib import Path
@@ -19,7 +19,7 @@ EDITS = st.lists(
 
 
 @given(st.integers(0, len(jobs()) - 1), EDITS)
-@settings(max_examples=2000, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=1000, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 def test_absurd_values_in_valid_files_end_in_a_report(number: int, edits: list[Edit]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         write(edited(number, edits), Path(folder))
