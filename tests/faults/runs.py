@@ -3,7 +3,6 @@
 import fcntl
 import io
 import json
-import time
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,7 +22,6 @@ class FaultRun:
 
     folder: str
     exit_code: int
-    seconds: float
     out: str
     error: str
 
@@ -51,12 +49,10 @@ def run_fault(base: Path, fault: str, *overrides: str) -> FaultRun:
 def _run(place: Path, fault: str, overrides: tuple[str, ...]) -> FaultRun:
     runs = place / "runs"
     command = ["dtk.run", f"fault={fault}", f"runs_folder={runs}", "data.max_bytes=300000", *overrides]
-    began_s = time.monotonic()
     process = run_module(command, environment(OMP_NUM_THREADS="1"), ROOT, LIMIT_S)
-    seconds = time.monotonic() - began_s
     assert runs.is_dir(), process.stdout + process.stderr
     (folder,) = [path for path in runs.iterdir() if path.is_dir()]
-    return FaultRun(str(folder), process.returncode, seconds, process.stdout, process.stderr)
+    return FaultRun(str(folder), process.returncode, process.stdout, process.stderr)
 
 
 def diagnose(run: FaultRun) -> tuple[int, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Every fault really happens: the run ends as it must, within its time, with the evidence for a diagnosis."""
+"""Every fault really happens: the run ends as it must, by itself, with the evidence for a diagnosis."""
 
 import json
 import math
@@ -12,12 +12,9 @@ from dtk.config.schema import KINDS
 from dtk.faults.install import FAULTS
 from tests.faults.runs import run_fault
 from tests.faults.truth import TRUTH, marker
-from tests.patience import stretched
 
 CASES = [pytest.param(name, marks=() if truth.ci else pytest.mark.extended) for name, truth in TRUTH.items()]
 EXIT_CODES = {"hung": 1, "failed": 1, "oom": 1, "finished": 0}
-PATIENCE_S = 45
-"""Start-up, timeout and teardown."""
 
 
 @pytest.mark.parametrize("fault", CASES)
@@ -26,7 +23,6 @@ def test_it_happens(fault, fault_folder):
     status = run.status()
     assert run.exit_code == EXIT_CODES[truth.ending], run.out + run.error
     assert status["state"] == truth.ending, status
-    assert run.seconds < stretched(PATIENCE_S)
     assert "Traceback" not in run.out + run.error
     if truth.ending in ("failed", "oom"):
         assert status["failure"]["rank"] == truth.ranks[0]

@@ -22,7 +22,7 @@ from dtk.record.recorder import Recorder
 from dtk.parallel.regions import communication, region
 sys.path.insert(0, sys.argv[2])
 from conftest import make_config
-from tests.work import waited_s
+from tests.work import calls_in
 config = make_config.__wrapped__()(level=sys.argv[3], telemetry_every_s=0.05, black_box_every_s=0.05)
 _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[4]), hard))
@@ -31,24 +31,23 @@ recorder.start()
 def writes():
     # Of this thread alone: files are for others to write.
     return int(re.search("syscw: ([0-9]+)", open("/proc/thread-self/io").read())[1])
-waits_s, written = [], 0
-for step in range(300):
-    before, began_s = writes(), waited_s()
+def one_step(step):
     recorder.begin_step(step)
     with region("forward"), communication("all_reduce", 8, "dp"):
         pass
     recorder.metrics({"step": step, "loss": 1.0})
+calls, written = [], 0
+for step in range(300):
+    before = writes()
+    made = calls_in(lambda: one_step(step))[1]
     if step not in (2, 3, 4, 5):  # The profiler starts and stops here, and writes its trace.
-        waits_s.append(waited_s() - began_s)
+        calls.append(made)
         written += writes() - before
     time.sleep(0.001)
 recorder.summary({"figures": {"loss": 1.0}, "definitions": {}})
 recorder.failed(ValueError("x"))
-began_s = waited_s()
 recorder.close()
-# One in a hundred steps may meet a machine that stops, or the page of a file on its way to the disk.
-slow_s = sorted(waits_s)[len(waits_s) * 99 // 100]
-print(json.dumps({"slow_s": slow_s, "written": written, "close_s": waited_s() - began_s}))
+print(json.dumps({"calls": max(calls), "written": written}))
 """
 
 
@@ -187,9 +186,8 @@ def test_a_full_disk_neither_stops_nor_slows(paths, child, level, limit_bytes):
     topics = [line.split(": ")[1] for line in told]
     assert len(topics) == len(set(topics)), "once per topic"
     measured = json.loads(output)
-    assert measured["slow_s"] < 0.05, "seconds for which a step was held up, a busy machine not counted"
+    assert measured["calls"] < 400, "functions that the training thread calls for a step: it tries nothing again"
     assert measured["written"] == 0, "write calls of the training thread"
-    assert measured["close_s"] < 10, "seconds for which the end was held up, a busy machine not counted"
 
 
 def test_a_read_only_folder_does_not_stop_a_run(tmp_path, paths, make_config, capfd):

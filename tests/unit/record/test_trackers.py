@@ -3,6 +3,7 @@ import importlib.util
 import os
 import threading
 import time
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -15,7 +16,11 @@ from dtk.record.guard import flush_reports
 from dtk.record.trackers import Tracker, check_tracker, offline_logs, offline_reason
 from tests.patience import stretched
 from tests.unit.record import wandb_file
-from tests.work import waited_s
+from tests.work import calls_in
+
+STARTED, QUEUED = 100, 20
+"""Functions that the training thread calls at most: to start a thread, which starts the process (a thousand calls),
+and to queue a record, which the thread turns into JSON and sends."""
 
 
 @pytest.fixture
@@ -34,14 +39,13 @@ def logs_of(folder):
 
 
 def track(tracker, records=20):
-    """Seconds for which the slowest call was held up."""
-    slowest_s = 0.0
+    """Log some steps; return the most functions that one of them called in this thread."""
+    calls = 0
     for step in range(records):
-        began_s = waited_s()
-        tracker.log({"step": step, "loss": 1.0 / (step + 1), "mfu": None, "mfu_reason": "cpu"})
-        slowest_s = max(slowest_s, waited_s() - began_s)
+        record = {"step": step, "loss": 1.0 / (step + 1), "mfu": None, "mfu_reason": "cpu"}
+        calls = max(calls, calls_in(partial(tracker.log, record))[1])
     tracker.summary({"loss": 0.05})
-    return slowest_s
+    return calls
 
 
 def test_a_missing_package_names_the_extra(tmp_path, monkeypatch):
@@ -93,9 +97,7 @@ def test_without_a_key_wandb_tracks_offline_in_the_run_folder(paths, make_config
     paths.root.mkdir()
     chosen = WandbTracker(group="g", tags=["t"], notes="uses password=v4lue")
     tracker = Tracker(make_config(tracker=chosen), paths.root)
-    began_s = waited_s()
-    tracker.start()
-    assert waited_s() - began_s < 5 and track(tracker) < 1  # Neither waits for a process or a server.
+    assert calls_in(tracker.start)[1] < STARTED and track(tracker) < QUEUED
     tracker.close(0)
     assert tracker._process.wait(stretched(40)) == 0
     (log,) = logs_of(paths.root)
@@ -115,12 +117,8 @@ def test_a_server_that_never_answers_delays_nothing(
     monkeypatch.setenv("WANDB_API_KEY", "0123456789" * 4)
     paths.root.mkdir()
     tracker = Tracker(make_config(tracker=WandbTracker(mode="auto")), paths.root)
-    began_s = waited_s()
-    tracker.start()
-    assert waited_s() - began_s < 5 and track(tracker) < 1  # Neither waits for a process or a server.
-    began_s = waited_s()
+    assert calls_in(tracker.start)[1] < STARTED and track(tracker) < QUEUED
     tracker.close(0)
-    assert waited_s() - began_s < trackers.CLOSE_S + 1
     assert tracker._process.wait(stretched(40)) == 0
     assert accepted, "the server was asked"
     assert logs_of(paths.root), "and the run went offline"
@@ -136,10 +134,8 @@ def test_online_by_order_and_a_stalling_server_ends_in_one_report(
     paths.root.mkdir()
     tracker = Tracker(make_config(tracker=WandbTracker(mode="online")), paths.root)
     tracker.start()
-    assert track(tracker) < 0.05
-    began_s = waited_s()
+    assert track(tracker) < QUEUED
     tracker.close(0)
-    assert waited_s() - began_s < trackers.CLOSE_S + 1
     flush_reports()
     assert capfd.readouterr().err.count("dtk: tracker wandb: not finished after 5 s") == 1
     tracker._process.kill()
@@ -190,7 +186,7 @@ def test_a_tracker_that_dies_is_reported_once(paths, make_config, wandb_home, mo
     tracker = Tracker(make_config(tracker=WandbTracker()), paths.root)
     tracker.start()
     time.sleep(0.5)
-    assert track(tracker, records=200) < 0.3
+    assert track(tracker, records=200) < QUEUED
     tracker.close(0)
     flush_reports()
     assert capfd.readouterr().err.count("dtk: tracker wandb: ") == 1

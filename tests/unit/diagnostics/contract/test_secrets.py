@@ -1,7 +1,6 @@
 """What is a password, key or token is masked, whatever it stands in; what only sounds like one is left alone."""
 
 import json
-import time
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -162,6 +161,7 @@ def test_masking_twice_is_masking_once_and_keeps_the_shape(value: object) -> Non
     assert masked(once) == once and json.dumps(once) and type(once) is type(value)
 
 
+@pytest.mark.timeout(30)
 @pytest.mark.parametrize(
     "piece",
     [
@@ -197,17 +197,8 @@ def test_masking_twice_is_masking_once_and_keeps_the_shape(value: object) -> Non
     ],
 )
 def test_hostile_text_takes_linear_time(piece: str) -> None:
-    def seconds(count: int) -> float:
-        text = piece * count
-        return min(_timed(text) for _ in range(3))
-
-    def _timed(text: str) -> float:
-        began_s = time.process_time()
-        masked_text(text)
-        return time.process_time() - began_s
-
-    small, large = seconds(5_000), seconds(40_000)
-    assert large < 0.05 or large < 30 * small  # 64 times as long if it were quadratic
+    """Masking it takes a fraction of a second; backtracking to each earlier place would take minutes."""
+    masked_text(piece * 100_000)
 
 
 @given(st.from_regex(secrets._TEXT["plain"], fullmatch=True))
