@@ -1,6 +1,7 @@
-"""Values that readers share: the rank in a file's name, a configuration's keys, short texts."""
+"""Values that readers share: the rank in a file's name, a configuration's keys, short texts, the blocks of a model."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -77,3 +78,19 @@ def test_files_of_a_kind_can_be_added_to():
     assert evidence.files == {"trace": ["one"]}
     assert evidence.handles(TraceFile) == ["one"]
     assert evidence.handles(FlightFile) == evidence.handles(RingFile) == []
+
+
+def custom_run(architecture: str, blocks_per_unit: Any) -> RunEvidence:
+    config = {"model": {"architecture": architecture}, "strategy": {"blocks_per_unit": blocks_per_unit}}
+    nothing: Any = {}
+    return RunEvidence(Path("job"), None, config, nothing, nothing, nothing, nothing, nothing)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "blocks_per_unit", "unknown"),
+    [("custom", 1, True), ("custom", 0, False), ("gpt2", 1, False), ("custom", "all", False), ("custom", None, False)],
+)
+def test_only_a_model_of_the_users_own_in_units_of_blocks(
+    architecture: str, blocks_per_unit: Any, unknown: bool
+) -> None:
+    assert custom_run(architecture, blocks_per_unit).searches_blocks is unknown
