@@ -8,7 +8,7 @@ from statistics import median, quantiles
 
 from msgspec import Struct
 
-from diagnostics.analysis.printed_steps import LEAST_AFTER, RATIO, WINDOW, Printed, PrintedSteps
+from diagnostics.analysis.printed_steps import LEAST_AFTER, OUTLIERS, RATIO, WINDOW, Printed, PrintedSteps
 
 _CLOSE = 0.03  # Relative difference due to rounding, the order of sums and the number of ranks.
 _FALLS = 0.8  # Ratio of last to first losses of a run that learns.
@@ -99,7 +99,7 @@ def _factor(values: list[tuple[float, float]]) -> int:
     ratios = sorted(b / a for a, b in values if a > 0 and b > 0 and isfinite(a + b))
     if len(ratios) < WINDOW:
         return 0
-    low, *_, high = quantiles(ratios, n=10)
+    low, *_, high = quantiles(ratios, n=OUTLIERS)
     middle = median(ratios)
     factor = round(middle) if middle >= 1 else -round(1 / middle)
     exact = factor if factor > 0 else -1 / factor

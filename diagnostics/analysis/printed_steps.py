@@ -33,6 +33,8 @@ _FALL, _WORKED, _CLOSE = 6, 2.0**12, 4
 at most 4 lines apart. A scale that is still being searched begins higher, usually at 2 ** 16."""
 _NEARLY, _LOW = 5, 4.0
 """Or the log ends after at least 5 such steps, twice as far apart, at a scale with which gradients of 16,000 fit."""
+OUTLIERS = 10  # Up to one part in so many of the values may be outliers: single spikes, or steps of another data set.
+_MARGIN = 0.25  # A loss is at one of two levels if it is closer to it than this part of their distance.
 _TURNS = 3  # A loss that rises to the later level so often belongs to two series that share a log.
 _FROM_START = 0.5  # Of the largest step number: a step below it belongs to another run or another epoch.
 
@@ -207,8 +209,7 @@ def rise(values: Sequence[float]) -> tuple[int, float, float] | None:
     noise = _MAD * statistics.median(abs(value - low) for value in before)
     if low <= 0 or high < RATIO * low or high - low < SIGMAS * max(noise, _LEAST_NOISE * low):
         return None
-    # Nine of ten later values are on the upper level.
-    if statistics.quantiles(after, n=10)[0] < (low + high) / 2 or _alternates(values, low, high):
+    if statistics.quantiles(after, n=OUTLIERS)[0] < (low + high) / 2 or _alternates(values, low, high):
         return None
     return at, low, high
 
@@ -226,7 +227,8 @@ def ascent(values: Sequence[float]) -> tuple[int, float, float] | None:
 
 def _alternates(loss: Sequence[float], low: float, high: float) -> bool:
     """Return whether losses rise to a level several times: of two runs, an evaluation, or a sum, printed by turns."""
-    return sum(a < (3 * low + high) / 4 and b > (low + 3 * high) / 4 for a, b in pairwise(loss)) >= _TURNS
+    near = _MARGIN * (high - low)
+    return sum(a < low + near and b > high - near for a, b in pairwise(loss)) >= _TURNS
 
 
 def _norms(series: Series, *sides: Sequence[int]) -> tuple[float, float] | None:

@@ -29,6 +29,7 @@ from diagnostics.evidence.readers import watch
 
 STALL_S = 10.0  # A call that has waited for less is not a hang if the run continues.
 _FOLLOWS_S = 5.0  # Clocks of nodes differ by less, and torchrun needs less to notice what fails at one moment.
+_SAME_ZONE_S = 3600.0  # A call waits for less, as the default timeouts are 10 and 30 minutes; more is another zone.
 _TIMEOUTS = {"watchdog_timeout", "gloo_timeout", "monitored_barrier", "monitor_stuck"}
 _HANG_FACTS = _TIMEOUTS | {"desync_report", "gloo_mismatch", "collective_mismatch_text", watch.VERDICT}
 _ENDED_BADLY = {"failed", "hung", "oom"}
@@ -278,7 +279,7 @@ def _waited_s(job: JobState, end: Ending, began_s: float) -> float | None:
     if at_s is None:
         return None
     waited_s = job.survey.clocks.true_s(end.rank, at_s) - began_s
-    return waited_s % ZONE_S if end.time_s and end.line and not 0 <= waited_s < 3600.0 else waited_s
+    return waited_s % ZONE_S if end.time_s and end.line and not 0 <= waited_s < _SAME_ZONE_S else waited_s
 
 
 def _timed_out_later(error: RankError, end: Ending) -> bool:

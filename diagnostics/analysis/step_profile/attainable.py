@@ -19,11 +19,9 @@ def good_buckets(total_bytes: int) -> int:
 
 
 def good_cap_mb(total_bytes: int) -> float:
-    """Return the `bucket_cap_mb` that results in the number of buckets of `good_buckets`."""
-    cap = total_bytes / MIB / good_buckets(total_bytes)
-    return (
-        float(min(DEFAULT_BUCKET_BYTES // MIB, max(1, round(cap)))) if cap >= 1 else round(max(cap, _LEAST_CAP_MB), 2)
-    )
+    """Return the `bucket_cap_mb` that results in the number of buckets of `good_buckets`; for 0 bytes the default."""
+    cap = total_bytes / MIB / good_buckets(total_bytes) if total_bytes else DEFAULT_BUCKET_BYTES / MIB
+    return float(round(cap)) if cap >= 1 else round(max(cap, _LEAST_CAP_MB), 2)
 
 
 def exposed_in_buckets(transfer: float, latency: float, buckets: int, beside: float) -> float:

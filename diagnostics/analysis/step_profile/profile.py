@@ -242,7 +242,7 @@ def _calls(trace: Trace, work: Work, covers: Covers, steps: list[Step], gaps: li
 
 def _same_phase_after(work: Work, starts: list[int], call: Call, step: Step, phase: tuple[Phase, int]) -> bool:
     """Return whether the compute starting at `starts` after the call is of the call's phase and micro-batch."""
-    n = bisect_left(starts, max(call.start + 1, call.end - call.duration // 10))
+    n = bisect_left(starts, max(call.start + 1, call.end - int(_AT_ONCE * call.duration)))
     if n >= len(starts) or work.compute[n][3] >= call.end or starts[n] > call.end + _RELEASED_NS:
         return False  # it was not launched yet, or another dependency delayed it
     return not phase[0] or step.phase(*work.compute[n][3:5]) == phase

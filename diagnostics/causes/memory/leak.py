@@ -71,6 +71,7 @@ LONG = 16  # Number of steps from which a timeline that does not rise contradict
 LONG_OF_PROCESS = 40  # Minimum number of steps if only the resident set is known, which changes for many reasons.
 PROCESS_FACTOR = 3  # Factor on `LEAST_GROWTH` for the resident set.
 WARM_UP = 3  # The first one part in so many of the stretches is not compared: caches and optimizer states are new.
+_BEGINNING = 10  # The first one part in so many steps, at least 2, is left out: they allocate permanent state.
 BUFFERED = 2  # Last stretches between backward passes in which a backend may hold buffers (gloo: its work objects).
 ASSUMED_STEPS = 100  # Number of steps for the cost, if the length of the run is not known.
 
@@ -243,7 +244,7 @@ def _by_timeline(job: JobMemory, rank: RankMemory) -> Leftover | None:
 
 def _series(rank: RankMemory) -> tuple[bool, Growth] | None:
     """Return (is from the allocator, growth) without the first steps, which allocate permanent state."""
-    steps = rank.steps[max(2, len(rank.steps) // 10) :]
+    steps = rank.steps[max(2, len(rank.steps) // _BEGINNING) :]
     exact = growth([(step.step, step.allocated_bytes) for step in steps if step.allocated_bytes is not None])
     process = exact or growth([(step.step, step.rss_bytes) for step in steps if step.rss_bytes is not None])
     return None if process is None else (exact is not None, process)

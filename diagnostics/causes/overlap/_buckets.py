@@ -15,7 +15,7 @@ _TEXTS = Texts(__file__)
 def bucket_cap(view: Overview, size_bytes: int) -> tuple[float, float | None]:
     """Return the recommended `bucket_cap_mb`, and the one in the run's configuration (None if not set)."""
     now = view.declared("strategy.bucket_cap_mb")
-    return (attainable.good_cap_mb(size_bytes) if size_bytes else 25.0), now if isinstance(now, int | float) else None
+    return attainable.good_cap_mb(size_bytes), now if isinstance(now, int | float) else None
 
 
 def bucket_gain(view: Overview, calls: Sequence[CallProfile], backward: int) -> float:

@@ -15,6 +15,7 @@ _WORTH = 0.02  # Minimum share of the step.
 _OWN = 0.5
 """Minimum share of the excess that a rank has itself; with less the busiest rank changes from block to block."""
 _BALANCE = 0.01  # Minimum weight of the balance loss that is proposed: that of Switch Transformer (arXiv 2101.03961).
+_RAISED = 10  # Factor on the weight of a balance loss that the run has already: its next order of magnitude.
 _EXPERTS = 0.5  # Share of a step that its experts take if the sizes of the model are unknown.
 
 
@@ -31,7 +32,7 @@ def decide(figures: Figures, run: RunEvidence, metrics: Metrics) -> Finding:
     group = Group("ep", ()) if mesh is None else joint_group(mesh, "ep", busiest or world)
     row = "default" if busiest else "changes" if has_loads else "unknown"
     cut = any(run.get(f"parallel.{name}", 1) != 1 for name in ("tp", "cp"))  # dtk refuses a capacity with them.
-    rows, raised = (row,) if cut else (row, "capacity"), max(_BALANCE, 10 * run.number("model.balance_loss", 0.0))
+    rows, raised = (row,) if cut else (row, "capacity"), max(_BALANCE, _RAISED * run.number("model.balance_loss", 0.0))
     detail, facts = f"expert_rank_load {load:.2f}", {"load": load, "raised": raised}
     return slow(figures, _TEXTS, rows, share, busiest or world, group, detail, LIKELY, **facts)
 
