@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Sequence
-from itertools import groupby, pairwise
+from itertools import pairwise
 
 from msgspec import Struct
 
@@ -69,8 +69,7 @@ class PrintedSteps(Struct, frozen=True):
     @property
     def count(self) -> int:
         """Largest number of steps in one log: every rank, and a file of records, may have the same steps."""
-        rows = (zip(log.series.step, log.series.loss, strict=True) for log in self.logs)
-        return max((sum(1 for _ in groupby(each)) for each in rows), default=0)  # Those of one step follow each other.
+        return max((len({*log.series.step}) for log in self.logs), default=0)  # Each NaN counts.
 
 
 class Skipped(Struct, frozen=True):
@@ -97,7 +96,7 @@ class NonFinite(Struct, frozen=True):
 
 
 class Jump(Struct, frozen=True):
-    """A loss that rose and stayed high."""
+    """A printed figure, such as the loss, that rose and stayed high."""
 
     file: str
     line: int
@@ -111,7 +110,12 @@ class Jump(Struct, frozen=True):
     fell: bool = True
     """Whether the loss had fallen before."""
     at_once: bool = True
-    """False: the loss climbed gradually to far above its initial value."""
+    """False: it climbed gradually to far above its initial value."""
+
+    @property
+    def where(self) -> str:
+        """Where it rose: the number of the step, the epoch, or the line."""
+        return step_text(self.step) or f"line {self.line:,}"
 
 
 def printed_steps(evidence: Evidence) -> PrintedSteps:
@@ -179,30 +183,28 @@ def step_text(step: float) -> str:
 
 
 def jump(log: Printed) -> Jump | None:
-    """Return the jump of the loss from which training does not recover within the log, or None."""
-    series, points = log.series, last_run(log.series, log.series.loss)
-    if (risen := rise([series.loss[n] for n in points])) is None:
-        return None
-    at, low, high = risen
-    norms, first = _norms(series, points[at - WINDOW : at], points[at:]), points[at]
-    return Jump(log.file, series.lines[first], series.step[first], low, high, norms, len(points) - at)
+    """Return where the loss jumps, or climbs to far above its initial value (worse than untrained), for good."""
+    points = last_run(log.series, log.series.loss)
+    loss = [log.series.loss[n] for n in points]
+    case = change(log.file, log.series, points, loss)
+    return case if case is None or case.at_once or max(loss[:_FIRST]) >= _FULL else None
 
 
-def climb(log: Printed) -> Jump | None:
-    """Return where the loss finally exceeds its initial value, if it ends far above it (worse than untrained)."""
-    series, points = log.series, last_run(log.series, log.series.loss)
-    loss = [series.loss[n] for n in points]
-    if (climbed := ascent(loss)) is None or max(loss[:_FIRST]) < _FULL:
+def change(file: str, series: Series, rows: Sequence[int], values: Sequence[float]) -> Jump | None:
+    """Return where the values of rows rise to a higher level for good, or finally exceed the first ones by far."""
+    risen = rise(values) if len(values) >= WINDOW + LEAST_AFTER else None
+    if len(values) < WINDOW + LEAST_AFTER or (case := risen or ascent(values)) is None:
         return None
-    at, low, end = climbed[0], min(loss[: climbed[0]]), climbed[2]
-    norms, first, fell = _norms(series, points[:at], points[at:]), points[at], low < _FELL * loss[0]
-    return Jump(log.file, series.lines[first], series.step[first], low, end, norms, len(loss) - at, fell, at_once=False)
+    at, before, after = case
+    sides = (rows[at - WINDOW if risen else 0 : at], rows[at:])
+    norms = [[series.norm[n] for n in side if math.isfinite(series.norm[n])] for side in sides]
+    medians = (statistics.median(norms[0]), statistics.median(norms[1])) if all(norms) else None
+    fell, where = bool(risen) or before < _FELL * values[0], (file, series.lines[rows[at]], series.step[rows[at]])
+    return Jump(*where, before, after, medians, len(values) - at, fell, bool(risen))
 
 
 def rise(values: Sequence[float]) -> tuple[int, float, float] | None:
     """Return the position from which values stay at a higher level to the end, and the levels before and after it."""
-    if len(values) < WINDOW + LEAST_AFTER:
-        return None
     at = _split(values)
     before, after = values[at - WINDOW : at], values[at:]
     low, high = statistics.median(before), statistics.median(after)
@@ -215,25 +217,18 @@ def rise(values: Sequence[float]) -> tuple[int, float, float] | None:
 
 
 def ascent(values: Sequence[float]) -> tuple[int, float, float] | None:
-    """Return the position from which values exceed the initial ones, if they end far above them, and both medians."""
-    if len(values) < WINDOW + LEAST_AFTER:
-        return None
+    """Return from where on values exceed the initial ones, if they end far above them, their minimum, and the end."""
     start, end = max(values[:_FIRST]), statistics.median(values[-WINDOW:])
     if end < _WORSE * start or min(values[-WINDOW:]) <= start or _alternates(values, min(values), end):
         return None
     at = max(n for n, value in enumerate(values) if value <= start) + 1
-    return at, statistics.median(values[:at]), end
+    return at, min(values[:at]), end
 
 
 def _alternates(loss: Sequence[float], low: float, high: float) -> bool:
     """Return whether losses rise to a level several times: of two runs, an evaluation, or a sum, printed by turns."""
     near = _MARGIN * (high - low)
     return sum(a < low + near and b > high - near for a, b in pairwise(loss)) >= _TURNS
-
-
-def _norms(series: Series, *sides: Sequence[int]) -> tuple[float, float] | None:
-    norms = [[series.norm[n] for n in side if math.isfinite(series.norm[n])] for side in sides]
-    return (statistics.median(norms[0]), statistics.median(norms[1])) if all(norms) else None
 
 
 def last_run(series: Series, values: Sequence[float]) -> list[int]:

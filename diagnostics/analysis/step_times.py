@@ -1,5 +1,6 @@
 """How fast a job printed its steps: from where on they were slower, and a silence before something stopped the job."""
 
+import re
 from bisect import bisect
 from collections.abc import Sequence
 from itertools import pairwise
@@ -8,74 +9,79 @@ from statistics import median, mode
 
 from msgspec import Struct
 
-from diagnostics.analysis.printed_steps import LEAST_AFTER, WINDOW, PrintedSteps, ascent, last_run, rise, step_text
+from diagnostics.analysis.printed_steps import LEAST_AFTER, WINDOW, Jump, PrintedSteps, change, last_run, step_text
+from diagnostics.evidence.job.rank_endings import in_other_zone
 from diagnostics.evidence.logs.patterns import moment
 from diagnostics.evidence.logs.steps import Series
-from diagnostics.evidence.model import Evidence
+from diagnostics.evidence.model import Evidence, shortened
 from diagnostics.evidence.readers.log import training_ended
 
 _TICKS = 20  # A time is divided among steps only where it is so many times the resolution of its clock.
 _SKEW = 3  # Maximum number of printed steps by which ranks that share a log are apart.
 _BY_TURNS = 0.1  # Share of steps behind earlier ones from which several jobs print into one log by turns.
 _HALF = 2  # Steps on either side of one whose median duration counts: a pause is over after fewer.
+_JOB = re.compile(r"\*\*\* (?:JOB|STEP) (\d+)")
+_STREAM = re.compile(r"(?<![a-z])(?:std)?(?:err|out|log)(?![a-z])|(?<=\.)[eo](?=\d+$)")
+"""What the names of the two streams of a job differ in."""
 _PAUSES, _SILENCE_S = 5.0, 300.0
 """Minimum silence: over the longest pause between steps (evaluations, checkpoints), and in seconds."""
 
 
-class Slower(Struct, frozen=True):
-    """Steps that became slower, and stayed so to the end of a log."""
-
-    file: str
-    line: int
-    where: str
-    """The first one: its number, the epoch, or the line."""
-    before_s: float
-    after_s: float
-    """Median duration of a step before and after it; from one printed line to the next where no steps are counted."""
-
-
 class Silence(Struct, frozen=True):
-    """The time without a printed step before something stopped the job."""
+    """The time without a sign of life before something stopped the job."""
 
     file: str
     line: int
     where: str
-    """The last step."""
+    """The last step, or the text of the last line if it is of something else."""
     silent_s: float
     longest_s: float
     """Longest pause between steps before it."""
+    of_ranks: bool
+    """Whether the evidence names ranks or processes, so that one may have waited for another."""
 
 
-def slower(printed: PrintedSteps) -> Slower | None:
-    """Return from where on the steps of a log were slower to its end, or None."""
+def slower(printed: PrintedSteps) -> Jump | None:
+    """Return from where on the steps of a log were slower to its end, with medians of their durations, or None."""
     for log in printed.logs:
         for series in (log.series, log.steps.bars):
             rows, every_s = _durations(series, log.steps.resumes)
             spent_s = [median(every_s[max(0, n - _HALF) : n + _HALF + 1]) for n in range(len(every_s))]
-            if (change := rise(spent_s) or ascent(spent_s)) is not None:
-                return Slower(log.file, *_place(series, rows[change[0]]), *change[1:])
+            if (case := change(log.file, series, rows, spent_s)) is not None:
+                return case
     return None
 
 
 def silence(evidence: Evidence) -> Silence | None:
-    """Return the silence before a line says that the job was stopped, if it is far longer than any pause before."""
-    logs = [fact for fact in evidence.facts if fact.kind == "steps"]
-    every = ((fact.file, series) for fact in logs for series in fact.fields["steps"].series.values())
-    dated = [(max(own), own, *log) for log in every if len(own := [at for at in log[1].at_s if at == at]) > LEAST_AFTER]
-    near_s = max((fact.fields["steps"].near_s for fact in logs), default=0.0)
-    stops_s = [moment(fact.text, near_s) or 0.0 for fact in evidence.facts if fact.kind == "job_stopped"]
-    if not dated or not stops_s or training_ended(evidence):
-        return None
-    last_s, own, file, series = max(dated, key=lambda row: row[0])
-    silent_s = min((at - last_s for at in stops_s if at > last_s), default=0.0)
-    longest_s = max(b - a for a, b in pairwise(own))
-    if silent_s < max(_SILENCE_S, _PAUSES * longest_s):
-        return None
-    return Silence(file, *_place(series, series.at_s.index(last_s)), silent_s, longest_s)
+    """Return the silence before a line says that the job was stopped, if it is far longer than any pause before.
 
-
-def _place(series: Series, row: int) -> tuple[int, str]:
-    return series.lines[row], step_text(series.step[row]) or f"line {series.lines[row]:,}"
+    Logs of a job: that with the line, the one of its other stream, and those with the job's id in their names.
+    """
+    silences = list[Silence]()
+    steps = [fact for fact in evidence.facts if fact.kind == "steps"]
+    last_steps = {log.file: log.fields["steps"].last for log in steps}
+    stops = (fact for fact in evidence.facts[::-1] if fact.kind == "job_stopped")
+    for stop in {fact.file: fact for fact in stops if fact.line > last_steps.get(fact.file, 0)}.values():
+        name, number = _STREAM.sub("", stop.file), (_JOB.findall(stop.text) or [""])[0]
+        logs = [log for log in steps if _STREAM.sub("", log.file) == name or number in re.findall(r"\d+", log.file)]
+        every = [(log.file, each) for log in logs for each in log.fields["steps"].series.values()]
+        dated = [own for _, each in every if len(own := [at for at in each.at_s if at == at]) > LEAST_AFTER]
+        signs = [log.fields["alive"] for log in logs if log.file != stop.file] + [stop.fields["alive"]]
+        last = max(filter(None, signs), key=lambda sign: sign.fields["at_s"], default=None)
+        end_s = moment(stop.text, max((log.fields["steps"].near_s for log in logs), default=0.0))
+        ended = training_ended(evidence, {stop.file, *(log.file for log in logs)})
+        if last is None or end_s is None or not dated or ended:
+            continue
+        silent_s, longest_s = end_s - last.fields["at_s"], max(b - a for own in dated for a, b in pairwise(own))
+        # A scheduler may write in another zone, and whole seconds, of a job that went on until it was stopped.
+        is_zone = in_other_zone(silent_s - longest_s / 2, longest_s / 2 + 1)
+        if silent_s >= max(_SILENCE_S, _PAUSES * longest_s) and not is_zone:
+            holding = (each for file, each in every if file == last.file and last.line in each.lines)
+            where = next((step_text(each.step[each.lines.index(last.line)]) for each in holding), "")
+            of_ranks = (evidence.world_size or 0) > 1 or any(f.rank is not None for f in (last, *evidence.facts))
+            where = where or f'"{shortened(last.text.strip(), 80)}"'
+            silences.append(Silence(last.file, last.line, where, silent_s, longest_s, of_ranks))
+    return min(silences, key=lambda each: each.silent_s, default=None)
 
 
 def _durations(series: Series, resumes: Sequence[int]) -> tuple[list[int], list[float]]:

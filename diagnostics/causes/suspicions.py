@@ -194,7 +194,7 @@ def _of_libraries(symptoms: Symptoms) -> dict[str, object]:
         "working": shortened(str(work.get("what", "")).strip(" *"), 60),
         "ended": work.get("ended"),
         "stuck": symptoms.stuck_s,
-        "stood_still": symptoms.silence,
+        "stood_still": symptoms.silence and symptoms.silence.of_ranks and symptoms.silence,
         "overrun": over,
         "short": short,
         "transport": reported and not is_closed and not symptoms.refused,

@@ -66,7 +66,10 @@ def without_cause(
         return Statement(_said(row, end=end, who="a process" if end.rank == UNNAMED else (end.rank,)))
     trouble = in_trouble(evidence)
     if not trouble and (change := slower(printed_steps(evidence))) is not None:
-        return Statement(_said("slower", change=change), account_text(account) if account is not None else "")
+        return Statement(
+            _said("slower" if change.at_once else "slower_gradually", change=change),
+            account_text(account) if account is not None else "",
+        )
     if account is not None and outcome == "undecided" and not trouble and (account.unaccounted or not evidence.run):
         return Statement(_TEXTS["unaccounted" if account.unaccounted else "unconfirmed"], account_text(account))
     if outcome in ("oom", "undecided") and not trouble and (peak := memory_text(measures)):

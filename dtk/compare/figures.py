@@ -61,11 +61,6 @@ def _cells(key: str, variants: Sequence[Variant], ratios: bool) -> Iterator[Cell
         yield Cell(variant.label, batch, estimate(recorded) if recorded else None, over, spread)
 
 
-def _speed(run: RunRecord) -> float | None:
-    tokens = steps.tokens_per_step(run)
-    return None if tokens is None else tokens / steps.step_time_s(run)
-
-
 def _memory(run: RunRecord) -> float | None:
     ranks = run.figures.get("peak_memory_bytes_per_rank")
     values = [value for value in ranks if isinstance(value, int | float)] if isinstance(ranks, list) else []
@@ -73,18 +68,17 @@ def _memory(run: RunRecord) -> float | None:
     return float(max(values)) if values else None
 
 
-def _mfu(run: RunRecord) -> float | None:
-    values = [window.mfu for window in steps.measured(run) if window.mfu is not None]
-    return median(values) if values else None
-
-
 READ: dict[str, Read] = {
-    "tokens_per_s": _speed,
+    "tokens_per_s": lambda run: (
+        tokens / steps.step_time_s(run) if (tokens := steps.tokens_per_step(run)) is not None else None
+    ),
     "step_time_s": steps.step_time_s,
     "peak_memory_bytes": _memory,
     "exposed_s": lambda run: run.breakdown.exposed_ms / 1e3 if run.breakdown else None,
     "communicated_bytes": lambda run: run.windows[-1].sent_bytes,
     "energy_j": lambda run: run.energy_j,
-    "mfu": _mfu,
+    "mfu": lambda run: (
+        median(values) if (values := [each.mfu for each in steps.measured(run) if each.mfu is not None]) else None
+    ),
 }
 """Key of a figure -> how it is read from a run."""

@@ -55,7 +55,9 @@ def decide(stall: Stall) -> list[Finding]:
             findings.append(_printed(job, lines))
     elif is_one_job and ends:
         findings.append(_no_object(stall, ends))
-    return decided(stall, READING, findings, _parts.recording(stall.job.evidence, _MISSING), otherwise=_otherwise)
+    none = None if stall.divergences or job.behind() else _TEXTS.ruled_out(count=job.survey.positions)
+    recording = _parts.recording(job.evidence, _MISSING)
+    return decided(stall, READING, findings, recording, otherwise=lambda _, waits: None if waits else none)
 
 
 def _printed(job: JobState, lines: list[LogFact]) -> Finding:
@@ -77,12 +79,6 @@ def _no_object(stall: Stall, ends: list[Ending]) -> Finding:
     places = _parts.where(first.rank if ranks else None, own)
     # What met the size of an object may also be another collective, or that of an earlier call.
     return _parts.confirmed(stall.job, facts, OPEN, evidence=evidence, victims=ranks, where=places, basis="messages")
-
-
-def _otherwise(stall: Stall, waits: bool) -> Finding | None:
-    if waits or stall.divergences or stall.job.behind():
-        return None
-    return _TEXTS.ruled_out(count=stall.job.survey.positions)
 
 
 CAUSE = declared(__file__, explain, decide)

@@ -69,7 +69,8 @@ def decide(stall: Stall) -> Finding:
     """Decide from the times at which ranks reached the same positions."""
     case, job = late_rank(stall.job), stall.job
     if case is None:
-        return unconfirmed(stall, _MISSING, otherwise=_otherwise)
+        maybe = left_open(_TEXTS.phrase("maybe", who=stall.unexplained), _MISSING, basis=stall.unexplained_basis)
+        return unconfirmed(stall, _MISSING, otherwise=lambda of, waits: maybe if waits and of.unexplained else None)
     seen: tuple[Where, ...] = ()
     if case.seen_at is not None:
         frame, times, samples = case.seen_at
@@ -98,12 +99,6 @@ def decide(stall: Stall) -> Finding:
             for file in case.files
         ),
     )
-
-
-def _otherwise(stall: Stall, waits: bool) -> Finding | None:
-    if not waits or not stall.unexplained:
-        return None
-    return left_open(_TEXTS.phrase("maybe", who=stall.unexplained), _MISSING, basis=stall.unexplained_basis)
 
 
 def late_rank(job: JobState) -> Straggler | None:

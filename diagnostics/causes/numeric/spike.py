@@ -2,7 +2,7 @@
 
 import math
 
-from diagnostics.analysis.printed_steps import PrintedSteps, climb, jump, printed_steps, step_text
+from diagnostics.analysis.printed_steps import PrintedSteps, jump, printed_steps, step_text
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.findings import CERTAIN, PLAUSIBLE, SUSPECTED, EvidenceItem, Finding, confirmed
 
@@ -13,7 +13,8 @@ _GRADIENT = 3.0
 
 def decide(job: PrintedSteps) -> Finding:
     """Decide from the losses: a lasting jump far above their noise, or a climb to far above the first ones."""
-    case = next((case for find in (jump, climb) for log in job.logs if (case := find(log))), None)
+    cases = (case for log in job.logs if (case := jump(log)))
+    case = min(cases, key=lambda case: not case.at_once, default=None)
     if case is None:
         return _TEXTS.ruled_out(count=job.count) if job.count else _TEXTS.undecided()
     by_gradient = case.norms is not None and case.norms[1] > _GRADIENT * case.norms[0]

@@ -114,10 +114,12 @@ def _killed_for_memory(evidence: Evidence, endings: Mapping[int, Ending]) -> dic
 def _fits(fact: LogFact, ended_s: float | None) -> bool:
     """Return whether a kernel's line may be of this time, in whatever zone; True if either is not dated."""
     at_s = moment(fact.text, ended_s) if ended_s is not None else None
-    if at_s is None or ended_s is None:
-        return True
-    apart_s = at_s - ended_s
-    return abs(apart_s) < _ZONES_S and abs((apart_s + ZONE_S / 2) % ZONE_S - ZONE_S / 2) <= NOTICED_S
+    return at_s is None or ended_s is None or in_other_zone(at_s - ended_s, NOTICED_S)
+
+
+def in_other_zone(apart_s: float, within_s: float) -> bool:
+    """Return whether times of two writers may be of one moment, give or take `within_s`, in whatever zones."""
+    return abs(apart_s) < _ZONES_S and abs((apart_s + ZONE_S / 2) % ZONE_S - ZONE_S / 2) <= within_s
 
 
 def after_timeout(evidence: Evidence, endings: Mapping[int, Ending]) -> dict[int, Ending]:

@@ -74,10 +74,6 @@ class Series(Struct):
         rows = zip(self.loss, self.norm, self.printed, strict=True)
         return any((bits & 1 and not isfinite(loss)) or (bits & 2 and not isfinite(norm)) for loss, norm, bits in rows)
 
-    def has_skipped_all(self) -> bool:
-        """Return whether all steps were skipped, so that no loss was printed."""
-        return any(skip > 0 and not bits & 1 for skip, bits in zip(self.skipped, self.printed, strict=True))
-
 
 class Steps(Struct):
     """The steps that all trainers printed into one log; filled block by block by `feed`."""
@@ -105,11 +101,6 @@ class Steps(Struct):
         return max((series.lines[-1] for series in self.series.values() if series.lines), default=0)
 
     @property
-    def first(self) -> int:
-        """Line of the first step; 0 if there are none."""
-        return min((series.lines[0] for series in self.series.values() if series.lines), default=0)
-
-    @property
     def last_new(self) -> int:
         """Line that told the last step first: a progress bar tells it again when it is closed; 0 if there are none."""
         lines = [0]
@@ -135,8 +126,10 @@ class Steps(Struct):
     def __bool__(self) -> bool:
         """Return whether there are enough steps for an analysis; a skipped step or a non-finite value suffices."""
         return bool(self.overflow_lines) or any(
-            len(series.lines) >= _REPORTED or series.is_non_finite() or series.has_skipped_all()
-            for series in self.series.values()
+            len(each.lines) >= _REPORTED
+            or each.is_non_finite()
+            or any(skip > 0 and not bits & 1 for skip, bits in zip(each.skipped, each.printed, strict=True))
+            for each in self.series.values()
         )
 
     def feed(self, data: bytes, number: int) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from functools import lru_cache
+from itertools import pairwise
 from operator import methodcaller
 
 from msgspec import Struct, field
@@ -27,6 +28,7 @@ _ABOVE, _STAMP = 1000, 120  # Lines above a traceback, and characters of each, i
 FOLLOWED = 64  # Lines after a traceback in which these steps are counted.
 _lines = lru_cache(maxsize=1)(methodcaller("split", b"\n"))  # Only of blocks in which a time is looked for.
 _TABLE = table_beside(__file__)
+_ELAPSED = re.compile(rb"\[(?:(\d{1,3}):)?(\d{1,2}):(\d\d)<")  # For how long a progress bar has been drawn.
 _FINISHED = re.compile(_TABLE["finished"])
 ASIDE = tuple(_TABLE["aside"])  # Python's announcements of exceptions that do not end the process.
 STRUCTURE = (*_TABLE["structure"], *ASIDE)
@@ -125,8 +127,8 @@ class Streams(Struct):
             stream.counters = self._counters_above(line)
         elif was_active and not was_inside and stream.times[1] is None:
             stream.times = stream.times[0], self.time_above(line.number)
-        if was_inside and stream.traceback.keeps_last:
-            stream.number = line.number  # Of the exception, which says more than the head.
+        if was_inside and (of := stream.traceback).message_open and not of.quiet and not of.inside:
+            stream.number = line.number  # Of the exception that is kept, which says more than the head.
         stream.stack.feed(line.text)
         if stream.traceback.active or stream.stack.active:
             self.taken = line.number
@@ -153,6 +155,23 @@ class Streams(Struct):
         own = (raw for raw in lines if (mark in raw[:_STAMP] if mark[:1] == b"[" else raw.lstrip().startswith(mark)))
         texts = (raw[: None if raw[:1] == b"{" else _STAMP].decode("utf-8", "replace") for raw in own)
         return next(filter(None, (moment(text, self.near_s) for text in texts)), None)
+
+    def alive_above(self, number: int | None = None) -> LogFact | None:
+        """Return the last dated line above a line, or of the log, and until when bars moved; None if others follow."""
+        lines = _lines(self.block)
+        end = len(lines) if number is None else max(0, number - self.first)
+        for at in range(end - 1, max(end - _ABOVE, 0) - 1, -1):
+            text = lines[at][:TEXT].decode("utf-8", "replace")
+            if (at_s := moment(text[:_STAMP], self.near_s)) is not None:
+                silent = [raw for raw in lines[at + 1 : end] if raw.strip() and not _ELAPSED.search(raw)]
+                states = _ELAPSED.findall(b"\n".join(lines[at : end + 1]))
+                drawn_s = [60 * (60 * int(hours or 0) + int(minutes)) + int(s) for hours, minutes, s in states]
+                at_s += sum(b - a if b >= a else b for a, b in pairwise([0, *drawn_s]))
+                alive = LogFact(
+                    "alive", split(0, lines[at]).rank, self.read.file, self.first + at, text, {"at_s": at_s}
+                )
+                return alive if len(silent) <= FOLLOWED else None
+        return None
 
     def finish(self) -> None:
         """Complete pending tracebacks at the end of the log."""

@@ -101,11 +101,6 @@ class Assembler(Struct):
         """Return whether the next line may belong to this traceback."""
         return self.inside or self.first is not None
 
-    @property
-    def keeps_last(self) -> bool:
-        """Return whether the last line was that of the exception that is kept."""
-        return self.message_open and not self.quiet and not self.inside
-
     def separate(self, text: str) -> bool:
         """Return whether a traceback that begins with this line is unrelated to the completed one before it."""
         return self.first is not None and not (self.chained or _TEXT["original"].match(text))

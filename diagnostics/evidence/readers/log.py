@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -119,7 +119,8 @@ class _Scan(Struct):
     def feed_steps(self, data: bytes, number: int) -> None:
         """Read the steps in a block of whole lines, the first of which is `number`."""
         self.steps.feed(data, number)
-        self.streams.block, self.streams.first = data, number
+        whole, first = b"\n" in data, self.streams.first  # The last line may have no end.
+        self.streams.block, self.streams.first = (data, number) if whole else (self.streams.block + data, first)
 
     def needs_next_line(self) -> bool:
         return self.streams.following > 0 or self.collective.number > 0
@@ -233,8 +234,8 @@ class _Scan(Struct):
         if kind in WAITED and work is not None and work.fields.get("done", 0) < work.fields.get("total", 1):
             self.read.facts.append(work)
             self.work = None
-        if kind == "store_key_timeout" and 0 < self.steps.first < line.number and not self.restarted:
-            fields["trained"] = True  # The store is also used after the start-up.
+        if kind == "store_key_timeout" and not self.restarted:  # The store is also used after the start-up.
+            fields["trained"] = any(series.lines[0] < line.number for series in self.steps.series.values())
         text = _TEXT["gloo_check"].sub("", line.text) if kind == "gloo_mismatch" else line.text
         fact = LogFact(kind, rank, self.read.file, line.number, shortened(text.strip(), TEXT), fields)
         if kind in KINDS:
@@ -253,6 +254,7 @@ class _Scan(Struct):
             return
         self.per_kind[kind, who] += 1
         self.counts[key] = fields
+        fields |= {"alive": self.streams.alive_above(line.number)} if kind == "job_stopped" else {}
         self.read.facts.append(fact)
         if kind == "torchrun_failed":
             self._exit(line, fields, rank)
@@ -345,7 +347,7 @@ class _Scan(Struct):
             read.earlier.pop()
         # Of memory that ran out, already the first step tells that the model's states were in place.
         if self.steps or (self.steps.series and any(fact.kind == "cuda_oom" for fact in read.facts)):
-            about = {"steps": self.steps, "times": times, "survived": passed[-1:]}
+            about = {"steps": self.steps, "times": times, "survived": passed[-1:], "alive": self.streams.alive_above()}
             read.facts.append(LogFact("steps", None, file, fields=about))
         read.offset = self.table.offset()
         if self.table.rows and self.table.rows[0].line >= survived:
@@ -399,9 +401,9 @@ def recognise(head: bytes) -> bool:
     return head.decode("utf-8", "replace").count("\ufffd") <= 1 + _DAMAGED * len(head)
 
 
-def training_ended(evidence: Evidence) -> bool:
-    """Return whether a log says after its last step that the training ended."""
-    return any(fact.kind == ENDED for fact in evidence.facts)
+def training_ended(evidence: Evidence, files: Collection[str] = ()) -> bool:
+    """Return whether a log, of these `files` if there are any, says after its last step that the training ended."""
+    return any(fact.kind == ENDED and (not files or fact.file in files) for fact in evidence.facts)
 
 
 def last_progress(evidence: Evidence) -> dict[str, int]:

@@ -13,7 +13,6 @@ from diagnostics.analysis.printed_steps import (
     Jump,
     NonFinite,
     Printed,
-    climb,
     jump,
     non_finite_to_the_end,
     printed_steps,
@@ -182,11 +181,11 @@ def test_two_norms_that_are_not_finite_are_enough_without_a_loss_scale(scale: fl
 
 def test_a_climb_to_far_above_the_start_is_found_where_it_left_it() -> None:
     losses = [10.8, *course(9.0, 20), *[9.0 + 0.5 * n for n in range(60)]]
-    found = climb(log(losses, norms=[*[1.0] * 24, *[9.0] * 57]))
+    found = jump(log(losses, norms=[*[1.0] * 24, *[9.0] * 57]))
     assert found is not None and not found.at_once and found.fell
     assert (found.line, found.steps_after, found.norms) == (26, 56, (1.0, 9.0))
     assert found.before == pytest.approx(9, abs=0.02) and found.after == pytest.approx(33.75)
-    at_once = climb(log([10.8, *[12.0 + n for n in range(60)]]))
+    at_once = jump(log([10.8, *[12.0 + n for n in range(60)]]))
     assert at_once is not None and not at_once.fell
 
 
@@ -202,7 +201,7 @@ def test_a_climb_to_far_above_the_start_is_found_where_it_left_it() -> None:
     ids=["less than twice", "a term that is built up", "it came back", "noisy", "too short"],
 )
 def test_no_climb(losses: list[float]) -> None:
-    assert climb(log(losses)) is None
+    assert jump(log(losses)) is None
 
 
 @settings(max_examples=40)
@@ -210,7 +209,7 @@ def test_no_climb(losses: list[float]) -> None:
 def test_a_run_that_learns_never_climbs(seed: int, count: int, start: float, share: float) -> None:
     chance = random.Random(seed)
     falls = [start * (share + (1 - share) * 0.97**n) * chance.uniform(0.8, 1.2) for n in range(count)]
-    assert climb(log(falls)) is None
+    assert jump(log(falls)) is None
 
 
 def test_each_trainer_of_a_log_has_its_steps(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from diagnostics.analysis.printed_steps import printed_steps
-from diagnostics.analysis.step_times import Silence, Slower, silence, slower
+from diagnostics.analysis.printed_steps import Jump, printed_steps
+from diagnostics.analysis.step_times import Silence, silence, slower
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
@@ -41,7 +41,7 @@ def dated(
     return lines
 
 
-def found(folder: Path, lines: Iterable[str]) -> Slower | None:
+def found(folder: Path, lines: Iterable[str]) -> Jump | None:
     (folder / "train.log").write_text("\n".join(lines) + "\n")
     return slower(printed_steps(gather(folder, Limits())))
 
@@ -70,13 +70,14 @@ SLOW = [*noisy(0.8, 60), *noisy(3.1, 40, 1)]
 def test_steps_that_became_slower(tmp_path: Path, form: str, where: str) -> None:
     change = found(tmp_path, dated(SLOW, form))
     assert change is not None and change.where == where
-    assert (change.before_s, change.after_s) == pytest.approx((0.8, 3.1), rel=0.1) or where.startswith("epoch")
-    assert change.after_s == pytest.approx(3.1 / 0.8 * change.before_s, rel=0.1)
+    assert (change.before, change.after) == pytest.approx((0.8, 3.1), rel=0.1) or where.startswith("epoch")
+    assert change.after == pytest.approx(3.1 / 0.8 * change.before, rel=0.1)
 
 
 def test_steps_that_became_slower_little_by_little(tmp_path: Path) -> None:
     change = found(tmp_path, dated(step_s * (1 + n / 50) for n, step_s in enumerate(noisy(1.0, 200))))
-    assert change is not None and change.after_s > 2 * change.before_s
+    assert change is not None and change.after > 2 * change.before and not change.at_once
+    assert "the time of a step rose from 1" in diagnose(tmp_path).statement
 
 
 @pytest.mark.parametrize("every", [10, 50])
@@ -84,7 +85,7 @@ def test_dates_of_whole_seconds_are_enough(tmp_path: Path, every: int) -> None:
     lines = dated([*noisy(0.2, 4000), *noisy(0.7, 4000)])
     change = found(tmp_path, (line.replace(line[19:23], "") for line in lines[::every]))
     assert change is not None and int(change.where.removeprefix("step ").replace(",", "")) in range(3900, 4300)
-    assert (change.before_s, change.after_s) == pytest.approx((0.2, 0.7), rel=0.1)
+    assert (change.before, change.after) == pytest.approx((0.2, 0.7), rel=0.1)
 
 
 def with_pauses(took_s: list[float], every: int, pause_s: float) -> list[float]:
@@ -178,6 +179,9 @@ DEEPSPEED = "[{at:%Y-%m-%d %H:%M:%S},123] [INFO] [launch.py:319:sigkill_handler]
 NODE = "srun: error: *** STEP 7.0 ON n1 CANCELLED AT {at:%Y-%m-%dT%H:%M:%S} DUE TO NODE FAILURE, SEE SLURMCTLD LOG ***"
 
 
+SILENT_S = 2.5 * 3600 + 440.0  # No whole number of quarters of an hour, by which zones differ.
+
+
 def stopped(folder: Path, took_s: list[float], silent_s: float, form: str = TIME_LIMIT, *more: str) -> Silence | None:
     """Return what is found in a log of steps that ends after a silence."""
     end_s = START_S + sum(took_s) + silent_s
@@ -189,16 +193,27 @@ def stopped(folder: Path, took_s: list[float], silent_s: float, form: str = TIME
 
 @pytest.mark.parametrize("form", [TIME_LIMIT, CANCELLED, TORCHRUN, DEEPSPEED])
 def test_a_job_that_printed_nothing_for_hours_before_it_was_stopped(tmp_path: Path, form: str) -> None:
-    found_silence = stopped(tmp_path, with_pauses(noisy(0.8, 100), 25, 90.0), 3 * 3600, form)
+    found_silence = stopped(tmp_path, with_pauses(noisy(0.8, 100), 25, 90.0), SILENT_S, form)
     assert found_silence is not None and (found_silence.line, found_silence.where) == (100, "step 100")
-    assert found_silence.silent_s == pytest.approx(3 * 3600, abs=1.5)
+    assert found_silence.silent_s == pytest.approx(SILENT_S, abs=1.5)
     assert found_silence.longest_s == pytest.approx(91, abs=1)
     report = diagnose(tmp_path)
     assert (report.outcome, report.root_causes) == ("undecided", ())
     assert report.waiting is not None and report.waiting.silence == found_silence
-    assert {"hang.conditional_collective", "hang.uneven_iterations"} <= {each.cause for each in report.suspicions}
+    assert not report.suspicions, "nothing names several ranks, so no call of them"
     text = terminal.render(document(report), columns=200, colour=False)
-    assert "the job had printed no step for 10,8" in text and "no step since step 100 (line 100 of train.log)" in text
+    assert "the job had printed nothing for 9,4" in text and "nothing after step 100 (line 100 of train.log)" in text
+
+
+def moving(until_s: float, every_s: float, words: str) -> list[str]:
+    """Return dated lines about other work behind 100 steps of 8 s."""
+    return dated([every_s] * int(until_s / every_s), "{at} INFO " + words, after_s=100 * 8.0 + 60)
+
+
+def bars(until_s: float) -> list[str]:
+    """Return the states of two progress bars, one after the other, that fill a time."""
+    half = [f"{n}%|##  | {n}/100 [{n * until_s / 12000:02.0f}:00<09:00, 47.2s/it]" for n in range(101)]
+    return [*half, *half]
 
 
 @pytest.mark.parametrize(
@@ -211,10 +226,15 @@ def test_a_job_that_printed_nothing_for_hours_before_it_was_stopped(tmp_path: Pa
         (noisy(0.8, 5), 7200.0, ()),  # Too few steps to know what is usual.
         (noisy(0.8, 100), 7200.0, ("Training completed.",)),
         (noisy(0.8, 100), -7200.0, ()),  # A scheduler whose clock has another zone.
+        (noisy(8.0, 100), 7203.0, ()),
+        (noisy(8.0, 100), 5.5 * 3600 + 4.0, ()),
+        (noisy(8.0, 100), SILENT_S, moving(SILENT_S, 60.0, "evaluated batch {n} of 900")),
+        (noisy(8.0, 100), SILENT_S, bars(SILENT_S)),
+        (noisy(8.0, 100), SILENT_S, [f"predicted {n} of 400" for n in range(300)]),  # Nothing shows until when.
     ],
 )  # fmt: skip
 def test_a_job_that_was_stopped_as_it_trained(
-    tmp_path: Path, took_s: list[float], silent_s: float, more: tuple[str, ...]
+    tmp_path: Path, took_s: list[float], silent_s: float, more: Iterable[str]
 ) -> None:
     assert stopped(tmp_path, took_s, silent_s, TIME_LIMIT, *more) is None
 
@@ -237,9 +257,72 @@ def test_a_silence_of_an_earlier_attempt_in_the_same_log_is_none_of_the_last_one
 
 def test_a_wait_that_a_watchdog_reported_says_more_than_the_silence_of_the_steps(tmp_path: Path) -> None:
     watchdog = (
-        "[rank1]:[E1130 12:00:01.123456 ProcessGroupNCCL.cpp:6] [Rank 1] Watchdog caught collective operation timeout: "
+        f"[rank1]:[E{datetime.fromtimestamp(START_S + 200, UTC):%m%d %H:%M:%S}.123456 ProcessGroupNCCL.cpp:6] [Rank 1] Watchdog caught collective operation timeout: "
         "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600010 milliseconds"
     )
     assert stopped(tmp_path, noisy(0.8, 100), 1200.0, TORCHRUN, watchdog) is not None
     waiting = diagnose(tmp_path).waiting
     assert waiting is not None and waiting.waits and waiting.silence is None
+
+
+@pytest.mark.parametrize(
+    ("more", "where"),
+    [
+        (moving(120.0, 60.0, "saving the checkpoint"), "saving the checkpoint"),
+        ([*moving(60.0, 60.0, "evaluating"), "50%|##  | 5/10 [05:00<05:00, 60s/it]"], "evaluating"),
+    ],
+)
+def test_a_silence_begins_at_the_last_line_of_whatever_kind(tmp_path: Path, more: list[str], where: str) -> None:
+    found_silence = stopped(tmp_path, [8.0] * 100, SILENT_S, TIME_LIMIT, *more)
+    assert found_silence is not None and where in found_silence.where
+    assert found_silence.silent_s == pytest.approx(SILENT_S - 120 - 60 - (240 if "evaluating" in where else 0), abs=61)
+    report = diagnose(tmp_path)
+    assert not report.root_causes and where in terminal.render(document(report), columns=200, colour=False)
+
+
+def test_only_a_job_of_several_ranks_is_suspected_to_wait_in_a_collective(tmp_path: Path) -> None:
+    stopped(tmp_path, noisy(0.8, 100), SILENT_S)
+    text = (tmp_path / "train.log").read_text()
+    (tmp_path / "train.log").write_text("[rank0]: " + text.replace("\n20", "\n[rank0]: 20"))
+    report = diagnose(tmp_path)
+    assert {"hang.conditional_collective", "hang.uneven_iterations"} <= {each.cause for each in report.suspicions}
+
+
+@pytest.mark.parametrize(
+    ("steps", "stops", "is_silent"),
+    [
+        ("train.log", "train.log", True),
+        ("train.out", "train.err", True),
+        ("stdout.log", "stderr.log", True),
+        ("job.o77", "job.e77", True),
+        ("run-7.log", "slurm.err", True),  # The job is number 7.
+        ("run-77.log", "slurm.err", False),
+        ("train.log", "slurm-8.out", False),
+    ],
+)
+def test_a_line_stops_only_its_own_job(tmp_path: Path, steps: str, stops: str, is_silent: bool) -> None:
+    stopped(tmp_path, noisy(0.8, 100), SILENT_S)
+    *lines, last = (tmp_path / "train.log").read_text().splitlines(keepends=True)
+    (tmp_path / "train.log").unlink()
+    (tmp_path / steps).write_text("".join(lines))
+    with (tmp_path / stops).open("a") as file:
+        file.write(last)
+    assert (silence(gather(tmp_path, Limits())) is not None) == is_silent
+
+
+def test_a_job_that_ended_well_says_nothing_of_another_one_in_its_folder(tmp_path: Path) -> None:
+    stopped(tmp_path, noisy(0.8, 100), SILENT_S)
+    (tmp_path / "slurm-8.out").write_text("\n".join([*dated(noisy(0.8, 90)), "Training completed."]))
+    found_silence = silence(gather(tmp_path, Limits()))
+    assert found_silence is not None and found_silence.file == "train.log"
+
+
+def test_a_job_that_is_killed_late_was_not_silent_before(tmp_path: Path) -> None:
+    took_s = noisy(0.8, 100)
+    early = TORCHRUN.format(at=datetime.fromtimestamp(START_S + sum(took_s) + 20, UTC))
+    assert stopped(tmp_path, took_s, SILENT_S, TIME_LIMIT, early) is None
+
+
+def test_steps_are_counted_once_though_several_ranks_print_them(tmp_path: Path) -> None:
+    assert found(tmp_path, ranks(noisy(0.8, 100))) is None
+    assert printed_steps(gather(tmp_path, Limits())).count == 100
