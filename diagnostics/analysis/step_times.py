@@ -69,17 +69,16 @@ def silence(evidence: Evidence) -> Silence | None:
         signs = [log.fields["alive"] for log in logs if log.file != stop.file] + [stop.fields["alive"]]
         last = max(filter(None, signs), key=lambda sign: sign.fields["at_s"], default=None)
         end_s = moment(stop.text, max((log.fields["steps"].near_s for log in logs), default=0.0))
-        ended = training_ended(evidence, {stop.file, *(log.file for log in logs)})
-        if last is None or end_s is None or not dated or ended:
+        if last is None or end_s is None or not dated or training_ended(evidence, {stop.file, *(f for f, _ in every)}):
             continue
         silent_s, longest_s = end_s - last.fields["at_s"], max(b - a for own in dated for a, b in pairwise(own))
         # A scheduler may write in another zone, and whole seconds, of a job that went on until it was stopped.
         is_zone = in_other_zone(silent_s - longest_s / 2, longest_s / 2 + 1)
         if silent_s >= max(_SILENCE_S, _PAUSES * longest_s) and not is_zone:
             holding = (each for file, each in every if file == last.file and last.line in each.lines)
-            where = next((step_text(each.step[each.lines.index(last.line)]) for each in holding), "")
+            numbers = (step_text(each.step[each.lines.index(last.line)]) for each in holding)
+            where = next(filter(None, numbers), f'"{shortened(last.text.strip(), 80)}"')
             of_ranks = (evidence.world_size or 0) > 1 or any(f.rank is not None for f in (last, *evidence.facts))
-            where = where or f'"{shortened(last.text.strip(), 80)}"'
             silences.append(Silence(last.file, last.line, where, silent_s, longest_s, of_ranks))
     return min(silences, key=lambda each: each.silent_s, default=None)
 

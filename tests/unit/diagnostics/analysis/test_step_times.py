@@ -257,7 +257,8 @@ def test_a_silence_of_an_earlier_attempt_in_the_same_log_is_none_of_the_last_one
 
 def test_a_wait_that_a_watchdog_reported_says_more_than_the_silence_of_the_steps(tmp_path: Path) -> None:
     watchdog = (
-        f"[rank1]:[E{datetime.fromtimestamp(START_S + 200, UTC):%m%d %H:%M:%S}.123456 ProcessGroupNCCL.cpp:6] [Rank 1] Watchdog caught collective operation timeout: "
+        f"[rank1]:[E{datetime.fromtimestamp(START_S + 200, UTC):%m%d %H:%M:%S}.123456 ProcessGroupNCCL.cpp:6] "
+        "[Rank 1] Watchdog caught collective operation timeout: "
         "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600010 milliseconds"
     )
     assert stopped(tmp_path, noisy(0.8, 100), 1200.0, TORCHRUN, watchdog) is not None
