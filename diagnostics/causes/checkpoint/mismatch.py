@@ -18,9 +18,10 @@ def decide(evidence: Evidence) -> Finding:
     """Decide from errors raised by the loaders of torch, DeepSpeed and Megatron, except those the program caught."""
     errors = [error for error in evidence.errors if _loader_text(_said(error))]
     caught = any(fact.kind == "handled_error" and _loader_text(fact.fields["message"]) for fact in evidence.facts)
+    raised = (e for e in evidence.errors if e.frames and kind_of_exception(e.type, e.message, e.frames) == "raised")
+    caught |= any(error not in errors and not _TEXT["may_load"].search(str(error.frames)) for error in raised)
     lines = {(error.file, error.line) for error in errors}
-    keys = [fact for fact in evidence.facts if fact.kind == "checkpoint_key" and not caught]
-    keys = [fact for fact in keys if (fact.file, fact.line) not in lines]
+    keys = [f for f in evidence.facts if f.kind == "checkpoint_key" and not caught and (f.file, f.line) not in lines]
     if not errors and not keys:
         return _TEXTS.undecided()
     message = _said(errors[0]) if errors else ""
@@ -36,6 +37,7 @@ def decide(evidence: Evidence) -> Finding:
     items += [fact.quoted() for fact in keys[:4]]
     named = {error.rank for error in errors} | {fact.rank for fact in keys}
     ranks = tuple(sorted(rank for rank in named if rank is not None))
+    is_whole = bool(errors) or any("key" in fact.fields for fact in keys)
     return confirmed(
         facts=_TEXTS.facts(
             "prefix" if prefix else "sizes" if sizes else "default",
@@ -47,9 +49,7 @@ def decide(evidence: Evidence) -> Finding:
             records=len(items),
             key=sizes[0]["key"] if sizes else "",
         ),
-        confidence=SEEN
-        if errors or any("key" in fact.fields for fact in keys)
-        else LIKELY,  # A program may log what it caught.
+        confidence=SEEN if is_whole else LIKELY,  # A program may log what it caught.
         ranks=ranks,
         where=(Where(errors[0].rank, own.file, own.line, own.function, _TEXTS.phrase("does")),) if own else (),
         evidence=tuple(items),

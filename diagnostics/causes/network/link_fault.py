@@ -62,6 +62,7 @@ def link_faults(stall: Stall) -> LinkFaults:
     ports = [fact for fact in events if ended and fact.line > went_on.get(fact.file, 0)]
     down = [fact for fact in evidence.facts if fact.kind == "link_down"]
     failed = [fact for fact in completions if fact.fields.get("status") in RETRY_EXCEEDED]
+    failed = [fact for fact in failed if "process" in fact.fields] or failed  # An exception repeats NCCL's warning.
     pairs = [(fact, str(fact.fields.get("why"))) for fact in evidence.facts if fact.kind == "nccl_qp_failed"]
     unreached, refused = (tuple(fact for fact, why in pairs if why in errors) for errors in (_NO_WAY, _REFUSED))
     others = {"followed": completions, "event": events, "down": down}

@@ -33,9 +33,9 @@ def waits(evidence: Evidence) -> Waits:
     ranks = {rank: (seconds, node.file) for node in nodes for rank, seconds in node.disk_waits_s}
     ranks |= {rank: (look.blocked_s, look.file) for rank, look in observed.items() if look.last.state == "D"}
     ranks = {rank: wait for rank, wait in sorted(ranks.items()) if wait[0] >= _LEAST_S}
-    back = {(fact.file, fact.fields["server"]): _last(fact) for fact in evidence.facts if fact.kind == "storage_back"}
-    silent = [fact for fact in evidence.facts if fact.kind == "storage_silent"]
-    lines = tuple(fact for fact in silent if back.get((fact.file, fact.fields["server"]), 0) < _last(fact))
+    seen = [fact.fields.get("last", fact) for fact in evidence.facts if fact.kind.startswith("storage_")]
+    back = {(fact.file, fact.fields["server"]): fact.line for fact in seen if fact.kind == "storage_back"}
+    lines = tuple(f for f in seen if f.kind == "storage_silent" and back.get((f.file, f.fields["server"]), 0) < f.line)
     last = {dump.rank: (dump, doing(dump)) for dump in evidence.stacks if dump.rank is not None}
     doing_io = {rank: at for rank, (_, at) in last.items() if at.doing == "file I/O" and (lines or rank in ranks)}
     ranks = {rank: (0.0, last[rank][0].file) for rank in doing_io} | ranks
@@ -45,18 +45,12 @@ def waits(evidence: Evidence) -> Waits:
     return Waits(lines, ranks, bool(observed) or any(node.ranks for node in nodes), place)
 
 
-def _last(fact: LogFact) -> int:
-    return int(fact.fields.get("last_line", fact.line))
-
-
 def decide(case: Waits) -> Finding:
     """Decide from ranks that stay in state D, and from kernel log lines about servers and disks."""
     if not (case.lines or case.ranks):
         return _TEXTS.undecided(["none" if case.looked else "unseen", "open"])
-    items = [
-        EvidenceItem("telemetry" if waited_s else "stacks", file, _TEXTS.phrase("seen", rank=rank))
-        for rank, (waited_s, file) in case.ranks.items()
-    ]
+    seen = (("telemetry" if waited_s else "stacks", file, rank) for rank, (waited_s, file) in case.ranks.items())
+    items = [EvidenceItem(kind, file, _TEXTS.phrase("seen", rank=rank)) for kind, file, rank in seen]
     items += [fact.quoted() for fact in case.lines[:4]]
     longest = max((seconds for seconds, _ in case.ranks.values()), default=0.0)
     names = dict.fromkeys(name for fact in case.lines if (name := str(fact.fields.get("server") or "")))

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice, pairwise
@@ -25,7 +25,7 @@ from diagnostics.evidence.logs.patterns import OF_KERNEL, moment, moments
 from diagnostics.evidence.model import Evidence, Problem
 from diagnostics.evidence.reader import Reader
 from diagnostics.evidence.readers.flight import FlightFile
-from diagnostics.evidence.readers.log import training_ended
+from diagnostics.evidence.readers.log import AFTER_THE_END, ENDED, training_ended
 from diagnostics.evidence.readers.nsys import NsysFile
 from diagnostics.evidence.readers.ring import RingFile
 
@@ -84,8 +84,7 @@ def _trace(handle: Any) -> Moment | None:
     event, base, stated = _EVENT.search(start), _BASE.search(start), _RANK.search(start)
     if event is None:
         return None
-    time_us = float(event[2])
-    at_s = int(base[1]) / 1e9 + time_us / 1e6 if base else time_us / 1e6
+    at_s = float(event[2]) / 1e6 + (int(base[1]) / 1e9 if base else 0.0)
     rank = int(stated[1]) if stated else handle.rank
     return Moment("trace", handle.file, at_s, rank, int(event[1])) if at_s * 1e6 >= _EPOCH_US else None
 
@@ -142,15 +141,10 @@ def _without_copies(handles: list[Any], evidence: Evidence) -> list[Any]:
 
 def _refuse_several_jobs(kind: str, groups: dict[int, list[Any]], evidence: Evidence) -> None:
     """Raise DiagnosticsError if two or more ranks have different files in different folders."""
-    folders: set[Path] = set()
-    ranks = 0
-    for group in groups.values():
-        parents = {handle.path.parent for handle in group}
-        if len(parents) > 1 and len({_digest(handle.path) for handle in group}) > 1:
-            ranks += 1
-            folders |= parents
-    if ranks >= 2:
-        names = sorted(evidence.relative(folder) for folder in folders)
+    spread = (group for group in groups.values() if len({handle.path.parent for handle in group}) > 1)
+    differ = [group for group in spread if len({_digest(handle.path) for handle in group}) > 1]
+    if len(differ) >= 2:
+        names = sorted({evidence.relative(handle.path.parent) for group in differ for handle in group})
         own = command("diagnose", evidence.root / names[0])
         raise ERRORS("several_folders", count=len(names), kind=kind, names=first_of(names, 4), command=own)
 
@@ -177,11 +171,11 @@ def refuse_mixed_times(evidence: Evidence, traces: list[Any]) -> None:
     evidence.doubt = moments.doubt()
 
 
-def leave_other_times(evidence: Evidence) -> None:
-    """Remove a kernel's lines that are dated long before or after the job, or long before its last step; note each."""
+def of_other_times(evidence: Evidence) -> dict[int, str]:
+    """Return the kernel's lines that are dated long before or after the job, or long before its last step."""
     kernel = [fact for fact in evidence.facts if fact.kind in OF_KERNEL]
     if not kernel:
-        return
+        return {}
     calls = Moments(evidence.handles(FlightFile)).last_calls
     began, ended = ([dump.last_s for dump in calls if dump.last_s > 0] for _ in range(2))
     own = {fact.file for fact in evidence.facts if fact.rank is not None or fact.kind == "steps"}
@@ -193,20 +187,34 @@ def leave_other_times(evidence: Evidence) -> None:
             times = moments(tail(evidence.root / file).decode("utf-8", "replace")) if is_dated else []
             ended.append(max(times, default=inf))  # Without any, this file may have been written until much later.
     first_s, last_s = min(began, default=0.0) - APART_S, max(ended, default=inf) + APART_S
-    dated = {id(fact): at for fact in kernel if (at := moment(fact.text, first_s + APART_S)) is not None}
     times = [at for fact in evidence.facts if fact.kind == "steps" for at in fact.fields.get("times", ())]
     began_s, step_s = (min(times), max(times)) if times and not training_ended(evidence) else (inf, 0.0)
     end_s = max([step_s, *(at for at in ended if at < inf)])
-    leave = set[int]()
-    for fact, at in ((fact, dated[id(fact)]) for fact in kernel if id(fact) in dated):
+    rows: dict[int, str] = {}
+    for fact in kernel:
+        if (at := moment(fact.fields.get("last", fact).text, first_s + APART_S)) is None:
+            continue
         is_of_end = (at - step_s + NOTICED_S) % 3600.0 <= end_s - step_s + 2 * NOTICED_S  # In another zone.
         survived = began_s <= at < step_s - _AFTERMATH_S and not is_of_end
         if survived or not first_s <= at <= last_s:
-            figures = {"line": fact.line, "text": fact.text, "side": "before" if at < first_s else "after"}
-            row = "survived" if survived else "other_time"
-            evidence.problems.append(Problem("log", fact.file, row, harmless=True, figures=figures))
-            leave.add(id(fact))
-    evidence.facts = [fact for fact in evidence.facts if id(fact) not in leave]
+            rows[id(fact)] = "survived" if survived else "before" if at < first_s else "after"
+    return rows
+
+
+def of_after_end(evidence: Evidence) -> dict[int, str]:
+    """Return the lines about what ends a job that are below its own line about the end of the training."""
+    ended = {fact.file: fact.line for fact in evidence.facts if fact.kind == ENDED}
+    is_running = not ended or any(fact.kind == "steps" and fact.file not in ended for fact in evidence.facts)
+    ends, after = (fact for fact in evidence.facts if fact.kind in AFTER_THE_END), inf if is_running else 0
+    return {id(fact): "ended" for fact in ends if fact.line > ended.get(fact.file, after)}
+
+
+def leave(evidence: Evidence, rows: Mapping[int, str]) -> None:
+    """Remove facts, by their `id`, each with the problem that notes why."""
+    for fact in [fact for fact in evidence.facts if id(fact) in rows]:
+        figures = {"line": fact.line, "text": fact.text}
+        evidence.problems.append(Problem("log", fact.file, rows[id(fact)], harmless=True, figures=figures))
+    evidence.facts = [fact for fact in evidence.facts if id(fact) not in rows]
 
 
 def _choose(group: list[Any], evidence: Evidence, reader: Reader) -> list[Any]:

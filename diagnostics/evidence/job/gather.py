@@ -18,7 +18,7 @@ from diagnostics.evidence import safe_pickle
 from diagnostics.evidence.budget import budget, disk_bytes, failure
 from diagnostics.evidence.job import assign_ranks, run_folder, world_size
 from diagnostics.evidence.job.attempts import set_aside
-from diagnostics.evidence.job.choose import leave_other_times, one_per_rank, refuse_mixed_times
+from diagnostics.evidence.job.choose import leave, of_after_end, of_other_times, one_per_rank, refuse_mixed_times
 from diagnostics.evidence.job.registry import LOG, Unreadable, reader_of, readers, suffixes, titles
 from diagnostics.evidence.job.walk import Walk, is_ruled_out
 from diagnostics.evidence.job.world_size import Claims
@@ -247,7 +247,7 @@ class _Gathering(Struct):
         evidence.facts.sort(key=lambda fact: (fact.rank is None, fact.rank or 0, fact.file, fact.line, fact.kind))
         evidence.stacks.sort(key=lambda dump: (dump.rank is None, dump.rank or 0, dump.file, dump.time_s or 0.0))
         refuse_mixed_times(evidence, traces)
-        leave_other_times(evidence)
+        leave(evidence, of_other_times(evidence) | of_after_end(evidence))
         world_size.settle(evidence, self.claims)
         assign_ranks.adopt_single(evidence)
         world_size.environment(evidence)

@@ -72,11 +72,10 @@ def _of_error(evidence: Evidence, error: RankError, rank: int) -> Ending:
 
 def _after_side_thread(evidence: Evidence, endings: Mapping[int, Ending]) -> dict[int, Ending]:
     """Return the ranks that left an exit code only but had an exception in a side thread, which explains it."""
-    aside = {fact.rank: fact for fact in evidence.facts if fact.kind == "side_error"}
+    facts = (fact for fact in evidence.facts if fact.kind == "side_error")
+    aside = {fact.rank: {"side_error": shortened(fact.text, 160), "frames": fact.fields["frames"]} for fact in facts}
     return {
-        rank: replace(
-            end, kind="raised", side_error=shortened(aside[rank].text, 160), frames=aside[rank].fields["frames"]
-        )
+        rank: replace(end, kind="raised", **aside[rank])
         for rank, end in endings.items()
         if end.kind == "failed" and end.only_exit_code and rank in aside
     }
@@ -227,8 +226,7 @@ def _of_libraries(evidence: Evidence) -> Iterator[Ending]:
         if fact.kind in _FAILED_FACTS or fact in closings:
             rank = UNNAMED if fact.rank is None else fact.rank
             kind = ends.kind_of_exception("DistBackendError", fact.text)
-            ending = ends.of_line(fact, rank, kind)
-            yield replace(ending, text=ending.quoted)
+            yield replace(ending := ends.of_line(fact, rank, kind), text=ending.quoted)
 
 
 def left_first(evidence: Evidence) -> list[LogFact]:

@@ -15,7 +15,7 @@ _MAX_ERRORS = 100_000
 _TEXT = patterns_beside(__file__)  # Compiled patterns, documented in the table.
 ROW = _TEXT["row"]
 _RAISED = {"usage": "SystemExit", "storage": "OSError"}  # Patterns of what was raised where no traceback tells it.
-LAUNCHER_TYPE, DRIVER_TYPE = _TEXT["launcher_type"], _TEXT["driver_type"]
+LAUNCHER_TYPE, DRIVER_TYPE, TRAINS = _TEXT["launcher_type"], _TEXT["driver_type"], _TEXT["trains"]
 
 
 def fatal_error(text: str, rank: int | None, file: str, line: int) -> RankError | None:
@@ -23,7 +23,8 @@ def fatal_error(text: str, rank: int | None, file: str, line: int) -> RankError 
     for name, type_ in _RAISED.items():
         if said := _TEXT[name].match(text):
             return RankError(rank, file, line, type_, said["what"])
-    if (match := _TEXT["fatal"].match(text) or _TEXT["shell"].match(text)) is None:
+    match = _TEXT["fatal"].match(text) or _TEXT["shell"].match(text)
+    if match is None or not TRAINS.match(match["command"] or ""):
         return None
     return RankError(rank, file, line, "", text.strip(), signal=SIGNAL_TEXTS.get(match["what"].strip()))
 

@@ -3,6 +3,7 @@
 import codecs
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from html import unescape
@@ -203,9 +204,7 @@ class LineReader(Struct):
                 at = begin
             end = data.find(b"\n", at)
             end = len(data) if end < 0 else end
-            first = index
-            while index < len(hits) and hits[index][0] < end:
-                index += 1
+            first, index = index, bisect_left(hits, (end,), index)
             self.word_indices = tuple(sorted(word for _, word in hits[first:index]))
             yield number, data[at : min(end, at + self.limits.line_bytes)]
             at, number = end + 1, number + 1

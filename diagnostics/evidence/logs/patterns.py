@@ -14,7 +14,7 @@ from diagnostics.contract.files import table_beside
 SIZE = r"[\d.]+ ?(?:[KMGT]i?B|bytes|B)\b"  # A size as formatted by torch.
 _DIGITS = 18  # Maximum digits of a number in a line; no valid one has more.
 _MAX_RANKS = 100_000
-OF_KERNEL = frozenset({"xid", "device_error", "kernel_oom", "link_down"})
+OF_KERNEL = frozenset({"xid", "device_error", "kernel_oom", "link_down", "storage_silent", "disk_error"})
 """Kinds of lines of a kernel's log, which may be about what happened days before the job."""
 
 

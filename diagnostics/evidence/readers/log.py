@@ -16,7 +16,7 @@ from diagnostics.evidence.endings import is_victim, kind_of_exception, repeated,
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.logs import tracebacks
 from diagnostics.evidence.logs.counters import GOES_ON
-from diagnostics.evidence.logs.launcher import ROW, FailureTable
+from diagnostics.evidence.logs.launcher import ROW, TRAINS, FailureTable
 from diagnostics.evidence.logs.lines import MATCHED, Line, LineReader, has_utf16_mark, label_of, split, widths_of
 from diagnostics.evidence.logs.patterns import OF_KERNEL, TABLE, ZONE_S, Pattern, decode, moment
 from diagnostics.evidence.logs.steps import LEAST, MAX_POINTS, Steps
@@ -63,9 +63,9 @@ from torchrun's line about its first failed process."""
 _KINDS: dict[str, frozenset[str]] = {name: frozenset(kinds) for name, kinds in table_beside(__file__)["kinds"].items()}
 _OF_THE_JOB, WAITED, _SURVIVED, _OF_PODS = (_KINDS[name] for name in ("of_the_job", "waited", "survived", "of_pods"))
 _SEVERAL, _FAILURES = _KINDS["several"], _KINDS["failures"]
-_BEFORE_THE_END = _SURVIVED | _KINDS["before_the_end"]
+_BEFORE_THE_END, _OUTLIVED = _SURVIVED | _KINDS["before_the_end"], _KINDS["outlived"]
 """Kinds of lines, documented in the table."""
-ENDED = "training_ended"
+ENDED, AFTER_THE_END = "training_ended", _KINDS["after_the_end"]
 _MISSING = ("Missing ranks:", "Stalled ranks:")
 """Headings of Horovod's stall inspector."""
 _OTHERS = (*STRUCTURE, *_MISSING, HEAD, _RESTARTS, '"MESSAGE":[')
@@ -198,6 +198,8 @@ class _Scan(Struct):
             if match is None:
                 continue
             fields = decode(pattern.kind, match)
+            if not TRAINS.match(str(fields.pop("command", ""))):
+                return True
             if pattern.kind in ("desync_at", "desync_state"):
                 self.position = fields.setdefault("seq", self.position)
             if rank is None and pattern.rank_group:
@@ -228,8 +230,8 @@ class _Scan(Struct):
             else:
                 self.work, self.ended = fact, fact if "ended" in fields else self.ended
             return
-        if kind in ("lost_peer", "nccl_peer_left") and self.work is not None and "ended" in self.work.fields:
-            return  # After the training the ranks leave one after the other.
+        if kind in _KINDS["leaving"] and self.work is not None and "ended" in self.work.fields:
+            return
         work = self.work if self.work is not None and self.steps.last < self.work.line else None
         if kind in WAITED and work is not None and work.fields.get("done", 0) < work.fields.get("total", 1):
             self.read.facts.append(work)
@@ -246,7 +248,7 @@ class _Scan(Struct):
         at_s = moment(text, 1e9) if kind in OF_KERNEL else None  # One may be of another job.
         key = (kind, rank, *shown, at_s and at_s // 3600)
         if (same := self.counts.get(key)) is not None:
-            same["count"], same["last_line"] = same.get("count", 1) + 1, line.number
+            same["count"], same["last"] = same.get("count", 1) + 1, fact
             return
         who = fields.get("process") if rank is None else rank
         if self.per_kind[kind, who] >= PER_KIND_AND_RANK or len(self.read.facts) - self.watchdogs.kept >= PER_KIND:
@@ -316,22 +318,28 @@ class _Scan(Struct):
         if any(f.kind == "world_size" and f.fields["nranks"] == len(self.ended_in_order) for f in read.facts):
             self.ended = [*self.ended_in_order.values()][-1]
         in_order = self.ended if self.ended is not None and self.ended.line >= self.steps.last_new else None
-        if in_order is None and not ended:
+        if in_order is not None:  # Of a shell: a helper, or a launcher that did not exit.
+            read.errors = [e for e in read.errors if e.signal != "SIGKILL" or e.frames or e.line < in_order.line]
+        elif not ended:
             self.streams.read_last()
-        elif in_order and not ended and self._ended_well(in_order):
+        if in_order and not ended and self._ended_well(in_order):
             self.streams.went_on(in_order.line)
         read.errors += [error for error in ended if error.line >= survived][:MAX_ERRORS]
         kinds = _SURVIVED if in_order is None else _BEFORE_THE_END
-        passed = [f for f in read.facts if f.line < survived and (f.kind in kinds or "retried" in f.fields)]
-        dated = [at for series in self.steps.series.values() for at in series.at_s if at == at]
-        first_s, last_s = min(dated, default=0.0), max(dated, default=0.0)
-        rows = sum(len(series.lines) for series in self.steps.series.values())
-        times = (first_s, last_s) if 0 < last_s - first_s <= ZONE_S * (rows - 1) else ()  # Rarer steps tell no zone.
         finite = self.steps.line_before(LEAST)  # A single step may skip: it is no news where enough finite ones follow.
-        skips = (f for f in read.facts if f.kind == "non_finite_loss" and f.fields.get("last_line", f.line) < finite)
+        passed = [f for f in read.facts if f.line < survived and (f.kind in kinds or "retried" in f.fields)]
+        begin = min((own.lines[0] for own in self.steps.series.values() if own.lines), default=0)
+        below = (f for f in read.facts if f.line > begin)  # Above them may stand a kernel's log of whatever time.
+        passed += [f for f in below if f.kind in _OUTLIVED and f.fields.get("last", f).line < finite]
+        dated = sorted(at for series in self.steps.series.values() for at in series.at_s if at == at) or [0.0]
+        rows = sum(len(series.lines) for series in self.steps.series.values())  # Rarer steps tell no zone.
+        times = (dated[0], dated[-1]) if 0 < dated[-1] - dated[0] <= ZONE_S * (rows - 1) else ()
+        skips = (f for f in read.facts if f.kind == "non_finite_loss" and f.fields.get("last", f).line < finite)
         completed = next((f.line for f in read.facts if f.kind == "pod_completed"), inf)
         ended_pods = (f for f in read.facts if f.kind in _OF_PODS and f.line >= completed)
-        leave = {id(fact) for fact in (*passed, *skips, *ended_pods)}
+        jobs = [f.fields["job"] for f in read.facts if "job" in f.fields]  # The last row's is the job.
+        others = (f for f in read.facts if f.kind == "job_row" or f.fields.get("job") not in (None, *jobs[-1:]))
+        leave = {id(fact) for fact in (*passed, *skips, *ended_pods, *others)}
         read.facts = [fact for fact in read.facts if id(fact) not in leave]
         if self.wrapped is not None and self.wrapped.rank is not None:  # The last line, which is cut off.
             read.facts.append(
@@ -358,7 +366,7 @@ class _Scan(Struct):
 
 def read(path: Path, file: str, rank: int | None, limits: Limits, head: bytes) -> Contents:
     """Read a log; if it is damaged, keep the part before the damage and store the reason in `problem`."""
-    scan = _scan(file, rank)
+    scan = _Scan(contents := Contents(file), rank, Streams(contents, rank))
     label = label_of(head)
     try:
         reader = LineReader(path, limits, WORDS, scan.needs_next_line, scan.feed_steps, widths_of(head))
@@ -374,15 +382,10 @@ def read(path: Path, file: str, rank: int | None, limits: Limits, head: bytes) -
 
 def read_text(text: str, file: str, rank: int | None) -> Contents:
     """Read a log from a text in memory, such as the standard error of a simulated rank."""
-    scan = _scan(file, rank)
+    scan = _Scan(contents := Contents(file), rank, Streams(contents, rank))
     for number, line in enumerate(text.splitlines(), 1):
         scan.feed(split(number, line.encode("utf-8", "replace")))
     return scan.finish()
-
-
-def _scan(file: str, rank: int | None) -> _Scan:
-    result = Contents(file)
-    return _Scan(result, rank, Streams(result, rank))
 
 
 _NOT_LOGS = frozenset({".json", ".jsonl", ".xml", ".sqlite", ".db", ".pickle", ".pkl", ".pt", ".pth", ".gz"})
@@ -394,8 +397,7 @@ def recognise(head: bytes) -> bool:
     """Whether a file that starts with `head` is text: UTF-8 or marked UTF-16, with few control characters."""
     if has_utf16_mark(head):
         head = head[: len(head) & ~1].decode("utf-16", "replace").encode("utf-8", "replace")
-    text = head.rstrip(b"\0")  # A node that crashed leaves blocks of zeros after what it had written.
-    head = text or head
+    head = head.rstrip(b"\0") or head  # A node that crashed leaves blocks of zeros after what it had written.
     if len(_CONTROL.findall(head)) > _DAMAGED * len(head):
         return False
     return head.decode("utf-8", "replace").count("\ufffd") <= 1 + _DAMAGED * len(head)

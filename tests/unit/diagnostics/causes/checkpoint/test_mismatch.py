@@ -223,3 +223,23 @@ def test_what_the_libraries_of_distributed_checkpoints_compare(
 def test_their_words_where_no_frame_was_pasted(tmp_path: Path, error: str, cause: str) -> None:
     (tmp_path / "train.log").write_text(f"{error}\n")
     assert [root.cause for root in diagnose(tmp_path).root_causes] == [cause]
+
+
+LOGGED = "Could not load: Error(s) in loading state_dict for GPT:\n\tsize mismatch for lm_head.weight\nfrom scratch\n"
+RAISED = 'Traceback (most recent call last):\n  File "/w/train.py", line 9, in {}\n    f()\n{}\n'
+
+
+@pytest.mark.parametrize(
+    ("where", "error", "is_mismatch"),
+    [
+        ("main", "KeyError: 'labels'", False),
+        ("load_model", "RuntimeError: no model", True),
+        ("main", "torch.distributed.DistBackendError: NCCL error: remote process exited", True),
+    ],
+)
+def test_a_traceback_from_elsewhere_shows_that_a_logged_mismatch_was_survived(
+    tmp_path: Path, where: str, error: str, is_mismatch: bool
+) -> None:
+    (tmp_path / "job.log").write_text(LOGGED + RAISED.format(where, error))
+    causes = [root.cause for root in diagnose(tmp_path).root_causes]
+    assert ("checkpoint.mismatch" in causes) == is_mismatch

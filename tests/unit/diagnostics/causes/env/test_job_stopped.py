@@ -172,3 +172,65 @@ def test_a_pod_that_was_ended_for_a_reason_that_no_line_names(tmp_path: Path, te
 def test_words_of_schedulers_in_other_lines_stop_no_job(tmp_path: Path, text: str) -> None:
     (tmp_path / "job.log").write_text(STEPS + text)
     assert not any(fact.kind == "job_stopped" for fact in gather(tmp_path, Limits()).facts)
+
+
+ENDED = STEPS + "Training finished\n"
+LIMIT = SLURM.format("DUE TO TIME LIMIT ")
+
+
+@pytest.mark.parametrize("stop", [LIMIT, TERMINATED, "run.sh: line 9: 77 Terminated              torchrun t.py\n"])
+def test_a_stop_after_the_end_of_the_training_is_a_note(tmp_path: Path, stop: str) -> None:
+    report = of(tmp_path, ENDED + stop)
+    assert not report.root_causes and any("the training had ended" in note for note in report.notes)
+    assert of(tmp_path, ENDED + STEPS.replace("step ", "step 2") + stop).root_causes, "another training began"
+    assert of(tmp_path, STEPS + stop).root_causes
+
+
+def test_so_it_is_in_a_file_of_its_own_unless_another_log_has_not_ended(tmp_path: Path) -> None:
+    (tmp_path / "job.err").write_text(LIMIT)
+    assert not of(tmp_path, ENDED).root_causes
+    (tmp_path / "other.log").write_text(STEPS)
+    assert of(tmp_path, ENDED).root_causes
+
+
+@pytest.mark.parametrize(
+    ("command", "trains"),
+    [
+        ("python gpu_monitor.py --interval 5", False),
+        ("nvidia-smi dmon -s u > gpu.csv", False),
+        ("python3 -u -m tensorboard.main --logdir train", False),
+        ("./watch.sh train.log", False),
+        ("CUDA_VISIBLE_DEVICES=0 python -u main.py", True),
+        ("nohup python -m torch.distributed.run t.py", True),
+        ("/opt/env/bin/torchrun t.py", True),
+        ("numactl -N 0 ./train.sh", True),
+        ("python cifar.py --monitor loss", True),
+    ],
+)
+@pytest.mark.parametrize("word", ["Terminated", "Killed"])
+def test_of_a_shells_commands_only_the_one_that_trains_is_the_job(
+    tmp_path: Path, word: str, command: str, trains: bool
+) -> None:
+    (tmp_path / "job.log").write_text(f"{STEPS}run.sh: line 12: 4242 {word}              {command}\n")
+    found = gather(tmp_path, Limits())
+    assert ([f.kind for f in found.facts if f.kind == "job_stopped"] + [e.signal for e in found.errors] != []) == trains
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_stopped"),
+    [
+        ("100  train  TIMEOUT  0:0\n101  train  COMPLETED  0:0\n", False),
+        ("100|train|TIMEOUT|0:0|\n101|train|RUNNING|0:0|\n", False),
+        ("100  train  COMPLETED  0:0\n101  train  TIMEOUT  0:0\n101.batch  batch  CANCELLED  0:15\n", True),
+        ("101_1  train  TIMEOUT  0:0\n101_2  train  COMPLETED  0:0\n", True),
+    ],
+)
+def test_the_row_of_the_last_job_counts(tmp_path: Path, rows: str, is_stopped: bool) -> None:
+    report = of(tmp_path, rows)
+    assert [root.cause for root in report.root_causes] == ["env.job_stopped"] * is_stopped
+
+
+@pytest.mark.parametrize(("pod", "is_own"), [("prep-data-x7k2", False), ("train-worker-2", True)])
+def test_the_pod_of_another_job_was_evicted(tmp_path: Path, pod: str, is_own: bool) -> None:
+    rows = f"{pod}  0/1  Evicted  0  9d\ntrain-worker-0  1/1  Running  0  3h\n"
+    assert ("evicted" in str(of(tmp_path, rows).statement)) == is_own

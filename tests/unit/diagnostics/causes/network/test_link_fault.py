@@ -205,3 +205,16 @@ def test_pairs_of_hosts_the_most_frequent_first() -> None:
 )
 def test_what_all_lines_share(facts: list[LogFact], common: str) -> None:
     assert faults(*facts).common == common
+
+
+def test_an_exception_that_repeats_nccls_warning_is_no_second_event(tmp_path: Path) -> None:
+    said = "NET/IB : Got completion from peer 10.0.0.2<45000> with status=12 opcode=0 len=0 vendor err 129 (Send)"
+    warned = f"n1:4242:4301 [0] transport/net_ib.cc:1296 NCCL WARN {said}\n"
+    (tmp_path / "job.log").write_text(
+        f"{warned}ncclRemoteError: A call failed possibly due to a network error.\nLast error:\n{said}\n"
+    )
+    (root,) = diagnose(tmp_path).root_causes
+    assert root.cause == "network.link_fault" and "in common" not in text_of(root).summary
+    (tmp_path / "job.log").write_text(warned + warned.replace("n1:4242", "n3:77"))
+    (root,) = diagnose(tmp_path).root_causes
+    assert "10.0.0.2 in common" in text_of(root).summary

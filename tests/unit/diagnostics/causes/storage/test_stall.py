@@ -100,3 +100,41 @@ def test_storage_that_answered_again_or_failed_at_once_stalls_nobody(tmp_path: P
     silent_again = "[ 13.0] nfs: server filer-3 not responding, still trying\n"
     (tmp_path / "dmesg.txt").write_text(f"[ 1.0] Linux version 6.1\n{lines}{silent_again}")
     assert [root.cause for root in diagnose(tmp_path).root_causes] == [ID]
+
+
+def dated(minutes: range) -> str:
+    return "".join(f"2031-07-01 10:{n:02}:00 INFO step {n} loss 2.{n % 7}\n" for n in minutes)
+
+
+SILENT = "[Tue Jul  1 10:{:02}:05 2031] nfs: server fs01 not responding, still trying\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "is_stall"),
+    [
+        (dated(range(20)) + SILENT.format(20) + dated(range(21, 50)), False),
+        (dated(range(20)) + SILENT.format(20) + dated(range(21, 24)), True),  # Batches that had been fetched before.
+        (dated(range(20)) + SILENT.format(20) + dated(range(21, 50)) + SILENT.format(50), True),
+        (dated(range(20)) + "Training complete\n" + SILENT.format(20), False),
+    ],
+)
+def test_training_that_goes_on_or_has_ended_is_not_stalled(tmp_path: Path, log: str, is_stall: bool) -> None:
+    (tmp_path / "job.log").write_text(log)
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == [ID] * is_stall
+
+
+@pytest.mark.parametrize("end", ["Training complete\n", ""])
+def test_the_kernels_log_beside_a_job_that_ended(tmp_path: Path, end: str) -> None:
+    (tmp_path / "dmesg.txt").write_text(SILENT.format(1).replace(" 10:", " 09:"))
+    (tmp_path / "job.log").write_text(dated(range(50)) + end)
+    report = diagnose(tmp_path)
+    assert [root.cause for root in report.root_causes] == ([] if end else [ID])
+    assert any("the training had ended" in note for note in report.notes) == bool(end)
+
+
+def test_the_last_line_is_quoted(tmp_path: Path) -> None:
+    (tmp_path / "dmesg.txt").write_text(
+        SILENT.format(10) + SILENT.format(10).split("not")[0] + "OK\n" + SILENT.format(24)
+    )
+    (root,) = diagnose(tmp_path).root_causes
+    assert [(item.line, "10:24:05" in str(item)) for item in root.evidence] == [(3, True)]

@@ -953,7 +953,7 @@ def test_rust_ends_a_process_that_gets_no_memory(tmp_path: Path, amount: str) ->
         ("OpenBLAS blas_thread_init: pthread_create failed for thread 50 of 64: Resource temporarily unavailable", "system_limit", True, True),
         ("Parameter indices which did not receive grad for rank 3: 444 445", "ddp_unused_indices", True, True),
         ("(raylet) Memory on the node (IP: 10.1.180.84, ID: ba65) where the task (task ID: d221, name=head, pid=4503) was running was 59.84GB / 62.51GB (0.957347), which exceeds the memory usage threshold of 0.95. Ray killed this worker", "kernel_oom", True, True),
-        ("Oct 20 08:16:45 n1 kernel: Out of memory: Killed process 4503 (python) total-vm:1kB, anon-rss:1kB", "kernel_oom", False, False),
+        ("Oct 20 08:16:45 n1 kernel: Out of memory: Killed process 4503 (python) total-vm:1kB, anon-rss:1kB", "kernel_oom", True, True),
     ],
 )  # fmt: skip
 def test_what_a_job_survived_that_went_on_or_ended_in_order(
@@ -1015,3 +1015,22 @@ def test_an_error_of_the_file_system_behind_which_the_training_goes_on(tmp_path:
     steps = "".join(f"step {n} loss {2 - n / 100}\n" for n in range(20))
     found = scan(tmp_path / "x.log", "ERROR: saver: [Errno 5] Input/output error\n" + steps)
     assert (found.errors, [f.kind for f in found.facts if f.kind == "handled_error"]) == ([], ["handled_error"])
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=1.0. Some of the step tasks have been OOM Killed.", "kernel_oom"),
+        ("n1:4242:4301 [0] transport/net_ib.cc:1296 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4500> with status=12 opcode=0 len=0 vendor err 129", "nccl_ib_error"),
+        ("[Wed Jul  1 10:10:05 2026] NVRM: Xid (PCI:0000:3b:00): 31, pid=991, name=jupyter", "xid"),
+    ],
+)  # fmt: skip
+def test_a_fault_of_the_machine_that_the_job_outlived(tmp_path: Path, line: str, kind: str) -> None:
+    def kinds(above: int, below: int) -> set[str]:
+        steps = [f"step {n} loss 2.5\n" for n in range(above + below)]
+        text = "".join([*steps[:above], f"{line}\n", *steps[above:]])
+        return {fact.kind for fact in scan(tmp_path / "x.log", text).facts}
+
+    assert kind not in kinds(30, 10)
+    assert kind in kinds(30, 9), "what had been under way may go on for so long"
+    assert kind in kinds(0, 30), "a kernel's log may stand in front"
