@@ -119,8 +119,7 @@ def _without_rank(evidence: Evidence, shown: set[str], quoted: str) -> Iterator[
 def _survived(evidence: Evidence) -> Iterator[str]:
     """Yield the last exception, and the last other line of trouble, after which the job went on."""
     lines = [line for fact in evidence.facts if fact.kind == "steps" for line in fact.fields.get("survived", ())]
-    for problem in [problem for problem in evidence.problems if problem.about == "ended"][-1:]:
-        yield f"{problem.file}: {problem.what}"
+    yield from [f"{problem.file}: {problem.what}" for problem in evidence.problems if problem.about == "ended"][-1:]
     handled = [f for f in evidence.facts if f.kind == "handled_error" and f.fields["frames"]]  # Or it was only printed.
     for fact in (*handled[-1:], *lines[-1:]):
         who = "" if fact.rank is None else f"rank {fact.rank}: "
