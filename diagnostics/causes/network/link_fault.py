@@ -65,8 +65,7 @@ def link_faults(stall: Stall) -> LinkFaults:
     failed = [fact for fact in failed if "process" in fact.fields] or failed  # An exception repeats NCCL's warning.
     pairs = [(fact, str(fact.fields.get("why"))) for fact in evidence.facts if fact.kind == "nccl_qp_failed"]
     unreached, refused = (tuple(fact for fact, why in pairs if why in errors) for errors in (_NO_WAY, _REFUSED))
-    others = {"followed": completions, "event": events, "down": down}
-    without = next((row for row, facts in others.items() if facts), "none")
+    without = "followed" if completions else "event" if events else "down" if down else "none"
     return LinkFaults(tuple(failed), tuple(ports), tuple(down), unreached, refused, without)
 
 

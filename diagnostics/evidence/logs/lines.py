@@ -193,15 +193,13 @@ class LineReader(Struct):
             data = re.sub(folded, lambda line: _JOINT.sub(b"", line[0]) + b"\n" * line[0].count(b"\n"), data)
         if self.every is not None:
             self.every(data, number)
-        hits = self._hits(data)
-        at, index = 0, 0
+        hits, at, index = self._hits(data), 0, 0
         while at < len(data):
             if not self.needs_next_line():
                 if index == len(hits):
                     return
-                begin = data.rfind(b"\n", at, hits[index][0]) + 1 or at
-                number += data.count(b"\n", at, begin)
-                at = begin
+                before, at = at, data.rfind(b"\n", at, hits[index][0]) + 1 or at
+                number += data.count(b"\n", before, at)
             end = data.find(b"\n", at)
             end = len(data) if end < 0 else end
             first, index = index, bisect_left(hits, (end,), index)

@@ -398,9 +398,8 @@ def recognise(head: bytes) -> bool:
     if has_utf16_mark(head):
         head = head[: len(head) & ~1].decode("utf-16", "replace").encode("utf-8", "replace")
     head = head.rstrip(b"\0") or head  # A node that crashed leaves blocks of zeros after what it had written.
-    if len(_CONTROL.findall(head)) > _DAMAGED * len(head):
-        return False
-    return head.decode("utf-8", "replace").count("\ufffd") <= 1 + _DAMAGED * len(head)
+    is_text = len(_CONTROL.findall(head)) <= _DAMAGED * len(head)
+    return is_text and head.decode("utf-8", "replace").count("\ufffd") <= 1 + _DAMAGED * len(head)
 
 
 def training_ended(evidence: Evidence, files: Collection[str] = ()) -> bool:
