@@ -159,7 +159,7 @@ class Streams(Struct):
     def alive_above(self, number: int | None = None) -> LogFact | None:
         """Return the last dated line above a line, or of the log, and until when bars moved; None if others follow."""
         lines = _lines(self.block)
-        end = len(lines) if number is None else max(0, number - self.first)
+        end = len(lines) if number is None else min(len(lines), max(0, number - self.first))
         for at in range(end - 1, max(end - _ABOVE, 0) - 1, -1):
             text = lines[at][:TEXT].decode("utf-8", "replace")
             if (at_s := moment(text[:_STAMP], self.near_s)) is not None:
