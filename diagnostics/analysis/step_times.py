@@ -98,14 +98,14 @@ def _durations(series: Series, resumes: Sequence[int]) -> tuple[list[int], list[
         behind += series.step[n] < series.step[rows[-_SKEW:][0]]
     if behind > _BY_TURNS * len(run):
         return [], []
-    if timed is series.took_s:
+    falls = sum(timed[b] <= timed[a] for a, b in pairwise(rows))  # Few: the time since the start is printed.
+    if timed is series.took_s and falls > _BY_TURNS * len(rows):
         return rows, [timed[n] for n in rows]
     least_s = _TICKS * (1.0 if all(timed[n] % 1 == 0 for n in rows) else 0.001)
-    ends, spent_s, start = list[int](), list[float](), rows[:1]
+    spent_s, start = list[float](), rows[:1]
     for n in rows:
         passed_s, steps = timed[n] - timed[start[-1]], series.step[n] - series.step[start[-1]]
         if passed_s >= least_s:
-            ends.append(n)
             spent_s.append(passed_s / (steps if steps == steps else n - start[-1]))
             start.append(n)
-    return ends, spent_s
+    return start[1:], spent_s

@@ -25,14 +25,9 @@ _COMMANDS = (
 def main(argv: list[str] | None = None) -> int:
     """Run one subcommand; return 0, or 2 with one line on stderr for invalid input (for `dtk run` see `dtk.run`)."""
     gc.set_threshold(100_000)  # Importing torch makes so much that lives to the end that walking it is a third of it.
-    atexit.register(_freeze)
+    # Skip the final garbage collection, a tenth of a small diagnosis; Triton would then print all its live objects.
+    atexit.register(lambda: None if "triton" in sys.modules else gc.freeze())
     return ended(lambda: _dispatch(sys.argv[1:] if argv is None else argv))
-
-
-def _freeze() -> None:
-    """Skip the final garbage collection, a tenth of a small diagnosis; Triton would then print all its live objects."""
-    if "triton" not in sys.modules:
-        gc.freeze()
 
 
 def _dispatch(argv: list[str]) -> int:

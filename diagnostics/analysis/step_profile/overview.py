@@ -91,7 +91,7 @@ class Overview(Struct):
     """Evidence of a dtk run; None for other jobs."""
     records: list[RingFile | FlightFile] = field(default_factory=list)
     """Records of calls next to the traces, sorted by rank."""
-    data_times: list[tuple[str, list[tuple[int, float, float]]]] = field(default_factory=list)
+    data_times: list[tuple[str, list[tuple[int, float, float, float]]]] = field(default_factory=list)
     """Pairs of a log file and its `Steps.data_times`."""
     latency_ns: float = 20_000.0
     """Fixed cost of a collective: the shortest transfers seen, at most 200 us on a device."""

@@ -22,13 +22,13 @@ def decide(view: Overview) -> Finding:
 def printed(view: Overview) -> Finding | None:
     """Decide from the times printed in a log, except its first line, which includes the start of the workers."""
     for file, (_, *times) in ((file, times) for file, times in view.data_times if len(times) >= LEAST):
-        steps, step_s, data_s = len(times), sum(row[1] for row in times), sum(row[2] for row in times)
+        steps, step_s, data_s = map(sum, zip(*((n, n * step, n * data) for _, step, data, n in times), strict=True))
         if not 0 < data_s <= step_s:
             continue
-        figures = {"share": data_s / step_s, "steps": steps, "data_s": data_s, "step_s": step_s}
+        figures = {"share": data_s / step_s, "steps": round(steps), "data_s": data_s, "step_s": step_s}
         if figures["share"] < _PRINTED_SHARE:
             return _TEXTS.ruled_out("few_printed", **figures)
-        line, _, waited_s = max(times, key=lambda row: row[2])
+        line, _, waited_s, _ = max(times, key=lambda row: row[2])
         return confirmed(
             facts=_TEXTS.facts("printed", **figures, most_s=waited_s),
             confidence=LIKELY,

@@ -69,6 +69,13 @@ class Series(Struct):
     first_epoch: float = 1.0
     """Number of the first epoch: 0 or 1."""
 
+    def stands_for(self) -> list[float]:
+        """Return for how many steps each row stands: those since the row before it, or since its epoch began."""
+        base = 1 if self.step[0] % (self.total[0] or nan) else 0  # The number of the first step of an epoch.
+        rows = zip([self.step[0], *self.step], self.step, self.total, strict=False)
+        begun = ((before, step, (step - base) // (total or nan) * total + base - 1) for before, step, total in rows)
+        return [max(1.0, step - max(before, begin)) for before, step, begin in begun]
+
     def is_non_finite(self) -> bool:
         """Return whether a printed loss or norm is not finite."""
         rows = zip(self.loss, self.norm, self.printed, strict=True)
@@ -90,9 +97,9 @@ class Steps(Struct):
     """A time (s since 1970) in the year of the log, for dates without a year; 0 if unknown."""
 
     @property
-    def data_times(self) -> list[tuple[int, float, float]]:
-        """Line of a step, its duration, and its time waiting for data (s)."""
-        rows = (zip(each.lines, each.took_s, each.data_s, strict=False) for each in self.series.values())
+    def data_times(self) -> list[tuple[int, float, float, float]]:
+        """Line of a step, its duration, its time waiting for data (s), and for how many steps it stands."""
+        rows = (zip(s.lines, s.took_s, s.data_s, s.stands_for(), strict=False) for s in self.series.values())
         return next(filter(None, ([row for row in own if row[1] == row[1] and row[2] == row[2]] for own in rows)), [])
 
     @property
@@ -103,12 +110,10 @@ class Steps(Struct):
     @property
     def last_new(self) -> int:
         """Line that told the last step first: a progress bar tells it again when it is closed; 0 if there are none."""
-        lines = [0]
-        for series in self.series.values():
-            at = len(series.step) - 1
-            while at > 0 and series.step[at - 1] == series.step[-1]:
-                at -= 1
-            lines += series.lines[at : at + 1]
+        every, lines = (each for each in self.series.values() if each.lines), [0]
+        for each in every:
+            again = [step == each.step[-1] for step in reversed(each.step)]
+            lines.append(each.lines[-max(1, [*again, False].index(False))])
         return max(lines)
 
     def line_before(self, count: int) -> int:

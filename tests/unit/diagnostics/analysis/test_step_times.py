@@ -4,7 +4,7 @@ import os
 import random
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
-from itertools import chain, zip_longest
+from itertools import accumulate, chain, zip_longest
 from pathlib import Path
 
 import pytest
@@ -135,6 +135,10 @@ HEALTHY: dict[str, Callable[[], Iterable[str]]] = {
         [*dated(noisy(0.1, 50), "5%|#| {n}/50 [00:01<00:02, {s:.2f}s/it]"),
          *dated(noisy(0.8, 20), "9%|#| {n}/400 [00:01<00:02, {s:.2f}s/it]\n{{'loss': 2.5, 'epoch': 0.5}}", 20 * at)]
         for at in range(1, 15)
+    ),
+    "the time since the start": lambda: (f"step {n} | loss 2.5 | time {12.4 * n:.1f}s" for n in range(1, 120)),
+    "the time since the epoch began": lambda: (
+        f"Epoch: [{n // 40}][{n % 40}/40]  loss: 2.5  Time: {3.1 * (n % 40):.1f}s" for n in range(160)
     ),
     "no times": lambda: (f"step {n} loss 2.5" for n in range(300)),
     "equal times": lambda: dated([1.0] * 300),
@@ -327,3 +331,9 @@ def test_a_job_that_is_killed_late_was_not_silent_before(tmp_path: Path) -> None
 def test_steps_are_counted_once_though_several_ranks_print_them(tmp_path: Path) -> None:
     assert found(tmp_path, ranks(noisy(0.8, 100))) is None
     assert printed_steps(gather(tmp_path, Limits())).count == 100
+
+
+def test_the_time_since_the_start_shows_steps_that_became_slower(tmp_path: Path) -> None:
+    since_s = accumulate(SLOW)
+    change = found(tmp_path, (f"step {n} | loss 2.5 | time {at_s:.3f}s" for n, at_s in enumerate(since_s, 1)))
+    assert change is not None and change.where == "step 61" and change.after == pytest.approx(3.1, rel=0.1)

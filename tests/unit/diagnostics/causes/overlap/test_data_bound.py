@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import diagnose
 from tests.trace_generator import write
@@ -48,7 +50,7 @@ def said(folder, data_s, lines=12):
 def test_a_log_that_states_the_time_of_data(tmp_path):
     report, found = said(tmp_path, [0.01, 0.0, 4.0, 0.0] * 3)
     assert [root.cause for root in report.root_causes] == [CAUSE] and report.outcome == "slow"
-    assert "of 11 printed steps" in text_of(found).summary and "at most 4.0 s" in text_of(found).summary
+    assert "of 11 steps" in text_of(found).summary and "at most 4.0 s" in text_of(found).summary
     assert found.evidence[0].line == 4
 
 
@@ -59,3 +61,31 @@ def test_a_loader_that_keeps_up_is_ruled_out_though_its_workers_started_slowly(t
 
 def test_few_lines_state_too_little(tmp_path):
     assert said(tmp_path, [4.0] * 12, lines=6)[1].status == "undecided"
+
+
+def status_in(folder: Path) -> str:
+    return next(each.finding.status for each in diagnose(folder).findings if each.finding.cause == CAUSE)
+
+
+@pytest.mark.parametrize(("waits_s", "is_bound"), [(0.01, False), (0.4, True)])
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_line_stands_for_the_steps_since_the_line_before(
+    tmp_path: Path, waits_s: float, is_bound: bool, first: int
+) -> None:
+    """Of each epoch the first step waits for the workers, and then every 50th is printed."""
+    steps = [(epoch, n, 9.0 if n == first else waits_s) for epoch in range(6) for n in (first, *range(50, 500, 50))]
+    lines = (f"Epoch: [{e}][{n}/500]\tTime {0.2 + s:.3f} (0.5)\tData {s:.3f} (0.1)\tLoss 2.1" for e, n, s in steps)
+    (tmp_path / "train.log").write_text("\n".join(lines))
+    assert status_in(tmp_path) == ("confirmed" if is_bound else "ruled_out")
+
+
+def test_a_line_that_averages_over_steps_stands_for_them(tmp_path: Path) -> None:
+    """MMEngine's first line of an epoch is of 50 steps."""
+    lines = (
+        f"06/01 - mmengine - INFO - Epoch(train) [{e}][{n}/150]  lr: 1e-04  time: 1.0000  "
+        f"data_time: {0.9 * (n == 50):.4f}  loss: 2"
+        for e in range(1, 7)
+        for n in (50, 100, 150)
+    )
+    (tmp_path / "train.log").write_text("\n".join(lines))
+    assert status_in(tmp_path) == "confirmed"

@@ -203,7 +203,7 @@ def test_one_trainer_after_the_other_prints_a_log():
 def test_what_a_step_took_and_how_long_it_waited_for_data(line, step_s, data_s):
     steps = Steps()
     steps.feed(f"start\n{line}\n".encode(), 8)
-    assert steps.data_times == [(9, step_s, data_s)]
+    assert steps.data_times == [(9, step_s, data_s, 1.0)]
 
 
 def test_lines_without_a_time_of_data():
