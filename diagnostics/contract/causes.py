@@ -131,7 +131,7 @@ class Cause(Struct, Generic[F], frozen=True, kw_only=True):
     """Whether `suspected` weighs what its unsure finding rests on (sizes, and the calls of the peers), so that a
     report with such suspicions and calls omits the finding."""
     tells_end: bool = False
-    """Whether its undecided findings with evidence describe how the job ended, and replace a cause."""
+    """Whether it tells who stopped the job: printed as STOPPED; undecided with evidence, it replaces a cause."""
     verified_by: Sequence[str] | None = None
     """Figures that show whether its remedy helps, if others than those of its family; see `families.yaml`."""
 

@@ -43,10 +43,10 @@ def document(report: Report, *, brief: bool = False, page: str = "", files: str 
     if brief and (report.root_causes or not report.healthy):
         end.append(doc.Field("more", _said("more")))
     return doc.Document(
-        title=f"{overview.OUTCOMES[report.outcome]}: {heading}",
-        badge=(overview.OUTCOMES[report.outcome], tone),
+        title=f"{overview.word(report)}: {heading}",
+        badge=(overview.word(report), tone),
         heading="no cause found" if report.healthy else overview.headline(report, figures=False),
-        answer=(doc.Span(f"{overview.OUTCOMES[report.outcome]}: ", tone), doc.Span(heading, "strong")),
+        answer=(doc.Span(f"{overview.word(report)}: ", tone), doc.Span(heading, "strong")),
         lead=(doc.Only(("terminal",), _first_screen(report, brief)), doc.Only(PAGES, _about(report))),
         blocks=(
             *(() if brief else _sections(report, files)),

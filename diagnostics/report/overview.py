@@ -16,6 +16,12 @@ _said = texts_beside(__file__)
 OUTCOMES = {name: name.replace("_", " ").upper() for name in get_args(Outcome)} | {"oom": "OUT OF MEMORY"}
 
 
+def word(report: Report) -> str:
+    """Return the outcome as it is printed: a job that was stopped from outside did not crash."""
+    ends = (by_id()[root.cause].tells_end for root in report.root_causes[:1] if root.cause in by_id())
+    return "STOPPED" if report.outcome == "crashed" and any(ends) else OUTCOMES[report.outcome]
+
+
 def headline(report: Report, *, figures: bool = True) -> str:
     """Return the title of the first root cause, or a statement why there is none, on request with its figures."""
     if report.root_causes:
@@ -69,21 +75,15 @@ def families(report: Report) -> frozenset[str]:
 
 def undecided(report: Report) -> tuple[list[Decided], list[Decided]]:
     """Return the undecided causes: those of the families that the report is about, and all others."""
-    kinds = families(report)
-    related: list[Decided] = []
-    others: list[Decided] = []
-    for decided in report.findings:
-        if decided.finding.status == "undecided":
-            (related if family(decided.finding.cause) in kinds else others).append(decided)
-    return related, others
+    kinds, open_ones = families(report), [each for each in report.findings if each.finding.status == "undecided"]
+    related = [decided for decided in open_ones if family(decided.finding.cause) in kinds]
+    return related, [decided for decided in open_ones if family(decided.finding.cause) not in kinds]
 
 
 def others_text(others: Sequence[Decided]) -> str:
     """Return `37 causes of memory, numerics and speed could not be decided`; empty without causes."""
-    if not others:
-        return ""
     kinds = sorted({traits(decided.finding.cause).title for decided in others})
-    return f"{counted(len(others), 'cause')} of {joined(kinds)} could not be decided"
+    return f"{counted(len(others), 'cause')} of {joined(kinds)} could not be decided" if others else ""
 
 
 def missing(causes: Sequence[Decided], statement: str = "") -> list[tuple[str, list[str]]]:

@@ -15,6 +15,7 @@ from diagnostics.report.overview import (
     missing,
     others_text,
     undecided,
+    word,
 )
 from tests.unit.diagnostics.report.samples import finding, report
 
@@ -29,6 +30,14 @@ def test_the_headline_is_the_first_root_cause_in_words() -> None:
     diverged = replace(report(finding("hang.signature_mismatch", ranks=(1,))), outcome="diverged")
     assert headline(diverged).endswith("different arguments, unnoticed: the run ended")
     assert "unnoticed" not in headline(replace(diverged, outcome="hung"))
+
+
+def test_a_job_that_was_stopped_did_not_crash() -> None:
+    stopped = replace(report(finding("env.job_stopped")), outcome="crashed")
+    assert (word(stopped), stopped.outcome) == ("STOPPED", "crashed")
+    assert word(replace(stopped, outcome="hung")) == "HUNG"
+    assert word(replace(report(finding("hang.rank_raised")), outcome="crashed")) == "CRASHED"
+    assert word(report()) == "HEALTHY"
 
 
 def test_the_headline_without_a_cause_says_what_is_known() -> None:
