@@ -118,7 +118,7 @@ def loads(content: bytes) -> Origins:
         raise ValueError("origins.json is not what dtk wrote") from error
     for key, settings in keys.items():
         if not settings:
-            raise ValueError(f"origins.json names nobody who set {key[:LONGEST]}")
+            raise ValueError(f"origins.json does not say what set {key[:LONGEST]}")
     return origins
 
 

@@ -104,11 +104,11 @@ class Call(Struct):
     @property
     def place(self) -> str:
         """Return `/job/train.py:12`, or `position 2` if stacks were not recorded."""
-        return f"{self.site.file}:{self.site.line}" if self.site else f"position {self.seq}"
+        return f"{self.site.file}:{self.site.line}" if self.site else f"position {self.seq:,}"
 
     def cited(self, position: bool = True) -> str:
         """Return `all_reduce [8] float32 (#2, train.py:17)`; the position only on request, never for p2p."""
-        parts = [f"#{self.seq}"] if position and self.seq and not self.p2p else []
+        parts = [f"#{self.seq:,}"] if position and self.seq and not self.p2p else []
         parts += [f"{file_name(self.site.file)}:{self.site.line}"] if self.site else []
         return self.text + (f" ({', '.join(parts)})" if parts else "")
 

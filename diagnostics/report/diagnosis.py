@@ -217,7 +217,7 @@ def _card(root: Finding, ranks: tuple[int, ...], where: Where) -> doc.Card:
     marked = bool(ranks) and set(ranks) <= set(root.ranks)
     some = set(root.ranks) != {place.rank for place in root.where}
     does: tuple[doc.Text, ...] = (str(where.does),) if where.does else ()
-    title = f"{name} (to blame)" if marked and some else name
+    title = f"{name} (at fault)" if marked and some else name
     return doc.Card(title, (*does, doc.Span(wording.place(where), "code")), marked)
 
 

@@ -23,7 +23,7 @@ def figures(report: Report) -> doc.Cards | None:
     if account is not None and account.overlap is not None:
         add(f"{account.overlap:.0%}", "of the communication overlaps compute")
     if step is not None and account is not None:
-        add(seconds_text(step.exposed_ms / 1e3), "exposed communication a step, mean over ranks")
+        add(seconds_text(step.exposed_ms / 1e3), "exposed communication per step, mean over ranks")
         add(f"{account.idle:.0%}", "of the step without an operation")
     if peaks := measures.comparable(measures.memory(report.measures)):
         fullest = max(peaks, key=lambda rank: peaks[rank].peak_bytes)

@@ -111,7 +111,7 @@ def needed(report: Report, symptoms: Symptoms | None) -> str:
     if report.suspicions:
         return report.suspicions[0].decide
     if symptoms is not None and not symptoms.sizes and (silent := symptoms.aborted or symptoms.failed_silently):
-        return formatting.filled(_TABLE["needed"]["silent"], {"ranks": silent})
+        return formatting.filled(_TABLE["needed"]["silent" if min(silent) >= 0 else "unnamed"], {"ranks": silent})
     if symptoms is not None and (failed := symptoms.failure or symptoms.warning):
         return str(next(ask for words, ask in _TABLE["asks"] if re.search(words, failed)))
     if symptoms is None:

@@ -29,7 +29,7 @@ def blame(finding: Finding) -> str:
         name = finding.group.desc or finding.group.name or "default"
         parts.append(f"{'' if ' group' in name else 'group '}{name}{ranks}")
     if finding.position is not None:
-        parts.append(f"position {finding.position}")
+        parts.append(f"position {finding.position:,}")
     return ", ".join(parts)
 
 

@@ -47,7 +47,7 @@ class Reading(Struct, frozen=True):
 def _at(divergence: Divergence) -> str:
     """Return a text such as `position 3 of group default_pg`; a position of 0 means unknown."""
     group = f" of group {divergence.key.label}" if divergence.key.label else ""
-    return f"position {divergence.position}{group}" if divergence.position else str(TEXTS.phrase("lines"))
+    return f"position {divergence.position:,}{group}" if divergence.position else str(TEXTS.phrase("lines"))
 
 
 class Disagreement(Struct, frozen=True):

@@ -77,7 +77,7 @@ def decide(stall: Stall) -> Finding:
         does = _TEXTS.phrase("samples", times=times, samples=samples)
         seen = _parts.where(case.rank, frame, does)
     others = tuple(rank for rank in job.survey.members(case.key) if rank != case.rank)
-    reached = case.call.cited() if case.call else f"position {case.position}"
+    reached = case.call.cited() if case.call else f"position {case.position:,}"
     by_chance = case.core_wait_s >= _BY_CHANCE * case.lost_s
     when = _TEXTS.phrase("often" if case.times > 1 else "once", case=case)
     rows = "suspended" if case.suspended else ("default", "by_chance") if by_chance else "default"

@@ -242,7 +242,7 @@ def test_logs_without_a_word_of_trouble_show_neither_trouble_nor_good_health(tmp
         (tmp_path / f"rank_{rank}.log").write_text("step 1 loss 2.0\n")
     report = diagnose(tmp_path)
     assert (report.outcome, report.root_causes) == ("undecided", ())
-    assert headline(report).startswith("no line of 3 logs reports a known problem")
+    assert headline(report).startswith("no known problem is reported in 3 logs")
 
 
 def test_a_log_with_known_lines_and_no_trouble_does_not_show_how_the_job_ended(tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ def test_a_run_that_finished_shows_its_figures_and_rules_out_what_ends_a_run(tmp
     (tmp_path / "summary.json").write_text(json.dumps({"schema_version": 1, "figures": figures}))
     report = diagnose(tmp_path)
     assert report.outcome == "healthy"
-    assert report.statement.startswith("40 steps, loss 2.5, 250 ms a step, 4,096 tokens/s, peak 3 GiB on rank 0;")
+    assert report.statement.startswith("40 steps, loss 2.5, 250 ms per step, 4,096 tokens/s, peak 3 GiB on rank 0;")
     status = {decided.finding.cause: decided.finding.status for decided in report.findings}
     assert {status[cause] for cause in ("memory.host", "hardware.gpu_fault", "checkpoint.mismatch")} == {"ruled_out"}
     assert status["memory.activations"] == "undecided"

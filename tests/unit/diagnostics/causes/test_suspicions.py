@@ -135,7 +135,7 @@ def test_probabilities_are_those_of_one_whole() -> None:
 
 
 def test_nothing_is_suspected_without_a_clue_or_against_what_is_ruled_out() -> None:
-    assert suspicions(stands(Waiting((), "a recv of gloo"))) == ()
+    assert suspicions(stands(Waiting((), "a gloo recv"))) == ()
     first = suspicions(stands(WAIT))[0].cause
     assert first not in [one.cause for one in suspicions(stands(WAIT), [first])]
 

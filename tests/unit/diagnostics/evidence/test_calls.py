@@ -92,6 +92,7 @@ def test_a_call_is_cited_with_position_and_line():
     assert at.cited(position=False) == "all_reduce [8] float32 (train.py:17)"
     assert at.place == "/job/train.py:17"
     assert call().cited() == "all_reduce [8] float32 (#3)"
+    assert call(seq=70002).cited() == "all_reduce [8] float32 (#70,002)" and call(seq=70002).place == "position 70,002"
     assert call().place == "position 3"
     assert call(seq=0).cited() == "all_reduce [8] float32", "0 = no position is known"
     assert call(p2p="send").cited() == "all_reduce [8] float32", "a transfer has no position that others share"

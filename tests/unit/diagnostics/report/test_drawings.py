@@ -127,7 +127,7 @@ def test_a_thousand_ranks_are_a_heat_map_without_gaps_for_ranks_that_nobody_has(
     cells = {cell.hint.partition(":")[0]: cell for _, row, _ in chart.rows for cell in row}
     assert (cells["rank 700"].colour, cells["rank 3"].colour, chart.rows[21][2]) == ("h5", "h0", "50%")
     bars = [bar.name for block in drawn.blocks if isinstance(block, doc.Bars) for bar in block.bars]
-    assert "rank 700" in bars and len(bars) < 100, "the bars are those of the ranks that lose most"
+    assert "rank 700" in bars and len(bars) < 100, "the bars are those of the ranks that lose the most time"
 
 
 def test_everybody_to_blame_is_nobody_to_mark() -> None:

@@ -52,7 +52,7 @@ def test_traces_tell_overlap_exposed_and_idle_time_and_the_peak_is_set_against_t
     made = shown(overlap=spent, memory=peak, run={"device_memory_bytes": 8 << 30})
     assert made == {
         "62%": "of the communication overlaps compute",
-        "12 ms": "exposed communication a step, mean over ranks",
+        "12 ms": "exposed communication per step, mean over ranks",
         "4%": "of the step without an operation",
         "2 GiB": "peak of memory of 8 GiB (25%), rank 1",
     }

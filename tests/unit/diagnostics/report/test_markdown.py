@@ -15,7 +15,7 @@ def test_content() -> None:
     for told in (
         "## What happened `hang.collective_mismatch`",
         "- **confidence**: 97%",
-        "- **rank 1 \\(to blame\\)**: `/home/me/project/train.py:88 in log_metrics`, broadcast \\[1\\] int64",
+        "- **rank 1 \\(at fault\\)**: `/home/me/project/train.py:88 in log_metrics`, broadcast \\[1\\] int64",
         "- **fix** (override): `strategy.bucket_cap_mb=25`",
         "- [x] gradients are reduced in many tiny buckets (`overlap.small_buckets`), "
         "confirmed: exposed 41 ms of 180 ms",

@@ -86,7 +86,7 @@ def test_what_a_record_holds_as_figures_becomes_a_line_here() -> None:
 def test_a_training_that_had_ended_before_a_process_failed() -> None:
     ended = LogFact("training_ended", 0, "job.log", 5, "Training completed")
     errors = [RankError(rank, "job.log", line, "", "Fatal Python error: Aborted") for rank, line in ((0, 7), (1, 9))]
-    text = "job.log:5 says that the training ended before any process failed"
+    text = "according to job.log:5, training had ended before any process failed"
     assert text in noted(facts=[ended], errors=errors) and text in noted(ROOT, facts=[ended], errors=errors)
     assert text not in noted(facts=[ended]) + noted(
         facts=[ended], errors=[errors[0], RankError(2, "job.log", 3, "", "")]

@@ -63,7 +63,7 @@ def test_a_failure_after_which_the_job_went_on_is_a_note(tmp_path: Path, failure
     report = of(tmp_path, steps(0, 20) + failure + steps(15, 50) + end)
     assert (report.root_causes, report.suspicions) == ((), ())
     (note,) = [note for note in report.notes if told in note]
-    assert "the job went on after it" in note or "the job was restarted" in note
+    assert "the job continued" in note or "the job was restarted" in note
     assert "job.log:2" in note
 
 

@@ -12,7 +12,7 @@ from diagnostics.diagnose import diagnose
 from diagnostics.evidence.readers.process import Moment
 from diagnostics.report import html, jsonform, markdown, terminal
 from diagnostics.report.diagnosis import document
-from diagnostics.report.symptoms import headline
+from diagnostics.report.symptoms import headline, needed
 from tests.unit.diagnostics.analysis.divergence.test_from_watchdogs import hung, in_group
 from tests.unit.diagnostics.hang.dumps import Job, Op, write
 from tests.unit.diagnostics.report.test_jsonform import SCHEMA
@@ -137,7 +137,7 @@ def test_a_connection_that_a_peer_closed_accuses_no_network(tmp_path: Path) -> N
         ("[trainer0|0]:ncclInternalError: Internal check failed.\n[trainer0|0]:Last error:\n[trainer0|0]:"
          "ncclSocketInit: connecting to address  with family 59936 is neither AF_INET(2) nor AF_INET6(10)\n",
          "NCCL failed on rank 0 (ncclSocketInit", "ip -br address"),
-        ("W1 torch/x/api.py:739] Received 2 death signal, shutting down workers\n", "Somebody inter", "py-spy dump"),
+        ("W1 torch/x/api.py:739] Received 2 death signal, shutting down workers\n", "The job was inter", "py-spy dump"),
         ("NVRM: Xid (PCI:0000:3d:00): 43, pid=7, Ch 8\n", "GPU fault: a kernel was", "compute-sanitizer"),
     ],
 )  # fmt: skip
@@ -147,6 +147,14 @@ def test_what_a_line_speaks_of_is_the_headline_and_what_decides_it(
     shown = lines(tmp_path, text)
     assert shown[0].startswith(f"UNDECIDED: {headline}")
     assert any(line.startswith("needed") and decide in line for line in shown)
+
+
+def test_the_stderr_that_is_needed_is_that_of_the_rank_that_failed_even_if_no_line_names_it(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text("$ torchrun train.py\n")
+    report = diagnose(tmp_path)
+    aborted = replace(Symptoms((), (), (), (), frozenset()), aborted=(3,))
+    assert needed(report, aborted).startswith("the stderr of rank 3, which")
+    assert needed(report, replace(aborted, aborted=(-1,))).startswith("the stderr of the rank that failed, which")
 
 
 def test_a_wait_in_an_unknown_call_and_a_failure_of_which_no_line_tells() -> None:

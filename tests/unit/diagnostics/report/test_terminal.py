@@ -58,7 +58,7 @@ def test_colour_changes_nothing_but_colour() -> None:
 
 def test_both_sides_of_a_mismatch_stand_beside_each_other() -> None:
     lines = render(full(), columns=120, colour=False).splitlines()
-    at = next(n for n, line in enumerate(lines) if line.startswith("rank 1 (to blame)"))
+    at = next(n for n, line in enumerate(lines) if line.startswith("rank 1 (at fault)"))
     assert "ranks 0, 2-3" in lines[at]
     assert lines[at + 1].split("  ")[0] == "broadcast [1] int64" and "all_reduce [1048576] float32" in lines[at + 1]
     assert "train.py:88" in lines[at + 2] and "train.py:61" in lines[at + 2]
@@ -66,7 +66,7 @@ def test_both_sides_of_a_mismatch_stand_beside_each_other() -> None:
 
 def test_in_a_narrow_terminal_the_sides_are_below_each_other() -> None:
     lines = render(full(), columns=60, colour=False).splitlines()
-    at = next(n for n, line in enumerate(lines) if line.startswith("rank 1 (to blame)"))
+    at = next(n for n, line in enumerate(lines) if line.startswith("rank 1 (at fault)"))
     assert "ranks 0, 2-3" not in lines[at] and any(line.startswith("ranks 0, 2-3") for line in lines[at:])
 
 

@@ -93,7 +93,7 @@ def test_a_log_that_ends_with_torchrun_ending_its_processes_says_so(tmp_path: Pa
     [
         ("I1 0 torch/distributed/elastic/agent/server/api.py:886] Local worker group finished (SUCCEEDED).\n",
          "the log says that the training ended"),
-        ("$ torchrun --standalone --nproc_per_node=2 train.py\n", "no line of 1 log reports a known problem"),
+        ("$ torchrun --standalone --nproc_per_node=2 train.py\n", "no known problem is reported in 1 log"),
     ],
 )  # fmt: skip
 def test_a_log_that_tells_no_trouble_and_no_steps(tmp_path: Path, text: str, statement: str) -> None:

@@ -152,8 +152,8 @@ def test_a_rank_that_is_late_stuck_or_gone_is_called_so(tmp_path: Path) -> None:
 def test_without_stacks_the_remedy_names_both_calls(tmp_path: Path) -> None:
     write(tmp_path, Job({**same(4, [A, A]), 2: [A, C]}, backend="gloo", stacks=False), form="json")
     change = by_cause(tmp_path)["collective_mismatch"].remedies[0].change
-    both = "barrier (#2) and all_reduce [8] float32 (#2) are matched with each other"
-    assert change.endswith(f"{both} and must be the same collective")
+    both = "barrier (#2) and all_reduce [8] float32 (#2) occupy the same position"
+    assert change.endswith(f"{both}, so they must be the same collective")
 
 
 @pytest.mark.parametrize("skips", [1, 2])

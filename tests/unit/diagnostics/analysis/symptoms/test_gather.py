@@ -67,7 +67,7 @@ def test_torch_1_and_gloo_state_no_position(tmp_path: Path) -> None:
     gloo = "RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation\n"
     found = read(tmp_path, old.format(1) + old.format(3) + gloo)
     assert [(wait.ranks, wait.op, wait.seq, wait.waited_s) for wait in found.waits] == [
-        ((1, 3), "broadcast", None, 1803.0), ((), "a recv of gloo", None, 1800.0)
+        ((1, 3), "broadcast", None, 1803.0), ((), "a gloo recv", None, 1800.0)
     ]  # fmt: skip
 
 

@@ -58,10 +58,10 @@ def of(folder: Path, text: str) -> Report:
         ('Message: Usage of EmptyDir volume "dshm" exceeds the limit "1Gi". \n', "/dev/shm"),
         ("Message: Pod ephemeral local storage usage exceeds the total limit of containers 10Gi. \n", "disk"),
         ('Message: Container train exceeded its local ephemeral storage limit "10Gi". \n', "disk"),
-        ("Message: The node was low on resource: pids. Threshold quantity: 100, available: 3. \n", "process ids"),
-        ("NAME   READY   STATUS     RESTARTS   AGE\nw-0    1/1     NodeLost   0          3h\n", "no longer answered"),
+        ("Message: The node was low on resource: pids. Threshold quantity: 100, available: 3. \n", "process IDs"),
+        ("NAME   READY   STATUS     RESTARTS   AGE\nw-0    1/1     NodeLost   0          3h\n", "stopped responding"),
         ("  Reason:               PreemptionByScheduler\n", "higher priority"),
-        ("  DisruptionTarget  True  reason: DeletionByTaintManager\n", "no longer answered"),
+        ("  DisruptionTarget  True  reason: DeletionByTaintManager\n", "stopped responding"),
         ("Message: Pod was terminated in response to imminent node shutdown.\n", "shut down"),
         (STEPS + "=>> PBS: job killed: walltime 86431 exceeded limit 86400\n", "time limit"),
         (STEPS + "Aborted by PBS Server\nJob exceeded its walltime limit. Job was aborted\n", "time limit"),
@@ -135,7 +135,7 @@ def test_a_scheduler_that_ends_a_job_for_its_memory(tmp_path: Path, line: str) -
 
 def test_a_job_that_somebody_ended_by_a_command_is_undecided(tmp_path: Path) -> None:
     report = of(tmp_path, STEPS + "TERM_OWNER: job killed by owner.\n")
-    assert not report.root_causes and report.statement.startswith("Somebody ended the job")
+    assert not report.root_causes and report.statement.startswith("The job was ended with")
 
 
 @pytest.mark.parametrize(("state", "cause"), [("NODE_FAIL      1:0", "env.job_stopped"), ("TIMEOUT        0:0", "")])

@@ -23,7 +23,7 @@ def test_both_sides_are_named_with_their_lines(tmp_path: Path) -> None:
 
 def test_without_stacks_the_calls_are_named_by_what_they_are(tmp_path: Path) -> None:
     found = finding(tmp_path, job(*[[MINE if rank else THEIRS] for rank in range(3)], stacks=False), CAUSE)
-    assert found.where == () and "broadcast [8] float32 (#1) are matched" in found.remedies[0].change
+    assert found.where == () and "broadcast [8] float32 (#1) occupy the same position" in found.remedies[0].change
 
 
 def test_two_against_two_is_a_tie(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_ranks_that_import_modules_are_not_said_to_stand_still() -> None:
     starts[1].fields["frames"] = importing
     assert decided(*starts).status == "undecided"
     finding = decided(start(0, "meets", 40, 40), starts[1], start(2, "meets", 40, 40))
-    assert (finding.status, finding.ranks) == ("undecided", ()) and "at work" in text_of(finding).summary
+    assert (finding.status, finding.ranks) == ("undecided", ()) and "still running" in text_of(finding).summary
     blocked = (Frame("/w/helper.py", 4, "<module>"), *importing)  # A line of the module itself.
     starts[1].fields["frames"] = blocked
     assert decided(*starts).status == "confirmed"

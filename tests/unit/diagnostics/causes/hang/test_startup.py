@@ -180,7 +180,7 @@ def test_the_rank_that_never_came_to_the_set_up_is_named_if_it_left_other_lines(
     assert not said(tmp_path, begun + WAITING).root_causes, "its node's log may be absent"
     (root,) = said(tmp_path, "[rank2]: NCCL version 2.21.5+cuda12.4\n" + begun + WAITING).root_causes
     assert (root.cause, root.ranks) == ("hang.startup", (2,))
-    assert "no line of its shows Init START" in text_of(root).summary
+    assert "none of its lines shows Init START" in text_of(root).summary
 
 
 @pytest.mark.parametrize(

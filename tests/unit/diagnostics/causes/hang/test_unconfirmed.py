@@ -48,7 +48,7 @@ def behind(*, type_: str = "", message: str = "", exit_code: int | None = None) 
 def test_a_rank_that_failed_by_itself_made_fewer_calls_for_that_reason() -> None:
     finding = behind(type_="ValueError", message="bad sample")
     assert finding.status == "ruled_out"
-    assert text_of(finding).summary.startswith("Rank 1 ended by itself (ValueError: bad sample)")
+    assert text_of(finding).summary.startswith("Rank 1 ended on its own (ValueError: bad sample)")
 
 
 def test_an_ending_that_does_not_explain_fewer_calls_leaves_it_open() -> None:

@@ -25,7 +25,7 @@ def test_the_cost_is_all_but_the_units_in_use():
     assert (found.ranks, found.cost.value) == ((0, 1), 20 * MIB)
     text = text_of(found)
     assert text.summary.startswith(
-        "4 units are gathered once a step and kept from forward to backward: 40 MiB on ranks 0 and 1."
+        "4 units are gathered once per step and kept from forward to backward: 40 MiB on ranks 0 and 1."
     )
     assert "reshard_after_forward=True" in text.remedies[0].change
     of_dtk = decide(job(sharded(), call("unit", 10), units=blocks(2), run={}))

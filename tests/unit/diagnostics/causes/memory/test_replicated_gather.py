@@ -51,7 +51,7 @@ def test_remedies_fit_what_is_collected(more, change):
     assert found.ranks == (0, 1)
     assert found.cost.value == 20 * MIB
     assert text_of(found).remedies[0].change.startswith(change)
-    assert "copies of all 2 ranks" in text_of(found).summary
+    assert "from each of the 2 ranks" in text_of(found).summary
 
 
 @pytest.mark.parametrize(("ranks", "steps", "status"), [(1, 2, "ruled_out"), (2, 2, "confirmed"), (1, 3, "confirmed")])

@@ -15,7 +15,7 @@ def test_collectives_between_kernels_of_one_phase_are_waited_for(tmp_path: Path,
     finding = finding_of(detect(tmp_path), CAUSE)
     assert (finding.status, finding.ranks) == ("confirmed", (0, 1, 2, 3))
     assert finding.cost is not None and finding.cost.value == 2.64, "22 all_reduces of 120 us that nothing hides"
-    assert "for 22 collectives a step (all_reduce)" in text_of(finding).summary
+    assert "for 22 collectives per step (all_reduce)" in text_of(finding).summary
     assert "async_op=True" in text_of(finding).remedies[0].change
 
 

@@ -73,10 +73,12 @@ def test_a_cost_that_is_worth_it_confirms(judged: Judge) -> None:
     text = text_of(finding)
     assert (finding.status, finding.ranks, finding.confidence) == ("confirmed", (0, 1, 2), 0.9)
     assert finding.cost is not None and (finding.cost.value, finding.cost.unit) == (41.0, "ms per step")
-    assert text.summary == "3 tiny buckets: 41.0 ms of 100 ms a step." and text.measured == "41.0 ms of 100 ms a step"
+    assert (
+        text.summary == "3 tiny buckets: 41.0 ms of 100 ms per step." and text.measured == "41.0 ms of 100 ms per step"
+    )
     assert [(item.file, str(item.detail)) for item in finding.evidence] == [("a.json", "a detail")]
     (remedy,) = text.remedies
-    assert (remedy.kind, remedy.change, remedy.saves) == ("code", "merge them", "at most 41.0 ms of 100 ms a step")
+    assert (remedy.kind, remedy.change, remedy.saves) == ("code", "merge them", "at most 41.0 ms of 100 ms per step")
 
 
 def test_a_trace_that_ends_in_the_middle_gives_a_suspicion_only(judged: Judge) -> None:
@@ -89,7 +91,7 @@ def test_a_trace_that_ends_in_the_middle_gives_a_suspicion_only(judged: Judge) -
 def test_a_cost_below_the_share_rules_out_and_says_so(judged: Judge) -> None:
     finding = judged(View(), 1.9)
     assert finding.status == "ruled_out"
-    assert text_of(finding).measured == "3 buckets: at most 1.90 ms of 100 ms a step, below 2%"
+    assert text_of(finding).measured == "3 buckets: at most 1.90 ms of 100 ms per step, below 2%"
 
 
 def test_a_run_of_dtk_gets_the_override(judged: Judge) -> None:

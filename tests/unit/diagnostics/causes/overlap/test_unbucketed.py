@@ -19,7 +19,7 @@ def test_reductions_after_backward_are_found(tmp_path: Path, detect: Any) -> Non
     assert (
         finding.status == "confirmed" and "gradients are reduced one by one after backward" in text_of(finding).summary
     )
-    assert "23 reductions of 92 MiB a step" in str(finding.evidence[0].detail) and finding.where == ()
+    assert "23 reductions of 92 MiB per step" in str(finding.evidence[0].detail) and finding.where == ()
     assert "DistributedDataParallel" in text_of(finding).remedies[0].change
 
 
