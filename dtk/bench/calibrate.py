@@ -144,8 +144,8 @@ def document(hardware: Hardware) -> Document:
     link = hardware.intra_node
     rows = (
         Field("matmul", rates),
-        Field("memory", f"{bytes_text(hardware.memory_rate)}/s, {bytes_text(hardware.memory_bytes)} a rank"),
-        Field("link", f"{bytes_text(link.bytes_per_s)}/s, {seconds_text(link.latency_s)} a step"),
+        Field("memory", f"{bytes_text(hardware.memory_rate)}/s, {bytes_text(hardware.memory_bytes)} per rank"),
+        Field("link", f"{bytes_text(link.bytes_per_s)}/s, {seconds_text(link.latency_s)} per step"),
         Field("kept in", str(measured_path())),
         Field("next", command("plan", "model=gpt2_tiny", "hardware=measured")),
     )

@@ -45,7 +45,7 @@ def document(report: BenchReport, *, page: str = "") -> doc.Document:
         ),
         blocks=doc.present(
             _plots(report),
-            doc.Section("Side by side, launches in turns", (doc.table(_gains(report)),)) if report.gains else None,
+            doc.Section("Side by side, alternating launches", (doc.table(_gains(report)),)) if report.gains else None,
             _figures(report),
             doc.Section("What the figures mean", doc.present(doc.Fields(tuple(meaning)), named)),
         ),

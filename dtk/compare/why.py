@@ -79,7 +79,7 @@ def _collectives(run: RunRecord, base: RunRecord) -> str:
         return "the same collectives, by their plans"
     if not less:
         return f"{joined(more)} more in a step"
-    return f"{joined(more)} instead of {joined(less)} a step" if more else f"without {joined(less)} a step"
+    return f"{joined(more)} instead of {joined(less)} per step" if more else f"without {joined(less)} per step"
 
 
 def _large(run: RunRecord) -> dict[tuple[str, int, int], str]:
@@ -94,7 +94,7 @@ def _large(run: RunRecord) -> dict[tuple[str, int, int], str]:
 
 
 def _exposed(variant: Variant, first: Variant, figures: Sequence[Figure]) -> str:
-    """`61% of its communication is exposed, 12 ms a step (ddp: 3 ms)`"""
+    """`61% of its communication is exposed, 12 ms per step (ddp: 3 ms)`"""
     exposed_s = medians(figures, "exposed_s")
     own_s, first_s = exposed_s.get(variant.label), exposed_s.get(first.label)
     parts = [run.breakdown for run in variant.compared if run.breakdown is not None]
@@ -108,7 +108,7 @@ def _exposed(variant: Variant, first: Variant, figures: Sequence[Figure]) -> str
     waits = [part.waiting_ms for part in parts if part.waiting_ms is not None]
     waiting = sum(waits) / len(waits) / 1e3 if waits else 0.0
     late = f", {seconds_text(waiting)} of it waiting for late ranks" if waiting > _PART * own_s > 0 else ""
-    return f"{share:.0%} of its communication is exposed, {seconds_text(own_s)} a step{beside}{late}"
+    return f"{share:.0%} of its communication is exposed, {seconds_text(own_s)} per step{beside}{late}"
 
 
 def _time(run: RunRecord, other: RunRecord) -> str:

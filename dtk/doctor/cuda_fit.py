@@ -38,7 +38,7 @@ def cuda_driver(scope: Scope) -> Result:
 def _fit(facts: dict[str, Any], driver: str, runs: tuple[int, int]) -> Iterator[Finding]:
     """Yield findings on incompatibilities between torch's build, the driver and the devices."""
     if facts["cuda_build"] is None:
-        text = f"torch {facts['version']} is built without CUDA, and an NVIDIA driver ({driver}) is here"
+        text = f"torch {facts['version']} is built without CUDA, but an NVIDIA driver ({driver}) is present"
         yield Finding("failure", text, _build_for(runs))
         return
     build = leading_version(str(facts["cuda_build"]))

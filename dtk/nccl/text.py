@@ -11,6 +11,7 @@ from dtk.errors import DtkError
 from dtk.nccl.lint import Linted
 from dtk.nccl.presets import ABOUT_WHOLE, Preset
 from dtk.nccl.recommend import Advice
+from dtk.nccl.render import ENVIRONMENT
 
 _WORDS = {"any": "NCCL or gloo", "nccl": "NCCL", "gloo": "gloo"}
 _TONES: dict[str, doc.Tone] = {"error": "bad", "warning": "warn", "note": "soft"}
@@ -45,15 +46,13 @@ def _usage(preset: Preset) -> str:
 
 def differences(first: str, second: str, a: Mapping[str, str], b: Mapping[str, str]) -> str:
     """Return the variables that differ between two sides, marked as by `diff -u`."""
+    names = sorted({*a, *b})
+    changed = [name for name in names if a.get(name) != b.get(name)]
     lines = [f"--- {first}", f"+++ {second}"]
-    same = 0
-    for name in sorted({*a, *b}):
-        if a.get(name) == b.get(name):
-            same += 1
-            continue
+    for name in changed:
         lines += [f"-{name}={clean(a[name])}"] if name in a else []
         lines += [f"+{name}={clean(b[name])}"] if name in b else []
-    lines.append(f" {same} the same" if len(lines) > 2 or same else " neither sets anything")
+    lines.append(f" {len(names) - len(changed)} the same" if names else " neither sets anything")
     return "\n".join(lines) + "\n"
 
 
@@ -66,13 +65,14 @@ def linted(result: Linted) -> str:
         rows.append(doc.Field(item.severity, f"{what}{where}: {item.message}", _TONES[item.severity]))
         if not item.fix_in_message:
             rows.append(doc.Field("", item.fix))
-    counts = {kind: sum(item.severity == kind for item in result.items) for kind in _TONES}
-    totals = ", ".join(counted(count, kind) for kind, count in counts.items() if count)
-    version = f"NCCL {result.nccl_version}" if result.nccl_version else "version of NCCL unknown"
-    where = f"{counted(result.checked, 'variable')} of {', '.join(result.read)}"
-    verdict = doc.Paragraph(f"{totals or 'nothing wrong'} in {where} ({version}; {result.facts})")
-    fields = (doc.Fields(tuple(rows)),) if rows else ()
-    return rendered(doc.Document("", "", (*fields, verdict)))
+    numbers = ((sum(item.severity == kind for item in result.items), kind) for kind in _TONES)
+    totals = ", ".join(counted(*number) for number in numbers if number[0])
+    version = f"NCCL {result.nccl_version}" if result.nccl_version else "NCCL version unknown"
+    where = ", ".join(f"the {ENVIRONMENT}" if place == ENVIRONMENT else place for place in result.read)
+    verdict = f"{totals or 'no problem'} in {counted(result.checked, 'variable')} of {where}"
+    verdict = verdict if result.checked or totals else f"no NCCL variable is set in {where}"
+    last = doc.Paragraph(f"{verdict} ({version}; {result.facts})")
+    return rendered(doc.Document("", "", doc.present(doc.Fields(tuple(rows)) if rows else None, last)))
 
 
 def recommended(advices: Sequence[Advice], besides: Sequence[str]) -> str:

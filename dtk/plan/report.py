@@ -69,7 +69,7 @@ def document(report: PlanReport, *, page: str = "") -> doc.Document:
 
 
 def _about(report: PlanReport, heading: str) -> doc.Fields:
-    """Return the job, the division of its batch, its dtype (`bf16, 989 TFLOP/s peak a device`) and doubts."""
+    """Return the job, the division of its batch, its dtype (`bf16, 989 TFLOP/s peak per device`) and doubts."""
     plan = report.plan
     ranks = plan.dp_size or plan.world_size
     steps = BatchPlan(plan.global_batch_size, plan.micro_batch_size, ranks).accumulation_steps
@@ -78,7 +78,7 @@ def _about(report: PlanReport, heading: str) -> doc.Fields:
     batch += f", {plan.sequence_length:,} tokens each" if plan.sequence_length > 1 else ""  # Else samples are not text.
     compute = _DTYPES.get(report.compute_dtype, report.compute_dtype)
     if plan.time is not None and plan.time.peak_flops is not None:
-        compute += f", {flops_text(plan.time.peak_flops)} peak a device"
+        compute += f", {flops_text(plan.time.peak_flops)} peak per device"
     compute += "; parameters and optimizer state in fp32"
     fields = [doc.Field("job", heading), doc.Field("batch", batch)]
     fields += [doc.Field("compute", compute)] if report.compute_dtype else []
@@ -88,7 +88,7 @@ def _about(report: PlanReport, heading: str) -> doc.Fields:
 def _verdict(plan: Prediction) -> str:
     peak, device = plan.memory.peak_bytes, plan.device_memory_bytes
     if device is None:
-        return f"{bytes_text(peak)} a rank; add hardware=NAME to learn whether that fits, and how long a step takes"
+        return f"{bytes_text(peak)} per rank; add hardware=NAME to learn whether that fits, and how long a step takes"
     gap = f"{bytes_text(abs(device - peak))} ({percent_text(abs(device - peak) / device)})"
     if plan.exceeds_host and peak <= device:
         return f"DOES NOT FIT the host of a node of {plan.hardware}: {_host(plan)}"
@@ -101,8 +101,8 @@ def _host(plan: Prediction) -> str:
     """Return the use of host memory by offloading; empty without offloading."""
     if not plan.memory.host_bytes:
         return ""
-    available = "" if plan.node_host_bytes is None else f" of {bytes_text(plan.node_host_bytes)}"
-    return f"{bytes_text(plan.memory.host_bytes)} a rank, {bytes_text(plan.host_bytes_per_node)} a node{available}"
+    whole = " of ".join(bytes_text(n) for n in (plan.host_bytes_per_node, plan.node_host_bytes) if n is not None)
+    return f"{bytes_text(plan.memory.host_bytes)} per rank, {whole} host memory per node"
 
 
 def _memory(plan: Prediction, used: Sequence[Category]) -> doc.Section:
@@ -116,9 +116,9 @@ def _memory(plan: Prediction, used: Sequence[Category]) -> doc.Section:
     rows.append((doc.Span("total", "strong"), doc.Span(bytes_text(memory.peak_bytes), "strong"), "-", ""))
     others = [f"{name} {bytes_text(size)}" for name, size in memory.by_region_bytes.items() if name != memory.region]
     fields = [doc.Field("peak", f"in {memory.region}" + (f" ({', '.join(others)})" if others else ""))]
-    fields += [doc.Field("host", f"{_host(plan)} in host memory")] if _host(plan) else []
-    moved = f", {bytes_text(memory.paged_bytes)} moved a step" if memory.paged_bytes else ""
-    fields += [doc.Field("file", f"{bytes_text(memory.file_bytes)} a rank{moved}")] if memory.file_bytes else []
+    fields += [doc.Field("host", _host(plan))] if _host(plan) else []
+    moved = f", {bytes_text(memory.paged_bytes)} moved per step" if memory.paged_bytes else ""
+    fields += [doc.Field("file", f"{bytes_text(memory.file_bytes)} per rank{moved}")] if memory.file_bytes else []
     figures = doc.Fold("Figures", (doc.table([("category", "bytes at the peak"), *(row[:2] for row in rows)]),))
     table = doc.Only(("terminal",), (doc.Table(("", "", "", ""), tuple(rows)),))
     bars, folded = _categories([(plan.strategy, plan)], used), doc.Only(("html", "markdown"), (figures,))
@@ -136,7 +136,7 @@ def _categories(plans: Sequence[tuple[str, Prediction]], used: Sequence[Category
 
 
 def _scaling(points: Sequence[Point], plan: Prediction) -> doc.Section:
-    header = ("ranks", "batch", "fits", "memory", "peak in", "sent a step", "step", "tokens/s", "MFU", "scaling")
+    header = ("ranks", "batch", "fits", "memory", "peak in", "sent per step", "step", "tokens/s", "MFU", "scaling")
     rows: Rows = [header]
     for point in points:
         batch = efficiency = "-"
@@ -188,7 +188,7 @@ def _curve(name: str, points: Sequence[tuple[float, float]], up: doc.Axis, refer
 
 
 def _comparison(comparison: Comparison, used: Sequence[Category]) -> doc.Section:
-    rows: Rows = [("", "strategy", "fits", "memory", "peak in", "sent a step", "step", "tokens/s", "MFU")]
+    rows: Rows = [("", "strategy", "fits", "memory", "peak in", "sent per step", "step", "tokens/s", "MFU")]
     planned: list[tuple[str, Prediction]] = []
     offloaded: dict[str, list[str]] = {}
     invalid: dict[str, list[str]] = {}

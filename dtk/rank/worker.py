@@ -130,7 +130,7 @@ def _describe(loop: Loop) -> None:
     for note in loop.parts.strategy.notes:
         print_line(f"strategy.config: {note}")
     speed = loop.measures
-    sends = f"{bytes_text(speed.communicated_bytes_per_step)} in collectives a step"
+    sends = f"{bytes_text(speed.communicated_bytes_per_step)} in collectives per step"
     peak = f"against {speed.peak_reason}" if speed.peak_flops else f"not available: {speed.peak_reason}"
     print_line(f"{sends}; mfu {peak}")
 

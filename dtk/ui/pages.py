@@ -193,7 +193,7 @@ def _strip(figures: Mapping[str, Any], step: Breakdown | None) -> doc.Cards | No
     texts = {name: _text(name, value) for name in names if (value := figures.get(name)) is not None}
     cards = [doc.Card(text, (doc.Span(_title(name), "soft"),)) for name, text in texts.items()]
     if step is not None:
-        caption = f"exposed communication a step, {step.exposed_ms / (step.wall_ms or 1):.0%} of it"
+        caption = f"exposed communication per step, {step.exposed_ms / (step.wall_ms or 1):.0%} of it"
         cards.append(doc.Card(seconds_text(step.exposed_ms / 1e3), (doc.Span(caption, "soft"),)))
     return doc.Cards(tuple(cards)) if cards else None
 

@@ -182,7 +182,7 @@ def test_the_gpt2_tokenizer_without_cache_and_network(tmp_path: Path) -> None:
 def test_a_wrong_folder_of_pretrained_weights(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     line = refused(tmp_path, "model=gpt2", f"model.pretrained={tmp_path}")
-    assert "holds no GPT-2" in line
+    assert "does not contain a GPT-2 model" in line
 
 
 @pytest.mark.timeout(60)

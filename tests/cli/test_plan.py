@@ -113,7 +113,7 @@ def test_the_closed_form_answers_without_torch(layers: int, width: int, heads: i
         check=True,
     )
     assert shown.stderr.split()[-1] == "False"
-    assert "bf16, 989 TFLOP/s peak a device" in shown.stdout
+    assert "bf16, 989 TFLOP/s peak per device" in shown.stdout
 
 
 @pytest.mark.extended
@@ -174,7 +174,7 @@ def test_what_is_offloaded_must_fit_the_host_of_a_node(plan: Plan, tmp_path: Pat
         device.write_text(re.sub(r"(host_memory_bytes:\n  value: )\d+", rf"\g<1>{size}", text))
         found, shown = plan(*job, f"hardware={device}")
         assert found == code
-        assert re.search(r"^host +.* a rank, .* a node of .* in host memory$", shown, re.MULTILINE)
+        assert re.search(r"^host +.* per rank, .* of .* host memory per node$", shown, re.MULTILINE)
     assert shown.startswith("DOES NOT FIT the host of a node of h100_sxm: ")
     typed = [text for text in job if "offload" not in text]
     compared = asked(plan, *typed, f"hardware={device}", "--compare")["compare"]["rows"]

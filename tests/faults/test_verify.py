@@ -34,7 +34,7 @@ def test_a_remedy_that_leaves_a_fault_no_place_runs_without_it(fault_folder):
     done = dtk("diagnose", str(run), "--verify-fix")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "overlap.accumulation_sync with train.micro_batch_size=4" in done.stdout
-    assert "needs several micro-batches a step: here there is one)" in done.stderr
+    assert "needs several micro-batches per step: here there is one)" in done.stderr
     assert len(list((run / "verify").iterdir())) == 2
 
 

@@ -48,7 +48,7 @@ def test_the_user_has_the_last_word() -> None:
         (["fault=exception", "launcher.nproc=1"], "fault=exception needs two ranks"),
         (["fault=rank0_state_dict", "strategy=ddp"], "fault=rank0_state_dict cannot happen under strategy=ddp"),
         (["fault=branch", "model=llama_tiny"], "fault=branch needs a GPT"),
-        (["fault=accumulation_boundary", "train.global_batch_size=4"], "needs several micro-batches a step"),
+        (["fault=accumulation_boundary", "train.global_batch_size=4"], "needs several micro-batches per step"),
         (
             ["fault=unused_parameters", "strategy=ddp", "parallel.cp=2", "launcher.nproc=2"],
             "calls the whole model with whole sequences: parallel.cp=2 - use parallel.cp=1",

@@ -16,7 +16,7 @@ FIT = [
     ({"cuda_driver": 12040}, {}, "failure", "built for CUDA 13.0, driver 580.65.06 runs CUDA up to 12.4", "whl/cu126"),
     ({"cuda_driver": 11040}, {}, "failure", "runs CUDA up to 11.4", ""),
     ({"cuda_driver": 13000}, {"cuda_build": "12.6"}, "ok", "torch for CUDA 12.6", ""),
-    ({}, {"cuda_build": None}, "failure", "built without CUDA, and an NVIDIA driver", "whl/cu130"),
+    ({}, {"cuda_build": None}, "failure", "built without CUDA, but an NVIDIA driver", "whl/cu130"),
     ({}, {"cuda_error": "Error 802: not yet", "cuda_available": False}, "failure", "Error 802", "nvidia-smi"),
     ({}, {"devices": [{"name": "V100", "capability": [7, 0]}]}, "failure", "V100 is sm_70; this torch", "whl"),
     ({}, {"devices": [{"name": "A10", "capability": [8, 6]}]}, "ok", "", ""),

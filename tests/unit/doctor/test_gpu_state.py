@@ -78,6 +78,6 @@ def test_a_process_of_somebody_else(gpus):
         other.kill()
         other.wait()
     assert result.status == "warning"
-    assert result.summary.startswith(f"GPU 1 is used by pid {other.pid} (python")
+    assert result.summary.startswith(f"GPU 1 is used by PID {other.pid} (python")
     assert result.summary.endswith("1,024 MiB")
     assert gpu_state.gpu_processes(gpus({"1.process": os.getpid()})).status == "ok"

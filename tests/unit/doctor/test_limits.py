@@ -101,5 +101,5 @@ def test_little_memory(tmp_path):
     (tmp_path / "memory.max").write_text(f"{10 << 30}\n")
     (tmp_path / "memory.current").write_text(f"{(10 << 30) - (100 << 20)}\n")
     result = limits.memory(SCOPE, meminfo, tmp_path)
-    assert (result.status, result.summary) == ("warning", "100 MiB of 10 GiB of host memory are available")
+    assert (result.status, result.summary) == ("warning", "only 100 MiB of 10 GiB host memory is available")
     assert limits.memory(SCOPE, tmp_path / "none", tmp_path).status == "not_applicable"

@@ -153,7 +153,7 @@ def test_extras_that_are_half_installed_or_old(monkeypatch, site, scope):
     told = "\n".join((result.summary, *result.details))
     assert "extra hf is only partly installed: datasets, tiktoken, tokenizers missing" in told
     assert "psutil 5.1 is older than 5.9" in told
-    assert "pynvml 8.0.4 installs another module pynvml" in told
+    assert "pynvml 8.0.4 installs a different module named pynvml" in told
     assert f"{sys.executable} -m pip uninstall -y pynvml" in [remedy.command for remedy in result.remedies]
 
 

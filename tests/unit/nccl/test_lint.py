@@ -108,7 +108,7 @@ def test_oddities_and_shadowed_values(node):
 
 
 def test_nothing_wrong_is_said_and_terminals_are_safe(node):
-    assert linted(look({"NCCL_DEBUG": "WARN"})).startswith("nothing wrong in 1 variable of job.sh")
+    assert linted(look({"NCCL_DEBUG": "WARN"})).startswith("no problem in 1 variable of job.sh")
     text = linted(look({"NCCL_SOCKET_IFNAME": "\x1b[31meth9"}))
     assert "\x1b" not in text and "\\x1b" in text
 

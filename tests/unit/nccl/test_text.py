@@ -66,7 +66,9 @@ def test_lints_name_the_place_and_the_last_line_counts_them() -> None:
     assert shown.count("drop it") == 2
     assert shown.rstrip().endswith("1 error, 1 warning, 1 note in 3 variables of job.sh (NCCL 2.27.3; 1 node)")
     clean = text.linted(Linted((), ("environment",), 1, "", "2 nodes"))
-    assert clean == "nothing wrong in 1 variable of environment (version of NCCL unknown; 2 nodes)\n"
+    assert clean == "no problem in 1 variable of the environment (NCCL version unknown; 2 nodes)\n"
+    unset = text.linted(Linted((), ("environment",), 0, "", "2 nodes"))
+    assert unset == "no NCCL variable is set in the environment (NCCL version unknown; 2 nodes)\n"
 
 
 def test_advice_gives_reasons_needs_and_the_command() -> None:

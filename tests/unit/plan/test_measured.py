@@ -41,7 +41,12 @@ HARDWARE = Hardware(
 def test_the_figures_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     shown = terminal.render(document(HARDWARE), columns=None, colour=False)
-    for text in ("float32 40 GFLOP/s, bfloat16 12.3 GFLOP/s", "10 GiB/s, 8 GiB a rank", "1 GiB/s", "hardware=measured"):
+    for text in (
+        "float32 40 GFLOP/s, bfloat16 12.3 GFLOP/s",
+        "10 GiB/s, 8 GiB per rank",
+        "1 GiB/s",
+        "hardware=measured",
+    ):
         assert text in shown
     assert str(tmp_path / "dtk" / "hardware" / "measured.yaml") in shown.replace("\n", "")
 

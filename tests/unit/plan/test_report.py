@@ -26,7 +26,7 @@ def test_the_answer_is_the_first_line() -> None:
     assert text().startswith("FITS rtx4090: 20 GiB of 24 GiB, 4 GiB (16.7%) to spare\n")
     large = on_device(plan(gib=30.0))
     assert text(plan=large).startswith("DOES NOT FIT rtx4090: 30 GiB of 24 GiB, 6 GiB (25.0%) too much\n")
-    assert text(plan=plan()).startswith("20 GiB a rank; add hardware=NAME")
+    assert text(plan=plan()).startswith("20 GiB per rank; add hardware=NAME")
 
 
 def test_precision_is_told_with_the_peak_behind_mfu() -> None:
@@ -35,9 +35,9 @@ def test_precision_is_told_with_the_peak_behind_mfu() -> None:
     time = dataclasses.replace(plan_on.time, matmul_dtype="bfloat16", peak_flops=989.4e12, exposed_s=0.2, compute_s=0.4)
     made = report(plan=dataclasses.replace(plan_on, time=time))
     shown = in_terminal(made)
-    assert "compute bf16, 989 TFLOP/s peak a device; parameters and optimizer state in fp32\n" in shown
+    assert "compute bf16, 989 TFLOP/s peak per device; parameters and optimizer state in fp32\n" in shown
     assert "41.0% of 989 TFLOP/s (bf16)" in shown
-    assert "989 TFLOP/s peak a device" in as_page(made)
+    assert "989 TFLOP/s peak per device" in as_page(made)
     assert as_json(made)["precision"] == {"compute_dtype": "bfloat16", "peak_flops": 989.4e12}
 
 

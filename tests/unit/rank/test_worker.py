@@ -49,7 +49,7 @@ def test_the_model_and_its_data_are_described(build: Build, capsys):  # noqa: F8
     worker._describe(build(config()))
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("model ") and first.endswith("SYNTHETIC DATA: the loss is meaningless")
-    assert second.startswith("0 bytes in collectives a step; mfu not available: ")
+    assert second.startswith("0 bytes in collectives per step; mfu not available: ")
 
 
 def test_a_rank_that_cannot_meet_the_others_leaves_what_went_wrong(tmp_path: Path, monkeypatch):

@@ -161,7 +161,7 @@ def test_exposed_communication_is_what_the_report_says_of_the_traces(folder: Pat
     assert "the traces are being read" in texts(pages.run_page(folder, "a-ddp"))
     reported(folder / "a-ddp", measures(60.0, 20.0, 12.0, 3.0))
     page = texts(pages.run_page(folder, "a-ddp"))
-    assert "exposed communication a step, 15% of it" in page and "12 ms" in page and "Where a step goes" in page
+    assert "exposed communication per step, 15% of it" in page and "12 ms" in page and "Where a step goes" in page
 
 
 @pytest.mark.parametrize(
