@@ -60,8 +60,8 @@ def silence(evidence: Evidence) -> Silence | None:
     silences = list[Silence]()
     steps = [fact for fact in evidence.facts if fact.kind == "steps"]
     last_steps = {log.file: log.fields["steps"].last for log in steps}
-    stops = (fact for fact in evidence.facts[::-1] if fact.kind == "job_stopped")
-    for stop in {fact.file: fact for fact in stops if fact.line > last_steps.get(fact.file, 0)}.values():
+    stops = [f for f in evidence.facts if f.kind == "job_stopped" and f.line > last_steps.get(f.file, 0)]
+    for stop in {stop.file: stop for stop in reversed(stops)}.values():
         name, number = _STREAM.sub("", stop.file), (_JOB.findall(stop.text) or [""])[0]
         logs = [log for log in steps if _STREAM.sub("", log.file) == name or number in re.findall(r"\d+", log.file)]
         every = [(log.file, each) for log in logs for each in log.fields["steps"].series.values()]
@@ -89,8 +89,10 @@ def _durations(series: Series, resumes: Sequence[int]) -> tuple[list[int], list[
     if timed is None:
         return [], []
     total, begin = mode(series.total or [nan]), [0, *resumes][bisect(resumes, series.lines[-1])]
-    # Other progress bars are of an evaluation.
-    own = [nan if total == total != series.total[n] or series.lines[n] < begin else at for n, at in enumerate(timed)]
+    # Other progress bars are of an evaluation, and batches of another size are other work.
+    size = series.size[-1]
+    differs = [a != total == total or b != size == size for a, b in zip(series.total, series.size, strict=True)]
+    own = [nan if differs[n] or series.lines[n] < begin else at for n, at in enumerate(timed)]
     rows, behind = list[int](), 0
     for n in (run := last_run(series, own)):
         if not rows or not series.step[n] <= series.step[rows[-1]]:

@@ -106,14 +106,11 @@ def _killed_for_memory(evidence: Evidence, endings: Mapping[int, Ending]) -> dic
     if not by_pid and (lines := [fact for fact in memory_kills(evidence) if _of_python(fact)]):
         kills = max(sum(fact.fields.get("kills", fact.fields.get("count", 1)) for fact in lines), 1)
         by_pid = dict.fromkeys(killed, lines[0]) if len(killed) <= kills else {}
-        by_pid = {rank: fact for rank, fact in by_pid.items() if _fits(fact, endings[rank].time_s)}
+        # A line that is not dated may be of any time.
+        times = ((rank, moment(by_pid[rank].text, at), at) for rank in by_pid if (at := endings[rank].time_s))
+        others = {rank for rank, at_s, end_s in times if at_s and not in_other_zone(at_s - end_s, NOTICED_S)}
+        by_pid = {rank: fact for rank, fact in by_pid.items() if rank not in others}
     return {rank: ends.by_kernel(endings[rank], fact) for rank, fact in by_pid.items() if rank in killed}
-
-
-def _fits(fact: LogFact, ended_s: float | None) -> bool:
-    """Return whether a kernel's line may be of this time, in whatever zone; True if either is not dated."""
-    at_s = moment(fact.text, ended_s) if ended_s is not None else None
-    return at_s is None or ended_s is None or in_other_zone(at_s - ended_s, NOTICED_S)
 
 
 def in_other_zone(apart_s: float, within_s: float) -> bool:

@@ -20,7 +20,7 @@ LEAST = 10
 _REPORTED = 2  # Minimum number of steps that are reported.
 _STAMP = 120  # Characters of a line in which its date stands.
 _DATED = 200  # Number of steps of a block whose dates are read.
-_KEPT = ("step", "loss", "norm", "scale", "skipped", "total", "data_s")
+_KEPT = ("step", "loss", "norm", "scale", "skipped", "total", "data_s", "size")
 _PARTS = ("sample", "epoch", "s", "ms", "per_s")
 """Groups of the formats that become columns, and those that columns are calculated from."""
 
@@ -66,6 +66,8 @@ class Series(Struct):
     """Printed duration of a step."""
     data_s: "array[float]" = field(default_factory=_zeros)
     """How much of it the step waited for its data."""
+    size: "array[float]" = field(default_factory=_zeros)
+    """Number of samples of a step."""
     first_epoch: float = 1.0
     """Number of the first epoch: 0 or 1."""
 
@@ -110,11 +112,9 @@ class Steps(Struct):
     @property
     def last_new(self) -> int:
         """Line that told the last step first: a progress bar tells it again when it is closed; 0 if there are none."""
-        every, lines = (each for each in self.series.values() if each.lines), [0]
-        for each in every:
-            again = [step == each.step[-1] for step in reversed(each.step)]
-            lines.append(each.lines[-max(1, [*again, False].index(False))])
-        return max(lines)
+        every = [each for each in self.series.values() if each.lines]
+        again = ([*(step == s.step[-1] for step in reversed(s.step)), False].index(False) for s in every)
+        return max((s.lines[-max(1, count)] for s, count in zip(every, again, strict=True)), default=0)
 
     def line_before(self, count: int) -> int:
         """Return the line of the `count`th last distinct step, 0 if there are fewer; what is above it ended no job."""

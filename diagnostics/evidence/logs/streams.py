@@ -164,13 +164,13 @@ class Streams(Struct):
             text = lines[at][:TEXT].decode("utf-8", "replace")
             if (at_s := moment(text[:_STAMP], self.near_s)) is not None:
                 silent = [raw for raw in lines[at + 1 : end] if raw.strip() and not _ELAPSED.search(raw)]
+                if len(silent) > FOLLOWED:
+                    break
                 states = _ELAPSED.findall(b"\n".join(lines[at : end + 1]))
                 drawn_s = [60 * (60 * int(hours or 0) + int(minutes)) + int(s) for hours, minutes, s in states]
                 at_s += sum(b - a if b >= a else b for a, b in pairwise([0, *drawn_s]))
-                alive = LogFact(
-                    "alive", split(0, lines[at]).rank, self.read.file, self.first + at, text, {"at_s": at_s}
-                )
-                return alive if len(silent) <= FOLLOWED else None
+                line = split(self.first + at, lines[at])
+                return LogFact("alive", line.rank, self.read.file, line.number, text, {"at_s": at_s})
         return None
 
     def finish(self) -> None:

@@ -140,6 +140,10 @@ HEALTHY: dict[str, Callable[[], Iterable[str]]] = {
     "the time since the epoch began": lambda: (
         f"Epoch: [{n // 40}][{n % 40}/40]  loss: 2.5  Time: {3.1 * (n % 40):.1f}s" for n in range(160)
     ),
+    "larger batches from the middle on": lambda: (
+        line.replace("| lm loss", f"| global batch size: {256 if n < 60 else 512:5} | lm loss")
+        for n, line in enumerate(dated(SLOW, MEGATRON))
+    ),
     "no times": lambda: (f"step {n} loss 2.5" for n in range(300)),
     "equal times": lambda: dated([1.0] * 300),
 }  # fmt: skip
@@ -337,3 +341,10 @@ def test_the_time_since_the_start_shows_steps_that_became_slower(tmp_path: Path)
     since_s = accumulate(SLOW)
     change = found(tmp_path, (f"step {n} | loss 2.5 | time {at_s:.3f}s" for n, at_s in enumerate(since_s, 1)))
     assert change is not None and change.where == "step 61" and change.after == pytest.approx(3.1, rel=0.1)
+
+
+def test_steps_of_equal_batches_that_became_slower(tmp_path: Path) -> None:
+    lines = dated([*noisy(0.4, 50), *SLOW], MEGATRON)
+    sizes = (f"| global batch size: {256 if n < 50 else 512:5} | lm loss" for n in range(len(lines)))
+    change = found(tmp_path, (line.replace("| lm loss", size) for line, size in zip(lines, sizes, strict=True)))
+    assert change is not None and change.where == "step 111"
