@@ -16,10 +16,7 @@ from diagnostics.evidence.readers.snapshot import Snapshot
 
 _OF_FRAMES, _FIGURES = (list[str](table_beside(__file__)[name]) for name in ("of_frames", "figures"))
 """Figures in an out-of-memory message (`evidence/logs/patterns.py`); also fields of `RanOut`."""
-_TEXT = {
-    **patterns_beside(__file__, "texts"),
-    "saving": SAVING,
-}  # Patterns by name, documented in the table.
+_TEXT = {**patterns_beside(__file__, "texts"), "saving": SAVING}  # Patterns by name, documented in the table.
 
 
 class RanOut(Struct, frozen=True):

@@ -2,10 +2,11 @@
 
 import re
 from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from functools import cache
 from itertools import accumulate, repeat
-from math import isfinite, nan
+from math import inf, isfinite, nan
 
 from msgspec import Struct, field
 
@@ -109,24 +110,31 @@ class Steps(Struct):
         """Line of the last step; 0 if there are none."""
         return max((series.lines[-1] for series in self.series.values() if series.lines), default=0)
 
-    @property
-    def last_new(self) -> int:
-        """Line that told the last step first: a progress bar tells it again when it is closed; 0 if there are none."""
-        every = [each for each in self.series.values() if each.lines]
-        again = ([*(step == s.step[-1] for step in reversed(s.step)), False].index(False) for s in every)
-        return max((s.lines[-max(1, count)] for s, count in zip(every, again, strict=True)), default=0)
-
     def line_before(self, count: int) -> int:
         """Return the line of the `count`th last distinct step, 0 if there are fewer; what is above it ended no job."""
         latest = 0
         for series in self.series.values():
             seen: set[float] = set()
             for at, step in zip(reversed(series.lines), reversed(series.step), strict=True):
-                seen |= {step} if step == step else set()
+                seen.add(step if step == step else -at)  # A line without a number is a step of its own.
                 if len(seen) >= count:
                     latest = max(latest, at)
                     break
         return latest
+
+    def restarted(self, line: int, behind: int) -> bool:
+        """Return whether the steps below a line begin again, further `behind` than those of peers are."""
+        parts = ((each.step, bisect_right(each.lines, line)) for each in self.series.values())
+        return any(at and min(step[at:], default=inf) < step[at - 1] - behind for step, at in parts)
+
+    def further(self, line: int, end: float = inf) -> int:
+        """Return how many different steps between two lines are above the last one in front of them."""
+        most = 0
+        for series in self.series.values():
+            first, behind = bisect_right(series.lines, line), bisect_left(series.lines, end)
+            floor = series.step[first - 1] if first else -inf
+            most = max(most, len({step for step in series.step[first:behind] if not step <= floor}))
+        return most
 
     def __bool__(self) -> bool:
         """Return whether there are enough steps for an analysis; a skipped step or a non-finite value suffices."""

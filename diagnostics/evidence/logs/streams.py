@@ -1,6 +1,7 @@
 """Tracebacks and stacks in the lines of a log, assembled for each writer."""
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from itertools import pairwise
 from operator import methodcaller
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 from diagnostics.contract.files import table_beside
 from diagnostics.evidence.endings import is_victim, kind_of_exception
 from diagnostics.evidence.logs import tracebacks
-from diagnostics.evidence.logs.counters import Counters
+from diagnostics.evidence.logs.counters import GOES_ON, Counters
 from diagnostics.evidence.logs.launcher import DRIVER_TYPE, LAUNCHER_TYPE, by_launcher, ended_child, fatal_error
 from diagnostics.evidence.logs.lines import Line, split
 from diagnostics.evidence.logs.patterns import moment
@@ -33,8 +34,8 @@ _FINISHED = re.compile(_TABLE["finished"])
 ASIDE = tuple(_TABLE["aside"])  # Python's announcements of exceptions that do not end the process.
 STRUCTURE = (*_TABLE["structure"], *ASIDE)
 """Words of lines about a process's end or position, in addition to those of `patterns.yaml`."""
-_THREADS, _MAIN = ("_bootstrap_inner", "_bootstrap"), ("<module>", "_run_module_as_main")
-"""Outermost frames of a side thread, in threading.py, and of the main thread: of a script, and of python -m."""
+_THREADS = "_bootstrap_inner", "_bootstrap"
+"""Outermost frames of a side thread, in threading.py."""
 
 
 class _Stream(Struct):
@@ -50,8 +51,6 @@ class _Stream(Struct):
     fatal: RankError | None = None
     raised: list[RankError] = field(default_factory=list)
     """The last exceptions, until it is clear whether the process continued."""
-    seen: set[tuple[str, str, tuple[Frame, ...]]] = field(default_factory=set)
-    """Exceptions already reported."""
     counters: Counters = field(default_factory=Counters)
     """Of the last traceback."""
     finished: bool = False
@@ -75,6 +74,8 @@ class Streams(Struct):
     streams: dict[str, _Stream] = field(default_factory=dict)
     taken: int = 0
     """The last line that a traceback or a stack took."""
+    withdrawn: list[RankError] = field(default_factory=list)
+    """Errors withdrawn for steps that followed; without prefixes another rank may have printed them."""
 
     def feed(self, line: Line, rank: int | None) -> None:
         """Read one line of a rank."""
@@ -145,8 +146,11 @@ class Streams(Struct):
 
     def _counters_above(self, line: Line) -> Counters:
         at = max(0, line.number - self.first)
-        above = (split(0, raw) for raw in _lines(self.block)[max(0, at - FOLLOWED) : at])
-        return Counters.above(each.text for each in above if each.stream == line.stream)
+        counters = Counters()
+        for above in (split(0, raw) for raw in _lines(self.block)[max(0, at - FOLLOWED) : at]):
+            if above.stream == line.stream:
+                counters.go_on(above.text)
+        return Counters(counters.highest, above=frozenset(head for head, n in counters.rises.items() if n > GOES_ON))
 
     def time_above(self, number: int, writer: str | None = None) -> float | None:
         """Return the time of a line (s since 1970, as if it were UTC), or of the nearest one of its writer above it."""
@@ -206,9 +210,9 @@ class Streams(Struct):
     def _own_errors(self) -> list[RankError]:
         return [e for e in self.read.errors if not is_victim(kind_of_exception(e.type, e.message, e.frames))]
 
-    def went_on(self, line: int) -> None:
-        """Withdraw errors above a line that shows that the job survived them."""
-        for error in [error for error in self.read.errors if error.line < line]:
+    def went_on(self, survived: Callable[[int, int | None], bool]) -> None:
+        """Withdraw errors in lines of ranks that the job survived."""
+        for error in [error for error in self.read.errors if survived(error.line, error.rank)]:
             self._handled(error)
 
     def _handled(self, error: RankError) -> None:
@@ -220,12 +224,9 @@ class Streams(Struct):
         self.following = max(self.following, lines)
 
     def _take_back(self, stream: _Stream) -> None:
-        if not stream.finished:
-            return
-        for error in stream.raised:
-            if error in self.read.errors:
-                self._handled(error)
-        stream.raised = []
+        for error in [error for error in stream.raised if stream.finished and error in self.read.errors]:
+            self._handled(error)
+            self.withdrawn.append(error)
 
     def _fact(self, kind: str, rank: int | None, line: int, error: RankError | tracebacks.Raised) -> None:
         if len(self.read.facts) >= MAX_FACTS:
@@ -257,9 +258,8 @@ class Streams(Struct):
                 self._fact("side_error", rank, stream.number, raised)
                 continue
             ended = ended_child(raised.message, self.read.file, stream.number)
-            after = ended is not None and any(
-                error.frames and error.type != raised.type for error in self._own_errors()
-            )
+            others = self._own_errors() if ended is not None else ()
+            after = any(error.frames and error.type != raised.type for error in others)
             of_launcher = by_launcher(raised.frames, raised.message, after) or (
                 ended is not None and raised.type == "RuntimeError"
             )
@@ -269,17 +269,12 @@ class Streams(Struct):
                 if ended is not None:
                     self._error(ended)
             else:
-                again = (raised.type, raised.message, raised.frames)
-                error = RankError(rank, self.read.file, stream.number, *again)
+                error = RankError(rank, self.read.file, stream.number, raised.type, raised.message, raised.frames)
                 error = replace(error, after_s=stream.times[0], before_s=stream.times[1])
-                # What nobody catches is printed from the module on; this one was caught before.
-                stream.finished |= again in stream.seen and outer.function not in _MAIN
-                stream.seen.add(again)
                 self._error(error)
                 stream.raised.append(error)
                 if raised.remote:
                     self._fact("launcher_error", None, stream.number, raised)
-                self._take_back(stream)
                 self.follow(FOLLOWED + 8 * len(self.streams))
 
     def _error(self, error: RankError) -> None:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from diagnostics.evidence.calls import is_library
 from diagnostics.evidence.endings import is_victim, kind_of_exception, repeated, signal_name
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.logs import tracebacks
-from diagnostics.evidence.logs.counters import GOES_ON
+from diagnostics.evidence.logs.counters import GOES_ON, PEERS_GO_ON
 from diagnostics.evidence.logs.launcher import ROW, TRAINS, FailureTable
 from diagnostics.evidence.logs.lines import MATCHED, Line, LineReader, has_utf16_mark, label_of, split, widths_of
 from diagnostics.evidence.logs.patterns import OF_KERNEL, TABLE, ZONE_S, Pattern, decode, moment
@@ -25,7 +25,8 @@ from diagnostics.evidence.logs.watchdogs import KINDS, PER_KIND_AND_RANK, Watchd
 from diagnostics.evidence.model import Evidence, LogFact, RankError, shortened
 from diagnostics.evidence.reader import Contents, Reader, Source
 
-HEAD = "Stack trace of the failed collective:"
+_TABLE = table_beside(__file__)
+HEAD, _RESTARTS, _ESCAPED, _SIDES, *_MISSING = _TABLE["words"]
 MAX_FRAMES = 256
 _TEXT = patterns_beside(__file__, "texts")
 """Patterns by name. The table describes what each one matches."""
@@ -57,23 +58,14 @@ class CollectiveStack(Struct):
 
 PER_KIND = 20_000
 """Maximum number of different facts that are kept of lines of other writers than watchdogs; others are only counted."""
-_RESTARTS = "will restart worker group"
-"""Part of torchrun's line between two attempts at LOGLEVEL=INFO. At other levels, an attempt is known to have ended
-from torchrun's line about its first failed process."""
-_KINDS: dict[str, frozenset[str]] = {name: frozenset(kinds) for name, kinds in table_beside(__file__)["kinds"].items()}
+_KINDS: dict[str, frozenset[str]] = {name: frozenset(kinds) for name, kinds in _TABLE["kinds"].items()}
 _OF_THE_JOB, WAITED, _SURVIVED, _OF_PODS = (_KINDS[name] for name in ("of_the_job", "waited", "survived", "of_pods"))
 _SEVERAL, _FAILURES = _KINDS["several"], _KINDS["failures"]
 _BEFORE_THE_END, _OUTLIVED = _SURVIVED | _KINDS["before_the_end"], _KINDS["outlived"]
 """Kinds of lines, documented in the table."""
 ENDED, AFTER_THE_END = "training_ended", _KINDS["after_the_end"]
-_MISSING = ("Missing ranks:", "Stalled ranks:")
-"""Headings of Horovod's stall inspector."""
 _OTHERS = (*STRUCTURE, *_MISSING, HEAD, _RESTARTS, '"MESSAGE":[')
 WORDS = tuple(dict.fromkeys((*(pattern.word for pattern in TABLE), *(word.encode() for word in _OTHERS))))
-_ESCAPED = "(most recent call last):\\n"
-"""A whole traceback in a line: in JSON, as torch's error handler and servers of logs write it."""
-_SIDES = "Detected mismatch between collectives"
-"""Part of the message with the calls of two ranks. It is folded several times, so its spaces are ignored."""
 _BY_WORD: dict[str, list[Pattern]] = {}
 for _pattern in TABLE:
     _BY_WORD.setdefault(_pattern.word.decode(), []).append(_pattern)
@@ -155,7 +147,7 @@ class _Scan(Struct):
         missed = _TEXT["missed"].match(line.text) if self.missing else None
         if missed is not None:
             self._add("missing_ranks", rank, line, decode("missing_ranks", missed))
-        self.missing = missed is not None or line.text.rstrip().endswith(_MISSING)
+        self.missing = missed is not None or line.text.rstrip().endswith(tuple(_MISSING))
         self.streams.follow(int(self.missing))
         if _RESTARTS in line.text:
             self._restarted(line.number, len(self.read.stacks))
@@ -247,6 +239,7 @@ class _Scan(Struct):
         shown = () if kind == "non_finite_loss" else sorted((name, str(value)) for name, value in fields.items())
         at_s = moment(text, 1e9) if kind in OF_KERNEL else None  # One may be of another job.
         key = (kind, rank, *shown, at_s and at_s // 3600)
+        fields |= {"alive": self.streams.alive_above(line.number)} if kind == "job_stopped" else {}
         if (same := self.counts.get(key)) is not None:
             same["count"], same["last"] = same.get("count", 1) + 1, fact
             return
@@ -256,7 +249,6 @@ class _Scan(Struct):
             return
         self.per_kind[kind, who] += 1
         self.counts[key] = fields
-        fields |= {"alive": self.streams.alive_above(line.number)} if kind == "job_stopped" else {}
         self.read.facts.append(fact)
         if kind == "torchrun_failed":
             self._exit(line, fields, rank)
@@ -306,28 +298,52 @@ class _Scan(Struct):
         of_launcher = end.kind == "process_left" or "of_all" in end.fields
         return not lost and not any(fact.kind in _FAILURES for fact in facts) and (of_launcher or not several)
 
+    def _survival(self, ended: Sequence[RankError]) -> Callable[[int, int | None], bool]:
+        """Return what says whether the job survived what a rank says in a line."""
+        facts, steps, prefixed = self.read.facts, self.steps, any(self.streams.streams)
+        peers, progress = steps.line_before(PEERS_GO_ON), {error.line for error in self.streams.withdrawn}
+        failed = [f.fields.get("last", f).line for f in facts if f.kind in _KINDS["of_peers"]]
+        failed += [error.line for error in ended if error.signal is None]
+
+        def survived(line: int, rank: int | None) -> bool:
+            again = steps.restarted(line, GOES_ON) and steps.further(line) >= GOES_ON
+            if again or line < peers or (prefixed and rank is not None):  # Near it only steps of the rank itself count.
+                return again or line < peers or line in progress
+            first = min(at for at in (*steps.resumes, inf) if at > line)
+            went_on = line in progress or steps.further(line) >= GOES_ON
+            return went_on and (self.rank is not None or not any(line < at < first for at in failed))
+
+        return survived
+
     def finish(self) -> Contents:
         """Complete the log and return its contents."""
         read, file = self.read, self.read.file
         self.streams.finish()
         failed = [error for error in self.of_hydra if error.signal != "SIGKILL" or len(self.of_hydra) == 1]
-        # What enough steps follow ended nothing, or an earlier run in the same file.
-        survived = self.steps.line_before(GOES_ON)
-        self.streams.went_on(survived)
         ended = self.table.errors(file) or [*self.exits, *failed]
+        # What enough steps follow ended nothing, or an earlier run in the same file.
+        survived, is_past = self.steps.line_before(GOES_ON), self._survival(ended)
+        lost = {error.line: error for error in self.streams.withdrawn if not is_past(error.line, None)}
+        read.errors = [*lost.values(), *read.errors]
+        read.facts = [fact for fact in read.facts if fact.kind != "handled_error" or fact.line not in lost]
+        self.streams.went_on(is_past)
         if any(f.kind == "world_size" and f.fields["nranks"] == len(self.ended_in_order) for f in read.facts):
             self.ended = [*self.ended_in_order.values()][-1]
-        in_order = self.ended if self.ended is not None and self.ended.line >= self.steps.last_new else None
+        in_order = self.ended if self.ended is not None and not self.steps.further(self.ended.line) else None
         if in_order is not None:  # Of a shell: a helper, or a launcher that did not exit.
             read.errors = [e for e in read.errors if e.signal != "SIGKILL" or e.frames or e.line < in_order.line]
         elif not ended:
             self.streams.read_last()
         if in_order and not ended and self._ended_well(in_order):
-            self.streams.went_on(in_order.line)
+            self.streams.went_on(lambda line, _: line < in_order.line)
         read.errors += [error for error in ended if error.line >= survived][:MAX_ERRORS]
         kinds = _SURVIVED if in_order is None else _BEFORE_THE_END
         finite = self.steps.line_before(LEAST)  # A single step may skip: it is no news where enough finite ones follow.
-        passed = [f for f in read.facts if f.line < survived and (f.kind in kinds or "retried" in f.fields)]
+        passed = []
+        for n, fact in enumerate(read.facts):
+            if (fact.kind in kinds or "retried" in fact.fields) and is_past(fact.line, fact.rank):
+                read.facts[n] = last = fact.fields.get("last", fact)  # Of what is repeated, the last line counts.
+                passed += [last] if is_past(last.line, fact.rank) else []
         begin = min((own.lines[0] for own in self.steps.series.values() if own.lines), default=0)
         below = (f for f in read.facts if f.line > begin)  # Above them may stand a kernel's log of whatever time.
         passed += [f for f in below if f.kind in _OUTLIVED and f.fields.get("last", f).line < finite]

@@ -120,11 +120,9 @@ def test_whose_model_differs_is_told_by_how_many_raise(
     assert [(one.ranks, one.victims) for one in found if one.status == "confirmed"] == [(blamed, victims)]
 
 
-def test_an_exception_that_was_told_before_and_caught_ended_nothing(tmp_path: Path) -> None:
+def test_an_exception_that_was_told_before_ended_it_all_the_same(tmp_path: Path) -> None:
     told = 'Traceback (most recent call last):\n  File "/w/train.py", line 33, in {}\n    float(x)\nValueError: abc\n'
-    (tmp_path / "stderr.log").write_text(told.format("main") * 2)
-    assert [fact.kind for fact in gather(tmp_path, Limits()).facts] == ["handled_error"] * 2
-    for text in (told.format("main"), told.format("<module>") * 2):
+    for text in (told.format("main") * 2, told.format("<module>") * 2):
         (tmp_path / "stderr.log").write_text(text)
         assert {error.type for error in gather(tmp_path, Limits()).errors} == {"ValueError"}
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from diagnostics.diagnose import diagnose
-from diagnostics.evidence.logs.counters import Counters
+from diagnostics.evidence.job.gather import gather
+from diagnostics.evidence.limits import Limits
 
 RAISED = """\
 Traceback (most recent call last):
@@ -94,16 +95,67 @@ def test_a_table_of_numbers_is_no_block_of_code(tmp_path: Path) -> None:
     [
         (["step 1", "step 2", "step 3", "step 4"], ["step 5", "step 6", "step 7"], True),
         (["step 1", "step 2", "step 3", "step 4"], ["step 5", "step 6", "step 6"], False),
+        (["step 1", "step 2", "step 3", "step 4"], ["step 2", "step 3", "step 4"], False),
+        (["epoch 1 step 98", "epoch 1 step 99"], ["epoch 2 step 1", "epoch 2 step 2", "epoch 2 step 3"], True),
         ([], ["step 5", "step 6", "step 7"], True),
+        ([], ["wandb: epoch 3", "wandb: step 100", "wandb: batch 16"], False),
+        (["iter 1", "iter 2", "iter 3", "iter 4"], ["copied batch 1", "copied batch 2", "copied batch 3"], False),
+        (["iter 1", "iter 2", "iter 3", "iter 4"], ["keep step 5, step 6", "keep step 7"], False),
+        (["epoch 1 loss 2", "epoch 2 loss 2"], ["epoch 1: 2.0", "epoch 2: 2.0"], False),
         (["item 1", "item 2"], ["item 3", "item 4", "item 5"], False),
+        (["heartbeat 1", "heartbeat 2", "heartbeat 3"], ["heartbeat 4", "heartbeat 5", "heartbeat 6"], False),
         (["rank 0", "rank 1", "rank 2", "rank 3"], ["rank 0", "rank 1", "rank 2", "rank 3"], False),
-        (["took 1 s", "took 2 s", "took 3 s", "took 4 s"], ["took 5 s", "took 6 s", "took 7 s"], False),
-        (["gpu 41%", "gpu 42%", "gpu 43%", "gpu 44%"], ["gpu 45%", "gpu 46%", "gpu 47%"], False),
-        (["v1.1", "v1.2", "v1.3", "v1.4"], ["v1.5", "v1.6", "v1.7"], False),
+        (["step 41%", "step 42%", "step 43%"], ["step 45%", "step 46%", "step 47%"], False),
         ([f"at 10:00:0{n}" for n in range(5)], [f"at 10:00:0{n}" for n in range(5, 9)], False),
-        ([f"{'x' * 500} {n}" for n in range(5)], [f"{'x' * 500} {n}" for n in range(5, 9)], False),
+        ([f"{'x' * 500} step {n}" for n in range(5)], [f"{'x' * 500} step {n}" for n in range(5, 9)], False),
     ],
 )
-def test_which_numbers_count(above: list[str], below: list[str], goes_on: bool) -> None:
-    counters = Counters.above(above)
-    assert [counters.go_on(text) for text in below][-1] == goes_on
+def test_which_steps_count(tmp_path: Path, above: list[str], below: list[str], goes_on: bool) -> None:
+    text = "\n".join([*above, RAISED.rstrip(), *below, ""])
+    assert is_confirmed(tmp_path, text) != goes_on
+
+
+NCCL = "[rank0]:[E701 10:40:00.1 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=512, OpType=ALLREDUCE, NumelIn=1048576, NumelOut=1048576, Timeout(ms)=600000) ran for 600040 milliseconds before timing out.\n"  # noqa: E501
+EXIT = "E0701 10:30:06.125000 4242 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: 1) local_rank: 3 (pid: 4303) of binary: python3\n"  # noqa: E501
+
+
+def steps(first: int, last: int, *ranks: str) -> str:
+    return "".join(f"{rank}step {n} loss {9 - n / 100:.2f}\n" for n in range(first, last) for rank in ranks or ("",))
+
+
+def prefixed(text: str) -> str:
+    return "".join(f"[rank3]: {line}\n" for line in text.splitlines())
+
+
+ALL, PEERS = ("[rank0]: ", "[rank3]: "), ("[rank0]: ", "[rank1]: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "fatal"),
+    [
+        # Only the steps of the rank itself show that it survived, or more than its peers can print.
+        (steps(0, 20, *ALL) + prefixed(RAISED) + steps(20, 26, *PEERS), True),
+        (steps(0, 20, *ALL) + prefixed(RAISED) + steps(20, 26, *PEERS) + EXIT, True),
+        (steps(0, 20, *ALL) + prefixed(RAISED) + steps(20, 26, *ALL), False),
+        (steps(0, 20, *ALL) + prefixed(RAISED) + steps(20, 90, *PEERS), False),
+        (steps(0, 20) + prefixed(RAISED) + steps(20, 26), True),
+        # Without prefixes the job must not have failed behind it.
+        (steps(0, 20) + RAISED + steps(20, 26), False),
+        (steps(0, 20) + RAISED + steps(20, 26) + EXIT, True),
+        (steps(0, 20) + RAISED + steps(20, 26) + "Resuming from checkpoint step 20\n" + steps(20, 30) + EXIT, False),
+        (steps(0, 20) + RAISED + steps(20, 26) + EXIT.replace("exitcode: 1", "exitcode: -9"), False),
+        (steps(0, 20) + RAISED + steps(20, 90) + EXIT, False),
+        # What was printed before is no progress.
+        (steps(0, 20) + RAISED + "History:\n" + steps(0, 20), True),
+        (steps(0, 20) + RAISED + steps(12, 30) + EXIT, False),  # A new attempt.
+    ],
+)
+def test_who_survived(tmp_path: Path, text: str, fatal: bool) -> None:
+    (tmp_path / "train.log").write_text(text)
+    errors = [error.message for error in gather(tmp_path, Limits()).errors if error.type]
+    assert ("503 from storage" in errors) == fatal
+
+
+def test_a_timeout_of_the_peers_shows_that_the_rank_died(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(steps(0, 20) + RAISED + steps(20, 26) + NCCL)
+    assert [error.type for error in gather(tmp_path, Limits()).errors] == ["ConnectionError"]

@@ -1034,3 +1034,17 @@ def test_a_fault_of_the_machine_that_the_job_outlived(tmp_path: Path, line: str,
     assert kind not in kinds(30, 10)
     assert kind in kinds(30, 9), "what had been under way may go on for so long"
     assert kind in kinds(0, 30), "a kernel's log may stand in front"
+
+
+STOP = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-07-01T1{0}:16:44 DUE TO TIME LIMIT ***\n"
+
+
+def test_of_what_is_said_again_the_last_line_counts(tmp_path: Path) -> None:
+    steps = ["".join(f"step {n} loss 2.0\n" for n in range(first, first + 60)) for first in (0, 60)]
+
+    def stops(text: str) -> list[tuple[int, bool]]:
+        facts = scan(tmp_path / "x.log", text).facts
+        return [(fact.line, "T11:" in fact.text) for fact in facts if fact.kind == "job_stopped"]
+
+    assert stops(steps[0] + STOP.format(0) + steps[1]) == []
+    assert stops(steps[0] + STOP.format(0) + steps[1] + STOP.format(1)) == [(122, True)]
