@@ -90,8 +90,9 @@ def _durations(series: Series, resumes: Sequence[int]) -> tuple[list[int], list[
         return [], []
     total, begin = mode(series.total or [nan]), [0, *resumes][bisect(resumes, series.lines[-1])]
     # Other progress bars are of an evaluation, and batches of another size are other work.
-    size = series.size[-1]
-    differs = [a != total == total or b != size == size for a, b in zip(series.total, series.size, strict=True)]
+    totals, sizes = (own or [nan] * len(timed) for own in (series.total, series.size))
+    size = sizes[-1]
+    differs = [a != total == total or b != size == size for a, b in zip(totals, sizes, strict=True)]
     own = [nan if differs[n] or series.lines[n] < begin else at for n, at in enumerate(timed)]
     rows, behind = list[int](), 0
     for n in (run := last_run(series, own)):

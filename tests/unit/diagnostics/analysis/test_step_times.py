@@ -74,6 +74,15 @@ def test_steps_that_became_slower(tmp_path: Path, form: str, where: str) -> None
     assert change.after == pytest.approx(3.1 / 0.8 * change.before, rel=0.1)
 
 
+def test_records_of_steps_that_became_slower(tmp_path: Path) -> None:
+    records = [f'{{"step": {n}, "loss": 2.5, "step_time_s": {step_s}}}' for n, step_s in enumerate(SLOW, 1)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(records) + "\n")
+    case = slower(printed_steps(gather(tmp_path, Limits())))
+    assert case is not None and case.line == 61
+    (tmp_path / "metrics.jsonl").write_text("\n".join(records[:60]) + "\n")
+    assert slower(printed_steps(gather(tmp_path, Limits()))) is None
+
+
 def test_steps_that_became_slower_little_by_little(tmp_path: Path) -> None:
     change = found(tmp_path, dated(step_s * (1 + n / 50) for n, step_s in enumerate(noisy(1.0, 200))))
     assert change is not None and change.after > 2 * change.before and not change.at_once

@@ -61,7 +61,6 @@ NO_SENTENCES = {
     "logs/tracebacks.py": 2,
     "memory/history.py": 2,  # Names of categories, as in report.json.
     "memory/levels.py": 2,
-    "readers/log.py": 4,  # What torch prints.
     "readers/nsys.py": 7,  # SQL.
     "safe_pickle.py": 2,  # Errors.
     "safe_yaml.py": 1,
