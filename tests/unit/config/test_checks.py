@@ -176,8 +176,8 @@ NVME = ["strategy.offload_to=nvme", "strategy.offload_folder=x"]
         (
             ["model=moe_tiny", "strategy=fsdp", "train.compile=true"],
             2,
-            "model=moe_tiny is incompatible with train.compile=true: torch.compile and DataParallel do not follow "
-            "where tokens go - use train.compile=false",
+            "model=moe_tiny is incompatible with train.compile=true: torch.compile and DataParallel do not support "
+            "data-dependent routing - use train.compile=false",
         ),
         (
             ["model=moe_tiny", "strategy=tp", "parallel.sequence_parallel=false"],

@@ -350,9 +350,9 @@ def counted(
 @pytest.mark.parametrize(
     ("own", "rest", "said"),
     [
-        ((59957, 59956, 59957), (59998, 59997, 59998), "in a collective (#59957 of group default_pg)"),
-        ((59957, 59957, None), (59998, 59998, None), "made no call after #59957 of group default_pg"),
-        ((59957, 59957, None), (59999, 59997, 59998), "made no call after #59957 of group default_pg"),
+        ((59957, 59956, 59957), (59998, 59997, 59998), "in a collective (#59,957 of group default_pg)"),
+        ((59957, 59957, None), (59998, 59998, None), "made no call after #59,957 of group default_pg"),
+        ((59957, 59957, None), (59999, 59997, 59998), "made no call after #59,957 of group default_pg"),
     ],
 )
 def test_counters_alone_tell_who_is_far_behind(
@@ -372,7 +372,7 @@ def test_counters_alone_tell_who_is_far_behind(
 def test_counters_alone_tell_which_rank_never_came(tmp_path: Path) -> None:
     logs = {rank: counted(rank, 59998, 59957, 59958) for rank in range(7)} | {7: counted(7, 59957, 59957)}
     (one,) = found(tmp_path, logs)
-    assert (one.cause, one.ranks) == ("hang.host_stall", (7,)) and "never reached a collective (#59958" in one.summary
+    assert (one.cause, one.ranks) == ("hang.host_stall", (7,)) and "never reached a collective (#59,958" in one.summary
 
 
 SUB = "[PG ID 1 PG GUID {guid}(dp) Rank {{rank}}]"
