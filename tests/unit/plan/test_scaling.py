@@ -47,5 +47,5 @@ def test_memory_of_fsdp_falls_with_the_ranks() -> None:
 
 def test_one_process_does_not_scale() -> None:
     job = planned_job([*JOB[:-1], "strategy=single"])
-    with pytest.raises(DtkError, match="strategy=single is one process"):
+    with pytest.raises(DtkError, match="strategy=single runs in one process"):
         scaling(job, (1, 2), Machine(8))
