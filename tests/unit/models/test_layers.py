@@ -20,7 +20,7 @@ from dtk.models.layers import (
     SelfAttention,
     TokenEmbedding,
     Whole,
-    held,
+    local_part,
     whole_sequence,
 )
 from tests.unit.rank_threads import on_ranks, whole_axis
@@ -127,4 +127,4 @@ def test_under_autocast_activations_travel_in_its_type() -> None:
 
     assert on_ranks(2, work) == [torch.bfloat16] * 2
     plain = nn.Parameter(torch.ones(2))
-    assert held(plain) is plain
+    assert local_part(plain) is plain
