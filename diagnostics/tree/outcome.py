@@ -37,11 +37,11 @@ def outcome(
     accounted = account_of(measures)
     if ran_out(measures) and not (evidence.run or in_trouble(evidence)):
         return "oom"  # A snapshot shows it.
-    is_healthy = _without_cause(evidence, findings)
-    # Neither the time of a step nor the end of the job is known without traces or a status.
+    if (happened := _without_cause(evidence, findings)) != "healthy":
+        return happened
+    # Neither the time of a step nor the end of the job is known without traces or a status; nor are slower steps.
     is_known = bool(state_of(evidence)) if accounted is None else not accounted.unaccounted
-    is_known = is_known and slower(printed_steps(evidence)) is None  # Of slower steps nothing is known.
-    return "undecided" if is_healthy == "healthy" and not is_known else is_healthy
+    return "healthy" if is_known and slower(printed_steps(evidence)) is None else "undecided"
 
 
 def _of_root(evidence: Evidence, root: str, own_outcome: Outcome, measures: Mapping[str, object]) -> Outcome:

@@ -8,10 +8,10 @@ from msgspec import Struct, field
 from diagnostics.contract.files import patterns_beside
 
 GOES_ON = 3
-"""Different steps that are printed behind a traceback by which the process has survived it; where ranks share a log
-without prefixes, the peers of a rank that died print one more step at most."""
+"""Chosen: different steps behind a traceback by which the process that printed both has survived it."""
 PEERS_GO_ON = 50
-"""The same of any rank: up to their next collective its peers print one accumulation of micro-batches at most."""
+"""Chosen: the same of any rank. Up to their next collective, the peers of a rank that died print one accumulation of
+micro-batches at most."""
 _TEXT = patterns_beside(__file__)  # Compiled patterns, documented in the table.
 _LINE, _HEAD = 400, 80  # Characters of a line that are read, and of those in front of a number that are compared.
 

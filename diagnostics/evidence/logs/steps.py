@@ -161,9 +161,8 @@ class Steps(Struct):
         if b"oss" not in data:
             return
         for trainer, word in _WORDS.items():  # A script may print its own steps in addition to its trainer's.
-            if word in data and self._read(
-                FORMATS[trainer], series := self.series.get(trainer, Series()), data, number
-            ):
+            series = self.series.get(trainer, Series())
+            if word in data and self._read(FORMATS[trainer], series, data, number):
                 self.series[trainer] = series
 
     def _read(self, pattern: bytes, series: Series, data: bytes, number: int) -> bool:
