@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 from msgspec import Struct
 
 from diagnostics.analysis.layout import joint_group, layout
+from diagnostics.analysis.vote import is_minority
 from diagnostics.contract.mesh import MODEL, ORDER, Mesh
 from diagnostics.evidence.calls import SIMULATED
 from diagnostics.evidence.model import Evidence
@@ -97,7 +98,10 @@ def pairs(evidence: Evidence) -> Pairs:
 
 
 def first_misfit(calls: Pairs) -> Case | None:
-    """Return the first all_to_all whose splits do not match; None if there is none."""
+    """Return the first all_to_all whose splits do not match; None if there is none.
+
+    Of a pair that does not fit either rank may be wrong, so the culprits are those in most pairs, if they are few.
+    """
     exchanges: dict[tuple[str, int], dict[int, RingRecord]] = {}
     for rank, records in calls.records.items():
         for record in records:
@@ -107,9 +111,9 @@ def first_misfit(calls: Pairs) -> Case | None:
         members = next(iter(by_rank.values())).group.ranks
         tables = {rank: (*table, call) for rank, call in by_rank.items() if (table := _splits(call, len(members)))}
         if misfitting := tuple(misfits(tables, members)):
-            counts = Counter(rank for m in misfitting for rank in {m.sender, m.receiver}).most_common()
-            most = {rank for rank, count in counts if count == counts[0][1]}
-            culprits = most if 2 * len(most) < len(members) else {rank for rank, _ in counts}
+            counts = Counter(rank for m in misfitting for rank in {m.sender, m.receiver})
+            most = {rank for rank, count in counts.items() if count == max(counts.values())}
+            culprits = most if is_minority(len(most), len(members)) else counts.keys()
             return Case(misfitting, tuple(sorted(culprits)), members)
     return None
 

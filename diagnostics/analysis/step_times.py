@@ -14,7 +14,7 @@ from diagnostics.evidence.job.rank_endings import in_other_zone
 from diagnostics.evidence.logs.patterns import moment
 from diagnostics.evidence.logs.steps import Series
 from diagnostics.evidence.model import Evidence, shortened
-from diagnostics.evidence.readers.log import training_ended
+from diagnostics.evidence.readers.log import last_progress, training_ended
 
 _TICKS = 20  # A time is divided among steps only where it is so many times the resolution of its clock.
 _SKEW = 3  # Maximum number of printed steps by which ranks that share a log are apart.
@@ -59,8 +59,8 @@ def silence(evidence: Evidence) -> Silence | None:
     """
     silences = list[Silence]()
     steps = [fact for fact in evidence.facts if fact.kind == "steps"]
-    last_steps = {log.file: log.fields["steps"].last for log in steps}
-    stops = [f for f in evidence.facts if f.kind == "job_stopped" and f.line > last_steps.get(f.file, 0)]
+    went_on = last_progress(evidence)
+    stops = [f for f in evidence.facts if f.kind == "job_stopped" and f.line > went_on.get(f.file, 0)]
     for stop in {stop.file: stop for stop in reversed(stops)}.values():
         name, number = _STREAM.sub("", stop.file), (_JOB.findall(stop.text) or [""])[0]
         logs = [log for log in steps if _STREAM.sub("", log.file) == name or number in re.findall(r"\d+", log.file)]

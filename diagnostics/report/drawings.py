@@ -5,8 +5,8 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, groupby
 
-from diagnostics.analysis.divergence.vote import count_votes
 from diagnostics.analysis.memory.over_time import MemoryStack
+from diagnostics.analysis.vote import count_votes
 from diagnostics.causes.families import traits
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import bytes_text, numbers_text, seconds_text

@@ -18,7 +18,7 @@ from diagnostics.evidence.endings import of_error
 from diagnostics.evidence.job.coverage import damaged, records
 from diagnostics.evidence.model import Evidence, LogFact, RunEvidence
 from diagnostics.evidence.readers import process
-from diagnostics.evidence.readers.log import training_ended
+from diagnostics.evidence.readers.log import last_progress, training_ended
 from diagnostics.evidence.stacks.dumps import main_thread, where
 from diagnostics.report.measures import memory, share_text
 from diagnostics.report.model import Report
@@ -61,8 +61,7 @@ def without_cause(
         return Statement(text_of(stopped[0]).summary.rstrip("."))
     if evidence.run and evidence.run.state == "finished" and (raised := [e for e in evidence.errors if e.type]):
         end = of_error(raised[0], UNNAMED if raised[0].rank is None else raised[0].rank)
-        last_lines = {fact.file: fact.fields["steps"].last for fact in evidence.facts if fact.kind == "steps"}
-        row = "raised_after_steps" if 0 < last_lines.get(end.file, 0) < end.line else "raised"
+        row = "raised_after_steps" if 0 < last_progress(evidence).get(end.file, 0) < end.line else "raised"
         return Statement(_said(row, end=end, who="a process" if end.rank == UNNAMED else (end.rank,)))
     trouble = in_trouble(evidence)
     if not trouble and (change := slower(printed_steps(evidence))) is not None:

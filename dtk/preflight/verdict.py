@@ -1,7 +1,6 @@
 """From the records of all ranks to the verdict: they finish, or a report as of `dtk diagnose` on where they wait."""
 
 import dataclasses
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,6 +13,7 @@ from diagnostics.analysis.divergence.single_calls import misfit as misfit_diverg
 from diagnostics.analysis.divergence.whole_programs import Program, compare_programs
 from diagnostics.analysis.pairwise import Misfit
 from diagnostics.analysis.stall.explain import explain as explain_stall
+from diagnostics.analysis.vote import OF_JOB, count_votes
 from diagnostics.causes.registry import collect
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import file_name
@@ -72,8 +72,8 @@ class Verdict:
 
     def waits(self, without: int) -> Waiting:
         """Return where most of the other ranks wait."""
-        places = Counter(place for rank, place in self.waiting.items() if rank != without)
-        return places.most_common(1)[0][0] if places else NOBODY_WAITS
+        sides = count_votes(OF_JOB, 0, {rank: place for rank, place in self.waiting.items() if rank != without}).sides
+        return self.waiting[sides[0][0]] if sides else NOBODY_WAITS
 
 
 def judge(

@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import TypeVar
 
 from diagnostics.analysis.divergence.find import between
-from diagnostics.analysis.divergence.vote import count_votes
+from diagnostics.analysis.vote import count_votes, is_majority
 from diagnostics.contract.artifacts import RunPaths, Verdict
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.limits import Limits
@@ -105,13 +105,14 @@ def stall(
     """Return the verdict on a stall: which ranks are outside any call, or have exited, while others wait inside one.
 
     `departures` are ranks that no longer participate -> `failed` or `end`; those that no rank waits for do not matter.
-    `stood_s` are seconds without progress. A majority outside is not blamed, as the call inside may be the wrong one.
+    `stood_s` are seconds without progress. The ranks outside are no side of a vote, as the others wait for them: half
+    may be blamed, but not a majority, as the call inside may be the wrong one.
     """
     inside = [place for place in places if place.call]
     outside = [place for place in places if not place.call]
     awaited = {rank for place in inside for rank in parse_ranks(place.members)}
     departed = {rank: how for rank, how in departures.items() if rank in awaited}
-    few_outside = bool(inside) and 2 * len([*outside, *silent]) <= len([*places, *silent])
+    few_outside = bool(inside) and not is_majority(len(outside) + len(silent), len(places) + len(silent))
     culprits = sorted([*silent, *departed, *(place.rank for place in outside if few_outside)])
     first = next((p for p in places if p.rank in culprits), places[0] if places else None)
     reason = text.stall(stood_s, silent, departed, [*_alike(outside)[:_SHOWN], *_alike(inside)[:_SHOWN]])

@@ -2,12 +2,12 @@
 device hold the step, so that steps that do not log never synchronize with the device.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from diagnostics.analysis.vote import OF_JOB, count_votes
 from diagnostics.contract.formatting import ranks_spoken
 from diagnostics.evidence.metrics import word
 from dtk.config.schema import RecordConfig
@@ -123,23 +123,22 @@ class Numerics:
         self, step: int, dimension: str, names: list[str], sums: Tensor, hashes: list[int], apart: Sequence[Ranks]
     ) -> None:
         rank = self._context.rank
-        verdicts = [_minority(group, hashes) for group in apart]
+        verdicts = [count_votes(OF_JOB, 0, {rank: hashes[rank] for rank in group}) for group in apart]
         longest = max(list_over_ranks(self._context, len(sums)))  # Pipeline stages have different parameters.
         rows = torch.zeros(len(apart), longest, dtype=torch.int64)
-        for row, (reference, _, _) in zip(rows, verdicts):
-            if rank == reference:
+        for row, verdict in zip(rows, verdicts):
+            if rank == verdict.sides[0][0]:
                 row[: len(sums)].copy_(sums)
         sum_over_ranks(self._context, rows)
-        for row, group, (reference, minority, tie) in zip(rows, apart, verdicts):
+        for row, group, verdict in zip(rows, apart, verdicts):
             if rank in group:
                 different = [names[i] for i in row[: len(sums)].ne(sums).nonzero().flatten().tolist()]
-                about = {"dimension": dimension, "ranks": minority, "tie": tie, "group": list(group)}
+                about = {"dimension": dimension, "ranks": verdict.minority, "tie": verdict.tie, "group": list(group)}
                 where = {"parameter": different[0] if different else None, "parameters_affected": len(different)}
-                self._recorder.event(
-                    "replica_divergence", step=step, **about, reference=reference, **where, parameters_seen=len(names)
-                )
+                counts = {"reference": verdict.sides[0][0], "parameters_seen": len(names) - names.count(INPUTS)}
+                self._recorder.event("replica_divergence", step=step, **about, **where, **counts)
         if rank == 0:
-            wrong = sorted(other for _, minority, _ in verdicts for other in minority)
+            wrong = sorted(other for verdict in verdicts for other in verdict.minority)
             what = f"the parameters of {ranks_spoken(wrong)} differ from their replicas' after step {step}"
             report("replicas", what)
             self._recorder.alert("replicas differ", f"{self._recorder.paths.root.name}: {what}")
@@ -161,11 +160,3 @@ def combined(sums: Tensor) -> int:
     """Combine the sums of all parameters into one nonzero number that also depends on their order."""
     factors = torch.arange(len(sums), dtype=torch.int64).mul_(2).add_(1)
     return int(sums.mul(factors).sum()) or 1
-
-
-def _minority(group: Sequence[int], hashes: Sequence[int]) -> tuple[int, list[int], bool]:
-    """Return (rank to compare with, ranks that differ, whether it is a tie, which leaves open who is right)."""
-    counts = Counter(hashes[rank] for rank in group).most_common(2)
-    tie = counts[0][1] == counts[1][1]
-    reference = next(rank for rank in group if hashes[rank] == counts[0][0])
-    return reference, [rank for rank in group if tie or hashes[rank] != counts[0][0]], tie

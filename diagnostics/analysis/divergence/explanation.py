@@ -19,6 +19,7 @@ from diagnostics.analysis.divergence.evidence_terms import (
 )
 from diagnostics.analysis.divergence.identity import at_line, in_backward, on_path, replaces, same_statement, split_at
 from diagnostics.analysis.divergence.sequences import common_prefixes, predict
+from diagnostics.contract.files import table_beside
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import Frame
 
@@ -85,16 +86,7 @@ Place = Literal["within", "round", "after", "backward", "ended"]
 """Where: within the loop or in straight code; a whole round of the loop; in a call after the loop; in the backward
 pass, whose reductions autograd issues; `ended`: the minority ended normally afterwards."""
 Edit = tuple[Deviation, Place]
-KINDS: dict[Edit, Kind] = {
-    ("change", "within"): "other_arguments", ("drop", "within"): "left_out", ("insert", "within"): "added",
-    ("substitute", "within"): "other_operation", ("swap", "within"): "other_operation",
-    ("drop", "round"): "fewer_iterations", ("insert", "round"): "more_iterations",
-    ("insert", "after"): "fewer_iterations", ("drop", "after"): "more_iterations",
-    ("drop", "backward"): "gradients_not_ready", ("change", "ended"): "fewer_iterations",
-    ("substitute", "ended"): "fewer_iterations", ("insert", "ended"): "fewer_iterations",
-}  # fmt: skip
-"""The table of kinds. A minority that inserts a call after the loop has left it while its peers continue; one that
-lacks a call after the loop is still in it."""
+KINDS: dict[Deviation, dict[Place, Kind]] = table_beside(__file__)
 _ROUNDS_OF_ONE_CALL = 2
 """Number of equal calls before a single call that make it a round of a loop; one may be the other half of a pair."""
 _REDUCTIONS = {"all_reduce", "reduce", "reduce_scatter"}
@@ -118,7 +110,7 @@ class Explanation(Struct, frozen=True):
     @property
     def kind(self) -> Kind:
         """The kind of the table."""
-        return KINDS[self.deviation, self.place]
+        return KINDS[self.deviation][self.place]
 
     @property
     def confidence(self) -> float:
@@ -353,7 +345,7 @@ def left_loop(deviating: Call, ahead: Call, body: list[Call], *, majority_goes_o
     left_backward = is_after and in_backward(ahead) and not in_backward(deviating)
     terms = (*at.terms, support("peers in backward")) if left_backward else at.terms
     shown = (expected, got) if is_after else (deviating,)
-    others = () if at.clear else (KINDS[deviation, "within" if is_after else "after"],)
+    others = () if at.clear else (KINDS[deviation]["within" if is_after else "after"],)
     return Explanation(deviation, at.place, shown, terms, alternatives=others)
 
 

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from diagnostics.analysis.divergence.evidence_terms import Term, support
 from diagnostics.analysis.divergence.explanation import Edit, Explanation, Kind, explain, or_main_rank_only, origin
 from diagnostics.analysis.divergence.identity import agree, shared_path
-from diagnostics.analysis.divergence.vote import Vote, count_votes, supported
 from diagnostics.analysis.histories.align import Survey
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
+from diagnostics.analysis.vote import Vote, count_votes, supported
 from diagnostics.contract.findings import POSSIBLE, PROBABLE, SUSPECTED
 from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.evidence.model import LogFact

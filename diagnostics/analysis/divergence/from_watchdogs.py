@@ -13,7 +13,6 @@ from diagnostics.analysis.divergence.explanation import Deviation, what_meets
 from diagnostics.analysis.divergence.find import Divergence, between, edited
 from diagnostics.analysis.divergence.identity import agree, differing_parts
 from diagnostics.analysis.divergence.single_calls import at_places, made_alone, passed, unknown
-from diagnostics.analysis.divergence.vote import Vote, count_votes, settled, supported
 from diagnostics.analysis.histories.watchdog_lines import (
     NEAR,
     UNNAMED,
@@ -23,6 +22,7 @@ from diagnostics.analysis.histories.watchdog_lines import (
     members_of,
     site_of,
 )
+from diagnostics.analysis.vote import Vote, count_votes, settled, supported
 from diagnostics.contract.findings import WATCHDOGS
 from diagnostics.evidence.calls import GroupKey
 from diagnostics.evidence.model import Evidence, Stacks

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.evidence_terms import support
 from diagnostics.analysis.divergence.find import Divergence, edited
-from diagnostics.analysis.divergence.vote import count_votes, settled
+from diagnostics.analysis.vote import count_votes, settled
 from diagnostics.contract.findings import LIKELY, OPEN, POSSIBLE
 from diagnostics.evidence.calls import Call
 

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from diagnostics.analysis.divergence.find import Divergence, between
 from diagnostics.analysis.divergence.identity import within
 from diagnostics.analysis.divergence.sequences import predict
-from diagnostics.analysis.divergence.vote import Vote
 from diagnostics.analysis.histories.align import Survey
+from diagnostics.analysis.vote import Vote
 from diagnostics.evidence.calls import Call, GroupKey, Wire
 
 MOST_RANKS = 256  # Ranks whose files are read again; of a larger job those that the caller names first.

@@ -10,8 +10,8 @@ from diagnostics.analysis.divergence.evidence_terms import GUESSES, position, su
 from diagnostics.analysis.divergence.explanation import Explanation, left_loop
 from diagnostics.analysis.divergence.find import Divergence, edited, explained
 from diagnostics.analysis.divergence.loop_exit import in_branch, source_branches
-from diagnostics.analysis.divergence.vote import Vote, count_votes, settled
 from diagnostics.analysis.pairwise import Misfit
+from diagnostics.analysis.vote import Vote, count_votes, settled
 from diagnostics.contract.findings import PROBABLE, WATCHDOGS
 from diagnostics.evidence.calls import Call, Described, GroupKey, Wire
 from diagnostics.evidence.model import Frame

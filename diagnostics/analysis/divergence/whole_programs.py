@@ -17,7 +17,7 @@ from diagnostics.analysis.divergence.explanation import Deviation, Explanation, 
 from diagnostics.analysis.divergence.find import Divergence, edited, explained
 from diagnostics.analysis.divergence.identity import agree, in_backward, on_path, shared_path, within
 from diagnostics.analysis.divergence.sequences import predict
-from diagnostics.analysis.divergence.vote import settled
+from diagnostics.analysis.vote import is_majority, is_minority, settled
 from diagnostics.contract.findings import LIKELY, POSSIBLE, PROBABLE, SEEN
 from diagnostics.evidence.calls import Call, GroupKey, Wire
 from diagnostics.evidence.model import Frame
@@ -156,7 +156,7 @@ def compare_programs(programs: Iterable[Program], steps: int = 0) -> Divergence 
     lines = first.kind, first.majority.site, first.minority.site
     same_lines = [other for _, other in compared if (other.kind, other.majority.site, other.minority.site) == lines]
     culprits = tuple(sorted(rank for divergence in same_lines for rank in divergence.culprits))
-    if 2 * len(culprits) >= len(everyone) and not (tie or others_stop_early):
+    if not (is_minority(len(culprits), len(everyone)) or tie or others_stop_early):
         return None
     vote = replace(first.vote, sides=(tuple(sorted(everyone - {*culprits})), culprits), settled=not tie)
     return replace(first, culprits=vote.minority, vote=vote, tie=vote.tie)
@@ -284,7 +284,7 @@ def made_more(
     # buffers in the first forward pass after a step: in rank 0's evaluation, or in the others' next step.
     if fits := [call for call, met in zip(rest, short, strict=True) if call != met]:
         by_chance = fits.count(long[at + by - 1])
-        if not (is_new and by_chance) or 2 * len(fits) > len(short):  # Ranks without a shared path cannot be compared.
+        if not (is_new and by_chance) or is_majority(len(fits), len(short)):  # No shared path: not comparable.
             return None
         return missed("within", support("made alone", by_chance), LIKELY)
     if is_new and (agreeing or alone):

@@ -10,6 +10,7 @@ from diagnostics.analysis.environment.lint import lint
 from diagnostics.analysis.environment.recorded import ALL, Recorded, recorded
 from diagnostics.analysis.environment.situation import Lint, lint_of
 from diagnostics.analysis.step_times import Silence, silence
+from diagnostics.analysis.vote import OF_JOB, count_votes
 from diagnostics.contract.files import patterns_beside
 from diagnostics.evidence.model import Evidence, LogFact, RankError
 
@@ -70,16 +71,13 @@ def _linted(record: Recorded) -> Iterator[RankLint]:
 
 def _differences(record: Recorded) -> Iterator[RankLint]:
     """Yield variables that differ between ranks and must not, with the ranks of the minority, or all ranks at a tie."""
-    values: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    values: dict[str, dict[int, str]] = defaultdict(dict)
     for rank, variables in sorted(record.variables.items()):
         for name, value in variables.items():
             if rank != ALL and not _PER_RANK.search(name) and catalogue().find(name) is not None:
-                values[name][value].append(rank)
-    for name, by_value in sorted(values.items()):
-        if len(by_value) < 2:
-            continue
-        most = max(map(len, by_value.values()))
-        tie = sum(len(ranks) == most for ranks in by_value.values()) > 1
-        minority = sorted(rank for ranks in by_value.values() if tie or len(ranks) < most for rank in ranks)
-        shown = tuple((value, tuple(ranks)) for value, ranks in list(by_value.items())[:_SHOWN])
-        yield RankLint(lint_of("error", name, "ranks_disagree", values=shown), tuple(minority))
+                values[name][rank] = value
+    for name, of_rank in sorted(values.items()):
+        vote = count_votes(OF_JOB, 0, of_rank)
+        if vote.minority:
+            shown = tuple((of_rank[side[0]], side) for side in vote.sides[:_SHOWN])
+            yield RankLint(lint_of("error", name, "ranks_disagree", values=shown), vote.minority)

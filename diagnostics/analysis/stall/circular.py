@@ -9,8 +9,8 @@ from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.divergence.identity import on_path
 from diagnostics.analysis.divergence.loop_exit import for_one_rank, in_branch, source_branches
 from diagnostics.analysis.divergence.single_calls import passed
-from diagnostics.analysis.divergence.vote import count_votes, settled
 from diagnostics.analysis.stall.job_state import JobState
+from diagnostics.analysis.vote import count_votes, settled
 from diagnostics.analysis.wait_graph.graph import Cycle, Operation, WaitGraph, same_tag
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.stacks.dumps import main_thread

@@ -10,11 +10,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.find import SAME_MOMENT_S, Divergence
-from diagnostics.analysis.divergence.vote import settled
 from diagnostics.analysis.divergence.whole_programs import WithinRound, ended_in_round, made_more
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.analysis.observations import observations
 from diagnostics.analysis.stall.job_state import STALL_S, JobState
+from diagnostics.analysis.vote import is_majority, is_minority, settled
 from diagnostics.contract.formatting import UNNAMED
 from diagnostics.evidence.calls import Call, GroupKey, own_line
 from diagnostics.evidence.endings import BY_ITSELF, Ending, Kind
@@ -127,7 +127,7 @@ def _first(job: JobState, kind: Kind, endings: list[Ending]) -> FirstEndings:
     last = last_seen(job, ranks[0]) if ranks and not any(own_line(end.frames) for end in endings[:4]) else None
     world = job.world()
     # Of a half that exited normally, nothing shows the calls before.
-    is_tie = endings[0].in_order and 2 * len(ranks) >= world > 1 and gave_up is not None and last is None
+    is_tie = endings[0].in_order and not is_minority(len(ranks), world) and gave_up is not None and last is None
     culprits = () if is_tie else ranks
     model: Literal["", "rank 0", "tie"] = ""
     if all(end.detail == "model_differs" for end in endings) and len(ranks) >= max(1, world - 1) and 0 not in ranks:
@@ -150,7 +150,7 @@ def missing_ranks(job: JobState) -> Missing | None:
     if not job.stands_still() or any(not incomparable & set(cycle.ranks) for cycle in job.waits.cycles()):
         return None  # Ranks that are present wait for each other, whatever happened to the others.
     silent = tuple(rank for rank in roots if job.silent(rank))
-    if not silent or len(silent) != len(roots) or 2 * len(silent) > job.world():
+    if not silent or len(silent) != len(roots) or is_majority(len(silent), job.world()):
         return None
     abort = next((job.endings[rank] for rank in silent if rank in job.endings and job.endings[rank].exited_early), None)
     return Missing(silent, tuple(sorted(job.waits.reaching(silent))), no_dump=True, abort=abort)

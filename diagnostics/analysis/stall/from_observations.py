@@ -13,6 +13,7 @@ from diagnostics.analysis.observations import Observation
 from diagnostics.analysis.stall.job_state import STALL_S, JobState
 from diagnostics.analysis.stall.stack_evidence import KEY, HostOutside, InCollective, collective_of, compared
 from diagnostics.analysis.stall.startup import Startup
+from diagnostics.analysis.vote import is_majority
 from diagnostics.evidence.calls import ROOTED, Call, Described, Wire, is_library
 from diagnostics.evidence.model import Frame, LogFact, Stacks, Thread
 from diagnostics.evidence.stacks import activity, blocking_calls, dumps as stacks
@@ -55,7 +56,7 @@ def from_observations(job: JobState, observed: dict[int, Observation]) -> HostOu
     idle &= all(observed[rank].fixed_s >= STALL_S for rank in inside)
     holders = {observed[rank].lock_holder for rank in outside}
     named = tuple(rank for rank in inside if rank in holders) if holders <= inside.keys() else ()
-    if (2 * len(outside) > len(observed) and not named) or not (idle or blocked_s >= STALL_S):
+    if (is_majority(len(outside), len(observed)) and not named) or not (idle or blocked_s >= STALL_S):
         return None
     files = {rank: dumps[rank].file if rank in dumps else observed[rank].file for rank in outside}
     return HostOutside(activities, files, inside, blocked_s, not idle, named)

@@ -7,10 +7,10 @@ from msgspec.structs import replace
 from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.divergence.identity import agree, at_line, in_backward
 from diagnostics.analysis.divergence.single_calls import at_places, outside_backward
-from diagnostics.analysis.divergence.vote import count_votes
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
 from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.stall.stack_evidence import KEY, collective_of, communicating
+from diagnostics.analysis.vote import count_votes
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.evidence.calls import Call
 from diagnostics.evidence.model import LogFact
@@ -38,7 +38,7 @@ def _by_places(job: JobState, facts: list[LogFact]) -> Divergence | None:
     inside = {rank: (place.op, place.site) for rank, place in communicating(job).items()} | aborted
     places = {rank: (at[0], at[1]) for rank, at in inside.items() if at is not None and at[1] is not None}
     vote = count_votes(KEY, 0, places, range(job.world()))
-    if len(vote.sides) != 2 or {*vote.sides[1]} != aborted.keys() or 2 * len(vote.sides[0]) <= job.world():
+    if len(vote.sides) != 2 or {*vote.sides[1]} != aborted.keys() or not vote.has_majority:
         return None
     return at_places(vote, places, lines=tuple(facts))
 

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from diagnostics.analysis.divergence.evidence_terms import CERTAIN_AFTER, OCCASIONAL
 from diagnostics.analysis.divergence.find import Divergence, between
 from diagnostics.analysis.divergence.loop_exit import in_branch, may_be_skipped, source_branches
-from diagnostics.analysis.divergence.vote import count_votes
 from diagnostics.analysis.histories import watchdog_lines
 from diagnostics.analysis.stall.job_state import JobState
+from diagnostics.analysis.vote import count_votes
 from diagnostics.contract.findings import SURE
 from diagnostics.evidence.calls import Call, Described, GroupKey, Wire, is_library, operation
 from diagnostics.evidence.flight_entries import DEFAULT_GROUP

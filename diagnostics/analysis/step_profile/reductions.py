@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 from msgspec import Struct, field
 
 from diagnostics.analysis.step_profile.profile import CallProfile, RankProfile
+from diagnostics.analysis.vote import is_majority
 
 MANY = 8  # Number of reductions per backward pass that counts as many: twice the buckets that DDP uses for 100 MiB.
 MOST = 0.8  # Share of the bytes, or of the calls, that counts as nearly all of them.
@@ -85,8 +86,8 @@ class PerRank(Struct, Generic[Part]):
 
     def mostly(self, test: Callable[[Part], bool]) -> bool:
         """Return whether most parts of most ranks pass a test."""
-        ranks = [2 * sum(map(test, parts)) > len(parts) for parts in self.of_rank.values() if parts]
-        return 2 * sum(ranks) > len(ranks)
+        ranks = [is_majority(sum(map(test, parts)), len(parts)) for parts in self.of_rank.values() if parts]
+        return is_majority(sum(ranks), len(ranks))
 
     @property
     def sample(self) -> Part:

@@ -7,6 +7,7 @@ from typing import Any
 from diagnostics.analysis.histories.watchdog_lines import GroupLog, is_after, stamp_s
 from diagnostics.analysis.symptoms.state import Waiting
 from diagnostics.analysis.symptoms.waits import within
+from diagnostics.analysis.vote import is_majority, is_minority
 from diagnostics.contract.formatting import UNNAMED as NOBODY
 from diagnostics.evidence.calls import ROOTED
 from diagnostics.evidence.endings import Ending, of_error, of_srun
@@ -26,7 +27,7 @@ def silent(evidence: Evidence, groups: Sequence[GroupLog], waits: Sequence[Waiti
     sizes = (wait.members or 0 for wait in waits if (wait.members or 0) > highest)
     world = evidence.world_size or max(sizes, default=0)
     # If the size is unknown, most ranks up to the highest must have lines: the log of one node has those of few.
-    world = world or (highest + 1 if 2 * len(spoke - {None}) > highest + 1 else 0)
+    world = world or (highest + 1 if is_majority(len(spoke - {None}), highest + 1) else 0)
     return tuple(rank for rank in range(world) if rank not in spoke)
 
 
@@ -42,7 +43,7 @@ def without_lines(
     unplaced = tuple(sorted(listed.union(late) - placed)) if placed else _outlived(evidence, groups)
     rest = sorted({*range(min(listed, default=0), max(listed, default=0) + 1), *evidence.launched} - listed)
     is_sent = any(error.signal in _SENT for error in evidence.errors)  # The launcher or the kernel ended a rank.
-    unlisted = () if is_sent or 2 * len(rest) >= len(listed) else tuple(rest)
+    unlisted = () if is_sent or not is_minority(len(rest), len(listed)) else tuple(rest)
     return {"unlisted": unlisted, "without_report": unplaced}
 
 

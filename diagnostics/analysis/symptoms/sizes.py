@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from diagnostics.analysis.divergence.vote import count_votes
-from diagnostics.analysis.symptoms.state import OF_JOB, Waiting
+from diagnostics.analysis.symptoms.state import Waiting
 from diagnostics.analysis.symptoms.waits import by_call, within
+from diagnostics.analysis.vote import OF_JOB, count_votes
 from diagnostics.contract.files import patterns_beside
 from diagnostics.evidence.endings import Ending
 from diagnostics.evidence.model import Evidence, LogFact, shortened

@@ -4,13 +4,12 @@ what the libraries report. They serve suspicions and the first screen; `divergen
 
 from msgspec import Struct
 
-from diagnostics.analysis.divergence.vote import Vote, count_votes
 from diagnostics.analysis.histories.watchdog_lines import COUNTED, NEAR
 from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.step_times import Silence
+from diagnostics.analysis.vote import OF_JOB, Vote, count_votes
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import UNNAMED, Phrase
-from diagnostics.evidence.calls import GroupKey
 from diagnostics.evidence.endings import ends_a_rank, of_error
 from diagnostics.evidence.model import LogFact
 
@@ -32,8 +31,6 @@ _OF_PROGRAM = {"raised", "oom", "unreduced", "stopped"}
 """Kinds of endings that concern no communication."""
 _SHOWN = OPENS - {"nccl_connect"} | {"watchdog_abort", "flight_dump_signal"}
 """Kinds of lines whose whole content is in `Symptoms`."""
-OF_JOB = GroupKey("log", "", "")
-"""All ranks: such lines name no group."""
 
 
 def communication_ended(job: JobState) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 
 from diagnostics.analysis.step_profile.overview import MS, Overview
 from diagnostics.analysis.step_profile.skew import Late
+from diagnostics.analysis.vote import is_majority
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.overlap import _shared as shared
 from diagnostics.contract.findings import POSSIBLE, Finding
@@ -121,14 +122,17 @@ def _shares(priced: list[tuple[Late, int]]) -> Counter[int]:
 
 
 def _culprits(view: Overview, priced: list[tuple[Late, int]]) -> tuple[int, ...]:
-    """Return the ranks that cause most of the lateness, alone or together; empty if they are the majority."""
+    """Return the ranks that cause most of the lateness, alone or together; empty if they are the majority.
+
+    They are no side of a vote, as the others wait for them: half may be late, and of two ranks each in turn.
+    """
     by_rank, total = _shares(priced), sum(ns for _, ns in priced)
     least = min(_MOST * total, _STANDS_OUT * total / len(view.profiles))
     least = max(least, _COMPARABLE * max(by_rank.values(), default=0))
     culprits = {rank for rank, ns in by_rank.items() if ns >= least}
     together = sum(ns for late, ns in priced if culprits & set(late.ranks))
-    minority = 2 * len(culprits) <= len(view.profiles) or len(view.profiles) <= 2
-    return tuple(sorted(culprits)) if minority and together >= _MOST * total else ()
+    most = len(view.profiles) > 2 and is_majority(len(culprits), len(view.profiles))
+    return tuple(sorted(culprits)) if together >= _MOST * total and not most else ()
 
 
 CAUSE = shared.step_cause(__file__, decide, unless=(shared.no_collectives,))

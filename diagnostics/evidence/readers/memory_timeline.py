@@ -47,7 +47,7 @@ class MemoryTimelineFile(Handle, frozen=True):
         text = whole(self.path, self.limits)
         try:
             is_raw = _RAW.match(text) is not None
-            changes = _of_events(text) if is_raw else _of_levels(*msgspec.json.decode(text, type=_Added))
+            changes = _of_events(text) if is_raw else [*_of_levels(*msgspec.json.decode(text, type=_Added))]
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
             raise ValueError(f"not a memory timeline: {problem}") from problem
         return _history(changes, 1e-9 if is_raw else 1e-6)
@@ -58,16 +58,13 @@ def _of_events(text: bytes) -> list[_Change]:
     return [(time, _PLACES[category], size) for time, _, size, category in events if 0 <= category < len(_PLACES)]
 
 
-def _of_levels(times: list[int], rows: list[list[int]]) -> list[_Change]:
-    def changes() -> Iterator[_Change]:
-        before = [0] * len(_PLACES)
-        for time, (_, *sizes) in zip(times, rows, strict=True):
-            if len(sizes) != len(_PLACES):
-                raise ValueError("not a memory timeline: a row has not one size for each category of torch")
-            yield from ((time, at, new - old) for at, new, old in zip(_PLACES, sizes, before, strict=True))
-            before = sizes
-
-    return list(changes())
+def _of_levels(times: list[int], rows: list[list[int]]) -> Iterator[_Change]:
+    before = [0] * len(_PLACES)
+    for time, (_, *sizes) in zip(times, rows, strict=True):
+        if len(sizes) != len(_PLACES):
+            raise ValueError("not a memory timeline: a row has not one size for each category of torch")
+        yield from ((time, at, new - old) for at, new, old in zip(_PLACES, sizes, before, strict=True))
+        before = sizes
 
 
 def _history(changes: list[_Change], unit_s: float) -> History:

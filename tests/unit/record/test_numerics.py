@@ -56,20 +56,6 @@ def test_the_order_of_parameters_counts():
     assert numerics.combined(a) != numerics.combined(b)
 
 
-@pytest.mark.parametrize(
-    ("hashes", "verdict"),
-    [
-        ([5, 5, 7, 5], (0, [2], False)),
-        ([7, 5, 5, 5], (1, [0], False)),
-        ([5, 7], (0, [0, 1], True)),
-        ([5, 7, 5, 7], (0, [0, 1, 2, 3], True)),
-        ([5, 6, 7, 7], (2, [0, 1], False)),
-    ],
-)
-def test_the_minority_is_odd_and_a_tie_is_all(hashes, verdict):
-    assert numerics._minority(range(len(hashes)), hashes) == verdict
-
-
 def test_the_first_time_only(watcher):
     watch, events = watcher()
     model = nn.Linear(2, 2)

@@ -98,7 +98,7 @@ def test_a_finished_run_with_an_exception_is_not_in_good_health(tmp_path: Path, 
     report = diagnose(tmp_path)
     assert (report.outcome, report.root_causes) == ("undecided", ())
     assert "finished, but rank 2 raised KeyError: 'x'" in report.statement
-    assert ("after the last printed step" in report.statement) == (late and not as_file)
+    assert ("after the last progress" in report.statement) == (late and not as_file)
 
 
 def test_of_a_tie_one_side_is_to_blame(tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ def test_a_call_against_the_loops_next_one() -> None:
 
 
 def test_every_kind_is_in_the_table() -> None:
-    assert KINDS["drop", "within"] == "left_out" and KINDS["insert", "after"] == "fewer_iterations"
+    assert KINDS["drop"]["within"] == "left_out" and KINDS["insert"]["after"] == "fewer_iterations"
     assert Explanation("swap", "within", (), (support("same line"),)).kind == "other_operation"
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from diagnostics.analysis.divergence.find import between, find
-from diagnostics.analysis.divergence.vote import count_votes
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS
+from diagnostics.analysis.vote import count_votes
 from diagnostics.contract.findings import SUSPECTED
 from diagnostics.evidence.calls import Call, GroupKey
 from tests.unit.diagnostics.analysis.calls import DEFAULT, START_S, call, history, survey

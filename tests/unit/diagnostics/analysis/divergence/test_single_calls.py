@@ -9,8 +9,8 @@ from diagnostics.analysis.divergence.evidence_terms import position, support
 from diagnostics.analysis.divergence.explanation import Explanation
 from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.divergence.single_calls import by_lines, misfit, outside_backward
-from diagnostics.analysis.divergence.vote import Vote
 from diagnostics.analysis.pairwise import Misfit
+from diagnostics.analysis.vote import Vote
 from diagnostics.evidence.calls import Call, Described, GroupKey, Wire
 from diagnostics.evidence.model import Frame
 

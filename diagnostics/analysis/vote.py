@@ -1,7 +1,9 @@
-"""Who deviates: the ranks of a group, divided by the calls that they issued at one position.
+"""Who deviates: the ranks of a group, divided by the calls that they issued at one position, or by a value of each.
 
-Every comparison of calls decides here, whether it reads dumps, rings, lines of a log or stacks. Few ranks against many
-deviate; equal numbers are a tie, unless other evidence decides (`settled`).
+Every comparison of ranks decides here, whether it reads dumps, rings, lines of a log, stacks or variables. Few ranks
+against many deviate; equal numbers are a tie, unless other evidence decides (`settled`). Ranks for which others wait
+need not be a minority: the wait itself shows that they are late. They may be half, but not a majority (`is_majority`),
+as what the few wait in may be wrong instead.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -11,9 +13,12 @@ from msgspec.structs import replace
 
 from diagnostics.evidence.calls import GroupKey
 
+OF_JOB = GroupKey("", "", "")
+"""Stands for the group of votes on what is no call, which have no position: 0."""
+
 
 class Vote(Struct, frozen=True):
-    """The ranks of a group, divided into sides by the call that they issued at one position."""
+    """The ranks of a group, divided into sides by the call that they issued at one position, or by another value."""
 
     key: GroupKey
     position: int
@@ -43,7 +48,7 @@ class Vote(Struct, frozen=True):
     @property
     def has_majority(self) -> bool:
         """Whether more ranks are on the first side than on all others together, the silent ones included."""
-        return bool(self.sides) and 2 * len(self.sides[0]) > len(self.present) + len(self.silent)
+        return bool(self.sides) and is_majority(len(self.sides[0]), len(self.present) + len(self.silent))
 
     def side_of(self, rank: int) -> tuple[int, ...]:
         """Return the ranks that issued the same call as this one."""
@@ -59,11 +64,21 @@ def count_votes(key: GroupKey, position: int, calls: Mapping[int, Hashable], mem
     return Vote(key, position, tuple(largest_first), tuple(rank for rank in members if rank not in calls))
 
 
+def is_majority(count: int, size: int) -> bool:
+    """Return whether so many, such as ranks, are more than half of all; of two halves, neither is."""
+    return 2 * count > size
+
+
+def is_minority(count: int, size: int) -> bool:
+    """Return whether so many are fewer than half of all, so that the others are the majority."""
+    return is_majority(size - count, size)
+
+
 def behind(counts: Mapping[int, int], size: int) -> tuple[int, ...]:
     """Return the ranks with the lowest of these counts, if they are fewer than half of their group."""
     least = min(counts.values(), default=0)
     ranks = tuple(sorted(rank for rank, count in counts.items() if count == least))
-    return ranks if 2 * len(ranks) < size else ()
+    return ranks if is_minority(len(ranks), size) else ()
 
 
 def settled(call: tuple[GroupKey, int], right: Iterable[int], deviating: Iterable[int]) -> Vote:

@@ -5,7 +5,16 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from diagnostics.analysis.divergence.vote import Vote, behind, count_votes, settled, supported
+from diagnostics.analysis.vote import (
+    OF_JOB,
+    Vote,
+    behind,
+    count_votes,
+    is_majority,
+    is_minority,
+    settled,
+    supported,
+)
 from tests.unit.diagnostics.analysis.calls import DEFAULT
 
 PAIRS = Vote(DEFAULT, 1, ((0, 1), (2, 3), (4,)))
@@ -78,3 +87,24 @@ def test_the_ranks_behind_are_fewer_than_half_of_their_group(
     counts: dict[int, int], size: int, ranks: tuple[int, ...]
 ) -> None:
     assert behind(counts, size) == ranks
+
+
+@pytest.mark.parametrize(
+    ("hashes", "first", "minority", "tie"),
+    [
+        ([5, 5, 7, 5], 0, (2,), False),
+        ([7, 5, 5, 5], 1, (0,), False),
+        ([5, 7], 0, (0, 1), True),
+        ([5, 7, 5, 7], 0, (0, 1, 2, 3), True),
+        ([5, 6, 7, 7], 2, (0, 1), False),
+        ([5, 5], 0, (), False),
+    ],
+)
+def test_any_value_divides_ranks(hashes: list[int], first: int, minority: tuple[int, ...], tie: bool) -> None:
+    vote = count_votes(OF_JOB, 0, dict(enumerate(hashes)))
+    assert (vote.sides[0][0], vote.minority, vote.tie) == (first, minority, tie)
+
+
+@pytest.mark.parametrize(("count", "most", "few"), [(1, False, True), (2, False, False), (3, True, False)])
+def test_half_is_neither_majority_nor_minority(count: int, most: bool, few: bool) -> None:
+    assert (is_majority(count, 4), is_minority(count, 4)) == (most, few)
