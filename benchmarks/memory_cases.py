@@ -13,9 +13,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from diagnostics.contract.findings import Finding, text_of
 from diagnostics.contract.formatting import bytes_text
+from tests.dist.memory_ranks import CASES
 from tests.dist.ranks import run_ranks
 from tests.unit.diagnostics.causes.memory.jobs import findings
-from tests.unit.diagnostics.causes.memory.memory_ranks import CASES
 
 RANKS = 2
 _FUTURE = re.compile(r"on 64 ranks a rank would need ([\d.]+ \w+), without it ([\d.]+ \w+)")
@@ -36,7 +36,7 @@ def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     print(f"| case, {RANKS} ranks | found | bytes | a rank at 64 ranks | without it |\n|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
-        run_ranks("tests.unit.diagnostics.causes.memory.memory_ranks:train", RANKS, folder)
+        run_ranks("tests.dist.memory_ranks:train", RANKS, folder)
         for case in CASES:
             found = [one for one in findings(Path(folder) / case).values() if one.status == "confirmed"]
             for finding in found or [None]:

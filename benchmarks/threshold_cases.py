@@ -30,13 +30,13 @@ from diagnostics.contract.findings import SURE, Finding
 from diagnostics.diagnose import diagnose
 from diagnostics.evidence import safe_pickle
 from diagnostics.evidence.readers import ring, trace
+from tests.dist.healthy_ranks import CASES as HEALTHY, WINDOWS
 from tests.dist.ranks import run_ranks
 from tests.faults.truth import TRUTH as FAULT_TRUTH
 from tests.trace_generator import write
 from tests.trace_scenarios import SCENARIOS, Scenario
 from tests.unit.diagnostics.causes.examples import examples as examples_of_tests
 from tests.unit.diagnostics.causes.leftovers import leftovers, scenario_of
-from tests.unit.diagnostics.healthy.healthy_ranks import CASES as HEALTHY, WINDOWS
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared" / "data"
@@ -227,7 +227,7 @@ def loss_lines(draw: random.Random, event: str) -> Iterator[str]:
 def memory(folder: Path) -> Cases:
     """Yield small trainings on two ranks that waste memory in known ways."""
     if not folder.is_dir():
-        run_ranks("tests.unit.diagnostics.causes.memory.memory_ranks:train", 2, str(folder))
+        run_ranks("tests.dist.memory_ranks:train", 2, str(folder))
     for name, cause in MEMORY.items():
 
         def right(answer: Answer, cause: str = cause) -> bool:
@@ -241,8 +241,8 @@ def healthy(folder: Path) -> Cases:
     """Yield small trainings with nothing wrong: none confirms a cause of memory."""
     if not folder.is_dir():
         two = tuple(name for name in HEALTHY if name != "hsdp")
-        run_ranks("tests.unit.diagnostics.healthy.healthy_ranks:run", 2, str(folder), two)
-        run_ranks("tests.unit.diagnostics.healthy.healthy_ranks:run", 4, str(folder), ("hsdp",))
+        run_ranks("tests.dist.healthy_ranks:run", 2, str(folder), two)
+        run_ranks("tests.dist.healthy_ranks:run", 4, str(folder), ("hsdp",))
     for name in sorted(f"{name}-{kind}" for name in HEALTHY for kind in WINDOWS):
         yield Case(name, lambda name=name: of_folder(folder / name), lacks("memory."))
 

@@ -1,4 +1,4 @@
-"""Sweeps as a user types them: lists, a file, one that is stopped and continues. W&B's server: test_wandb_server.py."""
+"""Sweeps as a user types them: lists, a file, one that is stopped and continues. W&B's server: test_sweep_wandb.py."""
 
 import json
 import os

@@ -9,7 +9,7 @@ from diagnostics.contract.artifacts import RunPaths, read_verdict
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.readers.ring import RingFile
 from tests.cli.command import FAULTY, only_run, run, start, status
-from tests.cli.test_torchrun import torchrun
+from tests.cli.test_run_torchrun import torchrun
 from tests.patience import stretched
 
 HANGING = [text.replace("faulty.Faulty", "hanging.Hanging").replace("faulty.*", "hanging.*") for text in FAULTY]

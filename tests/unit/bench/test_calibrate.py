@@ -1,14 +1,15 @@
-"""Calibration: the fit on known lines, what becomes of the ranks' figures, and once for real."""
+"""Calibration: the fit on known lines, what becomes of the ranks' figures, the document, and once for real."""
 
 from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
 
-from dtk.bench.calibrate import calibrate, fit
+from diagnostics.report import terminal
+from dtk.bench.calibrate import as_json, calibrate, document, fit
 from dtk.errors import DtkError
 from dtk.plan.timing.alpha_beta import Group, Link, algorithm_s
-from dtk.plan.timing.hardware import load_hardware, measured_path
+from dtk.plan.timing.hardware import Hardware, load_hardware, measured_path, store_hardware
 
 SIZES = [4**i for i in range(5, 13)]
 
@@ -64,3 +65,55 @@ def test_a_rank_that_fails_is_one_line(tmp_path: Path, monkeypatch: pytest.Monke
         calibrate(on_cpu=True, seconds=0.1)
     assert "\n" not in str(error.value)
     assert not measured_path().exists()
+
+
+FIGURES = (
+    "devices_per_node",
+    "memory_bytes",
+    "matmul_flops",
+    "memory_bytes_per_s",
+    "memory_fraction",
+    "intra_node_bytes_per_s",
+    "intra_node_latency_s",
+    "inter_node_bytes_per_s",
+    "inter_node_latency_s",
+    "link_fraction",
+)
+HARDWARE = Hardware(
+    name="measured",
+    backend="gloo",
+    devices_per_node=2,
+    memory_bytes=8 << 30,
+    peak_flops={},
+    matmul_flops={"float32": 40e9, "bfloat16": 12.34e9},
+    memory_bytes_per_s=10 * 2**30,
+    memory_fraction=1.0,
+    intra_node_bytes_per_s=2 * 2**30,
+    intra_node_latency_s=50e-6,
+    inter_node_bytes_per_s=1.25e9,
+    inter_node_latency_s=50e-6,
+    link_fraction=0.5,
+    sources=dict.fromkeys(FIGURES, "measured here"),
+)
+
+
+def test_the_figures_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    shown = terminal.render(document(HARDWARE), columns=None, colour=False)
+    for text in (
+        "float32 40 GFLOP/s, bfloat16 12.3 GFLOP/s",
+        "10 GiB/s, 8 GiB per rank",
+        "1 GiB/s",
+        "hardware=measured",
+    ):
+        assert text in shown
+    assert str(tmp_path / "dtk" / "hardware" / "measured.yaml") in shown.replace("\n", "")
+
+
+def test_what_is_told_is_what_a_plan_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    told = as_json(HARDWARE)
+    store_hardware(HARDWARE, Path(told["path"]))
+    stored = load_hardware("measured")
+    assert stored.matmul_rate("float32") == told["matmul_flops"]["float32"]
+    assert stored.intra_node.bytes_per_s == told["intra_node_bytes_per_s"] * told["link_fraction"]

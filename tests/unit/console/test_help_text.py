@@ -61,3 +61,35 @@ def test_no_subcommand_is_answered_with_help(capsys: pytest.CaptureFixture[str])
     parser = argparse.ArgumentParser(prog="dtk x", description="what it is", formatter_class=HelpFormatter)
     assert show_help(parser) == 0
     assert "what it is" in capsys.readouterr().out
+
+
+def test_prose_is_folded_and_lists_are_kept() -> None:
+    text = (
+        "A sentence that is written in one line is folded as one paragraph.\nexit code: 0 done.\n\n"
+        "examples:\n  dtk ls       what has run on this machine\n  dtk show     one run\n"
+        "  64 levels of JSON and more of it"
+    )
+    assert fold(text, 42).splitlines() == [
+        "A sentence that is written in one line is",
+        "folded as one paragraph.",
+        "exit code: 0 done.",
+        "",
+        "examples:",
+        "  dtk ls",
+        "      what has run on this machine",
+        "  dtk show     one run",
+        "  64 levels of JSON and more of it",
+    ]
+    assert fold(text, 50).splitlines()[-3:-1] == [
+        "  dtk ls       what has run on this machine",
+        "  dtk show     one run",
+    ]
+
+
+def test_a_long_command_can_still_be_copied() -> None:
+    long = "  torchrun --nnodes=2 --nproc-per-node=8 -m dtk doctor\n      several nodes"
+    assert fold(long, 40).splitlines() == [
+        "  torchrun --nnodes=2 \\",
+        "      --nproc-per-node=8 -m dtk doctor",
+        "      several nodes",
+    ]

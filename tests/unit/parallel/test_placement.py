@@ -1,4 +1,4 @@
-"""Pieces of plain tensors; those of shards are put together by the layouts of tests/dist/test_layouts.py."""
+"""Pieces of plain tensors; those of shards are put together by the layouts of tests/dist/test_parallel_layouts.py."""
 
 import torch
 

@@ -1,6 +1,7 @@
 """The hops of all ranks, one rank after the other in one process, make the attention of the whole sequence.
 
-The same on a CUDA device, whose kernels are others. tests/dist/test_layouts.py has the messages between real ranks.
+The same on a CUDA device, whose kernels are others. The messages between real ranks are in
+tests/dist/test_parallel_layouts.py.
 """
 
 from itertools import pairwise

@@ -157,3 +157,14 @@ def test_no_module_but_its_own_names_a_cause() -> None:
         if path != FOLDER / f"{match[0].replace('.', '/')}.py"
     }
     assert named == set()
+
+
+def test_a_gate_lies_below_the_one_that_its_id_names() -> None:
+    above = {branch.id: branch.above for branch in BRANCHES}
+    assert above["hang.late"] == "hang" and above["hang"] == ""
+    assert set(above.values()) - {""} <= above.keys()
+
+
+def test_each_gate_has_a_title_of_its_own() -> None:
+    titles = [branch.title for branch in BRANCHES]
+    assert all(titles) and len(set(titles)) == len(titles)

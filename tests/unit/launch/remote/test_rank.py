@@ -14,7 +14,7 @@ from dtk.launch.remote import rank
 from dtk.launch.remote.rank import decide
 from dtk.run import main
 from tests.cli.command import TINY
-from tests.cli.test_launching import SLURM, here, no_programs, stand_in  # noqa: F401
+from tests.cli.test_run_launcher import SLURM, here, no_programs, stand_in  # noqa: F401
 from tests.unit.launch.conftest import as_rank
 
 

@@ -10,6 +10,7 @@ from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from tests.unit.diagnostics.causes.examples import Example
 from tests.unit.diagnostics.causes.numeric.runs import foreign, non_finite, run, write
+from tests.unit.diagnostics.causes.numeric.trainers import TRAINERS, causes, falling, log
 
 NAN = math.nan
 GOOD = [{"step": step, "loss": 3.0 - step / 10, "grad_norm": 1.0} for step in range(1, 5)]
@@ -241,3 +242,32 @@ def test_a_single_step_that_is_not_finite_is_no_news_where_enough_finite_ones_fo
     steps = [f"step {n} loss {'nan' if n == 5 else 2.0}\n" for n in range(6 + after)]
     (tmp_path / "job.log").write_text("".join(steps))
     assert [root.cause for root in diagnose(tmp_path).root_causes] == ["numeric.non_finite"] * confirmed
+
+
+@pytest.mark.parametrize("trainer", ["hf", "titan", "megatron"])
+def test_gradients_that_stay_non_finite(tmp_path: Path, trainer: str) -> None:
+    text = log(trainer, [*falling(20), *[0.0] * 12], [*[1.0] * 20, *["nan"] * 12])
+    assert causes(tmp_path, text) == ["numeric.non_finite"]
+    assert causes(tmp_path, log(trainer, falling(32), [*[1.0] * 15, "inf", *[1.0] * 16])) == []
+
+
+def test_zeros_in_place_of_a_loss_beside_norms_that_are_not_finite(tmp_path: Path) -> None:
+    text = log("hf", [2.3, 2.2, 2.1, 0.0, 0.0, 0.0], [1.0, 1.1, "nan", "nan", "nan", "nan"])
+    assert causes(tmp_path, text) == ["numeric.non_finite"]
+    assert causes(tmp_path, log("hf", [2.3, 2.2, 0.0, 0.0], [1.0, "inf", "inf", 0.4])) == []
+
+
+def test_the_first_state_of_a_redrawn_bar_without_a_loss_is_where_it_began(tmp_path: Path) -> None:
+    bars = [
+        f"Epoch 0: {n}%|##  | {n}/200 [00:10<00:50, 9it/s, v_num=0, train_loss={'nan' if n > 36 else 2.5}]"
+        for n in range(1, 160)
+    ]
+    (tmp_path / "train.log").write_text("GPU available: True\n" + "\r".join(bars) + "\nSaved.\n")
+    (root,) = diagnose(tmp_path).root_causes
+    assert (root.cause, root.step) == ("numeric.non_finite", 37)
+
+
+@pytest.mark.parametrize(("rows", "apart", "confirmed"), [(3, 50, True), (3, 1, False), (2, 50, False), (4, 5, True)])
+def test_few_rows_that_are_many_steps_apart(tmp_path: Path, rows: int, apart: int, confirmed: bool) -> None:
+    lines = (TRAINERS["mmcv"](n * apart, 4.3 + n / 100, "nan") + "\n" for n in range(14, 14 + rows))
+    assert causes(tmp_path, "".join(lines)) == (["numeric.non_finite"] if confirmed else [])

@@ -5,8 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from diagnostics.analysis.printed_steps import printed_steps
+from diagnostics.causes.numeric import spike
 from diagnostics.contract.findings import SUSPECTED, text_of
 from diagnostics.diagnose import diagnose
+from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import Evidence
 from tests.unit.diagnostics.causes.numeric.trainers import TRAINERS, causes, falling, log
 
 
@@ -103,3 +107,14 @@ def test_losses_of_evaluations_are_none_of_the_training(tmp_path: Path) -> None:
     lines += [f"[eval] step {n} loss {90 + n / 100}" for n in range(40, 80)]
     assert causes(tmp_path, "\n".join(lines) + "\n") == []
     assert causes(tmp_path, "\n".join(lines).replace("[eval] ", "") + "\n") != []
+
+
+def test_without_printed_steps_a_cause_stays_open(tmp_path: Path) -> None:
+    nothing = printed_steps(Evidence(tmp_path, Limits()))
+    finding = spike.decide(nothing)
+    text = text_of(finding)
+    assert (finding.status, text.summary, text.missing) == (
+        "undecided",
+        "No steps were recorded.",
+        "the trainer's log, or its records of steps",
+    )

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from diagnostics.evidence.logs import steps as module
-from diagnostics.evidence.logs.steps import Steps
+from diagnostics.evidence.logs.steps import FORMATS, Series, Steps
+from tests.unit.diagnostics.causes.numeric.trainers import falling, log
 
 NAN = math.nan
 
@@ -259,3 +260,42 @@ def test_batches_of_an_epoch_are_counted_on():
     assert list(series.step) == [315, 360, 405, 450]
     _, series = only(read("".join(f"Epoch: [{epoch}][{n}/90] Loss 2.5\n" for epoch in (0, 1) for n in (0, 45))))
     assert list(series.step) == [0, 45, 90, 135]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{'loss': 1 ",
+        "{'loss': 1 'grad_norm': x ",
+        "iteration 1/ 1 | lm loss: 1 loss scale: 1 grad norm: 1 ",
+        "Epoch 0: 1%| 1/2 [ loss ",
+        "Epoch(",
+        "epoch 1: loss=1 num_updates=x ",
+        "step 1 loss norm ",
+        "OVERFLOW! Gradient overflow ",
+        "Epoch 1: 1/2 time: 1 data: loss ",
+        "Epoch 1 1%|1%| 1/2 [00:01<00:02, 1it/s, ",
+        "Train Epoch: 1 [1/2 (1%) Loss 1/9 [====] - ",
+    ],
+)
+def test_lines_made_to_be_slow_are_not(line: str) -> None:
+    data = ("loss verflow " + line * (60_000 // len(line)) + "\n").encode()
+    steps = Steps({trainer: Series() for trainer in FORMATS})
+    steps.feed(data * 4, 1)
+
+
+def test_lines_are_counted_over_blocks() -> None:
+    text = ("x\n" + log("hf", falling(3), [1.0] * 3)).encode()
+    steps = Steps()
+    half = text.index(b"\n", 80) + 1
+    steps.feed(text[:half], 1)
+    steps.feed(text[half:], 1 + text[:half].count(b"\n"))
+    (series,) = steps.series.values()
+    assert list(series.lines) == [2, 3, 4]
+
+
+def test_the_older_words_of_an_overflow() -> None:
+    steps = Steps()
+    steps.feed(b"[Rank 0] Overflow detected. Skipping step. Attempted loss scale: 64.0, reducing to 32.0\n", 1)
+    assert (list(steps.overflow_lines), list(steps.overflow_scales)) == ([1], [32.0])

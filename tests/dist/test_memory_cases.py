@@ -18,9 +18,9 @@ from diagnostics.contract.findings import text_of
 from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.memory.levels import MAX_ROWS
+from tests.dist import memory_ranks
 from tests.dist.ranks import run_ranks
 from tests.shared_data import shared_data
-from tests.unit.diagnostics.causes.memory import memory_ranks
 from tests.unit.diagnostics.causes.memory.jobs import confirmed, decided, findings, measures
 
 MIB = 1 << 20
@@ -32,7 +32,7 @@ LOGITS = memory_ranks.BATCH * 64 * 96 * 4
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("jobs")
-    run_ranks("tests.unit.diagnostics.causes.memory.memory_ranks:train", 2, str(folder))
+    run_ranks("tests.dist.memory_ranks:train", 2, str(folder))
     return folder
 
 

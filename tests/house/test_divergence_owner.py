@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[5]
+ROOT = Path(__file__).resolve().parents[2]
 OWNER = ROOT / "diagnostics" / "analysis" / "divergence"
 VOTES = ROOT / "diagnostics" / "analysis" / "vote.py"
 RESULTS = {"Divergence", "Explanation"}

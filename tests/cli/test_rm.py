@@ -15,7 +15,7 @@ from diagnostics.runs.find import made_by_dtk
 from diagnostics.runs.processes import process_start
 from dtk.commands.main import main
 from dtk.runs.remove import remove, size_of
-from tests.cli.test_runs import make
+from tests.cli.test_ls import make
 
 Answer = Callable[[str], None]
 

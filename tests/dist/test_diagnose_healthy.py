@@ -9,8 +9,8 @@ from diagnostics.contract.findings import text_of
 from diagnostics.diagnose import decide
 from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
+from tests.dist.healthy_ranks import CASES, WINDOWS
 from tests.dist.ranks import run_ranks
-from tests.unit.diagnostics.healthy.healthy_ranks import CASES, WINDOWS
 
 pytestmark = pytest.mark.extended
 FOUR = ("hsdp",)
@@ -30,8 +30,8 @@ _ROOM_FOR_IMPROVEMENT = frozenset(
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("healthy")
-    run_ranks("tests.unit.diagnostics.healthy.healthy_ranks:run", 2, str(folder), TWO)
-    run_ranks("tests.unit.diagnostics.healthy.healthy_ranks:run", 4, str(folder), FOUR)
+    run_ranks("tests.dist.healthy_ranks:run", 2, str(folder), TWO)
+    run_ranks("tests.dist.healthy_ranks:run", 4, str(folder), FOUR)
     return folder
 
 

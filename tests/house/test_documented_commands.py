@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.cli.command import ROOT, environment
-from tests.cli.test_documents import DOCUMENTS, RUN, TUTORIAL, typed_on
+from tests.house.test_documents import DOCUMENTS, RUN, TUTORIAL, typed_on
 from tests.unit.ui.folders import made
 from tests.warm_python import run_module
 
@@ -72,11 +72,11 @@ class NotHere(NamedTuple):
 QUICK, SLOW = Executed(), Executed(extended=True)
 RULES: tuple[tuple[str, Executed | Elsewhere | NotHere], ...] = (
     (r"dtk run fault=", Elsewhere("tests/faults/test_faults.py")),
-    (r"dtk run launcher=", Elsewhere("tests/cli/test_launching.py")),
-    (r"dtk run .*quadrants", Elsewhere("tests/cli/test_own_experiment.py")),
+    (r"dtk run launcher=", Elsewhere("tests/cli/test_run_launcher.py")),
+    (r"dtk run .*quadrants", Elsewhere("tests/cli/test_run_own_experiment.py")),
     (r"dtk run .*muon", Elsewhere("tests/unit/train/test_optimizer.py")),
     (r"dtk run model=hf", Elsewhere("tests/dist/test_pretrained.py")),
-    (r"dtk run .*callbacks=", Elsewhere("tests/cli/test_callbacks.py")),
+    (r"dtk run .*callbacks=", Elsewhere("tests/cli/test_run_callbacks.py")),
     (r"dtk run .*offload_to=nvme", Elsewhere("tests/dist/test_tiers.py")),
     (r"dtk run tracker=custom", Elsewhere("tests/unit/record/test_trackers.py")),
     (r"dtk run strategy=deepspeed", Elsewhere("tests/dist/test_deepspeed.py")),

@@ -246,7 +246,7 @@ def test_a_cause_is_one_file_and_its_words(copy: Path) -> None:
     )
     for test in known:
         assert f"test_{test}[env.out_of_toys]" in passed.stdout
-    prose = "tests/unit/diagnostics/causes/test_no_prose.py"
+    prose = "tests/house/test_no_prose.py"
     passed = dtk(copy, "-q", "-p", "no:cacheprovider", prose, module="pytest")
     assert passed.returncode == 0, passed.stdout
     (copy / "left").mkdir()
