@@ -9,7 +9,7 @@ from diagnostics.causes.hang import _endings
 from diagnostics.causes.hang._endings import EXIT_CODE, Change, Ended, changes_beside
 from diagnostics.causes.hang._unconfirmed import left_open
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import CERTAIN, POSSIBLE, PROBABLE, SEEN, Finding, Text
+from diagnostics.contract.findings import CERTAIN, OPEN, POSSIBLE, PROBABLE, SEEN, Finding, Text
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.endings import Ending
 
@@ -76,7 +76,9 @@ def decide(stall: Stall) -> Finding:
     if case.model:
         confidence = CERTAIN  # DDP compares all ranks with rank 0: that it is the different one is inferred.
     elif not case.culprits:
-        confidence = PROBABLE
+        confidence = (
+            PROBABLE if case.first.type else OPEN
+        )  # Of an exception that is not shown, a peer may be the cause.
     elif case.first.only_exit_code:
         confidence = POSSIBLE  # An exit code of 1 without a traceback usually means an exception.
     return _endings.confirmed(stall, case, _text, confidence)

@@ -47,6 +47,8 @@ def decide(stall: Stall) -> Finding:
     facts = _TEXTS.facts("mesh_alone" if alone else row, message=message, count=count)
     # A single connection may also be one of a group that is made later; a mesh is not complete without it.
     confidence = LIKELY if not alone else OPEN if any(_MESH in fact.text for fact in case.facts) else SUSPECTED
+    # torch warns of each address on which it cannot listen, and fails only if none of them is left.
+    confidence = SUSPECTED if all("warned" in fact.fields for fact in case.facts) else confidence
     return _parts.confirmed(job, facts, confidence, evidence=_parts.lines(case.facts[:4]), victims=victims)
 
 

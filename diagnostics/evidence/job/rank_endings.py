@@ -24,6 +24,7 @@ _ZONES_S = 15 * 3600.0  # Zones differ by less than this.
 NOTICED_S = 60.0
 """Time within which a launcher notices that a process was killed, with what `dmesg -T` is off after days."""
 _PEERS = 2  # Minimum number of processes that tell it: one of them may tell it of its own rank.
+_OF_RAY: tuple[ends.Kind, ...] = ("killed", "raised", "unknown")  # What its lines may say of an actor.
 _FAILED_FACTS = _CLOSED_FACTS | {"dist_backend_error", "lost_peer"}
 
 
@@ -145,9 +146,8 @@ def after_timeout(evidence: Evidence, endings: Mapping[int, Ending]) -> dict[int
 
 def settle_exit_codes(endings: dict[int, Ending], others: bool) -> dict[int, Ending]:
     """Treat a single rank's exit code of 1 as its own error; if `others` wait, it may be that of a victim."""
-    if others or len(endings) != 1:
-        return endings
-    return {rank: replace(end, kind="raised") if end.kind == "failed" else end for rank, end in endings.items()}
+    is_own = {rank for rank, end in endings.items() if end.kind == "failed" and not others and len(endings) == 1}
+    return endings | {rank: replace(endings[rank], kind="raised") for rank in is_own}
 
 
 def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list[int]) -> dict[int, Ending]:
@@ -182,8 +182,9 @@ def add_unnamed(evidence: Evidence, endings: dict[int, Ending], candidates: list
         own = own[:1]  # The first of one log: what follows may be its consequence, or that of other ranks.
     if not own:
         died = [fact for fact in evidence.facts if fact.kind == "worker_died"]  # Reported by Ray.
-        # Ray writes the same line for a signal, an exit code, and `ray stop`.
-        workers = (ends.of_line(fact, rank, "unknown", text=str(fact.fields["detail"])) for fact in died)
+        # Unless it says more, Ray writes the same line for a signal, an exit code, and `ray stop`.
+        kinds = (next((kind for kind in _OF_RAY if kind in fact.fields), _OF_RAY[-1]) for fact in died)
+        workers = (ends.of_line(f, rank, kind, text=f.fields["detail"]) for f, kind in zip(died, kinds, strict=True))
         own = [*_of_devices(evidence, rank, bool(failed)), *workers][:1]
     if not own and all(end.kind == "failed" for end in endings.values()):
         # The exit code may be that of the rank that lost its peer, so it shows no rank's own error.
@@ -198,8 +199,7 @@ def _unhandled(evidence: Evidence) -> list[LogFact]:
         text = str(fact.fields.get("message", "")).partition("\n")[0]
         if fact.kind in ("handled_error", "side_error") and text:
             handled[fact.file, fact.rank].append(text)
-    with_handled = ((fact, handled.get((fact.file, fact.rank), ())) for fact in evidence.facts)
-    return [fact for fact, texts in with_handled if not any(text in fact.text for text in texts)]
+    return [f for f in evidence.facts if not any(text in f.text for text in handled.get((f.file, f.rank), ()))]
 
 
 def _of_devices(evidence: Evidence, rank: int, failed: bool) -> Iterator[Ending]:
@@ -239,10 +239,8 @@ def left_first(evidence: Evidence) -> list[LogFact]:
 
 def peer_vanished(evidence: Evidence, endings: Mapping[int, Ending]) -> bool:
     """Return whether a connection broke without any timeout, which means that a process ended before the others."""
-    if any(fact.kind in _TIMEOUT_FACTS for fact in evidence.facts):
-        return False
-    closed = any(ending.connection_closed for ending in endings.values())
-    return closed or any(fact.kind in _CLOSED_FACTS for fact in evidence.facts)
+    kinds, closed = {fact.kind for fact in evidence.facts}, any(ending.connection_closed for ending in endings.values())
+    return not kinds & _TIMEOUT_FACTS and (closed or bool(kinds & _CLOSED_FACTS))
 
 
 def mismatch_facts(evidence: Evidence) -> list[LogFact]:

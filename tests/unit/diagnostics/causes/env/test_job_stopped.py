@@ -54,6 +54,10 @@ def of(folder: Path, text: str) -> Report:
         ("4711|train|TIMEOUT|0:0|\n4711.batch|batch|CANCELLED|0:15|\n", "time limit"),
         ("4711_3.0|python|NODE_FAIL|1:0\n", "node failed"),
         ("   JobState=NODE_FAIL Reason=NodeDown Dependency=(null)\n", "node failed"),
+        (HANGUP.splitlines()[1] + "\n", "SIGHUP: the terminal"),
+        ("The actor died because its node has died.\n\tthe actor's node was preempted: spot\n", "preempted"),
+        ("\tThe actor's node was killed by a spot preemption.\n", "preempted"),
+        ("\tthe actor's node was terminated expectedly: received SIGTERM\n", "asked to end"),
         ("Message: The node had condition: [DiskPressure]. \n", "evicted"),
         ('Message: Usage of EmptyDir volume "dshm" exceeds the limit "1Gi". \n', "/dev/shm"),
         ("Message: Pod ephemeral local storage usage exceeds the total limit of containers 10Gi. \n", "disk"),
@@ -86,7 +90,9 @@ def test_who_stopped_the_job_is_named(tmp_path: Path, text: str, word: str) -> N
         TIMEOUT + TERMINATED,  # Somebody ended a job that hung.
         RAISED + HANGUP,
         TIMEOUT + SLURM.format("DUE TO TIME LIMIT "),
-        HANGUP.replace("Received 1 ", "Received 2 "),  # Ctrl-C says nothing of why.
+        HANGUP.replace("Received 1 ", "Received 2 ").replace("SIGHUP", "SIGINT"),  # Ctrl-C says nothing of why.
+        HANGUP.splitlines()[1].replace("SIGHUP", "SIGQUIT"),
+        HANGUP.splitlines()[1].replace("SIGHUP", "SIGTERM"),  # How torch's agent cleans up after a failure.
         STEPS + SLURM.format(""),  # Slurm ends a step in this way too when one of its tasks failed.
     ],
 )

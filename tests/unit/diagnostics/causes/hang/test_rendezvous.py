@@ -155,6 +155,41 @@ def test_a_port_that_another_process_holds_is_no_error_of_the_rank(tmp_path: Pat
     assert "holds the port" in text_of(report.root_causes[0]).remedies[0].change
 
 
+@pytest.mark.parametrize("head", ["[W socket.cpp:426]", "[W601 10:00:00.1 socket.cpp:464]"])
+def test_warnings_of_addresses_alone_are_a_suspicion(tmp_path: Path, head: str) -> None:
+    warning = (
+        f"{head} [c10d] The server socket has failed to bind to [::]:38429 (errno: 98 - Address already in use).\n"
+    )
+    (tmp_path / "train.log").write_text(3 * warning)
+    report = diagnose(tmp_path)
+    assert (report.root_causes, report.outcome) == ((), "undecided")
+    assert [each.finding.cause for each in report.findings if each.finding.suspected] == ["hang.rendezvous"]
+    failed = "[E socket.cpp:462] [c10d] The server socket has failed to listen on any local network address.\n"
+    (tmp_path / "train.log").write_text(warning + failed + f"{STORE_AT}RuntimeError: {BUSY}{warning[len(head) :]}")
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == ["hang.rendezvous"]
+
+
+BARRIER = (
+    "INFO:c10d:Waiting in store based barrier to initialize process group for rank: {}, key: store_based_barrier_key:1 "
+    "(world_size=6, worker_count=4, timeout=0:30:00)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("after", "waits"),
+    [
+        ("", True),
+        ("INFO:c10d:Added key: store_based_barrier_key:1 to store for rank: 5\n", True),
+        ("INFO:c10d:Rank 0: Completed store-based barrier for key:store_based_barrier_key:1 with 6 nodes.\n", False),
+        ("All distributed processes registered. Starting with 6 processes\n", False),
+    ],
+)
+def test_a_barrier_that_is_complete_withdraws_who_had_not_come(tmp_path: Path, after: str, waits: bool) -> None:
+    (tmp_path / "train.log").write_text(BARRIER.format(3) + after)
+    (own,) = (each.finding for each in diagnose(tmp_path).findings if each.finding.cause == "hang.rendezvous")
+    assert ("4 of 6" in text_of(own).summary) == waits
+
+
 def test_a_port_of_the_programs_own_server_is_its_own_error(tmp_path: Path) -> None:
     lines = ("Traceback (most recent call last):", '  File "/job/serve.py", line 9, in start')
     (tmp_path / "train.log").write_text("\n".join((*lines, "OSError: [Errno 98] Address already in use")) + "\n")

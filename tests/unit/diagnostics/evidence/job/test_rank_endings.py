@@ -219,6 +219,30 @@ def test_a_worker_of_ray_that_died_is_a_rank_without_a_name() -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("The actor is dead because its node has died. Node Id: 777d", "killed"),
+        ("The actor died because its node has died.", "killed"),
+        ("The actor died because of an error raised in its creation task, ray::W.__init__() (pid=3)", "raised"),
+        ("The task's local raylet died. Check raylet.out for more information.", "unknown"),
+    ],
+)
+def test_what_ray_says_of_an_actor(line: str, kind: str) -> None:
+    told = evidence(
+        facts=tuple(read_text(f"ray.exceptions.RayActorError: The actor died\n{line}\n", "log", None).facts)
+    )
+    (ending,) = add_unnamed(told, rank_endings(told), []).values()
+    assert (ending.rank, ending.kind, line.startswith(str(ending.summary))) == (UNNAMED, kind, True)
+
+
+def test_an_exception_says_more_than_ray_s_sentence_about_it() -> None:
+    log = "The actor died because of an error raised in its creation task, ray::W.__init__()\n"
+    facts = tuple(read_text(log, "log", None).facts)
+    told = evidence(error(None, "KeyError", "'x'"), facts=facts)
+    assert [end.type for end in add_unnamed(told, rank_endings(told), []).values()] == ["KeyError"]
+
+
+@pytest.mark.parametrize(
     ("text", "kind"),
     [
         ("DistBackendError: NCCL error in: a.cpp:1, remote process exited or there was a network error", "lost_peer"),

@@ -102,6 +102,22 @@ def test_other_lines_are_none():
     assert fatal_error("[step 3/7] tasks: Killed", 0, "f", 1) is None
 
 
+@pytest.mark.parametrize(
+    ("command", "trains"),
+    [
+        ("litgpt pretrain model --data text", True),
+        ("swift sft --model qwen", True),
+        ("lightning fit --config a.yaml", True),
+        ("rsync -a train /mnt/b", False),
+        ("aws s3 sync trained s3://b", False),
+        ("./model_server --port 8000", False),
+    ],
+)
+def test_commands_of_which_a_shell_says_that_they_aborted(command: str, trains: bool) -> None:
+    text = f"run.sh: line 18: 1324 Aborted                 (core dumped) {command}"
+    assert (fatal_error(text, None, "f", 1) is not None) == trains
+
+
 def test_whose_exception_it_is_and_which_signal_a_line_names():
     assert LAUNCHER_TYPE.match("ChildFailedError") and LAUNCHER_TYPE.match("DeadlockDetectedException")
     assert not LAUNCHER_TYPE.match("ValueError")
