@@ -90,8 +90,7 @@ def _of_python(fact: LogFact) -> bool:
 def memory_kills(evidence: Evidence) -> list[LogFact]:
     """Return the lines about processes that were killed because memory ran out: the kernel's, then Slurm's."""
     kernel = [fact for fact in evidence.facts if fact.kind == "kernel_oom"]
-    tasks = (fact for fact in evidence.facts if fact.kind == "srun_task")
-    return kernel + [task for task in tasks if any(end.kind == "oom" for end in ends.of_srun(task))]
+    return kernel + [f for f in evidence.facts if f.kind == "srun_task" and "oom" in {e.kind for e in ends.of_srun(f)}]
 
 
 def _killed_for_memory(evidence: Evidence, endings: Mapping[int, Ending]) -> dict[int, Ending]:
@@ -208,12 +207,11 @@ def _of_devices(evidence: Evidence, rank: int, failed: bool) -> Iterator[Ending]
     An out-of-memory error in a library's own wording was caught, so it only counts if a rank `failed` for an unknown
     reason.
     """
-    ended = training_ended(evidence)  # Then the process was another job's.
     for fact in _unhandled(evidence):
         ended_job = fact.kind in {"cuda_error", "cpu_oom"} and not {"warned", "ends"}.isdisjoint(fact.fields)
         if fact.rank is None and (ended_job or (fact.kind == "cuda_oom" and (failed or ends.is_uncaught(fact.text)))):
             yield from filter(None, [ends.of_fact(fact, rank)])
-        elif fact.kind == "kernel_oom" and _of_python(fact) and not ended:
+        elif fact.kind == "kernel_oom" and _of_python(fact) and not training_ended(evidence):  # Else another job's.
             yield ends.by_kernel(ends.of_line(fact, rank, "killed"), fact)
 
 
