@@ -38,7 +38,7 @@ def stands(*waits: Waiting, **more: object) -> Symptoms:
         (stands(replace(WAIT, members=None), stuck_s=480.0), "hang.device_stall", 0.15),
         (stands(replace(WAIT, members=None, waited_s=25_000.0)), "hang.device_stall", 0.15),
         (stands(kinds=frozenset({"nccl_connect"}), refused=True), "env.wrong_interface", 0.3),
-        (stands(kinds=frozenset({"nccl_peer_closed"})), "hang.rank_raised", 0.3),  # Of crashed peers, mostly.
+        (stands(kinds=frozenset({"nccl_peer_closed"})), "hang.rank_raised", 0.25),  # Of crashed peers, mostly.
         (stands(kinds=frozenset({"nccl_ib_async"})), "hang.network", 0.3),
         (stands(lost="Connection closed by peer [10.0.0.1]:9"), "hang.rank_raised", 0.3),
         (stands(results=frozenset({"ncclRemoteError"}), failure="ncclRemoteError"), "hang.rank_raised", 0.2),
@@ -86,6 +86,18 @@ def test_the_clue_decides(symptoms: Symptoms, cause: str, least: float) -> None:
     found = suspicions(symptoms)
     assert found[0].cause == cause and found[0].probability >= least
     assert found[0].speaks_for and found[0].decide
+
+
+def test_what_several_causes_leave_makes_none_of_them_likely() -> None:
+    for symptoms in (
+        stands(kinds=frozenset({"nccl_ib_async"})),
+        stands(lost="closed"),
+        stands(kinds=frozenset({"nccl_peer_closed"})),
+    ):
+        assert suspicions(symptoms)[0].probability < 0.35
+    port = stands(replace(WAIT, ranks=(0, 1, 2, 3)), kinds=frozenset({"nccl_ib_async"}))
+    assert [one.cause for one in suspicions(port)[:2]] == ["hang.network", "network.link_fault"]
+    assert "network.link_fault" not in [one.cause for one in suspicions(stands(replace(WAIT, ranks=(0, 1, 2, 3))))]
 
 
 def test_ranks_that_did_not_come_are_named() -> None:
