@@ -3,7 +3,7 @@
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from diagnostics.analysis.layout import named
 from diagnostics.analysis.memory.out_of_memory import ran_out
 from diagnostics.analysis.printed_steps import printed_steps
+from diagnostics.analysis.step_times import slower
 from diagnostics.analysis.symptoms.gather import symptoms
 from diagnostics.analysis.symptoms.state import Symptoms
 from diagnostics.causes.declared import Texts
@@ -32,7 +33,7 @@ from diagnostics.report.coverage import coverage
 from diagnostics.report.model import Decided, Report
 from diagnostics.report.notes import notes
 from diagnostics.report.symptoms import headline, positions
-from diagnostics.report.without_cause import run_measures, without_cause
+from diagnostics.report.without_cause import Statement, run_measures, without_cause
 from diagnostics.tree import settings
 from diagnostics.tree.arbitrate import all_leaves, arbitrate, settled
 from diagnostics.tree.built_in import built_in
@@ -79,8 +80,12 @@ def diagnose(path: Path, options: Options | None = None, source: str = "") -> Re
         more = f" (and {len(why) - 1} more files)" if len(why) > 1 else ""
         raise DiagnosticsError(f"nothing in {path} can be used: {why[0].file}: {why[0].what}{more}")
     with budget(evidence.limits, evidence.disk_bytes):
-        placed = named(evidence, settings.place(evidence, settings.mark_injected(evidence, findings)))
+        placed = _guarded(evidence, "cause", "settings", partial(_placed, evidence, findings), lambda why: findings)
         return conclude(evidence, trees, placed, measures, source or str(path))
+
+
+def _placed(evidence: Evidence, findings: list[Finding]) -> list[Finding]:
+    return [*named(evidence, settings.place(evidence, settings.mark_injected(evidence, findings)))]
 
 
 def conclude(
@@ -93,7 +98,7 @@ def conclude(
         trees = [*trees, own_tree(unlisted)]
     table = all_leaves(trees)
     silent = table.keys() - decided_causes
-    every += [Finding(cause=cause, status="undecided", facts=_TEXTS.facts("no_detector")) for cause in silent]
+    every += _undecided(silent, "no_detector")
     # Sort, so that the order of files and detectors does not matter.
     every = settled(trees, every, finished=state_of(evidence) == "finished")
     ordered = sorted(every, key=lambda f: (_ORDER[f.status], f.cause, f.ranks, f.position or 0, text_of(f).summary))
@@ -101,16 +106,21 @@ def conclude(
     named = (rank for finding in ordered if finding.group for rank in finding.group.ranks)
     world_size = max([evidence.world_size or 0, *(rank + 1 for rank in named if rank < MOST_RANKS)])
     decided = tuple(Decided(finding, verdict.explained.get(n, ())) for n, finding in enumerate(ordered))
-    happened = outcome(evidence, verdict, ordered, measures)
+    slowed = cache(lambda: slower(printed_steps(evidence)))
+    decide_outcome = partial(outcome, evidence, verdict, ordered, measures, slowed)
+    happened = _guarded(evidence, "cause", "outcome", decide_outcome, lambda why: verdict.outcome or "undecided")
     open_log = not (verdict.roots or happened == "healthy" or any(map(evidence.handles, (FlightFile, RingFile))))
     ruled_out = [finding.cause for finding in ordered if finding.status == "ruled_out"]
     root = by_id().get(verdict.roots[0].cause) if verdict.roots else None
     ran_dry = happened == "oom" and root is not None and root.names_outcome  # It is unknown what used the memory.
     suspect = partial(_suspected, evidence, ruled_out, ran_dry, happened == "oom")
-    shown = _guarded(evidence, "cause", "suspicions", suspect) if open_log or ran_dry else ""
-    waiting, suspected = (None, ()) if isinstance(shown, str) else shown
+    shown = _guarded(evidence, "cause", "suspicions", suspect, lambda why: None) if open_log or ran_dry else None
+    waiting, suspected = shown or (None, ())
     shown_kinds = waiting.shown_kinds if waiting else frozenset()
-    statement = without_cause(evidence, happened, ordered, measures)
+    state = partial(without_cause, evidence, happened, ordered, measures, slowed)
+    statement = _guarded(evidence, "cause", "statement", state, lambda why: Statement())
+    note = partial(notes, evidence, happened, verdict.roots, ordered, measures, shown_kinds, statement.quotes_launcher)
+    noted = _guarded(evidence, "cause", "notes", note, lambda why: ())
     return Report(
         source=source,
         outcome=happened,
@@ -122,7 +132,7 @@ def conclude(
         coverage=coverage(evidence, world_size),
         titles={cause: leaf.title for cause, leaf in table.items()},
         world_size=world_size or None,
-        notes=notes(evidence, happened, verdict.roots, ordered, measures, shown_kinds, statement.quotes_launcher),
+        notes=noted,
         waiting=waiting,
         suspicions=suspected,
         statement=statement.text,
@@ -158,15 +168,13 @@ def decide(
     for cause in registry.causes:
         tell(f"deciding: {cause.id}")
         analyse = (instead or {}).get(cause.facts, cause.facts)
-        decided = _guarded(evidence, "cause", cause.id, partial(_decided, cause, evidence, facts, measures, analyse))
-        if isinstance(decided, str):
-            decided = [Finding(cause=cause.id, status="undecided", facts=_TEXTS.facts("failed", why=decided))]
+        work = partial(_decided, cause, evidence, facts, measures, analyse)
+        decided = _guarded(evidence, "cause", cause.id, work, partial(_undecided, (cause.id,), "failed"))
         findings += decided
         of_facts[cause.facts] += decided
     for analysis, of_causes in of_facts.items():
         if callable(measured := getattr(facts.get(analysis), "measures_of", None)):
-            figures = _guarded(evidence, "cause", "measures", partial(measured, of_causes))
-            measures.update({} if isinstance(figures, str) else figures)
+            measures.update(_guarded(evidence, "cause", "measures", partial(measured, of_causes), lambda why: {}))
     for detector in registry.detectors:
         tell(f"deciding: {detector.name}")
         detection = run_detector(detector, evidence)
@@ -175,15 +183,22 @@ def decide(
     return findings, measures
 
 
-def _guarded(evidence: Evidence, kind: str, name: str, work: Callable[[], T]) -> T | str:
-    """Run a part of the diagnosis within its budget. If it fails, add a problem and return the reason."""
+def _undecided(causes: Iterable[str], row: str, text: str = "") -> list[Finding]:
+    return [Finding(cause=cause, status="undecided", facts=_TEXTS.facts(row, text=text)) for cause in causes]
+
+
+def _guarded(evidence: Evidence, kind: str, name: str, work: Callable[[], T], failed: Callable[[str], T]) -> T:
+    """Run a part of the diagnosis within its budget. If it fails, add a problem and return `failed(reason)`.
+
+    Whatever reads evidence runs in here, so that an error in one part costs that part of the report only.
+    """
     try:
         with budget(evidence.limits, evidence.disk_bytes):
             return work()
     except Exception as error:
         why = failure(error)
         evidence.problems.append(Problem(kind, name, "detector_failed", figures={"why": why}))
-        return why
+        return failed(why)
 
 
 def _decided(
@@ -228,14 +243,10 @@ def run_detector(detector: Detector, evidence: Evidence) -> Detection:
             _check_texts(finding)
         return detection
 
-    given = _guarded(evidence, "detector", detector.name, detected)
-    failed = isinstance(given, str)
-    facts = _TEXTS.facts("failed", why=given) if failed else _TEXTS.facts("left_out", name=detector.name)
-    detection = Detection([]) if isinstance(given, str) else given
+    failed = partial(_undecided, detector.causes, "failed")
+    detection = _guarded(evidence, "detector", detector.name, detected, lambda why: Detection(failed(why)))
     decided = {finding.cause for finding in detection.findings}
-    detection.findings += [
-        Finding(cause=cause, status="undecided", facts=facts) for cause in detector.causes if cause not in decided
-    ]
+    detection.findings += _undecided((c for c in detector.causes if c not in decided), "left_out", detector.name)
     return detection
 
 

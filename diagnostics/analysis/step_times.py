@@ -2,7 +2,7 @@
 
 import re
 from bisect import bisect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import isfinite, nan
 from statistics import median, mode
@@ -16,6 +16,7 @@ from diagnostics.evidence.logs.steps import Series
 from diagnostics.evidence.model import Evidence, shortened
 from diagnostics.evidence.readers.log import last_progress, training_ended
 
+Slowed = Callable[[], Jump | None]  # Returns from where on steps were slower; the result of `slower`, kept.
 _TICKS = 20  # A time is divided among steps only where it is so many times the resolution of its clock.
 _SKEW = 3  # Maximum number of printed steps by which ranks that share a log are apart.
 _BY_TURNS = 0.1  # Share of steps behind earlier ones from which several jobs print into one log by turns.

@@ -38,15 +38,15 @@ def document(report: Report, *, brief: bool = False, page: str = "", files: str 
     folder, relative to the page, to which the evidence links.
     """
     tone = _TONES.get(report.outcome, "bad")
-    heading = overview.headline(report)
+    heading, word = overview.headline(report), overview.word(report.outcome, *(f.cause for f in report.root_causes[:1]))
     end = [doc.Field("note", note) for note in report.notes] + ([doc.Field("page", page)] if page else [])
     if brief and (report.root_causes or not report.healthy):
         end.append(doc.Field("more", _said("more")))
     return doc.Document(
-        title=f"{overview.word(report)}: {heading}",
-        badge=(overview.word(report), tone),
+        title=f"{word}: {heading}",
+        badge=(word, tone),
         heading="no cause found" if report.healthy else overview.headline(report, figures=False),
-        answer=(doc.Span(f"{overview.word(report)}: ", tone), doc.Span(heading, "strong")),
+        answer=(doc.Span(f"{word}: ", tone), doc.Span(heading, "strong")),
         lead=(doc.Only(("terminal",), _first_screen(report, brief)), doc.Only(PAGES, _about(report))),
         blocks=(
             *(() if brief else _sections(report, files)),

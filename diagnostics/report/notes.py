@@ -35,11 +35,8 @@ def notes(
     texts = [str(evidence.doubt)] if evidence.doubt else []
     for ended in (fact for fact in evidence.facts if fact.kind == ENDED):
         lines = [error.line for error in evidence.errors if error.file == ended.file and error.line]
-        texts += (
-            [filled(_TEXTS["ended"], {"at": f"{ended.file}:{ended.line}"})]
-            if min(lines, default=0) > ended.line
-            else []
-        )
+        if min(lines, default=0) > ended.line:
+            texts.append(filled(_TEXTS["ended"], {"at": f"{ended.file}:{ended.line}"}))
     cited = [item for root in roots for item in root.evidence]
     places = {f"{item.file}:{item.line}" for item in cited}
     if not roots:

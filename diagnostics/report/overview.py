@@ -16,10 +16,10 @@ _said = texts_beside(__file__)
 OUTCOMES = {name: name.replace("_", " ").upper() for name in get_args(Outcome)} | {"oom": "OUT OF MEMORY"}
 
 
-def word(report: Report) -> str:
-    """Return the outcome as it is printed: a job that was stopped from outside did not crash."""
-    ends = (by_id()[root.cause].tells_end for root in report.root_causes[:1] if root.cause in by_id())
-    return "STOPPED" if report.outcome == "crashed" and any(ends) else OUTCOMES[report.outcome]
+def word(outcome: Outcome, root: str = "") -> str:
+    """Return an outcome as it is printed, with its cause: a job that was stopped from outside did not crash."""
+    is_end = root in by_id() and by_id()[root].tells_end
+    return "STOPPED" if outcome == "crashed" and is_end else OUTCOMES[outcome]
 
 
 def headline(report: Report, *, figures: bool = True) -> str:

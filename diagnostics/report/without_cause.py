@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from diagnostics.analysis.observations import observations
 from diagnostics.analysis.printed_steps import SCALE_ENDS, PrintedSteps, printed_steps
 from diagnostics.analysis.step_profile.account import LEAST_MS, MOST, Account
-from diagnostics.analysis.step_times import slower
+from diagnostics.analysis.step_times import Slowed
 from diagnostics.analysis.symptoms.absent import not_set_up
 from diagnostics.causes.registry import by_id
 from diagnostics.contract.files import table_beside
@@ -16,7 +16,7 @@ from diagnostics.contract.findings import Finding, Outcome, text_of
 from diagnostics.contract.formatting import UNNAMED, filled
 from diagnostics.evidence.endings import of_error
 from diagnostics.evidence.job.coverage import damaged, records
-from diagnostics.evidence.model import Evidence, LogFact, RunEvidence
+from diagnostics.evidence.model import Evidence, RunEvidence
 from diagnostics.evidence.readers import process
 from diagnostics.evidence.readers.log import last_progress, training_ended
 from diagnostics.evidence.stacks.dumps import main_thread, where
@@ -42,14 +42,12 @@ class Statement(NamedTuple):
 
 
 def without_cause(
-    evidence: Evidence, outcome: Outcome, findings: Sequence[Finding], measures: Mapping[str, object]
+    evidence: Evidence, outcome: Outcome, findings: Sequence[Finding], measures: Mapping[str, object], slowed: Slowed
 ) -> Statement:
     """Return what can be said about a job without a confirmed cause; empty if nothing."""
     account, hang = account_of(measures), measures.get("hang")
     if outcome == "healthy":
-        return Statement(
-            account_text(account) if account is not None else run_text(evidence.run) if evidence.run else ""
-        )
+        return Statement(account_text(account) or run_text(evidence.run))
     if evidence.doubt:
         return Statement(_TEXTS["doubt"])
     undecided = [finding for finding in findings if finding.status == "undecided"]
@@ -59,15 +57,12 @@ def without_cause(
         return Statement(unheard_text(evidence.run))
     if stopped := [f for f in undecided if f.evidence and f.cause in by_id() and by_id()[f.cause].tells_end]:
         return Statement(text_of(stopped[0]).summary.rstrip("."))
-    if evidence.run and evidence.run.state == "finished" and (raised := [e for e in evidence.errors if e.type]):
-        end = of_error(raised[0], UNNAMED if raised[0].rank is None else raised[0].rank)
-        row = "raised_after_steps" if 0 < last_progress(evidence).get(end.file, 0) < end.line else "raised"
-        return Statement(_said(row, end=end, who="a process" if end.rank == UNNAMED else (end.rank,)))
+    if raised := raised_text(evidence):
+        return Statement(raised)
     trouble = in_trouble(evidence)
-    if not trouble and (change := slower(printed_steps(evidence))) is not None:
+    if not trouble and (change := slowed()) is not None:
         return Statement(
-            _said("slower" if change.at_once else "slower_gradually", change=change),
-            account_text(account) if account is not None else "",
+            _said("slower" if change.at_once else "slower_gradually", change=change), account_text(account)
         )
     if account is not None and outcome == "undecided" and not trouble and (account.unaccounted or not evidence.run):
         return Statement(_TEXTS["unaccounted" if account.unaccounted else "unconfirmed"], account_text(account))
@@ -85,21 +80,15 @@ def without_cause(
         return Statement(_said("cut", who=ranks or "an unidentified rank", at=cut[0].text))
     if logs := next((fact.fields["logs"] for fact in evidence.facts if fact.kind == "nothing_known"), 0):
         return Statement(_said("nothing_known", logs=logs))
-    inits = {(fact.file, fact.fields["comm_rank"]): fact for fact in evidence.facts if fact.kind == "nccl_init"}
-    if inits and not (trouble or any(evidence.files.values()) or printed_steps(evidence).count):
-        return Statement(set_up_text([*inits.values()], evidence))
+    is_log = not (trouble or any(evidence.files.values()))
+    if is_log and (set_up := set_up_text(evidence)):
+        return Statement(set_up)
     if processes := processes_text(evidence):
         return Statement(processes)
     if len(evidence.stacks) == 1 and not trouble and (thread := main_thread(evidence.stacks[0])) and thread.frames:
         return Statement(_said("stack", at=where(evidence.stacks[0]) or thread.frames[0]))
-    if not any(evidence.files.values()) and not trouble:
-        if steps := printed_text(printed_steps(evidence), evidence):
-            return Statement(steps)
-        if training_ended(evidence):
-            return Statement(_TEXTS["ended"])
-        kinds = {kind for kind, kept in records(evidence).items() if kept}
-        if kinds == {"log"} and not any(finding.evidence for finding in undecided):
-            return Statement(_said("nothing_known", logs=len({fact.file for fact in evidence.facts})))
+    if is_log and (text := log_text(evidence, undecided)):
+        return Statement(text)
     return Statement(calls_text(hang) if isinstance(hang, dict) and not (trouble or damaged(evidence)) else "")
 
 
@@ -111,8 +100,32 @@ def recorded_failure(run: RunEvidence | None, quoted: Collection[int | None] = (
     return "" if is_quoted else run.status.reason or ""
 
 
-def set_up_text(inits: Sequence[LogFact], evidence: Evidence) -> str:
-    """Return how far NCCL got in initializing its communicators, for logs that show nothing else."""
+def raised_text(evidence: Evidence) -> str:
+    """Return what a rank of a run raised that is recorded as finished; empty without it."""
+    raised = next((error for error in evidence.errors if error.type), None)
+    if raised is None or evidence.run is None or evidence.run.state != "finished":
+        return ""
+    end = of_error(raised, UNNAMED if raised.rank is None else raised.rank)
+    row = "raised_after_steps" if 0 < last_progress(evidence).get(end.file, 0) < end.line else "raised"
+    return _said(row, end=end, who="a process" if end.rank == UNNAMED else (end.rank,))
+
+
+def log_text(evidence: Evidence, undecided: Sequence[Finding]) -> str:
+    """Return what logs without trouble show: steps, the end of the training, or no line of interest; else empty."""
+    if steps := printed_text(printed_steps(evidence), evidence):
+        return steps
+    if training_ended(evidence):
+        return _TEXTS["ended"]
+    kinds = {kind for kind, kept in records(evidence).items() if kept}
+    is_empty = kinds == {"log"} and not any(finding.evidence for finding in undecided)
+    return _said("nothing_known", logs=len({fact.file for fact in evidence.facts})) if is_empty else ""
+
+
+def set_up_text(evidence: Evidence) -> str:
+    """Return how far NCCL got in initializing its communicators, for logs that show nothing else; else empty."""
+    of_rank = {(fact.file, fact.fields["comm_rank"]): fact for fact in evidence.facts if fact.kind == "nccl_init"}
+    if not (inits := of_rank.values()) or printed_steps(evidence).count:
+        return ""
     complete = sorted({fact.fields["comm_rank"] for fact in inits if fact.fields["phase"] == "COMPLETE"})
     nranks = max(fact.fields["nranks"] for fact in inits)
     stage, ranks, others, _ = not_set_up(evidence) or ("", (), (), ())
@@ -167,8 +180,10 @@ def calls_text(hang: Mapping[str, Any]) -> str:
     return _said("completed" if hang["calls_compared"] else "no_calls", **hang)
 
 
-def account_text(account: Account) -> str:
-    """Return how the time of a step was spent."""
+def account_text(account: Account | None) -> str:
+    """Return how the time of a step was spent; empty if it is unknown."""
+    if account is None:
+        return ""
     if account.no_device_events:
         return _TEXTS["no_device_events"]
     of_device = ["copies", *(["least_busy"] if account.devices > 1 else [])]
@@ -191,7 +206,7 @@ def run_measures(run: RunEvidence | None) -> dict[str, object]:
     return {**recorded, "speed_unit": str(run.summary.get("speed_unit", "token"))[:20]} if recorded else {}
 
 
-def run_text(run: RunEvidence) -> str:
+def run_text(run: RunEvidence | None) -> str:
     """Return the speed and memory of a dtk run without traces, from its summary; empty without one."""
     figures: dict[str, Any] = run_measures(run)
     figures |= {"step": int(figures["step"])} if "step" in figures else {}

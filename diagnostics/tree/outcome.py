@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from time import time
 from typing import Any
 
-from diagnostics.analysis.printed_steps import printed_steps
 from diagnostics.analysis.step_profile.account import Account
-from diagnostics.analysis.step_times import slower
+from diagnostics.analysis.step_times import Slowed
 from diagnostics.causes.families import traits
 from diagnostics.causes.registry import by_id
 from diagnostics.contract.causes import Sign
@@ -29,7 +28,7 @@ called healthy; a step that takes longer is rare, and the next heartbeat correct
 
 
 def outcome(
-    evidence: Evidence, verdict: Verdict, findings: Sequence[Finding], measures: Mapping[str, object]
+    evidence: Evidence, verdict: Verdict, findings: Sequence[Finding], measures: Mapping[str, object], slowed: Slowed
 ) -> Outcome:
     """Return the outcome of the run."""
     if verdict.outcome is not None:
@@ -41,7 +40,7 @@ def outcome(
         return happened
     # Neither the time of a step nor the end of the job is known without traces or a status; nor are slower steps.
     is_known = bool(state_of(evidence)) if accounted is None else not accounted.unaccounted
-    return "healthy" if is_known and slower(printed_steps(evidence)) is None else "undecided"
+    return "healthy" if is_known and slowed() is None else "undecided"
 
 
 def _of_root(evidence: Evidence, root: str, own_outcome: Outcome, measures: Mapping[str, object]) -> Outcome:

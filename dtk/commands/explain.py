@@ -42,7 +42,7 @@ def everything() -> list[Rows]:
 def _causes() -> Iterator[Rows]:
     from diagnostics.causes import registry
     from diagnostics.causes.families import family, traits
-    from diagnostics.report.overview import OUTCOMES
+    from diagnostics.report.overview import word
 
     families: dict[str, list[str]] = {}
     for cause in registry.built_in():
@@ -50,7 +50,7 @@ def _causes() -> Iterator[Rows]:
         explained = ", ".join(dict.fromkeys(o for entry in cause.explained_by for o in entry.causes if o != cause.id))
         yield [
             (cause.id, cause.title),
-            ("outcome", OUTCOMES[cause.outcome]),
+            ("outcome", word(cause.outcome, cause.id)),
             ("decided from", cause.decided_from),
             ("ruled out by", cause.ruled_out_by),
             ("how to fix it", cause.remedy),

@@ -1,18 +1,12 @@
 """NVML: initialization, devices by UUID (NVML ignores CUDA_VISIBLE_DEVICES) and their signals. Imports no torch."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-EVENT_REASONS = (
-    "idle", "application_clocks", "software_power_cap", "hardware_slowdown", "sync_boost", "software_thermal",
-    "hardware_thermal", "hardware_power_brake", "display_clocks",
-)  # fmt: skip
-"""Names of the bits of nvmlDeviceGetCurrentClocksEventReasons, from the lowest on (nvml.h)."""
+from diagnostics.contract.files import table_beside
 
+EVENT_REASONS, SIGNALS = (table_beside(__file__)[name] for name in ("event_reasons", "signals"))  # Documented there.
 MAX_LINKS = 36  # Above NVML_NVLINK_MAX_LINKS of CUDA 12 (18); absent links return "not supported".
-
-Read = Callable[[Any, Any], dict[str, Any]]
 
 
 def event_reasons(bits: int) -> list[str]:
@@ -60,35 +54,17 @@ def nvlinks(nvml: Any, handle: Any) -> list[bool] | None:
     return states
 
 
-def _fields(answer: Any, **names: str) -> dict[str, Any]:
-    return {name: getattr(answer, of) for name, of in names.items()}
+def _read(
+    nvml: Any, handle: Any, of: str, at: str = "", part: str = "", per: float = 1, *, reasons: bool = False
+) -> Any:
+    answer = getattr(nvml, of)(handle, *([getattr(nvml, at)] if at else []))
+    value = getattr(answer, part) if part else answer
+    return event_reasons(value) if reasons else value / per if per != 1 else value
 
 
-SIGNALS: dict[str, Read] = {
-    "utilization": lambda nvml, handle: _fields(
-        nvml.nvmlDeviceGetUtilizationRates(handle), utilization_percent="gpu", memory_utilization_percent="memory"
-    ),
-    "memory": lambda nvml, handle: _fields(
-        nvml.nvmlDeviceGetMemoryInfo(handle), memory_used_bytes="used", memory_total_bytes="total"
-    ),
-    "power": lambda nvml, handle: {"power_watts": nvml.nvmlDeviceGetPowerUsage(handle) / 1e3},
-    "power_limit": lambda nvml, handle: {"power_limit_watts": nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3},
-    "energy": lambda nvml, handle: {"energy_joules": nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3},
-    "sm_clock": lambda nvml, handle: {"sm_clock_mhz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)},
-    "memory_clock": lambda nvml, handle: {"memory_clock_mhz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)},
-    "throttle": lambda nvml, handle: {
-        "throttle_reasons": event_reasons(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
-    },
-    "pcie": lambda nvml, handle: {
-        f"pcie_{what}{suffix}": getattr(nvml, f"nvmlDeviceGet{which}PcieLink{what.title()}")(handle)
-        for which, suffix in (("Curr", ""), ("Max", "_max"))
-        for what in ("generation", "width")
-    },
-    "temperature": lambda nvml, handle: {
-        "temperature_celsius": nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
-    },
-}
-"""Name of a signal -> function that reads it, in well under a millisecond."""
+def read_signal(nvml: Any, handle: Any, signal: str) -> dict[str, Any]:
+    """Return the fields of a signal; pynvml.NVMLError if the device does not support it, or does not answer."""
+    return {field: _read(nvml, handle, **row) for field, row in SIGNALS[signal].items()}
 
 
 @dataclass(slots=True)
@@ -110,7 +86,7 @@ class Device:
         failed = {}
         for signal in self.signals:
             try:
-                values.update(SIGNALS[signal](nvml, self.handle))
+                values.update(read_signal(nvml, self.handle, signal))
             except nvml.NVMLError as error:
                 failed[signal] = str(error)
         return {**values, "failed": failed} if failed else values
@@ -129,9 +105,9 @@ def all_devices(nvml: Any) -> list[Device]:
 
 def _probe(nvml: Any, handle: Any, index: int) -> Device:
     signals, unsupported = [], {}
-    for signal, read in SIGNALS.items():
+    for signal in SIGNALS:
         try:
-            read(nvml, handle)
+            read_signal(nvml, handle, signal)
             signals.append(signal)
         except nvml.NVMLError as error:
             unsupported[signal] = str(error)

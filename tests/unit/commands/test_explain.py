@@ -21,6 +21,10 @@ def test_a_cause_tells_what_decides_and_what_fixes_it(capsys: pytest.CaptureFixt
     assert f"ruled out by {cause.ruled_out_by}" in text and f"source {cause.source}" in text
 
 
+def test_a_job_that_was_stopped_did_not_crash(capsys: pytest.CaptureFixture[str]) -> None:
+    assert " outcome STOPPED " in " ".join(said(capsys, "env.job_stopped").split())
+
+
 def test_every_cause_option_and_section_is_found(capsys: pytest.CaptureFixture[str]) -> None:
     names = [cause.id for cause in registry.built_in()]
     text = said(capsys, *names)

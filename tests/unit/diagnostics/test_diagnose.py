@@ -3,6 +3,8 @@
 import importlib
 import json
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -319,3 +321,35 @@ def test_a_run_that_finished_shows_its_figures_and_rules_out_what_ends_a_run(tmp
     assert status["memory.activations"] == "undecided"
     (tmp_path / "summary.json").write_text(json.dumps({"figures": {"step": "x", "loss": [], "tokens_per_s": True}}))
     assert diagnose(tmp_path).statement == ""
+
+
+@pytest.mark.parametrize(
+    ("module", "function", "parts"),
+    [
+        ("analysis/step_times.py", "slower", ["outcome", "statement"]),
+        ("tree/settings.py", "place", ["settings"]),
+        ("report/notes.py", "_attempts", ["notes"]),
+        ("analysis/node_health.py", "node_health", ["env.cpu_starved"]),
+    ],
+)
+def test_an_error_in_one_part_costs_neither_the_report_nor_a_traceback(
+    tmp_path: Path, module: str, function: str, parts: list[str]
+) -> None:
+    """The part has the error in a copy of the package, which a process of its own uses as a user does."""
+    (job := tmp_path / "job").mkdir()
+    (job / "status.json").write_text('{"state": "finished", "attempt": 0, "schema_version": 1, "step": 40}')
+    (job / "train.log").write_text("".join(f"step {step} loss {3 - step / 50}\n" for step in range(40)))
+    copied = shutil.copytree(
+        ROOT / "diagnostics", tmp_path / "diagnostics", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    with (copied / module).open("a") as file:
+        file.write(f"\n\ndef {function}(*_: object) -> object:\n    return 1 / 0\n")
+    command = [sys.executable, "-m", "dtk", "diagnose", str(job), "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    report = json.loads(done.stdout)
+    assert "Traceback" not in done.stdout + done.stderr
+    assert len(report["findings"]) > 80
+    problems = [problem for row in report["coverage"] for problem in row["problems"]]
+    assert [part for part in parts if any(problem.startswith(f"{part}: ") for problem in problems)] == parts
+    assert all("ZeroDivisionError" in problem and "report this line" in problem for problem in problems)
+    assert report["outcome"] == ("healthy" if parts == ["notes"] else "undecided")

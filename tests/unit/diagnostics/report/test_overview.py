@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.symptoms.state import Symptoms, Waiting
 from diagnostics.contract.findings import Finding, Stated, Suspicion, text_of
+from diagnostics.report.diagnosis import document
 from diagnostics.report.model import Coverage, Decided
 from diagnostics.report.overview import (
     OUTCOMES,
@@ -34,10 +35,9 @@ def test_the_headline_is_the_first_root_cause_in_words() -> None:
 
 def test_a_job_that_was_stopped_did_not_crash() -> None:
     stopped = replace(report(finding("env.job_stopped")), outcome="crashed")
-    assert (word(stopped), stopped.outcome) == ("STOPPED", "crashed")
-    assert word(replace(stopped, outcome="hung")) == "HUNG"
-    assert word(replace(report(finding("hang.rank_raised")), outcome="crashed")) == "CRASHED"
-    assert word(report()) == "HEALTHY"
+    assert document(stopped).title.startswith("STOPPED: ") and stopped.outcome == "crashed"
+    assert word("hung", "env.job_stopped") == "HUNG" and word("crashed", "hang.rank_raised") == "CRASHED"
+    assert word("healthy") == "HEALTHY" and word("oom") == "OUT OF MEMORY" and word("at_risk") == "AT RISK"
 
 
 def test_the_headline_without_a_cause_says_what_is_known() -> None:

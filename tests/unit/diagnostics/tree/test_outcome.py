@@ -34,7 +34,7 @@ def evidence(state: str = "", **values: Any) -> Evidence:
 
 
 def of(*findings: Finding, evidence: Evidence, **measures: Any) -> str:
-    return outcome(evidence, arbitrate(built_in(), findings), findings, measures)
+    return outcome(evidence, arbitrate(built_in(), findings), findings, measures, lambda: None)
 
 
 @pytest.mark.parametrize(
