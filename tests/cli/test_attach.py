@@ -19,8 +19,6 @@ from tests.patience import stretched
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is Linux's")
 EASY = "sleeps"
 PY_SPY = Path(sys.executable).parent / "py-spy"
-KNOWN_AS_SUSPICION = {"rank0_evaluates"}
-"""Both calls come from one line, so the program's text tells nothing."""
 
 
 def command(*arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
@@ -94,8 +92,5 @@ def test_what_cannot_be_attached_to_is_one_line() -> None:
 def test_every_fault(name: str, tmp_path: Path) -> None:
     seen = look(name, tmp_path)
     ranks, causes = TRUTH.get(name, ((), ("",)))
-    if name in KNOWN_AS_SUSPICION:
-        assert seen.cause == "" and ranks in [tuple(one["ranks"]) for one in seen.report["findings"]]
-    else:
-        assert (seen.ranks, seen.cause in causes) == (ranks, True), (seen.cause, seen.said)
+    assert (seen.ranks, seen.cause in causes) == (ranks, True), (seen.cause, seen.said)
     assert seen.took_s < stretched(60)

@@ -7,8 +7,9 @@ from msgspec.structs import replace
 
 from diagnostics.analysis import source_text
 from diagnostics.analysis.divergence.evidence_terms import GUESSES, position, support
-from diagnostics.analysis.divergence.explanation import Explanation, left_loop
+from diagnostics.analysis.divergence.explanation import Edit, Explanation, left_loop
 from diagnostics.analysis.divergence.find import Divergence, edited, explained
+from diagnostics.analysis.divergence.identity import in_backward
 from diagnostics.analysis.divergence.loop_exit import in_branch, source_branches
 from diagnostics.analysis.pairwise import Misfit
 from diagnostics.analysis.vote import Vote, count_votes, settled
@@ -102,14 +103,32 @@ def is_for_one_rank(divergence: Divergence) -> bool:
     return selects_one_rank and not (in_branch(*calls) or source_branches(*calls))
 
 
+def same_round(stack: Iterable[Frame], when_s: float | None, ranks: Sequence[Counters]) -> bool:
+    """Whether all ranks are in one round of every loop around the lines of a stack, by the loops' variables."""
+    for at in stack:
+        if source_text.place(at.file, [at.line], at.line, when_s) != "no loop":
+            names, _ = source_text.loop_variables(at.file, [at.line], when_s)
+            rounds = [[counters.get((at.file, at.function), {}).get(name) for name in names] for counters in ranks]
+            if all(value is None for value in rounds[0]) or any(values != rounds[0] for values in rounds):
+                return False
+    return True
+
+
 def by_lines(divergence: Divergence, majority: Counters, minority: Counters, *, default_group: bool) -> Divergence:
     """Refine a divergence that was found from the lines at which the ranks of a running job wait.
 
-    The values of the loop variables distinguish a loop that was left early from one in which a call was left out: a
-    rank after the loop with the same values, if the loop has no `break` or `return`, left out a call. The lines can be
-    compared if all wait in the `default_group`, that of all ranks.
+    A backward pass comes after the forward pass of its round, even if one line runs both. The values of the loop
+    variables distinguish a loop that was left early from one in which a call was left out: a rank after the loop with
+    the same values, if the loop has no `break` or `return`, left out a call. The lines can be compared if all wait in
+    the `default_group`, that of all ranks.
     """
-    explanation = divergence.explanation
+    explanation, calls = divergence.explanation, (divergence.majority, divergence.minority)
+    both_passes = {call.region for call in calls} == {"forward", "backward"} and calls[0].stack == calls[1].stack
+    if both_passes and default_group and same_round(calls[0].stack, calls[0].created_s, (majority, minority)):
+        ahead = in_backward(divergence.minority)
+        edit: Edit = ("drop" if ahead else "insert", "within")
+        term = support("past that line" if ahead else "forward twice")
+        return replace(divergence, explanation=Explanation(*edit, (calls[not ahead],), (term,)))
     if is_for_one_rank(divergence) and not default_group:
         return replace(divergence, groups_known=False)
     if explanation.terms[0].name in GUESSES or not default_group:

@@ -2,13 +2,13 @@
 
 import re
 from itertools import filterfalse
+from typing import Literal
 
 from msgspec.structs import replace
 
-from diagnostics.analysis import source_text
 from diagnostics.analysis.divergence.find import Divergence
 from diagnostics.analysis.divergence.roots import differing_roots
-from diagnostics.analysis.divergence.single_calls import by_lines, is_for_one_rank
+from diagnostics.analysis.divergence.single_calls import by_lines, is_for_one_rank, same_round
 from diagnostics.analysis.observations import Observation
 from diagnostics.analysis.stall.job_state import STALL_S, JobState
 from diagnostics.analysis.stall.stack_evidence import KEY, HostOutside, InCollective, collective_of, compared
@@ -20,6 +20,7 @@ from diagnostics.evidence.stacks import activity, blocking_calls, dumps as stack
 from diagnostics.evidence.stacks.activity import Activity
 
 _UNNAMED: dict[str, str] = {"device": "the wait for its device", "collective": "a call of torch.distributed"}
+_PACKAGE = re.compile(r"[/\\](?:site|dist)-packages[/\\](?!torch[/\\])")
 _COMMUNICATES = re.compile(r"\b(?:c10d|gloo)::|\bnccl[A-Z]")  # In the names of C++ functions.
 
 
@@ -76,20 +77,12 @@ def _roots_differ(
     ((call, place),) = calls.items()
     ranks = [rank for rank, at in inside.items() if (at.op, at.site) == call]
     roots = {rank: root for rank in ranks if (root := observed[rank].root(world)) is not None}
-    same_round = all(_same_round(at, place, [observed[rank] for rank in ranks]) for at in place.stack)
-    if len(roots) < len(ranks) or len({*roots.values()}) < 2 or not same_round:
+    counters = [observed[rank].counters for rank in ranks]
+    if len(roots) < len(ranks) or len({*roots.values()}) < 2 or not same_round(place.stack, place.time_s, counters):
         return None
     called = {rank: Described(Wire(place.op, (), (), root), place.op, f"root {root}") for rank, root in roots.items()}
     named = {rank: Call(KEY, 0, call, False, place.time_s, stack=place.stack) for rank, call in called.items()}
     return differing_roots(named, tuple(range(world)))
-
-
-def _same_round(at: Frame, place: InCollective, ranks: list[Observation]) -> bool:
-    if source_text.place(at.file, [at.line], at.line, place.time_s) == "no loop":
-        return True
-    names, _ = source_text.loop_variables(at.file, [at.line], place.time_s)
-    rounds = [[seen.counters.get((at.file, at.function), {}).get(name) for name in names] for seen in ranks]
-    return any(value is not None for value in rounds[0]) and all(values == rounds[0] for values in rounds)
 
 
 def places(
@@ -108,14 +101,21 @@ def _inside(observed: Observation, dump: Stacks | None) -> InCollective | None:
     if dump is None or main is None:  # A wait whose purpose the kernel does not report is the best guess.
         unknown = observed.blocked_s >= STALL_S and blocking_calls.kernel(observed.last.wchan) is None
         return InCollective("", None, "process", observed.file) if unknown else None
-    place, at = _communicates(main), activity.doing(dump)
-    backward = any(frame.function == "_engine_run_backward" for frame in main.frames)
-    if place is None and (at.doing in {"lock", "device"} or backward):  # Another thread communicates on its behalf.
-        place = next(filter(None, map(_communicates, dump.threads)), None)
+    threads, at, phase = [main], activity.doing(dump), _phase(main)
+    if at.doing in {"lock", "device"} or phase == "backward":  # Another thread may communicate on its behalf.
+        threads += dump.threads
+    place, frames = next(((place, thread.frames) for thread in threads if (place := _communicates(thread))), (None, ()))
     if place is None and at.doing in _UNNAMED and at.frame is not None:
-        place = _UNNAMED[at.doing], at.frame
-    users = tuple(filter(stacks.is_users, main.frames))
-    return InCollective(*place, "stacks", dump.file, None, users, dump.time_s) if place is not None else None
+        place, frames = (_UNNAMED[at.doing], at.frame), main.frames
+    users = tuple(filter(stacks.is_users, frames))
+    path = tuple(at for at in frames if at in users or (_PACKAGE.search(at.file) and not stacks.is_native(at)))
+    return InCollective(*place, "stacks", dump.file, None, users, dump.time_s, path, phase) if place else None
+
+
+def _phase(main: Thread) -> Literal["", "forward", "backward"]:
+    """Return the pass of a model that a rank is in; recomputed layers run within the backward pass."""
+    functions = {frame.function.rpartition(".")[2] for frame in main.frames if is_library(frame.file)}
+    return "backward" if "_engine_run_backward" in functions else "forward" if "_call_impl" in functions else ""
 
 
 def _communicates(thread: Thread) -> tuple[str, Frame] | None:

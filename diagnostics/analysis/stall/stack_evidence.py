@@ -3,12 +3,15 @@ earlier calls: they can only prove that a host is blocked outside of collectives
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from itertools import combinations
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.evidence_terms import CERTAIN_AFTER, OCCASIONAL
 from diagnostics.analysis.divergence.find import Divergence, between
+from diagnostics.analysis.divergence.identity import split_at
 from diagnostics.analysis.divergence.loop_exit import in_branch, may_be_skipped, source_branches
 from diagnostics.analysis.histories import watchdog_lines
 from diagnostics.analysis.stall.job_state import JobState
@@ -45,6 +48,10 @@ class InCollective(Struct, frozen=True):
     """The user's frames, innermost first."""
     time_s: float | None = None
     """Latest possible time of this location (s since 1970); None = not known."""
+    path: tuple[Frame, ...] = ()
+    """The user's frames and those of packages outside torch, which may make the call; empty = not known."""
+    phase: Literal["", "forward", "backward"] = ""
+    """The pass of a model in which it communicates, by torch's frames."""
 
 
 class HostOutside(Struct, frozen=True):
@@ -129,19 +136,28 @@ def compared(inside: Mapping[int, InCollective], world: int) -> Divergence | Non
 
     Their sizes are unknown, so calls from two lines count as different.
     """
-    lines = count_votes(KEY, _UNKNOWN, {rank: (place.op, place.site) for rank, place in inside.items()}).sides
-    if len(inside) < world or len(lines) < 2 or not all(place.stack for place in inside.values()):
+    stacks_of = {rank: place.stack for rank, place in inside.items()}
+    if all(place.path for place in inside.values()) and any(
+        split_at(*pair) is None for pair in combinations(dict.fromkeys(stacks_of.values()), 2)
+    ):
+        stacks_of = {rank: place.path for rank, place in inside.items()}  # The user's frames part in a library.
+    places = {rank: (place.op, place.phase, stacks_of[rank]) for rank, place in inside.items()}
+    lines = count_votes(KEY, _UNKNOWN, places).sides
+    if len(inside) < world or len(lines) < 2 or not all(stacks_of.values()):
         return None
 
     def call(rank: int, number: int = 0) -> Call:
         place = inside[rank]
         described = Described(Wire(operation(place.op), (number,), ()), place.op)
-        return Call(KEY, _UNKNOWN, described, False, place.time_s, stack=place.stack)
+        return Call(KEY, _UNKNOWN, described, False, place.time_s, stack=stacks_of[rank], region=place.phase)
 
-    # The stages of a pipeline are in branches of one step; compared with ranks elsewhere they are one side.
+    # The stages of a pipeline are in branches of one step, and the root of a broadcast goes on before others of its
+    # line. Compared with ranks elsewhere they are one side.
     joined: list[tuple[int, ...]] = []
     for ranks in lines:
-        same = next((side for side in joined if source_branches(call(side[0]), call(ranks[0]))), None)
+        own = call(ranks[0])
+        alike = (side for side in joined if stacks_of[side[0]] == own.stack or source_branches(call(side[0]), own))
+        same = next(alike, None)
         joined = [(*side, *ranks) if side is same else side for side in joined] if same else [*joined, ranks]
     sides = joined if len(joined) > 1 else lines
     numbers = {rank: number for number, ranks in enumerate(sides) for rank in ranks}

@@ -11,6 +11,8 @@ _TEXTS = Texts(__file__)
 
 def _remedies(facts: Disagreement) -> tuple[Remedy, ...]:
     fix, divergence = _divergence.fix_call(facts.calls[0], added=facts.kind == "added"), facts.divergence
+    if divergence.explanation.terms[0].name == "forward twice":
+        return (_divergence.TEXTS.remedy("made_before", side=facts.minority, place=divergence.minority.place),)
     if not divergence.explanation.alternatives:
         return (fix,)
     # The line may also be after the loop.
@@ -21,6 +23,7 @@ def _summary(facts: Disagreement) -> str:
     row, divergence = str(facts.kind), facts.divergence
     if divergence.ended == "majority":
         row = "alone" if divergence.majority.seq < divergence.minority.seq else "never"
+    row = "earlier" if divergence.explanation.terms[0].name == "forward twice" else row
     return facts.filled(_TEXTS, row)
 
 

@@ -318,3 +318,86 @@ def test_ranks_in_one_call_that_name_different_roots(tmp_path: Path) -> None:
     assert "signature_mismatch" not in found(at(0, 0), at(1, 0), at(2, 0))
     # A variable of another meaning, or a damaged record, names no rank of the job.
     assert "signature_mismatch" not in found(at(0, 0), at(1, 0), at(2, 3))
+
+
+PACKAGE = """\
+def train(self):
+    for batch in self.batches:
+        self.training_step(batch)
+    self.finish()
+"""
+
+
+def test_lines_that_part_in_a_package_show_who_left_its_loop(tmp_path: Path) -> None:
+    """The user's frames are those of a step on one side and of `trainer.train()` on the other."""
+    package = tmp_path / "site-packages" / "trainer.py"
+    package.parent.mkdir()
+    package.write_text(PACKAGE)
+    outer = Frame("/job/train.py", 30, "main")
+    own_step = Frame("/job/train.py", 12, "training_step")
+
+    def at(line: int, *inner: Frame) -> tuple[Frame, ...]:
+        return (*inner, Frame(str(package), line, "Trainer.train"), outer)
+
+    backward = (Frame("/lib/site-packages/torch/autograd/graph.py", 979, "_engine_run_backward"),)
+    others = [rank(number, (*backward, *at(3, own_step)), groups=1) for number in (0, 2)]
+    said = found(*others, rank(1, inside("all_gather", at(4)), groups=1))
+    assert set(said) == {"uneven_iterations"} and said["uneven_iterations"].ranks == (1,)
+    assert said["uneven_iterations"].confidence == 0.85
+    # Of one path, no line tells the ranks apart.
+    assert found(*others, rank(1, (*backward, *at(3, own_step)), groups=1)) == {}
+
+
+ONE_LINE = """\
+for step in range(9):
+    model(1).backward()
+    if rank == 0:
+        model(1)
+"""
+
+
+@pytest.mark.parametrize(("behind", "cause", "odd"), [(0, "added", 0), (3, "left_out", 3)])
+def test_a_pass_of_the_same_round_shows_who_is_behind_though_one_line_runs_both(
+    tmp_path: Path, behind: int, cause: str, odd: int
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(ONE_LINE)
+    line = (Frame(str(script), 2, "<module>"),)
+    torch = "/lib/site-packages/torch/nn/"
+    forward = (
+        Frame(torch + "parallel/distributed.py", 2363, "DistributedDataParallel._distributed_broadcast_coalesced"),
+        Frame(torch + "modules/module.py", 1789, "Module._call_impl"),
+        *line,
+    )
+    backward = (Frame("/lib/site-packages/torch/autograd/graph.py", 979, "_engine_run_backward"), *line)
+
+    def job(round_of_odd: int) -> list[tuple[list[Stacks], list[LogFact]]]:
+        sides = (forward, backward) if cause == "added" else (backward, forward)
+        rounds = {number: round_of_odd if number == odd else 5 for number in range(4)}
+        counters = [{(str(script), "<module>"): {"step": step}} for step in rounds.values()]
+        return [rank(n, sides[n != odd], call={}, groups=1, counters=counters[n]) for n in range(4)]
+
+    said = found(*job(5))
+    assert set(said) == {"conditional_collective"} and said["conditional_collective"].ranks == (odd,)
+    summary, fix = said["conditional_collective"].summary, said["conditional_collective"].remedies[0].change
+    if cause == "added":
+        assert "Rank 0 is still in the forward pass" in summary and "a call that only rank 0 made before" in summary
+        assert "look for the call that only rank 0 makes before" in fix
+    else:
+        assert "Rank 3 skipped" in summary
+    assert not any(one.confidence > 0.5 for one in found(*job(6)).values()), "the ranks are in different rounds"
+
+
+def test_ranks_in_both_passes_of_one_line_are_one_side_against_a_rank_elsewhere(tmp_path: Path) -> None:
+    """The first ranks of a broadcast's tree are in backward already: they did not leave the loop."""
+    script = tmp_path / "train.py"
+    script.write_text("while batches:\n    model(1).backward()\nbarrier()\n")
+
+    def at(line: int, *torch: Frame) -> tuple[Frame, ...]:
+        return (*torch, Frame(str(script), line, "<module>"))
+
+    forward = (Frame(C10D, 3, "broadcast"), Frame("/lib/site-packages/torch/nn/modules/module.py", 9, "_call_impl"))
+    backward = Frame("/lib/site-packages/torch/autograd/graph.py", 979, "_engine_run_backward")
+    seen = [rank(0, at(2, *forward)), rank(2, at(2, backward)), rank(3, at(2, *forward))]
+    said = found(*seen, rank(1, inside("barrier", at(3))))
+    assert set(said) == {"uneven_iterations"} and said["uneven_iterations"].ranks == (1,)
