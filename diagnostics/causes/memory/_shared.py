@@ -22,6 +22,7 @@ CERTAIN_STEPS = 3
 threads free gathered outputs without an event."""
 UNITS_IN_USE = 2  # Number of units that are gathered at the same time with prefetch: the current one and the next.
 TEXTS = Texts(__file__)
+Figures = dict[str, Any]  # Name of a placeholder or of a finding's field -> its value.
 
 
 def not_recorded(job: JobMemory, what: str, **figures: object) -> Finding:
@@ -34,6 +35,25 @@ def confirmed(job: JobMemory, facts: Facts, *, ranks: Iterable[int], cost_bytes:
     finding = Finding(status="confirmed", facts=facts, ranks=named(ranks := tuple(ranks)), **more)
     places = [place for rank, at in job.ran_out_at(ranks) for place in where(at, False, rank, TEXTS.phrase("out"))]
     return replace(finding, where=finding.where or tuple(places), cost=Cost(cost_bytes, "bytes"))
+
+
+def of_gather(
+    job: JobMemory, call: Gather, seen: Phrase, sizes: tuple[int, int], texts: Texts, about: Figures
+) -> Finding:
+    """Return the confirmed finding about a gather.
+
+    `sizes` are the bytes of its output and those that it costs; `about` has `row` of the texts, `confidence` and
+    `ranks` of the finding, and the figures of the row that other gathers lack.
+    """
+    (made_bytes, cost_bytes), peak = sizes, job.peak()
+    fields = {name: about.pop(name) for name in ("confidence", "ranks")}
+    figures: Figures = {"call": call, "at": spot(call.site, call.at_head), "share": share(made_bytes, peak)}
+    figures["on_more_ranks"] = on_more_ranks(job.predicted(fixed_bytes=cost_bytes))
+    figures["saves"] = of_peak(cost_bytes, peak)
+    facts = texts.facts(about.pop("row"), **figures | about)
+    evidence = (EvidenceItem(call.evidence, call.file, seen), *peak_items(job))
+    fields |= {"step": call.step, "where": call_site(call, fields["ranks"]), "evidence": evidence}
+    return confirmed(job, facts, cost_bytes=cost_bytes, **fields)
 
 
 def peak_items(job: JobMemory) -> tuple[EvidenceItem, ...]:

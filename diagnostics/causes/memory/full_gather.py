@@ -7,7 +7,7 @@ from diagnostics.analysis.memory.measures import read
 from diagnostics.analysis.memory.model_size import FROM_UNITS
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.findings import CERTAIN, STATED, EvidenceItem, Finding
+from diagnostics.contract.findings import CERTAIN, STATED, Finding
 from diagnostics.contract.formatting import Bytes
 
 _TEXTS = Texts(__file__)
@@ -64,26 +64,10 @@ def _whole(
     if min(size_bytes, saved or size_bytes) < (shared.LEAST_SHARE * peak if peak else LEAST_UNWEIGHED_BYTES):
         return None
     seen = _TEXTS.phrase("seen" if count == 1 else "seen_parts", size=size_bytes, count=count)
-    return shared.confirmed(
-        job,
-        _TEXTS.facts(
-            row,
-            at=shared.spot(call.site, call.at_head),
-            count=count,
-            part=f"{size_bytes / (job.size.gather_bytes or size_bytes):.0%}",
-            gathered=Bytes(size_bytes),
-            sharded="sharded " if by_units else "",
-            share=shared.share(size_bytes, peak),
-            on_more_ranks=shared.on_more_ranks(job.predicted(fixed_bytes=saved)),
-            saves=shared.of_peak(saved, peak),
-        ),
-        confidence=CERTAIN if by_units else STATED,
-        ranks=ranks,
-        step=call.step,
-        where=shared.call_site(call, ranks),
-        cost_bytes=saved,
-        evidence=(EvidenceItem(call.evidence, call.file, seen), *shared.peak_items(job)),
-    )
+    part = f"{size_bytes / (job.size.gather_bytes or size_bytes):.0%}"
+    about: shared.Figures = {"row": row, "ranks": ranks, "confidence": CERTAIN if by_units else STATED, "part": part}
+    about |= {"gathered": Bytes(size_bytes), "count": count, "sharded": "sharded " if by_units else ""}
+    return shared.of_gather(job, call, seen, (size_bytes, saved), _TEXTS, about)
 
 
 def _together(job: JobMemory, whole_bytes: int, largest: Gather) -> Finding | None:

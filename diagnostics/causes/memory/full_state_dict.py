@@ -55,25 +55,12 @@ def decide(job: JobMemory) -> Finding:
         dumps = [call for rank in job.ranks.values() if rank.flight for call in _of_state_dict(rank.flight.gathers)]
         call = next((call for call in (*calls, *dumps) if call.site is not None), calls[0])
         ranks = job.ranks_of(job.ranks, calls[0].ranks)
-        item = EvidenceItem(call.evidence, call.file, _TEXTS.phrase("seen", gathers=len(calls), total=total))
-        return shared.confirmed(
-            job,
-            _TEXTS.facts(
-                "gathered_by_dtk" if job.is_dtk else "gathered",
-                who=shared.rank_names(ranks),
-                gathers=len(calls),
-                what=_TEXTS.phrase("all_states" if total >= WITH_OPTIMIZER * whole else "parameters"),
-                alive=Bytes(alive),
-                share=shared.share(alive, job.peak()),
-                on_more_ranks=shared.on_more_ranks(job.predicted(fixed_bytes=alive)),
-            ),
-            confidence=CERTAIN,
-            ranks=ranks,
-            step=call.step,
-            where=shared.call_site(call, ranks),
-            cost_bytes=alive,
-            evidence=(item, *shared.peak_items(job)),
-        )
+        seen = _TEXTS.phrase("seen", gathers=len(calls), total=total)
+        what = _TEXTS.phrase("all_states" if total >= WITH_OPTIMIZER * whole else "parameters")
+        row = "gathered_by_dtk" if job.is_dtk else "gathered"
+        about: shared.Figures = {"row": row, "ranks": ranks, "confidence": CERTAIN}
+        about |= {"who": shared.rank_names(ranks), "gathers": len(calls), "what": what, "alive": Bytes(alive)}
+        return shared.of_gather(job, call, seen, (alive, alive), _TEXTS, about)
     if job.size.shards == 1:
         return shared.TEXTS.ruled_out("unsharded", strategy=job.size.strategy)
     if any(rank.trace or rank.flight for rank in job.ranks.values()):

@@ -9,7 +9,7 @@ from diagnostics.analysis.memory.job import JobMemory, RankMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.findings import PROBABLE, SEEN, EvidenceItem, Finding
+from diagnostics.contract.findings import PROBABLE, SEEN, Finding
 from diagnostics.contract.formatting import Bytes
 from diagnostics.evidence.model import Frame
 
@@ -43,27 +43,18 @@ def decide(job: JobMemory) -> Finding:
         call, cost = worst.call, max(worst.call.full_bytes, worst.retained_bytes)
         ranks = job.ranks_of(worst.ranks, call.ranks)
         what = _TEXTS.phrase("pickled" if call.kind == "object" else "tensor")
-        item = EvidenceItem(call.evidence, call.file, _TEXTS.phrase("seen", calls=worst.calls, call=call))
-        return shared.confirmed(
-            job,
-            _TEXTS.facts(
-                "objects" if call.kind == "object" else "parameters" if call.like_parameter else "default",
-                call=call,
-                at=shared.spot(call.site, call.at_head),
-                what=_TEXTS.phrase("like_parameter", what=what) if call.like_parameter else what,
-                part=Bytes(call.full_bytes // call.ranks),
-                share=shared.share(call.full_bytes, peak),
-                keeps=_TEXTS.phrase("keeps", size=worst.per_step_bytes) if worst.per_step_bytes else "",
-                on_more_ranks=shared.on_more_ranks(job.predicted(linear_bytes=cost), ": "),
-                saves=shared.of_peak(cost, peak),
-            ),
-            confidence=SEEN if call.site is not None else PROBABLE,
-            ranks=ranks,
-            step=call.step,
-            where=shared.call_site(call, ranks),
-            cost_bytes=cost,
-            evidence=(item, *shared.peak_items(job)),
-        )
+        about: shared.Figures = {
+            "row": "objects" if call.kind == "object" else "parameters" if call.like_parameter else "default",
+            "what": _TEXTS.phrase("like_parameter", what=what) if call.like_parameter else what,
+            "part": Bytes(call.full_bytes // call.ranks),
+            "share": shared.share(call.full_bytes, peak),
+            "keeps": _TEXTS.phrase("keeps", size=worst.per_step_bytes) if worst.per_step_bytes else "",
+            "on_more_ranks": shared.on_more_ranks(job.predicted(linear_bytes=cost), ": "),
+            "saves": shared.of_peak(cost, peak),
+        }
+        about |= {"ranks": ranks, "confidence": SEEN if call.site is not None else PROBABLE}
+        seen = _TEXTS.phrase("seen", calls=worst.calls, call=call)
+        return shared.of_gather(job, call, seen, (call.full_bytes, cost), _TEXTS, about)
     if worst is not None:
         return _TEXTS.ruled_out(size=Bytes(worst.call.full_bytes))
     flights = [rank.flight for rank in job.ranks.values() if rank.flight is not None]
