@@ -74,7 +74,7 @@ class Remedy(Struct, frozen=True):
     """What to type: `strategy.bucket_cap_mb=25`; for code, a sentence that names file:line."""
     why: str
     saves: str = ""
-    """Upper bound of the saving: `3.1 GiB of 14.8 GiB`, `41 ms of 180 ms a step`."""
+    """Upper bound of the saving: `3.1 GiB of 14.8 GiB`, `41 ms of 180 ms per step`."""
 
 
 class Group(Struct, frozen=True):

@@ -72,8 +72,8 @@ def _options() -> Iterator[Rows]:
             if group == "strategy" and option in CONFIG_TYPES:
                 row = CONFIG_TYPES[option].row
                 rows += [
-                    ("a rank keeps", "parameters {}, gradients {}, optimizer {}".format(*row.kept)),
-                    ("a step sends", row.sent),
+                    ("kept per rank", "parameters {}, gradients {}, optimizer {}".format(*row.kept)),
+                    ("sent per step", row.sent),
                     ("collectives", row.collectives),
                     ("use it when", row.use_when),
                     ("symbols", "`dtk strategies` explains them; docs/strategies.md has pictures"),

@@ -65,7 +65,7 @@ def place(
     device = launcher.device
     if device == "auto":
         device = "cuda" if cuda_devices else "cpu"
-        reasons.append(f"device {device}: {counted(cuda_devices, 'CUDA device')} found")
+        reasons.append(f"{counted(cuda_devices, 'CUDA device')} found")
     backend = _backend(launcher, device)
     check_device(device, backend, cuda_devices)
     nproc = launcher.nproc if local_size is None else local_size

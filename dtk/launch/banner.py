@@ -131,6 +131,6 @@ def _figures(paths: RunPaths) -> tuple[str, bool]:
         figures, unit = summary["figures"], summary.get("speed_unit", "token")
         memory_gib = figures["peak_memory_bytes"] / 2**30
         loss, speed = figures["loss"], f"{figures['tokens_per_s']:,.0f} {unit}s/s"
-        return f": loss {loss:.4f}, {speed}, peak {memory_gib:.2f} GiB a rank", math.isfinite(loss)
+        return f": loss {loss:.4f}, {speed}, peak memory {memory_gib:.2f} GiB per rank", math.isfinite(loss)
     except (OSError, ValueError, KeyError, TypeError):
         return "", True

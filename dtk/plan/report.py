@@ -94,7 +94,7 @@ def _verdict(plan: Prediction) -> str:
         return f"DOES NOT FIT the host of a node of {plan.hardware}: {_host(plan)}"
     if plan.fits:
         return f"FITS {plan.hardware}: {bytes_text(peak)} of {bytes_text(device)}, {gap} to spare"
-    return f"DOES NOT FIT {plan.hardware}: {bytes_text(peak)} of {bytes_text(device)}, {gap} too much"
+    return f"DOES NOT FIT {plan.hardware}: needs {bytes_text(peak)} of {bytes_text(device)}, {gap} too much"
 
 
 def _host(plan: Prediction) -> str:
@@ -207,7 +207,7 @@ def _comparison(comparison: Comparison, used: Sequence[Category]) -> doc.Section
         if plan.memory.host_bytes:
             offloaded.setdefault(_host(plan), []).append(name)
     remarks = [("invalid", f"{', '.join(names)}: {problem}") for problem, names in invalid.items()]
-    remarks += [("host", f"{' and '.join(names)}: {size} in host memory") for size, names in offloaded.items()]
+    remarks += [("host", f"{' and '.join(names)}: {size}") for size, names in offloaded.items()]
     meshes = {row.variant.strategy: [text for text in row.overrides if ".dp_" in text] for row in comparison.rows}
     across = "shards inside a node and replicates across nodes"
     remarks += [("mesh", f"{name} {across}: {' '.join(mesh)}") for name, mesh in meshes.items() if mesh]
@@ -221,7 +221,7 @@ def _comparison(comparison: Comparison, used: Sequence[Category]) -> doc.Section
 
 
 def _search(search: Search) -> doc.Section:
-    rows: Rows = [("", "memory", "step", "bubble", "exposed", "tokens/s", "MFU", "type")]
+    rows: Rows = [("", "memory", "step", "bubble", "exposed", "tokens/s", "MFU", "overrides")]
     for number, layout in enumerate(search.fitting, 1):
         time = layout.prediction.time
         assert time is not None
@@ -252,7 +252,7 @@ def _traffic(report: PlanReport) -> doc.Section:
     for calls in report.plan.traffic:
         counts = f"{calls.ranks:,}", f"{calls.count:,}", bytes_text(calls.size_bytes), bytes_text(calls.sent_bytes)
         rows.append((calls.op, calls.group, *counts, _LINKS[calls.link]))
-    of = f" ({counted(report.local_size, 'rank')} a node)" if report.local_size else ""
+    of = f" ({counted(report.local_size, 'rank')} per node)" if report.local_size else ""
     title = f"Communication of one rank per step{of}"
     return doc.Section(title, (doc.table(rows) if len(rows) > 1 else doc.Paragraph("none: there is one rank"),))
 
@@ -292,17 +292,15 @@ def _check(check: Check) -> doc.Section:
         rows.append((figure.what, *(bytes_text(n) if figure.unit == "bytes" else f"{n:,} calls" for n in both)))
     formula, simulated = check.closed_form.memory.peak_bytes, check.simulated.memory.peak_bytes
     apart = percent_text(abs(formula - simulated) / max(formula, simulated, 1))
-    text = f"they agree: {bytes_text(formula)} by formula, {bytes_text(simulated)} simulated"
-    text += f" ({apart} apart), the same collectives"
-    if check.differences:
-        text = "they disagree on the figures below; the simulated engine ran the code itself"
+    said = _REMARKS["disagree" if check.differences else "agree"]
+    text = said.format(formula=bytes_text(formula), simulated=bytes_text(simulated), apart=apart)
     fields = doc.Fields((doc.Field("check", text, "warn" if check.differences else "good"),))
     blocks = doc.present(fields, doc.table(rows) if check.differences else None)
-    return doc.Section("The two engines, both with the CPU's kernels", blocks)
+    return doc.Section("Check: both engines, with the CPU's kernels", blocks)
 
 
 def _largest(solved: Sequence[Largest]) -> doc.Table:
-    rows: Rows = [("", "parameters", "memory", "tokens/s", "type")]
+    rows: Rows = [("", "parameters", "memory", "tokens/s", "overrides")]
     for solution in solved:
         plan = solution.prediction
         if plan is None:
@@ -324,5 +322,5 @@ def _trainings(report: PlanReport) -> doc.Section:
         sizes = [getattr(training, state) for state in states] + [training.per_parameter]
         shares = (bytes_text(training.rank_bytes(plan.parameters, stage, ranks)) for stage in STAGES)
         rows.append((training.name, *map(str, sizes), *shares))
-    title = f"Model states with Adam: bytes per parameter, and of all on one of {counted(ranks, 'data-parallel rank')}"
+    title = f"Model states with Adam: bytes per parameter, and in total on one of {counted(ranks, 'data-parallel rank')}"
     return doc.Section(title, (doc.table(rows), doc.remark(_REMARKS["memory_table"])))

@@ -32,12 +32,12 @@ class InjectedFailure:
 
 
 INJECTED_FAILURES = (
-    InjectedFailure("its data is a batch short", "uneven_batches", step=STEPS),
+    InjectedFailure("its data loader has one batch fewer", "uneven_batches", step=STEPS),
     InjectedFailure("its batch leaves a branch unused", "unused_parameters"),
-    InjectedFailure("its loss is not a number", "nan_on_one_rank"),
+    InjectedFailure("its loss is NaN", "nan_on_one_rank"),
     InjectedFailure("it raises an exception", "exception"),
     InjectedFailure("it stops early", "early_stop", step=STEPS),
-    InjectedFailure("it alone resumes from a checkpoint", RESUME),
+    InjectedFailure("only it resumes from a checkpoint", RESUME),
 )
 
 

@@ -122,7 +122,7 @@ def _describe(loop: Loop) -> None:
     about = dataset.describe()
     synthetic = "  SYNTHETIC DATA: the loss is meaningless" if about.get("synthetic") else ""
     print_line(
-        f"model {loop.parts.parameter_count:,} parameters; data {about['source']}: {dataset.train_size:,} training "
+        f"model: {loop.parts.parameter_count:,} parameters; data: {about['source']}, {dataset.train_size:,} training "
         f"and {counted(dataset.validation_size, 'held-out sample')}{synthetic}"
     )
     if isinstance(loop.config.model, CustomModelConfig):
@@ -130,9 +130,9 @@ def _describe(loop: Loop) -> None:
     for note in loop.parts.strategy.notes:
         print_line(f"strategy.config: {note}")
     speed = loop.measures
-    sends = f"{bytes_text(speed.communicated_bytes_per_step)} in collectives per step"
-    peak = f"against {speed.peak_reason}" if speed.peak_flops else f"not available: {speed.peak_reason}"
-    print_line(f"{sends}; mfu {peak}")
+    sends = f"communication: {bytes_text(speed.communicated_bytes_per_step)} per step"
+    peak = f"relative to {speed.peak_reason}" if speed.peak_flops else f"not available: {speed.peak_reason}"
+    print_line(f"{sends}; MFU {peak}")
 
 
 def main(run_folder: Path) -> int:

@@ -55,7 +55,7 @@ def _run_here(point: Resumed, placement: Placement, opened: Callable[[RunPaths],
 
             if blocks := blocks_found(config):
                 print(blocks)
-        print("dry run: nothing was started" + ("" if point.paths else ", and there is no such folder"))
+        print("dry run: nothing was started" + ("" if point.paths else " and the run folder was not created"))
         return 0
     paths = make_folder(point, data, placement, "local")
     if opened is not None:

@@ -20,7 +20,7 @@ def seed_random(seed: int, step: int, dp_rank: int, micro_batch: int) -> None:
     value = int(state[0])
     random.seed(value)
     np.random.seed(value % 2**32)
-    # Not torch.manual_seed: for each kind of device that is not in use it keeps a formatted stack, at 0.15 ms a call.
+    # Not torch.manual_seed: for each kind of device that is not in use it keeps a formatted stack, at 0.15 ms per call.
     torch.default_generator.manual_seed(value)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(value)

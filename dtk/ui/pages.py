@@ -142,7 +142,7 @@ def run_page(folder: Path, identity: str) -> doc.Document:
     failure = status.failure if status else None
     where, live = run_path(identity), run.state == "running"
     figures = details.summary if run.state == "finished" else {**details.summary, **details.last_metrics}
-    lead = [doc.Field("typed", doc.Span(" ".join(details.overrides) or "nothing", "code"))]
+    lead = [doc.Field("overrides", doc.Span(" ".join(details.overrides) or "nothing", "code"))]
     if failure is not None:
         who = f"rank {failure.rank}: " if failure.rank >= 0 else ""
         lead.append(doc.Field("failure", doc.Span(f"{who}{failure.reason}", "bad")))

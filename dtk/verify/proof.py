@@ -31,7 +31,7 @@ class Change:
         return self.before - self.after if self.less_is_better else self.after - self.before
 
     def __str__(self) -> str:
-        """`exposed communication 27.0 -> 41.0 ms a step, noise 6.0`"""
+        """`exposed communication 27.0 -> 41.0 ms per step, noise 6.0`"""
         return f"{self.name} {self.before:,.1f} -> {self.after:,.1f}{self.unit}, noise {self.noise:,.1f}"
 
 
@@ -79,7 +79,7 @@ class Proof:
         before, after = self.before, self.after
         tokens = before.tokens_steps_per_s, after.tokens_steps_per_s
         changes = {
-            "exposed": of_steps("exposed communication", " ms a step", before.exposed_steps_ms, after.exposed_steps_ms),
+            "exposed": of_steps("exposed communication", " ms per step", before.exposed_steps_ms, after.exposed_steps_ms),
             "tokens": None if _not_comparable(self) else of_steps("tokens/s", "", *tokens, less_is_better=False),
             "memory": of_peak(before.tensors_bytes, after.tensors_bytes)
             or of_peak(before.peak_memory_bytes, after.peak_memory_bytes),
@@ -149,7 +149,7 @@ def table(proof: Proof) -> str:
         ("found", *(", ".join(run.causes) or "nothing" for run in runs)),
         ("tokens/s", *(["not comparable"] * 2 if why else [_text(run.tokens_per_s, 1, "") for run in runs])),
         ("peak memory a rank", *(_text(run.peak_memory_bytes, 2**20, " MiB") for run in runs)),
-        ("exposed communication", *(_text(time_ms, 1, " ms a step") for time_ms in exposed)),
+        ("exposed communication", *(_text(time_ms, 1, " ms per step") for time_ms in exposed)),
     ]
     if any(run.tensors_bytes for run in runs):
         rows.insert(-1, ("peak of tensors a rank", *(_text(run.tensors_bytes, 2**20, " MiB") for run in runs)))

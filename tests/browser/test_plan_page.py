@@ -16,7 +16,7 @@ def test_everything_is_there_and_nothing_is_wrong(visit: Any) -> None:
         "4 GiB (16.7%) to spare",
         "device 24 GiB",
         "across nodes",
-        "they disagree",
+        "the engines disagree",
         "dropout is 0",
     ):
         assert told in text, told

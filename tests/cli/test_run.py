@@ -30,7 +30,7 @@ def test_it_says_what_it_chose_and_why(trained):
     out = process.stdout
     for text in ("2 on cpu over gloo", "0 CUDA devices found", "8 samples = 2 ranks x 1 micro-batch of 4", "step 6/6"):
         assert text in out
-    assert "mfu not available: the CPU has no published peak" in out
+    assert "MFU not available: the CPU has no published peak" in out
     assert "\x1b" not in out, "colours only on a terminal"
     following = out.splitlines()[-1].removeprefix("next: ")
     assert following.endswith(f"dtk diagnose {folder}"), "a profiler window was asked for"

@@ -35,7 +35,7 @@ class StepCost(Struct, frozen=True):
         return self.ms / self.step_ms if self.step_ms else 0.0
 
     def __str__(self) -> str:
-        """Return a text such as `41 ms of 180 ms a step`."""
+        """Return a text such as `41 ms of 180 ms per step`."""
         return str(TEXTS.phrase("cost", ms=self.ms, step_ms=self.step_ms, unit=self.unit))
 
 

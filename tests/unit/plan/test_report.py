@@ -25,7 +25,7 @@ def as_page(made: PlanReport) -> str:
 def test_the_answer_is_the_first_line() -> None:
     assert text().startswith("FITS rtx4090: 20 GiB of 24 GiB, 4 GiB (16.7%) to spare\n")
     large = on_device(plan(gib=30.0))
-    assert text(plan=large).startswith("DOES NOT FIT rtx4090: 30 GiB of 24 GiB, 6 GiB (25.0%) too much\n")
+    assert text(plan=large).startswith("DOES NOT FIT rtx4090: needs 30 GiB of 24 GiB, 6 GiB (25.0%) too much\n")
     assert text(plan=plan()).startswith("20 GiB per rank; add hardware=NAME")
 
 
@@ -103,11 +103,11 @@ def test_every_section_that_was_asked_for_is_there() -> None:
 
 def test_engines_that_disagree_are_shown_with_both_figures() -> None:
     shown = text()
-    assert "they disagree" in shown
+    assert "the engines disagree" in shown
     assert re.search(r"^peak +20 GiB +28 GiB$", shown, re.MULTILINE)
     assert "96 calls   97 calls" in shown
     agreed = text(check=check(20.5))
-    assert "they agree: 20 GiB by formula, 20.5 GiB simulated (2.4% apart)" in agreed
+    assert "the engines agree: 20 GiB by formula, 20.5 GiB simulated (difference 2.4%)" in agreed
 
 
 def test_a_narrow_terminal_loses_no_figure() -> None:

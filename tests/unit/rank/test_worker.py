@@ -48,8 +48,8 @@ def test_a_run_that_a_callback_ended_is_finished_and_says_so(build: Build, tmp_p
 def test_the_model_and_its_data_are_described(build: Build, capsys):  # noqa: F811
     worker._describe(build(config()))
     first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith("model ") and first.endswith("SYNTHETIC DATA: the loss is meaningless")
-    assert second.startswith("0 bytes in collectives per step; mfu not available: ")
+    assert first.startswith("model: ") and first.endswith("SYNTHETIC DATA: the loss is meaningless")
+    assert second.startswith("communication: 0 bytes per step; MFU not available: ")
 
 
 def test_a_rank_that_cannot_meet_the_others_leaves_what_went_wrong(tmp_path: Path, monkeypatch):

@@ -34,6 +34,15 @@ def test_names_as_good_as_the_best_are_all_named_in_order() -> None:
     assert nearest("zero1", ["zero1", "zero2"]) == ["zero1"], "a name that is much better hides the others"
 
 
+def test_a_name_that_begins_with_the_word_comes_before_one_that_is_merely_similar() -> None:
+    assert nearest("h100", ["a100_40", "h200", "h100_sxm"]) == ["h100_sxm"]
+
+
+def test_short_words_with_another_first_letter_are_other_words() -> None:
+    assert nearest("gpu", ["cpu", "cuda", "auto"]) == []
+    assert nearest("cpy", ["cpu", "cuda", "auto"]) == ["cpu"]
+
+
 def test_the_question() -> None:
     assert did_you_mean("fsd", ["fsdp", "ddp"], "strategy=") == "did you mean strategy=fsdp?"
     assert did_you_mean("zero", ["zero1", "zero2"]) == "did you mean zero1 or zero2?"
