@@ -16,7 +16,8 @@ def test_a_dry_run_says_what_would_start_and_makes_no_folder(tmp_path, capsys):
     opened = []
     assert run_point(*prepared("launcher.nproc=2", f"runs_folder={tmp_path}"), opened.append, dry_run=True) == 0
     out = capsys.readouterr().out
-    assert "2 on cpu over gloo" in out and out.endswith("dry run: nothing was started and the run folder was not created\n")
+    assert "2 on cpu over gloo" in out
+    assert out.endswith("dry run: nothing was started and the run folder was not created\n")
     assert not opened and not list(tmp_path.iterdir())
 
 

@@ -47,8 +47,8 @@ BEFORE = run((27.0, 26.0, 28.0, 27.0), (3100.0, 3131.0, 3160.0))
         (run((12.0, 11.0, 13.0, 12.0), (3500.0, 3531.0, 3560.0)), "the fix holds"),
         (
             run((41.0, 35.0, 47.0, 41.0), (2476.0, 2440.0, 2500.0)),
-            "the cause is gone, but no gain was measured here (exposed communication 27.0 -> 41.0 ms per step, noise 3.0;"
-            " tokens/s 3,131.0 -> 2,476.0, noise 29.0)",
+            "the cause is gone, but no gain was measured here (exposed communication 27.0 -> 41.0 ms per step,"
+            " noise 3.0; tokens/s 3,131.0 -> 2,476.0, noise 29.0)",
         ),
         # one slow step is no loss, and a gain within the noise is none
         (run((12.0, 90.0, 13.0, 12.0), (3500.0, 500.0, 3560.0)), "the fix holds"),
