@@ -23,9 +23,8 @@ def nearest(word: str, candidates: Iterable[str], limit: int = 3, close: float =
         pair = (leaf, key) if section in ("", owner) else (word, name)
         if len(pair[0]) > _SHORT or pair[0][:1] == pair[1][:1]:
             scores[name] = SequenceMatcher(None, *pair).ratio() + _BEGINS * pair[1].startswith(pair[0])
-    best = max(scores.values(), default=0.0)
-    close_names = [name for name, score in scores.items() if score >= max(close, best - _TIE)]
-    return sorted(close_names, key=lambda name: (-scores[name], name))[:limit]
+    least = max(close, max(scores.values(), default=0.0) - _TIE)
+    return sorted((name for name in scores if scores[name] >= least), key=lambda name: (-scores[name], name))[:limit]
 
 
 def did_you_mean(word: str, candidates: Iterable[str], prefix: str = "") -> str:

@@ -322,5 +322,5 @@ def _trainings(report: PlanReport) -> doc.Section:
         sizes = [getattr(training, state) for state in states] + [training.per_parameter]
         shares = (bytes_text(training.rank_bytes(plan.parameters, stage, ranks)) for stage in STAGES)
         rows.append((training.name, *map(str, sizes), *shares))
-    title = f"Model states with Adam: bytes per parameter, and in total on one of {counted(ranks, 'data-parallel rank')}"
+    title = _REMARKS["memory_title"].format(ranks=counted(ranks, "data-parallel rank"))
     return doc.Section(title, (doc.table(rows), doc.remark(_REMARKS["memory_table"])))

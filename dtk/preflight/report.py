@@ -96,4 +96,4 @@ def _what_if(tried: tuple[Tried, ...]) -> tuple[doc.Block, ...]:
             where = where._replace(place=str(Path(where.place).relative_to(Path.cwd())))
         rows.append((trial.failure.title, outcome, trial.cause, str(where)))
     header = (f"what happens on rank {tried[0].rank}", "the job", "cause", "where the others wait")
-    return (doc.Section(f"What if one rank fails (rank {tried[0].rank})", (doc.Table(header, tuple(rows), len(header)),)),)
+    return (doc.Section(f"What if rank {tried[0].rank} fails", (doc.Table(header, tuple(rows), len(header)),)),)

@@ -130,9 +130,8 @@ def _describe(loop: Loop) -> None:
     for note in loop.parts.strategy.notes:
         print_line(f"strategy.config: {note}")
     speed = loop.measures
-    sends = f"communication: {bytes_text(speed.communicated_bytes_per_step)} per step"
     peak = f"relative to {speed.peak_reason}" if speed.peak_flops else f"not available: {speed.peak_reason}"
-    print_line(f"{sends}; MFU {peak}")
+    print_line(f"communication: {bytes_text(speed.communicated_bytes_per_step)} per step; MFU {peak}")
 
 
 def main(run_folder: Path) -> int:

@@ -78,8 +78,9 @@ class Proof:
         """Changes of the figures that the cause affects, if both runs have them."""
         before, after = self.before, self.after
         tokens = before.tokens_steps_per_s, after.tokens_steps_per_s
+        exposed = before.exposed_steps_ms, after.exposed_steps_ms
         changes = {
-            "exposed": of_steps("exposed communication", " ms per step", before.exposed_steps_ms, after.exposed_steps_ms),
+            "exposed": of_steps("exposed communication", " ms per step", *exposed),
             "tokens": None if _not_comparable(self) else of_steps("tokens/s", "", *tokens, less_is_better=False),
             "memory": of_peak(before.tensors_bytes, after.tensors_bytes)
             or of_peak(before.peak_memory_bytes, after.peak_memory_bytes),

@@ -15,7 +15,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-_ONCE = 1.1  # Gathered over reduced bytes: 1 = once per step, almost 2 = again in backward; a dump may begin in mid-step.
+_ONCE = 1.1  # Gathered over reduced bytes: 1 = once per step, almost 2 = again in backward; a dump may begin mid-step.
 What = Literal["gather", "reduce", "root_end"]
 Phase = Literal["forward", "backward", ""]
 
