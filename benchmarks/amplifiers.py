@@ -135,7 +135,7 @@ FILES: dict[str, dict[str, Callable[[Path], bytes | None]]] = {
     "groups with ranks beyond 10^15": {"rank_0.pickle": groups},
     "run folder of 10^15 ranks": {name: (lambda _, c=content: c) for name, content in run_of(HUGE).items()},
     "sparse log of 1 TB": {"job.log": sparse},
-    "Nsight export, 800 MB a row": {"rank_0.sqlite": generated},
+    "Nsight export, 800 MB per row": {"rank_0.sqlite": generated},
     "Nsight export, names without end": {"rank_0.sqlite": viewed},
     "Nsight export, 9,000 devices": {"rank_0.sqlite": devices},
     "log with digits that are not ASCII": {

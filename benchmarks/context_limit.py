@@ -76,7 +76,7 @@ def main() -> int:
     budget, length = options.budget_mib << 20, SHORTEST
     os.environ["MALLOC_MMAP_THRESHOLD_"] = str(1 << 16)  # Read when the ranks start.
     print(
-        f"llama_tiny, {options.budget_mib} MiB a rank for a step\n\n| ranks | tokens | trains |\n|---|---|---|",
+        f"llama_tiny, {options.budget_mib} MiB per rank for a step\n\n| ranks | tokens | trains |\n|---|---|---|",
         flush=True,
     )
     high = 0

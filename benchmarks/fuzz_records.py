@@ -96,7 +96,7 @@ def main() -> int:
     print(
         f"{state['inputs']:,} inputs, seed {state['seed']}: {len(state['escapes'])} escapes at {places or 'no place'}, "
     )
-    print(f"slowest {state['slowest_s']:.1f} s, {rate:.0f} a second of processor time")
+    print(f"slowest {state['slowest_s']:.1f} s, {rate:.0f} per second of processor time")
     return 1 if state["escapes"] else 0
 
 

@@ -154,7 +154,7 @@ def main() -> None:
         diagnose(options.diagnose)
         return
     print(
-        "| ranks | entries each | MB of dumps | right | seconds | CPU s, workers included | CPU ms a rank | peak MB "
+        "| ranks | entries each | MB of dumps | right | seconds | CPU s, workers included | CPU ms per rank | peak MB "
         "|\n|---|---|---|---|---|---|---|---|"
     )
     for world in options.ranks:

@@ -299,7 +299,7 @@ def main() -> None:
     if options.layout:
         measure(options)
         return
-    heads = ("layout", "ranks", "by hand, ms a step", "dtk, ms a step", "ratio, median of rounds", "quartiles")
+    heads = ("layout", "ranks", "by hand, ms per step", "dtk, ms per step", "ratio, median of rounds", "quartiles")
     print(f"| {' | '.join((*heads, 'processor time'))} |")
     print("|---|---|---|---|---|---|---|", flush=True)
     for layout in options.layouts.split(","):

@@ -77,7 +77,7 @@ def main() -> None:
     print(f"load {os.getloadavg()[0]:.1f} on {cores} cores; ", end="")
     print(f"float32 products {hardware.matmul_rate('float32') / 1e9:.1f} GFLOP/s, ", end="")
     print(f"copies {hardware.memory_rate / 1e9:.1f} GB/s, ", end="")
-    print(f"all_reduce {link.latency_s * 1e6:.0f} us a step and {link.bytes_per_s / 1e9:.2f} GB/s\n")
+    print(f"all_reduce {link.latency_s * 1e6:.0f} us per step and {link.bytes_per_s / 1e9:.2f} GB/s\n")
     print(f"{arguments.model}, micro-batch {arguments.micro} x {arguments.accumulate}, {threads} thread(s) a rank\n")
     print("| strategy | ranks | predicted ms | of it exposed | measured ms | predicted / measured |")
     print("|---|---|---|---|---|---|")

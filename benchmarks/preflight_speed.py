@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--by-classes", type=int, nargs="*", default=[4096])
     arguments = parser.parse_args()
     print(f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f} at the start\n")
-    print("| strategy | ranks | simulated | s | s per simulated rank | CPU s per rank | MiB, parent | MiB, a rank |")
+    print("| strategy | ranks | simulated | s | s per simulated rank | CPU s per rank | MiB, parent | MiB per rank |")
     print("|---|---|---|---|---|---|---|---|")
     for strategy in arguments.strategies:
         for ranks in arguments.ranks:

@@ -116,7 +116,7 @@ def main() -> None:
     finally:
         for name in namespaces:
             subprocess.run(["ip", "netns", "delete", name], check=False)
-    print(f"| hook | step ms | to none | KiB sent in a step | to none | mean of the last {LAST} losses |")
+    print(f"| hook | step ms | ratio to none | KiB sent per step | ratio to none | mean of the last {LAST} losses |")
     print("|" + 6 * "---|")
     whole = found["none"]
     for name, (step_s, sent, loss) in found.items():

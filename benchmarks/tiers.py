@@ -58,7 +58,7 @@ def times(layers: int, folder: str, rounds: int) -> None:
         place = [f"strategy.offload_folder={folder}"] if FILE[0] in tier else []
         plain[name] = planned_job([*MODEL, *tier, *place, f"model.layers={layers}"], None, RANKS).plain
     timed = run_ranks("tests.dist.tier_ranks:alternate", RANKS, plain, folder, rounds, timeout_s=1800)[0]
-    print("| tier | step ms, median | to none, median of rounds | quartiles | processor time, to none |")
+    print("| tier | step ms, median | ratio to none, median of rounds | quartiles | processor time, ratio to none |")
     print("|---|---|---|---|---|")
     for name in TIERS:
         wall, cpu = ([took[name][i] / took["none"][i] for took in timed] for i in (0, 1))
@@ -113,7 +113,8 @@ def main() -> None:
             times(arguments.layers, folder, arguments.rounds)
             return
         print(
-            "| tier | peak MiB | step ms | processor ms of a step | MiB moved | as planned |\n|---|---|---|---|---|---|"
+            "| tier | peak MiB | step ms | processor ms per step | MiB moved per step | planned |\n"
+            "|---|---|---|---|---|---|"
         )
         for name, tier in TIERS.items():
             job, ranks = run(tier, arguments.layers, folder, arguments.steps)
@@ -124,7 +125,7 @@ def main() -> None:
             print(f"| {moved / 2**20:.1f} | {planned / 2**20:.1f} |")
             sys.stdout.flush()
         if arguments.limit_mb:
-            print(f"\n| tier | most blocks under {arguments.limit_mb} MiB a rank | parameters |\n|---|---|---|")
+            print(f"\n| tier | most blocks under {arguments.limit_mb} MiB per rank | parameters |\n|---|---|---|")
             for name, tier in TIERS.items():
                 layers, parameters = largest(tier, folder, arguments.limit_mb * 2**20, arguments.most)
                 print(f"| {name} | {layers} | {parameters:,} |", flush=True)

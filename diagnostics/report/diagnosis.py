@@ -130,7 +130,7 @@ def _open_questions(report: Report, brief: bool) -> list[doc.Field]:
             named = f" (for {', '.join(causes[:3])}{' ...' if len(causes) > 3 else ''})"
             rows.append(doc.Field("needed", f"{what}{'' if brief and report.root_causes else named}", "soft"))
     problems = [
-        doc.Field("absent" if text == coverage.absent else "unread", f"{coverage.kind}: {text}", "warn")
+        doc.Field(*("absent", text) if text == coverage.absent else ("unread", f"{coverage.kind}: {text}"), "warn")
         for coverage in report.coverage
         for text in coverage.problems
     ]

@@ -19,12 +19,12 @@ def figures(report: Report) -> doc.Cards | None:
     if run.tokens_per_s is not None:
         add(f"{run.tokens_per_s:,.0f}", f"{run.speed_unit[:20]}s/s, all ranks")
     if run.step_time_s is not None:
-        add(seconds_text(run.step_time_s), "a step, median")
+        add(seconds_text(run.step_time_s), "per step, median")
     if account is not None and account.overlap is not None:
         add(f"{account.overlap:.0%}", "of the communication overlaps compute")
     if step is not None and account is not None:
         add(seconds_text(step.exposed_ms / 1e3), "exposed communication per step, mean over ranks")
-        add(f"{account.idle:.0%}", "of the step without an operation")
+        add(f"{account.idle:.0%}", "of the step without any operation")
     if peaks := measures.comparable(measures.memory(report.measures)):
         fullest = max(peaks, key=lambda rank: peaks[rank].peak_bytes)
         peak_bytes, over_time = peaks[fullest].peak_bytes, peaks[fullest].over_time

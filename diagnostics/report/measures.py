@@ -236,10 +236,10 @@ def plan_lines(measures: Mapping[str, Any], *, everything: bool = True) -> list[
     # If the report has the peak with different digits elsewhere, this line explains why.
     was, whole = bytes_text(plan.was_bytes), bytes_text(plan.with_copies_bytes)
     left_out = (f" on {ranks_spoken([plan.rank])}" if plan.ranks > 1 else "") + (
-        f" without gloo's own copies (with them {whole})" if whole != was else ""
+        f" without gloo's own copies ({whole} with them)" if whole != was else ""
     )
     why = ", ".join(plan.difference(name) for name in plan.differs)
-    return [f"{planned}, was {was}{left_out}{': ' if why else ''}{why}"]
+    return [f"{planned}, actual {was}{left_out}{': ' if why else ''}{why}"]
 
 
 def overlap(measures: Mapping[str, Any], culprits: Sequence[int] = ()) -> dict[int, RankTimes]:
@@ -299,11 +299,11 @@ def overlap_rows(ranks: Mapping[int, RankTimes]) -> list[tuple[str, ...]]:
 
 
 def overlap_window(measures: Mapping[str, Any]) -> str:
-    """Return the window of the figures, such as `whole file, 6 steps of 76.9 ms`; empty if not known."""
+    """Return the window of the figures, such as `whole file, 6 steps of 76.9 ms each`; empty if not known."""
     span = _typed(_part(measures, "overlap"), Window)
     if span is None or not (span.steps_marked and span.steps and span.step_ms):
         return span.window if span is not None else ""
-    return f"{span.window}, {counted(span.steps, 'step')} of {span.step_ms:.1f} ms"
+    return f"{span.window}, {counted(span.steps, 'step')} of {span.step_ms:.1f} ms each"
 
 
 def peak_place(peak: Peak) -> str:

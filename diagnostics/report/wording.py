@@ -18,7 +18,7 @@ def texts_beside(module: str) -> Callable[..., str]:
 def blame(finding: Finding) -> str:
     """Return the culprits, the victims, the step, the group and the position."""
     cause = by_id().get(finding.cause)
-    nobody = "a rank that no line names" if cause is not None and cause.of_one_rank else "none"
+    nobody = "a rank that no line names" if cause is not None and cause.of_one_rank else "no rank"
     parts = [f"{'one side of ' if finding.tie and finding.ranks else ''}{ranks_text(finding.ranks) or nobody}"]
     if finding.victims:
         parts[0] += f" (victims: {ranks_text(finding.victims)})"

@@ -102,7 +102,7 @@ def find_run(name: str, folder: Path = RUNS) -> Path:
     if begin:
         raise NoSuchRunError(f'several runs begin with "{name}": {", ".join(begin[:5])}')
     where = "" if "/" in name else f" here or in {folder}"
-    raise NoSuchRunError(f'no run "{name}"{where}')
+    raise NoSuchRunError(f'there is no run "{name}"{where}')
 
 
 def read_run(path: Path) -> Run:

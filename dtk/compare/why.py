@@ -78,7 +78,7 @@ def _collectives(run: RunRecord, base: RunRecord) -> str:
     if not more and not less:
         return "the same collectives, by their plans"
     if not less:
-        return f"{joined(more)} more in a step"
+        return f"additionally {joined(more)} per step"
     return f"{joined(more)} instead of {joined(less)} per step" if more else f"without {joined(less)} per step"
 
 
@@ -126,7 +126,7 @@ def _time(run: RunRecord, other: RunRecord) -> str:
     if abs(apart[name]) < max(_PART * whole, _EQUAL * base.wall_ms):
         return ""
     more = "more" if apart[name] > 0 else "less"
-    return f"{seconds_text(abs(apart[name]) / 1e3)} {more} {name} in a step"
+    return f"{seconds_text(abs(apart[name]) / 1e3)} {more} {name} per step"
 
 
 def _avoids(variant: Variant, beside: Sequence[Variant], figures: Sequence[Figure]) -> str:

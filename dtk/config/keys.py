@@ -57,11 +57,11 @@ def keys() -> Iterator[Key]:
 
 def _key(prefix: str, field: Any, kind_of_value: Any, texts: dict[str, str], kind: str) -> Key:
     default = field.default if field.default is not MISSING else field.default_factory
-    default = "" if default is MISSING else yaml.safe_dump(default() if callable(default) else default)
+    value = default() if callable(default) else default
+    shown = "" if value is MISSING else yaml.safe_dump(value, default_flow_style=True).removesuffix("\n")
     typed = kind_of_value.__name__ if type(kind_of_value) is type else str(kind_of_value)
     typed = typed.replace("typing.", "").replace("None", "null").replace(" | ", " or ")
-    default = default.removesuffix("\n").removesuffix("\n...")
-    return Key(prefix + field.name, kind, typed, default, texts.get(field.name, ""))
+    return Key(prefix + field.name, kind, typed, shown.removesuffix("\n..."), texts.get(field.name, ""))
 
 
 @cache

@@ -31,7 +31,7 @@ PER_NODE = ("NCCL_HOSTID", "NCCL_DEBUG_FILE", "NCCL_TOPO_DUMP_FILE", "NCCL_GRAPH
 
 def alone(names: Collection[str]) -> list[Completed]:
     """Return the results of the chosen checks when there is only one node."""
-    reason = "one node: nothing to compare it with (several: torchrun ... -m dtk doctor)"
+    reason = "there is only one node (for several nodes: torchrun ... -m dtk doctor)"
     return [Completed(name, "nodes", not_applicable(reason), 0.0) for name in BETWEEN if name in names]
 
 

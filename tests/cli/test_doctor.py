@@ -112,7 +112,7 @@ def test_wrong_input_is_one_line_and_exit_code_2(capsys, arguments, said):
 def test_what_lies_between_nodes_does_not_apply_to_one(capsys):
     code, out, _ = doctor(capsys, "--only", "nodes")
     assert code == 0
-    assert re.search(r"n/a +3 checks +one node: nothing to compare it with .*\(agreement, clock, reach\)", out)
+    assert re.search(r"n/a +3 checks +there is only one node .*\(agreement, clock, reach\)", out)
 
 
 def test_half_a_launcher_is_wrong_input(capsys, monkeypatch):

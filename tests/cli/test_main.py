@@ -171,7 +171,7 @@ def test_show_a_damaged_run(runs: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("nope", 'dtk: no run "nope" here or in runs'),
+        ("nope", 'dtk: there is no run "nope" here or in runs'),
         (
             "not_a_run",
             "dtk: runs/not_a_run is not a run folder: it has neither status.json nor manifest.json",

@@ -26,7 +26,7 @@ def test_exposed_communication_waiting_and_causes_are_told(tmp_path: Path) -> No
         variant.compared = [traced(run, variant.label) for run in variant.compared]
     (told,) = verdicts(found.variants, figures(found.variants, ratios=True))
     assert "61% of its communication is exposed, 45 ms per step (ddp: 8 ms), 30 ms of it waiting for late ranks" in told
-    assert "30 ms more compute in a step" in told
+    assert "30 ms more compute per step" in told
     assert "diagnosis: a cause: what was seen" in told
 
 

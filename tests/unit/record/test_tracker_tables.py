@@ -27,7 +27,7 @@ def test_plan_parity_and_memory_are_tables(run: RunPaths) -> None:
     assert made["plan_and_actual"][1] == [
         ["peak memory of rank 0", "peak_memory_bytes", 80.0, None],
         ["step time", "step_time_s", 0.4, 0.5],
-        ["communicated in a step", "communicated_bytes_per_step", 15.0, None],
+        ["communicated per step", "communicated_bytes_per_step", 15.0, None],
     ]
     assert made["parity"][1] == [["master_dtype", "float32", "of the weights"]]
     assert made["memory"] == (("rank", "peak_memory_bytes"), [[0, 100], [1, 90]])

@@ -40,7 +40,7 @@ def test_a_job_of_which_nothing_was_measured_has_none() -> None:
 def test_a_run_without_traces_has_speed_memory_and_mfu() -> None:
     assert shown(run=RUN) == {
         "412,346": "tokens/s, all ranks",
-        "125 ms": "a step, median",
+        "125 ms": "per step, median",
         "3 GiB": "peak memory of rank 0",
         "41.3%": "MFU",
     }
@@ -53,7 +53,7 @@ def test_traces_tell_overlap_exposed_and_idle_time_and_the_peak_is_set_against_t
     assert made == {
         "62%": "of the communication overlaps compute",
         "12 ms": "exposed communication per step, mean over ranks",
-        "4%": "of the step without an operation",
+        "4%": "of the step without any operation",
         "2 GiB": "peak of memory of 8 GiB (25%), rank 1",
     }
 

@@ -75,7 +75,7 @@ def test_copies_have_a_column_where_there_are_any() -> None:
     [
         (
             {"window": "whole file", "steps": 6, "step_ms": 76.93, "steps_marked": True},
-            "whole file, 6 steps of 76.9 ms",
+            "whole file, 6 steps of 76.9 ms each",
         ),
         ({"window": "whole file", "steps": 6, "step_ms": 76.93}, "whole file"),
         ({"window": "step 3", "steps": 1, "step_ms": 8.0, "steps_marked": True}, "step 3, 1 step of 8.0 ms"),
@@ -141,7 +141,7 @@ def test_the_parts_of_the_peak_that_differ_from_the_plan_are_named() -> None:
     }  # fmt: skip
     (line,) = measures.plan_lines({"memory": {"plan": plan}})
     assert line == (
-        "planned 9 GiB, was 15 GiB on rank 1 without gloo's own copies (with them 16 GiB): activations 10 GiB instead "
-        "of 6 GiB, gathered parameters of 3 blocks alive at once (3 GiB), logits 2 GiB instead of none"
+        "planned 9 GiB, actual 15 GiB on rank 1 without gloo's own copies (16 GiB with them): activations 10 GiB "
+        "instead of 6 GiB, gathered parameters of 3 blocks alive at once (3 GiB), logits 2 GiB instead of none"
     )
     assert measures.plan_lines({"memory": {"plan": {**plan, "planned_bytes": "9"}}}) == []

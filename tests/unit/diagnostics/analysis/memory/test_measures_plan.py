@@ -43,7 +43,7 @@ def stored(**parts: int) -> dict[str, Any]:
 def test_the_allocators_peak_is_compared_with_the_planned_one(tmp_path: Path) -> None:
     found = planned(run_of(tmp_path, stored(), peak_allocated_bytes=int(14.8 * GIB), allocated_bytes=GIB))
     assert (found["planned_bytes"], found["was_bytes"]) == (9 * GIB, int(14.8 * GIB))
-    assert plan_lines({"memory": {"plan": found}}) == ["planned 9 GiB, was 14.8 GiB"]
+    assert plan_lines({"memory": {"plan": found}}) == ["planned 9 GiB, actual 14.8 GiB"]
 
 
 @pytest.mark.parametrize(("gib", "told"), [(9.8, False), (10.0, True), (8.2, False), (8.0, True)])
