@@ -92,7 +92,7 @@ def _first_screen(report: Report, brief: bool) -> tuple[doc.Block, ...]:
         details.append(doc.Field("seen", f"{_source(item)}: {seen}", "soft"))
     if brief and len(evidence) > _BRIEF:
         details.append(doc.Field("", f"and {len(evidence) - _BRIEF} more", "soft"))
-    details += [doc.Field("or", f"{fix.change} ({fix.why})", "good") for fix in fixes[1 : 2 if brief else None]]
+    details += [doc.Field("or fix", f"{fix.change} ({fix.why})", "good") for fix in fixes[1 : 2 if brief else None]]
     several = [place for place in places if place[1].does or len(root.where) > 1][:_BRIEF]
     beside = doc.Cards(tuple(_card(root, *place) for place in several)) if len(several) > 1 else None
     return doc.present(doc.Fields(tuple(answer)), beside, doc.Fields((*details, *rest)))

@@ -70,7 +70,7 @@ def _communicators(records: Iterable[dict[str, Any]], room: int) -> dict[str, Co
 
 READER = Reader(
     kind=InspectorFile.kind,
-    title="files of NCCL Inspector",
+    title="NCCL Inspector files",
     recognise=lambda head: head.lstrip()[:1] == b"{" and (_KEYS[0] in head or all(key in head for key in _KEYS[1:])),
     open=opens(InspectorFile, lambda path: None),
     groups=None,

@@ -22,7 +22,7 @@ def _open(source: Source) -> Contents:
 
 READER = Reader(
     kind="log_json",
-    title="`kubectl get -o json`, `sacct --json`, `journalctl -o json`",
+    title="output of `kubectl get -o json`, `sacct --json` and `journalctl -o json`",
     recognise=lambda head: head.lstrip()[:1] == b"{" and any(all(key in head for key in keys) for keys in _WORDS),
     open=_open,
 )

@@ -67,7 +67,7 @@ def read(source: Source) -> Contents:
 
 READER = Reader(
     kind="nvidia_smi",
-    title="outputs of nvidia-smi -q",
+    title="`nvidia-smi -q` output",
     recognise=lambda head: head.lstrip().startswith(_HEAD),
     open=read,
     facts=(KIND,),

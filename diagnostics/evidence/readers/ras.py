@@ -126,4 +126,4 @@ def _ranks(text: str) -> list[int]:
     return [int(rank) for row in _TEXT["rank"].finditer(text) for rank in row["ranks"].split(",")]
 
 
-READER = Reader(kind="ras", title="answers of NCCL's RAS", recognise=recognise, open=read, facts=(COUNTS, LOST, AGREES))
+READER = Reader(kind="ras", title="NCCL RAS reports", recognise=recognise, open=read, facts=(COUNTS, LOST, AGREES))

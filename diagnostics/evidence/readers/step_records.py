@@ -61,5 +61,5 @@ def read(source: Source) -> Contents:
 
 
 READER = Reader(
-    kind="step_records", title="records of steps as JSON lines", recognise=_recognise, open=read, facts=(KIND, METRICS)
+    kind="step_records", title="step records (JSON lines)", recognise=_recognise, open=read, facts=(KIND, METRICS)
 )

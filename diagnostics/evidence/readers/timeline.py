@@ -221,5 +221,5 @@ def _add(points: list[tuple[float, int]], time_s: float, size: int | None) -> No
 
 
 READER = Reader(
-    kind=TimelineFile.kind, title="memory timelines", recognise=recognise, open=opens(TimelineFile), per_rank="timeline"
+    kind=TimelineFile.kind, title="memory records", recognise=recognise, open=opens(TimelineFile), per_rank="timeline"
 )

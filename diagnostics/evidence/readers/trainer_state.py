@@ -27,7 +27,7 @@ def read(source: Source) -> Contents:
 
 READER = Reader(
     kind="trainer_state",
-    title="states of Hugging Face's Trainer",
+    title="Hugging Face Trainer states",
     recognise=lambda head: head.lstrip().startswith(b"{") and b'"log_history"' in head and b'"global_step"' in head,
     open=read,
     facts=(KIND,),

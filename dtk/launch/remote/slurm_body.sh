@@ -1,4 +1,4 @@
-# Exit codes of ranks that were asked to stop, and did, with a checkpoint: 128 + the signal.
+# Exit codes of ranks that stopped on request, with a checkpoint: 128 + the number of the signal.
 stopped() { [[ $1 -eq 138 || $1 -eq 143 ]]; }
 
 newest() {
@@ -6,10 +6,10 @@ newest() {
   printf '%s\n' "${found[-1]}"
 }
 
-# The time limit is near, or a preemption: the ranks are told.
+# Slurm sends USR1 before the time limit or a preemption: pass it on to the ranks.
 asked='' ended='' ranks='' heard=''
 trap 'heard=yes asked=yes; [[ -z $ranks ]] || kill -USR1 "$ranks"' USR1
-# scancel, or a requeue that Slurm does itself: the ranks have been told by Slurm.
+# scancel, or a requeue by Slurm itself: Slurm has already signalled the ranks.
 trap 'heard=yes ended=yes' TERM
 
 before="$(newest)"
