@@ -40,7 +40,7 @@ class RunResult:
 
     @property
     def state(self) -> str:
-        """The state in status.json: `finished`, `failed`, `stopped`, `hung`, `oom` ..."""
+        """The state in status.json: `finished`, `failed`, `hung`, `oom` or `preempted`."""
         return self.details.run.state
 
     @property
