@@ -40,7 +40,7 @@ def test_the_last_hardware_counts() -> None:
     ("overrides", "doubt"),
     [
         (["precision=fp32", "data.sequence_length=128"], "precision=fp32: "),
-        (["precision=bf16", "data.sequence_length=16"], "data.sequence_length=16 of the "),
+        (["precision=bf16", "data.sequence_length=16"], "data.sequence_length=16 is below "),
         (["precision=bf16", "data.sequence_length=126", "parallel.tp=3", "model.heads=3", "model.width=96"], ""),
     ],
 )

@@ -97,7 +97,7 @@ def test_what_was_not_read_is_told_and_absent_ranks_are_named_as_absent() -> Non
     )
     made = replace(report(mismatch()), coverage=coverage)
     rows = fields(made)
-    assert ("absent", "trace: ranks 1-3: no trace") in rows and ("unread", "trace: 0.json: damaged") in rows
+    assert ("absent", "ranks 1-3: no trace") in rows and ("unread", "trace: 0.json: damaged") in rows
     assert ("note", "trace: old format") not in rows and ("note", "trace: old format") in fields(made, brief=False)
 
 
