@@ -114,7 +114,7 @@ def test_the_timeline_of_a_step_splits_a_collective_into_waiting_and_transfer() 
     assert [(part.start, part.end, part.thin) for part in stretches] == [
         (0, 4, True), (5, 8, False), (8, 9, False), (0, 1, False),
     ]  # fmt: skip
-    assert stretches[1].hint == "all_reduce: 4.00 ms, 3.00 ms of it for late ranks"
+    assert stretches[1].hint == "all_reduce: 4.00 ms, 3.00 ms of it waiting for late ranks"
 
 
 def test_a_thousand_ranks_are_a_heat_map_without_gaps_for_ranks_that_nobody_has() -> None:
