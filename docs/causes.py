@@ -13,15 +13,15 @@ from diagnostics.tree.model import Gate, Leaf, Node, Tree
 
 HEAD = """# Causes
 
-The causes that `dtk diagnose` can find. Their ids are used in reports and tests and never change. This page is generated
-from `diagnostics/causes/` by `python docs/causes.py`. For each cause it states the evidence that decides it, the evidence that
-rules it out, and a minimal example, which a test diagnoses. To try one, save the lines of a log in a folder and run
-`dtk diagnose FOLDER`.
+The causes that `dtk diagnose` can find. Their ids are used in reports and tests and never change. This page is
+generated from `diagnostics/causes/` by `python docs/causes.py`. For each cause it states the evidence that decides it,
+the evidence that rules it out, and a minimal example, which a test diagnoses. To try one, save the lines of a log in a
+folder and run `dtk diagnose FOLDER`.
 
-A cause is ruled out by any one of the alternatives of its entry; otherwise it is undecided until there is more evidence. Two
-rules apply to all causes. A cause that is undecided only because ranks wait is ruled out if a confirmed cause explains the
-wait. A run that finished (a dtk run, or a command under `dtk watch`, with exit code 0) rules out the crashes, hangs and
-exhausted memory that its evidence leaves undecided.
+A cause is ruled out by any one of the alternatives of its entry; otherwise it is undecided until there is more
+evidence. Two rules apply to all causes. A cause that is undecided only because ranks wait is ruled out if a confirmed
+cause explains the wait. A run that finished (a dtk run, or a command under `dtk watch`, with exit code 0) rules out the
+crashes, hangs and exhausted memory that its evidence leaves undecided.
 """
 EVIDENCE: dict[ExampleKind, str] = {
     "fault": "A run into which this fault is injected",

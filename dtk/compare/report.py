@@ -69,7 +69,7 @@ def headline(comparison: Comparison) -> str:
         return "no run has steps to compare"
     if not comparison.fair:
         wrong = [check.title for check in comparison.checks if check.status == "differs"]
-        return f"not comparable: {', '.join(wrong)} differ{'s' if len(wrong) == 1 else ''}; no speed is compared"
+        return f"not comparable: {', '.join(wrong)} differ{'s' if len(wrong) == 1 else ''}; speeds are not compared"
     if comparison.repeats:
         (only,) = comparison.variants
         return f"one variant, {len(only.compared):,} repeats of {only.label}: there is nothing to compare them with"

@@ -212,7 +212,7 @@ def _comparison(comparison: Comparison, used: Sequence[Category]) -> doc.Section
     across = "shards inside a node and replicates across nodes"
     remarks += [("mesh", f"{name} {across}: {' '.join(mesh)}") for name, mesh in meshes.items() if mesh]
     fields = [doc.Field(label, doc.Span(text, "soft")) for label, text in remarks]
-    chosen = [("simplest" if comparison.fastest else "take", comparison.recommended), ("fastest", comparison.fastest)]
+    chosen = [("simplest" if comparison.fastest else "use", comparison.recommended), ("fastest", comparison.fastest)]
     fields += [doc.Field(label, doc.Span(" ".join(row.overrides), "code"), "good") for label, row in chosen if row]
     fields += [doc.Field("why", reason) for reason in comparison.reasons]
     bars, notes = _categories(planned, used) if planned else None, doc.Fields(tuple(fields)) if fields else None

@@ -182,7 +182,7 @@ def _in_turns(trials: Trials, candidates: Sequence[Candidate], request: Request,
     if best is not None and best.gain is not None:
         gain = best.gain
         speed = f"{gain.median:.2f}x the tokens/s of {present.override} ({gain.low:.2f} - {gain.high:.2f})"
-        verdict = f"take {best.candidate.override}: {speed}"
+        verdict = f"use {best.candidate.override}: {speed}"
     elif any(gain.low is not None for gain in gains):
         verdict = f"{NO_GAIN}: keep {present.override}"
     elif gains:

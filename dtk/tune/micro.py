@@ -78,5 +78,5 @@ def verdict(rows: Sequence[Row], taken: Candidate | None, fastest: Candidate | N
     limit = "the largest found before the time was up" if up else "the largest that fits" if beyond else "the largest"
     if not beyond and not up and fit == most:
         limit = "the largest valid one, and it fits"
-    take = f"take {taken.override}; {MICRO_BATCH_SIZE}={fit} is {limit}"
+    take = f"use {taken.override}; {MICRO_BATCH_SIZE}={fit} is {limit}"
     return take if taken == fastest else f"{take}, {fastest.override} has {NO_GAIN}"

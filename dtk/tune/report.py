@@ -39,8 +39,8 @@ def document(report: TuneReport) -> Document:
     job, ranks = " ".join(report.job), f"{counted(report.world_size, 'rank')} on {report.device}"
     lead = [Field("job", f"{job}; {ranks}" if job else ranks)]
     if report.take is not None:
-        lead.append(Field("type", command("run", *report.job, report.take.override)))
-    probes = f"runs of their own with {' '.join(report.terms)}; {report.seconds:.0f} s in all"
+        lead.append(Field("command", command("run", *report.job, report.take.override)))
+    probes = f"separate runs with {' '.join(report.terms)}; {report.seconds:.0f} s in total"
     about = [Field("interval", METHOD, "soft"), Field("probes", probes, "soft")]
     about += [Field("note", note, "warn") for note in report.notes]
     if report.kept is not None:
@@ -60,7 +60,7 @@ def _rows(report: TuneReport) -> list[tuple[str, ...]]:
     over = "" if report.reference is None else f"over {report.reference.value}"
     rows: list[tuple[str, ...]] = [("value", "ended", "tokens/s", "interval", "peak memory", over, "interval", "")]
     for row in report.rows:
-        mark = " (now)" if row.candidate.present else " (take)" if row.candidate == report.take else ""
+        mark = " (configured)" if row.candidate.present else " (recommended)" if row.candidate == report.take else ""
         rows.append(
             (
                 row.candidate.value + mark,

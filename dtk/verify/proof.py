@@ -147,13 +147,13 @@ def table(proof: Proof) -> str:
     rows: list[tuple[str, ...]] = [
         ("", "before", "after"),
         ("ended", *(run.state + run.at for run in runs)),
-        ("found", *(", ".join(run.causes) or "nothing" for run in runs)),
+        ("causes found", *(", ".join(run.causes) or "none" for run in runs)),
         ("tokens/s", *(["not comparable"] * 2 if why else [_text(run.tokens_per_s, 1, "") for run in runs])),
-        ("peak memory a rank", *(_text(run.peak_memory_bytes, 2**20, " MiB") for run in runs)),
+        ("peak memory per rank", *(_text(run.peak_memory_bytes, 2**20, " MiB") for run in runs)),
         ("exposed communication", *(_text(time_ms, 1, " ms per step") for time_ms in exposed)),
     ]
     if any(run.tensors_bytes for run in runs):
-        rows.insert(-1, ("peak of tensors a rank", *(_text(run.tensors_bytes, 2**20, " MiB") for run in runs)))
+        rows.insert(-1, ("peak of tensors per rank", *(_text(run.tensors_bytes, 2**20, " MiB") for run in runs)))
     heading = f"{proof.verdict}: {proof.cause} with {proof.remedy.change}"
     fields = [doc.Field("because", why)] if why else []
     fields += [doc.Field("run before", proof.before.run), doc.Field("run after", proof.after.run)]

@@ -84,7 +84,7 @@ def test_every_section_that_was_asked_for_is_there() -> None:
         "peak    in backward (forward 12 GiB, optimizer 6 GiB)",
         "41.0%",
         "*  fsdp ",
-        "take    strategy=fsdp",
+        "use     strategy=fsdp",
         "why     fsdp is the simplest that fits.",
         "it is one process",
         "model.layers=60",

@@ -28,7 +28,7 @@ def test_a_gain_beyond_noise_is_taken() -> None:
         )
     )
     assert made.take is not None and made.take.override == "strategy.bucket_cap_mb=100"
-    assert made.verdict.startswith("take strategy.bucket_cap_mb=100: 1.20x the tokens/s of strategy.bucket_cap_mb=25")
+    assert made.verdict.startswith("use strategy.bucket_cap_mb=100: 1.20x the tokens/s of strategy.bucket_cap_mb=25")
     shown = render(document(made), columns=None, colour=False)
     assert "run strategy=ddp strategy.bucket_cap_mb=100\n" in shown
     assert "no gain distinguishable from noise" in shown or "no loss distinguishable from noise" in shown

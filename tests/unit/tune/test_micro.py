@@ -22,7 +22,7 @@ def test_the_fastest_micro_batch_or_a_smaller_one_that_is_as_fast() -> None:
     taken = micro.choose(rows, fastest)
     assert taken == fastest == micro.candidate(4)
     told = micro.verdict(rows, taken, fastest, 32, up=False)
-    assert told == "take train.micro_batch_size=4; train.micro_batch_size=8 is the largest that fits"
+    assert told == "use train.micro_batch_size=4; train.micro_batch_size=8 is the largest that fits"
     assert [one.ended for one in rows] == ["finished"] * 3 + ["out of memory"]
     alike = sizes(
         m2=[probe(300.0), probe(290.0), probe(310.0)],
@@ -80,7 +80,7 @@ def test_what_was_found_when_the_time_was_up_is_said_to_be_that() -> None:
     rows, fastest = micro.rows(sizes(m1=[probe(100.0)], m2=[probe(200.0)]))
     assert fastest == micro.candidate(2)
     text = micro.verdict(rows, fastest, fastest, 16, up=True)
-    assert text == "take train.micro_batch_size=2; train.micro_batch_size=2 is the largest found before the time was up"
+    assert text == "use train.micro_batch_size=2; train.micro_batch_size=2 is the largest found before the time was up"
     assert micro.verdict([], None, None, 16, up=True) == "nothing was tried"
 
 

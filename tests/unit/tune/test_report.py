@@ -13,22 +13,22 @@ def shown(**more: object) -> str:
     rows = (row_of(now, reference, None), row_of(other, {n: probe(150.0 + n) for n in range(3)}, reference))
     fields = {
         "topic": "bucket", "job": ("strategy=ddp",), "terms": ("train.steps=10",), "world_size": 2, "device": "cpu",
-        "rows": rows, "reference": now, "take": other, "verdict": "take strategy.bucket_cap_mb=1",
+        "rows": rows, "reference": now, "take": other, "verdict": "use strategy.bucket_cap_mb=1",
     }  # fmt: skip
     return render(document(TuneReport(**{**fields, **more})), columns=None, colour=False)  # type: ignore[arg-type]
 
 
 def test_the_verdict_and_the_command_come_first() -> None:
     text = shown()
-    assert text.startswith("take strategy.bucket_cap_mb=1\n")
+    assert text.startswith("use strategy.bucket_cap_mb=1\n")
     assert "strategy=ddp; 2 ranks on cpu" in text
     assert "strategy=ddp strategy.bucket_cap_mb=1" in text.split("Candidates")[0]
-    assert "25 (now)" in text and "1 (take)" in text and "faster" in text and "over 25" in text
+    assert "25 (configured)" in text and "1 (recommended)" in text and "faster" in text and "over 25" in text
 
 
 def test_nothing_is_to_be_typed_without_a_gain() -> None:
     text = shown(take=None, verdict="keep strategy.bucket_cap_mb=25")
-    assert "type" not in text.split("Candidates")[0] and "(take)" not in text
+    assert "command" not in text.split("Candidates")[0] and "(recommended)" not in text
 
 
 def test_what_ran_out_of_memory_has_no_figures() -> None:
