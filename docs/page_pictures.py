@@ -40,7 +40,8 @@ def dtk(folder: Path, *words: str) -> None:
 
 def picture(page: Path, width: int, height: int) -> None:
     """Write docs/<name of the page>.png, its upper part; the folder of the job is called /job in it."""
-    page.write_text(page.read_text().replace(str(page.parent), "/job"))
+    own, breaks = str(page.parent), "/<wbr>"  # The page may break a path between its folders.
+    page.write_text(page.read_text().replace(own, "/job").replace(own.replace("/", breaks), f"{breaks}job"))
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         shown = browser.new_page(viewport={"width": width, "height": height})

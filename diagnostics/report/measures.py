@@ -299,11 +299,11 @@ def overlap_rows(ranks: Mapping[int, RankTimes]) -> list[tuple[str, ...]]:
 
 
 def overlap_window(measures: Mapping[str, Any]) -> str:
-    """Return the window of the figures, such as `whole file, 6 steps of 76.9 ms each`; empty if not known."""
+    """Return the window of the figures, such as `whole file, 6 steps of 76.9 ms`; empty if not known."""
     span = _typed(_part(measures, "overlap"), Window)
     if span is None or not (span.steps_marked and span.steps and span.step_ms):
         return span.window if span is not None else ""
-    return f"{span.window}, {counted(span.steps, 'step')} of {span.step_ms:.1f} ms each"
+    return f"{span.window}, {counted(span.steps, 'step')} of {span.step_ms:.1f} ms"
 
 
 def peak_place(peak: Peak) -> str:

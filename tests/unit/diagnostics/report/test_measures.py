@@ -75,7 +75,7 @@ def test_copies_have_a_column_where_there_are_any() -> None:
     [
         (
             {"window": "whole file", "steps": 6, "step_ms": 76.93, "steps_marked": True},
-            "whole file, 6 steps of 76.9 ms each",
+            "whole file, 6 steps of 76.9 ms",
         ),
         ({"window": "whole file", "steps": 6, "step_ms": 76.93}, "whole file"),
         ({"window": "step 3", "steps": 1, "step_ms": 8.0, "steps_marked": True}, "step 3, 1 step of 8.0 ms"),

@@ -30,7 +30,7 @@ def keys(missing: str, unexpected: str) -> str:
     [
         (keys("fc.weight", "module.fc.weight"), "the checkpoint's keys begin with 'module.'"),
         (keys("_orig_mod.fc.weight", "fc.weight"), "the model's keys begin with '_orig_mod.'"),
-        (keys("fc.weight", "head.bias"), "1 key is missing; 1 unexpected"),
+        (keys("fc.weight", "head.bias"), "1 key is missing; 1 key is unexpected"),
         (IN_MODEL + SIZE, "emb.weight has [32000, 64] in the checkpoint and [32016, 64] in the model"),
         ("RuntimeError: Missing key in checkpoint state_dict: model.2.weight.", "model.2.weight"),
         ("ValueError: loaded state dict contains a parameter group that doesn't match the size of ...", "group"),
