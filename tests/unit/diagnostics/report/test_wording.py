@@ -12,7 +12,7 @@ def test_blame_names_ranks_victims_step_group_and_position() -> None:
     assert wording.blame(mismatch()) == ("rank 1 (victims: ranks 0, 2-3), step 12, group default_pg [0-3], position 41")
     assert wording.blame(finding("hang.network")) == "no rank"
     assert wording.blame(finding("hang.rank_killed")) == "a rank that no line names"
-    assert wording.blame(finding("hang.network", group=Group("", ()))) == "none, group default"
+    assert wording.blame(finding("hang.network", group=Group("", ()))) == "no rank, group default"
     assert wording.blame(finding("x", ranks=(2,), group=Group("5", (), ""))) == "rank 2, group 5"
 
 

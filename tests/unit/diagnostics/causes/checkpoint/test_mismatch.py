@@ -28,8 +28,8 @@ def keys(missing: str, unexpected: str) -> str:
 @pytest.mark.parametrize(
     ("error", "word"),
     [
-        (keys("fc.weight", "module.fc.weight"), "the checkpoint's keys begin with 'module.'"),
-        (keys("_orig_mod.fc.weight", "fc.weight"), "the model's keys begin with '_orig_mod.'"),
+        (keys("fc.weight", "module.fc.weight"), "The checkpoint's keys begin with 'module.'"),
+        (keys("_orig_mod.fc.weight", "fc.weight"), "The model's keys begin with '_orig_mod.'"),
         (keys("fc.weight", "head.bias"), "1 key is missing; 1 key is unexpected"),
         (IN_MODEL + SIZE, "emb.weight has [32000, 64] in the checkpoint and [32016, 64] in the model"),
         ("RuntimeError: Missing key in checkpoint state_dict: model.2.weight.", "model.2.weight"),
