@@ -94,7 +94,7 @@ def test_memory_that_ran_out_has_an_override_in_a_run_of_dtk() -> None:
             "debug the native code called from /job/train.py:12",
         ),
         (replace(RAISED, kind="killed", text="SIGINT", type="", signal="SIGINT"), "find out what sent SIGINT"),
-        (replace(RAISED, kind="killed", text="SIGKILL", type="", signal="SIGKILL"), "most likely the kernel's OOM"),
+        (replace(RAISED, kind="killed", text="SIGKILL", type="", signal="SIGKILL"), "check whether the kernel's OOM"),
         (replace(RAISED, kind="killed", signal="SIGKILL", type="", detail="cgroup"), "request more host memory"),
         (replace(RAISED, kind="killed", text="SIGBUS", type="", signal="SIGBUS"), "check df -h /dev/shm"),
         (replace(RAISED, kind="killed", text="SIGUSR1", type="", signal="SIGUSR1"), "check dmesg"),

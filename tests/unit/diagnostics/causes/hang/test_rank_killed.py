@@ -22,7 +22,7 @@ def of(folder: Path, log: str) -> tuple[Finding, list[str]]:
 @pytest.mark.parametrize(
     ("line", "how", "change"),
     [
-        ("srun: error: node1: task 1: Killed", "was killed by SIGKILL", "most likely the kernel's OOM killer"),
+        ("srun: error: node1: task 1: Killed", "was killed by SIGKILL", "check whether the kernel's OOM killer"),
         ("srun: error: node1: task 1: Segmentation fault (core dumped)", "SIGSEGV", "debug the native code"),
         ("srun: error: node1: task 1: Bus error (core dumped)", "SIGBUS", "check df -h /dev/shm"),
     ],
