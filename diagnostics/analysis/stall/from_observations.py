@@ -108,7 +108,7 @@ def _inside(observed: Observation, dump: Stacks | None) -> InCollective | None:
     if place is None and at.doing in _UNNAMED and at.frame is not None:
         place, frames = (_UNNAMED[at.doing], at.frame), main.frames
     users = tuple(filter(stacks.is_users, frames))
-    path = tuple(at for at in frames if at in users or (_PACKAGE.search(at.file) and not stacks.is_native(at)))
+    path = tuple(at for at in frames if stacks.is_users(at) or (_PACKAGE.search(at.file) and not stacks.is_native(at)))
     return InCollective(*place, "stacks", dump.file, None, users, dump.time_s, path, phase) if place else None
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.divergence.evidence_terms import CERTAIN_AFTER, OCCASIONAL
 from diagnostics.analysis.divergence.find import Divergence, between
-from diagnostics.analysis.divergence.identity import split_at
+from diagnostics.analysis.divergence.identity import shared_path, split_at
 from diagnostics.analysis.divergence.loop_exit import in_branch, may_be_skipped, source_branches
 from diagnostics.analysis.histories import watchdog_lines
 from diagnostics.analysis.stall.job_state import JobState
@@ -137,10 +137,14 @@ def compared(inside: Mapping[int, InCollective], world: int) -> Divergence | Non
     Their sizes are unknown, so calls from two lines count as different.
     """
     stacks_of = {rank: place.stack for rank, place in inside.items()}
-    if all(place.path for place in inside.values()) and any(
+    if all(place.path and place.stack for place in inside.values()) and any(
         split_at(*pair) is None for pair in combinations(dict.fromkeys(stacks_of.values()), 2)
     ):
-        stacks_of = {rank: place.path for rank, place in inside.items()}  # The user's frames part in a library.
+        # The user's frames part in a package, whose inner frames are left out below a frame of the user's.
+        level = len(shared_path(place.path[::-1] for place in inside.values()))
+        for rank, place in inside.items():
+            outer = place.path[place.path.index(place.stack[0]) :]
+            stacks_of[rank] = outer if len(outer) > level else place.path
     places = {rank: (place.op, place.phase, stacks_of[rank]) for rank, place in inside.items()}
     lines = count_votes(KEY, _UNKNOWN, places).sides
     if len(inside) < world or len(lines) < 2 or not all(stacks_of.values()):

@@ -344,6 +344,8 @@ def test_lines_that_part_in_a_package_show_who_left_its_loop(tmp_path: Path) -> 
     said = found(*others, rank(1, inside("all_gather", at(4)), groups=1))
     assert set(said) == {"uneven_iterations"} and said["uneven_iterations"].ranks == (1,)
     assert said["uneven_iterations"].confidence == 0.85
+    summary = said["uneven_iterations"].summary
+    assert "all_gather (trainer.py:4) is matched with backward (train.py:12)" in summary, "the user's line, if it shows"
     # Of one path, no line tells the ranks apart.
     assert found(*others, rank(1, (*backward, *at(3, own_step)), groups=1)) == {}
 
