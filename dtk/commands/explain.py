@@ -62,7 +62,7 @@ def _causes() -> Iterator[Rows]:
 
 
 def _options() -> Iterator[Rows]:
-    from dtk.sharding.registry import CONFIG_TYPES
+    from dtk.sharding.registry import CONFIG_TYPES, table_row
 
     for group, options in groups([conf_folder()]).items():
         listed = [("option", f"{group}={option}: {description(path)}") for option, path in options.items()]
@@ -70,7 +70,7 @@ def _options() -> Iterator[Rows]:
         for option, path in options.items():
             rows = [(f"{group}={option}", description(path))]
             if group == "strategy" and option in CONFIG_TYPES:
-                row = CONFIG_TYPES[option].row
+                row = table_row(option)
                 rows += [
                     ("kept per rank", "parameters {}, gradients {}, optimizer {}".format(*row.kept)),
                     ("sent per step", row.sent),

@@ -9,8 +9,9 @@ import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
+from diagnostics.contract.files import read_table
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.sharding.traits import StrategyConfig, Traits
 
@@ -21,6 +22,19 @@ if TYPE_CHECKING:
 NATIVE: Final = "native"
 """The `engine` of torch alone, without a library that wraps the model."""
 _STRATEGIES = Path(__file__).parents[1] / "strategies"
+
+
+class TableRow(NamedTuple):
+    """The row that `dtk strategies` prints, in the notation of `dtk.sharding.table`."""
+
+    summary: str
+    kept: tuple[str, str, str]
+    """Bytes of parameters, gradients and optimizer state that a rank keeps between steps."""
+    collectives: str
+    """Collectives per optimizer step."""
+    sent: str
+    """Bytes that a rank sends per step with ring algorithms."""
+    use_when: str
 
 
 class ConfigTypes(Mapping[str, type[StrategyConfig]]):
@@ -39,6 +53,11 @@ class ConfigTypes(Mapping[str, type[StrategyConfig]]):
 
 
 CONFIG_TYPES = ConfigTypes()
+
+
+def table_row(name: str) -> TableRow:
+    """Return the row of a strategy, from the YAML file next to its module."""
+    return TableRow(**read_table(_STRATEGIES / f"{name}.yaml")["row"])
 
 
 def preferred(gradients_in: str) -> str:

@@ -5,8 +5,7 @@ Sources: Rajbhandari et al. 2020 (ZeRO), Li et al. 2020 (DDP), Zhao et al. 2023 
 
 from diagnostics.contract.files import table_beside
 from diagnostics.report import document as doc, markdown, terminal
-from dtk.sharding.registry import CONFIG_TYPES
-from dtk.sharding.traits import TableRow
+from dtk.sharding.registry import CONFIG_TYPES, TableRow, table_row
 
 _COLUMNS = ("strategy", "parameters", "gradients", "optimizer state", "collectives per step", "sent per rank and step")
 _WIDE = 120  # With fewer columns each strategy gets several lines instead of a table row.
@@ -15,8 +14,8 @@ _WIDE = 120  # With fewer columns each strategy gets several lines instead of a 
 def render(form: str = "terminal", columns: int = _WIDE) -> str:
     """Return the table of all strategies as `markdown`, or `terminal` text of that many columns; else ValueError."""
     table = table_beside(__file__)
-    dimensions = {name: TableRow(**row) for name, row in table["dimensions"].items()}
-    rows = {**{name: section.row for name, section in CONFIG_TYPES.items()}, **dimensions}
+    rows = {name: table_row(name) for name in CONFIG_TYPES}
+    rows |= {name: TableRow(**row) for name, row in table["dimensions"].items()}
     cells = {name: (name, *row.kept, row.collectives, row.sent) for name, row in rows.items()}
     if form == "markdown":
         return markdown.table([_COLUMNS, *cells.values()]) + "\n"

@@ -1,10 +1,10 @@
-"""Torch-free facts about a strategy: its keys, its traits, its row in the table and the collectives that it declares.
+"""Torch-free facts about a strategy: its keys, its traits and the collectives that it declares.
 Configuration, plan, launcher and commands use these and never compare its name.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from diagnostics.contract.mesh import ORDER, Mesh
 from dtk.parallel.number_formats import PrecisionConfig
@@ -76,20 +76,6 @@ class Reduction(NamedTuple):
     """Peak bytes that a compression hook holds in addition to the bucket."""
 
 
-@dataclass(frozen=True, slots=True)
-class TableRow:
-    """The row that `dtk strategies` prints, in the notation of `dtk.sharding.table`."""
-
-    summary: str
-    kept: tuple[str, str, str]
-    """Bytes of parameters, gradients and optimizer state that a rank keeps between steps."""
-    collectives: str
-    """Collectives per optimizer step."""
-    sent: str
-    """Bytes that a rank sends per step with ring algorithms."""
-    use_when: str
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StrategyConfig:
     """Base class of the `strategy` section. Subclasses set `name` and add the keys of the strategy.
@@ -99,7 +85,6 @@ class StrategyConfig:
 
     traits = Traits()
     limits = NO_LIMITS
-    row: ClassVar[TableRow]
     engine = ""
     """Strategy whose class runs it; empty for its own class."""
 

@@ -16,7 +16,7 @@ from dtk.parallel.compression import BLOCK, BLOCK_BYTES, factor_rank, int8_block
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.sharding.base import Strategy, materialise
 from dtk.sharding.declared import Collective, ModelShapes, Shape
-from dtk.sharding.traits import Reduction, StrategyConfig, TableRow, Traits
+from dtk.sharding.traits import Reduction, StrategyConfig, Traits
 from dtk.strategies.fsdp import FSDPConfig
 
 if TYPE_CHECKING:
@@ -53,13 +53,6 @@ class DDPConfig(StrategyConfig):
         in_backward_conflict="gradients are reduced only after they are complete",
         simplicity=2,
         needs_less_memory="zero3",
-    )
-    row = TableRow(
-        summary="replicas; gradients averaged in buckets during backward",
-        kept=("P", "P", "K"),
-        collectives="all_reduce of each gradient bucket",
-        sent="2 P (N-1)/N",
-        use_when="the whole training state fits on every device",
     )
     limits = {"bucket_cap_mb": (math.ulp(0.0), math.inf), "powersgd_rank": (1, math.inf)}
     limits |= {"topk_ratio": (math.ulp(0.0), 1)}

@@ -5,7 +5,6 @@ from typing import Literal
 
 from dtk.engines.deepspeed.config import DeepSpeedConfig
 from dtk.engines.deepspeed.engine import DeepSpeed
-from dtk.sharding.traits import TableRow
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,13 +17,6 @@ class DeepSpeedZero1Config(DeepSpeedConfig):
         replicated_over="dp",
         simplicity=20,
         needs_less_memory="deepspeed_zero3",
-    )
-    row = TableRow(
-        summary="ZeRO-1 by DeepSpeed (extra deepspeed)",
-        kept=("P", "P", "K/N"),
-        collectives="all_reduce of gradients in buckets, all_gather of updated parameters",
-        sent="2 P (N-1)/N + P (N-1)/N",
-        use_when="you want to compare or diagnose an existing DeepSpeed job",
     )
     stage = 1
 

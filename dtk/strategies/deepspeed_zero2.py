@@ -12,13 +12,6 @@ class DeepSpeedZero2Config(DeepSpeedZero1Config):
     """DeepSpeed's ZeRO stage 2: gradients and optimizer state are partitioned into equal flat parts."""
 
     traits = replace(DeepSpeedZero1Config.traits, sharded=("gradients", "optimizer_state"), simplicity=21)
-    row = replace(
-        DeepSpeedZero1Config.row,
-        summary="ZeRO-2 by DeepSpeed (extra deepspeed)",
-        kept=("P", "P/N", "K/N"),
-        collectives="A all_reduces of gradients in buckets, all_gather of updated parameters",
-        sent="2 A P (N-1)/N + P (N-1)/N",
-    )
     stage = 2
 
     name: Literal["deepspeed_zero2"] = "deepspeed_zero2"  # type: ignore[assignment]

@@ -5,7 +5,6 @@ from typing import Literal
 
 from dtk.engines.deepspeed.config import DeepSpeedConfig
 from dtk.engines.deepspeed.engine import DeepSpeed
-from dtk.sharding.traits import TableRow
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,14 +17,6 @@ class DeepSpeedZero3Config(DeepSpeedConfig):
         collectives=("all_gather", "reduce_scatter"),
         offloads=("optimizer", "parameters"),
         simplicity=22,
-    )
-    row = TableRow(
-        summary="ZeRO-3 by DeepSpeed (extra deepspeed)",
-        kept=("P/N and small parameters whole", "P/N", "K/N"),
-        collectives="A (from about 10^9 parameters on 2 A) all_gathers of large parameters, one of small ones, "
-        "A reduce_scatters of gradients in buckets",
-        sent="A P (N-1)/N (2 A: those that are freed after forward) + A P (N-1)/N",
-        use_when="you want to compare or diagnose an existing DeepSpeed job",
     )
     stage = 3
 

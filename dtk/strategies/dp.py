@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from dtk.sharding.base import Strategy, materialise
-from dtk.sharding.traits import StrategyConfig, TableRow, Traits
+from dtk.sharding.traits import StrategyConfig, Traits
 
 if TYPE_CHECKING:
     from torch import nn
@@ -22,13 +22,6 @@ class DPConfig(StrategyConfig):
         one_process=True, least_cuda_devices=2, keeps_gradients=True, simplicity=1, compared=False,
         in_backward_conflict="replicas have their own backward", needs_less_memory="zero3",
     )  # fmt: skip
-    row = TableRow(
-        summary="nn.DataParallel: threads over all CUDA devices of one process",
-        kept=("P", "P on the first device", "K on the first device"),
-        collectives="broadcast P, gather outputs, reduce P (inside one process)",
-        sent="about 2 P through the first device",
-        use_when="never for new work: the historical baseline",
-    )
 
     name: Literal["dp"] = "dp"
 

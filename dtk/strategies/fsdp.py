@@ -16,7 +16,7 @@ from dtk.parallel.compression import BLOCK
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.sharding.base import Strategy, local, materialise, model_shapes, unit_group
 from dtk.sharding.declared import ITEM_BYTES, Collective, ModelShapes, reduced_item_bytes, shard_elements, wire_bytes
-from dtk.sharding.traits import StrategyConfig, TableRow, Traits
+from dtk.sharding.traits import StrategyConfig, Traits
 
 if TYPE_CHECKING:
     import torch
@@ -35,13 +35,6 @@ class FSDPConfig(StrategyConfig):
         collectives=("all_gather", "reduce_scatter"), always_grouped=("dp_shard",),
         offloads=("optimizer", "parameters"), dimensions=("dp_replicate", "dp_shard", "cp", "tp", "pp", "ep"),
     )  # fmt: skip
-    row = TableRow(
-        summary="parameters, gradients and optimizer state sharded: PyTorch's fully_shard, the same as zero3",
-        kept=("P/N", "P/N", "K/N"),
-        collectives="2 A all_gathers (the root unit: A) and one reduce_scatter per unit",
-        sent="2 A P (N-1)/N + P (N-1)/N",
-        use_when="the model does not fit on one device",
-    )
     autocasts = False
     """Whether the forward runs under autocast on float32 parameters instead of casting whole units."""
     gathers_once = False

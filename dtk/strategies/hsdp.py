@@ -6,7 +6,6 @@ from typing import Literal
 
 from diagnostics.contract.mesh import Mesh, divisors
 from dtk.errors import Errors
-from dtk.sharding.traits import TableRow
 from dtk.strategies.fsdp import FSDP, FSDPConfig
 
 _errors = Errors(__file__)
@@ -23,13 +22,6 @@ class HSDPConfig(FSDPConfig):
         always_grouped=("dp_replicate", "dp_shard"),
         simplicity=7,
         needs_less_memory="zero3",
-    )
-    row = TableRow(
-        summary="zero3 inside groups of S = dp_shard ranks, replicas between the groups",
-        kept=("P/S", "P/S", "K/S"),
-        collectives="as zero3 over dp_shard; one all_reduce of P/S per unit over dp_replicate",
-        sent="as zero3 with N = S, and 2 P/S (R-1)/R with R = dp_replicate",
-        use_when="links inside a node are much faster than those between nodes",
     )
     limits = {**FSDPConfig.limits, "dp_replicate": (-1, inf), "dp_shard": (-1, inf)}
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from dtk.sharding.base import Strategy, materialise
-from dtk.sharding.traits import StrategyConfig, TableRow, Traits
+from dtk.sharding.traits import StrategyConfig, Traits
 
 if TYPE_CHECKING:
     from torch import nn
@@ -19,7 +19,6 @@ class SingleConfig(StrategyConfig):
     """One process, one device: the reference for all other strategies."""
 
     traits = Traits(one_process=True, simplicity=0, needs_less_memory="zero3")
-    row = TableRow("one process, one device", ("P", "P", "K"), "none", "0", "it fits on one device; the reference")
 
     name: Literal["single"] = "single"
 

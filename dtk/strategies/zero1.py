@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from diagnostics.contract.mesh import DATA, Mesh
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.sharding.declared import Collective, ModelShapes
-from dtk.sharding.traits import StrategyConfig, TableRow
+from dtk.sharding.traits import StrategyConfig
 from dtk.strategies.ddp import DDP, DDPConfig, ddp_collectives
 from dtk.strategies.fsdp import FSDPConfig
 
@@ -25,13 +25,6 @@ class Zero1Config(DDPConfig):
 
     traits = replace(
         DDPConfig.traits, sharded=("optimizer_state",), collectives=("all_reduce", "broadcast"), simplicity=3
-    )
-    row = TableRow(
-        summary="DDP with the optimizer state sharded by parameter",
-        kept=("P", "P", "about K/N (whole parameters, so uneven)"),
-        collectives="all_reduce of each gradient bucket; N broadcasts of updated parameters",
-        sent="2 P (N-1)/N + P (N-1)/N",
-        use_when="DDP almost fits, and only the optimizer state is too large",
     )
 
     plain = (*DATA, "cp")

@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dtk.errors import DtkError
-from dtk.sharding.traits import TableRow
 from dtk.strategies.fsdp import FSDP, FSDPConfig
 
 
@@ -13,13 +12,6 @@ class Zero2Config(FSDPConfig):
     """ZeRO stage 2 (Rajbhandari et al. 2020): gradients and optimizer state sharded."""
 
     traits = replace(FSDPConfig.traits, simplicity=4, keeps_gathered=True, needs_less_memory="zero3")
-    row = TableRow(
-        summary="gradients and optimizer state sharded; parameters kept from forward to backward",
-        kept=("P/N (P from forward to backward)", "P/N", "K/N"),
-        collectives="A all_gathers and one reduce_scatter per unit",
-        sent="A P (N-1)/N + P (N-1)/N",
-        use_when="the parameters fit on each device, but gradients and optimizer state do not",
-    )
 
     name: Literal["zero2"] = "zero2"  # type: ignore[assignment]
     reshard_after_forward: bool = False

@@ -11,9 +11,6 @@ class Zero3Config(FSDPConfig):
     """ZeRO stage 3 (Rajbhandari et al. 2020): parameters, gradients and optimizer state sharded."""
 
     traits = replace(FSDPConfig.traits, simplicity=5, compared=False)
-    row = replace(
-        FSDPConfig.row, summary="parameters, gradients and optimizer state sharded; each unit gathered when it is used"
-    )
 
     name: Literal["zero3"] = "zero3"  # type: ignore[assignment]
 

@@ -55,7 +55,7 @@ from typing import Literal
 
 from dtk.sharding.base import Strategy, materialise
 from dtk.sharding.declared import Collective
-from dtk.sharding.traits import StrategyConfig, TableRow, Traits
+from dtk.sharding.traits import StrategyConfig, Traits
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +63,6 @@ class ToyConfig(StrategyConfig):
     """Replicas without buckets."""
 
     traits = Traits(replicated_over="dp", collectives=("all_reduce",), needs_less_memory="zero3")
-    row = TableRow("a toy", ("P", "P", "K"), "all_reduce of each gradient", "2 P (N-1)/N", "never")
     limits = {"repeats": (1, 10)}
 
     name: Literal["toy"] = "toy"
@@ -105,6 +104,13 @@ def test_each_gradient_is_reduced_once():
     shapes = ModelShapes([(2, 3), (4,)], [], [])
     (declared,) = CONFIG(name="toy").declare(shapes, Mesh(dp_replicate=2), PrecisionConfig(name="fp32"), 1)
     assert (declared.op, declared.count, declared.size_bytes) == ("all_reduce", 2, 40)
+"""
+TOY_ROW = """row:
+  summary: a toy
+  kept: [P, P, K]
+  collectives: all_reduce of each gradient
+  sent: 2 P (N-1)/N
+  use_when: never
 """
 TOY_YAML = """# A toy.
 # Use: python -m dtk.run strategy=toy
@@ -288,6 +294,7 @@ def test_a_strategy_is_one_file_and_its_yaml_and_its_test(copy: Path) -> None:
     shutil.copytree(ROOT / "conf", copy / "conf")
     shutil.copy(ROOT / "pyproject.toml", copy)
     (copy / "dtk/strategies/toy.py").write_text(TOY_STRATEGY, encoding="utf-8")
+    (copy / "dtk/strategies/toy.yaml").write_text(TOY_ROW, encoding="utf-8")
     (copy / "conf/strategy/toy.yaml").write_text(TOY_YAML, encoding="utf-8")
     shutil.copytree(ROOT / "tests", copy / "tests", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     (copy / "tests/unit/strategies/test_toy.py").write_text(TOY_STRATEGY_TEST, encoding="utf-8")

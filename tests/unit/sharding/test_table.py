@@ -2,7 +2,7 @@
 
 import pytest
 
-from dtk.sharding.registry import CONFIG_TYPES
+from dtk.sharding.registry import CONFIG_TYPES, table_row
 from dtk.sharding.table import render
 
 
@@ -16,7 +16,7 @@ def test_every_row_is_there_and_fits(columns: int) -> None:
 
 def test_narrow_text_has_what_the_wide_table_leaves_out() -> None:
     narrow = render(columns=80)
-    assert "use when" in narrow and CONFIG_TYPES["ddp"].row.use_when in narrow
+    assert "use when" in narrow and table_row("ddp").use_when in narrow
     assert "use when" not in render()
 
 
