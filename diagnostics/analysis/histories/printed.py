@@ -3,6 +3,7 @@ TORCH_DISTRIBUTED_DEBUG=DETAIL, the two message sizes of gloo's `op.preamble.len
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from math import ceil, prod
@@ -12,12 +13,17 @@ from msgspec.structs import replace
 
 from diagnostics.analysis.histories.one_rank import SNAPSHOTS, digest
 from diagnostics.analysis.histories.read import Reading
+from diagnostics.contract.formatting import UNNAMED
 from diagnostics.evidence.calls import ROOTED, Call, Described, Dump, GroupKey, Wire, describe, dtype, operation, settle
 from diagnostics.evidence.flight_entries import DEFAULT_GROUP
+from diagnostics.evidence.logs import nccl_calls
 from diagnostics.evidence.model import Evidence, LogFact
 from diagnostics.evidence.trace.events import DTYPE_BYTES
 
-RECORDER = "detail"
+RECORDER, LOGGED = "detail", "nccl_log"
+_AGREED = (
+    8  # Chosen: calls of all ranks that agree before the first that differs; ranks that count otherwise agree in few.
+)
 _FINGERPRINT = re.compile(
     r"(?:SequenceNumber=(?P<seq>\d+),? ?)?OpType=(?P<op>\w+)(?:, ?TensorShape=\[(?P<shape>[\d, ]*)\])?"
     r"(?:, ?TensorDtypes=(?P<dtype>\w+))?"
@@ -42,7 +48,7 @@ class PrintedCalls(Struct, frozen=True):
 
 def add_printed(evidence: Evidence, reading: Reading) -> None:
     """Add the printed calls to the survey, and make the calls pending in which gloo's timeout ended a rank."""
-    for file in (*_fingerprints(evidence, reading), *_cut_short(evidence, reading)):
+    for file in (*_logged(evidence, reading), *_fingerprints(evidence, reading), *_cut_short(evidence, reading)):
         reading.files.setdefault(file.rank, []).append(file)
         reading.survey.take(digest(file.rank, reading.files[file.rank], reading.attempt))
     for rank in reading.survey.ranks.keys() & {fact.rank for fact in evidence.facts if fact.kind == "gloo_timeout"}:
@@ -75,6 +81,44 @@ def message_bytes(wire: Wire, world: int) -> set[int]:
     if wire.op == "all_gather":  # Each rank's part is sent round the ring in two halves.
         return {total // item // 2 * item, ceil(total / item / 2) * item, total // 2}
     return {total} if wire.op in {"broadcast", "gather", "scatter"} else set()
+
+
+def _logged(evidence: Evidence, reading: Reading) -> list[PrintedCalls]:
+    """Return the calls at which the ranks of the job's communicator differ by NCCL's log, and those just before; empty
+    if they do not, as a log shows that a call was issued, not that it completed.
+
+    A process shows a communicator by its address only. NCCL counts a group of calls as one, each rank its own sends,
+    and replayed graphs without a line, so counts are compared only if the calls before agree, count by count.
+    """
+    logged = [fact for fact in evidence.facts if fact.kind == nccl_calls.KIND]
+    size = max([evidence.world_size or 0, *(fact.fields["nranks"] for fact in logged)])
+    logged = [fact for fact in logged if fact.fields["nranks"] == size]
+    hosts = {fact.fields["process"].partition(":")[0] for fact in logged}
+    # The devices of a node are the ranks if it has as many as the job.
+    is_job = len(hosts) == 1 and max(fact.fields["device"] for fact in logged) == size - 1
+    by_rank: dict[int, LogFact] = {}
+    wires_at: defaultdict[int, set[tuple[Wire, ...]]] = defaultdict(set)
+    for fact in logged:
+        stated = (fact.fields["comm_rank"], fact.rank, fact.fields["device"] if is_job else UNNAMED)
+        by_rank[next(rank for rank in stated if rank is not None)] = fact
+        for place, calls in fact.fields["calls"].items():
+            wires_at[place].add(tuple(call.wire for call in calls))
+    end = min((place for place, wires in wires_at.items() if len(wires) > 1), default=None)
+    if end is None or reading.survey.ranks or UNNAMED in by_rank or len(by_rank) < len(logged):
+        return []
+    begin, key = max(0, end - _AGREED), GroupKey(LOGGED, "0", DEFAULT_GROUP)
+    is_comparable = begin == 0 or len(set().union(*(wires_at[place] for place in range(begin, end)))) > 1
+    files = []
+    for rank, fact in by_rank.items():
+        calls = {place: own for place, own in fact.fields["calls"].items() if place >= begin}
+        if max(calls, default=-1) < end:
+            continue  # Its last lines are missing.
+        own = [call for place in calls if place >= end for call in calls[place]]
+        is_comparable &= calls.keys() >= {*range(begin, end + 1)} and len(own) == sum(place >= end for place in calls)
+        is_comparable &= {call.wire.op for call in own} <= nccl_calls.COUNTED
+        history = tuple(Call(key, place + 1, calls[place][0], place < end, None) for place in sorted(calls))
+        files.append(PrintedCalls(rank, fact.file, history, tuple(range(size))))
+    return files if is_comparable else []
 
 
 def _fingerprints(evidence: Evidence, reading: Reading) -> list[PrintedCalls]:

@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diagnostics.analysis.histories.align import Survey
-from diagnostics.analysis.histories.printed import RECORDER as PRINTED
+from diagnostics.analysis.histories.printed import LOGGED, RECORDER as PRINTED
 from diagnostics.analysis.stall.endings import LastSeen
 from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.stall.stack_evidence import KEY as STACKS
@@ -56,7 +56,8 @@ def dumps(survey: Survey, details: Mapping[int, str | Phrase]) -> tuple[Evidence
         EvidenceItem(kind, file, says(row, rank=rank, what=details[rank]))
         for rank, record in records
         if record
-        for kind, row in [("log", "by_message") if record.recorders == {PRINTED} else ("flight", "of_rank")]
+        for kind in ["log" if record.recorders <= {PRINTED, LOGGED} else "flight"]
+        for row in ["by_message" if record.recorders == {PRINTED} else "of_rank"]
         for file in record.files[:1]
     )
 

@@ -8,6 +8,7 @@ from msgspec import Struct, field
 from diagnostics.contract.formatting import counted, first_of
 from diagnostics.evidence.job.choose import ERRORS
 from diagnostics.evidence.job.registry import files_of_ranks
+from diagnostics.evidence.logs.nccl_calls import KIND
 from diagnostics.evidence.model import Evidence, Problem
 from diagnostics.evidence.values import MOST_RANKS, integer
 
@@ -44,7 +45,7 @@ def settle(evidence: Evidence, claims: Claims) -> None:
         nranks = fact.fields.get("nranks")
         if fact.kind in ("world_size", "start") and isinstance(nranks, int):
             claims.add(nranks, fact.file)
-        elif fact.kind == "nccl_init" and isinstance(nranks, int):
+        elif fact.kind in ("nccl_init", KIND) and isinstance(nranks, int):
             weakest = max(weakest, nranks)  # a communicator may belong to a sub-group
     topology = evidence.run.manifest.get("topology") if evidence.run is not None else None
     stated = integer(topology.get("world_size"), 1, MOST_RANKS + 1) if isinstance(topology, dict) else None

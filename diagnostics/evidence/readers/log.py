@@ -18,6 +18,7 @@ from diagnostics.evidence.logs import tracebacks
 from diagnostics.evidence.logs.counters import GOES_ON, PEERS_GO_ON
 from diagnostics.evidence.logs.launcher import ROW, TRAINS, FailureTable
 from diagnostics.evidence.logs.lines import MATCHED, Line, LineReader, has_utf16_mark, label_of, split, widths_of
+from diagnostics.evidence.logs.nccl_calls import NcclCalls
 from diagnostics.evidence.logs.patterns import OF_KERNEL, TABLE, ZONE_S, Pattern, decode, moment
 from diagnostics.evidence.logs.steps import LEAST, MAX_POINTS, Steps
 from diagnostics.evidence.logs.streams import MAX_ERRORS, STRUCTURE, TEXT, Streams
@@ -103,6 +104,7 @@ class _Scan(Struct):
     position: int = 0
     """Position of the rows in torch's desync report."""
     steps: Steps = field(default_factory=Steps)
+    calls: NcclCalls = field(default_factory=NcclCalls)
     prefix: re.Pattern[str] | None = None
     """Prefix of the last traceback."""
     wrapped: Line | None = None
@@ -111,6 +113,7 @@ class _Scan(Struct):
     def feed_steps(self, data: bytes, number: int) -> None:
         """Read the steps in a block of whole lines, the first of which is `number`."""
         self.steps.feed(data, number)
+        self.calls.feed(data, number)
         whole, first = b"\n" in data, self.streams.first  # The last line may have no end.
         self.streams.block, self.streams.first = (data, number) if whole else (self.streams.block + data, first)
 
@@ -373,6 +376,7 @@ class _Scan(Struct):
         if self.steps or (self.steps.series and any(fact.kind == "cuda_oom" for fact in read.facts)):
             about = {"steps": self.steps, "times": times, "survived": passed[-1:], "alive": self.streams.alive_above()}
             read.facts.append(LogFact("steps", None, file, fields=about))
+        read.facts += self.calls.facts(file)
         read.offset = self.table.offset()
         if self.table.rows and self.table.rows[0].line >= survived:
             listed = self.table.listed()

@@ -5,10 +5,12 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from diagnostics.analysis.histories.printed import message_bytes
+from diagnostics.analysis.histories.printed import add_printed, message_bytes
+from diagnostics.analysis.histories.read import read
 from diagnostics.evidence.calls import Wire
 from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
@@ -227,3 +229,125 @@ def test_real_ranks_of_gloo(tmp_path: Path, level: str) -> None:
         process.wait(stretched(60))
     found = [(one[0], one[1]) for one in confirmed(gather(tmp_path, Limits()))]
     assert found == ([("conditional_collective", (0,))] if level == "DETAIL" else [("signature_mismatch", ())])
+
+
+NCCL = (
+    "{before}{host}:{pid}:{pid} [{device}] NCCL INFO {op}: opCount {place:x} sendbuff 0x7f recvbuff (nil) "
+    "count {count} datatype {dtype} op {reduce} root {root} comm {comm} [nranks={size}] stream 0x55{after}\n"
+)
+
+
+def nccl(rank: int, place: int, op: str = "AllReduce", **other: object) -> str:
+    """Return a line as of NCCL 2.4 to 2.28; RCCL adds `after`."""
+    call = {"host": "n1", "count": 1024, "dtype": 7, "reduce": 0, "root": 0, "size": 4, "comm": f"0x{rank}a"}
+    call |= {"device": rank, "pid": 500 + rank, "before": "", "after": ""} | other  # type: ignore[dict-item]
+    return NCCL.format(place=place, op=op, **call)
+
+
+def logged(
+    folder: Path, last: dict[int, dict[str, Any]], alike: int = 9, begin: int = 0, sizes: int = 3, **each: Any
+) -> list[Shown]:
+    """Diagnose a log in which the ranks make `alike` equal calls of so many sizes, and then those of `last`."""
+    places = range(begin, begin + alike)
+    calls = [nccl(rank, n, "AllGather", count=8 + n % sizes, dtype=9, **each) for n in places for rank in last]
+    calls += [nccl(rank, begin + alike, **{**each, **other}) for rank, other in last.items()]
+    (folder / "job.log").write_text("".join(calls), encoding="utf-8")
+    return [one for one in detect(gather(folder, Limits())) if one.status == "confirmed"]
+
+
+@pytest.mark.parametrize("begin", [0, 0x139D])
+@pytest.mark.parametrize(
+    ("other", "cause"),
+    [
+        ({"op": "Broadcast"}, "hang.collective_mismatch"),
+        ({"count": 1000}, "hang.signature_mismatch"),
+        ({"dtype": 6}, "hang.signature_mismatch"),
+        ({"reduce": 2}, "hang.signature_mismatch"),
+        ({"op": "ReduceScatter"}, "hang.collective_mismatch"),
+    ],
+)
+def test_calls_in_nccls_own_log_vote(tmp_path: Path, begin: int, other: dict[str, Any], cause: str) -> None:
+    (one,) = logged(tmp_path, {0: {}, 1: {}, 2: other, 3: {}}, begin=begin)
+    assert (one.cause, one.ranks, one.victims, one.position) == (cause, (2,), (0, 1, 3), begin + 10)
+
+
+def test_a_root_counts_where_the_operation_has_one(tmp_path: Path) -> None:
+    rooted = {rank: {"op": "Broadcast", "root": int(rank == 1)} for rank in range(4)}
+    (one,) = logged(tmp_path, rooted)
+    assert (one.cause, one.ranks) == ("hang.signature_mismatch", (1,))
+    assert not logged(tmp_path, {rank: {"root": int(rank == 1)} for rank in range(4)})
+
+
+@pytest.mark.parametrize(
+    "before", ["", "[2026-11-24 10:00:00] ", "(RayTrainWorker pid=615, ip=10.72.7.6) ", "[1,0]<stdout>:"]
+)
+def test_what_stands_before_the_line_does_not_matter(tmp_path: Path, before: str) -> None:
+    (one,) = logged(tmp_path, {0: {}, 1: {}, 2: {"count": 8}, 3: {}}, before=before)
+    assert (one.cause, one.ranks) == ("hang.signature_mismatch", (2,))
+
+
+def test_rccl_states_the_rank_on_several_nodes(tmp_path: Path) -> None:
+    last = {
+        rank: {"host": f"n{rank // 2}", "device": rank % 2, "after": f" task 1 globalrank {rank}"} for rank in range(4)
+    }
+    calls = [nccl(rank, n, "AllGather", count=8 + n % 3, **last[rank]) for n in range(9) for rank in last]
+    calls += [nccl(rank, 9, **last[rank] | ({"count": 3} if rank == 3 else {})) for rank in last]
+    (tmp_path / "job.log").write_text("".join(calls), encoding="utf-8")
+    (one,) = (one for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed")
+    assert (one.cause, one.ranks) == ("hang.signature_mismatch", (3,))
+
+
+def test_a_group_of_calls_counts_once(tmp_path: Path) -> None:
+    group = "".join(nccl(rank, 5, count=count) for rank in range(4) for count in (7, 9))
+    last = {0: {}, 1: {"count": 2}, 2: {}, 3: {}}
+    (one,) = logged(tmp_path, last)
+    text = (tmp_path / "job.log").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines(keepends=True) if "opCount 5 " not in line]
+    (tmp_path / "job.log").write_text("".join([*lines[:20], group, *lines[20:]]), encoding="utf-8")
+    assert (
+        [one.ranks for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed"] == [one.ranks] == [(1,)]
+    )
+    in_group = nccl(1, 9, count=5) + nccl(1, 9, count=6)
+    (tmp_path / "job.log").write_text("".join([*lines[:-4], *(nccl(rank, 9) for rank in (0, 2, 3)), in_group]))
+    assert not [one for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed"], "which call is met?"
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        {0: {}, 1: {}, 2: {}, 3: {}},
+        {0: {}, 1: {}, 2: {"size": 2, "count": 8}, 3: {"size": 2}},  # Another communicator.
+        {0: {}, 1: {}, 2: {"op": "Send"}, 3: {}},
+        {0: {}, 1: {}, 2: {"host": "n2", "count": 8}, 3: {}},  # Devices are no ranks on two nodes.
+        {0: {}, 1: {}, 2: {"count": 8}},  # It may be one of two nodes.
+    ],
+)
+def test_calls_that_are_alike_or_cannot_be_compared(tmp_path: Path, last: dict[int, dict[str, Any]]) -> None:
+    assert not logged(tmp_path, last)
+
+
+def test_counts_are_compared_only_after_calls_that_agree(tmp_path: Path) -> None:
+    last = {0: {}, 1: {}, 2: {"count": 8}, 3: {}}
+    assert logged(tmp_path, last, begin=0x500)
+    assert not logged(tmp_path, last, begin=0x500, sizes=1), "equal calls agree whatever they are counted from"
+    assert not logged(tmp_path, last, begin=0x500, alike=7)
+    logged(tmp_path, last, begin=0x500, alike=20)
+    text = (tmp_path / "job.log").read_text(encoding="utf-8")
+    some = [line for line in text.splitlines(keepends=True) if "opCount 510 " not in line or ":502:" not in line]
+    (tmp_path / "job.log").write_text("".join(some), encoding="utf-8")
+    assert not [one for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed"], "a graph was replayed"
+
+
+def test_equal_calls_are_not_said_to_have_completed(tmp_path: Path) -> None:
+    logged(tmp_path, {rank: {} for rank in range(4)})
+    gathered = gather(tmp_path, Limits())
+    reading = read(gathered)
+    add_printed(gathered, reading)
+    assert not reading.survey.ranks, "a line shows that a call was issued"
+
+
+def test_a_rank_whose_last_lines_are_missing_blames_nobody(tmp_path: Path) -> None:
+    text = "".join(nccl(rank, place) for place in range(9) for rank in range(4) if (rank, place) != (3, 8))
+    for cut in (text, text[:-40], text.replace("opCount 8 sendbuff 0x7f recv", "opCount 8 sendbuff 0x7f n1:", 1)):
+        (tmp_path / "job.log").write_text(cut, encoding="utf-8")
+        assert not [one for one in detect(gather(tmp_path, Limits())) if one.status == "confirmed"]
