@@ -205,7 +205,17 @@ def change(file: str, series: Series, rows: Sequence[int], values: Sequence[floa
 
 def rise(values: Sequence[float]) -> tuple[int, float, float] | None:
     """Return the position from which values stay at a higher level to the end, and the levels before and after it."""
-    at = _split(values)
+    # The position at which the minimum of all later values exceeds those just before it the most.
+    smooth = [statistics.median(values[max(0, n - 1) : n + 2]) for n in range(len(values))]
+    best, at, lowest = -math.inf, WINDOW, math.inf
+    for n in range(len(values) - 1, WINDOW - 1, -1):
+        lowest = min(lowest, smooth[n])
+        gain = lowest - max(smooth[n - 1 - _BEFORE : n - 1])
+        if n <= len(values) - LEAST_AFTER and gain > best:
+            best, at = gain, n
+    # Smoothing moves the edge by a step. The second lowest of the next values counts, as one may be an outlier.
+    while at > WINDOW and values[at - 1] > (values[at - 2] + sorted(values[at : at + WINDOW])[:2][-1]) / 2:
+        at -= 1
     before, after = values[at - WINDOW : at], values[at:]
     low, high = statistics.median(before), statistics.median(after)
     noise = _MAD * statistics.median(abs(value - low) for value in before)
@@ -245,18 +255,3 @@ def last_run(series: Series, values: Sequence[float]) -> list[int]:
 
 def _trailing(flags: Sequence[bool]) -> int:
     return next((n for n, flag in enumerate(reversed(flags)) if not flag), len(flags))
-
-
-def _split(loss: Sequence[float]) -> int:
-    """Return the position at which the minimum of all later losses exceeds the losses just before it the most."""
-    smooth = [statistics.median(loss[max(0, n - 1) : n + 2]) for n in range(len(loss))]
-    best, at, lowest = -math.inf, WINDOW, math.inf
-    for n in range(len(loss) - 1, WINDOW - 1, -1):
-        lowest = min(lowest, smooth[n])
-        gain = lowest - max(smooth[n - 1 - _BEFORE : n - 1])
-        if n <= len(loss) - LEAST_AFTER and gain > best:
-            best, at = gain, n
-    # Smoothing moves the edge by a step. The second lowest of the next values counts, as one may be an outlier.
-    while at > WINDOW and loss[at - 1] > (loss[at - 2] + sorted(loss[at : at + WINDOW])[:2][-1]) / 2:
-        at -= 1
-    return at

@@ -36,11 +36,6 @@ class StrategyTraits(Struct, frozen=True):
         """Whether parameters are gathered before they are used."""
         return "parameters" in self.sharded
 
-    @property
-    def shards_optimizer_only(self) -> bool:
-        """Whether only the optimizer state is sharded (ZeRO-1)."""
-        return self.sharded == {"optimizer_state"}
-
 
 UNKNOWN = StrategyTraits()
 

@@ -51,9 +51,21 @@ def _of_root(evidence: Evidence, root: str, own_outcome: Outcome, measures: Mapp
         return own_outcome  # Something else that it explains tells more of the run.
     if own_outcome == "hung" and state_of(evidence) == "finished":
         return "diverged"  # The ranks' calls differed and matched by chance, so nothing hangs.
-    signs = _signs(evidence, measures)
+    kinds, state, hang = {fact.kind for fact in evidence.facts}, state_of(evidence), measures.get("hang")
+    endings = {kind_of_exception(error.type, error.message, error.frames) for error in evidence.errors}
+    waiting = hang.get("ranks_waiting") if isinstance(hang, dict) else None
+    signs: dict[Sign, bool] = {
+        "failed": state == "failed",
+        "raised": bool(evidence.errors),
+        "refused": not kinds.isdisjoint(("port_in_use", "port_refused")),
+        "unreduced": "unreduced" in endings or any(kind.startswith("ddp_unused") for kind in kinds),
+        "fitted": waiting == 0 and process.KIND not in kinds and not in_trouble(evidence),
+        "alone": not waiting and bool(kinds & _ENDS) and not kinds & _WAITS,
+        "unmet": bool(kinds & {"nccl_connect", "nccl_no_route"}),
+        "ran_out": state == "oom" or bool(kinds & {"cuda_oom", "cpu_oom"}) or ran_out(measures),
+    }
     led_to = traits(root).outcome_when | (dict(cause.outcome_when) if cause is not None else {})
-    return next((other for sign, other in led_to.items() if sign in signs), own_outcome)
+    return next((other for sign, other in led_to.items() if signs.get(sign)), own_outcome)
 
 
 def _without_cause(evidence: Evidence, findings: Sequence[Finding]) -> Outcome:
@@ -77,23 +89,6 @@ def _without_cause(evidence: Evidence, findings: Sequence[Finding]) -> Outcome:
     is_open = any(finding.status == "undecided" and traits(finding.cause).taken_while & taken for finding in findings)
     own = evidence.run is not None  # Whose status says no end, or none that can be read.
     return "undecided" if own or suspected or is_open or in_trouble(evidence) or not decided else "healthy"
-
-
-def _signs(evidence: Evidence, measures: Mapping[str, object]) -> set[Sign]:
-    kinds, state, hang = {fact.kind for fact in evidence.facts}, state_of(evidence), measures.get("hang")
-    endings = {kind_of_exception(error.type, error.message, error.frames) for error in evidence.errors}
-    waiting = hang.get("ranks_waiting") if isinstance(hang, dict) else None
-    signs: dict[Sign, bool] = {
-        "failed": state == "failed",
-        "raised": bool(evidence.errors),
-        "refused": not kinds.isdisjoint(("port_in_use", "port_refused")),
-        "unreduced": "unreduced" in endings or any(kind.startswith("ddp_unused") for kind in kinds),
-        "fitted": waiting == 0 and process.KIND not in kinds and not in_trouble(evidence),
-        "alone": not waiting and bool(kinds & _ENDS) and not kinds & _WAITS,
-        "unmet": bool(kinds & {"nccl_connect", "nccl_no_route"}),
-        "ran_out": state == "oom" or bool(kinds & {"cuda_oom", "cpu_oom"}) or ran_out(measures),
-    }
-    return {sign for sign, is_shown in signs.items() if is_shown}
 
 
 def state_of(evidence: Evidence) -> str:

@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _sweep(sweep: "Sweep", arguments: argparse.Namespace) -> None:
     """Upload the runs that W&B does not have yet, and save a report of all of them there."""
-    from dtk.sweep.side_by_side import save
+    from dtk.sweep.server import save
     from dtk.sweep.summary import last_trials
 
     runs = [RunPaths(trial.run) for trial in last_trials(sweep) if trial.run is not None]

@@ -6,7 +6,7 @@ from typing import Any
 
 from diagnostics.contract.files import read_json
 from diagnostics.contract.origins import Origins, at_key
-from dtk.config.folders import groups, main_file, search_path, source_tree as source_tree
+from dtk.config.folders import MAIN, groups, search_path, source_tree as source_tree
 from dtk.config.overrides import expand_sweep, normalise, parse
 from dtk.config.schema import Config
 from dtk.config.strict import MISSING, from_plain, to_plain
@@ -72,9 +72,10 @@ def expand(overrides: list[str], config_dir: Path | None = None) -> list[list[st
 
 
 def _sources(overrides: list[str], config_dir: Path | None) -> tuple[list[str], list[Path], str]:
-    """Return Hydra's input: normalised overrides, folders, and the name of the main file."""
+    """Return Hydra's input: normalised overrides, folders, and the name of the main file, as of `--config-name`."""
     folders = search_path(config_dir)
-    return normalise(overrides, groups(folders), list(groups(folders[-1:]))), folders, main_file(config_dir)
+    main_file = config_dir.stem if config_dir is not None and config_dir.suffix == ".yaml" else MAIN
+    return normalise(overrides, groups(folders), list(groups(folders[-1:]))), folders, main_file
 
 
 def lists_of_files(overrides: list[str], config_dir: Path | None = None) -> list[str]:

@@ -37,11 +37,6 @@ def conf_folder() -> Path:
 MAIN = "config"
 
 
-def main_file(config_dir: Path | None) -> str:
-    """Return the name of the main file without `.yaml`: config, or that of `--config-name`."""
-    return config_dir.stem if config_dir is not None and config_dir.suffix == ".yaml" else MAIN
-
-
 def search_path(config_dir: Path | None) -> list[Path]:
     """Return absolute folders in search order: the user's first.
 

@@ -210,7 +210,20 @@ class Tier:
         whole = [(group, group["params"]) for group in groups]
         try:
             for group, p in ((group, p) for group, parameters in whole for p in parameters if p.grad is not None):
-                self._enter(p, optimizer.state)
+                # Replace the states of a parameter by their windows, and prefetch those of the next parameter.
+                if p in self._filled:
+                    windows = self._arriving.pop(p, None) or self._threads[0].submit(self._read, p)
+                    for field, window in windows.result().items():
+                        self.read_bytes += window.nbytes
+                        _local(optimizer.state[p][field]).data = window
+                if self.shards is not None:
+                    self.shards.advise(_local(p), FOR_WRITING)
+                if self._last is not None:
+                    self._following[self._last] = p
+                self._last = p
+                following = self._following.get(p, p)
+                if following is not p and following in self._filled and following not in self._arriving:
+                    self._arriving[following] = self._threads[0].submit(self._read, following)
                 group["params"], optimizer.param_groups = [p], [group]
                 update()
                 self._leave(p, optimizer.state[p])
@@ -218,22 +231,6 @@ class Tier:
             optimizer.param_groups = groups
             for group, parameters in whole:
                 group["params"] = parameters
-
-    def _enter(self, p: Tensor, state: Any) -> None:
-        """Replace the states of a parameter by their windows, and prefetch those of the next parameter."""
-        if p in self._filled:
-            windows = self._arriving.pop(p, None) or self._threads[0].submit(self._read, p)
-            for field, window in windows.result().items():
-                self.read_bytes += window.nbytes
-                _local(state[p][field]).data = window
-        if self.shards is not None:
-            self.shards.advise(_local(p), FOR_WRITING)
-        if self._last is not None:
-            self._following[self._last] = p
-        self._last = p
-        following = self._following.get(p, p)
-        if following is not p and following in self._filled and following not in self._arriving:
-            self._arriving[following] = self._threads[0].submit(self._read, following)
 
     def _leave(self, p: Tensor, state: dict[str, Any]) -> None:
         """Write the windows of a parameter back; at most one parameter's are in flight."""

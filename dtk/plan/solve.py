@@ -1,7 +1,7 @@
 """The largest model and the largest micro-batch that fit a device, and the same job on other world sizes."""
 
 import dataclasses
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -64,22 +64,12 @@ def largest(sizes: Sequence[int], fits: Callable[[int], bool]) -> int | None:
 
     Sizes ascend. `fits` is called at most once per size, and never above the first size that did not fit.
     """
-    below, above = -1, len(sizes)
-    at = 0
-    while at < len(sizes):
-        if not fits(sizes[at]):
-            above = at
-            break
-        below = at
+    fitting, at = 0, 0  # Number of the smallest sizes that are known to fit, and the next one to try.
+    while at < len(sizes) and fits(sizes[at]):
         # The largest size up to twice this one, or the next size if divisors are further apart.
-        at = max(bisect_right(sizes, 2 * sizes[at]) - 1, at + 1)
-    while above - below > 1 and below >= 0:
-        middle = (below + above) // 2
-        if fits(sizes[middle]):
-            below = middle
-        else:
-            above = middle
-    return None if below < 0 else sizes[below]
+        fitting, at = at + 1, max(bisect_right(sizes, 2 * sizes[at]) - 1, at + 1)
+    fitting = bisect_left(sizes, True, fitting, max(fitting, at), key=lambda size: not fits(size))
+    return sizes[fitting - 1] if fitting else None
 
 
 def _largest_model(config: Config, target: Machine, what: str) -> Largest:

@@ -71,7 +71,15 @@ class Ledger(_Mode):  # type: ignore[misc]
         with unset_fake_temporarily() if self._is_real(types, args, kwargs) else nullcontext():
             out = func(*args, **kwargs)
         if func.namespace == torch.ops.fsdp.name:
-            self._mark_sharding(func, args, kwargs)
+            # Mark the tensors of FSDP2's own operations, found by name, so that a torch without them only knows less.
+            name = func._schema.name.removeprefix("fsdp::")
+            if name == "all_gather_copy_in":
+                self.mark([*args[0], args[1]], "gathered parameters", weak=True)
+            elif name == "split_with_sizes_copy":
+                self.mark(kwargs["out"], "gathered parameters")
+            elif name == "chunk_cat":
+                self.mark(args[0], "gradients")
+                self.mark([kwargs["out"]], "buckets")
         if not self.pause.depth:
             self._enter_all(out)
         return out
@@ -142,17 +150,6 @@ class Ledger(_Mode):  # type: ignore[misc]
         if tensors:
             return not any(tensor.is_meta for tensor in tensors)
         return self.host_numbers and kwargs.get("dtype") in _WHOLE_NUMBERS
-
-    def _mark_sharding(self, func: Any, args: Any, kwargs: Any) -> None:
-        """Mark the tensors of FSDP2's own operations, found by name, so that a torch without them only knows less."""
-        name = func._schema.name.removeprefix("fsdp::")
-        if name == "all_gather_copy_in":
-            self.mark([*args[0], args[1]], "gathered parameters", weak=True)
-        elif name == "split_with_sizes_copy":
-            self.mark(kwargs["out"], "gathered parameters")
-        elif name == "chunk_cat":
-            self.mark(args[0], "gradients")
-            self.mark([kwargs["out"]], "buckets")
 
 
 def highest(events: list[Event], begin: int, category: Callable[[int], str], part: Callable[[Place], Part]) -> Parts:

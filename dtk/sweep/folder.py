@@ -155,28 +155,32 @@ def find(runs_folder: Path, method: str, source: dict[str, Any], repeats: int) -
     """
     command = masked(json.loads(json.dumps([method, source, repeats])))
     folders = sorted((runs_folder / FOLDER).glob("*/sweep.json"), reverse=True)
-    newer = []
+    newer: DtkError | None = None
     for path in folders:
         try:
             about = _about(path)
         except (OSError, ValueError):  # Damaged; other sweeps may still match.
             continue
-        if about.schema_version > SCHEMA_VERSION:
-            newer.append(about)
-        elif [about.method, about.source, about.repeats] == command:
+        except DtkError as error:
+            newer = newer or error
+            continue
+        if [about.method, about.source, about.repeats] == command:
             print_line(f"continuing the sweep {about.id} with the points as they were frozen")
             sweep = _read(path.parent, about)
             sweep.lock()
             return sweep
-    for about in newer:
-        raise _newer(about)
+    if newer is not None:
+        raise newer
     others = "it has sweeps of other commands only" if folders else "there are no sweeps"
     fix = "type the same command as before with --resume, or start it without"
     raise DtkError(f"no sweep of this command to continue in {typed(runs_folder / FOLDER)}", others, fix)
 
 
 def _about(path: Path) -> About:
-    return msgspec.convert(read_json(path, _LARGEST_BYTES), About)
+    about = msgspec.convert(read_json(path, _LARGEST_BYTES), About)
+    if about.schema_version > SCHEMA_VERSION:
+        raise DtkError(f"the sweep {about.id} was written by a newer dtk", f"schema {about.schema_version}")
+    return about
 
 
 def opened(name: str, runs_folder: Path) -> Sweep | None:
@@ -186,14 +190,7 @@ def opened(name: str, runs_folder: Path) -> Sweep | None:
     if path is None:
         return None
     with refused(f"{path} is damaged", "", ValueError):
-        about = _about(path)
-    if about.schema_version > SCHEMA_VERSION:
-        raise _newer(about)
-    return _read(path.parent, about)
-
-
-def _newer(about: About) -> DtkError:
-    return DtkError(f"the sweep {about.id} was written by a newer dtk", f"schema {about.schema_version}")
+        return _read(path.parent, _about(path))
 
 
 def _read(root: Path, about: About) -> Sweep:

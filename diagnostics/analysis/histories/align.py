@@ -230,7 +230,17 @@ class Survey:
             if self.groups[key].uses_p2p:
                 self.ranks[rank].lines[key] = self.groups[key].lines[rank] = line
         self._uncounted.clear()
-        self.taken_earlier = self._taken_earlier()
+        # The ranks by whose dumps they had not issued what others completed, although it needs all ranks.
+        needs_all = {number for wires, number in self._numbers.items() if NEEDS_ALL.issuperset(op for op, *_ in wires)}
+        earlier: set[int] = set()
+        for key, table in self.groups.items():
+            if not key.on_devices or table.deviations or not table.lines.keys() <= set(self.declared.get(key, ())):
+                continue
+            issued = min((line.issued for line in table.lines.values()), default=0)
+            done = max((line.done for line in table.lines.values()), default=0)
+            needed = next((at for at in range(done, issued, -1) if table.base_at(at) in needs_all), 0)
+            earlier |= {rank for rank, line in table.lines.items() if line.issued < needed}
+        self.taken_earlier = sorted(earlier)
 
     def members(self, key: GroupKey) -> tuple[int, ...]:
         """Return the global ranks of a group: as declared, all ranks for the default group, else those seen in it."""
@@ -243,19 +253,6 @@ class Survey:
     def membership_known(self, key: GroupKey) -> bool:
         """Return whether `members` is exact rather than a lower bound."""
         return key in self.declared or key.desc == DEFAULT_GROUP
-
-    def _taken_earlier(self) -> list[int]:
-        """Return the ranks by whose dumps they had not issued what others completed, although it needs all ranks."""
-        needs_all = {number for wires, number in self._numbers.items() if NEEDS_ALL.issuperset(op for op, *_ in wires)}
-        earlier: set[int] = set()
-        for key, table in self.groups.items():
-            if not key.on_devices or table.deviations or not table.lines.keys() <= set(self.declared.get(key, ())):
-                continue
-            issued = min((line.issued for line in table.lines.values()), default=0)
-            done = max((line.done for line in table.lines.values()), default=0)
-            needed = next((at for at in range(done, issued, -1) if table.base_at(at) in needs_all), 0)
-            earlier |= {rank for rank, line in table.lines.items() if line.issued < needed}
-        return sorted(earlier)
 
     def world(self) -> int:
         """Return the number of ranks in the job: at least as many as were seen."""

@@ -65,7 +65,7 @@ class ModelSize(Struct, frozen=True):
         if self.shards > 1:
             shards = max(1, ranks // self.replicas)
             return States(size // shards, size // shards, optimizer // shards)
-        return States(size, size, optimizer // ranks if self.traits.shards_optimizer_only else optimizer)
+        return States(size, size, optimizer // ranks if self.traits.sharded == {"optimizer_state"} else optimizer)
 
     def with_units(self, gathered_bytes: int, optimizer: str, ranks: int) -> "ModelSize":
         """Return a copy with the sizes that gathered units show, if no other source describes a sharded model."""

@@ -50,7 +50,23 @@ class MemoryTimelineFile(Handle, frozen=True):
             changes = _of_events(text) if is_raw else [*_of_levels(*msgspec.json.decode(text, type=_Added))]
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
             raise ValueError(f"not a memory timeline: {problem}") from problem
-        return _history(changes, 1e-9 if is_raw else 1e-6)
+        unit_s = 1e-9 if is_raw else 1e-6
+        times = [time for time, _, _ in changes if time >= 0]
+        if not times or max(times) - min(times) > 1e7 / unit_s:
+            raise ValueError("it holds no times of a profiled window")
+        first = min(times)
+        stack = Stack(0.0, float(max(times) - first), [0] * len(KINDS))
+        at_once: dict[int, Counter[int]] = {}
+        for time, place, size in changes:
+            at_once.setdefault(max(time, first), Counter())[place] += size
+        moments = []
+        for time in sorted(at_once):
+            stack.move(float(time - first), at_once[time].items())
+            moments.append(tuple(stack.levels))
+        rows = [(time * unit_s, sizes) for time, sizes in stack.finish()]
+        # Gradients that DDP or zero_grad(set_to_none=False) keep never fall; activations do, or are what stays.
+        rises = (by_levels([(sizes[AT[kind]], sum(sizes)) for sizes in moments]) for kind in (GRADIENTS, ACTIVATIONS))
+        return History(rows, peak=highest(rows), rise=next(filter(None, rises), None))
 
 
 def _of_events(text: bytes) -> list[_Change]:
@@ -65,25 +81,6 @@ def _of_levels(times: list[int], rows: list[list[int]]) -> Iterator[_Change]:
             raise ValueError("not a memory timeline: a row has not one size for each category of torch")
         yield from ((time, at, new - old) for at, new, old in zip(_PLACES, sizes, before, strict=True))
         before = sizes
-
-
-def _history(changes: list[_Change], unit_s: float) -> History:
-    times = [time for time, _, _ in changes if time >= 0]
-    if not times or max(times) - min(times) > 1e7 / unit_s:
-        raise ValueError("it holds no times of a profiled window")
-    first = min(times)
-    stack = Stack(0.0, float(max(times) - first), [0] * len(KINDS))
-    at_once: dict[int, Counter[int]] = {}
-    for time, place, size in changes:
-        at_once.setdefault(max(time, first), Counter())[place] += size
-    moments = []
-    for time in sorted(at_once):
-        stack.move(float(time - first), at_once[time].items())
-        moments.append(tuple(stack.levels))
-    rows = [(time * unit_s, sizes) for time, sizes in stack.finish()]
-    # Gradients that DDP or zero_grad(set_to_none=False) keep never fall; activations do, unless they are what stays.
-    rises = (by_levels([(sizes[AT[kind]], sum(sizes)) for sizes in moments]) for kind in (GRADIENTS, ACTIVATIONS))
-    return History(rows, peak=highest(rows), rise=next(filter(None, rises), None))
 
 
 READER = Reader(

@@ -60,22 +60,19 @@ class _Module:
         """Name or attribute -> kinds of the objects assigned to it; `""` = another kind."""
         nodes = list(ast.walk(tree))
         for node in nodes:
-            self._define(node)
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    name = alias.name if alias.asname else alias.name.partition(".")[0]
+                    self.imported[alias.asname or name] = name
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                for alias in node.names:
+                    self.imported[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                self.own.add(node.name)
         for node in nodes:
             for target, value in _bindings(node):
                 kind = MAKERS.get(self.dotted(value.func), "") if isinstance(value, ast.Call) else ""
                 self.kinds_of_names.setdefault(_short(target), set()).add(kind)
-
-    def _define(self, node: ast.AST) -> None:
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                name = alias.name if alias.asname else alias.name.partition(".")[0]
-                self.imported[alias.asname or name] = name
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            for alias in node.names:
-                self.imported[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            self.own.add(node.name)
 
     def dotted(self, function: ast.expr) -> str:
         """Return the full name of a function, such as `fcntl.flock`; empty if it is neither imported nor built in."""

@@ -13,7 +13,7 @@ def config(name: object) -> dict[str, object]:
 
 def test_the_manifest_says_what_the_strategy_is_like() -> None:
     traits = strategy_traits({"strategy_traits": {**ZERO3, "keeps_gathered": True}}, config("mine"))
-    assert traits.is_known and traits.name == "mine" and traits.shards_parameters and not traits.shards_optimizer_only
+    assert traits.is_known and traits.name == "mine" and traits.shards_parameters
     assert (traits.gradients_in, traits.replicated_over, traits.keeps_gathered) == ("units", None, True)
 
 
