@@ -33,7 +33,7 @@ def _heading(run: Details) -> list[tuple[str, str]]:
         rows.append(("reason", status.reason))
     rows += [("problem", problem) for problem in run.run.problems]
     rows += [("age", age(run.run.age_s))] if run.run.age_s is not None else []
-    rows.append(("typed", " ".join(run.overrides)))
+    rows.append(("overrides", " ".join(run.overrides)))
     failure = status.failure if status else None
     if failure is not None:
         where = f" at step {failure.step}" if failure.step is not None else ""

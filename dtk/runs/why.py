@@ -24,7 +24,7 @@ def why(run: Path, key: str, *, as_json: bool) -> str:
         origins = read_origins(RunPaths(run).origins)
     except FileNotFoundError as error:
         what = f"{run} has no record of what set its keys"
-        raise DtkError(what, "dtk run keeps one", f"{command('show', run)} says what was typed") from error
+        raise DtkError(what, "dtk run keeps one", f"{command('show', run)} shows the overrides") from error
     except NewerSchemaError as error:
         raise DtkError(f"{run} was written by a newer dtk", clean(error), "upgrade dtk") from error
     except (OSError, ValueError) as error:

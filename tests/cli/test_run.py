@@ -34,7 +34,7 @@ def test_it_says_what_it_chose_and_why(trained):
     assert "\x1b" not in out, "colours only on a terminal"
     following = out.splitlines()[-1].removeprefix("next: ")
     assert following.endswith(f"dtk diagnose {folder}"), "a profiler window was asked for"
-    for command, word in ((following, "page "), (following.replace("dtk diagnose", "dtk show"), "state   finished")):
+    for command, word in ((following, "page "), (following.replace("dtk diagnose", "dtk show"), "state     finished")):
         shown = subprocess.run(command, shell=True, capture_output=True, text=True, env=environment(), cwd=ROOT)
         assert word in shown.stdout, "it can be typed as it stands"
 

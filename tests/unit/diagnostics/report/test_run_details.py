@@ -30,14 +30,14 @@ def test_the_failure_and_the_next_command_are_shown() -> None:
     run = Run("a b", "runs/a b", "failed", problems=["no metrics.jsonl"], age_s=7200.0)
     text = shown(run=run, status=status, log="runs/a b/logs", overrides=["train.steps=3"])
     for line in (
-        "state   failed (attempt 2, exit code 1)",
-        "reason  rank 1 failed",
-        "problem no metrics.jsonl",
-        "age     2h",
-        "typed   train.steps=3",
-        "failure rank 1 at step 3 in backward: ValueError: bad\\nbatch",
-        "victims ranks 0 and 2",
-        "log     runs/a b/logs",
+        "state     failed (attempt 2, exit code 1)",
+        "reason    rank 1 failed",
+        "problem   no metrics.jsonl",
+        "age       2h",
+        "overrides train.steps=3",
+        "failure   rank 1 at step 3 in backward: ValueError: bad\\nbatch",
+        "victims   ranks 0 and 2",
+        "log       runs/a b/logs",
     ):
         assert line in text.splitlines()
     (again,) = [line for line in text.splitlines() if line.startswith("next ")]
