@@ -130,8 +130,10 @@ def _deviation(survey: Survey, majority: list[_Program], role: list[_Program], a
     rest = (rank for rank in of_majority if rank != peer.rank)
     sides = ((peer.rank, *rest), tuple(program.rank for program, _ in deviating))
     both = {program.rank: program for program in (peer, minority)}
-    copies = {rank: _numbered(program) for rank, program in both.items()}
-    # Numbered over all groups, so that their calls are compared like those of one group.
+    copies = dict[int, list[Call]]()
+    for rank, program in both.items():  # Numbered over all groups, so that their calls are compared like one group's.
+        own = enumerate(zip(program.calls, program.tokens, strict=True), 1)
+        copies[rank] = [replace(call, seq=n, described=call.described._replace(wire=at.wire)) for n, (call, at) in own]
     case = between(Vote(peer.calls[at].key, at + 1, sides), lambda rank, _: copies[rank])
     if case is None:
         return None
@@ -154,9 +156,3 @@ def _peer(survey: Survey, program: _Program, of_majority: Mapping[int, _Program]
     of_expected = (peer for peer in of_majority.values() if program.rank in survey.members(peer.calls[at].key))
     of_got = (of_majority[rank] for rank in survey.members(got.key) if rank in of_majority)
     return next(chain(of_expected, of_got), None)
-
-
-def _numbered(program: _Program) -> list[Call]:
-    """Return copies of the calls, numbered over all groups, with what all ranks of the role have in common."""
-    numbered = enumerate(zip(program.calls, program.tokens, strict=True), 1)
-    return [replace(call, seq=n, described=call.described._replace(wire=token.wire)) for n, (call, token) in numbered]

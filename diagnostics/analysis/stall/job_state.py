@@ -24,7 +24,7 @@ from diagnostics.evidence.job.rank_endings import (
     settle_exit_codes,
 )
 from diagnostics.evidence.logs.patterns import ZONE_S
-from diagnostics.evidence.model import Evidence, RankError, Stacks, Thread
+from diagnostics.evidence.model import Evidence, Stacks, Thread
 from diagnostics.evidence.readers import watch
 
 STALL_S = 10.0  # A call that has waited for less is not a hang if the run continues.
@@ -258,7 +258,9 @@ def _waited_before(job: JobState, rank: int, end: Ending, alike: bool = False) -
         return False
     alone = any({*ranks} == {rank} for ranks in job.waits.absent.values())
     untimed = alone and bool(end.type) and end.time_s is None
-    if untimed and any(_timed_out_later(error, end) for error in job.evidence.errors):
+    at, errors = end.record, (error for error in job.evidence.errors if error.rank == end.rank)
+    later = (e for e in errors if not e.line or (e.file == at.file and e.line > (at.line or 0)))  # A file has the end.
+    if untimed and any(kind_of_exception(e.type, e.message, e.frames) == "timed_out" for e in later):
         return False  # It caught this exception and left calls out; its own wait came later and ended by its timeout.
     waited_s = _waited_s(job, end, began_s)
     stuck_dump = rank in job.survey.ranks and job.survey.ranks[rank].stuck_dump
@@ -280,10 +282,3 @@ def _waited_s(job: JobState, end: Ending, began_s: float) -> float | None:
         return None
     waited_s = job.survey.clocks.true_s(end.rank, at_s) - began_s
     return waited_s % ZONE_S if end.time_s and end.line and not 0 <= waited_s < _SAME_ZONE_S else waited_s
-
-
-def _timed_out_later(error: RankError, end: Ending) -> bool:
-    """Return whether an error file, which has what ended the process, or a later line has the timeout of a rank."""
-    later = not error.line or (error.file == end.record.file and error.line > (end.record.line or 0))
-    timed_out = kind_of_exception(error.type, error.message, error.frames) == "timed_out"
-    return error.rank == end.rank and later and timed_out

@@ -1,6 +1,6 @@
 """The start-up of a job: which ranks met, which others did not arrive, or what failed before the first collective."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from msgspec import Struct
 
@@ -71,7 +71,10 @@ def startup(job: JobState) -> Startup | StartupFailed | None:
     later |= {(file, line) for file, line in timeouts for other, at in lost if other == file and at < line}
     of_start = (f for f in of_start if "trained" not in f.fields and (f.file, f.line) not in later)
     decisive = tuple(fact for fact in of_start if (fact.file, fact.line) not in met and fact not in hoped)
-    facts = decisive or tuple(_unmet(job))
+    raised = (error for error in job.evidence.errors if _in_rendezvous(error.frames))
+    unmet = [error for error in raised if is_victim(kind_of_exception(error.type, error.message, error.frames))]
+    texts = [(error, f"{error.type}: {error.message}") for error in unmet]
+    facts = decisive or tuple(LogFact("unmet", e.rank, e.file, e.line, text, {}) for e, text in texts)
     # Errors of the store or the network are what a failed start-up raises; any other traceback has a cause of its own.
     unrelated = [end for end in job.endings.values() if end.kind in {"raised", "oom", "killed"} and end.frames]
     if any(not any(part in end.type for part in ("Timeout", "Network", "Store")) for end in unrelated):
@@ -95,13 +98,6 @@ def _is_of_rendezvous(fact: LogFact) -> bool:
 def _in_rendezvous(frames: Iterable[Frame]) -> bool:
     """Return whether ranks or nodes were in a rendezvous when an exception was raised."""
     return any(_TEXT["meet"].search(f"{frame.file} {frame.function}") for frame in frames)
-
-
-def _unmet(job: JobState) -> Iterator[LogFact]:
-    """Yield the connections that failed during the rendezvous, from the exceptions of some ranks."""
-    for error in job.evidence.errors:
-        if _in_rendezvous(error.frames) and is_victim(kind_of_exception(error.type, error.message, error.frames)):
-            yield LogFact("unmet", error.rank, error.file, error.line, f"{error.type}: {error.message}", {})
 
 
 def at_start(fact: LogFact) -> Activity:

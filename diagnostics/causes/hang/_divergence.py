@@ -255,7 +255,11 @@ def _finding(stall: Stall, divergence: Divergence, kind: Kind, reading: Reading)
     job, vote = stall.job, divergence.vote
     payload_text = next((fact.text for fact in divergence.lines if fact.kind == size_mismatch.KIND), "")
     victims = set(job.survey.members(vote.key)) | set(vote.present) | job.waits.reaching(vote.present)
-    completed = _completed(job, divergence)
+    wire, at = divergence.minority.wire, Operation(divergence.key, divergence.position)
+    is_same = wire == divergence.majority.wire and wire.op in ROOTED and wire.root is None
+    completed = tuple(job.waits.complete.get(at, ())) if is_same else ()
+    record = job.survey.ranks.get(divergence.minority_rank)
+    pending = next(iter(record.pending()), None) if record is not None else None
     exited = divergence.ended == "majority" and all(rank in job.endings for rank in vote.sides[0])
     details = {
         divergence.minority_rank: _parts.says("call_is", call=divergence.minority),
@@ -272,7 +276,8 @@ def _finding(stall: Stall, divergence: Divergence, kind: Kind, reading: Reading)
         payload_text=payload_text,
         completed=completed,
         unrecorded=divergence.ended == "majority" and not exited and all(map(job.may_be_unrecorded, vote.sides[0])),
-        pending=_pending(job, divergence) if exited else None,
+        # Another call than the first that the others never made.
+        pending=pending if exited and pending is not None and pending.seq != divergence.minority.seq else None,
     )
     ended = divergence.culprits if divergence.ended == "minority" else vote.sides[0] if exited else ()
     finding = confirmed(
@@ -296,20 +301,6 @@ def _finding(stall: Stall, divergence: Divergence, kind: Kind, reading: Reading)
         ),
     )
     return _parts.assuming(job, finding) if divergence in stall.inferred else finding
-
-
-def _completed(job: JobState, divergence: Divergence) -> tuple[int, ...]:
-    """Return the ranks that completed the call if it is the same on both sides."""
-    wire, at = divergence.minority.wire, Operation(divergence.key, divergence.position)
-    is_same = wire == divergence.majority.wire and wire.op in ROOTED and wire.root is None
-    return tuple(job.waits.complete.get(at, ())) if is_same else ()
-
-
-def _pending(job: JobState, divergence: Divergence) -> Call | None:
-    """Return the call that the minority now waits in if it is another one than the first that the others never made."""
-    record = job.survey.ranks.get(divergence.minority_rank)
-    call = next(iter(record.pending()), None) if record is not None else None
-    return call if call is not None and call.seq != divergence.minority.seq else None
 
 
 def _positions_without_calls(job: JobState, divergence: Divergence) -> Iterator[EvidenceItem]:

@@ -39,8 +39,12 @@ def decide(job: JobMemory) -> Finding:
     peak = job.peak() or job.size.parameter_bytes
     worst = max(_sites(job), key=lambda site: (site.retained_bytes, site.call.full_bytes), default=None)
     least = max(LEAST_SHARE * peak, LEAST_BYTES) if peak else LEAST_UNWEIGHED_BYTES
-    if worst is not None and (worst.per_step_bytes >= RETAINED * least or _weighs(worst.call, peak, least)):
-        call, cost = worst.call, max(worst.call.full_bytes, worst.retained_bytes)
+    call = worst.call if worst is not None else None
+    # One tensor may be a layer's input, so its line must be known.
+    is_copies = call and (call.is_list or call.kind == "object" or (peak is not None and call.site is not None))
+    is_large = call is not None and is_copies and call.full_bytes >= least
+    if worst is not None and call is not None and (worst.per_step_bytes >= RETAINED * least or is_large):
+        cost = max(call.full_bytes, worst.retained_bytes)
         ranks = job.ranks_of(worst.ranks, call.ranks)
         what = _TEXTS.phrase("pickled" if call.kind == "object" else "tensor")
         about: shared.Figures = {
@@ -99,12 +103,6 @@ def _retain(rank: RankMemory, sites: list[Site]) -> None:
             steps[step] += bytes_
     if len(steps) >= 2:
         max(sites, key=lambda site: site.call.full_bytes).alive.append(steps)
-
-
-def _weighs(call: Gather, peak_bytes: int | None, least_bytes: float) -> bool:
-    """Return whether an output is large and of copies; one tensor may be a layer's input, so its line must be known."""
-    is_copies = call.is_list or call.kind == "object" or (peak_bytes is not None and call.site is not None)
-    return is_copies and call.full_bytes >= least_bytes
 
 
 CAUSE = declared(__file__, read, decide)

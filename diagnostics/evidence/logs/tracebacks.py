@@ -168,7 +168,11 @@ class Assembler(Struct):
             self.message_open = False
             then = f"{raised.type}: {raised.message}" if raised.message else raised.type
             self.first.message = f"{self.first.message} (then {then})".strip()[:MAX_MESSAGE]
-            self.first.frames = _completed(self.first.frames, raised.frames)
+            # Python prints only the callers up to where an exception was handled; the later has those of that frame.
+            own, later = self.first.frames, [(frame.file, frame.function) for frame in raised.frames]
+            handler = next(((frame.file, frame.function) for frame in own[-1:]), None)
+            at = later.index(handler) + 1 if handler in later else len(later)
+            self.first.frames = (*own, *raised.frames[at:])[:MAX_FRAMES]
         self.chained = self.handled = self.nested = False
 
     def _after(self, text: str) -> None:
@@ -202,13 +206,6 @@ def _is_consequence(later: Raised, earlier: Raised) -> bool:
         return True  # What the handler of a lost peer runs into comes of it as well.
     # A signal that came while the rank waited in C++ is raised by the first bytecode after that wait has failed.
     return before == "oom" or is_victim(after) or after == "stopped"
-
-
-def _completed(frames: tuple[Frame, ...], later: tuple[Frame, ...]) -> tuple[Frame, ...]:
-    """Return the frames of an exception with its callers: Python prints only those up to where it was handled."""
-    handler = next(((frame.file, frame.function) for frame in frames[-1:]), None)
-    at = next((n for n, frame in enumerate(later, 1) if (frame.file, frame.function) == handler), len(later))
-    return (*frames, *later[at:])[:MAX_FRAMES]
 
 
 def parse(text: str) -> Raised | None:

@@ -155,7 +155,11 @@ def read(
             at_work.add(bisect_right(times, time_us))
     steps_at = sorted(at_work)
     marked = [bisect_right(times, at) for at, begins, name in annotations if begins and step_number(name) is not None]
-    borders = marked if len(marked) > 1 and has_times else _updates(paired, at_work)
+    # Where each optimizer step begins: its first allocation after a backward pass.
+    passes = [(n, False) for n, block in paired.blocks.items() if block.owner in (BACKWARD, REDUCED)]
+    order = pairwise(sorted([*passes, *((n, True) for n in at_work)]))
+    updates = [n for (_, before), (n, now) in order if now and not before]
+    borders = marked if len(marked) > 1 and has_times else updates
     history.whole_steps = max(0, len(borders) - 1)
     if not any(event.get("frames") for event in events):
         moves = {n: block.size_bytes for n, block in paired.blocks.items()}
@@ -176,13 +180,6 @@ def read(
             if begins and time_us >= times[0] and (step := step_number(name)) is not None
         ][:MAX_STEPS]
     return history
-
-
-def _updates(paired: _Paired, at_work: Iterable[int]) -> list[int]:
-    """Return the index at which each optimizer step begins: its first allocation after a backward pass."""
-    passes = (n for n, block in paired.blocks.items() if block.owner in (BACKWARD, REDUCED))
-    order = sorted([(n, False) for n in passes] + [(n, True) for n in at_work])
-    return [n for (_, before), (n, now) in pairwise(order) if now and not before]
 
 
 def _times(events: Sequence[Event]) -> tuple[list[int], bool]:
