@@ -99,6 +99,12 @@ class Ending(RankError, frozen=True, kw_only=True):  # noqa: N818 - no exception
         return bool(_TEXT["of_device"].match(self.message or self.text))
 
     @property
+    def of_program(self) -> bool:
+        """Return whether the program, its device or its memory ended the rank, and not a fault of communication."""
+        of_library = self.type in _C10D_ERRORS or self.detail == "invalid_usage" or is_fault(self.signal)
+        return (self.by_itself or self.kind == "unreduced") and not (of_library or self.only_exit_code)
+
+    @property
     def victim(self) -> bool:
         """Return whether another rank or the launcher caused the ending."""
         return self.kind in _VICTIM

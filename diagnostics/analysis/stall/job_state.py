@@ -195,7 +195,8 @@ def build(evidence: Evidence) -> JobState:
     not_waiting = [rank for rank in range(world) if rank not in waits.of_rank]
     endings = add_unnamed(evidence, rank_endings(evidence), not_waiting)
     hang = any(fact.kind in _HANG_FACTS for fact in evidence.facts)
-    others_wait = bool(waits.of_rank) or bool(evidence.stacks) or hang
+    unlinked = any(fact.kind == "nccl_ib_error" or "failed" in fact.fields for fact in evidence.facts)
+    others_wait = bool(waits.of_rank or evidence.stacks) or hang or unlinked
     job = JobState(evidence, reading, waits, settle_exit_codes(endings, others_wait))
     early = {rank: end for rank, end in job.endings.items() if end.exited_early}
     # The message of an exception; the launcher's words on an exit may name the process.

@@ -2,16 +2,19 @@
 what the libraries report. They serve suspicions and the first screen; `divergence` decides which rank deviates.
 """
 
+from math import inf
+
 from msgspec import Struct
 
 from diagnostics.analysis.histories.watchdog_lines import COUNTED, NEAR
 from diagnostics.analysis.stall.job_state import JobState
-from diagnostics.analysis.step_times import Silence
+from diagnostics.analysis.step_times import Silence, silence
 from diagnostics.analysis.vote import OF_JOB, Vote, count_votes
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.formatting import UNNAMED, Phrase
-from diagnostics.evidence.endings import ends_a_rank, of_error
+from diagnostics.evidence.endings import Ending, ends_a_rank, of_error
 from diagnostics.evidence.model import LogFact
+from diagnostics.evidence.readers.log import ENDED
 
 EVENTS = frozenset({"nccl_ib_async", "link_down"})
 """Kinds of lines about a port, which a job that goes on writes too."""
@@ -25,19 +28,31 @@ MOST_SPECIFIC = ("nccl_last_error", "nccl_result", "dist_backend_error")
 FAILED = frozenset(MOST_SPECIFIC)
 OF_PEERS = FAILED | KINDS["noticed"] | KINDS["closed"] | {"nccl_peer_closed", "store_closed"}
 """Kinds of lines that a rank also writes when its peers were stopped."""
-_GAVE_UP = OF_PEERS | OPENS - EVENTS
+_GAVE_UP = OF_PEERS | OPENS - EVENTS | {"nccl_returned"}
 """Kinds of lines by which a rank waits in communication or gave it up; the rest are warnings."""
-_OF_PROGRAM = {"raised", "oom", "unreduced", "stopped"}
-"""Kinds of endings that concern no communication."""
 _SHOWN = OPENS - {"nccl_connect"} | {"watchdog_abort", "flight_dump_signal"}
 """Kinds of lines whose whole content is in `Symptoms`."""
 
 
-def communication_ended(job: JobState) -> bool:
-    """Return whether anything but warnings shows that a rank waits in communication for good, or ended by it."""
-    ended = (of_error(error, UNNAMED).kind for error in job.evidence.errors if ends_a_rank(error))
-    gave_up = any(fact.kind in _GAVE_UP for fact in job.evidence.facts)
-    return gave_up or any(kind not in _OF_PROGRAM for kind in ended) or job.stands_still()
+def ended_by(job: JobState, file: str, line: int) -> bool | None:
+    """Return whether a warning ended the job; None if it is not known how the job ended.
+
+    It did if communication failed behind it, and no rank had failed on its own before.
+    """
+    evidence = job.evidence
+    errors = (of_error(error, UNNAMED) for error in evidence.errors if ends_a_rank(error))
+    ends = [*job.endings.values(), *errors]
+    signs: list[LogFact | Ending] = [end for end in ends if not end.of_program and end.kind != "stopped"]
+    signs += [fact for fact in evidence.facts if fact.kind in _GAVE_UP]  # Some of these are warnings too.
+    behind = [sign.line if sign.file == file else inf for sign in signs if sign.file != file or sign.line >= line]
+    first = min(behind, default=inf)
+    has_own = any(end.file != file or end.line < first for end in ends if end.of_program)
+    if signs or has_own:
+        return bool(behind) and not has_own
+    quiet = silence(evidence)
+    if job.stands_still() or (quiet and (quiet.file != file or quiet.line < line)):
+        return True
+    return False if any(fact.kind in ("job_stopped", ENDED) for fact in evidence.facts) else None
 
 
 def says(row: str, **figures: object) -> Phrase:

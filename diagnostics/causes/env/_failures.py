@@ -5,17 +5,21 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from diagnostics.analysis.environment.job import JobEnvironment, job_environment
+from diagnostics.analysis.stall.explain import Stall, explain
+from diagnostics.analysis.symptoms.state import ended_by
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.causes import Cause
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import CITED, LEVEL, STATED, EvidenceItem, Finding, Remedy, confirmed
+from diagnostics.contract.findings import CITED, LEVEL, STATED, SUSPECTED, EvidenceItem, Finding, Remedy, confirmed
 from diagnostics.contract.formatting import Phrase, bytes_text
+from diagnostics.evidence.model import Evidence
 
 _TEXTS = Texts(__file__)
 _STDERR = _TEXTS.phrase("stderr")
 
 _ANY_KIND = ("nccl_warn", "dist_backend_error")  # Kinds of log lines that may quote any of these messages.
+_WARNS = re.compile(r"\bWARN(?:ING)?\b|Warning: |^\[?W\d{4} ")
+"""Heads of warnings, which NCCL, Python and loggers also print of what they then do without."""
 _Case = dict[str, str]
 
 
@@ -29,7 +33,7 @@ class _Line(Struct, frozen=True):
     """Groups of the case's pattern; groups ending in `_bytes` are formatted, such as `9.19 MiB`."""
 
 
-def failure_cause(file: str) -> Cause[JobEnvironment]:
+def failure_cause(file: str) -> Cause[Stall]:
     """Return the cause defined by the table next to a module; see `container_limits.yaml` for its format."""
     table = table_beside(file)
     cases = [(re.compile(case["pattern"]), case) for case in table["cases"]]
@@ -45,33 +49,40 @@ def failure_cause(file: str) -> Cause[JobEnvironment]:
                 yield _Line(rank, item, case, fields)
                 return
 
-    def lines(job: JobEnvironment) -> Iterator[_Line]:
-        for fact in job.log:
+    def lines(job: Evidence) -> Iterator[_Line]:
+        for fact in job.facts:
             if fact.kind in (*table["kinds"], *_ANY_KIND):
                 yield from named(fact.text, fact.text, fact.rank, fact.file, fact.line)
         for error in job.errors:
             yield from named(error.message, "", error.rank, error.file, error.line)
 
-    def decide(job: JobEnvironment) -> Finding:
-        elsewhere, said = table.get("elsewhere", ""), "\n".join(fact.text for fact in job.log if fact.kind in _ANY_KIND)
+    def decide(stall: Stall) -> Finding:
+        job, elsewhere = stall.job.evidence, table.get("elsewhere", "")
+        has_messages = bool(job.facts or job.errors or job.run is not None)
+        said = "\n".join(fact.text for fact in job.facts if fact.kind in _ANY_KIND)
         matches = [line for line in lines(job) if not re.search(line.case.get("unless", "(?!)"), said)]
-        if not matches and job.has_messages and not elsewhere:
+        if not matches and has_messages and not elsewhere:
             return _TEXTS.ruled_out()
         if not matches:
-            return _TEXTS.undecided(["unsaid" if job.has_messages else "no_log", "ask"], elsewhere=elsewhere or _STDERR)
+            return _TEXTS.undecided(["unsaid" if has_messages else "no_log", "ask"], elsewhere=elsewhere or _STDERR)
         stated = {
             int(number) for line in matches for name in table.get("ranks", ()) if (number := line.fields.get(name))
         }
         ranks = tuple(sorted(stated or {line.rank for line in matches if line.rank is not None}))
-        items = tuple(line.item for line in matches[:CITED])
+        every = tuple(line.item for line in matches)
         case, who = matches[0].case, _TEXTS.phrase("who", who=ranks or _TEXTS.phrase("process"))
         summary = Phrase("summary", case["summary"], {**matches[0].fields, "who": who, "ranks": ranks})
         fix = Remedy("code" if "kind" in case else "environment", case["change"], case["why"])
         facts = _TEXTS.facts("confirmed", summary=summary, count=len(matches), fixes=(fix,))
         sure = max(LEVEL.get(line.case.get("confidence", ""), STATED) for line in matches)
-        return confirmed(facts=facts, confidence=sure, ranks=ranks, evidence=items)
+        if all(_WARNS.search(str(item.detail)) for item in every):
+            ended = {ended_by(stall.job, item.file, item.line or 0) for item in every}
+            if ended == {False}:
+                return _TEXTS.undecided("warned", summary=summary)
+            sure = sure if True in ended else SUSPECTED
+        return confirmed(facts=facts, confidence=sure, ranks=ranks, evidence=every[:CITED])
 
-    return declared(file, job_environment, decide)
+    return declared(file, explain, decide)
 
 
 CAUSE_OF = failure_cause

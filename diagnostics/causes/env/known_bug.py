@@ -9,7 +9,7 @@ from diagnostics.analysis.environment.known_bugs import NAMES, Installed, KnownB
 from diagnostics.analysis.environment.recorded import recorded
 from diagnostics.analysis.environment.situation import gpu_names
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.analysis.symptoms.state import communication_ended
+from diagnostics.analysis.symptoms.state import ended_by
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.findings import LIKELY, EvidenceItem, Finding, Remedy, confirmed
 from diagnostics.contract.formatting import Phrase
@@ -33,7 +33,7 @@ class Seen(Struct, frozen=True):
 
 def seen(stall: Stall) -> Seen:
     """Look up the versions and messages of a job in the table."""
-    evidence, ended = stall.job.evidence, communication_ended(stall.job)
+    evidence = stall.job.evidence
     record = recorded(evidence)
     versions = dict(_versions(evidence, record.nccl_version))
     variables = {name: text for own in record.variables.values() for name, text in own.items()}
@@ -44,7 +44,8 @@ def seen(stall: Stall) -> Seen:
     warned: dict[KnownBug, None] = {}
     for fact in evidence.facts:
         if bug := bug_in(fact.text):
-            if ended or _WARNS not in fact.text or (bug.before and bug.has(versions.get(bug.component, ()))):
+            had = bug.before and bug.has(versions.get(bug.component, ()))
+            if had or _WARNS not in fact.text or ended_by(stall.job, fact.file, fact.line):
                 by_bug.setdefault(bug, fact.quoted())
             else:
                 warned[bug] = None  # NCCL also warns of what it then does without.

@@ -5,7 +5,7 @@ from collections import Counter
 from msgspec import Struct
 
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.analysis.symptoms.state import communication_ended
+from diagnostics.analysis.symptoms.state import ended_by
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import LIKELY, OPEN, Finding, FormattedFacts, confirmed
@@ -58,8 +58,9 @@ def link_faults(stall: Stall) -> LinkFaults:
     evidence = stall.job.evidence
     completions = [fact for fact in evidence.facts if fact.kind == "nccl_ib_error"]
     events = [fact for fact in evidence.facts if fact.kind == "nccl_ib_async" and "failed" in fact.fields]
-    ended, went_on = communication_ended(stall.job), last_progress(evidence)
-    ports = [fact for fact in events if ended and fact.line > went_on.get(fact.file, 0)]
+    went_on = last_progress(evidence)
+    last = (fact for fact in events if fact.line > went_on.get(fact.file, 0))
+    ports = [fact for fact in last if ended_by(stall.job, fact.file, fact.line)]
     down = [fact for fact in evidence.facts if fact.kind == "link_down"]
     failed = [fact for fact in completions if fact.fields.get("status") in RETRY_EXCEEDED]
     failed = [fact for fact in failed if "process" in fact.fields] or failed  # An exception repeats NCCL's warning.

@@ -73,7 +73,7 @@ def test_memory_that_the_system_could_not_provide_is_less_sure_than_a_full_dev_s
     assert not any(root.cause == SHM for root in diagnose(tmp_path).root_causes)
 
 
-@pytest.mark.parametrize("end", ["", "Illegal instruction (core dumped)\n"])
+@pytest.mark.parametrize("end", ["n8:1:2 [0] NCCL INFO init.cc:1582 -> 1\n", "Illegal instruction (core dumped)\n"])
 def test_a_driver_that_is_too_old_for_its_cuda(tmp_path, end):
     text = "init.cc:1582 NCCL WARN Cuda failure 'CUDA driver version is insufficient for CUDA runtime version'\n"
     (tmp_path / "train.log").write_text(text + end)
@@ -113,13 +113,14 @@ ncclInvalidUsage: This usually reflects invalid usage of NCCL library.
 Last error:
 Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 4000
 """  # noqa: E501
+FAILED = "RuntimeError: NCCL error in: ProcessGroupNCCL.cpp:825, unhandled system error, NCCL version 2.7.8\n"
 BUS = "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).\n"
 KILLED = "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error. It is possible that ...\n"
 
 
 def test_two_processes_of_one_rank(tmp_path):
     lines = "gpu1:77:90 [0] bootstrap.cc:1 NCCL WARN Bootstrap Root : rank {} of 4 ranks has already checked in\n"
-    (tmp_path / "train.log").write_text("step 1 loss 2.0\n" + lines.format(3) + lines.format(1))
+    (tmp_path / "train.log").write_text("step 1 loss 2.0\n" + lines.format(3) + lines.format(1) + FAILED)
     (root,) = diagnose(tmp_path).root_causes
     assert (root.cause, root.ranks) == ("env.duplicate_rank", (1, 3))
     assert text_of(root).summary == "Two processes joined as ranks 1 and 3."
@@ -148,7 +149,7 @@ def test_shm_of_tensors_that_processes_share(how):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("n4:71:90 [0] enqueue.cc:58 NCCL WARN Cuda failure 'named symbol not found'", "NVCC_GENCODE"),
+        ("n4:71:90 [0] enqueue.cc:58 NCCL WARN Cuda failure 'named symbol not found'\n" + FAILED, "NVCC_GENCODE"),
         ("RuntimeError: CUDA error: no kernel image is available for execution on the device", "NVCC_GENCODE"),
         (
             "ImportError: /env/torch/lib/libtorch_cuda.so: undefined symbol: ncclCommWindowRegister",
@@ -187,3 +188,54 @@ def test_a_driver_that_does_not_fit(tmp_path, line, change):
 def test_other_words_about_drivers(tmp_path, line):
     (tmp_path / "train.log").write_text(f"{line}\n")
     assert not diagnose(tmp_path).root_causes
+
+
+WARN = "n8:1:2 [0] {} NCCL WARN "
+ON_ONE_GPU = WARN.format("init.cc:9") + "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000\n"
+NO_ROOM = WARN.format("shm.cc:9") + "Error: failed to extend /dev/shm/nccl-Ab to 9637892 bytes, error: No space left\n"
+NO_PEER = WARN.format("transport/p2p.cc:9") + "Cuda failure 'invalid argument'\n"
+LOCKED = WARN.format("ibvwrap.cc:9") + "Call to ibv_reg_mr failed with error Cannot allocate memory\n"
+OLD = "torch/cuda/__init__.py:129: UserWarning: The NVIDIA driver on your system is too old (found version 11040).\n"
+WARNINGS = (ON_ONE_GPU, NO_ROOM, NO_PEER, LOCKED, OLD)
+RAISED = (
+    '[rank3]: Traceback (most recent call last):\n[rank3]:   File "/job/t.py", line 9, in <module>\n[rank3]:     f(x)\n'
+    "[rank3]: KeyError: 'labels'\n"
+)
+CLOSED = "[rank1]: RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.4]:4512\n"
+HANGS = (
+    "[rank0]:[E1120 10:11:12.1 ProcessGroupNCCL.cpp:616] [Rank 0] Watchdog caught collective operation timeout: Work"
+    "NCCL(SeqNum=1, OpType=ALLREDUCE, NumelIn=99, NumelOut=99, Timeout(ms)=600000) ran for 600012 milliseconds\n"
+)
+CANCELLED = "slurmstepd: error: *** JOB 77 ON n8 CANCELLED AT 2026-07-01T12:00:00 DUE TO TIME LIMIT ***\n"
+
+
+def confirmed_of_environment(report):
+    return [one.cause for one in report.root_causes if one.cause.startswith("env.") and one.cause != "env.job_stopped"]
+
+
+@pytest.mark.parametrize("warning", WARNINGS)
+@pytest.mark.parametrize("end", [FAILED, HANGS, CLOSED, "n8:1:2 [0] NCCL INFO init.cc:867 -> 5\n", FAILED + RAISED])
+def test_a_warning_is_the_cause_where_communication_then_failed(tmp_path, warning, end):
+    (tmp_path / "train.log").write_text(f"[rank0]: starting\n{warning}{end}")
+    assert len(confirmed_of_environment(diagnose(tmp_path))) == 1
+
+
+@pytest.mark.parametrize("warning", WARNINGS)
+@pytest.mark.parametrize(
+    ("before", "after", "is_suspected"),
+    [
+        ("", "", True),
+        ("", "n8:1:2 [0] NCCL INFO Connected all rings\n", True),
+        ("", RAISED, False),
+        ("", RAISED + CLOSED, False),
+        ("", CANCELLED, False),
+        ("", "Training complete\n", False),
+        (HANGS, "", False),
+        ("", "".join(f"step {n} loss {3 - n / 100:.2f}\n" for n in range(20)) + FAILED, False),
+    ],
+)
+def test_a_warning_alone_is_suspected_at_most(tmp_path, warning, before, after, is_suspected):
+    (tmp_path / "train.log").write_text(f"[rank0]: starting\n{before}{warning}{after}")
+    report = diagnose(tmp_path)
+    assert not confirmed_of_environment(report)
+    assert any(one.finding.suspected for one in report.findings) == is_suspected

@@ -35,7 +35,7 @@ AMD = (
     ],
 )  # fmt: skip
 def test_each_text(tmp_path: Path, line: str, change: str) -> None:
-    (tmp_path / "train.log").write_text(line)
+    (tmp_path / "train.log").write_text(line + "h:1:2 [0] NCCL INFO transport.cc:40 -> 1\n")
     first = diagnose(tmp_path).root_causes[0]
     assert first.cause == ID and change in text_of(first).remedies[0].change
 

@@ -82,6 +82,8 @@ WATCHDOG = (
         ([f"step {n} loss 2.0" for n in range(2, 20)], [], False),
         ([f"step {n} loss 2.0" for n in range(2, 20)], [WATCHDOG], True),
         ([], [LOST], True),
+        ([f"step {n} loss 2.0" for n in range(2, 20)], ["srun: error: n: task 3: Exited with exit code 1"], True),
+        ([], ["[rank2]: ValueError: bad batch", LOST], False),
     ],
 )
 def test_an_event_of_a_port_fails_a_link_only_where_communication_ended(
@@ -91,6 +93,19 @@ def test_an_event_of_a_port_fails_a_link_only_where_communication_ended(
     assert any(root.cause == "network.link_fault" for root in report.root_causes) == is_link
     finding = next(one.finding for one in report.findings if one.finding.cause == "network.link_fault")
     assert is_link or ("A port reported an error" in text_of(finding).summary and finding.status == "undecided")
+
+
+DATED = [f"[2026-07-01 10:{n // 6:02}:{n % 6}0] step {n} loss {3 - n / 100:.2f}" for n in range(30)]
+STOPPED = "slurmstepd: error: *** JOB 7 ON n CANCELLED AT 2026-07-01T{} DUE TO TIME LIMIT ***"
+
+
+@pytest.mark.parametrize(("stopped", "is_link"), [("11:31:07", True), ("10:05:02", False)])
+def test_a_device_failed_and_no_step_was_printed_until_the_job_was_stopped(
+    tmp_path: Path, stopped: str, is_link: bool
+) -> None:
+    event = ASYNC.replace("Got async event : ", "async fatal event: ") + "local catastrophic error"
+    roots = said(tmp_path, *DATED, event, STOPPED.format(stopped)).root_causes
+    assert [root.cause for root in roots][:1] == (["network.link_fault"] if is_link else ["env.job_stopped"])
 
 
 def test_an_event_of_a_port_of_a_job_that_trained_on_is_suspected_of_nothing(tmp_path: Path) -> None:
@@ -177,7 +192,10 @@ def test_only_some_statuses_speak_of_the_way_between_two_ports(status: int) -> N
 
 
 def test_ports_and_links() -> None:
-    failed, soft = fact("nccl_ib_async", 0, failed=True, device="mlx5_0"), fact("nccl_ib_async", 0, device="mlx5_0")
+    failed, soft = (
+        fact("nccl_ib_async", 0, failed="port error", device="mlx5_0"),
+        fact("nccl_ib_async", 0, device="mlx5_0"),
+    )
     found = faults(failed, soft, fact("link_down", device="eth0"), fact("nccl_net", 0), fact("nccl_result", 0))
     assert (len(found.ports), len(found.down), len(found.completions)) == (1, 1, 0)
     alone = faults(failed, soft, fact("link_down", device="eth0"))
