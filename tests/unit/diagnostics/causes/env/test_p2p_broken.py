@@ -27,7 +27,7 @@ AMD = (
         ("Failed: Cuda error a.cuh:307 'peer access is not supported between these two devices'\n", "NCCL_P2P_DISABLE=1"),
         ("terminating: cudaMemcpyPeer: peer mapping resources exhausted\n", "at most 8 GPUs"),
         ("h:1:2 [0] transport/p2p.cc:275 NCCL WARN Cuda failure 101 'invalid device ordinal'\n", "--gpus-per-node"),
-        ("h:1:2 [0] transport/p2p.cc:237 NCCL WARN Cuda failure 'invalid argument'\n", "NCCL_P2P_DISABLE=1 to see"),
+        ("h:1:2 [0] transport/p2p.cc:237 NCCL WARN Cuda failure 'invalid argument'\n", "NCCL_P2P_DISABLE=1"),
         ("h:1:2 [0] net_ib.cc:9 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<54> with status=4 opcode=0\n",
          "NCCL_NET_GDR_LEVEL=0"),
         ("h:1:2 [0] net_ib.cc:9 NCCL WARN NET/IBP:Got completion with error 4, opcode 1, len 0, vendor err 81\n",
