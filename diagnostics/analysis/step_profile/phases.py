@@ -109,7 +109,11 @@ def _find_backwards(trace: Trace, work: Work, steps: list[Step]) -> None:
     rulers = _autograd(trace)
     is_optimizer = [bool(TEXT["optimizer"].search(name)) for name in trace.names]
     optimizers = sorted(start for start, name in zip(trace.marks.start, trace.marks.name) if is_optimizer[name])
-    forwards = _forward_marks(trace)
+    begun: dict[str, list[int]] = {}  # The forward passes, by the name of their marks; the most frequent one counts.
+    for name, start in zip(trace.marks.name, trace.marks.start, strict=True):
+        if TEXT["forward"].match(text := trace.names[name]):
+            begun.setdefault(text, []).append(start)
+    forwards = sorted(max(((len(times), times) for times in begun.values()), default=(0, []))[1])
     starts = [step.host[0] for step in steps]
     everywhere = Ruler(union(span for ruler in rulers.values() for span in ruler.cover))
     launched: list[list[tuple[int, bool, int, int]]] = [[] for _ in steps]
@@ -150,16 +154,6 @@ def _autograd(trace: Trace) -> dict[int, Ruler]:
         if TEXT["backward_mark"].match(trace.names[name]):
             by_thread.setdefault(marks.lane[i], []).append((marks.start[i], marks.end[i]))
     return {lane: Ruler(union(spans)) for lane, spans in by_thread.items()}
-
-
-def _forward_marks(trace: Trace) -> list[int]:
-    """Return the starts of the forward passes, taken from the most frequent mark."""
-    starts: dict[str, list[int]] = {}
-    for i, name in enumerate(trace.marks.name):
-        text = trace.names[name]
-        if TEXT["forward"].match(text):
-            starts.setdefault(text, []).append(trace.marks.start[i])
-    return sorted(max(((len(times), times) for times in starts.values()), default=(0, []))[1])
 
 
 def _runs(launched: list[tuple[int, bool, int, int]], forwards: list[int]) -> list[list[tuple[int, bool, int, int]]]:

@@ -118,7 +118,12 @@ def decide(job: JobMemory) -> Finding:
         finding = _TEXTS.undecided(["stretches", "stacks"], size=Bytes(min(most)), times=len(most), who=who)
         return replace(finding, ranks=named(growing))
     if unmarked := [rank for rank in traced if rank.curve is not None and not rank.curve.steps]:
-        kept = _between_backwards(job, unmarked)
+        kept = dict[int, int]()  # How much memory grows between backward passes, where it grows steadily.
+        for rank in unmarked:
+            sums = rank.curve.between_backwards() if rank.curve is not None else []
+            sums = sums[len(sums) // WARM_UP : -BUFFERED]
+            if len(sums) >= CERTAIN_STEPS and min(sums) >= _least_bytes(job) and max(sums) <= ALIKE * min(sums):
+                kept[rank.rank] = min(sums)
         size, ranks = Bytes(max(kept.values(), default=0)), shared.rank_names(kept)
         return _TEXTS.undecided(["between_backwards" if kept else "unmarked", "mark"], size=size, who=ranks)
     return shared.not_recorded(job, "steps")
@@ -153,17 +158,6 @@ def _confirmed(job: JobMemory, leftovers: list[Leftover]) -> Finding:
 def _least_bytes(job: JobMemory, steps: int = 1) -> float:
     """Return the minimum bytes per step; the leftovers of `steps` recorded steps count together, as in a timeline."""
     return max(LEAST_BYTES, min(LEAST_SHARE, LEAST_GROWTH / steps) * (job.peak() or 0))
-
-
-def _between_backwards(job: JobMemory, unmarked: list[RankMemory]) -> dict[int, int]:
-    """Return rank -> bytes by which memory grows between backward passes, for ranks where it grows steadily."""
-    steady = {}
-    for rank in unmarked:
-        sums = rank.curve.between_backwards() if rank.curve is not None else []
-        sums = sums[len(sums) // WARM_UP : -BUFFERED]
-        if len(sums) >= CERTAIN_STEPS and min(sums) >= _least_bytes(job) and max(sums) <= ALIKE * min(sums):
-            steady[rank.rank] = min(sums)
-    return steady
 
 
 def _by_allocations(job: JobMemory, rank: RankMemory) -> Leftover | None:

@@ -4,7 +4,6 @@ left.
 
 import re
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -57,22 +56,18 @@ def read(path: Path, file: str, limits: Limits) -> LogFact:
     """Read one file; raises OSError or ValueError, like `Reader.open`."""
     value = small_json(path, limits)
     if value.get("kind") == PAUSED:
-        return _paused(value, file)
+        try:
+            record = msgspec.convert(value, _Paused)
+        except msgspec.ValidationError as problem:
+            raise ValueError(f"not a record of a pause: {problem}") from problem
+        # A rank that was suspended: when each pause began, how many seconds it lasted.
+        return LogFact(PAUSED, record.rank, file, fields={"pauses": tuple(record.pauses)})
     time_s, reason = value.get("time_s"), value.get("reason", "")
     if not isinstance(time_s, int | float) or not 0 <= time_s < 1e11 or not isinstance(reason, str):
         raise ValueError("not a record of the watch")
     if value.get("kind") == FINISHED:
         return LogFact(ENDED_WELL, None, file, time_s=float(time_s))
     return LogFact(VERDICT, None, file, 0, shortened(reason, 400), {}, float(time_s))
-
-
-def _paused(value: dict[str, Any], file: str) -> LogFact:
-    """Return the fact of a rank that was suspended, with `pauses`: (when it began, how many seconds it lasted)."""
-    try:
-        record = msgspec.convert(value, _Paused)
-    except msgspec.ValidationError as problem:
-        raise ValueError(f"not a record of a pause: {problem}") from problem
-    return LogFact(PAUSED, record.rank, file, fields={"pauses": tuple(record.pauses)})
 
 
 READER = Reader(kind="watch", recognise=recognise, open=_open, facts=(VERDICT, ENDED_WELL, PAUSED, IN_ORDER))
