@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from diagnostics.analysis import source_text
 from diagnostics.analysis.divergence.evidence_terms import GUESSES, position, support
-from diagnostics.analysis.divergence.explanation import Edit, Explanation, left_loop
+from diagnostics.analysis.divergence.explanation import Explanation, left_loop
 from diagnostics.analysis.divergence.find import Divergence, edited, explained
 from diagnostics.analysis.divergence.identity import in_backward
 from diagnostics.analysis.divergence.loop_exit import in_branch, source_branches
@@ -123,12 +123,16 @@ def by_lines(divergence: Divergence, majority: Counters, minority: Counters, *, 
     the `default_group`, that of all ranks.
     """
     explanation, calls = divergence.explanation, (divergence.majority, divergence.minority)
-    both_passes = {call.region for call in calls} == {"forward", "backward"} and calls[0].stack == calls[1].stack
-    if both_passes and default_group and same_round(calls[0].stack, calls[0].created_s, (majority, minority)):
-        ahead = in_backward(divergence.minority)
-        edit: Edit = ("drop" if ahead else "insert", "within")
-        term = support("past that line" if ahead else "forward twice")
-        return replace(divergence, explanation=Explanation(*edit, (calls[not ahead],), (term,)))
+    line = min((call.stack for call in calls), key=len)  # The forward pass runs functions of the user's.
+    passes = {call.region for call in calls if call.stack[-len(line) :] == line}
+    both = default_group and passes == {"forward", "backward"}
+    if both and same_round(line, calls[0].created_s, (majority, minority)):
+        sides = (divergence.majority_rank, calls[0]), (divergence.minority_rank, calls[1])
+        (ahead, done), (behind, call) = sorted(sides, key=lambda side: not in_backward(side[1]))
+        if divergence.tie or divergence.minority_rank == behind:
+            more: dict[str, Any] = {"ranks": (ahead, behind), "culprits": divergence.vote.side_of(behind), "tie": False}
+            return edited(divergence.vote, (done, call), ("insert", "within"), support("forward twice"), **more)
+        return replace(divergence, explanation=Explanation("drop", "within", (call,), (support("past that line"),)))
     if is_for_one_rank(divergence) and not default_group:
         return replace(divergence, groups_known=False)
     if explanation.terms[0].name in GUESSES or not default_group:

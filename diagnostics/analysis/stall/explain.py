@@ -169,7 +169,12 @@ def explain(evidence: Evidence, divergence: Divergence | None = None) -> Stall:
         return Stall(job, endings=endings.first_endings(job))
     if job.finished():
         return Stall(job)
-    divergences = _divergences(job) if divergence is None else [divergence]
+    divergences = [divergence] if divergence is not None else []
+    if divergence is None:
+        steps = job.evidence.declared("train.steps")
+        early = {rank: (job.step_of(rank) or steps) < steps for rank in job.survey.ranks if isinstance(steps, int)}
+        exited = [rank for rank, end in job.endings.items() if end.in_order]
+        divergences = find_divergences(job.survey, job.reading.calls, job.waits.reaching, exited, early)
     if divergence is None and (divergence := _of_same_role(job, divergences)) is not None:
         divergences = [divergence]
     if divergence is not None:
@@ -217,13 +222,6 @@ def roots_differ(job: JobState) -> list[Divergence]:
             cases.append(differing_roots(calls, job.survey.members(operation.key)))
             taken |= {*waiting, *complete} | job.waits.reaching(waiting)
     return cases
-
-
-def _divergences(job: JobState) -> list[Divergence]:
-    steps = job.evidence.declared("train.steps")
-    is_early = {rank: (job.step_of(rank) or steps) < steps for rank in job.survey.ranks if isinstance(steps, int)}
-    ended = [rank for rank, end in job.endings.items() if end.in_order]
-    return find_divergences(job.survey, job.reading.calls, job.waits.reaching, ended, is_early)
 
 
 def _of_same_role(job: JobState, divergences: list[Divergence]) -> Divergence | None:

@@ -358,10 +358,19 @@ for step in range(9):
 """
 
 
-@pytest.mark.parametrize(("behind", "cause", "odd"), [(0, "added", 0), (3, "left_out", 3)])
+@pytest.mark.parametrize(
+    ("others", "odd", "world", "words"),
+    [
+        ("backward", 0, 4, "Rank 0 is still in the forward pass"),
+        ("forward", 3, 4, "Rank 3 skipped"),
+        ("backward", 1, 2, "Rank 1 is still in the forward pass"),
+        ("forward", 1, 2, "Rank 0 is still in the forward pass"),
+    ],
+)
 def test_a_pass_of_the_same_round_shows_who_is_behind_though_one_line_runs_both(
-    tmp_path: Path, behind: int, cause: str, odd: int
+    tmp_path: Path, others: str, odd: int, world: int, words: str
 ) -> None:
+    """Of two ranks, the one that is behind made a call more: a round that is left out leaves out both passes."""
     script = tmp_path / "train.py"
     script.write_text(ONE_LINE)
     line = (Frame(str(script), 2, "<module>"),)
@@ -369,24 +378,25 @@ def test_a_pass_of_the_same_round_shows_who_is_behind_though_one_line_runs_both(
     forward = (
         Frame(torch + "parallel/distributed.py", 2363, "DistributedDataParallel._distributed_broadcast_coalesced"),
         Frame(torch + "modules/module.py", 1789, "Module._call_impl"),
+        Frame("/job/model.py", 7, "Net.forward"),
         *line,
     )
     backward = (Frame("/lib/site-packages/torch/autograd/graph.py", 979, "_engine_run_backward"), *line)
+    sides = (backward, forward) if others == "backward" else (forward, backward)
 
     def job(round_of_odd: int) -> list[tuple[list[Stacks], list[LogFact]]]:
-        sides = (forward, backward) if cause == "added" else (backward, forward)
-        rounds = {number: round_of_odd if number == odd else 5 for number in range(4)}
+        rounds = {number: round_of_odd if number == odd else 5 for number in range(world)}
         counters = [{(str(script), "<module>"): {"step": step}} for step in rounds.values()]
-        return [rank(n, sides[n != odd], call={}, groups=1, counters=counters[n]) for n in range(4)]
+        return [rank(n, sides[n == odd], call={}, groups=1, counters=counters[n]) for n in range(world)]
 
     said = found(*job(5))
-    assert set(said) == {"conditional_collective"} and said["conditional_collective"].ranks == (odd,)
-    summary, fix = said["conditional_collective"].summary, said["conditional_collective"].remedies[0].change
-    if cause == "added":
-        assert "Rank 0 is still in the forward pass" in summary and "a call that only rank 0 made before" in summary
-        assert "look for the call that only rank 0 makes before" in fix
-    else:
-        assert "Rank 3 skipped" in summary
+    assert set(said) == {"conditional_collective"} and not said["conditional_collective"].tie
+    shown = said["conditional_collective"]
+    assert shown.ranks == (int(words.split()[1]),) and shown.summary.startswith(words)
+    if "still" in words:
+        who = f"rank {shown.ranks[0]}"
+        assert f"a call that only {who} made before was matched" in shown.summary
+        assert f"look for the call that only {who} makes before" in shown.remedies[0].change
     assert not any(one.confidence > 0.5 for one in found(*job(6)).values()), "the ranks are in different rounds"
 
 
