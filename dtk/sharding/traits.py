@@ -3,9 +3,12 @@ Configuration, plan, launcher and commands use these and never compare its name.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, NamedTuple, Self
 
+from msgspec import convert
+
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.mesh import ORDER, Mesh
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.sharding.declared import Collective, ModelShapes, Shape
@@ -65,6 +68,14 @@ class Traits:
         return "optimizer_state" in self.sharded and not (self.shards_parameters or self.library)
 
 
+NONE = Traits()
+
+
+def traits_beside(module: str, base: Traits = NONE) -> Traits:
+    """Return the traits in the YAML file next to a strategy's module, which replace those of `base`."""
+    return convert(asdict(base) | table_beside(module)["traits"], Traits)
+
+
 class Reduction(NamedTuple):
     """The reduction of one bucket of gradients; the last one may be a message without gradients."""
 
@@ -83,7 +94,7 @@ class StrategyConfig:
     Class attributes have no annotations, so they are not keys.
     """
 
-    traits = Traits()
+    traits = NONE
     limits = NO_LIMITS
     engine = ""
     """Strategy whose class runs it; empty for its own class."""

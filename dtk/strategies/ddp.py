@@ -16,7 +16,7 @@ from dtk.parallel.compression import BLOCK, BLOCK_BYTES, factor_rank, int8_block
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.sharding.base import Strategy, materialise
 from dtk.sharding.declared import Collective, ModelShapes, Shape
-from dtk.sharding.traits import Reduction, StrategyConfig, Traits
+from dtk.sharding.traits import Reduction, StrategyConfig, traits_beside
 from dtk.strategies.fsdp import FSDPConfig
 
 if TYPE_CHECKING:
@@ -44,16 +44,7 @@ TOPK_BEHIND_AVERAGES = (
 class DDPConfig(StrategyConfig):
     """DistributedDataParallel (Li et al. 2020): replicas, gradients all-reduced in buckets."""
 
-    traits = Traits(
-        replicated_over="dp",
-        dimensions=("dp_replicate", "dp_shard", "cp", "tp", "pp", "ep"),
-        gradients_in="buckets",
-        collectives=("all_reduce",),
-        keeps_gradients=True,
-        in_backward_conflict="gradients are reduced only after they are complete",
-        simplicity=2,
-        needs_less_memory="zero3",
-    )
+    traits = traits_beside(__file__)
     limits = {"bucket_cap_mb": (math.ulp(0.0), math.inf), "powersgd_rank": (1, math.inf)}
     limits |= {"topk_ratio": (math.ulp(0.0), 1)}
     plain = (*DATA, "cp", "pp")  # In these dimensions a model, or a stage of it, has plain parameters.

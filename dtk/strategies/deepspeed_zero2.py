@@ -1,9 +1,10 @@
 """`deepspeed_zero2`: ZeRO stage 2 by the library DeepSpeed."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from dtk.engines.deepspeed.engine import DeepSpeed
+from dtk.sharding.traits import traits_beside
 from dtk.strategies.deepspeed_zero1 import DeepSpeedZero1Config
 
 
@@ -11,7 +12,7 @@ from dtk.strategies.deepspeed_zero1 import DeepSpeedZero1Config
 class DeepSpeedZero2Config(DeepSpeedZero1Config):
     """DeepSpeed's ZeRO stage 2: gradients and optimizer state are partitioned into equal flat parts."""
 
-    traits = replace(DeepSpeedZero1Config.traits, sharded=("gradients", "optimizer_state"), simplicity=21)
+    traits = traits_beside(__file__, DeepSpeedZero1Config.traits)
     stage = 2
 
     name: Literal["deepspeed_zero2"] = "deepspeed_zero2"  # type: ignore[assignment]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from dtk.sharding.base import Strategy, materialise
-from dtk.sharding.traits import StrategyConfig, Traits
+from dtk.sharding.traits import StrategyConfig, traits_beside
 
 if TYPE_CHECKING:
     from torch import nn
@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 class DPConfig(StrategyConfig):
     """nn.DataParallel: one process, threads over all CUDA devices. Kept as the historical baseline."""
 
-    traits = Traits(
-        one_process=True, least_cuda_devices=2, keeps_gradients=True, simplicity=1, compared=False,
-        in_backward_conflict="replicas have their own backward", needs_less_memory="zero3",
-    )  # fmt: skip
+    traits = traits_beside(__file__)
 
     name: Literal["dp"] = "dp"
 

@@ -16,7 +16,7 @@ from dtk.parallel.compression import BLOCK
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.sharding.base import Strategy, local, materialise, model_shapes, unit_group
 from dtk.sharding.declared import ITEM_BYTES, Collective, ModelShapes, reduced_item_bytes, shard_elements, wire_bytes
-from dtk.sharding.traits import StrategyConfig, Traits
+from dtk.sharding.traits import StrategyConfig, traits_beside
 
 if TYPE_CHECKING:
     import torch
@@ -30,11 +30,7 @@ if TYPE_CHECKING:
 class FSDPConfig(StrategyConfig):
     """`fully_shard` per block (PyTorch FSDP2): parameters, gradients and optimizer state sharded."""
 
-    traits = Traits(
-        sharded=("parameters", "gradients", "optimizer_state"), gradients_in="units", simplicity=6,
-        collectives=("all_gather", "reduce_scatter"), always_grouped=("dp_shard",),
-        offloads=("optimizer", "parameters"), dimensions=("dp_replicate", "dp_shard", "cp", "tp", "pp", "ep"),
-    )  # fmt: skip
+    traits = traits_beside(__file__)
     autocasts = False
     """Whether the forward runs under autocast on float32 parameters instead of casting whole units."""
     gathers_once = False

@@ -6,6 +6,7 @@ from typing import Literal
 
 from diagnostics.contract.mesh import Mesh, divisors
 from dtk.errors import Errors
+from dtk.sharding.traits import traits_beside
 from dtk.strategies.fsdp import FSDP, FSDPConfig
 
 _errors = Errors(__file__)
@@ -15,14 +16,7 @@ _errors = Errors(__file__)
 class HSDPConfig(FSDPConfig):
     """Hybrid sharding: shard inside a group of dp_shard ranks, replicate over dp_replicate groups."""
 
-    traits = replace(
-        FSDPConfig.traits,
-        replicated_over="dp_replicate",
-        collectives=("all_gather", "reduce_scatter", "all_reduce"),
-        always_grouped=("dp_replicate", "dp_shard"),
-        simplicity=7,
-        needs_less_memory="zero3",
-    )
+    traits = traits_beside(__file__, FSDPConfig.traits)
     limits = {**FSDPConfig.limits, "dp_replicate": (-1, inf), "dp_shard": (-1, inf)}
 
     name: Literal["hsdp"] = "hsdp"  # type: ignore[assignment]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from dtk.sharding.base import Strategy, materialise
-from dtk.sharding.traits import StrategyConfig, Traits
+from dtk.sharding.traits import StrategyConfig, traits_beside
 
 if TYPE_CHECKING:
     from torch import nn
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class SingleConfig(StrategyConfig):
     """One process, one device: the reference for all other strategies."""
 
-    traits = Traits(one_process=True, simplicity=0, needs_less_memory="zero3")
+    traits = traits_beside(__file__)
 
     name: Literal["single"] = "single"
 

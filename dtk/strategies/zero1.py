@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
 from diagnostics.contract.mesh import DATA, Mesh
 from dtk.parallel.number_formats import PrecisionConfig
 from dtk.sharding.declared import Collective, ModelShapes
-from dtk.sharding.traits import StrategyConfig
+from dtk.sharding.traits import StrategyConfig, traits_beside
 from dtk.strategies.ddp import DDP, DDPConfig, ddp_collectives
 from dtk.strategies.fsdp import FSDPConfig
 
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 class Zero1Config(DDPConfig):
     """DDP with the optimizer state sharded over ranks (ZeRO stage 1, Rajbhandari et al. 2020)."""
 
-    traits = replace(
-        DDPConfig.traits, sharded=("optimizer_state",), collectives=("all_reduce", "broadcast"), simplicity=3
-    )
+    traits = traits_beside(__file__, DDPConfig.traits)
 
     plain = (*DATA, "cp")
 

@@ -1,9 +1,10 @@
 """`zero2`: gradients and optimizer state sharded, gathered parameters kept from forward to backward."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from dtk.errors import DtkError
+from dtk.sharding.traits import traits_beside
 from dtk.strategies.fsdp import FSDP, FSDPConfig
 
 
@@ -11,7 +12,7 @@ from dtk.strategies.fsdp import FSDP, FSDPConfig
 class Zero2Config(FSDPConfig):
     """ZeRO stage 2 (Rajbhandari et al. 2020): gradients and optimizer state sharded."""
 
-    traits = replace(FSDPConfig.traits, simplicity=4, keeps_gathered=True, needs_less_memory="zero3")
+    traits = traits_beside(__file__, FSDPConfig.traits)
 
     name: Literal["zero2"] = "zero2"  # type: ignore[assignment]
     reshard_after_forward: bool = False

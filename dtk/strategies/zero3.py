@@ -1,8 +1,9 @@
 """`zero3`: parameters, gradients and optimizer state sharded; fsdp under the paper's name."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
+from dtk.sharding.traits import traits_beside
 from dtk.strategies.fsdp import FSDP, FSDPConfig
 
 
@@ -10,7 +11,7 @@ from dtk.strategies.fsdp import FSDP, FSDPConfig
 class Zero3Config(FSDPConfig):
     """ZeRO stage 3 (Rajbhandari et al. 2020): parameters, gradients and optimizer state sharded."""
 
-    traits = replace(FSDPConfig.traits, simplicity=5, compared=False)
+    traits = traits_beside(__file__, FSDPConfig.traits)
 
     name: Literal["zero3"] = "zero3"  # type: ignore[assignment]
 

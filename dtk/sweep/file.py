@@ -73,7 +73,15 @@ def _checked(path: Path, content: dict[str, Any]) -> SweepFile:
         what = f"unknown method {method}" if "method" in content else "it has no method"
         raise _errors("method", what=what, methods=METHODS)
     spaces, cap = content.get("parameters"), content.get("run_cap")
-    _refuse_large(spaces, method)
+    # Reject too many points by count: checking each value takes time, and each point far more.
+    points = 1.0
+    for key, space in spaces.items() if isinstance(spaces, dict) else ():
+        if isinstance(space, dict):
+            points *= _count(space)
+            count = len(space["values"]) if isinstance(space.get("values"), list) else 0
+            _errors.refuse({"many_values": count > LARGEST_SWEEP}, key=key, count=count, most=LARGEST_SWEEP)
+    if method == "grid" and points > LARGEST_SWEEP:
+        raise _errors("many_points", count=f"{points:,.0f}" if points < 1e15 else "infinitely many", most=LARGEST_SWEEP)
     if not isinstance(spaces, dict) or not spaces:
         raise _errors("no_parameters")
     parameters = {str(key): _space(str(key), space) for key, space in spaces.items()}
@@ -81,18 +89,6 @@ def _checked(path: Path, content: dict[str, Any]) -> SweepFile:
     is_count = isinstance(cap, int) and not isinstance(cap, bool) and cap >= 1
     _errors.refuse({"run_cap": cap is not None and not is_count}, cap=str(cap))
     return SweepFile(path, content, method, parameters, fixed_overrides(content), metric, cap)
-
-
-def _refuse_large(given: Any, method: str) -> None:
-    """Reject too many points by count: checking each value takes time, and each point far more."""
-    points = 1.0
-    for key, space in given.items() if isinstance(given, dict) else ():
-        if isinstance(space, dict):
-            points *= _count(space)
-            count = len(space["values"]) if isinstance(space.get("values"), list) else 0
-            _errors.refuse({"many_values": count > LARGEST_SWEEP}, key=key, count=count, most=LARGEST_SWEEP)
-    if method == "grid" and points > LARGEST_SWEEP:
-        raise _errors("many_points", count=f"{points:,.0f}" if points < 1e15 else "infinitely many", most=LARGEST_SWEEP)
 
 
 def _count(space: Mapping[str, Any]) -> float:

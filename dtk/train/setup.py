@@ -90,12 +90,6 @@ def set_up(
     else:
         runner = _pipelined(config, strategy, model, make or _model, spread, task, tokens, loads)
         wrapped = model = joined([stage.model for stage in runner.stages.values()])
-    optimizer = _optimizer(config, strategy, model)
-    return Parts(model, wrapped, strategy, optimizer, parameter_count, runner, task, flops_per_token)
-
-
-def _optimizer(config: Config, strategy: Strategy, model: nn.Module) -> Optimizer:
-    """Build the optimizer of this rank's parameters; `offload` may place its states in another memory tier."""
     build = recipe(config.optimizer, model.parameters(), config.allow_targets)
     groups, tier = parameter_groups(model, config.optimizer.weight_decay), strategy.tier
     paged = build if tier is None else tier.paged(build)
@@ -103,7 +97,7 @@ def _optimizer(config: Config, strategy: Strategy, model: nn.Module) -> Optimize
     optimizer = InBackward(groups, paged) if in_backward else strategy.build_optimizer(groups, paged)
     if tier is not None:
         tier.reserve(owned_parameters(optimizer), build)
-    return optimizer
+    return Parts(model, wrapped, strategy, optimizer, parameter_count, runner, task, flops_per_token)
 
 
 def _spread(

@@ -55,14 +55,14 @@ from typing import Literal
 
 from dtk.sharding.base import Strategy, materialise
 from dtk.sharding.declared import Collective
-from dtk.sharding.traits import StrategyConfig, Traits
+from dtk.sharding.traits import StrategyConfig, traits_beside
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToyConfig(StrategyConfig):
     """Replicas without buckets."""
 
-    traits = Traits(replicated_over="dp", collectives=("all_reduce",), needs_less_memory="zero3")
+    traits = traits_beside(__file__)
     limits = {"repeats": (1, 10)}
 
     name: Literal["toy"] = "toy"
@@ -105,7 +105,8 @@ def test_each_gradient_is_reduced_once():
     (declared,) = CONFIG(name="toy").declare(shapes, Mesh(dp_replicate=2), PrecisionConfig(name="fp32"), 1)
     assert (declared.op, declared.count, declared.size_bytes) == ("all_reduce", 2, 40)
 """
-TOY_ROW = """row:
+TOY_ROW = """traits: {replicated_over: dp, collectives: [all_reduce], needs_less_memory: zero3}
+row:
   summary: a toy
   kept: [P, P, K]
   collectives: all_reduce of each gradient

@@ -60,19 +60,6 @@ class _Pass(Struct):
 def whole(moves: Sequence[Move]) -> Whole:
     """Return the total size of the units in one rank's moves. `is_exact` is set only if every unit could be counted."""
     keys = list(dict.fromkeys(move.unit for move in moves if move.what == "gather"))
-    passes = _passes(moves)
-    roots = max((each.roots for each in passes), default=0)
-    largest = {key: max(m.full_bytes for m in moves if m.what == "gather" and m.unit == key) for key in keys}
-    total, exact = 0, bool(keys)
-    for key in keys:
-        named = isinstance(key, str) and roots == 1
-        size_bytes = largest[key] if named else _together(passes, key, len(keys) == 1, roots)
-        total += size_bytes or largest[key]
-        exact = exact and size_bytes is not None
-    return Whole(total, exact, roots)
-
-
-def _passes(moves: Iterable[Move]) -> list[_Pass]:
     passes = [_Pass()]
     went_back, ended = False, 0
     for move in moves:
@@ -93,7 +80,15 @@ def _passes(moves: Iterable[Move]) -> list[_Pass]:
             went_back, ended = True, 0
             now.backward[move.unit] += 1
             now.ahead[move.unit] += move.ahead
-    return passes
+    roots = max((each.roots for each in passes), default=0)
+    largest = {key: max(m.full_bytes for m in moves if m.what == "gather" and m.unit == key) for key in keys}
+    total, exact = 0, bool(keys)
+    for key in keys:
+        named = isinstance(key, str) and roots == 1
+        size_bytes = largest[key] if named else _together(passes, key, len(keys) == 1, roots)
+        total += size_bytes or largest[key]
+        exact = exact and size_bytes is not None
+    return Whole(total, exact, roots)
 
 
 def _together(passes: Iterable[_Pass], key: str | int, alone: bool, roots: int) -> int | None:

@@ -118,7 +118,13 @@ def one_per_rank(reader: Reader, handles: list[Any], evidence: Evidence) -> list
     for handle in handles:
         if handle.rank is not None:
             by_rank[handle.rank].append(handle)
-    _refuse_several_jobs(reader.kind, by_rank, evidence)
+    # Two ranks with different files in different folders are not one job with copies.
+    spread = (group for group in by_rank.values() if len({handle.path.parent for handle in group}) > 1)
+    differ = [group for group in spread if len({_digest(handle.path) for handle in group}) > 1]
+    if len(differ) >= 2:
+        names = sorted({evidence.relative(handle.path.parent) for group in differ for handle in group})
+        own = command("diagnose", evidence.root / names[0])
+        raise ERRORS("several_folders", count=len(names), kind=reader.kind, names=first_of(names, 4), command=own)
     for rank in sorted(by_rank):
         for group in reader.groups(by_rank[rank], evidence.run is not None):
             chosen += _choose(group, evidence, reader)
@@ -137,16 +143,6 @@ def _without_copies(handles: list[Any], evidence: Evidence) -> list[Any]:
         else:
             kept.append(handle)
     return kept
-
-
-def _refuse_several_jobs(kind: str, groups: dict[int, list[Any]], evidence: Evidence) -> None:
-    """Raise DiagnosticsError if two or more ranks have different files in different folders."""
-    spread = (group for group in groups.values() if len({handle.path.parent for handle in group}) > 1)
-    differ = [group for group in spread if len({_digest(handle.path) for handle in group}) > 1]
-    if len(differ) >= 2:
-        names = sorted({evidence.relative(handle.path.parent) for group in differ for handle in group})
-        own = command("diagnose", evidence.root / names[0])
-        raise ERRORS("several_folders", count=len(names), kind=kind, names=first_of(names, 4), command=own)
 
 
 def refuse_mixed_times(evidence: Evidence, traces: list[Any]) -> None:

@@ -75,7 +75,12 @@ class DeepSpeed(Strategy):
             what = f"strategy={self.config.name}: DeepSpeed cannot build what strategy.offload_to=nvme needs"
             fix = f"install them (Debian: libaio-dev g++), or use {self.config.by_torch}"
             raise DtkError(what, "a C++ compiler and the headers of libaio", fix)
-        self._fit_bucket()
+        # Give DeepSpeed a bucket that the gradients can fill: it allocates as many elements as it is told.
+        key, states = "reduce_bucket_size", self.settings["zero_optimization"]
+        fits = self.config.bucket_elements(sum(size.numel() for size in self.sizes.values()))
+        if states.get(key, fits) != fits:
+            self.notes.append(f"zero_optimization.{key}={states[key]} becomes {fits}, the parameters of the model")
+        states[key] = fits
         job = {"model": self.model, "optimizer": build(groups), "config": self.settings}
         # In 16 bit DeepSpeed creates the master weights from already rounded parameters.
         rounds = self.precision.compute_dtype != "float32"
@@ -99,14 +104,6 @@ class DeepSpeed(Strategy):
         for parameter, value in exact.items():
             self.utils.safe_set_full_fp32_param(parameter, value)
         return cast("Optimizer", EngineOptimizer(self.engine))
-
-    def _fit_bucket(self) -> None:
-        """Give DeepSpeed a bucket that the gradients can fill: it allocates as many elements as it is told."""
-        key, states = "reduce_bucket_size", self.settings["zero_optimization"]
-        fits = self.config.bucket_elements(sum(size.numel() for size in self.sizes.values()))
-        if states.get(key, fits) != fits:
-            self.notes.append(f"zero_optimization.{key}={states[key]} becomes {fits}, the parameters of the model")
-        states[key] = fits
 
     def accumulate(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[object]:
         """Set DeepSpeed's gradient accumulation boundary; stages 2 and 3 reduce after every micro-batch."""

@@ -10,12 +10,17 @@ from typing import Any
 
 import pytest
 
+from diagnostics.contract.files import read_table
 from diagnostics.contract.strategy_traits import strategy_traits
 from dtk.errors import DtkError
 from dtk.sharding.registry import CONFIG_TYPES, alternatives, for_several_ranks, one_device, preferred, table_row
 from dtk.sharding.traits import Traits
 from tests.patience import stretched
 from tests.traits import traits_of
+
+
+def list_of(value: object) -> object:
+    return [*value] if isinstance(value, tuple) else value
 
 
 def test_the_simplest_comes_first() -> None:
@@ -56,6 +61,8 @@ def test_a_section_has_the_name_of_its_file(name: str) -> None:
     section: Any = CONFIG_TYPES[name]()
     assert section.name == name
     assert len(table_row(name).kept) == 3 and all(table_row(name))
+    stated = read_table(Path(sys.modules[section.__module__].__file__ or "").with_suffix(".yaml"))["traits"]
+    assert stated and {key: list_of(getattr(section.traits, key)) for key in stated} == stated
     assert set(section.limits) <= {field.name for field in dataclasses.fields(section)}
 
 
