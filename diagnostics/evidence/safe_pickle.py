@@ -65,7 +65,7 @@ class _Plain(pickle.Unpickler):
     """Builds None, bool, numbers, str, bytes, lists, dicts and flat tuples only."""
 
     def find_class(self, module: str, name: str) -> Any:
-        raise RefusedError(f"it wants to run {module}.{name}")
+        raise RefusedError(f"it would execute {module}.{name}")
 
     def persistent_load(self, value: Any) -> Any:
         if type(value) is not tuple or any(type(item) is tuple for item in value):
@@ -123,7 +123,7 @@ def refuse_sharing(value: Any, most: int = MOST_VALUES) -> None:
                 continue
         size = 1 + len(container) + sum(sizes[id(part)] for part in inner)
         if size > most:
-            raise RefusedError("it shares its parts so often that it stands for too much")
+            raise RefusedError("it shares its parts so often that it expands to too much data")
         sizes[id(container)] = size
         open_.pop()
 
@@ -132,7 +132,7 @@ def _checked(data: bytes) -> Iterator[bytes]:
     """Yield the checked opcodes as pieces of the data, without frames and with a check inserted after each tuple."""
     lists, dicts = data.count(b"]") + data.count(b"l"), data.count(b"}") + data.count(b"d")
     if _LIST_BYTES * lists + _DICT_BYTES * dicts > max(_GROWTH_FREE_BYTES, _GROWTH * len(data)):
-        raise RefusedError("it is made of containers with nothing inside")
+        raise RefusedError("it consists of empty containers")
     plain = _plain_run(len(data)).match
     at = start = 0
     while True:
@@ -202,7 +202,7 @@ def _after_lines(data: bytes, at: int, code: int) -> int:
         names = _GLOBAL_LINES.match(data, at)
         if names is not None:
             module, name = (part.decode("utf-8", "replace") for part in names.groups())
-            raise RefusedError(f"it wants to run {module}.{name}")
+            raise RefusedError(f"it would execute {module}.{name}")
     put = _PUT_LINE.match(data, at)
     if put is not None:
         if int(put.group(1)) > 256 + len(data) // 4:

@@ -76,7 +76,7 @@ def _collectives(run: RunRecord, base: RunRecord) -> str:
     more = [text for kind, text in own.items() if kind not in of_other]
     less = [text for kind, text in of_other.items() if kind not in own]
     if not more and not less:
-        return "the same collectives, by their plans"
+        return "the same collectives, according to their plans"
     if not less:
         return f"additionally {joined(more)} per step"
     return f"{joined(more)} instead of {joined(less)} per step" if more else f"without {joined(less)} per step"

@@ -56,7 +56,7 @@ def judge(outputs: Sequence[ChildOutput], backend: str, hosts: Sequence[str] = (
     for name, ranks in wrong.items():
         text = f"{name} on {backend} gives a wrong result on {counted(len(ranks), 'rank')} ({_listed(ranks, hosts)})"
         findings.append(Finding("failure", text, _remedy(backend, bool(hosts))))
-    fine = f"{len(times)} kinds between {counted(len(outputs), 'rank')} on {backend}"
+    fine = f"{len(times)} collectives work between {counted(len(outputs), 'rank')} on {backend}"
     lines = [", ".join(f"{name} {ms:.2f} ms" for name, ms in times.items())] if times else []
     measures = {"ranks": len(outputs), "backend": backend, "slowest_ms": times}
     return judged(findings, fine, details=lines, measures=measures)

@@ -39,7 +39,7 @@ def shm(scope: Scope, folder: Path = SHM) -> Result:
         text = f"{folder}: {size(SEGMENT_BYTES)} cannot be taken: {problem} ({size(free)} of {size(whole)} free)"
         findings.append(finding("shm_used" if whole >= SHM_BYTES else "shm_little", bad=True, text=text, folder=folder))
     elif whole < SHM_BYTES:
-        text = f"{folder} has {size(whole)} in all: little for several ranks with data loader workers"
+        text = f"{folder} has {size(whole)} in total, which is little for several ranks with data loader workers"
         findings.append(finding("shm_little", text=text, folder=folder))
     elif free < SHM_BYTES:
         findings.append(finding("shm_used", text=f"{folder} has {size(free)} free of {size(whole)}", folder=folder))

@@ -60,7 +60,7 @@ def _several_nodes(machine: Machine) -> Advice:
     case = "several nodes"
     if any(name in gpu.name for gpu in machine.gpus for name in RACK):
         reach = f"{machine.gpus[0].name}: NVLink reaches the other nodes of the rack"
-        beyond = "for nodes of one rack with an IMEX domain; over several racks take nccl=infiniband or nccl=roce"
+        beyond = "for nodes of one rack with an IMEX domain; over several racks use nccl=infiniband or nccl=roce"
         return Advice(case, "gb200_nvl72", (reach, beyond))
     if efa := [card.name for card in machine.rdma if card.driver == "efa"]:
         where = f"EC2 {machine.product}" if machine.cloud == "aws" else "devices of AWS"
@@ -92,7 +92,7 @@ def _besides(machine: Machine) -> list[str]:
     notes = []
     if machine.container and machine.shm_bytes is not None and machine.shm_bytes <= DOCKER_SHM_BYTES:
         size = f"{machine.shm_bytes >> 20} MiB"
-        notes.append(f"this is a container with {size} in /dev/shm: see `dtk nccl show container` for what to give it")
+        notes.append(f"this is a container with {size} in /dev/shm: see `dtk nccl show container` for its options")
     if machine.slurm and machine.gpus:
         notes.append("this is a Slurm job: see `dtk nccl show slurm` for cores and the port of the status service")
     if machine.rdma:

@@ -31,10 +31,10 @@ def refusal(run: Run, *, force: bool) -> str:
     if path.is_symlink():
         return f"{path} is a symbolic link, and links are not followed"
     if not made_by_dtk(path):
-        evidence = " as far as its status.json and manifest.json tell" if looks_like_run(path) else ""
+        evidence = " according to its status.json and manifest.json" if looks_like_run(path) else ""
         return f"{path} is not a run folder that dtk created{evidence}"
     if Path.cwd().resolve().is_relative_to(path.resolve()):
-        return f"{path} is where you are"
+        return f"{path} is or contains the current directory"
     if path.is_mount():
         return f"{path} is a mount point"
     if force:
@@ -42,12 +42,12 @@ def refusal(run: Run, *, force: bool) -> str:
     if run.unreadable:
         return f"{clean(run.unreadable)} (--force removes it)"
     if run.state == "queued":
-        return f"{path} waits for its scheduler; cancel the job first (--force removes it all the same)"
+        return f"{path} waits for its scheduler; cancel the job first (--force removes it anyway)"
     if run.state == "running":
         manifest = mapping(str(RunPaths(path).manifest), [])
         runs = still_runs(manifest) is True
-        where = f"process {clean(manifest.get('pid'))[:20]}" if runs else "on another machine, as far as can be told"
-        return f"{path} is still running ({where}); stop it first (--force removes it all the same)"
+        where = f"process {clean(manifest.get('pid'))[:20]}" if runs else "apparently on another machine"
+        return f"{path} is still running ({where}); stop it first (--force removes it anyway)"
     return ""
 
 

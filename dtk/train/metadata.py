@@ -35,7 +35,7 @@ class _Unpickler(pickle.Unpickler):
             return getattr(torch, name)
         if (module, name) in _OTHERS:
             return super().find_class(module, name)
-        raise ValueError(f"refused: it wants to run {module}.{name}")
+        raise ValueError(f"refused: it would execute {module}.{name}")
 
 
 class Reader(FileSystemReader):

@@ -208,7 +208,7 @@ def test_not_the_folder_one_is_in(runs: Path, monkeypatch: pytest.MonkeyPatch, c
     (runs / "good" / "logs").mkdir()
     monkeypatch.chdir(runs / "good" / "logs")
     assert main(["rm", "--yes", str(runs / "good")]) == 2
-    assert "is where you are" in capsys.readouterr().err
+    assert "is or contains the current directory" in capsys.readouterr().err
 
 
 def test_what_a_cut_off_removal_leaves_can_be_removed(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,4 +34,4 @@ def test_the_same_collectives_are_said_to_be_the_same(tmp_path: Path) -> None:
     runs = [make_run(tmp_path, "a"), make_run(tmp_path, "b", times_s=0.2, change={"strategy.bucket_cap_mb": 1})]
     (told,) = compare(runs).verdicts
     assert told.startswith("ddp bucket_cap_mb=1 is 2.00x slower than ddp bucket_cap_mb=25.0")
-    assert "the same collectives, by their plans" in told
+    assert "the same collectives, according to their plans" in told

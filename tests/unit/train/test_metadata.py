@@ -40,7 +40,7 @@ def test_an_honest_index_is_read_as_torch_reads_it(tmp_path: Path) -> None:
 def test_an_index_that_names_code_runs_nothing(tmp_path: Path) -> None:
     owned = tmp_path / "owned"
     (tmp_path / ".metadata").write_bytes(pickle.dumps(Attack(owned)))
-    with pytest.raises(ValueError, match="refused: it wants to run"):
+    with pytest.raises(ValueError, match="refused: it would execute"):
         Reader(tmp_path).read_metadata()
     assert not owned.exists()
 

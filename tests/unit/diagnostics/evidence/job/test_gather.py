@@ -347,7 +347,7 @@ def test_hostile_and_broken_files_are_lines_not_verdicts(tmp_path: Path, monkeyp
         put(folder, name, data)
     evidence = gather(folder, LIMITS)
     said = problems(evidence)
-    assert said["runs.pickle"] == said["runs4.pkl"] == "refused: it wants to run posix.system"
+    assert said["runs.pickle"] == said["runs4.pkl"] == "refused: it would execute posix.system"
     assert said["empty.json"] == said["rank_3.pickle"] == "it is empty"
     assert "damaged" in said["cut.pickle"]
     assert "times its size" in said["bomb.log"]
@@ -364,7 +364,7 @@ def test_nothing_usable_says_why(tmp_path: Path) -> None:
     with pytest.raises(DiagnosticsError, match=r"found 2 \.py, 1 \.md; looked for flight-recorder dumps"):
         gather(tmp_path, LIMITS)
     put(tmp_path, "evil.pickle", HOSTILE["runs.pickle"])
-    with pytest.raises(DiagnosticsError, match=r"evil\.pickle: refused: it wants to run posix\.system"):
+    with pytest.raises(DiagnosticsError, match=r"evil\.pickle: refused: it would execute posix\.system"):
         gather(tmp_path, LIMITS)
 
 
