@@ -24,7 +24,7 @@ def test_dockers_64_mib_are_a_warning(tmp_path):
         result = limits.shm(SCOPE, folder)
         assert list(folder.iterdir()) == [], "the trial leaves nothing"
     assert result.status == "warning"
-    assert "64 MiB in all" in result.summary
+    assert "64 MiB in total" in result.summary
     assert result.remedies[0].command == f"sudo mount -o remount,size=16g {folder}"
 
 
