@@ -91,7 +91,7 @@ def test_it_says_what_rules_it_out_and_what_it_is_based_on(cause: AnyCause) -> N
             helper = FOLDER / f"{path.strip('.').replace('.', '/')}.py"
             code += helper.read_text(encoding="utf-8") if package != ".declared" and helper.is_file() else ""
     never = ".ruled_out(" not in code or "elsewhere" in read_table(table)
-    assert bool(re.search(r"\b(?:nothing|only a run that finished): ", cause.ruled_out_by)) == never
+    assert bool(re.search(r"\b(?:nothing|only a run that finished), because ", cause.ruled_out_by)) == never
 
 
 def test_every_branch_leads_to_a_top_event() -> None:
