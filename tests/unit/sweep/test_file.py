@@ -61,7 +61,7 @@ SEARCH = [
     (grid(**{"optimizer.lr": {"min": 0.1, "max": 0.2}}), "optimizer.lr", "method: random"),
     (grid(**{"optimizer.lr": {"min": 0.2, "max": 0.1}}), "is not less than max", ""),
     ({**BAYES, "early_terminate": {"type": "hyperbend"}}, "not a valid W&B sweep", ""),
-    ({**RANDOM, "run_cap": None}, "never ends by itself", "--count 20"),
+    ({**RANDOM, "run_cap": None}, "never stops on its own", "--count 20"),
     (grid(stratgy={"values": ["ddp"]}), "stratgy", "strategy"),
     (grid(strategy={"values": ["ddp", "fsdpp"]}), 'unknown strategy "fsdpp"', "did you mean strategy=fsdp?"),
     (grid(**{"train.stpes": {"values": [1, 2]}}), "train.stpes", "did you mean train.steps"),

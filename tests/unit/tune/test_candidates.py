@@ -56,7 +56,7 @@ def test_what_cannot_be_tuned_is_one_line() -> None:
         (lambda: buckets(config(strategy=DDPConfig()), ["-1"]), "is not a bucket size"),
         (lambda: buckets(config(strategy=DDPConfig()), ["nan"]), "is not a bucket size"),
         (lambda: units(config(strategy=FSDPConfig()), ["1.5"]), "is not a number of blocks"),
-        (lambda: presets("auto", [], []), "no preset that is tried by itself differs from auto"),
+        (lambda: presets("auto", [], []), "no preset that is tried automatically differs from auto"),
     ):
         with pytest.raises(DtkError, match=told) as error:
             call()
