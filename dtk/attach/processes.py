@@ -160,8 +160,8 @@ def listening(pids: Iterable[int]) -> set[int]:
 
 def _sockets(pid: int) -> set[str]:
     with suppress(OSError):
-        links = [str(entry.readlink()) for entry in (PROC / str(pid) / "fd").iterdir()]
-        return {link for link in links if link.startswith("socket:")}
+        names = [entry.resolve().name for entry in (PROC / str(pid) / "fd").iterdir()]
+        return {name for name in names if name.startswith("socket:")}  # One that was closed meanwhile is no link.
     return set()
 
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -178,3 +179,9 @@ def test_the_process_that_holds_a_file_lock_is_found(tmp_path: Path) -> None:
             waiter.kill()
         assert (found, processes.lock_holder(holder.pid)) == (holder.pid, None)
         holder.kill()
+
+
+def test_a_file_that_is_closed_meanwhile_hides_no_socket() -> None:
+    """Of this process, that is the list of its files itself."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert server.getsockname()[1] in processes.listening([os.getpid()])
