@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from diagnostics.analysis.printed_steps import LEAST_AFTER, WINDOW, Jump, PrintedSteps, change, last_run, step_text
 from diagnostics.evidence.job.rank_endings import in_other_zone
-from diagnostics.evidence.logs.patterns import moment
+from diagnostics.evidence.logs.patterns import ZONE_S, moment
 from diagnostics.evidence.logs.steps import Series
 from diagnostics.evidence.model import Evidence, shortened
 from diagnostics.evidence.readers.log import last_progress, training_ended
@@ -27,6 +27,8 @@ _STREAM = re.compile(r"(?<![a-z])(?:std)?(?:err|out|log)(?![a-z])|(?<=\.)[eo](?=
 _PAUSES, _SILENCE_S = 5.0, 300.0
 """Minimum silence: over the longest pause between steps (evaluations, checkpoints), and in seconds."""
 
+_ZONES = {4, 8, 10, 12, 14}  # Quarters of an hour by which zones differ, up to 3.5 hours; from there on by any.
+
 
 class Silence(Struct, frozen=True):
     """The time without a sign of life before something stopped the job."""
@@ -40,6 +42,8 @@ class Silence(Struct, frozen=True):
     """Longest pause between steps before it."""
     of_ranks: bool
     """Whether the evidence names ranks or processes, so that one may have waited for another."""
+    may_be_zone: bool = False
+    """Whether there may have been none, as zones differ by such a time."""
 
 
 def slower(printed: PrintedSteps) -> Jump | None:
@@ -74,13 +78,16 @@ def silence(evidence: Evidence) -> Silence | None:
             continue
         silent_s, longest_s = end_s - last.fields["at_s"], max(b - a for own in dated for a, b in pairwise(own))
         # A scheduler may write in another zone, and whole seconds, of a job that went on until it was stopped.
-        is_zone = in_other_zone(silent_s - longest_s / 2, longest_s / 2 + 1)
-        if silent_s >= max(_SILENCE_S, _PAUSES * longest_s) and not is_zone:
+        at_s = silent_s - longest_s / 2
+        is_zone = in_other_zone(at_s, longest_s / 2 + 1) and (
+            at_s > max(_ZONES) * ZONE_S or round(at_s / ZONE_S) in _ZONES
+        )
+        if silent_s >= max(_SILENCE_S, _PAUSES * longest_s):
             holding = (each for file, each in every if file == last.file and last.line in each.lines)
             numbers = (step_text(each.step[each.lines.index(last.line)]) for each in holding)
             where = next(filter(None, numbers), f'"{shortened(last.text.strip(), 80)}"')
             of_ranks = (evidence.world_size or 0) > 1 or any(f.rank is not None for f in (last, *evidence.facts))
-            silences.append(Silence(last.file, last.line, where, silent_s, longest_s, of_ranks))
+            silences.append(Silence(last.file, last.line, where, silent_s, longest_s, of_ranks, is_zone))
     return min(silences, key=lambda each: each.silent_s, default=None)
 
 

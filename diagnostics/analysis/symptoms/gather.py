@@ -49,6 +49,7 @@ def symptoms(evidence: Evidence) -> Symptoms | None:
     notices, peers = KINDS["noticed"] | {fact.kind for fact in closings}, {fact.fields["process"] for fact in closings}
     noticed = [fact for fact in lines if says_little and not victims and fact.kind in notices]
     silent_steps = silence(evidence) if says_little and not (victims or seen_waits) else None  # Else others say more.
+    silent_steps = None if silent_steps and silent_steps.may_be_zone else silent_steps
     if says_little and not (silent_steps or aborted or victims or bare or warned or seen_waits or outside or noticed):
         return None
     failures, groups, late = [fact for fact in lines if fact.kind in FAILED], read_all(evidence), possibly_late(victims)

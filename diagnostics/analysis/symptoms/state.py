@@ -50,7 +50,7 @@ def ended_by(job: JobState, file: str, line: int) -> bool | None:
     if signs or has_own:
         return bool(behind) and not has_own
     quiet = silence(evidence)
-    if job.stands_still() or (quiet and (quiet.file != file or quiet.line < line)):
+    if job.stands_still() or (quiet and not quiet.may_be_zone and (quiet.file != file or quiet.line < line)):
         return True
     return False if any(fact.kind in ("job_stopped", ENDED) for fact in evidence.facts) else None
 

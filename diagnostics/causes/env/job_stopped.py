@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from diagnostics.analysis.environment.job import JobEnvironment, job_environment
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import LEVEL, EvidenceItem, Finding, confirmed
+from diagnostics.contract.findings import LEVEL, OPEN, EvidenceItem, Finding, confirmed
 from diagnostics.evidence.endings import is_victim, kind_of_exception, signal_name
 from diagnostics.evidence.model import LogFact, RankError
 
@@ -46,12 +46,14 @@ def decide(job: JobEnvironment) -> Finding:
     failed: list[LogFact | RankError] = [*(fact for fact in job.log if fact.kind in trouble_kinds), *own]
     if any(trouble.line < first.get(trouble.file, inf) for trouble in failed):
         return replace(_TEXTS.undecided("after_failure", reason=reason), evidence=(item,))
-    if job.silence is not None and not _REASONS[reason].get("node"):
-        return replace(_TEXTS.undecided("after_silence", reason=reason, silence=job.silence), evidence=(item,))
+    quiet = None if _REASONS[reason].get("node") else job.silence
+    if quiet is not None and not quiet.may_be_zone:
+        return replace(_TEXTS.undecided("after_silence", reason=reason, silence=quiet), evidence=(item,))
     if not _sure(reason):
         return _open(reason, item)
-    facts = _TEXTS.facts(reason=reason, **_REASONS[reason])
-    return confirmed(facts=facts, confidence=_sure(reason), evidence=(item,))
+    row, sure = ("default", _sure(reason)) if quiet is None else ("in_zone", min(OPEN, _sure(reason)))
+    facts = _TEXTS.facts(row, reason=reason, silence=quiet, **_REASONS[reason])
+    return confirmed(facts=facts, confidence=sure, evidence=(item,))
 
 
 CAUSE = declared(__file__, job_environment, decide)
