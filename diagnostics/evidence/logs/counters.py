@@ -1,6 +1,5 @@
 """Whether a log goes on below a traceback: a step that is named there rises further than above it."""
 
-import re
 from collections import Counter
 
 from msgspec import Struct, field
@@ -29,8 +28,9 @@ class Counters(Struct):
 
         A monitor or a summary of the run goes on counting when a rank has ended, but the steps do not.
         """
-        if steps := [*_TEXT["progress"].finditer(text := _TEXT["time"].sub("@", text[:_LINE]))]:
-            head = " ".join(re.sub(r"\d[\d.e+-]*", "#", text[: steps[0].start()]).split())[-_HEAD:]
+        text = _TEXT["time"].sub("@", _TEXT["beside"].sub("", text[:_LINE]))
+        if steps := [*_TEXT["progress"].finditer(text)]:
+            head = " ".join(_TEXT["changes"].sub("#", text[: steps[0].start()]).split())[-_HEAD:]
             value = tuple(float(next(filter(None, step.groups()))) for step in steps)
             if value > self.highest.get(head, ()):
                 self.highest[head] = value

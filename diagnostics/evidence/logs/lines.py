@@ -38,6 +38,8 @@ class Line(NamedTuple):
 _TEXT = patterns_beside(__file__)  # Compiled patterns, documented in the table.
 COLOUR = _TEXT["colour"]
 _PIECE, _GOES_ON = (_TEXT[name].pattern.encode() for name in ("piece", "goes_on"))
+_RECORD, _OF_RANK = (re.compile(_TEXT[name].pattern.encode()) for name in ("record", "record_of_rank"))
+_JOINED = 100  # Bytes of a line from which it may hold several records.
 _JOINT, _ENTITY = re.compile(rb"\n" + _PIECE), re.compile(_TEXT["entity"].pattern.encode())
 MATCHED = 4096
 """Characters of a line that patterns see: what they take is at most quadratic in it."""
@@ -88,6 +90,16 @@ def split(number: int, raw: bytes, label: re.Pattern[str] | None = None) -> Line
             at, before, stream = other.end(), other[0], ""
         else:
             return Line(number, text[at:], stream.rstrip(), rank, local_rank, before, drawn[-MATCHED:])
+
+
+def records(raw: bytes) -> list[bytes]:
+    """Split a line at the beginnings of records whose newlines were lost."""
+    of_rank = raw.startswith(b"[rank")
+    if raw.count(b"[rank") < 2 if of_rank else len(raw) < _JOINED or raw.startswith(b"{"):
+        return [raw]
+    pattern = _OF_RANK if of_rank else _RECORD
+    starts = [0, *(match.start() for match in pattern.finditer(raw, 1)), len(raw)]
+    return [raw[a:b].rstrip() for a, b in pairwise(starts)] if len(starts) > 2 else [raw]
 
 
 def label_of(head: bytes) -> re.Pattern[str] | None:

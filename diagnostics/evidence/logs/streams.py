@@ -30,7 +30,8 @@ FOLLOWED = 64  # Lines after a traceback in which these steps are counted.
 _lines = lru_cache(maxsize=1)(methodcaller("split", b"\n"))  # Only of blocks in which a time is looked for.
 _TABLE = table_beside(__file__)
 _ELAPSED = re.compile(rb"\[(?:(\d{1,3}):)?(\d{1,2}):(\d\d)<")  # For how long a progress bar has been drawn.
-_FINISHED = re.compile(_TABLE["finished"])
+_FINISHED, _STATE = re.compile(_TABLE["finished"]), re.compile(_TABLE["state"])
+_UNASKED = frozenset(_TABLE["unasked"])
 ASIDE = tuple(_TABLE["aside"])  # Python's announcements of exceptions that do not end the process.
 STRUCTURE = (*_TABLE["structure"], *ASIDE)
 """Words of lines about a process's end or position, in addition to those of `patterns.yaml`."""
@@ -48,6 +49,8 @@ class _Stream(Struct):
     """Of the dated lines above and below the last traceback."""
     spawned: int | None = None
     """Rank of a process whose traceback torch.multiprocessing repeats."""
+    outer: tracebacks.Raised | None = None
+    """The last exception that lists those of ranks."""
     fatal: RankError | None = None
     raised: list[RankError] = field(default_factory=list)
     """The last exceptions, until it is clear whether the process continued."""
@@ -96,7 +99,10 @@ class Streams(Struct):
 
     def _feed(self, stream: _Stream, line: Line, rank: int | None) -> None:
         if spawned := tracebacks.SPAWNED.match(line.text):
-            if (first := stream.traceback.first) and spawned["rank"] and first.type != "CheckpointException":
+            first = stream.traceback.first if spawned["rank"] else None
+            if first is not None and first.type == "CheckpointException":
+                stream.outer = first
+            elif first is not None:
                 self._keep(stream, end=True)  # Of the rank before it in the list.
             stream.spawned = int(spawned["process"] or spawned["rank"])
             stream.traceback = tracebacks.Assembler()  # That of the parent repeats it.
@@ -139,7 +145,8 @@ class Streams(Struct):
             self._keep(stream)
         if stream.number and not stream.traceback.inside:
             # Progress behind an exception shows that it was handled.
-            stream.finished |= any(stream.counters.go_on(text) for text in (*line.drawn.split("\r"), line.text))
+            states = [*line.drawn.split("\r"), *_STATE.split(line.text)]  # What was pasted has lost carriage returns.
+            stream.finished |= any(map(stream.counters.go_on, states))
             # A sentence of the end counts only where no other rank can have written it.
             stream.finished |= bool(_FINISHED.search(line.text)) and (self.rank is not None or bool(line.stream))
             self._take_back(stream)
@@ -183,15 +190,21 @@ class Streams(Struct):
             cut = stream.traceback.frames[-1:] if stream.traceback.inside and not stream.traceback.first else []
             self._keep(stream, end=True)
             self._take_back(stream)
-            started = by_launcher(tuple(cut), "")
-            if cut and (started or not self.read.errors):
+            started, outer = by_launcher(tuple(cut), ""), stream.outer
+            if cut and outer is not None and stream.spawned is not None:  # Its ranks raised, whatever it was.
+                for rank in {stream.spawned, *map(int, re.findall(r"\b\d{1,7}\b", outer.message[:TEXT]))}:
+                    self._error(RankError(rank, self.read.file, stream.number, outer.type, outer.message, outer.frames))
+            elif cut and (started or not self.read.errors):
                 rank = stream.rank if stream.spawned is None else stream.spawned
                 text = f'File "{cut[0].file}", line {cut[0].line}, in {cut[0].function}'
                 kind = "several_processes" if started else "cut_traceback"
                 self.read.facts.append(LogFact(kind, rank, self.read.file, stream.number, text))
-        # A last line alone is weak: beside a whole traceback of an own error it is what somebody printed and handled.
-        if any(error.frames for error in self._own_errors()):
-            for error in [error for error in self.read.errors if error.type and not error.frames]:
+        # A last line alone is weak: beside a whole traceback of an own error it is what somebody printed and handled,
+        # and above the word of a scheduler that ended a job which still ran.
+        whole = any(error.frames for error in self._own_errors())
+        ran = max((fact.line for fact in self.read.facts if fact.fields.get("why") in _UNASKED), default=0)
+        for error in [error for error in self.read.errors if error.type and not error.frames]:
+            if whole or (error.rank is None and error.line < ran):
                 self._handled(error)
 
     def read_last(self) -> None:

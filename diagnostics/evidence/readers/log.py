@@ -17,7 +17,16 @@ from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.logs import tracebacks
 from diagnostics.evidence.logs.counters import GOES_ON, PEERS_GO_ON
 from diagnostics.evidence.logs.launcher import ROW, TRAINS, FailureTable
-from diagnostics.evidence.logs.lines import MATCHED, Line, LineReader, has_utf16_mark, label_of, split, widths_of
+from diagnostics.evidence.logs.lines import (
+    MATCHED,
+    Line,
+    LineReader,
+    has_utf16_mark,
+    label_of,
+    records,
+    split,
+    widths_of,
+)
 from diagnostics.evidence.logs.nccl_calls import NcclCalls
 from diagnostics.evidence.logs.patterns import OF_KERNEL, TABLE, ZONE_S, Pattern, decode, moment
 from diagnostics.evidence.logs.steps import LEAST, MAX_POINTS, Steps
@@ -107,6 +116,8 @@ class _Scan(Struct):
     calls: NcclCalls = field(default_factory=NcclCalls)
     prefix: re.Pattern[str] | None = None
     """Prefix of the last traceback."""
+    named: str = ""
+    """Class and message of the last exception in a record of torch's error handler."""
     wrapped: Line | None = None
     """A line of torch's watchdog that matches no pattern yet: it may be folded and continue in the next line."""
 
@@ -122,8 +133,12 @@ class _Scan(Struct):
 
     def feed(self, line: Line, indices: Sequence[int] = range(len(WORDS))) -> None:
         """Process one line of interest; `indices` are those of `WORDS` that it may contain."""
+        if (named := _TEXT["named"].search(line.text)) is not None:
+            self.named = named[1]
         if _ESCAPED in line.text:
-            for text in line.text.replace("\\n", "\n").replace('\\"', '"').splitlines():
+            texts = line.text.replace("\\n", "\n").replace('\\"', '"').splitlines()
+            is_cut = bool(self.named) and texts[-1][:1] == " "
+            for text in (*texts[:-1], texts[-1].partition('", "')[0], *([self.named] if is_cut else ())):
                 self.feed(line._replace(text=text))
             return
         last, folded = line, False
@@ -394,7 +409,8 @@ def read(path: Path, file: str, rank: int | None, limits: Limits, head: bytes) -
         for number, raw in reader.lines():
             # Words may be inside escapes of JSON, and colours inside words.
             indices = range(len(WORDS)) if raw[:1] == b"{" or b"\x1b" in raw else reader.word_indices
-            scan.feed(split(number, raw, label), indices)
+            for record in records(raw):
+                scan.feed(split(number, record, label), indices)
     except (OSError, ValueError) as problem:
         scan.read.problem = str(problem) or type(problem).__name__
     return scan.finish()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from diagnostics.evidence.limits import Limits
-from diagnostics.evidence.logs.lines import LineReader, has_utf16_mark, label_of, split
+from diagnostics.evidence.logs.lines import LineReader, has_utf16_mark, label_of, records, split
 
 
 def parts(raw, head=""):
@@ -198,3 +198,32 @@ def test_a_line_that_a_collector_wraps_in_json_has_the_rank_of_its_field(record:
 @pytest.mark.parametrize("rank", [True, -1, "3", None, 2.0])
 def test_what_is_no_rank_in_json(rank: object) -> None:
     assert split(1, json.dumps({"rank": rank, "msg": "step 7"}).encode()).rank is None
+
+
+HEAD = "2025-10-30 02:11:02,475 - trainer - INFO - "
+LEVEL = "[2021-11-25 02:07:16,494] [INFO] "
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (f"{HEAD}[rank7]:     assert metadata is not None", f"{HEAD}[rank7]: AssertionError"),
+        (
+            "  8%|###   | 1999/24128 [1:52:09<20:27:23,  3.33s/it]",
+            f"{LEVEL}[logging.py:69:log_dist] [Rank 0] step=2000",
+        ),
+        (f"{LEVEL}[launch.py:1] Killing subprocess 7", f"{LEVEL.replace('INFO', 'ERROR')}[launch.py:2] ended"),
+        ("[rank0]: KeyError: 1", "[rank1]: ValueError: bad"),
+        ("(Worker pid=27, ip=172.16.130.64) [W socket.cpp:432] a", "(Worker pid=86) [W socket.cpp:432] b" + 40 * "."),
+        (
+            "Epoch 1:  41%|#  | 3/7 [00:12<00:16,  4.1s/it]" + 60 * " ",
+            "W0920 09:10:41.194000 84 torch/distributed/run.py:7] x",
+        ),
+        (f'{HEAD}it said "{HEAD}ok" before' + 40 * ".",),
+        (f"{HEAD}[rank7]: Saved at 2025-10-30 02:11:02,475 to /ckpt" + 40 * ".",),
+        ("[rank0]:[E1217 19:27:21.4 ProcessGroupNCCL.cpp:629] [Rank 0] Watchdog caught a timeout" + 40 * ".",),
+        ('{"log": "' + f'{HEAD}a {HEAD}b"' + "}",),
+    ],
+)
+def test_records_that_lost_their_newlines(parts: tuple[str, ...]) -> None:
+    assert records(" ".join(parts).encode()) == [part.rstrip().encode() for part in parts]

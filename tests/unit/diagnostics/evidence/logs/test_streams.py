@@ -102,6 +102,18 @@ def test_a_checkpoint_s_exception_lists_what_other_ranks_raised(tmp_path: Path) 
     ]
 
 
+@pytest.mark.parametrize("lines", [3, 6])
+def test_of_ranks_whose_own_tracebacks_are_cut_the_list_is_known(tmp_path: Path, lines: int) -> None:
+    """The exception that lists them is complete, and the last traceback in it is not."""
+    text = "\n".join(
+        LISTED.splitlines()[: LISTED.splitlines().index("Traceback (most recent call last): (RANK 1)") + lines]
+    )
+    (tmp_path / "train.log").write_text(prefixed(0, text.replace("FileNotFoundError: /ckpt/.metadata\n", "")))
+    errors = gather(tmp_path, Limits()).errors
+    assert {(error.rank, error.type) for error in errors} == {(1, "CheckpointException"), (3, "CheckpointException")}
+    assert [root.ranks for root in diagnose(tmp_path).root_causes] == [(1, 3)]
+
+
 STOPPED = "slurmstepd: error: *** STEP 55.0 ON n7 CANCELLED AT 2025-01-10T15:27:25 DUE TO TIME LIMIT ***\n"
 
 
@@ -116,6 +128,44 @@ def test_states_of_a_bar_that_is_drawn_over_itself_are_steps(
     assert any(fact.kind == "handled_error" for fact in facts) == handled
     (root,) = diagnose(tmp_path).root_causes
     assert (root.cause == "env.job_stopped") == handled
+
+
+WHOLE = 'Traceback (most recent call last):\n  File "t.py", line 5, in f\nKeyError: 3\n'
+
+
+def bar(states: int, label: str = "", glue: str = "  ") -> str:
+    """Return the states of a progress bar in one line."""
+    texts = (f"{label}{2 * n}%|{'█' * n}▍{' ' * (50 - n)}| {n}/50 [00:{n:02d}<00:50,  1.00s/it]" for n in range(states))
+    return glue.join(texts)
+
+
+@pytest.mark.parametrize("glue", ["  ", "\r"])
+@pytest.mark.parametrize(
+    ("states", "label", "handled"),
+    [(9, "", True), (2, "", False), (9, "Loading checkpoint shards: ", False), (9, "Epoch 1: ", True)],
+)
+def test_states_of_a_bar_in_one_line_are_steps(
+    tmp_path: Path, states: int, label: str, handled: bool, glue: str
+) -> None:
+    (tmp_path / "job.log").write_text(
+        f"CommandNotFoundError: your shell is not set up\n{bar(states, label, glue)}{STOPPED}"
+    )
+    (root,) = diagnose(tmp_path).root_causes
+    assert (root.cause == "env.job_stopped") == handled
+
+
+@pytest.mark.parametrize(
+    ("log", "cause"),
+    [
+        ("ImportError: no apex\n" + STOPPED.replace("TIME LIMIT", "PREEMPTION"), "env.job_stopped"),
+        ("ImportError: no apex\n" + STOPPED.replace("TIME LIMIT", "NODE FAILURE"), "env.job_stopped"),
+        ("[rank3]: ImportError: no apex\n" + STOPPED.replace("TIME LIMIT", "PREEMPTION"), "hang.rank_raised"),
+        (WHOLE + STOPPED.replace("TIME LIMIT", "PREEMPTION"), "hang.rank_raised"),
+    ],
+)
+def test_a_scheduler_that_ends_a_job_outranks_a_line_of_an_exception(tmp_path: Path, log: str, cause: str) -> None:
+    (tmp_path / "job.log").write_text(log)
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == [cause]
 
 
 @pytest.mark.parametrize("outer", ["<module>", "_bootstrap", "_wrap", "save"])

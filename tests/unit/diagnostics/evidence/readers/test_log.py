@@ -1048,3 +1048,24 @@ def test_of_what_is_said_again_the_last_line_counts(tmp_path: Path) -> None:
 
     assert stops(steps[0] + STOP.format(0) + steps[1]) == []
     assert stops(steps[0] + STOP.format(0) + steps[1] + STOP.format(1)) == [(122, True)]
+
+
+STACK = (
+    '"py_callstack": "Traceback (most recent call last):\\n  File \\"/opt/torch/x.py\\", line 345, in wrapper\\n    return f()'
+    '\\n  File \\"/job/train.py\\", line 9, in main\\n    load()\\n'
+)
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+@pytest.mark.parametrize("between", ["\n    ", " "])
+@pytest.mark.parametrize("message", ["KeyError: 'x'", "my.mod.BadShardError: 7"])
+def test_a_record_of_torch_s_error_handler(tmp_path: Path, message: str, between: str, is_cut: bool) -> None:
+    end = "" if is_cut else f'{message.rpartition(".")[2]}\\n", "timestamp": "1629"}}}}'
+    text = f'ERROR:torch.error_handler:{{{between}"message": {{{between}"message": "{message}",{between}"extraInfo": {{{between}{STACK}{end}\n'
+    (error,) = scan(tmp_path / "x.log", text).errors
+    assert (error.type, error.message) == tuple(message.rpartition(".")[2].split(": "))
+    assert [(frame.file, frame.line) for frame in error.frames] == [("/job/train.py", 9), ("/opt/torch/x.py", 345)]
+
+
+def test_a_message_of_torch_s_error_handler_without_a_stack_is_no_end(tmp_path: Path) -> None:
+    assert not scan(tmp_path / "x.log", '    "message": "KeyError: 7",\n    "retries": 3\nstep 1 loss 2\n').errors
