@@ -98,7 +98,7 @@ def records(raw: bytes) -> list[bytes]:
     if raw.count(b"[rank") < 2 if of_rank else len(raw) < _JOINED or raw.startswith(b"{"):
         return [raw]
     pattern = _OF_RANK if of_rank else _RECORD
-    starts = [0, *(match.start() for match in pattern.finditer(raw, 1)), len(raw)]
+    starts = [0, *(match.start() + 1 for match in pattern.finditer(raw)), len(raw)]
     return [raw[a:b].rstrip() for a, b in pairwise(starts)] if len(starts) > 2 else [raw]
 
 
@@ -216,7 +216,8 @@ class LineReader(Struct):
             end = len(data) if end < 0 else end
             first, index = index, bisect_left(hits, (end,), index)
             self.word_indices = tuple(sorted(word for _, word in hits[first:index]))
-            yield number, data[at : min(end, at + self.limits.line_bytes)]
+            for record in records(data[at : min(end, at + self.limits.line_bytes)]):
+                yield number, record
             at, number = end + 1, number + 1
 
     def _hits(self, data: bytes) -> list[tuple[int, int]]:

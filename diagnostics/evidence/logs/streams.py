@@ -31,7 +31,7 @@ _lines = lru_cache(maxsize=1)(methodcaller("split", b"\n"))  # Only of blocks in
 _TABLE = table_beside(__file__)
 _ELAPSED = re.compile(rb"\[(?:(\d{1,3}):)?(\d{1,2}):(\d\d)<")  # For how long a progress bar has been drawn.
 _FINISHED, _STATE = re.compile(_TABLE["finished"]), re.compile(_TABLE["state"])
-_UNASKED = frozenset(_TABLE["unasked"])
+_RANKS, _UNASKED = re.compile(r"\b\d{1,7}\b"), frozenset(_TABLE["unasked"])
 ASIDE = tuple(_TABLE["aside"])  # Python's announcements of exceptions that do not end the process.
 STRUCTURE = (*_TABLE["structure"], *ASIDE)
 """Words of lines about a process's end or position, in addition to those of `patterns.yaml`."""
@@ -99,11 +99,9 @@ class Streams(Struct):
 
     def _feed(self, stream: _Stream, line: Line, rank: int | None) -> None:
         if spawned := tracebacks.SPAWNED.match(line.text):
-            first = stream.traceback.first if spawned["rank"] else None
-            if first is not None and first.type == "CheckpointException":
-                stream.outer = first
-            elif first is not None:
-                self._keep(stream, end=True)  # Of the rank before it in the list.
+            if (first := stream.traceback.first) and spawned["rank"]:
+                stream.outer = first if first.type == "CheckpointException" else stream.outer
+                self._keep(stream, end=first is not stream.outer)  # Of the rank before it in the list.
             stream.spawned = int(spawned["process"] or spawned["rank"])
             stream.traceback = tracebacks.Assembler()  # That of the parent repeats it.
             self.follow(4)
@@ -191,9 +189,10 @@ class Streams(Struct):
             self._keep(stream, end=True)
             self._take_back(stream)
             started, outer = by_launcher(tuple(cut), ""), stream.outer
-            if cut and outer is not None and stream.spawned is not None:  # Its ranks raised, whatever it was.
-                for rank in {stream.spawned, *map(int, re.findall(r"\b\d{1,7}\b", outer.message[:TEXT]))}:
-                    self._error(RankError(rank, self.read.file, stream.number, outer.type, outer.message, outer.frames))
+            if cut and outer is not None:  # The ranks that it lists raised, whatever it was.
+                listed = {*map(int, _RANKS.findall(outer.message[:TEXT]))} - {error.rank for error in self.read.errors}
+                what = self.read.file, stream.number, outer.type, outer.message, outer.frames
+                self.read.errors += [RankError(each, *what) for each in sorted(listed)]
             elif cut and (started or not self.read.errors):
                 rank = stream.rank if stream.spawned is None else stream.spawned
                 text = f'File "{cut[0].file}", line {cut[0].line}, in {cut[0].function}'

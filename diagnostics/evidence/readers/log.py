@@ -17,16 +17,7 @@ from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.logs import tracebacks
 from diagnostics.evidence.logs.counters import GOES_ON, PEERS_GO_ON
 from diagnostics.evidence.logs.launcher import ROW, TRAINS, FailureTable
-from diagnostics.evidence.logs.lines import (
-    MATCHED,
-    Line,
-    LineReader,
-    has_utf16_mark,
-    label_of,
-    records,
-    split,
-    widths_of,
-)
+from diagnostics.evidence.logs.lines import MATCHED, Line, LineReader, has_utf16_mark, label_of, split, widths_of
 from diagnostics.evidence.logs.nccl_calls import NcclCalls
 from diagnostics.evidence.logs.patterns import OF_KERNEL, TABLE, ZONE_S, Pattern, decode, moment
 from diagnostics.evidence.logs.steps import LEAST, MAX_POINTS, Steps
@@ -136,9 +127,9 @@ class _Scan(Struct):
         if (named := _TEXT["named"].search(line.text)) is not None:
             self.named = named[1]
         if _ESCAPED in line.text:
-            texts = line.text.replace("\\n", "\n").replace('\\"', '"').splitlines()
-            is_cut = bool(self.named) and texts[-1][:1] == " "
-            for text in (*texts[:-1], texts[-1].partition('", "')[0], *([self.named] if is_cut else ())):
+            *stack, end = line.text.replace("\\n", "\n").replace('\\"', '"').splitlines()
+            missing = self.named if end[:1] == " " else ""  # The last line of a traceback that is cut.
+            for text in (*stack, end.partition('", "')[0], missing):
                 self.feed(line._replace(text=text))
             return
         last, folded = line, False
@@ -146,7 +137,8 @@ class _Scan(Struct):
             before = self.wrapped.text
             folded = _SIDES in before
             texts = f"{before.rstrip()} {line.text.strip()}".replace("( ", "("), before + line.text
-            matching = (text for text in texts for row in TABLE if row.word.decode() in text and row.regex.search(text))
+            rows = ((text, row) for text in texts for word in _PATTERN_WORDS if word in text for row in _BY_WORD[word])
+            matching = (text for text, row in rows if row.regex.search(text))
             text = texts[0] if folded else next(matching, texts[0])  # Terminals fold in the middle of a word.
             line, indices = self.wrapped._replace(text=text), range(len(WORDS))
         self.wrapped = None
@@ -409,8 +401,7 @@ def read(path: Path, file: str, rank: int | None, limits: Limits, head: bytes) -
         for number, raw in reader.lines():
             # Words may be inside escapes of JSON, and colours inside words.
             indices = range(len(WORDS)) if raw[:1] == b"{" or b"\x1b" in raw else reader.word_indices
-            for record in records(raw):
-                scan.feed(split(number, record, label), indices)
+            scan.feed(split(number, raw, label), indices)
     except (OSError, ValueError) as problem:
         scan.read.problem = str(problem) or type(problem).__name__
     return scan.finish()
