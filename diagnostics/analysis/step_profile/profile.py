@@ -150,6 +150,9 @@ def profile(trace: Trace) -> RankProfile:
     kernels = zip(device.start, device.end, trace.is_memory, trace.returned)
     long = [(end, returned) for start, end, memory, returned in kernels if end - start >= _LONG_NS and not memory]
     blocking = [returned >= end - _CLOCKS_NS for end, returned in long]
+    spans: dict[str, list[Interval]] = {str(trace.lanes[lane].owner): [] for lane in set(device.lane)}
+    for *span, lane in zip(device.start, device.end, device.lane) if len(spans) > 1 else ():
+        spans[str(trace.lanes[lane].owner)].append((span[0], span[1]))
     search = {name for name, text in enumerate(trace.names) if TEXT["unused_search"].search(text)}
     about: dict[str, Any] = {name: getattr(trace, name) for name in About.__struct_fields__}
     return RankProfile(
@@ -158,7 +161,7 @@ def profile(trace: Trace) -> RankProfile:
         steps=[_step(step, covers, gaps) for step in steps],
         window=covers.breakdown(begin, end),
         outside=max(0, begin - steps[0].host[0]) + max(0, steps[-1].host[1] - end) if trace.on_device else 0,
-        busy_devices=_busy_devices(trace),
+        busy_devices={device: total(union(own)) for device, own in spans.items()} if len(spans) > 1 else {},
         by_group=_parts(calls, [call.message.group or "(unknown)" for call in calls], covers, (begin, end)),
         by_phase=_parts(calls, [call.phase or "(unknown)" for call in calls], covers, (begin, end)),
         hta=compatible(trace, work),
@@ -246,13 +249,6 @@ def _same_phase_after(work: Work, starts: list[int], call: Call, step: Step, pha
     if n >= len(starts) or work.compute[n][3] >= call.end or starts[n] > call.end + _RELEASED_NS:
         return False  # it was not launched yet, or another dependency delayed it
     return not phase[0] or step.phase(*work.compute[n][3:5]) == phase
-
-
-def _busy_devices(trace: Trace) -> dict[str, int]:
-    spans: dict[str, list[Interval]] = {str(trace.lanes[lane].owner): [] for lane in set(trace.device.lane)}
-    for start, end, lane in zip(trace.device.start, trace.device.end, trace.device.lane) if len(spans) > 1 else ():
-        spans[str(trace.lanes[lane].owner)].append((start, end))
-    return {device: total(union(own)) for device, own in spans.items()} if len(spans) > 1 else {}
 
 
 def _parts(calls: list[CallProfile], keys: list[str], covers: Covers, span: Interval) -> dict[str, Breakdown]:
