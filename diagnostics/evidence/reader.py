@@ -58,6 +58,8 @@ class Contents(Struct):
     """NCCL's `host:pid` -> ranks in the largest communicator, rank in it."""
     dropped: int = 0
     """Number of facts beyond the limits."""
+    speak: set[int] = field(default_factory=set)
+    """Ranks in the prefixes of a log's lines."""
     local: int = 0
     """Ranks within the node that torchrun's prefixes name; 0 when there are none. Records that only such a prefix
     gives a rank have -1 - local rank instead, until `assign_ranks` knows the node."""

@@ -120,7 +120,10 @@ def _survived(evidence: Evidence) -> Iterator[str]:
     handled = [f for f in evidence.facts if f.kind == "handled_error" and f.fields["frames"]]  # Or it was only printed.
     for fact in (*handled[-1:], *lines[-1:]):
         who = "" if fact.rank is None else f"rank {fact.rank}: "
-        yield filled(_TEXTS["survived"], {"at": f"{fact.file}:{fact.line}", "what": f"{who}{fact.text}"})
+        yield filled(
+            _TEXTS["buffered" if fact.fields.get("buffered") else "survived"],
+            {"at": f"{fact.file}:{fact.line}", "what": f"{who}{fact.text}"},
+        )
 
 
 def _of_the_run(evidence: Evidence) -> Iterator[str]:

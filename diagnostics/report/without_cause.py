@@ -16,7 +16,7 @@ from diagnostics.contract.findings import Finding, Outcome, text_of
 from diagnostics.contract.formatting import UNNAMED, filled
 from diagnostics.evidence.endings import of_error
 from diagnostics.evidence.job.coverage import damaged, records
-from diagnostics.evidence.model import Evidence, RunEvidence
+from diagnostics.evidence.model import Evidence, RunEvidence, shortened
 from diagnostics.evidence.readers import process
 from diagnostics.evidence.readers.log import last_progress, training_ended
 from diagnostics.evidence.stacks.dumps import main_thread, where
@@ -59,6 +59,8 @@ def without_cause(
         return Statement(text_of(stopped[0]).summary.rstrip("."))
     if raised := raised_text(evidence):
         return Statement(raised)
+    if buffered := [fact for fact in evidence.facts if fact.fields.get("buffered")]:
+        return Statement(_said("buffered", what=shortened(buffered[-1].text, 120)))
     trouble = in_trouble(evidence)
     if not trouble and (change := slowed()) is not None:
         return Statement(

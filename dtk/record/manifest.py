@@ -11,7 +11,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,7 +109,12 @@ def git_state(folder: Path, *runs_folders: Path) -> dict[str, Any] | None:
     dirty = difference = None
     if top is not None:
         root = os.fsdecode(top.removesuffix(b"\n"))
-        paths = _all_but(Path(root), runs_folders)
+        left_out = [f":(top,exclude,glob)**/{name}" for name in PAGES]
+        for folder in runs_folders:
+            with suppress(OSError, ValueError):  # The folder is outside the repository.
+                inside = str(folder.resolve().relative_to(Path(root).resolve()))
+                left_out += [f":(top,exclude,literal){inside}"] if inside not in ("", ".") else []
+        paths = ["--", ":/", *left_out]  # Everything in the repository except these folders and dtk's pages.
         changes = git("diff", "HEAD", *paths)
         # Git sees nothing above its folder.
         listed = git("-C", root, "ls-files", "--others", "--exclude-standard", "-z", *paths)
@@ -120,17 +125,6 @@ def git_state(folder: Path, *runs_folders: Path) -> dict[str, Any] | None:
             dirty = bool(changes or new)
             difference = _hash(changes, Path(root), sorted(new)) if dirty else None
     return {"commit": commit.decode().strip(), "dirty": dirty, "diff_sha256": difference}
-
-
-def _all_but(root: Path, runs_folders: Sequence[Path]) -> list[str]:
-    """Return git arguments that select everything in the repository except these folders and dtk's pages."""
-    pages = [f":(top,exclude,glob)**/{name}" for name in PAGES]
-    left_out = []
-    for folder in runs_folders:
-        with suppress(OSError, ValueError):  # The folder is outside the repository.
-            inside = str(folder.resolve().relative_to(root.resolve()))
-            left_out += [f":(top,exclude,literal){inside}"] if inside not in ("", ".") else []
-    return ["--", ":/", *pages, *left_out]
 
 
 def _hash(changes: bytes, root: Path, new: list[bytes]) -> str:

@@ -232,7 +232,8 @@ def _after_another(early: Mapping[int, Ending]) -> dict[int, Ending]:
 
     Those that logs date are compared by time; a kill without a date by its line, as launchers report it at once.
     """
-    first_s = min((end.before_s for end in early.values() if end.before_s is not None), default=inf)
+    before = (end.before_s for end in early.values() if end.before_s is not None and end.before_s >= (end.after_s or 0))
+    first_s = min(before, default=inf)  # What a program prints may be written late.
     raised: dict[str, int] = {}
     for end in (end for end in early.values() if end.type and end.line):
         raised[end.file] = min(end.line, raised.get(end.file, end.line))

@@ -3,7 +3,6 @@
 import re
 
 from diagnostics.analysis.stall.explain import Stall, explain
-from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _endings
 from diagnostics.causes.hang._endings import EXIT_CODE, Change, Ended, changes_beside
@@ -51,13 +50,6 @@ def _raised_in_dtk(end: Ending) -> bool:
     return root is not None and inside
 
 
-def _begins_with_launcher(job: JobState, file: str) -> bool:
-    """Return whether a log has nothing but the launcher's words, so that those of the program are missing."""
-    of_launcher = {fact.line for fact in job.evidence.facts if fact.file == file and fact.kind in _OF_LAUNCHERS}
-    others = {fact.line for fact in job.evidence.facts if fact.file == file} - of_launcher
-    return not others and min(of_launcher, default=_HEAD_LINES + 1) <= _HEAD_LINES
-
-
 def decide(stall: Stall) -> Finding:
     """Decide from the endings of the ranks."""
     case, job = _endings.first_to_end(stall, "raised"), stall.job
@@ -70,7 +62,10 @@ def decide(stall: Stall) -> Finding:
     broken = [fact for fact in job.evidence.facts if fact.kind == "non_finite_loss"]
     if case.first.only_exit_code and broken:
         return left_open(_TEXTS.phrase("stopped", who=case.culprits, text=broken[0].text), _endings.ERROR_FILES)
-    if case.first.only_exit_code and _begins_with_launcher(job, case.first.file):
+    facts = [fact for fact in job.evidence.facts if fact.file == case.first.file]
+    of_launcher = {fact.line for fact in facts if fact.kind in _OF_LAUNCHERS}
+    is_cut = {fact.line for fact in facts} == of_launcher and min(of_launcher, default=_HEAD_LINES + 1) <= _HEAD_LINES
+    if case.first.only_exit_code and is_cut:  # A log with nothing but the launcher's words lacks those of the program.
         return left_open(_TEXTS.phrase("cut", who=case.culprits or "a process"), _endings.LAUNCHER_LOG)
     confidence = SEEN
     if case.model:

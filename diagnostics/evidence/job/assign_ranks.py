@@ -49,6 +49,8 @@ def assign_ranks(evidence: Evidence, read: list[tuple[Contents, Owner]]) -> None
             local_rank = -1 - error.rank if rank is None and error.rank is not None else None
             evidence.errors.append(replace(error, rank=rank, local_rank=local_rank))
         evidence.stacks += [replace(dump, rank=settled(dump.rank)) for dump in contents.stacks]
+        if contents.speak - {0}:
+            evidence.facts.append(LogFact("several_processes", None, contents.file))
 
 
 def _one_node(reads: list[Contents], on_one_node: bool) -> bool:
@@ -58,7 +60,8 @@ def _one_node(reads: list[Contents], on_one_node: bool) -> bool:
     """
     prefixed = [read for read in reads if read.local]
     kinds: list[list[Any]] = [[*read.facts, *read.errors, *read.stacks] for read in reads]
-    stated = [{record.rank for record in records} - {None} for records in kinds]
+    speak = [own if len(own := read.speak) > 1 else set() for read in reads]  # One alone may be any node's.
+    stated = [{each.rank for each in own} - {None} | ranks for own, ranks in zip(kinds, speak, strict=True)]
     named = {rank for ranks in stated for rank in ranks if rank >= 0}
     facts = [fact for read in reads for fact in read.facts if fact.kind != "start"]
     most = max((fact.fields.get("nranks", 0) for fact in facts), default=0)

@@ -3,10 +3,12 @@
 import re
 from array import array
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from itertools import accumulate, repeat
 from math import inf, isfinite, nan
+from statistics import median
 
 from msgspec import Struct, field
 
@@ -20,6 +22,7 @@ LEAST = 10
 """Minimum number of steps for an analysis."""
 _REPORTED = 2  # Minimum number of steps that are reported.
 _STAMP = 120  # Characters of a line in which its date stands.
+_NEAR = 256  # Rows on either side of a line by which the ranks that print each step are counted.
 _DATED = 200  # Number of steps of a block whose dates are read.
 _KEPT = ("step", "loss", "norm", "scale", "skipped", "total", "data_s", "size")
 _PARTS = ("sample", "epoch", "s", "ms", "per_s")
@@ -135,6 +138,13 @@ class Steps(Struct):
             floor = series.step[first - 1] if first else -inf
             most = max(most, len({step for step in series.step[first:behind] if not step <= floor}))
         return most
+
+    def fewer(self, line: int) -> bool:
+        """Return whether fewer ranks print a step below a line than above it, if several print each step."""
+        places = [(each.step, bisect_right(each.lines, line)) for each in self.series.values()]
+        parts = ((Counter(step[max(0, at - _NEAR) : at]), Counter(step[at : at + _NEAR])) for step, at in places)
+        pairs = ((above, [count for step, count in below.items() if step not in above]) for above, below in parts)
+        return any(above and below and max(below) < median(above.values()) for above, below in pairs)
 
     def __bool__(self) -> bool:
         """Return whether there are enough steps for an analysis; a skipped step or a non-finite value suffices."""

@@ -1,8 +1,10 @@
 """Reads a log of any size once: known facts, tracebacks, stacks and the launcher's list of failures."""
 
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from io import DEFAULT_BUFFER_SIZE
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from diagnostics.evidence.logs.patterns import OF_KERNEL, TABLE, ZONE_S, Pattern
 from diagnostics.evidence.logs.steps import LEAST, MAX_POINTS, Steps
 from diagnostics.evidence.logs.streams import MAX_ERRORS, STRUCTURE, TEXT, Streams
 from diagnostics.evidence.logs.watchdogs import KINDS, PER_KIND_AND_RANK, Watchdogs
-from diagnostics.evidence.model import Evidence, LogFact, RankError, shortened
+from diagnostics.evidence.model import Evidence, Frame, LogFact, RankError, shortened
 from diagnostics.evidence.reader import Contents, Reader, Source
 
 _TABLE = table_beside(__file__)
@@ -31,6 +33,7 @@ HEAD, _RESTARTS, _ESCAPED, _SIDES, *_MISSING = _TABLE["words"]
 MAX_FRAMES = 256
 _TEXT = patterns_beside(__file__, "texts")
 """Patterns by name. The table describes what each one matches."""
+_OF_RANK = re.compile(rb"(?m)^\[(?:rank|1,)(\d{1,7})\][:<]")  # How most prefixes begin: torch's, mpirun's.
 
 
 class CollectiveStack(Struct):
@@ -71,6 +74,11 @@ _BY_WORD: dict[str, list[Pattern]] = {}
 for _pattern in TABLE:
     _BY_WORD.setdefault(_pattern.word.decode(), []).append(_pattern)
 _PATTERN_WORDS = [*_BY_WORD]  # The first of `WORDS`.
+
+
+def _is_entry(frames: Sequence[Frame]) -> bool:
+    """Return whether a traceback is that of an uncaught exception: it begins where a process does."""
+    return frames[-1].function == "<module>" or is_library(frames[-1].file)
 
 
 class _Scan(Struct):
@@ -116,6 +124,8 @@ class _Scan(Struct):
         """Read the steps in a block of whole lines, the first of which is `number`."""
         self.steps.feed(data, number)
         self.calls.feed(data, number)
+        if b"[rank" in data or b"[1," in data:
+            self.read.speak |= {*map(int, _OF_RANK.findall(data))}
         whole, first = b"\n" in data, self.streams.first  # The last line may have no end.
         self.streams.block, self.streams.first = (data, number) if whole else (self.streams.block + data, first)
 
@@ -308,19 +318,41 @@ class _Scan(Struct):
         of_launcher = end.kind == "process_left" or "of_all" in end.fields
         return not lost and not any(fact.kind in _FAILURES for fact in facts) and (of_launcher or not several)
 
+    def buffered(self, line: int) -> bool | None:
+        """Return whether the log ends with steps that may have been printed above a line; None if they were not.
+
+        Python writes what a program prints into a file when its buffer is full, and the rest when the process ends.
+        """
+        rows = sorted(row for own in self.steps.series.values() for row in own.lines[bisect_right(own.lines, line) :])
+        first, lines = self.streams.first, self.streams.block.split(b"\n")
+        dated = any(own.at_s[-1] > 0 for own in self.steps.series.values()) or self.steps.restarted(line, GOES_ON)
+        if dated or not rows or rows[0] < first or len(rows) <= rows[-1] - rows[0]:
+            return None
+        text = b"\n".join(lines[rows[0] - first : rows[-1] + 1 - first])
+        return not b"".join(lines[rows[-1] + 1 - first :]).strip() if len(text) < DEFAULT_BUFFER_SIZE else None
+
     def _survival(self, ended: Sequence[RankError]) -> Callable[[int, int | None], bool]:
         """Return what says whether the job survived what a rank says in a line."""
         facts, steps, prefixed = self.read.facts, self.steps, any(self.streams.streams)
         peers, progress = steps.line_before(PEERS_GO_ON), {error.line for error in self.streams.withdrawn}
         failed = [f.fields.get("last", f).line for f in facts if f.kind in _KINDS["of_peers"]]
         failed += [error.line for error in ended if error.signal is None]
+        raised = {error.line: error for error in (*self.read.errors, *self.streams.withdrawn) if error.frames}
+        own = [at for at, e in raised.items() if not is_victim(kind_of_exception(e.type, e.message, e.frames))]
 
         def survived(line: int, rank: int | None) -> bool:
+            error, series = raised.get(line), steps.series.values()
+            if error and error.after_s and any(0 < error.after_s - each.at_s[-1] < ZONE_S for each in series):
+                return False  # What a program prints is written late, so these steps were before it.
+            if error and max(failed, default=0) > line and _is_entry(error.frames) and self.buffered(line) is not None:
+                return False
             again = steps.restarted(line, GOES_ON) and steps.further(line) >= GOES_ON
             if again or line < peers or (prefixed and rank is not None):  # Near it only steps of the rank itself count.
                 return again or line < peers or line in progress
-            first = min(at for at in (*steps.resumes, inf) if at > line)
-            went_on = line in progress or steps.further(line) >= GOES_ON
+            # A process that raises something else later had survived this.
+            others = [at for at in own if at > line and steps.further(line, at) >= GOES_ON]
+            first = min(at for at in (*steps.resumes, *others, inf) if at > line)
+            went_on = (line in progress or steps.further(line) >= GOES_ON) and not steps.fewer(line)
             return went_on and (self.rank is not None or not any(line < at < first for at in failed))
 
         return survived
@@ -337,6 +369,10 @@ class _Scan(Struct):
         read.errors = [*lost.values(), *read.errors]
         read.facts = [fact for fact in read.facts if fact.kind != "handled_error" or fact.line not in lost]
         self.streams.went_on(is_past)
+        handled = [fact for fact in read.facts if fact.kind == "handled_error" and fact.fields["frames"]]
+        first = handled[0].fields if len(handled) == 1 and not read.errors else {}  # Of several, some were caught.
+        if first and _is_entry(first["frames"]) and not first["type"].endswith("Warning"):
+            first["buffered"] = self.buffered(handled[0].line)
         if any(f.kind == "world_size" and f.fields["nranks"] == len(self.ended_in_order) for f in read.facts):
             self.ended = [*self.ended_in_order.values()][-1]
         in_order = self.ended if self.ended is not None and not self.steps.further(self.ended.line) else None
@@ -392,7 +428,9 @@ class _Scan(Struct):
 
 
 def read(path: Path, file: str, rank: int | None, limits: Limits, head: bytes) -> Contents:
-    """Read a log; if it is damaged, keep the part before the damage and store the reason in `problem`."""
+    """Read a log; if it is damaged, keep the part before the damage and store the reason in `problem`. Where prefixes
+    or the launcher's list name other ranks than `rank`, lines without a prefix may be of any rank.
+    """
     scan = _Scan(contents := Contents(file), rank, Streams(contents, rank))
     label = label_of(head)
     try:
@@ -404,7 +442,8 @@ def read(path: Path, file: str, rank: int | None, limits: Limits, head: bytes) -
             scan.feed(split(number, raw, label), indices)
     except (OSError, ValueError) as problem:
         scan.read.problem = str(problem) or type(problem).__name__
-    return scan.finish()
+    of_others = {*contents.speak, *(row.rank for row in scan.table.rows)} - {rank}
+    return scan.finish() if rank is None or not of_others else read(path, file, None, limits, head)
 
 
 def read_text(text: str, file: str, rank: int | None) -> Contents:

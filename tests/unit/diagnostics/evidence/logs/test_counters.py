@@ -119,6 +119,15 @@ NCCL = "[rank0]:[E701 10:40:00.1 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog cau
 EXIT = "E0701 10:30:06.125000 4242 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: 1) local_rank: 3 (pid: 4303) of binary: python3\n"  # noqa: E501
 
 
+OTHER = """\
+Traceback (most recent call last):
+  File "/job/train.py", line 9, in <module>
+    main()
+KeyError: 'labels'
+"""
+LOST = OTHER.replace("KeyError: 'labels'", "RuntimeError: Connection closed by peer [10.0.0.4]:4512")
+
+
 def steps(first: int, last: int, *ranks: str) -> str:
     return "".join(f"{rank}step {n} loss {9 - n / 100:.2f}\n" for n in range(first, last) for rank in ranks or ("",))
 
@@ -148,6 +157,16 @@ ALL, PEERS = ("[rank0]: ", "[rank3]: "), ("[rank0]: ", "[rank1]: ")
         # What was printed before is no progress.
         (steps(0, 20) + RAISED + "History:\n" + steps(0, 20), True),
         (steps(0, 20) + RAISED + steps(12, 30) + EXIT, False),  # A new attempt.
+        # A process that raised another exception later had survived this one.
+        (steps(0, 20) + RAISED + steps(20, 23) + OTHER + EXIT, False),
+        (steps(0, 20) + RAISED + steps(20, 60) + OTHER + EXIT, False),
+        (steps(0, 20) + RAISED + steps(20, 22) + OTHER + EXIT, True),
+        (steps(0, 20) + RAISED + steps(20, 26) + LOST + EXIT, True),
+        # Of several ranks that print each step, the one that raised it prints no more.
+        (steps(0, 20, "", "") + RAISED + steps(20, 26, "", "") + OTHER + EXIT, False),
+        (steps(0, 20, "", "") + RAISED + steps(20, 26) + OTHER + EXIT, True),
+        (steps(0, 20, "", "") + RAISED + steps(20, 26), True),
+        (steps(0, 20) + steps(15, 20) + RAISED + steps(20, 26), False),
     ],
 )
 def test_who_survived(tmp_path: Path, text: str, fatal: bool) -> None:
@@ -159,3 +178,39 @@ def test_who_survived(tmp_path: Path, text: str, fatal: bool) -> None:
 def test_a_timeout_of_the_peers_shows_that_the_rank_died(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text(steps(0, 20) + RAISED + steps(20, 26) + NCCL)
     assert [error.type for error in gather(tmp_path, Limits()).errors] == ["ConnectionError"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "outcome"),
+    [
+        ("", "", "crashed"),
+        ("", steps(0, 40), "open"),
+        (steps(0, 20), steps(20, 50), "open"),
+        (steps(0, 20), steps(20, 50) + "srun: error: n1: task 0: Exited with exit code 1\n", "crashed"),
+        (steps(0, 20), steps(20, 90) + EXIT, "crashed"),
+        (steps(0, 20), steps(20, 50) + "saved the model\n", "went on"),  # Something else than steps follows.
+        (steps(0, 20), steps(20, 900), "went on"),  # More than a buffer holds.
+        (steps(0, 20), steps(0, 30), "went on"),  # A new run.
+        (OTHER.replace("main()", "other()") + steps(0, 20), steps(20, 50), "went on"),  # One of them was caught.
+    ],
+)
+def test_steps_below_an_uncaught_exception_may_have_been_printed_before_it(
+    tmp_path: Path, before: str, after: str, outcome: str
+) -> None:
+    (tmp_path / "train.log").write_text(before + OTHER + after)
+    report = diagnose(tmp_path)
+    assert any(root.cause == "hang.rank_raised" for root in report.root_causes) == (outcome == "crashed")
+    assert ("steps below an exception (KeyError: 'labels')" in report.statement) == (outcome == "open")
+    assert any("had been printed before" in note for note in report.notes) == (outcome == "open")
+
+
+@pytest.mark.parametrize(
+    ("above", "fatal"), [("10:20:00", True), ("10:03:00", False), ("12:10:00", False), ("", False)]
+)
+def test_dates_tell_that_steps_below_an_exception_were_printed_before_it(
+    tmp_path: Path, above: str, fatal: bool
+) -> None:
+    dated = "".join(f"2031-11-20 10:{n // 6:02}:{n % 6}0 step {n} loss {9 - n / 100:.2f}\n" for n in range(60, 90))
+    warning = f"2031-11-20 {above} WARNING: slow batch\n" if above else ""
+    (tmp_path / "train.log").write_text(warning + OTHER + dated)
+    assert [root.cause for root in diagnose(tmp_path).root_causes] == ["hang.rank_raised"] * fatal

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from diagnostics.diagnose import diagnose
+from diagnostics.evidence.job.gather import gather
 from diagnostics.evidence.limits import Limits
 from diagnostics.evidence.model import Frame
 from diagnostics.evidence.reader import Contents
@@ -138,7 +139,34 @@ def test_prefixes_say_whose_line_it_is(tmp_path: Path) -> None:
         oom.format(6),
     ]
     found = scan(tmp_path / "x.log", "\n".join(lines) + "\n", rank=2)
-    assert [fact.rank for fact in found.facts] == [3, 5, 6, 7, 8, 2]
+    assert [fact.rank for fact in found.facts] == [3, 5, 6, 7, 8, None]  # The last one may be of any rank.
+    (fact,) = scan(tmp_path / "x.log", lines[-1].replace("6", "7") + "\n", rank=2).facts
+    assert fact.rank == 2
+
+
+@pytest.mark.parametrize(
+    ("others", "rank"),
+    [
+        ("", 0),
+        ("[rank0]: step 1 loss 2.0\n", 0),
+        ("[rank0]: step 1 loss 2.0\n[rank1]: hello\n", None),
+        ("[1,3]<stdout>:hello\n", None),
+        ("waits for [rank3]: it saves\n", 0),
+    ],
+)
+def test_lines_without_a_prefix_are_of_the_rank_in_the_name_only_where_no_other_rank_writes(
+    tmp_path: Path, others: str, rank: int | None
+) -> None:
+    (tmp_path / "log_rank0.txt").write_text(f"{others}{RAISED}{others}")
+    ((error, *more), facts) = (evidence := gather(tmp_path, Limits())).errors, evidence.facts
+    assert (error.rank, more) == (rank, [])
+    assert any(fact.kind == "several_processes" for fact in facts) == (rank is None)
+
+
+def test_a_list_of_other_ranks_shows_that_all_ranks_write_a_log(tmp_path: Path) -> None:
+    row = LISTED.replace("rank      : 1 (local_rank: 1)", "rank      : 3 (local_rank: 3)")
+    (tmp_path / "rank0.log").write_text(RAISED + row)
+    assert {error.rank for error in gather(tmp_path, Limits()).errors} == {3}
 
 
 def test_srun_labels(tmp_path: Path) -> None:
