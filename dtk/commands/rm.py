@@ -44,7 +44,12 @@ def run(arguments: argparse.Namespace) -> int:
     if not runs:
         print("nothing to remove", file=sys.stderr)
         return 0
-    size_bytes = _show(runs)
+    output.put(lines.render(listing(runs), columns=output.columns(), colour=output.colours()))
+    with Busy(f"counting the files of {counted(len(runs), 'run')}"):
+        sizes = [size_of(Path(run.path)) for run in runs]
+    files, size_bytes = sum(size.files for size in sizes), sum(size.bytes for size in sizes)
+    of_runs = f"{counted(len(runs), 'run')}, {counted(files, 'file')}"
+    output.put(f"{of_runs}, {bytes_text(size_bytes)} ({size_bytes:,} bytes)\n")
     if arguments.dry_run:
         return 0
     if asks:
@@ -66,16 +71,6 @@ def _named(arguments: argparse.Namespace) -> list[Run]:
         why = refusal(run, force=arguments.force)
         _errors.refuse({"refused": why}, why=clean(why))
     return list(runs.values())
-
-
-def _show(runs: Sequence[Run]) -> int:
-    """List the runs; return the bytes of their files."""
-    output.put(lines.render(listing(runs), columns=output.columns(), colour=output.colours()))
-    with Busy(f"counting the files of {counted(len(runs), 'run')}"):
-        sizes = [size_of(Path(run.path)) for run in runs]
-    files, total = sum(size.files for size in sizes), sum(size.bytes for size in sizes)
-    output.put(f"{counted(len(runs), 'run')}, {counted(files, 'file')}, {bytes_text(total)} ({total:,} bytes)\n")
-    return total
 
 
 def _remove(runs: Sequence[Run], force: bool) -> int:

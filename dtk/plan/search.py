@@ -121,20 +121,17 @@ def _layouts(job: Composed, ranks: int, local_size: int) -> Iterator[tuple[Typed
                         continue
                     typed |= {"strategy.dp_replicate": dp // inside, "strategy.dp_shard": inside}
                 if all(fixed.get(key, str(value)) == str(value) for key, value in typed.items()):
-                    config = _with(job.config, sections[name], typed)
+                    whole = {"strategy": sections[name], "parallel": job.config.parallel, "train": job.config.train}
+                    for section, old in whole.items():
+                        head = f"{section}."
+                        new = {key.removeprefix(head): value for key, value in typed.items() if key.startswith(head)}
+                        whole[section] = dataclasses.replace(old, **new) if new else old
+                    config = dataclasses.replace(job.config, **whole)
                     try:
                         check(config, ranks, config.launcher.device, ranks, numbers=False)
                     except DtkError:
                         continue
                     yield typed, config
-
-
-def _with(config: Config, strategy: Any, typed: Typed) -> Config:
-    sections = {"strategy": strategy, "parallel": config.parallel, "train": config.train}
-    for section, old in sections.items():
-        new = {key.removeprefix(f"{section}."): value for key, value in typed.items() if key.startswith(f"{section}.")}
-        sections[section] = dataclasses.replace(old, **new) if new else old
-    return dataclasses.replace(config, **sections)
 
 
 def _overrides(typed: Typed) -> tuple[str, ...]:

@@ -100,7 +100,14 @@ def of_calls(
     """Classify gathers by frames of a flight dump; without frames, a gather whose size is also reduced is a unit's."""
     traffic = Traffic()
     reduced = {sum(call.wire.amounts) for call in calls if call.wire.op in _REDUCTIONS}
-    likely = _group_size(calls, reduced) or world_size or 1
+    # The size of a sharded group that the dump omits: units are reduced whole and gathered from equal parts.
+    gathered = (sum(call.wire.amounts) for call in calls if call.wire.op in GATHERS)
+    parts = Counter(size for size in gathered if size >= LEAST_UNIT)
+    votes: Counter[int] = Counter()
+    for part, count in parts.items():
+        votes.update({whole // part: count for whole in reduced if whole % part == 0 and whole > part})
+    best, count = max(votes.items(), key=lambda vote: (vote[1], -vote[0]), default=(0, 0))
+    likely = (best if 2 * count > parts.total() else 0) or world_size or 1
     for call in calls:
         wire = call.wire
         item = DTYPE_BYTES.get(wire.dtypes[0], 0) if wire.dtypes else 0
@@ -129,17 +136,6 @@ def of_calls(
         traffic.gathers.append(replace(gather, site=settled.site, guessed=guessed))
     _only_units(traffic)
     return traffic
-
-
-def _group_size(calls: Sequence[Call], reduced: set[int]) -> int | None:
-    """Return the size of a sharded group that the dump omits: units are reduced whole and gathered from equal parts."""
-    gathered = (sum(call.wire.amounts) for call in calls if call.wire.op in GATHERS)
-    parts = Counter(size for size in gathered if size >= LEAST_UNIT)
-    votes: Counter[int] = Counter()
-    for part, count in parts.items():
-        votes.update({whole // part: count for whole in reduced if whole % part == 0 and whole > part})
-    best, count = max(votes.items(), key=lambda vote: (vote[1], -vote[0]), default=(0, 0))
-    return best if 2 * count > parts.total() else None
 
 
 def _only_units(traffic: Traffic) -> None:

@@ -47,7 +47,9 @@ class MemoryTimelineFile(Handle, frozen=True):
         text = whole(self.path, self.limits)
         try:
             is_raw = _RAW.match(text) is not None
-            changes = _of_events(text) if is_raw else [*_of_levels(*msgspec.json.decode(text, type=_Added))]
+            events = msgspec.json.decode(text, type=list[tuple[int, int, int, int]]) if is_raw else []
+            raw = [(time, _PLACES[at], size) for time, _, size, at in events if 0 <= at < len(_PLACES)]
+            changes = raw if is_raw else [*_of_levels(*msgspec.json.decode(text, type=_Added))]
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
             raise ValueError(f"not a memory timeline: {problem}") from problem
         unit_s = 1e-9 if is_raw else 1e-6
@@ -67,11 +69,6 @@ class MemoryTimelineFile(Handle, frozen=True):
         # Gradients that DDP or zero_grad(set_to_none=False) keep never fall; activations do, or are what stays.
         rises = (by_levels([(sizes[AT[kind]], sum(sizes)) for sizes in moments]) for kind in (GRADIENTS, ACTIVATIONS))
         return History(rows, peak=highest(rows), rise=next(filter(None, rises), None))
-
-
-def _of_events(text: bytes) -> list[_Change]:
-    events = msgspec.json.decode(text, type=list[tuple[int, int, int, int]])
-    return [(time, _PLACES[category], size) for time, _, size, category in events if 0 <= category < len(_PLACES)]
 
 
 def _of_levels(times: list[int], rows: list[list[int]]) -> Iterator[_Change]:

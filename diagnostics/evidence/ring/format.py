@@ -184,6 +184,10 @@ def parse(data: bytes) -> RingDump:
     texts = _texts(data[len(data) - table_bytes :])
     by_index = _groups(data, groups, texts)
     records, torn = _records(data, GROUPS_AT + groups * GROUP.size, slots, texts, by_index)
+    taken = list[RingSample]()
+    for text, times, last_s in SAMPLE.iter_unpack(data[SAMPLES_AT : SAMPLES_AT + SAMPLES * SAMPLE.size]):
+        file, line, function = place_of(_text(texts, text))
+        taken += [RingSample(file, line, function, times, last_s)] if times and file else []
     return RingDump(
         rank=rank,
         world_size=world,
@@ -194,7 +198,7 @@ def parse(data: bytes) -> RingDump:
         records=records,
         sound=not data[UNSOUND_AT],
         torn=torn,
-        samples=_samples(data, texts),
+        samples=tuple(sorted(taken, key=lambda sample: (-sample.times, sample.file, sample.line))),
     )
 
 
@@ -208,15 +212,6 @@ def _texts(table: bytes) -> list[str]:
         if at <= end:
             texts.append(table[begin:at].decode("utf-8", "replace"))
     return texts
-
-
-def _samples(data: bytes, texts: list[str]) -> tuple[RingSample, ...]:
-    samples = []
-    for text, times, last_s in SAMPLE.iter_unpack(data[SAMPLES_AT : SAMPLES_AT + SAMPLES * SAMPLE.size]):
-        file, line, function = place_of(_text(texts, text))
-        if times and file:
-            samples.append(RingSample(file, line, function, times, last_s))
-    return tuple(sorted(samples, key=lambda sample: (-sample.times, sample.file, sample.line)))
 
 
 def place_of(text: str) -> tuple[str, int, str]:

@@ -44,7 +44,13 @@ class Model(Layers):
         middle = self.add(x, out)
         normed = self.norm(middle, prefix + "mlp_norm")
         if not isinstance(config, LlamaConfig):
-            out = self._gpt_mlp(normed, prefix, config)
+            whole = self.enter(normed)
+            up = self.linear(whole, prefix + "mlp.up", 4 * config.width // self.tp, self.tokens)
+            whole.drop()
+            active = self.tape.then(up, up.size_bytes, saves=[up])
+            down = self.row(active, prefix + "mlp.down")
+            active.drop()
+            out = self.dropout(down, config.dropout)
         elif isinstance(config, MoEConfig) and int(prefix.split(".")[1]) >= self.shape.dense:
             out = self.mixture(normed, prefix, config)
         else:
@@ -86,15 +92,6 @@ class Model(Layers):
         out = self.dropout(self.row(y, prefix + "attention.projection"), config.dropout)
         drop(qkv, parts, y)
         return out
-
-    def _gpt_mlp(self, normed: Value, prefix: str, config: GPTConfig | EncoderConfig) -> Value:
-        whole = self.enter(normed)
-        up = self.linear(whole, prefix + "mlp.up", 4 * config.width // self.tp, self.tokens)
-        whole.drop()
-        active = self.tape.then(up, up.size_bytes, saves=[up])
-        down = self.row(active, prefix + "mlp.down")
-        active.drop()
-        return self.dropout(down, config.dropout)
 
     def _llama_attention(self, normed: Value, prefix: str, config: LlamaConfig) -> Value:
         narrow = config.kv_heads * (config.width // config.heads)
