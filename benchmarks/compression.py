@@ -83,13 +83,13 @@ def final_losses(optimizer: Any, cases: list[str], seeds: int, steps: int) -> di
     """Return case -> the final loss of each seed."""
     train = replace(config().train, steps=steps, micro_batch_size=8, clip_norm=None)
     shared = {**TASK, "optimizer": optimizer, "train": train}
-    found = {}
+    by_name = {}
     for name in cases:
         runs = {str(seed): {**shared, "strategy": CASES[name], "seed": seed} for seed in range(1, seeds + 1)}
         with tempfile.TemporaryDirectory() as folder:
             ranks = run_ranks("tests.dist.training_ranks:train_as_recorded", 2, runs, folder, timeout_s=1200)
-        found[name] = [fmean(losses[-LAST:]) for losses, _, _ in ranks[0].values()]
-    return found
+        by_name[name] = [fmean(losses[-LAST:]) for losses, _, _ in ranks[0].values()]
+    return by_name
 
 
 def losses_table(optimizers: list[str], cases: list[str], seeds: int, steps: int) -> None:
@@ -172,15 +172,15 @@ def zeropp_table(seeds: int, steps: int) -> None:
             *(("int8 gradients", False, True), ("both", True, True)),
         )
     }
-    found: dict[str, list[float]] = {}
+    by_name: dict[str, list[float]] = {}
     for name, section in cases.items():
         runs = {str(seed): {**shared, "strategy": section, "seed": seed} for seed in range(1, seeds + 1)}
         with tempfile.TemporaryDirectory() as folder:
             ranks = run_ranks("tests.dist.training_ranks:train_as_recorded", 2, runs, folder, timeout_s=1200)
-        found[name] = [fmean(losses[-LAST:]) for losses, _, _ in ranks[0].values()]
+        by_name[name] = [fmean(losses[-LAST:]) for losses, _, _ in ranks[0].values()]
     print("| on the wire | mean of the last 20 losses | above whole |\n|---|---|---|")
-    for name, losses in found.items():
-        above = [100 * (loss / whole - 1) for loss, whole in zip(losses, found["whole"], strict=True)]
+    for name, losses in by_name.items():
+        above = [100 * (loss / whole - 1) for loss, whole in zip(losses, by_name["whole"], strict=True)]
         deviation = f" ± {stdev(above):.2f}" if seeds > 1 else ""
         spread = f"{fmean(above):+.2f}{deviation}%" if name != "whole" else ""
         print(f"| {name} | {fmean(losses):.4f} | {spread} |", flush=True)

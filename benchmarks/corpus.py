@@ -76,13 +76,13 @@ def dumps(folder: Path) -> dict[str, Row]:
     for name, (causes, ranks) in hang_accuracy.TRUTH.items():
         named = [f"hang.{cause}" for cause in sorted(causes)]
         truth = {"causes": named, "ranks": sorted(ranks)} if causes else {}
-        found = hang_accuracy.dtk(folder / name)
-        blamed = sorted({rank for one in found for rank in one.ranks})
-        own.take(name, truth, answer([(one.cause, blamed, one.confidence) for one in found]))
+        findings = hang_accuracy.dtk(folder / name)
+        output = sorted({rank for finding in findings for rank in finding.ranks})
+        own.take(name, truth, answer([(finding.cause, output, finding.confidence) for finding in findings]))
         said = hang_accuracy.torchfrtrace(folder / name)
-        blamed = json.loads(said[: said.index("]") + 1]) if said.startswith("[") else []
+        output = json.loads(said[: said.index("]") + 1]) if said.startswith("[") else []
         truth |= {"causes": ["named"]} if causes else {}
-        other.take(f"torchfrtrace, {name}", truth, answer([("named", blamed, 1.0)] if blamed else []))
+        other.take(f"torchfrtrace, {name}", truth, answer([("named", output, 1.0)] if output else []))
     return {"dumps": own, "dumps, torchfrtrace": other}
 
 
@@ -114,10 +114,10 @@ def live(which: str, names: list[str]) -> Row:
                 print(f"{name}: skipped: it ended by itself before it was looked at", file=sys.stderr, flush=True)
                 continue
             ranks, causes = jobs.TRUTH.get(name, ((), ("healthy",)))
-            found = answer([(seen.cause, [*seen.ranks], seen.confidence)] if seen.cause else [])
+            result = answer([(seen.cause, [*seen.ranks], seen.confidence)] if seen.cause else [])
             # Of a job that trains, an answer without a cause is right.
             truth = {"causes": [*causes], "ranks": [*ranks]} if seen.cause or name in jobs.TRUTH else {}
-            row.take(name, truth, found)
+            row.take(name, truth, result)
     return row
 
 

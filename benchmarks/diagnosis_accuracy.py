@@ -61,15 +61,15 @@ def run(overrides: list[str], folder: Path) -> Result:
     command = [sys.executable, "-m", "dtk.run", f"runs_folder={folder}", *overrides]
     job = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
     seconds = time.monotonic() - began_s
-    made = [path for path in folder.iterdir() if (path / "status.json").exists()]
-    if not made:
+    paths = [path for path in folder.iterdir() if (path / "status.json").exists()]
+    if not paths:
         raise SystemExit(f"no run folder: {' '.join(overrides)}\n{job.stderr}")
-    command = [sys.executable, "-m", "dtk", "diagnose", str(made[0]), "--json"]
+    command = [sys.executable, "-m", "dtk", "diagnose", str(paths[0]), "--json"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
     report: dict[str, Any] = json.loads(done.stdout)
-    causes = [(one["cause"], tuple(one["ranks"])) for one in report["root_causes"]]
-    state = json.loads((made[0] / "status.json").read_text())["state"]
-    sure = [one["confidence"] for one in report["root_causes"]]
+    causes = [(root_cause["cause"], tuple(root_cause["ranks"])) for root_cause in report["root_causes"]]
+    state = json.loads((paths[0] / "status.json").read_text())["state"]
+    sure = [root_cause["confidence"] for root_cause in report["root_causes"]]
     return Result(state, job.returncode, report["outcome"], causes, sure, seconds)
 
 

@@ -43,7 +43,7 @@ def remember() -> None:
         budget.resident_bytes = lambda: int(os.pread(statm, 200, 0).split()[1]) * page_bytes
 
 
-def one(seed: str, number: int, kept: Path | None = None) -> str:
+def fuzz_job(seed: str, number: int, kept: Path | None = None) -> str:
     """Return what escaped from one input; its files go to `kept`."""
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
     write(edited(*drawn(f"{seed}/{number}")), folder)
@@ -67,7 +67,7 @@ def main() -> int:
     remember()
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
     if chosen.only is not None:
-        print(one(chosen.seed, chosen.only, Path(f"fuzz-{chosen.seed}-{chosen.only}")) or "nothing escaped")
+        print(fuzz_job(chosen.seed, chosen.only, Path(f"fuzz-{chosen.seed}-{chosen.only}")) or "nothing escaped")
         return 0
     state: dict[str, Any] = {"seed": chosen.seed, "inputs": 0, "processor_s": 0.0, "slowest_s": 0.0, "escapes": []}
     if chosen.record and chosen.record.exists():
@@ -77,7 +77,7 @@ def main() -> int:
     gc.freeze()
     for number in range(state["inputs"], chosen.inputs):
         used_s = time.process_time()
-        escape = one(state["seed"], number)
+        escape = fuzz_job(state["seed"], number)
         used_s = time.process_time() - used_s
         if escape:
             state["escapes"].append((number, escape))

@@ -57,11 +57,11 @@ def dtk(folder: Path) -> list[Finding]:
     return [finding for finding in findings if finding.status == "confirmed"]
 
 
-def verdict(found: list[Finding], causes: set[str], ranks: set[int]) -> str:
+def verdict(findings: list[Finding], causes: set[str], ranks: set[int]) -> str:
     """`right`, `undecided` or `wrong`."""
-    if not found:
+    if not findings:
         return "right" if not causes else "undecided"
-    right = all(finding.cause.removeprefix("hang.") in causes and set(finding.ranks) == ranks for finding in found)
+    right = all(finding.cause.removeprefix("hang.") in causes and set(finding.ranks) == ranks for finding in findings)
     return "right" if right else "wrong"
 
 
@@ -119,13 +119,13 @@ def main() -> None:
     print("| set | ranks to blame | dtk | ranks blamed | verdict | torchfrtrace |\n|---|---|---|---|---|---|")
     counts: dict[str, int] = {}
     for name, (causes, ranks) in TRUTH.items():
-        found = dtk(options.dumps / name)
-        answer = verdict(found, causes, ranks)
+        findings = dtk(options.dumps / name)
+        answer = verdict(findings, causes, ranks)
         counts[answer] = counts.get(answer, 0) + 1
-        blamed = sorted({rank for finding in found for rank in finding.ranks})
-        what = ", ".join(finding.cause for finding in found) or "nothing confirmed"
+        culprits = sorted({rank for finding in findings for rank in finding.ranks})
+        what = ", ".join(finding.cause for finding in findings) or "nothing confirmed"
         print(
-            f"| {name} | {sorted(ranks)} | {what} | {blamed} | {answer} | {torchfrtrace(options.dumps / name)} |",
+            f"| {name} | {sorted(ranks)} | {what} | {culprits} | {answer} | {torchfrtrace(options.dumps / name)} |",
             flush=True,
         )
     print(f"\n{len(TRUTH)} sets: " + ", ".join(f"{count} {answer}" for answer, count in sorted(counts.items())))

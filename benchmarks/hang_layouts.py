@@ -91,9 +91,9 @@ def changed(calls: list[Call], fault: str, at: float) -> list[Call]:
 
 
 def _differ(calls: list[Call], first: int, second: int) -> bool:
-    one, other = calls[first], calls[second]
-    assert isinstance(one, Collective) and isinstance(other, Collective)
-    return (one.group, one.op, one.size) != (other.group, other.op, other.size)
+    call, other = calls[first], calls[second]
+    assert isinstance(call, Collective) and isinstance(other, Collective)
+    return (call.group, call.op, call.size) != (other.group, other.op, other.size)
 
 
 def case(seed: int, folder: Path, *, as_log: bool = False) -> tuple[str, str, set[int], bool]:
@@ -135,12 +135,12 @@ def case(seed: int, folder: Path, *, as_log: bool = False) -> tuple[str, str, se
 
 def grade(folder: Path, fault: str, ranks: set[int], *, hangs: bool, as_log: bool = False) -> str:
     """Return how the answer of `dtk diagnose` compares with the truth."""
-    found = list(diagnose(folder).root_causes) if as_log else dtk(folder)
-    sure = [finding for finding in found if finding.confidence >= 0.5]
+    root_causes = list(diagnose(folder).root_causes) if as_log else dtk(folder)
+    sure = [finding for finding in root_causes if finding.confidence >= 0.5]
     if not hangs:
         return "false alarm" if sure else "right"
     if not sure:
-        return "suspicion" if found else "undecided"
+        return "suspicion" if root_causes else "undecided"
     if any(set(finding.ranks) - ranks for finding in sure):
         return "innocents"
     if not any(set(finding.ranks) == ranks for finding in sure):

@@ -48,12 +48,12 @@ def start(number: int, folder: Path, traces: bool) -> "subprocess.Popen[bytes]":
 
 def judged(code: int, folder: Path) -> dict[str, Any]:
     """Return what is wrong with a job that ended (empty if nothing), its diagnosis, and shares of its steps."""
-    made = runs(folder)
-    if code or len(made) != 1:
-        return {"wrong": f"exit code {code}, {len(made)} runs", "diagnosis": ""}
-    state = json.loads((made[0] / "status.json").read_text())["state"]
-    alarms = [path.read_text() for path in made[0].glob("logs/*/watch.json")]
-    report = diagnose(made[0])
+    paths = runs(folder)
+    if code or len(paths) != 1:
+        return {"wrong": f"exit code {code}, {len(paths)} runs", "diagnosis": ""}
+    state = json.loads((paths[0] / "status.json").read_text())["state"]
+    alarms = [path.read_text() for path in paths[0].glob("logs/*/watch.json")]
+    report = diagnose(paths[0])
     causes = [finding.cause for finding in report.root_causes]
     right = (state, alarms) == ("finished", [])
     account = account_of(report.measures)
@@ -112,7 +112,7 @@ def main() -> int:
         shares = sorted(entry[name] for entry in done if entry.get(name) is not None)
         if shares:
             at = [shares[min(len(shares) - 1, int(part * len(shares)))] for part in (0.5, 0.9, 0.95, 1.0)]
-            print(f"{name}, share of a step (median, 90 %, 95 %, most): {', '.join(f'{one:.1%}' for one in at)}")
+            print(f"{name}, share of a step (median, 90 %, 95 %, most): {', '.join(f'{item:.1%}' for item in at)}")
     print(f"diagnoses: {dict(Counter(entry['diagnosis'] for entry in done))}")
     return 1 if wrong else 0
 

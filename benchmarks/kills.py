@@ -96,7 +96,7 @@ def runs(folder: Path) -> list[Path]:
     return sorted(path for path in (folder / "runs").glob("*-gpt2_tiny-*") if (path / "status.json").exists())
 
 
-def one(moments: random.Random, kind: str, whom: str, folder: Path, reference: Path, run_s: float) -> None:
+def kill_and_check(moments: random.Random, kind: str, whom: str, folder: Path, reference: Path, run_s: float) -> None:
     """One kill, and what must be true afterwards; `run_s`: how long the run of the reference took."""
     folder.mkdir()
     strategy = moments.choice(("ddp", "fsdp", "zero1"))
@@ -125,15 +125,15 @@ def one(moments: random.Random, kind: str, whom: str, folder: Path, reference: P
 def check(kind: str, folder: Path, words: list[str], reference: Path) -> None:
     """Continue where the kill struck, and hold the result against an undisturbed run."""
     if kind in ("run", "export", "tracker"):
-        made = runs(folder)
-        if made and json.loads((made[-1] / "status.json").read_text())["state"] != "finished":
-            ended = (made[-1] / "checkpoints" / f"step_{STEPS:08d}").exists()  # Nothing is left to do then.
-            finish(folder, "run", f"resume={made[-1]}", codes=(0, 2) if ended else (0,))
-        elif not made:
+        paths = runs(folder)
+        if paths and json.loads((paths[-1] / "status.json").read_text())["state"] != "finished":
+            ended = (paths[-1] / "checkpoints" / f"step_{STEPS:08d}").exists()  # Nothing is left to do then.
+            finish(folder, "run", f"resume={paths[-1]}", codes=(0, 2) if ended else (0,))
+        elif not paths:
             finish(folder, *words)
-        found, wanted = losses(runs(folder)[-1]), losses(reference)
-        assert found.keys() == wanted.keys(), (found, wanted)
-        assert all(abs(found[step] - wanted[step]) < 2e-4 for step in wanted), (found, wanted)
+        result, expected = losses(runs(folder)[-1]), losses(reference)
+        assert result.keys() == expected.keys(), (result, expected)
+        assert all(abs(result[step] - expected[step]) < 2e-4 for step in expected), (result, expected)
         if kind == "export":
             assert list(runs(folder)[-1].glob("export/**/*.safetensors")), "no export"
         if kind == "tracker":
@@ -142,9 +142,9 @@ def check(kind: str, folder: Path, words: list[str], reference: Path) -> None:
         again = [*words, "--resume"] if list((folder / "runs").glob("*/sweep.json")) else words
         finish(folder, *again)
     elif kind == "rm":
-        left = folder / "runs" / reference.name
-        finish(folder, "rm", str(left), "--yes", "--force", codes=(0, 2))
-        assert not left.exists() and not list((folder / "runs").glob(".*")), "something is left behind"
+        remaining = folder / "runs" / reference.name
+        finish(folder, "rm", str(remaining), "--yes", "--force", codes=(0, 2))
+        assert not remaining.exists() and not list((folder / "runs").glob(".*")), "something is left behind"
     else:
         finish(folder, *words, codes=(0, 1))  # The reference may have been slow: the machine is busy.
         for report in folder.glob("runs/*/report/report.json"):
@@ -182,7 +182,7 @@ def main() -> int:
         shutil.rmtree(folder / "kill", ignore_errors=True)
         try:
             moments = random.Random(f"{chosen.seed}/{number}")
-            one(moments, kind, whom, folder / "kill", runs(reference)[-1], (ended - began).total_seconds())
+            kill_and_check(moments, kind, whom, folder / "kill", runs(reference)[-1], (ended - began).total_seconds())
         except (AssertionError, OSError, ValueError, KeyError, subprocess.TimeoutExpired) as problem:
             why = str(problem)[:300] or type(problem).__name__
             shutil.copytree(folder / "kill", folder / f"lost-{number}", dirs_exist_ok=True, symlinks=True)

@@ -31,8 +31,8 @@ def main() -> None:
     print("|---|---|---|---|")
     for ranks in map(int, arguments.ranks.split(",")):
         with tempfile.TemporaryDirectory() as folder:
-            found = differences(arguments.model, LENGTH, ranks, layouts[ranks], Path(folder))
-        for name, (whole, resumed) in found.items():
+            result = differences(arguments.model, LENGTH, ranks, layouts[ranks], Path(folder))
+        for name, (whole, resumed) in result.items():
             print(f"| {name} | {ranks} | {whole:.1e} | {resumed:.1e} |", flush=True)
 
 

@@ -202,9 +202,9 @@ def by_hand_pp(config: Config, context: Context) -> Step:
     shape = train.micro_batch_size, config.data.sequence_length
     given = torch.zeros(shape, dtype=torch.int64) if number == 0 else torch.zeros(*shape, width, requires_grad=True)
     last = number == stages - 1
-    made = torch.zeros(*shape, config.model.vocab_size if last else width, requires_grad=True)
+    result = torch.zeros(*shape, config.model.vocab_size if last else width, requires_grad=True)
     stage = PipelineStage(
-        module, number, stages, context.device, input_args=(given,), output_args=(made,), group=mesh.get_group("pp")
+        module, number, stages, context.device, input_args=(given,), output_args=(result,), group=mesh.get_group("pp")
     )
     batches = batches_of(config, context)
     count = batches.rounds

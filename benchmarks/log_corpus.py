@@ -47,7 +47,7 @@ def grade(truth: dict[str, Any], report: dict[str, Any]) -> str:
     return "right ranks only" if causes and ranks and same else "wrong"
 
 
-def known(truth: dict[str, Any]) -> list[str]:
+def true_causes(truth: dict[str, Any]) -> list[str]:
     """Return the causes that turned out to be right."""
     return [*truth.get("causes", []), *truth.get("known", [])]
 
@@ -57,12 +57,12 @@ def claims(truth: dict[str, Any], named: list[dict[str, Any]], said: str) -> lis
 
     Of suspicions at most one is the cause: where a truth leaves several open, each of them is right by its share.
     """
-    right = known(truth)
+    right = true_causes(truth)
     if said == "confidence" or not right:
-        return [(one[said], float(one["cause"] in right)) for one in named] if right else []
+        return [(item[said], float(item["cause"] in right)) for item in named] if right else []
     right = truth.get("known", right)
-    alike = {one["cause"]: [cause for cause in right if _family(cause) == _family(one["cause"])] for one in named}
-    return [(one[said], (one["cause"] in right) / max(len(alike[one["cause"]]), 1)) for one in named]
+    alike = {item["cause"]: [cause for cause in right if _family(cause) == _family(item["cause"])] for item in named}
+    return [(item[said], (item["cause"] in right) / max(len(alike[item["cause"]]), 1)) for item in named]
 
 
 def _family(cause: str) -> bool:
@@ -87,9 +87,9 @@ def fit(cases: list[tuple[list[str], list[str]]]) -> None:
         suspicions.TABLE["fit"] |= {"exponent": exponent, "other": other}
         total = 0.0
         for shown, right in cases:
-            found = suspicions.probabilities(shown)
-            named = sum(found.get(cause, 0.0) for cause in right)
-            total += math.log(named or 1 - sum(found.values()))
+            result = suspicions.probabilities(shown)
+            named = sum(result.get(cause, 0.0) for cause in right)
+            total += math.log(named or 1 - sum(result.values()))
         return total
 
     grid = [(round(0.4 + 0.05 * a, 2), round(0.01 * b, 2)) for a in range(33) for b in range(1, 31)]
@@ -122,8 +122,13 @@ def main() -> int:
         confirmed += claims(truth, report["root_causes"], "confidence")
         suspected += claims(truth, report.get("suspicions", []), "probability")
         cases += case(truth, whole)
-        answer = "; ".join(f"{one['cause']} {one['confidence']:.0%} {one['ranks']}" for one in report["root_causes"])
-        maybe = "; ".join(f"{one['cause']} {one['probability']:.0%}" for one in report.get("suspicions", []))
+        answer = "; ".join(
+            f"{root_cause['cause']} {root_cause['confidence']:.0%} {root_cause['ranks']}"
+            for root_cause in report["root_causes"]
+        )
+        maybe = "; ".join(
+            f"{suspicion['cause']} {suspicion['probability']:.0%}" for suspicion in report.get("suspicions", [])
+        )
         print(f"| {folder.name} | {result} | {report['outcome']} {answer} | {maybe} |")
     print(f"\n{sum(counts.values())} logs: " + ", ".join(f"{count} {name}" for name, count in counts.most_common()))
     calibration("confirmed", confirmed)
@@ -135,7 +140,7 @@ def main() -> int:
 
 def case(truth: dict[str, Any], report: Report | None) -> list[tuple[list[str], list[str]]]:
     """Return the clues of a log without a confirmed cause, and the causes that turned out to be right."""
-    right = known(truth)
+    right = true_causes(truth)
     if report is None or report.root_causes or report.waiting is None or not right:
         return []
     shown = list(suspicions.clues(report.waiting))

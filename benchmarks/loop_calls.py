@@ -21,17 +21,17 @@ SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 BRANCHES = (ast.If, ast.Try, ast.With)
 
 
-def calls(statements: list[ast.stmt], conditional: bool, wanted: bool) -> Iterator[ast.Call]:
-    """Yield the calls of a loop body that run under a condition (`wanted`) or in every round (not `wanted`).
+def calls(statements: list[ast.stmt], conditional: bool, branched: bool) -> Iterator[ast.Call]:
+    """Yield the calls of a loop body that run under a condition (`branched`) or in every round (not `branched`).
 
     Calls in nested loops are left out.
     """
-    todo: list[tuple[ast.AST, bool]] = [(one, conditional) for one in statements]
+    todo: list[tuple[ast.AST, bool]] = [(statement, conditional) for statement in statements]
     while todo:
         node, under = todo.pop()
         if isinstance(node, (*LOOPS, *SCOPES)):
             continue
-        if isinstance(node, ast.Call) and under == wanted:
+        if isinstance(node, ast.Call) and under == branched:
             yield node
         for name, value in ast.iter_fields(node):
             if name in {"test", "items", "decorator_list"}:
@@ -55,11 +55,11 @@ def bucket(distance: int) -> str:
 def around(block: list[ast.stmt]) -> Iterator[tuple[str, ast.Call, int]]:
     """Yield `within` or `behind`, a call, and the last line of the loop's calls in every round."""
     for place, loop in enumerate(block):
-        if not isinstance(loop, LOOPS) or not (lines := [one.lineno for one in calls(loop.body, False, False)]):
+        if not isinstance(loop, LOOPS) or not (lines := [item.lineno for item in calls(loop.body, False, False)]):
             continue
         for call in calls(loop.body, False, True):
             yield "within", call, max(lines)
-        behind = (one for statement in block[place + 1 :] for one in calls([statement], False, False))
+        behind = (item for statement in block[place + 1 :] for item in calls([statement], False, False))
         for call in islice(behind, 1):
             yield "behind", call, max(lines)
 
@@ -79,7 +79,7 @@ def main() -> None:
             except (SyntaxError, ValueError):
                 continue
             blocks = (getattr(node, name, None) for node in ast.walk(tree) for name in ("body", "orelse", "finalbody"))
-            for where, call, last in (one for block in blocks if isinstance(block, list) for one in around(block)):
+            for where, call, last in (item for block in blocks if isinstance(block, list) for item in around(block)):
                 counts["all", "", where] += 1
                 counts["line", bucket(call.lineno - last), where] += 1
     total = {where: counts["all", "", where] for where in ("within", "behind")}

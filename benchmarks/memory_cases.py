@@ -38,8 +38,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         run_ranks("tests.dist.memory_ranks:train", RANKS, folder)
         for case in CASES:
-            found = [one for one in findings(Path(folder) / case).values() if one.status == "confirmed"]
-            for finding in found or [None]:
+            result = [item for item in findings(Path(folder) / case).values() if item.status == "confirmed"]
+            for finding in result or [None]:
                 print(row(case, finding), flush=True)
 
 

@@ -53,12 +53,12 @@ class States(Callback):
         tensors = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
         tensors += [each.grad for each in tensors if each.is_leaf and each.grad is not None]
         local = [each.to_local() if hasattr(each, "to_local") else each for each in tensors]
-        held = {
+        kept = {
             each.untyped_storage().data_ptr(): each.untyped_storage().nbytes()
             for each in local
             if each.is_floating_point() and each.device.type == "cpu"
         }
-        (self.folder / f"{training.context.rank}.json").write_text(json.dumps(sum(held.values())))
+        (self.folder / f"{training.context.rank}.json").write_text(json.dumps(sum(kept.values())))
 
 
 def measured(strategy: str, precision: str, model: str) -> float:
@@ -89,8 +89,8 @@ def main() -> None:
     table = {training.name: training for training in TRAININGS}
     print("| strategy | precision | row of the table | stage | table | measured |\n" + "|---" * 6 + "|")
     for strategy, precision, row, stage in ROWS[arguments.first_row :]:
-        planned, found = table[row].rank_bytes(1, stage, RANKS), measured(strategy, precision, arguments.model)
-        print(f"| {strategy} | {precision} | {row} | {stage} | {planned:g} | {found:.2f} |", flush=True)
+        planned, result = table[row].rank_bytes(1, stage, RANKS), measured(strategy, precision, arguments.model)
+        print(f"| {strategy} | {precision} | {row} | {stage} | {planned:g} | {result:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -200,8 +200,8 @@ class Job:
             number, other = len(halves[half]), halves["recv" if half == "send" else "send"]
             if len(other) >= number:
                 together = Work([halves["send"][number - 1][0], halves["recv"][number - 1][0]], COLLECTIVE_S)
-                for one in ("send", "recv"):
-                    halves[one][number - 1][1].end_after(together)
+                for text in ("send", "recv"):
+                    halves[text][number - 1][1].end_after(together)
             works.append(done)
         done = Work(works, 0.0)
         if len(call.halves) > 1:
@@ -301,11 +301,11 @@ class Job:
 
     def _expiries(self, rank: Rank) -> Iterator[tuple[float, str, dict[str, Any]]]:
         """Yield when the watchdog of each group finds the first call that has not ended, the group, and the call."""
-        found = set()
+        names = set()
         for entry, done in self._works(rank):
             name = entry["process_group"][0]
-            if done.ended_s is None and name not in found:
-                found.add(name)
+            if done.ended_s is None and name not in names:
+                names.add(name)
                 found_s = random.Random(f"{rank.number} {name}").random() / 10  # The watchdog looks every 100 ms.
                 yield (entry["time_created_ns"] - START_NS) / 1e9 + TIMEOUT_MS / 1e3 + found_s, name, entry
 
@@ -461,7 +461,7 @@ def pipeline(world: int, size: int) -> tuple[Groups, Step]:
     stages = 2 if size % 2 or world < 8 else 4
     replicas, micro_batches = world // stages, 2 * stages
     groups: Groups = {"0": ("default_pg", [*range(world)])}
-    groups |= {str(1 + one): ("pp", [*range(one, world, replicas)]) for one in range(replicas)}
+    groups |= {str(1 + index): ("pp", [*range(index, world, replicas)]) for index in range(replicas)}
     for stage in range(stages):
         groups[str(1 + replicas + stage)] = ("dp", [*range(stage * replicas, (stage + 1) * replicas)])
 
@@ -500,7 +500,7 @@ def experts(world: int, size: int) -> tuple[Groups, Step]:
     """Two groups of experts: tokens by all_to_all, dense gradients over all ranks, experts' over both groups."""
     half = world // 2
     groups: Groups = {"0": ("default_pg", [*range(world)])}
-    groups |= {str(1 + one): ("ep", [*range(one * half, (one + 1) * half)]) for one in range(2)}
+    groups |= {str(1 + index): ("ep", [*range(index * half, (index + 1) * half)]) for index in range(2)}
     groups |= {str(3 + expert): ("expert_dp", [expert, expert + half]) for expert in range(half)}
 
     def step(rank: int, number: int, left_out: int) -> Iterator[Call]:

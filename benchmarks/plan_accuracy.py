@@ -84,7 +84,7 @@ def parse() -> argparse.Namespace:
 
 def deepspeed_cases(arguments: argparse.Namespace, ranks: int, folder: Path) -> dict[str, Any]:
     """Write a ds_config for each of DEEPSPEED; row of the table -> composed job."""
-    found = {}
+    by_row = {}
     for number, (name, section) in enumerate(DEEPSPEED.items()):
         file = folder / f"ds_config_{number}.json"
         file.write_text(json.dumps({"zero_optimization": section}))
@@ -96,13 +96,13 @@ def deepspeed_cases(arguments: argparse.Namespace, ranks: int, folder: Path) -> 
                     base = [f"model={model}", *DATA.get(model, ["data=synthetic"]), *QUIET, *sizes]
                     base.append(f"data.sequence_length={arguments.sequence_length}")
                     typed = [f"strategy=deepspeed_zero{stage}", f"strategy.config={file}"]
-                    found[row] = planned_job([*base, *typed], None, ranks)
-    return found
+                    by_row[row] = planned_job([*base, *typed], None, ranks)
+    return by_row
 
 
 def cases(arguments: argparse.Namespace, ranks: int) -> dict[str, Any]:
     """Every combination on so many ranks: row of the table -> composed job."""
-    found = {}
+    result = {}
     if arguments.settings:
         for name, typed in SETTINGS.items():
             strategy = name.split(" ")[0].rstrip(",")
@@ -110,16 +110,18 @@ def cases(arguments: argparse.Namespace, ranks: int) -> dict[str, Any]:
                 batch = 1 if "6 blocks" in name and ranks > 1 else 2 if ranks == 1 else 4
                 sizes = [f"train.micro_batch_size={batch}", f"train.global_batch_size={batch * ranks}"]
                 base = ["model=gpt2_tiny", "data=synthetic", "data.sequence_length=8", f"strategy={strategy}"]
-                found[f"gpt2_tiny|{name}|{ranks}|{batch}|0"] = planned_job([*base, *sizes, *QUIET, *typed], None, ranks)
-        return found
+                result[f"gpt2_tiny|{name}|{ranks}|{batch}|0"] = planned_job(
+                    [*base, *sizes, *QUIET, *typed], None, ranks
+                )
+        return result
     if arguments.layouts:
         for model, table in (("gpt2_tiny", LAYOUTS), ("moe_tiny", EXPERTS)):
             for name, typed in table.get(ranks, {}).items():
                 data = [*DATA.get(model, ["data=synthetic"]), f"data.sequence_length={arguments.sequence_length}"]
                 sizes = ["train.global_batch_size=16", "train.micro_batch_size=2"]
                 overrides = [f"model={model}", *data, *sizes, *QUIET, *typed]
-                found[f"{model}|{name}|{ranks}|2|0"] = planned_job(overrides, None, ranks)
-        return found
+                result[f"{model}|{name}|{ranks}|2|0"] = planned_job(overrides, None, ranks)
+        return result
     for model in arguments.models.split(","):
         for strategy in arguments.strategies.split(","):
             if (strategy == "single") != (ranks == 1):
@@ -137,13 +139,13 @@ def cases(arguments: argparse.Namespace, ranks: int) -> dict[str, Any]:
                         f"train.activation_checkpoint_every={recompute}",
                         *QUIET,
                     ]
-                    found["|".join((model, strategy, str(ranks), str(batch), recompute))] = planned_job(
+                    result["|".join((model, strategy, str(ranks), str(batch), recompute))] = planned_job(
                         overrides, None, ranks
                     )
-    return found
+    return result
 
 
-def known(engine: Callable[[Any, int], Prediction], config: Any, ranks: int) -> Prediction | None:
+def prediction_of(engine: Callable[[Any, int], Prediction], config: Any, ranks: int) -> Prediction | None:
     """Return what an engine predicts; None where it says nothing of this job."""
     try:
         return engine(config, ranks)
@@ -153,7 +155,7 @@ def known(engine: Callable[[Any, int], Prediction], config: Any, ranks: int) -> 
 
 def calls(prediction: Prediction) -> dict[tuple[str, str], tuple[int, int]]:
     """(op, group) -> (calls, bytes)."""
-    return {(one.op, one.group): (one.count, one.size_bytes) for one in prediction.traffic}
+    return {(transfer.op, transfer.group): (transfer.count, transfer.size_bytes) for transfer in prediction.traffic}
 
 
 def measure(arguments: argparse.Namespace) -> int:
@@ -162,8 +164,8 @@ def measure(arguments: argparse.Namespace) -> int:
     wrong: list[str] = []
     print(f"| {' | '.join(HEAD)} | error |\n|{'---|' * (len(HEAD) + 1)}")
     alone = () if arguments.layouts or arguments.deepspeed else (1,)
-    wanted = sorted({*alone, *map(int, arguments.ranks.split(","))})
-    for ranks in wanted:
+    expected = sorted({*alone, *map(int, arguments.ranks.split(","))})
+    for ranks in expected:
         with tempfile.TemporaryDirectory() as folder:
             jobs = deepspeed_cases(arguments, ranks, Path(folder)) if arguments.deepspeed else cases(arguments, ranks)
             plain = {name: job.plain for name, job in jobs.items()}
@@ -172,18 +174,18 @@ def measure(arguments: argparse.Namespace) -> int:
                 rank = max(actual, key=lambda results: results[name]["tensors"])
                 tensors, everything = rank[name]["tensors"], rank[name]["everything"]
                 columns = [f"{tensors:,}", f"{everything:,}"]
-                for engine, made in (
-                    ("simulated", known(simulate, job.config, ranks)),
-                    ("closed form", known(closed_form, job.config, ranks)),
+                for engine, result in (
+                    ("simulated", prediction_of(simulate, job.config, ranks)),
+                    ("closed form", prediction_of(closed_form, job.config, ranks)),
                 ):
-                    if made is None:
+                    if result is None:
                         columns += ["-", "-"]
                         continue
-                    error = made.memory.peak_bytes / tensors - 1
-                    columns += [f"{made.memory.peak_bytes:,}", f"{error:+.2%}"]
+                    error = result.memory.peak_bytes / tensors - 1
+                    columns += [f"{result.memory.peak_bytes:,}", f"{error:+.2%}"]
                     worst[engine] = max(worst[engine], (abs(error), name))
-                    if calls(made) not in [results[name]["calls"] for results in actual]:
-                        wrong.append(f"{engine}, {name}: {calls(made)}, recorded {actual[0][name]['calls']}")
+                    if calls(result) not in [results[name]["calls"] for results in actual]:
+                        wrong.append(f"{engine}, {name}: {calls(result)}, recorded {actual[0][name]['calls']}")
                 print(f"| {' | '.join([*name.split('|'), *columns])} |", flush=True)
     for engine, (error, name) in worst.items():
         print(f"\nworst of {engine}: {error:.2%} ({name})")

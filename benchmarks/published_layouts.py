@@ -104,12 +104,16 @@ def main() -> None:
         words = [*layout, "precision=bf16", f"train.global_batch_size={batch}", f"launcher.world_size={ranks}"]
         vocabulary = planned_job([*words, "data=synthetic"], None, ranks).config.model.vocab_size
         config = planned_job([*words, "data=synthetic", f"data.vocab_size={vocabulary}"], None, ranks).config
-        made = predict(config, ranks, machine(config, hardware), "closed_form")
-        assert made.time is not None and made.time.mfu is not None
-        used = made.time.mfu * (4 / 3 if recomputed else 1)
-        fits = "yes" if made.fits else f"no, {made.excess_bytes / 2**30:.1f} GiB over"
-        columns = (name, f"{ranks:,}", f"{config.mesh(ranks)}", f"{made.memory.peak_bytes / 2**30:.1f} GiB", fits)
-        old = used * made.time.step_s / in_its_software(config, ranks, hardware, made.time) if recomputed else used
+        prediction = predict(config, ranks, machine(config, hardware), "closed_form")
+        assert prediction.time is not None and prediction.time.mfu is not None
+        used = prediction.time.mfu * (4 / 3 if recomputed else 1)
+        fits = "yes" if prediction.fits else f"no, {prediction.excess_bytes / 2**30:.1f} GiB over"
+        columns = (name, f"{ranks:,}", f"{config.mesh(ranks)}", f"{prediction.memory.peak_bytes / 2**30:.1f} GiB", fits)
+        old = (
+            used * prediction.time.step_s / in_its_software(config, ranks, hardware, prediction.time)
+            if recomputed
+            else used
+        )
         figures = (f"{used:.1%}", f"{old:.1%}", f"{published:.0%}", f"{old / published - 1:+.0%}", source)
         print(f"| {' | '.join((*columns, *figures))} |", flush=True)
 

@@ -33,9 +33,9 @@ def main() -> None:
     for model in MODELS:
         job = planned_job([f"model={model}", "precision=bf16", f"launcher.world_size={ranks}"], None, ranks)
         begun_s = time.process_time()
-        found = search(job, machine(job.config, hardware))
+        match = search(job, machine(job.config, hardware))
         took_s = time.process_time() - begun_s
-        counts = f"{found.layouts:,} | {found.too_large:,} | {found.too_slow:,}"
+        counts = f"{match.layouts:,} | {match.too_large:,} | {match.too_slow:,}"
         print(f"| {model} | {ranks:,} | {counts} | {took_s:.1f} |", flush=True)
 
 

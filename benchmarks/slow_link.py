@@ -71,7 +71,7 @@ def link(namespaces: list[str], mbit: int) -> None:
 def measure(context: Context, cases: dict[str, dict[str, Any]], folder: str) -> dict[str, tuple[float, float, float]]:
     """On every rank; returns name -> (median step in s, bytes sent in a step, mean of the last losses)."""
     sent = Path(f"/sys/class/net/link{context.rank}/statistics/tx_bytes")
-    found = {}
+    by_name = {}
     for name, plain in cases.items():
         config, paths = from_plain(plain), RunPaths(Path(f"{folder}/{name}"))
         recorder = Recorder(config, paths, context.rank, context.local_rank, 0, context.world_size, 0, context.device)
@@ -84,8 +84,8 @@ def measure(context: Context, cases: dict[str, dict[str, Any]], folder: str) -> 
             times.append(time.perf_counter() - began)
             sizes.append(int(sent.read_text()) - before)
             losses.append(loop.last["loss"])
-        found[name] = median(times[FIRST:]), median(sizes[FIRST:]), fmean(losses[-LAST:])
-    return found
+        by_name[name] = median(times[FIRST:]), median(sizes[FIRST:]), fmean(losses[-LAST:])
+    return by_name
 
 
 def main() -> None:
@@ -112,14 +112,14 @@ def main() -> None:
                 environment = {**os.environ, **place, **more, "PYTHONPATH": path}
                 ranks.append(subprocess.Popen([*command, folder], env=environment, cwd=ROOT))
             assert not any(rank.wait() for rank in ranks)
-            found = pickle.loads((Path(folder) / "0").read_bytes())  # noqa: S301
+            output = pickle.loads((Path(folder) / "0").read_bytes())  # noqa: S301
     finally:
         for name in namespaces:
             subprocess.run(["ip", "netns", "delete", name], check=False)
     print(f"| hook | step ms | ratio to none | KiB sent per step | ratio to none | mean of the last {LAST} losses |")
     print("|" + 6 * "---|")
-    whole = found["none"]
-    for name, (step_s, sent, loss) in found.items():
+    whole = output["none"]
+    for name, (step_s, sent, loss) in output.items():
         ratios = f"{step_s / whole[0]:.2f} | {sent / 1024:,.0f} | {sent / whole[1]:.2f}"
         print(f"| {name} | {1e3 * step_s:.0f} | {ratios} | {loss:.3f} |")
 

@@ -52,8 +52,8 @@ def watched(folder: Path, words: list[str], stop_after: int | None) -> dict[str,
     while process.poll() is None:
         time.sleep(EVERY_S)
         with suppress(psutil.Error):
-            for one in [parent, *parent.children(recursive=True)]:
-                memory[f"process {one.pid}"].append(float(one.memory_info().rss))
+            for item in [parent, *parent.children(recursive=True)]:
+                memory[f"process {item.pid}"].append(float(item.memory_info().rss))
         if stop_after is not None and last_step(folder) >= stop_after:
             process.send_signal(signal.SIGTERM)
             stop_after = None

@@ -136,13 +136,13 @@ def graded(folder: Path, truths: Path) -> Cases:
 
 def simulated_traces(folder: Path) -> Cases:
     """Yield simulated jobs; an answer about one is right if it names exactly the planted cause, or none."""
-    for number, one in enumerate(SCENARIOS):
-        write(one.build(), folder / str(number))
+    for number, scenario in enumerate(SCENARIOS):
+        write(scenario.build(), folder / str(number))
 
-        def right(answer: Answer, one: Scenario = one) -> bool:
-            return {*answer.roots} == ({(one.cause, tuple(one.ranks))} if one.cause else set())
+        def right(answer: Answer, item: Scenario = scenario) -> bool:
+            return {*answer.roots} == ({(item.cause, tuple(item.ranks))} if item.cause else set())
 
-        yield Case(one.name, lambda place=folder / str(number): of_folder(place), right)
+        yield Case(scenario.name, lambda place=folder / str(number): of_folder(place), right)
 
 
 def examples(folder: Path) -> Cases:
@@ -331,9 +331,9 @@ def lacks(prefix: str) -> Callable[[Answer], bool]:
     return lambda answer: not any(cause.startswith(prefix) for cause, _ in answer.confirmed)
 
 
-def of_findings(found: Iterable[Finding]) -> Answer:
+def of_findings(findings: Iterable[Finding]) -> Answer:
     """Return the answer of confirmed findings of hangs, without the report on them."""
-    every = sorted((each.cause, each.ranks, each.confidence >= SURE) for each in found)
+    every = sorted((each.cause, each.ranks, each.confidence >= SURE) for each in findings)
     sure = tuple((cause, ranks) for cause, ranks, is_sure in every if is_sure)
     return Answer("hung" if every else "undecided", tuple((cause, ranks) for cause, ranks, _ in every), (), sure)
 

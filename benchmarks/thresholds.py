@@ -93,7 +93,7 @@ class Results(Struct, frozen=True):
 @cache
 def constants() -> dict[str, Constant]:
     """Return all numeric constants of modules, with what the source says about each."""
-    found = {}
+    by_name = {}
     for path in sorted(SOURCE.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         module = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
@@ -112,8 +112,8 @@ def constants() -> dict[str, Constant]:
             for named in (each for target in targets for each in getattr(target, "elts", [target])):
                 if isinstance(named, ast.Name) and re.fullmatch(r"_?[A-Z][A-Z0-9_]*", named.id):
                     name = f"{module}.{named.id}"
-                    found[name] = Constant(name, " ".join(about.split()), node.lineno)
-    return found
+                    by_name[name] = Constant(name, " ".join(about.split()), node.lineno)
+    return by_name
 
 
 def is_number(node: ast.expr) -> bool:
@@ -137,8 +137,8 @@ def is_number(node: ast.expr) -> bool:
 
 @cache
 def _said() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(OTHERS.read_text(encoding="utf-8"))
-    return found
+    table: dict[str, Any] = yaml.safe_load(OTHERS.read_text(encoding="utf-8"))
+    return table
 
 
 @cache
@@ -158,23 +158,23 @@ def results() -> Results:
 def holders(name: str) -> list[tuple[ModuleType, str]]:
     """Return the modules that hold a constant, and its name there: its own, and those that import it."""
     module, _, constant = f"diagnostics.{name}".rpartition(".")
-    found = [(import_module(module), constant)]
+    result = [(import_module(module), constant)]
     for each in [*sys.modules.values()]:
         for origin, theirs, own in IMPORTED.get(each.__name__, ()) if isinstance(each, ModuleType) else ():
             if (origin, theirs) == (module, constant):
-                found.append((each, own))
-    return found
+                result.append((each, own))
+    return result
 
 
 def imported() -> dict[str, list[tuple[str, str, str]]]:
     """Return module -> (module, name, own name) of all that it imports from modules of `diagnostics`."""
-    found: dict[str, list[tuple[str, str, str]]] = defaultdict(list)
+    result: dict[str, list[tuple[str, str, str]]] = defaultdict(list)
     for path in SOURCE.rglob("*.py"):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("diagnostics"):
-                found[name] += [(node.module, alias.name, alias.asname or alias.name) for alias in node.names]
-    return found
+                result[name] += [(node.module, alias.name, alias.asname or alias.name) for alias in node.names]
+    return result
 
 
 IMPORTED = imported()
@@ -183,14 +183,14 @@ IMPORTED = imported()
 @contextmanager
 def changed(name: str, value: float) -> Iterator[None]:
     """Give a threshold another value, also in the modules that have imported it."""
-    held = holders(name)
-    before = getattr(*held[0])
-    for module, constant in held:
+    kept = holders(name)
+    before = getattr(*kept[0])
+    for module, constant in kept:
         setattr(module, constant, value)
     try:
         yield
     finally:
-        for module, constant in held:
+        for module, constant in kept:
             setattr(module, constant, before)
 
 
@@ -226,9 +226,9 @@ class Watched(float):
 
 def watched(of: float, uses: Uses, scale: float = 1.0, shift: float = 0.0, value: float | None = None) -> Watched:
     """Return `scale` times a constant plus `shift`, watched; `value` is the same without new errors of rounding."""
-    made = Watched(of if value is None else value)
-    made.uses, made.scale, made.shift, made.of = uses, scale, shift, of
-    return made
+    result = Watched(of if value is None else value)
+    result.uses, result.scale, result.shift, result.of = uses, scale, shift, of
+    return result
 
 
 def _compared(name: str) -> Callable[[Watched, Any], Any]:
@@ -295,14 +295,14 @@ for _name in [*LINEAR, *(f"__{each}__" for each in NOT_LINEAR)]:
 @contextmanager
 def all_watched(uses: Mapping[str, Uses]) -> Iterator[None]:
     """Watch how constants are used while a job is diagnosed."""
-    held = [(module, own, getattr(module, own), name) for name in uses for module, own in holders(name)]
-    made = {name: watched(constants()[name].value, uses[name]) for name in uses}
-    for module, own, _, name in held:
-        setattr(module, own, made[name])
+    rows = [(module, own, getattr(module, own), name) for name in uses for module, own in holders(name)]
+    by_name = {name: watched(constants()[name].value, uses[name]) for name in uses}
+    for module, own, _, name in rows:
+        setattr(module, own, by_name[name])
     try:
         yield
     finally:
-        for module, own, before, _ in held:
+        for module, own, before, _ in rows:
             setattr(module, own, before)
 
 
@@ -329,8 +329,8 @@ def move(
     if (beyond := differing(name, farthest, cases, today, uses)) is None:
         return farthest, None
     for each in nearer:
-        if found := differing(name, each, cases, today, uses):
-            return last, found
+        if result := differing(name, each, cases, today, uses):
+            return last, result
         last = each
     return last, beyond
 
@@ -339,9 +339,9 @@ def differing(
     name: str, value: float, cases: list[Any], today: Mapping[str, Any], uses: Mapping[str, Uses]
 ) -> Move | None:
     """Return what differs with another value; None if nothing does."""
-    asked = [case for case in cases if uses[case.name].decides(constants()[name].value, value)]
+    requests = [case for case in cases if uses[case.name].decides(constants()[name].value, value)]
     with changed(name, value):
-        said = [(case, case.ask()) for case in asked]
+        said = [(case, case.ask()) for case in requests]
     differs = [(case, answer) for case, answer in said if answer != today[case.name]]
     wrong = sum(case.right(today[case.name]) and not case.right(answer) for case, answer in differs)
     right = sum(case.right(answer) and not case.right(today[case.name]) for case, answer in differs)
@@ -359,8 +359,8 @@ def measure(chosen: list[str], kinds: list[str], folder: Path) -> None:
     cases, kind_of, today = [], {}, {}
     uses: dict[str, dict[str, Uses]] = {name: {} for name in chosen}
     for kind in kinds:
-        for made in KINDS[kind](folder / kind.replace(" ", "_")):
-            case = Case(f"{kind}: {made.name}", made.ask, made.right)
+        for result in KINDS[kind](folder / kind.replace(" ", "_")):
+            case = Case(f"{kind}: {result.name}", result.ask, result.right)
             today[case.name], kind_of[case.name] = case.ask(), kind
             own = {name: Uses() for name in chosen}
             with all_watched(own):
@@ -381,35 +381,35 @@ def measure(chosen: list[str], kinds: list[str], folder: Path) -> None:
     print(f"{len(cases)} jobs, {sum(right.values())} right or without a truth\n")
     print(f"| threshold | value | used by | same from | to | below | above |\n|{'---|' * 7}")
     before = results() if RESULTS.exists() else Results({}, {}, {})
-    found = {name: each for name, each in before.thresholds.items() if name in constants() and name not in others()}
+    by_name = {name: each for name, each in before.thresholds.items() if name in constants() and name not in others()}
     for name in chosen:
         if name.startswith("evidence."):  # A value may change what is read.
             forget()
         own_cases = [case for case in cases if case.name in uses[name]]
         value = constants()[name].value
-        found.pop(name, None)
+        by_name.pop(name, None)
         if not own_cases:
             print(f"| {name} | {value:g} | none | | | | |")
             continue
         low, below = move(name, own_cases, today, uses[name], upwards=False)
         high, above = move(name, own_cases, today, uses[name], upwards=True)
         row = Measured(value, low, high, dict(Counter(kind_of[case.name] for case in own_cases)), below, above)
-        found[name] = row
+        by_name[name] = row
         print(
-            f"| {name} | {value:g} | {len(own_cases)} | {low:g} | {high:g} | {told(below)} | {told(above)} |",
+            f"| {name} | {value:g} | {len(own_cases)} | {low:g} | {high:g} | {move_text(below)} | {move_text(above)} |",
             flush=True,
         )
-        whole = Results({**before.jobs, **counts}, {**before.right, **right}, dict(sorted(found.items())))
+        whole = Results({**before.jobs, **counts}, {**before.right, **right}, dict(sorted(by_name.items())))
         RESULTS.write_text(json.dumps(to_builtins(whole), indent=1) + "\n")
 
 
-def told(found: Move | None) -> str:
+def move_text(move: Move | None) -> str:
     """Return what the nearest value with another answer does."""
-    if found is None:
+    if move is None:
         return "-"
-    changes = [f"{found.wrong} wrong now"] if found.wrong else []
-    changes += [f"{found.right} right now"] if found.right else []
-    other = f"{number(found.value)}: {found.others} other answer{'s' if found.others > 1 else ''}"
+    changes = [f"{move.wrong} wrong now"] if move.wrong else []
+    changes += [f"{move.right} right now"] if move.right else []
+    other = f"{number(move.value)}: {move.others} other answer{'s' if move.others > 1 else ''}"
     return f"{other} ({', '.join(changes)})" if changes else other
 
 
@@ -422,14 +422,14 @@ def number(value: Any) -> str:
 
 def moved() -> dict[str, str]:
     """Return constants that are gone, with the only new one of their name: they stand in another module now."""
-    known, listed = constants().keys(), [*results().thresholds, *others()]
-    new = [name for name in known if name not in listed]
-    found = {}
-    for gone in (name for name in listed if name not in known):
-        same = [name for name in new if name.rpartition(".")[2] == gone.rpartition(".")[2]]
+    expected, listed = constants().keys(), [*results().thresholds, *others()]
+    new = [name for name in expected if name not in listed]
+    result = {}
+    for lost in (name for name in listed if name not in expected):
+        same = [name for name in new if name.rpartition(".")[2] == lost.rpartition(".")[2]]
         if len(same) == 1:
-            found[gone] = same[0]
-    return found
+            result[lost] = same[0]
+    return result
 
 
 AREAS = {
@@ -474,7 +474,7 @@ judge.
 
 def page() -> str:
     """Return docs/thresholds.md."""
-    measured, known = results(), constants()
+    measured, expected = results(), constants()
     text = HEAD + "".join(f"| {kind} | {n} | {measured.right.get(kind, 0)} |\n" for kind, n in measured.jobs.items())
     rest = dict(measured.thresholds)
     for area, title in AREAS.items():
@@ -482,21 +482,21 @@ def page() -> str:
         text += (
             f"\n## {title}\n| constant | value | what it separates | jobs | same answers | beyond it |\n|{'---|' * 6}\n"
         )
-        text += "".join(_row(known[name], measured.thresholds[name]) for name in rows)
+        text += "".join(_row(expected[name], measured.thresholds[name]) for name in rows)
     for section in _said()["sections"].values():
         text += f"\n## {section['title']}\n{section['about']}\n\n| constant | value | what it is |\n|---|---|---|\n"
         for name, reason in section["constants"].items():
-            what = " ".join(part for part in (known[name].about, reason) if part)
-            text += f"| `{name}` | {number(known[name].value)} | {_cell(what)} |\n"
+            what = " ".join(part for part in (expected[name].about, reason) if part)
+            text += f"| `{name}` | {number(expected[name].value)} | {_cell(what)} |\n"
     return text
 
 
-def _row(constant: Constant, found: Measured) -> str:
-    low = number(found.low) + ("" if found.below else "*")
-    high = number(found.high) + ("" if found.above else "*")
-    beyond = "; ".join(told(each) for each in (found.below, found.above) if each) or "no tried value"
+def _row(constant: Constant, measured: Measured) -> str:
+    low = number(measured.low) + ("" if measured.below else "*")
+    high = number(measured.high) + ("" if measured.above else "*")
+    beyond = "; ".join(move_text(each) for each in (measured.below, measured.above) if each) or "no tried value"
     about = " ".join(filter(None, (constant.about, _said()["notes"].get(constant.name))))
-    cells = [f"`{constant.name}`", number(found.value), _cell(about), str(sum(found.jobs.values()))]
+    cells = [f"`{constant.name}`", number(measured.value), _cell(about), str(sum(measured.jobs.values()))]
     return f"| {' | '.join([*cells, f'{low} to {high}', beyond])} |\n"
 
 
@@ -531,8 +531,8 @@ def main() -> None:
     done = results().thresholds if options.new and RESULTS.exists() else {}
     chosen = [name for name in chosen if name not in done or done[name].value != every[name].value]
     kinds = [kind for kind in KINDS if not options.cases or any(part in kind for part in options.cases)]
-    with tempfile.TemporaryDirectory() as made:
-        measure(chosen, kinds, options.folder or Path(made))
+    with tempfile.TemporaryDirectory() as temporary_directory:
+        measure(chosen, kinds, options.folder or Path(temporary_directory))
 
 
 if __name__ == "__main__":

@@ -42,18 +42,18 @@ def main() -> None:
     draw = random.Random(parser.parse_args().seed)
     book = catalogue()
     print("| names of | similarity | one letter | two letters | real names |\n|---|---|---|---|---|")
-    for label, known in (("NCCL", [*book.nccl, *book.legacy]), ("torch", [*book.torch])):
-        words = sorted({name.partition("_")[2] for name in known})
+    for label, expected in (("NCCL", [*book.nccl, *book.legacy]), ("torch", [*book.torch])):
+        words = sorted({name.partition("_")[2] for name in expected})
         chosen = draw.sample(words, min(MOST, len(words)))
-        found: list[list[float]] = [[], []]
+        result: list[list[float]] = [[], []]
         for word in chosen:
             once = mistyped(word, draw)
-            for scores, wrong in zip(found, (once, mistyped(once, draw)), strict=True):
+            for scores, wrong in zip(result, (once, mistyped(once, draw)), strict=True):
                 score, meant = best(wrong, words)
                 scores += [score if meant == word else 0.0] * (wrong not in words)
-        found.append([best(word, [name for name in words if name != word])[0] for word in chosen])
+        result.append([best(word, [name for name in words if name != word])[0] for word in chosen])
         for least in SIMILARITIES:
-            shares = (sum(score >= least for score in scores) / len(scores) for scores in found)
+            shares = (sum(score >= least for score in scores) / len(scores) for scores in result)
             print(f"| {label} | {least} | {' | '.join(f'{share:.0%}' for share in shares)} |")
 
 

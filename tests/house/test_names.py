@@ -4,9 +4,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import diagnostics
-import dtk
-
+ROOT = Path(__file__).resolve().parents[2]
 _REFUSED = {
     "asked", "at_parting", "blamed", "found", "gone", "held", "known", "made", "meets", "mend", "odd", "one", "parted",
     "parting", "recognised", "say", "told", "usual", "wanted",
@@ -40,10 +38,10 @@ def remainders(source: str) -> list[tuple[int, str]]:
 
 
 def test_names_say_what_they_hold() -> None:
-    roots = [Path(str(package.__file__)).parent for package in (dtk, diagnostics)]
+    roots = [ROOT / folder for folder in ("dtk", "diagnostics", "benchmarks")]
     texts = {path: path.read_text(encoding="utf-8") for root in roots for path in sorted(root.rglob("*.py"))}
     riddles = {path: [*refused(text, _REFUSED), *remainders(text)] for path, text in texts.items()}
-    places = [f"{path}:{line} {name}" for path, rows in riddles.items() for line, name in rows]
+    places = [f"{path.relative_to(ROOT)}:{line} {name}" for path, rows in riddles.items() for line, name in rows]
     assert len(texts) > len(roots) and not places, "rename them to what they hold"
 
 
