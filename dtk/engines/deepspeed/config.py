@@ -96,7 +96,8 @@ class DeepSpeedConfig(StrategyConfig):
                     own = _text(setting.value)
                     raise _errors("contradicts", s=self, path=path, value=_text(value), typed=setting.typed, own=own)
             elif path in table["refused"] and (value is True or value not in (AUTO, False, 1)):
-                why, instead = table["refused"]["why"], table["refused"][path]
+                by_torch = alternatives(lambda t: not t.library and t.shards_parameters and not t.keeps_gathered)
+                why, instead = table["refused"]["why"], f"{by_torch} {table['refused'][path]}"
                 raise _errors("refused", s=self, path=path, value=_text(value), why=why, instead=instead)
             elif value is not None and any(key.startswith(f"{path}.") for key in (*dtk_settings, *table["kept"])):
                 name = path.rpartition(".")[2]
