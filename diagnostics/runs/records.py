@@ -13,6 +13,7 @@ from diagnostics.contract.origins import Origins, loads
 MOST_BYTES = 4 << 20  # Maximum size of dtk's records.
 TAIL_BYTES = 64 * 1024  # Longer than any one record; a short tail is tried first.
 _SHORT_TAIL_BYTES = 4 * 1024  # Contains the last records of almost every run.
+_LONGEST = 200  # Chosen: characters of a reason, which may quote the file that it is about.
 _STEP_KEYS = ("loss", "step")
 _LARGEST = 2.0**63  # A whole number beyond it is no step of dtk's.
 
@@ -145,6 +146,6 @@ def _name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def reason(error: BaseException) -> str:
+def reason(error: object) -> str:
     """Return why a file could not be read, in one line without its path."""
-    return getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+    return " ".join(str(getattr(error, "strerror", None) or error).split())[:_LONGEST] or type(error).__name__

@@ -36,7 +36,7 @@ def read(path: Path, limits: Limits, *, grows: bool) -> Metrics:
     except FileNotFoundError:
         return Metrics(absent=True)
     except (OSError, ValueError) as problem:
-        return Metrics(problem=reason(problem)[:200])
+        return Metrics(problem=reason(problem))
     if grows and lines and lines[-1] is None:
         lines.pop()
     broken = lines.count(None)

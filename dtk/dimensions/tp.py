@@ -7,6 +7,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
+from diagnostics.contract.files import table_beside
 from diagnostics.contract.mesh import Mesh
 from dtk.errors import DtkError
 from dtk.sharding.declared import ITEM_BYTES, Collective, Shape
@@ -20,14 +21,7 @@ if TYPE_CHECKING:
     from dtk.models.layers import Role
     from dtk.sharding.base import Strategy
 
-CUT_ALONG: Mapping[Role, Mapping[str, int]] = {
-    "column": {"weight": 0, "bias": 0},
-    "row": {"weight": 1},
-    "vocabulary": {"weight": 0},
-    "replicated": {},
-    "whole": {},
-    "expert": {},
-}
+CUT_ALONG: Mapping[Role, Mapping[str, int]] = table_beside(__file__)
 """Role -> parameter -> dimension that is sharded; all other parameters are replicated."""
 
 

@@ -19,6 +19,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from msgspec.structs import replace
 
 from diagnostics.contract.artifacts import RunPaths
+from diagnostics.contract.files import table_beside
 from diagnostics.report import document as doc
 from diagnostics.report.html import render
 from diagnostics.report.markup import Markup, el
@@ -30,14 +31,7 @@ HOST = "127.0.0.1"
 DIAGNOSIS_S = 600.0  # Timeout of a diagnosis: the largest traces take minutes.
 MOST_COMPARED = 64
 _BACK = doc.Paragraph((link("All runs", "/"),))
-_HEADERS = {
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": "frame-ancestors 'none'",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-}
+_HEADERS: dict[str, str] = table_beside(__file__)["headers"]
 
 
 class Server(http.server.ThreadingHTTPServer):

@@ -14,7 +14,7 @@ from diagnostics.evidence.limits import Limits, small_json, whole
 from diagnostics.evidence.logs.lines import LineReader
 from diagnostics.evidence.model import Problem, RankError, RunEvidence
 from diagnostics.runs.processes import still_runs, suspended
-from diagnostics.runs.records import mapping, objects
+from diagnostics.runs.records import mapping, objects, reason
 
 MAX_EVENTS = 2000
 """Maximum number of lifecycle events kept per rank: the first and the last half of them."""
@@ -109,8 +109,8 @@ def failure_error(status: Status | None) -> RankError | None:
 
 def damaged(file: str, why: Exception | str) -> Problem:
     """Return the problem of a record of a run that cannot be read."""
-    reason: Literal["damaged", "newer"] = "newer" if isinstance(why, NewerSchemaError) else "damaged"
-    return Problem("run", file, f"{reason}_record", reason=reason, figures={"why": _short(why)})
+    kind: Literal["damaged", "newer"] = "newer" if isinstance(why, NewerSchemaError) else "damaged"
+    return Problem("run", file, f"{kind}_record", reason=kind, figures={"why": reason(why)})
 
 
 def _status(paths: RunPaths, problems: list[Problem]) -> Status | None:
@@ -157,7 +157,7 @@ def _all_events(
                 if len(events) > MAX_EVENTS:
                     del events[MAX_EVENTS // 2]
         except (OSError, ValueError) as problem:
-            problems.append(Problem("run", f"events/{path.name}", _short(problem)))
+            problems.append(Problem("run", f"events/{path.name}", reason(problem)))
         yield rank, events
 
 
@@ -172,7 +172,3 @@ def of_ranks(folder: Path, limits: Limits) -> list[tuple[int, Path]]:
     except OSError:
         return []
     return sorted(files)
-
-
-def _short(problem: object) -> str:
-    return " ".join(str(getattr(problem, "strerror", None) or problem).split())[:200] or type(problem).__name__

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from diagnostics.contract.files import table_beside
 from diagnostics.evidence.logs.lines import COLOUR
-from diagnostics.evidence.logs.patterns import moment
+from diagnostics.evidence.logs.patterns import ZONE_S, moment
 
 MAX_POINTS = 200_000
 """Maximum number of steps kept per log; further ones are only counted."""
@@ -112,6 +112,18 @@ class Steps(Struct):
     def last(self) -> int:
         """Line of the last step; 0 if there are none."""
         return max((series.lines[-1] for series in self.series.values() if series.lines), default=0)
+
+    @property
+    def first(self) -> int:
+        """Line of the first step; 0 if there are none."""
+        return min((series.lines[0] for series in self.series.values() if series.lines), default=0)
+
+    @property
+    def span_s(self) -> tuple[float, ...]:
+        """The times of the first and the last step; none if steps are too rare to tell the zone of their dates."""
+        dated = sorted(at for series in self.series.values() for at in series.at_s if at == at) or [0.0]
+        rows = sum(len(series.lines) for series in self.series.values())
+        return (dated[0], dated[-1]) if 0 < dated[-1] - dated[0] <= ZONE_S * (rows - 1) else ()
 
     def line_before(self, count: int) -> int:
         """Return the line of the `count`th last distinct step, 0 if there are fewer; what is above it ended no job."""

@@ -21,7 +21,7 @@ from diagnostics.evidence.logs.counters import GOES_ON, PEERS_GO_ON
 from diagnostics.evidence.logs.launcher import ROW, TRAINS, FailureTable
 from diagnostics.evidence.logs.lines import MATCHED, Line, LineReader, has_utf16_mark, label_of, split, widths_of
 from diagnostics.evidence.logs.nccl_calls import NcclCalls
-from diagnostics.evidence.logs.patterns import OF_KERNEL, TABLE, ZONE_S, Pattern, decode, moment
+from diagnostics.evidence.logs.patterns import OF_KERNEL, TABLE, Pattern, decode, moment
 from diagnostics.evidence.logs.steps import LEAST, MAX_POINTS, Steps
 from diagnostics.evidence.logs.streams import MAX_ERRORS, STRUCTURE, TEXT, Streams
 from diagnostics.evidence.logs.watchdogs import KINDS, PER_KIND_AND_RANK, Watchdogs
@@ -249,7 +249,7 @@ class _Scan(Struct):
             self.read.facts.append(work)
             self.work = None
         if kind == "store_key_timeout" and not self.restarted:  # The store is also used after the start-up.
-            fields["trained"] = any(series.lines[0] < line.number for series in self.steps.series.values())
+            fields["trained"] = 0 < self.steps.first < line.number
         text = _TEXT["gloo_check"].sub("", line.text) if kind == "gloo_mismatch" else line.text
         fact = LogFact(kind, rank, self.read.file, line.number, shortened(text.strip(), TEXT), fields)
         if kind in KINDS:
@@ -357,6 +357,28 @@ class _Scan(Struct):
 
         return survived
 
+    def _remove_outlived(self, in_order: bool, is_past: Callable[[int, int | None], bool]) -> list[LogFact]:
+        """Remove facts that say nothing of the job's end: of others, or outlived; return the outlived ones.
+
+        `in_order` is whether the training ended in order.
+        """
+        facts, outlived, kinds = self.read.facts, list[LogFact](), _BEFORE_THE_END if in_order else _SURVIVED
+        for n, fact in enumerate(facts):
+            if (fact.kind in kinds or "retried" in fact.fields) and is_past(fact.line, fact.rank):
+                facts[n] = last = fact.fields.get("last", fact)  # Of what is repeated, the last line counts.
+                outlived += [last] if is_past(last.line, fact.rank) else []
+        finite = self.steps.line_before(LEAST)  # A single step may skip: it is no news where enough finite ones follow.
+        below = (f for f in facts if f.line > self.steps.first)  # Above may stand a kernel's log of whatever time.
+        outlived += [f for f in below if f.kind in _OUTLIVED and f.fields.get("last", f).line < finite]
+        skips = (f for f in facts if f.kind == "non_finite_loss" and f.fields.get("last", f).line < finite)
+        completed = next((f.line for f in facts if f.kind == "pod_completed"), inf)
+        ended_pods = (f for f in facts if f.kind in _OF_PODS and f.line >= completed)
+        jobs = [f.fields["job"] for f in facts if "job" in f.fields]  # The last row's is the job.
+        others = (f for f in facts if f.kind == "job_row" or f.fields.get("job") not in (None, *jobs[-1:]))
+        leave = {id(fact) for fact in (*outlived, *skips, *ended_pods, *others)}
+        self.read.facts = [fact for fact in facts if id(fact) not in leave]
+        return outlived
+
     def finish(self) -> Contents:
         """Complete the log and return its contents."""
         read, file = self.read, self.read.file
@@ -383,30 +405,9 @@ class _Scan(Struct):
         if in_order and not ended and self._ended_well(in_order):
             self.streams.went_on(lambda line, _: line < in_order.line)
         read.errors += [error for error in ended if error.line >= survived][:MAX_ERRORS]
-        kinds = _SURVIVED if in_order is None else _BEFORE_THE_END
-        finite = self.steps.line_before(LEAST)  # A single step may skip: it is no news where enough finite ones follow.
-        passed = []
-        for n, fact in enumerate(read.facts):
-            if (fact.kind in kinds or "retried" in fact.fields) and is_past(fact.line, fact.rank):
-                read.facts[n] = last = fact.fields.get("last", fact)  # Of what is repeated, the last line counts.
-                passed += [last] if is_past(last.line, fact.rank) else []
-        begin = min((own.lines[0] for own in self.steps.series.values() if own.lines), default=0)
-        below = (f for f in read.facts if f.line > begin)  # Above them may stand a kernel's log of whatever time.
-        passed += [f for f in below if f.kind in _OUTLIVED and f.fields.get("last", f).line < finite]
-        dated = sorted(at for series in self.steps.series.values() for at in series.at_s if at == at) or [0.0]
-        rows = sum(len(series.lines) for series in self.steps.series.values())  # Rarer steps tell no zone.
-        times = (dated[0], dated[-1]) if 0 < dated[-1] - dated[0] <= ZONE_S * (rows - 1) else ()
-        skips = (f for f in read.facts if f.kind == "non_finite_loss" and f.fields.get("last", f).line < finite)
-        completed = next((f.line for f in read.facts if f.kind == "pod_completed"), inf)
-        ended_pods = (f for f in read.facts if f.kind in _OF_PODS and f.line >= completed)
-        jobs = [f.fields["job"] for f in read.facts if "job" in f.fields]  # The last row's is the job.
-        others = (f for f in read.facts if f.kind == "job_row" or f.fields.get("job") not in (None, *jobs[-1:]))
-        leave = {id(fact) for fact in (*passed, *skips, *ended_pods, *others)}
-        read.facts = [fact for fact in read.facts if id(fact) not in leave]
-        if self.wrapped is not None and self.wrapped.rank is not None:  # The last line, which is cut off.
-            read.facts.append(
-                LogFact("cut_line", self.wrapped.rank, file, self.wrapped.number, self.wrapped.text[:TEXT])
-            )
+        outlived = self._remove_outlived(in_order is not None, is_past)
+        if (cut := self.wrapped) is not None and cut.rank is not None:  # The last line, which is cut off.
+            read.facts.append(LogFact("cut_line", cut.rank, file, cut.number, cut.text[:TEXT]))
         if in_order is not None:
             read.facts.append(replace(in_order, kind=ENDED))
         speaks = read.errors or any(f.kind not in _OF_THE_JOB for f in read.facts) or self.steps.last > self.restarted
@@ -417,8 +418,8 @@ class _Scan(Struct):
             read.earlier.pop()
         # Of memory that ran out, already the first step tells that the model's states were in place.
         if self.steps or (self.steps.series and any(fact.kind == "cuda_oom" for fact in read.facts)):
-            about = {"steps": self.steps, "times": times, "survived": passed[-1:], "alive": self.streams.alive_above()}
-            read.facts.append(LogFact("steps", None, file, fields=about))
+            about = {"steps": self.steps, "times": self.steps.span_s, "alive": self.streams.alive_above()}
+            read.facts.append(LogFact("steps", None, file, fields={**about, "survived": outlived[-1:]}))
         read.facts += self.calls.facts(file)
         read.offset = self.table.offset()
         if self.table.rows and self.table.rows[0].line >= survived:

@@ -69,18 +69,17 @@ def _values(job: Submission) -> dict[str, Any]:
         secret, key = text.split("/")
         variables.append({"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}})
     keys = ("grace_period_s", "image", "runtime", "nodes", "max_restarts", "volume_path")
+    optional = ("namespace", "service_account", "shared_memory")
     return {
         **{key: getattr(launcher, key) for key in keys},
+        **{key: getattr(launcher, key) or None for key in optional},
         "name": name_of(job),
-        "namespace": launcher.namespace or None,
-        "shared_memory": launcher.shared_memory or None,
         "labels": labels,
         "annotations": {"dtk/command": job.title(), "dtk/run-folder": str(job.paths.root)},
         "frozen_at": FROZEN,
         "claim": {"claimName": launcher.volume_claim} if launcher.volume_claim else None,
         "no_claim": None if launcher.volume_claim else {},
         "node_selector": dict(launcher.node_selector) or None,
-        "service_account": launcher.service_account or None,
         "pull_secrets": [{"name": name} for name in launcher.image_pull_secrets] or None,
         "command": _command(job),
         "variables": variables or None,
