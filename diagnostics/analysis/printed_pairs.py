@@ -16,6 +16,7 @@ _MOST = 40  # Maximum number of courses to compare: hundreds of ranks may print 
 _BEGINS = 1.5  # Maximum first step, in distances between printed steps, of a run that begins at 0.
 _ENDS, _LAST = 3, 10
 """Number of first steps whose median loss a run begins with; it ends with that of one part in `_LAST` of its steps."""
+_PART, _GAP = LEAST_AFTER // 2, 2  # Minimum number of steps of a part, and maximum of those missing at a resume.
 _COURSE = 50  # Minimum number of steps of each run to compare how their losses develop.
 
 
@@ -38,7 +39,7 @@ def courses(log: Printed) -> list[Course]:
             parts.append([])
         if isfinite(row[0]) and isfinite(row[1]):
             parts[-1].append(row)
-    return [Course(log.file, tuple(part)) for part in parts if len(part) >= LEAST_AFTER // 2]
+    return [Course(log.file, tuple(part)) for part in parts if len(part) >= _PART]
 
 
 def multiples(job: PrintedSteps) -> Iterator[tuple[str, int, Course, Course]]:
@@ -74,11 +75,11 @@ def worse_after_resume(job: PrintedSteps) -> tuple[Course, Course, float, float]
         start = resumed.rows[0][0]
         for log, run in every:
             first, last = run.rows[0][0], run.rows[-1][0]
-            goes_on = first < start <= last + 2 * _stride(run) and start > _BEGINS * _stride(resumed)
+            goes_on = first < start <= last + _GAP * _stride(run) and start > _BEGINS * _stride(resumed)
             if run is resumed or not goes_on or not log.is_comparable(later):
                 continue
             before = [loss for step, loss, _, _ in run.rows if step < start][-WINDOW:]
-            after = [loss for _, loss, _, _ in resumed.rows[: LEAST_AFTER // 2]]
+            after = [loss for _, loss, _, _ in resumed.rows[:_PART]]
             low, high = median(before), median(after)
             if len(before) >= LEAST_AFTER and 0 < RATIO * low < high and min(after) > max(before):
                 return run, resumed, low, high

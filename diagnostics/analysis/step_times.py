@@ -13,7 +13,7 @@ from diagnostics.analysis.printed_steps import LEAST_AFTER, WINDOW, Jump, Printe
 from diagnostics.evidence.job.rank_endings import in_other_zone
 from diagnostics.evidence.logs.patterns import ZONE_S, moment
 from diagnostics.evidence.logs.steps import Series
-from diagnostics.evidence.model import Evidence, shortened
+from diagnostics.evidence.model import CLAUSE, Evidence, shortened
 from diagnostics.evidence.readers.log import last_progress, training_ended
 
 Slowed = Callable[[], Jump | None]  # Returns from where on steps were slower; the result of `slower`, kept.
@@ -85,7 +85,7 @@ def silence(evidence: Evidence) -> Silence | None:
         if silent_s >= max(_SILENCE_S, _PAUSES * longest_s):
             holding = (each for file, each in every if file == last.file and last.line in each.lines)
             numbers = (step_text(each.step[each.lines.index(last.line)]) for each in holding)
-            where = next(filter(None, numbers), f'"{shortened(last.text.strip(), 80)}"')
+            where = next(filter(None, numbers), f'"{shortened(last.text.strip(), CLAUSE)}"')
             of_ranks = (evidence.world_size or 0) > 1 or any(f.rank is not None for f in (last, *evidence.facts))
             silences.append(Silence(last.file, last.line, where, silent_s, longest_s, of_ranks, is_zone))
     return min(silences, key=lambda each: each.silent_s, default=None)

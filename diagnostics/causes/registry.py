@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from diagnostics.contract.causes import AnyCause, Branch, Cause, ExplainedBy
 from diagnostics.contract.files import read_table
 from diagnostics.contract.findings import Detector
-from diagnostics.evidence.model import Problem
+from diagnostics.evidence.model import Problem, shortened
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -134,5 +134,5 @@ def _loaded(entry: "EntryPoint", problems: list[Problem]) -> Iterator[Detector]:
                 raise TypeError("its causes are not a tuple of ids")
             yield detector
     except Exception as error:
-        why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        why = shortened(" ".join(f"{type(error).__name__}: {error}".split()))
         problems.append(Problem("detector", f"{entry.name} ({entry.value})", why))

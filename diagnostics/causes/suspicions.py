@@ -16,7 +16,7 @@ from diagnostics.contract.files import patterns_beside, table_beside
 from diagnostics.contract.findings import Suspicion
 from diagnostics.contract.formatting import UNNAMED, filled
 from diagnostics.evidence.calls import ROOTED
-from diagnostics.evidence.model import shortened
+from diagnostics.evidence.model import CLAUSE, shortened
 from diagnostics.evidence.readers import process
 
 MOST = 3  # Maximum number of suspicions in a report.
@@ -206,13 +206,13 @@ def _of_libraries(symptoms: Symptoms) -> dict[str, object]:
         "scalar_met": _TEXT["scalar_met"].match(symptoms.sizes) and symptoms.sizes,
         "differ": symptoms.differ,
         "unlisted": symptoms.unlisted,
-        "peer_lost": symptoms.lost and waits_for_nothing and shortened(symptoms.lost, 80),
+        "peer_lost": symptoms.lost and waits_for_nothing and shortened(symptoms.lost, CLAUSE),
         "absent": () if is_id or "missing_ranks" in symptoms.kinds else absent,
         "endless": absent and symptoms.limit_s > _NEVER_S and symptoms.limit_s,
         "uneven_load": "uneven_load" in symptoms.kinds,
         "warned": absent if "missing_ranks" in symptoms.kinds else (),
         "unanswered": symptoms.unanswered,
-        "timed_out": unnamed and not symptoms.lost and shortened(symptoms.timed_out, 80),
+        "timed_out": unnamed and not symptoms.lost and shortened(symptoms.timed_out, CLAUSE),
         "worker_died": died,
         "of_model": symptoms.of_model and peer_calls,
         "gathered": not symptoms.of_model and {wait.op for wait in peer_calls} <= {*TABLE["own_sizes"]} and peer_calls,

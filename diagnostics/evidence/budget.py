@@ -11,6 +11,7 @@ from pathlib import Path
 
 from diagnostics.contract.errors import DiagnosticsError
 from diagnostics.evidence.limits import Limits
+from diagnostics.evidence.model import shortened
 
 SECONDS_PER_MIB = 4
 """Reading takes 1.5 s per MiB for a gzip trace compressed 60:1, 0.07 s per MiB for a flight dump (benchmarks.md)."""
@@ -81,7 +82,7 @@ def disk_bytes(path: Path) -> int:
 
 def failure(error: Exception) -> str:
     """Return a one-line description of an error; for unexpected ones with the line of code, for a bug report."""
-    text = " ".join(str(error).split())[:200]
+    text = shortened(" ".join(str(error).split()))
     if isinstance(error, OverBudgetError) or error.__traceback__ is None:
         return text
     place = traceback.extract_tb(error.__traceback__)[-1]

@@ -328,7 +328,7 @@ def of_fact(fact: LogFact, rank: int) -> Ending | None:
     error = str(fact.fields.get("error")) if fact.kind == "cuda_error" else ""
     out_of_memory = bool(_TEXT["out_of_memory"].search(error))
     if error and not out_of_memory and "ends" in fact.fields and not _TEXT["shutting_down"].search(error):
-        what = f"{'memory access' if _TEXT['access'].match(error) else 'CUDA error:'} {shortened(error, 200)}"
+        what = f"{'memory access' if _TEXT['access'].match(error) else 'CUDA error:'} {shortened(error)}"
         return of_line(fact, rank, "raised", text=what, type="CUDA error")
     if not out_of_memory and fact.kind not in _OOM_FACTS:
         return None

@@ -13,6 +13,8 @@ from diagnostics.contract.origins import at_key
 from diagnostics.contract.strategy_traits import UNKNOWN, StrategyTraits, strategy_traits
 from diagnostics.evidence.limits import Limits
 
+QUOTED, CLAUSE = 200, 120  # Chosen: characters of a message in a line of its own, and of one within a sentence.
+
 
 class Kind(Protocol):
     """A class of handles, which names the kind of its files."""
@@ -251,7 +253,7 @@ class Evidence(Struct):
             return str(path)
 
 
-def shortened(text: str, limit: int) -> str:
+def shortened(text: str, limit: int = QUOTED) -> str:
     """Return at most `limit` characters, with an ellipsis if the text was cut."""
     return text if len(text) <= limit else text[: limit - 3].rstrip() + "..."
 

@@ -66,7 +66,7 @@ def _trouble(evidence: Evidence, covered: frozenset[str]) -> Iterator[str]:
         own = own_line(error.frames)
         at = f" ({file_name(own.file)}:{own.line})" if own else ""
         text = f"{error.type} {error.message}".strip() or error.signal or f"exit code {error.exit_code}"
-        yield f"{_at(error)}: rank {error.rank}: {shortened(text, 200)}{at}"
+        yield f"{_at(error)}: rank {error.rank}: {shortened(text)}{at}"
     lines: dict[str, LogFact] = {}
     for fact in evidence.facts:
         if fact.kind in TROUBLE - covered and f"{fact.file}:{fact.line}" not in places:
@@ -95,7 +95,7 @@ def _attempts(evidence: Evidence) -> Iterator[str]:
             text = (
                 f"{error.type}: {error.message}" if error.type else f"{error.signal or f'exit code {error.exit_code}'}"
             )
-            parts.append(f"{who}{shortened(' '.join(text.split()), 200)} ({_at(error)})")
+            parts.append(f"{who}{shortened(' '.join(text.split()))} ({_at(error)})")
         if attempt.silent:
             silent = filled(_TEXTS["no_error_file"], {"ranks": attempt.silent})
             lost = error is not None and is_victim(kind_of_exception(error.type, error.message, error.frames))
@@ -109,7 +109,7 @@ def _without_rank(evidence: Evidence, shown: set[str], quoted: str) -> Iterator[
     unassigned = [error for error in evidence.errors if error.rank is None and error.type and _at(error) not in shown]
     for error in [error for error in unassigned if (error.message or error.type)[:_QUOTED] not in quoted][:_SHOWN]:
         at = f" ({error.frames[0].file}:{error.frames[0].line})" if error.frames else ""
-        text = shortened(" ".join(f"{error.type}: {error.message}".split()), 200)
+        text = shortened(" ".join(f"{error.type}: {error.message}".split()))
         yield f"{error.file}:{error.line} is an exception of an unidentified rank: {text}{at}"
 
 

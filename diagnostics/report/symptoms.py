@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from diagnostics.analysis.symptoms.state import TRANSPORT, Symptoms, Waiting
 from diagnostics.contract import formatting
 from diagnostics.contract.files import table_beside
-from diagnostics.evidence.model import shortened
+from diagnostics.evidence.model import CLAUSE, shortened
 from diagnostics.evidence.readers import process, ras
 from diagnostics.report.document import Field
 from diagnostics.report.model import Report
@@ -40,8 +40,8 @@ def headline(symptoms: Symptoms) -> str:
         "not_at_barrier": (absent, absent),
         "unanswered": (symptoms.unanswered, symptoms.unanswered),
         "process_gone": (ras.LOST in kinds, ()),
-        "lost": (shortened(symptoms.lost, 120), symptoms.lost_peer),
-        "timed_out": (shortened(symptoms.timed_out, 120), ()),
+        "lost": (shortened(symptoms.lost, CLAUSE), symptoms.lost_peer),
+        "timed_out": (shortened(symptoms.timed_out, CLAUSE), ()),
         "failed_silently": (symptoms.failed_silently, symptoms.failed_silently),
         "stuck": (symptoms.stuck_s, symptoms.stuck),
         "silence": (symptoms.silence, ()),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from diagnostics.contract.files import table_beside
 from dtk.config.schema import Config, RankFault
 from dtk.preflight.calls import Record
 from dtk.preflight.job import play_job
@@ -31,14 +32,7 @@ class InjectedFailure:
     step: int = 2
 
 
-INJECTED_FAILURES = (
-    InjectedFailure("its data loader has one batch fewer", "uneven_batches", step=STEPS),
-    InjectedFailure("its batch leaves a branch unused", "unused_parameters"),
-    InjectedFailure("its loss is NaN", "nan_on_one_rank"),
-    InjectedFailure("it raises an exception", "exception"),
-    InjectedFailure("it stops early", "early_stop", step=STEPS),
-    InjectedFailure("only it resumes from a checkpoint", RESUME),
-)
+INJECTED_FAILURES = tuple(InjectedFailure(**row) for row in table_beside(__file__))
 
 
 @dataclass(frozen=True, slots=True)

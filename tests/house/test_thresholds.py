@@ -47,10 +47,11 @@ def test_a_constant_is_changed_where_it_is_imported_and_nowhere_else() -> None:
 
 
 def test_equal_small_numbers_of_two_modules_are_two_constants() -> None:
-    lints, links = map(import_module, ("diagnostics.causes.lint_texts", "diagnostics.causes.network.link_fault"))
-    assert lints._SHOWN == links._SHOWN
-    with thresholds.changed("causes.lint_texts._SHOWN", 3):
-        assert (lints._SHOWN, links._SHOWN) == (3, 6)
+    modules = ("diagnostics.analysis.environment.job", "diagnostics.report.symptoms")
+    job, symptoms = map(import_module, modules)
+    assert job._SHOWN == symptoms._SHOWN
+    with thresholds.changed("analysis.environment.job._SHOWN", 6):
+        assert (job._SHOWN, symptoms._SHOWN) == (6, 3)
 
 
 @pytest.mark.parametrize("value", [4, 0.25])

@@ -7,13 +7,12 @@ from msgspec import Struct
 
 from diagnostics.analysis.environment.catalogue import Version, leading_version
 from diagnostics.analysis.environment.values import level, number
-from diagnostics.evidence.model import Evidence
+from diagnostics.evidence.model import CLAUSE, Evidence, shortened
 from diagnostics.evidence.readers import nvidia_smi
 
 CONFIGURATION = "config.yaml"
 ALL = -1
 """Stands for all ranks, as in `Evidence.environment`."""
-_SHOWN = 80  # Maximum number of characters of a value to show.
 _TEMPLATE = re.compile(r"\{[a-z_]+\??\}")
 _INTERFACE = re.compile(r"\[\d+\]([\w.@-]+):")
 
@@ -47,7 +46,7 @@ class Recorded(Struct, frozen=True):
     def value(self, name: str, ranks: tuple[int, ...]) -> str:
         """Return the value of a variable on the first of these ranks, shortened; empty if unset."""
         values = (self.variables.get(rank, {}).get(name, "") for rank in (*ranks[:1], ALL))
-        return next((text[:_SHOWN] for text in values if text), "")
+        return next((shortened(text, CLAUSE) for text in values if text), "")
 
     @property
     def count(self) -> int:

@@ -11,6 +11,7 @@ from diagnostics.analysis.memory.gathers import Gather, Traffic
 from diagnostics.analysis.memory.model_size import ModelSize
 from diagnostics.analysis.memory.out_of_memory import RanOut, of_snapshot, ran_out
 from diagnostics.analysis.memory.units import Whole
+from diagnostics.contract.findings import CITED
 from diagnostics.contract.formatting import UNNAMED
 from diagnostics.evidence.calls import SIMULATED, CallFile
 from diagnostics.evidence.memory.history import History
@@ -211,7 +212,7 @@ class JobMemory(Struct):
         """Return ranks and the source lines at which they ran out of memory, from their tracebacks; at most 8."""
         named = {rank if rank > UNNAMED else None for rank in ranks}
         records = [record for record in self.ran_out if record.site is not None and record.rank in named]
-        return [(record.rank, record.site) for record in records if record.site is not None][:8]
+        return [(record.rank, record.site) for record in records if record.site is not None][:CITED]
 
     def capacity(self) -> Capacity | None:
         """Return the memory available to a rank: its GPU, from a message or telemetry; on CPU its share of the node."""

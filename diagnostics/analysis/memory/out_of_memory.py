@@ -122,7 +122,7 @@ def _of_error(error: RankError) -> RanOut | None:
     device = allocator_of(error.type, error.message)
     if not device:
         return None
-    item = EvidenceItem("error", error.file, shortened(f"{error.type}: {error.message}", 300), error.line or None)
+    item = EvidenceItem("error", error.file, shortened(f"{error.type}: {error.message}"), error.line or None)
     site = next((frame for frame in error.frames if "/torch/" not in frame.file), None)
     record = _decoded(error.rank, device, oom_parts(error.message), item)
     places = [f"{frame.file} {frame.function}" for frame in error.frames]

@@ -124,7 +124,7 @@ def _first(job: JobState, kind: Kind, endings: list[Ending]) -> FirstEndings:
     victims = tuple(sorted((job.waits.reaching(ranks) | lost) - set(ranks))) if ranks or endings[0].unlisted else ()
     ends = (job.endings[rank] for rank in victims if endings[0].in_order and rank in job.endings)
     gave_up = next((end for end in ends if own_line(end.frames)), None)
-    last = last_seen(job, ranks[0]) if ranks and not any(own_line(end.frames) for end in endings[:4]) else None
+    last = last_seen(job, ranks[0]) if ranks and not any(own_line(end.frames) for end in endings) else None
     world = job.world()
     # Of a half that exited normally, nothing shows the calls before.
     is_tie = endings[0].in_order and not is_minority(len(ranks), world) and gave_up is not None and last is None

@@ -8,7 +8,7 @@ from diagnostics.analysis.symptoms.waits import by_call, within
 from diagnostics.analysis.vote import OF_JOB, count_votes
 from diagnostics.contract.files import patterns_beside
 from diagnostics.evidence.endings import Ending
-from diagnostics.evidence.model import Evidence, LogFact, shortened
+from diagnostics.evidence.model import CLAUSE, Evidence, LogFact, shortened
 
 _OF_MODEL = patterns_beside(__file__)["of_model"]
 
@@ -22,7 +22,7 @@ def met_sizes(evidence: Evidence, lost: Sequence[Ending]) -> dict[str, Any]:
     paths = [end.frames for end in lost if end.rank in places]
     of_model = bool(paths) and all(any(_OF_MODEL.search(f"{at.file} {at.function}") for at in path) for path in paths)
     calls = tuple(Waiting(ranks, op, site=site) for (op, site), ranks in by_call(places).items())
-    sizes, minority = shortened(facts[0].text.strip(), 80), _minority_sizes(facts, evidence.world_size or 0)
+    sizes, minority = shortened(facts[0].text.strip(), CLAUSE), _minority_sizes(facts, evidence.world_size or 0)
     return {"sizes": sizes, "minority_sizes": minority, "peer_calls": calls, "of_model": of_model}
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.files import patterns_beside
-from diagnostics.contract.findings import LIKELY, SEEN, EvidenceItem, Finding, Where, confirmed
+from diagnostics.contract.findings import CITED, LIKELY, SEEN, EvidenceItem, Finding, Where, confirmed
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.endings import kind_of_exception
 from diagnostics.evidence.model import Evidence, RankError, shortened
@@ -33,8 +33,8 @@ def decide(evidence: Evidence) -> Finding:
     parts += [_TEXTS.phrase("size", **match.groupdict()) for match in sizes[:2]]
     sides = ("model", "checkpoint") if prefix.startswith("-") else ("checkpoint", "model")
     own = own_line(frame for error in errors for frame in error.frames)
-    items = [EvidenceItem("error", at.file, shortened(at.message, 200), at.line or None) for at in errors[:4]]
-    items += [fact.quoted() for fact in keys[:4]]
+    items = [EvidenceItem("error", at.file, shortened(at.message), at.line or None) for at in errors[:CITED]]
+    items += [fact.quoted() for fact in keys[:CITED]]
     named = {error.rank for error in errors} | {fact.rank for fact in keys}
     ranks = tuple(sorted(rank for rank in named if rank is not None))
     is_whole = bool(errors) or any("key" in fact.fields for fact in keys)

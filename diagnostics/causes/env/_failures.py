@@ -12,7 +12,7 @@ from diagnostics.contract.causes import Cause
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import CITED, LEVEL, STATED, SUSPECTED, EvidenceItem, Finding, Remedy, confirmed
 from diagnostics.contract.formatting import Phrase, bytes_text
-from diagnostics.evidence.model import Evidence
+from diagnostics.evidence.model import CLAUSE, Evidence, shortened
 
 _TEXTS = Texts(__file__)
 _STDERR = _TEXTS.phrase("stderr")
@@ -42,10 +42,10 @@ def failure_cause(file: str) -> Cause[Stall]:
         for pattern, case in cases:
             if match := pattern.search(text):
                 fields = {
-                    name: bytes_text(int(value)) if name.endswith("_bytes") and value else (value or "").strip()[:120]
-                    for name, value in match.groupdict().items()
+                    name: bytes_text(int(text)) if name.endswith("_bytes") and text else (text or "").strip()[:CLAUSE]
+                    for name, text in match.groupdict().items()
                 }
-                item = EvidenceItem("log", file, (shown or match.group())[:200], line or None)
+                item = EvidenceItem("log", file, shortened(shown or match.group()), line or None)
                 yield _Line(rank, item, case, fields)
                 return
 

@@ -13,7 +13,7 @@ from diagnostics.analysis.symptoms.state import ended_by
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.findings import LIKELY, EvidenceItem, Finding, Remedy, confirmed
 from diagnostics.contract.formatting import Phrase
-from diagnostics.evidence.model import Evidence
+from diagnostics.evidence.model import Evidence, shortened
 
 _TEXTS = Texts(__file__)
 _HANG = frozenset({"watchdog_timeout", "watchdog_status", "gloo_timeout", "monitor_stuck", "desync_report"})
@@ -51,7 +51,7 @@ def seen(stall: Stall) -> Seen:
                 warned[bug] = None  # NCCL also warns of what it then does without.
     for error in evidence.errors:
         if bug := bug_in(error.message):
-            by_bug.setdefault(bug, EvidenceItem("error", error.file, error.message[:200], error.line or None))
+            by_bug.setdefault(bug, EvidenceItem("error", error.file, shortened(error.message), error.line or None))
     fits = (bug for bug in installed.possible(variables) if bug.shows in symptoms)
     return Seen(tuple(by_bug.items()), (*warned, *fits), versions)
 

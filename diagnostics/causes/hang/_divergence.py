@@ -18,7 +18,7 @@ from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._parts import RECORD
 from diagnostics.causes.hang._unconfirmed import Otherwise, left_open, unconfirmed
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import EvidenceItem, Finding, Remedy, Text, Where, confirmed
+from diagnostics.contract.findings import CITED, EvidenceItem, Finding, Remedy, Text, Where, confirmed
 from diagnostics.contract.formatting import Phrase, filled
 from diagnostics.evidence.calls import ROOTED, Call
 from diagnostics.evidence.job.rank_endings import mismatch_facts
@@ -293,7 +293,7 @@ def _finding(stall: Stall, divergence: Divergence, kind: Kind, reading: Reading)
         cost=job.cost(),
         basis="messages" if payload_text else _parts.basis(divergence.key),
         evidence=(
-            *(job.endings[rank].evidence for rank in ended[:6] if rank in job.endings),
+            *(job.endings[rank].evidence for rank in ended[:CITED] if rank in job.endings),
             *_parts.dumps(job.survey, details),
             *_parts.lines(() if payload_text else divergence.lines),
             *(() if divergence.position else _positions_without_calls(job, divergence)),

@@ -12,7 +12,7 @@ from diagnostics.causes.declared import Texts
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._unconfirmed import ending_unknown, left_open, undecidable
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import Finding, Remedy, Text, Where
+from diagnostics.contract.findings import CITED, Finding, Remedy, Text, Where
 from diagnostics.contract.formatting import UNNAMED, Phrase, file_name
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.endings import Ending, Kind, first_is_unknown
@@ -104,7 +104,7 @@ def first_to_end(stall: Stall, kind: Kind) -> FirstEndings | None:
 def confirmed(stall: Stall, case: FirstEndings, words: Callable[[Finding, Ended], Text], confidence: float) -> Finding:
     """Return a confirmed finding about ranks that ended first."""
     job, last = stall.job, _parts.last_places(case.last)
-    places = tuple(place for end in case.endings[:4] for place in _place(end)) or last
+    places = tuple(place for end in case.endings[:CITED] for place in _place(end)) or last
     gave_up = _place(case.gave_up) if case.gave_up else ()
     gave_up_at = replace(gave_up[0], does=_parts.says("waits_here")) if gave_up else None
     step = next((end.step for end in case.endings if end.step is not None), None)
@@ -114,7 +114,7 @@ def confirmed(stall: Stall, case: FirstEndings, words: Callable[[Finding, Ended]
         job,
         Ended(case, job.world(), job.is_dtk_run, gave_up_at, words, sum(end.rank is None for end in alike)),
         confidence,
-        evidence=[end.evidence for end in case.endings[:6]],
+        evidence=[end.evidence for end in case.endings[:CITED]],
         seen={last[0].rank: str(last[0].does)} if last and last[0].rank is not None else {},
         ranks=case.culprits,
         victims=case.victims,

@@ -7,19 +7,18 @@ from diagnostics.analysis.stall.circular import PointToPoint
 from diagnostics.analysis.stall.explain import Stall
 from diagnostics.causes.declared import Texts
 from diagnostics.causes.hang import _parts
-from diagnostics.contract.findings import PROBABLE, SEEN, EvidenceItem, Facts, Finding, Where
+from diagnostics.contract.findings import CITED, PROBABLE, SEEN, EvidenceItem, Facts, Finding, Where
 from diagnostics.contract.formatting import Phrase, file_name
 from diagnostics.evidence.calls import Call
 
 _TEXTS = Texts(__file__)
-_RANKS_NAMED = 8  # Maximum number of ranks of a cycle that a sentence names.
 _SHOWN = 4  # Chosen: ranks of which a sentence shows the split sizes.
 
 
 def figures(case: PointToPoint) -> dict[str, Any]:
     """Return the figures about sends and receives without counterparts."""
-    links = [_TEXTS.phrase(call.p2p, rank=rank, call=call, at=_at(call)) for rank, call in case.calls[:_RANKS_NAMED]]
-    links += [_TEXTS.phrase("more", more=len(case.calls) - _RANKS_NAMED)] if len(case.calls) > _RANKS_NAMED else []
+    links = [_TEXTS.phrase(call.p2p, rank=rank, call=call, at=_at(call)) for rank, call in case.calls[:CITED]]
+    links += [_TEXTS.phrase("more", more=len(case.calls) - CITED)] if len(case.calls) > CITED else []
     (rank, call), sites = case.calls[0], [call.place for _, call in case.calls if call.site]
     one_sided = "left_out" if case.left_out else "one_sided"
     row = "tags" if case.tags_differ else one_sided if case.in_collectives else "cycle"
@@ -70,7 +69,7 @@ def finding(stall: Stall, case: PointToPoint, facts: Facts) -> Finding:
     culprits = others if case.scheduled and 0 < len(others) < len(case.calls) else culprits
     in_collectives = [(rank, call) for rank, call in case.in_collectives if rank in culprits] or case.in_collectives[:1]
     waits: list[tuple[int, Call, str | Phrase]]
-    waits = [(rank, call, _parts.says("waits_in", what=call.text)) for rank, call in case.calls[:4]]
+    waits = [(rank, call, _parts.says("waits_in", what=call.text)) for rank, call in case.calls[:CITED]]
     instead: list[tuple[int, Call, str | Phrase]]
     instead = [(rank, call, _TEXTS.phrase("instead", call=call)) for rank, call in in_collectives]
     return _parts.confirmed(

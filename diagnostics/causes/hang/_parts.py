@@ -1,6 +1,7 @@
 """Shared parts of findings about hangs: source lines, groups, evidence from dumps."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from msgspec import Struct
@@ -13,13 +14,12 @@ from diagnostics.analysis.stall.job_state import JobState
 from diagnostics.analysis.stall.stack_evidence import KEY as STACKS
 from diagnostics.analysis.wait_graph.graph import Operation
 from diagnostics.causes.declared import Texts
-from diagnostics.contract.findings import ASSUMED, Basis, EvidenceItem, Facts, Finding, Group, Text, Where
+from diagnostics.contract.findings import ASSUMED, CITED, Basis, EvidenceItem, Facts, Finding, Group, Text, Where
 from diagnostics.contract.formatting import Phrase, region_text
 from diagnostics.evidence.calls import Call, GroupKey
 from diagnostics.evidence.model import Evidence, Frame, LogFact
 from diagnostics.evidence.readers.start import watched
 
-_FILES_SHOWN = 6  # Maximum number of dumps that a finding cites.
 says = Texts(__file__).phrase
 """Returns what a rank does, or what its record shows, from a row of the YAML file next to this module."""
 RECORD, _WATCHED, _RUN = map(says, ("record", "watched", "run"))  # How to record the calls of all ranks.
@@ -51,7 +51,7 @@ def group(survey: Survey, key: GroupKey) -> Group:
 
 def dumps(survey: Survey, details: Mapping[int, str | Phrase]) -> tuple[EvidenceItem, ...]:
     """Return the dumps of these ranks, with what each dump shows."""
-    records = [(rank, survey.ranks.get(rank)) for rank in sorted(details)[:_FILES_SHOWN]]
+    records = [(rank, survey.ranks.get(rank)) for rank in sorted(details)[:CITED]]
     return tuple(
         EvidenceItem(kind, file, says(row, rank=rank, what=details[rank]))
         for rank, record in records
@@ -80,8 +80,13 @@ def confirmed(
 
 
 def lines(facts: Sequence[LogFact]) -> tuple[EvidenceItem, ...]:
-    """Return log lines as evidence."""
-    return tuple(fact.quoted() for fact in facts)
+    """Return the first log lines as evidence."""
+    return tuple(fact.quoted() for fact in cited(facts))
+
+
+def cited(parts: Iterable[Any]) -> list[Any]:
+    """Return the first parts, as many as a finding cites."""
+    return [*islice(parts, CITED)]
 
 
 def last_places(last: LastSeen | None) -> tuple[Where, ...]:

@@ -12,7 +12,7 @@ from diagnostics.causes.hang._divergence import DUMPS
 from diagnostics.causes.hang._stacks import described, doing, fix
 from diagnostics.causes.hang._unconfirmed import unconfirmed
 from diagnostics.contract import findings as level
-from diagnostics.contract.findings import Cost, EvidenceItem, Finding, FormattedFacts, confirmed
+from diagnostics.contract.findings import CITED, Cost, EvidenceItem, Finding, FormattedFacts, confirmed
 from diagnostics.evidence.model import RunEvidence
 from diagnostics.evidence.stacks.activity import Activity, phrase
 
@@ -108,7 +108,7 @@ def _outside(case: HostOutside) -> Finding:
     seen = level.SEEN if case.blocked_s >= STALL_S else level.PLAUSIBLE
     places = [
         _parts.where(rank, at.frame, _parts.says("is_there", what=at.words))
-        for rank, at in list(case.activities.items())[:4]
+        for rank, at in list(case.activities.items())[:CITED]
     ]
     stacks = [
         EvidenceItem("stacks", case.files[rank], _parts.says("of_rank", rank=rank, what=doing(at)))
@@ -125,7 +125,7 @@ def _outside(case: HostOutside) -> Finding:
             *(each for places in places for each in places),
             *_parts.where(waiting, place.site, _parts.says("waits_in", what=place.op)),
         ),
-        evidence=(*stacks, waits)[:6],
+        evidence=(*stacks, waits)[:CITED],
         basis="places",
     )
 

@@ -84,7 +84,7 @@ def decide(stall: Stall) -> list[Finding]:
             CERTAIN if case.transport else PLAUSIBLE if case.certain else SUSPECTED,
             at=case.operation,
             seen=dict.fromkeys(case.ranks[:2], _parts.says("waits_in", what=case.call.text)),
-            evidence=_parts.lines(case.transport[:3]),
+            evidence=_parts.lines(case.transport),
             victims=case.ranks,
             where=_parts.where(case.ranks[0], case.call),
         )

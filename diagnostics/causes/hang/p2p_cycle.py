@@ -10,7 +10,7 @@ from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.hang import _parts
 from diagnostics.causes.hang._messages import figures, finding
 from diagnostics.causes.hang._unconfirmed import UNRECORDED, left_open, unconfirmed
-from diagnostics.contract.findings import CERTAIN, LIKELY, SUSPECTED, EvidenceItem, Finding
+from diagnostics.contract.findings import CERTAIN, CITED, LIKELY, SUSPECTED, EvidenceItem, Finding
 from diagnostics.contract.formatting import file_name, joined
 
 _TEXTS = Texts(__file__)
@@ -94,11 +94,11 @@ def _unrecorded(stall: Stall, case: UnrecordedTransfer) -> Finding:
         basis="messages",
         evidence=[
             EvidenceItem(seen.kind, seen.file, _parts.says("of_rank", rank=rank, what=waits[rank]))
-            for rank, seen in ranks[:6]
+            for rank, seen in ranks[:CITED]
         ],
         ranks=tuple(case.ranks),
         victims=case.waiting,
-        where=tuple(place for rank, seen in ranks[:4] for place in _parts.where(rank, seen.site, waits[rank])),
+        where=tuple(place for rank, seen in ranks[:CITED] for place in _parts.where(rank, seen.site, waits[rank])),
     )
 
 

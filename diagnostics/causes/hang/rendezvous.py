@@ -33,7 +33,7 @@ def decide(stall: Stall) -> Finding:
         ranks = tuple(sorted({fact.rank for fact in waits if fact.rank is not None}))
         row = "not_yet" if "joined" in waits[-1].fields else "no_store"
         facts = _TEXTS.facts(row, ranks=ranks, last=waits[-1].fields)
-        items = tuple(_parts.lines(waits[:4]))
+        items = tuple(_parts.lines(waits))
         return Finding(status="undecided", facts=facts, confidence=0.0, victims=ranks, evidence=items)
     if case is None:
         return unconfirmed(stall, _TEXTS.phrase("launcher_logs"))
@@ -49,11 +49,11 @@ def decide(stall: Stall) -> Finding:
     confidence = LIKELY if not alone else OPEN if any(_MESH in fact.text for fact in case.facts) else SUSPECTED
     # torch warns of each address on which it cannot listen, and fails only if none of them is left.
     confidence = SUSPECTED if all("warned" in fact.fields for fact in case.facts) else confidence
-    return _parts.confirmed(job, facts, confidence, evidence=_parts.lines(case.facts[:4]), victims=victims)
+    return _parts.confirmed(job, facts, confidence, evidence=_parts.lines(case.facts), victims=victims)
 
 
 def _seen(starts: Iterable[LogFact]) -> tuple[EvidenceItem, ...]:
-    lasted = [(fact, {"rank": fact.rank, "lasted_s": lasted_s(fact, "since_s")}) for fact in starts]
+    lasted = [(fact, {"rank": fact.rank, "lasted_s": lasted_s(fact, "since_s")}) for fact in _parts.cited(starts)]
     return tuple(EvidenceItem("log", f.file, _TEXTS.phrase(f.fields["state"], **figures)) for f, figures in lasted)
 
 
@@ -69,11 +69,11 @@ def _nobody(case: Startup) -> Finding:
         victims=ranks,
         where=tuple(
             place
-            for rank, at in [(rank, activities[rank]) for rank in ranks[:4]]
+            for rank, at in [(rank, activities[rank]) for rank in _parts.cited(ranks)]
             for place in _parts.where(rank, at.frame, _parts.says("is_there", what=at.words))
         ),
         cost=Cost(round(still_s, 1), "s blocked"),
-        evidence=_seen(list(case.starts.values())[:4]),
+        evidence=_seen(case.starts.values()),
     )
 
 
@@ -98,13 +98,13 @@ def _finding(case: Startup) -> Finding:
         where=tuple(
             place
             for rank, does in (
-                *((rank, _TEXTS.phrase("stands")) for rank in case.stuck[:4]),
+                *((rank, _TEXTS.phrase("stands")) for rank in _parts.cited(case.stuck)),
                 (case.waiting[0], _TEXTS.phrase("waits")),
             )
             for place in _parts.where(rank, own_line(case.starts[rank].fields["frames"]), does)
         ),
         cost=Cost(round(case.waited_s, 1), "s blocked"),
-        evidence=_seen(case.starts[rank] for rank in (*case.stuck[:3], *case.waiting[:3])),
+        evidence=_seen(case.starts[rank] for rank in (*case.waiting[:1], *case.stuck)),
     )
 
 

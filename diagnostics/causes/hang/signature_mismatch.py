@@ -66,7 +66,7 @@ def _printed(job: JobState, lines: list[LogFact]) -> Finding:
     facts = _TEXTS.facts(printed=text, count=count, missing=DETAIL if job.survey.ranks else _parts.RECORD)
     # Those that met the wrong size, not those that passed it.
     victims = tuple(sorted({fact.rank for fact in lines if fact.rank is not None}))
-    evidence = _parts.lines(lines[:4])
+    evidence = _parts.lines(lines)
     return _parts.confirmed(job, facts, SIZES_PRINTED, evidence=evidence, victims=victims, basis="messages")
 
 
@@ -75,7 +75,7 @@ def _no_object(stall: Stall, ends: list[Ending]) -> Finding:
     at, missing = own and f"{file_name(own.file)}:{own.line}", DETAIL if stall.job.survey.ranks else _parts.RECORD
     facts = _TEXTS.facts("object", end=first, rank=(first.rank,), op=first.frames[0].function, at=at, missing=missing)
     ranks = tuple(sorted(end.rank for end in ends if end.rank != UNNAMED))
-    evidence = [end.evidence for end in ends[:4]]
+    evidence = [end.evidence for end in _parts.cited(ends)]
     places = _parts.where(first.rank if ranks else None, own)
     # What met the size of an object may also be another collective, or that of an earlier call.
     return _parts.confirmed(stall.job, facts, OPEN, evidence=evidence, victims=ranks, where=places, basis="messages")

@@ -8,7 +8,7 @@ from diagnostics.causes.hang import _divergence, _parts
 from diagnostics.causes.hang._divergence import Disagreement, Reading
 from diagnostics.causes.hang._endings import LAUNCHER_LOG
 from diagnostics.causes.hang._unconfirmed import ending_unknown
-from diagnostics.contract.findings import CERTAIN, Finding, Remedy
+from diagnostics.contract.findings import CERTAIN, CITED, Finding, Remedy
 
 _TEXTS = Texts(__file__)
 
@@ -63,7 +63,7 @@ def _ended(stall: Stall) -> list[Finding]:
             job,
             _TEXTS.facts("earlier_step", early=early, who=exited.ranks, agree=_divergence.EQUALLY_OFTEN, waits=waits),
             CERTAIN,  # Heartbeats may lag behind by a step.
-            evidence=tuple(end.evidence for end in exited.endings[:6]),
+            evidence=tuple(end.evidence for end in exited.endings[:CITED]),
             seen={early.peer: _parts.says("in_step", step=early.peer_step)},
             ranks=exited.ranks,
             victims=early.peers,

@@ -8,7 +8,7 @@ from diagnostics.causes.hang._divergence import Disagreement, Reading, decided
 from diagnostics.contract.findings import SEEN, Finding, Remedy
 from diagnostics.contract.formatting import UNNAMED
 from diagnostics.evidence.calls import own_line
-from diagnostics.evidence.model import shortened
+from diagnostics.evidence.model import CLAUSE, shortened
 
 _TEXTS = Texts(__file__)
 _MESSAGES = {"ddp_unused", "ddp_unused_names", "ddp_unused_indices"}
@@ -45,13 +45,13 @@ def _by_messages(job: JobState) -> list[Finding]:
     endings = [job.endings[rank] for rank in ranks[:2] if rank in job.endings]
     # Ranks below the highest one are inferred, not seen.
     present = range(job.evidence.world_size) if job.evidence.world_size else {*job.survey.ranks, *job.endings}
-    names, fixes = f" ({shortened(listed, 120)})" if listed else "", under_ddp("", is_dtk_run=job.is_dtk_run)
+    names, fixes = f" ({shortened(listed, CLAUSE)})" if listed else "", under_ddp("", is_dtk_run=job.is_dtk_run)
     return [
         _parts.confirmed(
             job,
             _TEXTS.facts(who=ranks or "a rank", names=names, messages=len(facts), fixes=fixes),
             SEEN,
-            evidence=_parts.lines(facts[:4]),
+            evidence=_parts.lines(facts),
             ranks=ranks,
             victims=tuple(sorted({*present} - {*ranks, UNNAMED})),
             where=tuple(at for end in endings for at in _parts.where(end.rank, own_line(end.frames), end.summary)),

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from diagnostics.analysis.node_health import DeviceHealth, NodeHealth, node_health
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.causes import Cause
-from diagnostics.contract.findings import CERTAIN, PLAUSIBLE, EvidenceItem, Finding, confirmed
+from diagnostics.contract.findings import CERTAIN, CITED, PLAUSIBLE, EvidenceItem, Finding, confirmed
 from diagnostics.contract.formatting import Phrase
 
 _SHARED = Texts(__file__)
@@ -39,7 +39,7 @@ def device_cause(
             ranks=tuple(sorted({device.rank for device in bad if device.rank is not None})),
             evidence=tuple(
                 EvidenceItem("telemetry", device.file, _SHARED.phrase("seen", name=device.name, measured=measured))
-                for device in bad[:8]
+                for device in bad[:CITED]
                 for _, measured in [words(device, ())]
             ),
         )

@@ -8,7 +8,7 @@ from diagnostics.analysis.memory.job import JobMemory
 from diagnostics.analysis.memory.measures import read
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.causes.memory import _shared as shared
-from diagnostics.contract.findings import CERTAIN, LIKELY, EvidenceItem, Finding
+from diagnostics.contract.findings import CERTAIN, CITED, LIKELY, EvidenceItem, Finding
 from diagnostics.contract.formatting import UNNAMED, Bytes, counted, sentence
 from diagnostics.evidence.memory.levels import AT, PARAMETERS, SAVED
 
@@ -29,11 +29,11 @@ def decide(job: JobMemory) -> Finding:
         who = sentence(shared.rank_names(ranks))
         return shared.confirmed(
             job,
-            _TEXTS.facts(who=who, function=saving[0].saving, messages=counted(len(saving[:4]), "message")),
+            _TEXTS.facts(who=who, function=saving[0].saving, messages=counted(len(saving[:CITED]), "message")),
             confidence=LIKELY,
             ranks=ranks,
             cost_bytes=max(record.requested_bytes or 0 for record in saving),
-            evidence=tuple(record.item for record in saving[:4]),
+            evidence=tuple(record.item for record in saving[:CITED]),
         )
     if finding := _at_peak(job):
         return finding

@@ -4,7 +4,7 @@ from diagnostics.analysis.node_health import NodeHealth, node_health
 from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.files import patterns_beside
-from diagnostics.contract.findings import CERTAIN, SEEN, EvidenceItem, Finding, Where, confirmed
+from diagnostics.contract.findings import CERTAIN, CITED, SEEN, EvidenceItem, Finding, Where, confirmed
 from diagnostics.contract.formatting import UNNAMED
 from diagnostics.evidence.calls import own_line
 from diagnostics.evidence.job.rank_endings import memory_kills
@@ -43,11 +43,11 @@ def decide(stall: Stall) -> Finding:
     is_small = request is not None and int(request[1]) <= _SMALL_BYTES
     case = next((case for case in stall.endings if any(end in guilty for end in case.endings)), None)
     ranks = tuple(sorted(end.rank for end in guilty if end.rank != UNNAMED))
-    places = [(end.rank, frame) for end in guilty[:4] if (frame := own_line(end.frames))]
+    places = [(end.rank, frame) for end in guilty[:CITED] if (frame := own_line(end.frames))]
     limits = [fact for fact in stall.job.evidence.facts if fact.kind == "memory_limit"]
-    lines = [fact.quoted() for fact in (*killed[:4], *limits[:1])]
+    lines = [fact.quoted() for fact in (*killed[:CITED], *limits[:1])]
     nodes = [node for node in node_health(stall.job.evidence) if node.resident and node.total_bytes]
-    lines += [_resident(node) for node in nodes if not ranks or set(node.ranks) & set(ranks)][:4]
+    lines += [_resident(node) for node in nodes if not ranks or set(node.ranks) & set(ranks)][:CITED]
     return confirmed(
         facts=_TEXTS.facts(
             [*(["worker"] if workers else ["own_limit"] if is_small else _HOST[guilty[0].detail]), "less"],
@@ -60,7 +60,7 @@ def decide(stall: Stall) -> Finding:
         victims=tuple(rank for rank in case.victims if rank not in ranks) if case else (),
         step=next((end.step for end in guilty if end.step is not None), None),
         where=tuple(Where(rank if rank != UNNAMED else None, at.file, at.line, at.function) for rank, at in places),
-        evidence=tuple(dict.fromkeys((*(end.evidence for end in guilty[:4]), *lines))),
+        evidence=tuple(dict.fromkeys((*(end.evidence for end in guilty[:CITED]), *lines))),
     )
 
 

@@ -8,7 +8,7 @@ from diagnostics.analysis.stall.explain import Stall, explain
 from diagnostics.analysis.symptoms.state import ended_by
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.files import table_beside
-from diagnostics.contract.findings import LIKELY, OPEN, Finding, FormattedFacts, confirmed
+from diagnostics.contract.findings import CITED, LIKELY, OPEN, Finding, FormattedFacts, confirmed
 from diagnostics.evidence.model import LogFact
 from diagnostics.evidence.readers.log import last_progress
 
@@ -78,16 +78,13 @@ def _address(fact: LogFact) -> str:
     return str(fact.fields.get("peer", "")).partition("<")[0]
 
 
-_SHOWN = 6  # Maximum number of lines that a finding cites, and of pairs that it names.
-
-
 def _facts(faults: LinkFaults) -> FormattedFacts:
     parts = []
     if faults.completions:
         status = faults.completions[0].fields["status"]
         pairs = [_TEXTS.phrase("pair", host=host or "a rank", peer=peer or "a peer") for host, peer in faults.pairs]
         reason = _TEXTS.phrase(RETRY_EXCEEDED[status])
-        parts.append(_TEXTS.phrase("completion", status=status, pairs=pairs[:_SHOWN], reason=reason))
+        parts.append(_TEXTS.phrase("completion", status=status, pairs=pairs[:CITED], reason=reason))
     named = [fact.fields for fact in (*faults.ports, *faults.down) if fact.fields.get("device")]
     down = dict.fromkeys(f"{each['device']}{':' + str(each['port']) if 'port' in each else ''}" for each in named)
     is_fatal = any(fact.fields["failed"] != "port error" for fact in faults.ports)
@@ -117,7 +114,7 @@ def decide(stall: Stall) -> Finding:
         # A peer that died stops acknowledging too, and a driver or NCCL may pass settings that no device accepts.
         confidence=LIKELY if certain else OPEN,
         victims=tuple(sorted({fact.rank for fact in lines if fact.rank is not None})),
-        evidence=tuple(fact.quoted() for fact in (*lines, *faults.down)[:_SHOWN]),
+        evidence=tuple(fact.quoted() for fact in (*lines, *faults.down)[:CITED]),
     )
 
 

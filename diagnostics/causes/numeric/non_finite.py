@@ -16,7 +16,7 @@ from diagnostics.contract.artifacts import RunPaths
 from diagnostics.contract.files import patterns_beside
 from diagnostics.contract.findings import CITED, Cost, EvidenceItem, Facts, Finding, Where, confirmed
 from diagnostics.evidence.metrics import Metrics
-from diagnostics.evidence.model import Evidence, LogFact, RankError, RunEvidence
+from diagnostics.evidence.model import CLAUSE, Evidence, LogFact, RankError, RunEvidence, shortened
 
 _TEXTS = Texts(__file__)
 RISING = 1.5  # Ratio of the loss to its minimum from which it counts as having risen before it became non-finite.
@@ -79,7 +79,7 @@ def decide(figures: Figures) -> Finding:
         owns = sorted({int(own["rank"]) for error in checked if (own := _TEXT["own"].search(error.message))})
         ranks = tuple(owns) if len(owns) != evidence.world_size else ()
         victims = tuple(sorted({error.rank for error in checked if error.rank is not None} - {*ranks}))
-        message, items = checked[0].message.partition("\n")[0][:160].rstrip(". "), _items(checked)
+        message, items = shortened(checked[0].message.partition("\n")[0], CLAUSE).rstrip(". "), _items(checked)
         facts = _facts("checked_own" if ranks else "checked", Settings(), message=message, errors=len(checked))
         step, sure = checked[0].step, level.PROBABLE
         return confirmed(facts=facts, confidence=sure, step=step, evidence=items, victims=victims, ranks=ranks)
@@ -179,7 +179,7 @@ def _by_log(evidence: Evidence) -> Finding | None:
     rows = [*(["printed_own", "own"] if own else ["printed"]), "default", "detect_early" if step is None else "detect"]
     seen = {"figure": figure, "value": value, "place": place, "lines": lines, "suspects": own[:CITED]}
     facts = _TEXTS.facts(rows, step=step, finite=finite, **seen)
-    items = tuple(fact.quoted() for fact in printed[:4])
+    items = tuple(fact.quoted() for fact in printed[:CITED])
     at_first = [fact for fact in printed if steps[id(fact)] == step and "local" in str(fact.fields["figure"])]
     ranks = own or tuple(sorted({fact.rank for fact in at_first if fact.rank is not None}))
     whole = len(ranks) == evidence.world_size
@@ -199,7 +199,7 @@ def _first_alone(printed: Sequence[LogFact]) -> tuple[tuple[int, ...], tuple[int
 
 
 def _items(errors: Sequence[RankError]) -> tuple[EvidenceItem, ...]:
-    return tuple(EvidenceItem("error", e.file, e.message[:200], e.line or None) for e in errors[:CITED])
+    return tuple(EvidenceItem("error", e.file, shortened(e.message), e.line or None) for e in errors[:CITED])
 
 
 def _event_items(figures: Figures, run: RunEvidence, events: Sequence[_Event]) -> tuple[EvidenceItem, ...]:

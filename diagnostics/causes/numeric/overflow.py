@@ -7,7 +7,7 @@ from diagnostics.analysis.printed_steps import SCALE_ENDS, PrintedSteps, printed
 from diagnostics.causes.declared import Texts, declared
 from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import CERTAIN, PLAUSIBLE, SEEN, EvidenceItem, Finding, confirmed
-from diagnostics.evidence.model import shortened
+from diagnostics.evidence.model import CLAUSE, shortened
 
 _TEXTS, _GAVE_UP = Texts(__file__), re.compile(table_beside(__file__)["gave_up"])
 
@@ -23,7 +23,7 @@ def decide(job: PrintedSteps) -> Finding:
     if case is None and error is None:
         return _TEXTS.ruled_out(count=job.count) if job.count else _TEXTS.undecided()
     items = [EvidenceItem("log", case.file, _TEXTS.phrase("seen", count=case.count), case.line)] if case else []
-    items += [EvidenceItem("error", error.file, shortened(error.message, 200), error.line or None)] if error else []
+    items += [EvidenceItem("error", error.file, shortened(error.message), error.line or None)] if error else []
     rows = [] if case is None else ["skipped" if math.isnan(case.scale) else "skipped_scale"]
     rows += [] if error is None else ["gave_up"]
     return confirmed(
@@ -31,7 +31,7 @@ def decide(job: PrintedSteps) -> Finding:
             [*rows, "default"],
             count=case.count if case else 0,
             scale=case.scale if case else 0.0,
-            error=shortened(error.message, 160).rstrip(".") if error else "",
+            error=shortened(error.message, CLAUSE).rstrip(".") if error else "",
         ),
         confidence=SEEN if error is not None else PLAUSIBLE if case and case.scale > SCALE_ENDS else CERTAIN,
         victims=tuple(sorted({error.rank for error in gave_up if error.rank is not None})),

@@ -5,7 +5,7 @@ from msgspec import Struct
 from diagnostics.analysis.node_health import node_health
 from diagnostics.analysis.observations import observations
 from diagnostics.causes.declared import Texts, declared
-from diagnostics.contract.findings import LIKELY, SEEN, EvidenceItem, Finding, confirmed
+from diagnostics.contract.findings import CITED, LIKELY, SEEN, EvidenceItem, Finding, confirmed
 from diagnostics.contract.formatting import Phrase
 from diagnostics.evidence.model import Evidence, LogFact
 from diagnostics.evidence.stacks.activity import doing
@@ -51,7 +51,7 @@ def decide(case: Waits) -> Finding:
         return _TEXTS.undecided(["none" if case.looked else "unseen", "open"])
     seen = (("telemetry" if waited_s else "stacks", file, rank) for rank, (waited_s, file) in case.ranks.items())
     items = [EvidenceItem(kind, file, _TEXTS.phrase("seen", rank=rank)) for kind, file, rank in seen]
-    items += [fact.quoted() for fact in case.lines[:4]]
+    items += [fact.quoted() for fact in case.lines[:CITED]]
     longest = max((seconds for seconds, _ in case.ranks.values()), default=0.0)
     names = dict.fromkeys(name for fact in case.lines if (name := str(fact.fields.get("server") or "")))
     return confirmed(
@@ -65,7 +65,7 @@ def decide(case: Waits) -> Finding:
         ),
         confidence=SEEN if case.lines and case.ranks else LIKELY,
         ranks=tuple(case.ranks),
-        evidence=tuple(items[:8]),
+        evidence=tuple(items[:CITED]),
     )
 
 

@@ -38,6 +38,9 @@ APART_S = 12 * 3600.0
 """Lines of a kernel further before or after a job do not explain it: less may be due to zones that no line tells."""
 _FINE_MS = 0.01  # No two ranks make a call in one nanosecond. Coarse clocks, and dumps without calls, show no copy.
 _AFTERMATH_S = 1800.0  # Training that goes on for longer after a fault does not end by it.
+_NAMED = 4  # Chosen: files, or files of one job, that a message names.
+_DIGESTED = 64  # Chosen: blocks of a file that its hash covers, so that traces of gigabytes take no minute.
+_HOUR_S = 3600.0  # Chosen: zones of whole hours, of which fewer than of quarters fit by chance.
 _HEAD_BYTES = 64 << 10
 _EVENT, _BASE, _RANK = (re.compile("".join(parts).encode()) for parts in table_beside(__file__)["head"].values())
 _EPOCH_US = 1e15
@@ -159,7 +162,7 @@ def refuse_mixed_times(evidence: Evidence, traces: list[Any]) -> None:
     moments = Moments(evidence.handles(FlightFile))
     jobs = moments.far_apart()
     if len(jobs) > 1:
-        parts = [first_of([dump.file for dump in job], 1) for job in jobs[:4]]
+        parts = [first_of([dump.file for dump in job], 1) for job in jobs[:_NAMED]]
         raise ERRORS("hours_apart", root=evidence.root, count=len(jobs), parts=parts)
     if why := moments.overtaken():
         raise ERRORS("overtaken", root=evidence.root, why=why)
@@ -190,7 +193,7 @@ def of_other_times(evidence: Evidence) -> dict[int, str]:
     for fact in kernel:
         if (at := moment(fact.fields.get("last", fact).text, first_s + APART_S)) is None:
             continue
-        is_of_end = (at - step_s + NOTICED_S) % 3600.0 <= end_s - step_s + 2 * NOTICED_S  # In another zone.
+        is_of_end = (at - step_s + NOTICED_S) % _HOUR_S <= end_s - step_s + 2 * NOTICED_S  # In another zone.
         survived = began_s <= at < step_s - _AFTERMATH_S and not is_of_end
         if survived or not first_s <= at <= last_s:
             rows[id(fact)] = "survived" if survived else "before" if at < first_s else "after"
@@ -225,7 +228,7 @@ def _choose(group: list[Any], evidence: Evidence, reader: Reader) -> list[Any]:
             files = sorted((best.file, other.file))
             raise ERRORS("contradict", root=evidence.root, files=files, rank=best.rank, why=why)
     if others:
-        names = sorted(handle.file for handle in others)[:3]
+        names = sorted(handle.file for handle in others)[:_NAMED]
         figures = {"rank": best.rank, "count": len(others) + 1, "used": best.file, "others": names}
         evidence.problems.append(Problem(reader.kind, best.file, "several_of_rank", figures=figures))
     return [best]
@@ -238,7 +241,7 @@ def _digest(path: Path) -> str:
     digest = hashlib.sha256()
     try:
         with open_regular(path) as file:
-            for block in islice(iter(partial(file.read, BLOCK_BYTES), b""), 64):
+            for block in islice(iter(partial(file.read, BLOCK_BYTES), b""), _DIGESTED):
                 digest.update(block)
     except OSError:
         return ""

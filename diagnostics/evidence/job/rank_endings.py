@@ -11,7 +11,7 @@ from diagnostics.contract.formatting import UNNAMED
 from diagnostics.evidence import endings as ends
 from diagnostics.evidence.endings import Ending
 from diagnostics.evidence.logs.patterns import ZONE_S, moment
-from diagnostics.evidence.model import Evidence, LogFact, RankError, shortened
+from diagnostics.evidence.model import CLAUSE, Evidence, LogFact, RankError, shortened
 from diagnostics.evidence.readers import watch
 from diagnostics.evidence.readers.log import training_ended
 from diagnostics.evidence.readers.ring import RingFile
@@ -74,7 +74,7 @@ def _of_error(evidence: Evidence, error: RankError, rank: int) -> Ending:
 def _after_side_thread(evidence: Evidence, endings: Mapping[int, Ending]) -> dict[int, Ending]:
     """Return the ranks that left an exit code only but had an exception in a side thread, which explains it."""
     facts = (fact for fact in evidence.facts if fact.kind == "side_error")
-    aside = {fact.rank: {"side_error": shortened(fact.text, 160), "frames": fact.fields["frames"]} for fact in facts}
+    aside = {fact.rank: {"side_error": shortened(fact.text, CLAUSE), "frames": fact.fields["frames"]} for fact in facts}
     return {
         rank: replace(end, kind="raised", **aside[rank])
         for rank, end in endings.items()
