@@ -21,7 +21,7 @@ from diagnostics.evidence.logs.counters import GOES_ON, PEERS_GO_ON
 from diagnostics.evidence.logs.launcher import ROW, TRAINS, FailureTable
 from diagnostics.evidence.logs.lines import MATCHED, Line, LineReader, has_utf16_mark, label_of, split, widths_of
 from diagnostics.evidence.logs.nccl_calls import NcclCalls
-from diagnostics.evidence.logs.patterns import OF_KERNEL, TABLE, Pattern, decode, moment
+from diagnostics.evidence.logs.patterns import OF_KERNEL, TABLE, ZONE_S, Pattern, decode, moment
 from diagnostics.evidence.logs.steps import LEAST, MAX_POINTS, Steps
 from diagnostics.evidence.logs.streams import MAX_ERRORS, STRUCTURE, TEXT, Streams
 from diagnostics.evidence.logs.watchdogs import KINDS, PER_KIND_AND_RANK, Watchdogs
