@@ -84,7 +84,7 @@ def message_bytes(wire: Wire, world: int) -> set[int]:
 
 
 def _logged(evidence: Evidence, reading: Reading) -> list[PrintedCalls]:
-    """Return the calls at which the ranks of the job's communicator differ by NCCL's log, and those just before; empty
+    """Return calls that differ between ranks of the job's communicator in NCCL's log, and those just before; empty
     if they do not, as a log shows that a call was issued, not that it completed.
 
     A process shows a communicator by its address only. NCCL counts a group of calls as one, each rank its own sends,

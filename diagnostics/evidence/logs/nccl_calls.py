@@ -14,7 +14,7 @@ from diagnostics.evidence.model import LogFact
 
 KIND = "nccl_calls"
 COUNTED = NEEDS_ALL | ROOTED | {"all_to_all"}  # Operations that every rank of a communicator counts.
-_BLOCKS, _LAST = 2, 1000  # Blocks of the log that are read, and calls kept of each communicator of a process.
+_BLOCKS, _LAST = 2, 1000  # Blocks of the log that are read, and calls kept per communicator and process.
 _TABLE = table_beside(__file__)
 _CALL = re.compile("".join(_TABLE["call"]).encode())
 _DTYPES, _REDUCTIONS = (dict(enumerate(_TABLE[name])) for name in ("dtypes", "reductions"))
