@@ -18,7 +18,7 @@ from tests.patience import stretched
     ("argv", "message"),
     [
         ([], "no PATH is given - "),
-        (["nowhere"], "no run "),
+        (["nowhere"], "there is no run "),
         (["--json", "--format", "dot", "."], "--json and --format dot contradict each other - give one of them"),
         (["--verify-fix", "--json", "."], "--verify-fix prints a comparison for people: and --json and --format print"),
         (["--verify-fix", "--format", "markdown", "."], "--verify-fix prints a comparison for people"),

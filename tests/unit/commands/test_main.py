@@ -98,7 +98,7 @@ def test_strategies_as_a_table_and_as_markdown(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("compare none other", 'no run "none"'),
+        ("compare none other", 'there is no run "none"'),
         ("compare --json --markdown a b", "argument --markdown: not allowed with argument --json"),
         ("compare a b --warmup -1", "argument --warmup: '-1' is not a whole number from 0 to"),
         ("doctor --only gpuz", '--only: there is no check "gpuz" - did you mean gpus?'),
@@ -131,8 +131,8 @@ def test_strategies_as_a_table_and_as_markdown(capsys: pytest.CaptureFixture[str
         ("tune bucket --steps 1", "argument --steps: '1' is not a whole number from 2 to"),
         ("tune wrap --max 3", "unrecognized arguments: --max"),
         ("attach --rounds 8 --every-s 40", "8 rounds 40 s apart exceed 45 s - use fewer"),
-        ("show none", 'no run "none"'),
-        ("rerun none", 'no run "none"'),
+        ("show none", 'there is no run "none"'),
+        ("rerun none", 'there is no run "none"'),
     ],
 )
 def test_one_line_and_exit_2(
