@@ -27,6 +27,7 @@ _FULL = 1.0  # A loss that begins below it may consist of terms that are 0 at fi
 _FELL = 0.9  # Of the first loss: below it, the model had learned something.
 MOST = 50_000  # Maximum number of last steps to analyse.
 SCALE_ENDS = 1.0  # Loss scale that cannot be halved further: DeepSpeed's minimum. A warm-up ends far above it.
+_SEARCHED = 100  # Chosen: a search from 2 ** 32 skips 32 steps, or 64 where each value is tried twice.
 _LOWEST = 3  # Minimum number of skipped steps at or below that scale.
 _FALL, _WORKED, _CLOSE = 6, 2.0**12, 4
 """A scale fell to that minimum from one at which training worked (below 2 ** 12) by at least 6 skipped steps in a row,
@@ -154,7 +155,11 @@ def skipped_to_the_end(log: Printed) -> Skipped | None:
         return None
     scale, count = series.scale[-1], int(sum(series.skipped[-run:]))  # A row of Megatron-LM counts its steps.
     # At the start of training, the search from a loss scale of 2 ** 32 skips many steps in a row.
-    lasting = run >= LEAST_AFTER or (count >= LEAST_AFTER and (any(series.printed[:-run]) or scale <= SCALE_ENDS))
+    lasting = (
+        run >= LEAST_AFTER
+        or count >= _SEARCHED
+        or (count >= LEAST_AFTER and (any(series.printed[:-run]) or scale <= SCALE_ENDS))
+    )
     return Skipped(log.file, series.lines[-run], count, scale) if lasting else None
 
 

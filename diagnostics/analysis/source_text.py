@@ -94,16 +94,11 @@ def condition(frame: Frame, before_s: float | None, peer_line: int = 0) -> Condi
             tests.append((test, "some"))
         answers |= {_of_one_rank(test) or otherwise for test, otherwise in tests}
         answers -= answers if isinstance(node, _FUNCTIONS) else _PER_ROUND if isinstance(node, _LOOPS) else set()
-    answers |= {"some"} if tree is not None and not answers and _handles_signal(tree, frame.line) else set()
+    if tree is not None and not answers:  # Only ranks that get the signal run the handler of `signal.signal`.
+        calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and len(node.args) == 2)
+        given = {ast.unparse(call.args[1]).rpartition(".")[2] for call in calls if _name(call) in _TAKES_HANDLER}
+        answers |= {"some"} if getattr(_innermost(tree, _FUNCTIONS, [frame.line]), "name", "") in given else set()
     return next((answer for answer in _MOST_TELLING if answer in answers), "none")
-
-
-def _handles_signal(tree: ast.Module, line: int) -> bool:
-    """Whether a line is in a function that `signal.signal` is given: only ranks that get the signal run it."""
-    function = getattr(_innermost(tree, _FUNCTIONS, [line]), "name", "")
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and len(node.args) == 2)
-    given = {ast.unparse(call.args[1]).rpartition(".")[2] for call in calls if _name(call) in _TAKES_HANDLER}
-    return function in given
 
 
 def loop_variables(file: str, lines: Iterable[int], before_s: float | None) -> tuple[list[str], bool]:

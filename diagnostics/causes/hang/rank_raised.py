@@ -15,7 +15,7 @@ from diagnostics.evidence.endings import Ending
 _WORKER = "/dtk/rank/worker.py"  # Part of every traceback of a dtk rank; the other files in its package are dtk's own.
 TABLE, _TEXTS = table_beside(__file__), Texts(__file__)
 CHANGES = changes_beside(__file__)  # Detail of the ending (`evidence.endings.Detail`, or `_raised_in_dtk`) -> fix.
-_OF_LAUNCHERS = {"torchrun_failed", "torchrun_list", "launcher_error"}
+_OF_LAUNCHERS = {"torchrun_failed", "torchrun_list", "launcher_error", "process_left"}
 _HEAD_LINES = 20  # Chosen: a launcher's traceback is as long, and what a program prints rarely as short.
 
 

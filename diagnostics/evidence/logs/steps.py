@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
-from itertools import accumulate, repeat
+from itertools import accumulate, pairwise, repeat
 from math import inf, isfinite, nan
 from statistics import median
 
@@ -20,12 +20,14 @@ MAX_POINTS = 200_000
 """Maximum number of steps kept per log; further ones are only counted."""
 LEAST = 10
 """Minimum number of steps for an analysis."""
+_NEARLY_ALL = 0.9  # Chosen: a row of several steps counts as skipped only if at least this part of them was.
+_ZEROS = 3  # Chosen: last losses of exactly 0 that show no training; a single one may be rounded.
 _REPORTED = 2  # Minimum number of steps that are reported.
 _STAMP = 120  # Characters of a line in which its date stands.
 _NEAR = 256  # Rows on either side of a line by which the ranks that print each step are counted.
 _DATED = 200  # Number of steps of a block whose dates are read.
 _KEPT = ("step", "loss", "norm", "scale", "skipped", "total", "data_s", "size")
-_PARTS = ("sample", "epoch", "s", "ms", "per_s")
+_PARTS = ("sample", "epoch", "s", "ms", "per_s", "all_skipped")
 """Groups of the formats that become columns, and those that columns are calculated from."""
 
 
@@ -72,6 +74,8 @@ class Series(Struct):
     """How much of it the step waited for its data."""
     size: "array[float]" = field(default_factory=_zeros)
     """Number of samples of a step."""
+    so_far: tuple[float, float] = 0.0, 0.0
+    """The last step, and the skipped steps up to it, where a trainer prints these."""
     first_epoch: float = 1.0
     """Number of the first epoch: 0 or 1."""
 
@@ -86,6 +90,10 @@ class Series(Struct):
         """Return whether a printed loss or norm is not finite."""
         rows = zip(self.loss, self.norm, self.printed, strict=True)
         return any((bits & 1 and not isfinite(loss)) or (bits & 2 and not isfinite(norm)) for loss, norm, bits in rows)
+
+    def is_in_doubt(self) -> bool:
+        """Return whether a printed loss or norm is not finite, or the last losses are all exactly 0."""
+        return self.is_non_finite() or (any(self.printed[-_ZEROS:]) and not any(self.loss[-_ZEROS:]))
 
 
 class Steps(Struct):
@@ -180,7 +188,7 @@ class Steps(Struct):
         number -= data.count(b"\n", 0, at)
         if b"it/s" in data or b"s/it" in data:
             self._read(BARS, self.bars, data, number)
-        if b"oss" not in data:
+        if b"oss" not in data and _WORDS["DeepSpeed"] not in data:
             return
         for trainer, word in _WORDS.items():  # A script may print its own steps in addition to its trainer's.
             series = self.series.get(trainer, Series())
@@ -210,6 +218,11 @@ class Steps(Struct):
         if "sample" in columns:
             rows = zip(value["sample"], value["epoch"], value["total"], strict=True)
             value["step"] = [n / total + (epoch if epoch == epoch else 0.0) for n, epoch, total in rows]
+        if "all_skipped" in columns:
+            past = [series.so_far, *zip(value["step"], value["all_skipped"], strict=True)]
+            made = ((b[0] - a[0], b[1] - a[1]) for a, b in pairwise(past))
+            value["skipped"] = [skipped if skipped >= _NEARLY_ALL * steps > 0 else 0.0 for steps, skipped in made]
+            series.so_far = past[-1]
         durations = zip(value["s"], value["ms"], value["per_s"], strict=True)
         value["took_s"] = [s if s == s else ms / 1000 if ms == ms else 1 / per_s for s, ms, per_s in durations]
         value["at_s"] = self._dates(between)

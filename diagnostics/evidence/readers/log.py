@@ -235,12 +235,11 @@ class _Scan(Struct):
             if len(self.steps.resumes) < MAX_POINTS:
                 self.steps.resumes.append(line.number)
             return
-        if kind in ("host_progress", "host_work", "process_left"):
-            fact = LogFact(kind, rank, self.read.file, line.number, shortened(line.text.strip(), TEXT), fields)
-            if kind == "process_left":
-                self.ended_in_order[fields["pid"]] = fact
-            else:
-                self.work, self.ended = fact, fact if "ended" in fields else self.ended
+        fact = LogFact(kind, rank, self.read.file, line.number, shortened(line.text.strip(), TEXT), fields)
+        if kind == "process_left":
+            self.ended_in_order[fields["pid"]] = fact
+        elif kind in ("host_progress", "host_work"):
+            self.work, self.ended = fact, fact if "ended" in fields else self.ended
             return
         if kind in _KINDS["leaving"] and self.work is not None and "ended" in self.work.fields:
             return

@@ -110,3 +110,21 @@ def test_below_a_scale_of_1_no_step_may_come_between(tmp_path: Path, every: int,
         lines += [FAIRSEQ.format(2.0**-n), *([STEP.format(n, n)] if every and n % every == 0 else [])]
     (tmp_path / "job.log").write_text("".join(lines))
     assert [root.cause for root in diagnose(tmp_path).root_causes] == roots
+
+
+ROW = "[2021-11-25 02:07:16,494] [INFO] [logging.py:69:log_dist] [Rank 0] step={}, skipped={}, lr=[0.001], mom=[0.0]\n"
+
+
+@pytest.mark.parametrize(
+    ("rows", "roots"),
+    [
+        ([(2000, 1995)], ["numeric.overflow"]),
+        ([(100, 20), (200, 119), (300, 219)], ["numeric.overflow"]),
+        ([(10, 9), (20, 18), (30, 19)], []),  # The search for the first scale.
+        ([(10, 10), (20, 20)], []),
+        ([(100, 30), (200, 60), (300, 90)], []),
+        ([(200, 199), (300, 200)], []),
+    ],
+)
+def test_a_counter_of_skipped_steps(tmp_path: Path, rows: list[tuple[int, int]], roots: list[str]) -> None:
+    assert causes(tmp_path, "".join(ROW.format(*row) for row in rows)) == roots

@@ -299,3 +299,39 @@ def test_the_older_words_of_an_overflow() -> None:
     steps = Steps()
     steps.feed(b"[Rank 0] Overflow detected. Skipping step. Attempted loss scale: 64.0, reducing to 32.0\n", 1)
     assert (list(steps.overflow_lines), list(steps.overflow_scales)) == ([1], [32.0])
+
+
+def deepspeed(*rows: tuple[int, int]) -> bytes:
+    row = "[2021-11-25 02:07:16,494] [INFO] [logging.py:69] [Rank 0] step={}, skipped={}, lr=[0.001], mom=[0.0]\n"
+    return "".join(row.format(*figures) for figures in rows).encode()
+
+
+@pytest.mark.parametrize(
+    ("rows", "skipped"),
+    [
+        (((2000, 1995),), [1995]),
+        (((100, 50), (200, 147), (300, 246)), [0, 97, 99]),
+        (((10, 1), (20, 2), (30, 3)), [0, 0, 0]),
+        (((450, 4), (460, 4)), [0, 0]),
+        (((100, 0), (200, 99), (10, 10)), [0, 99, 0]),  # Another run.
+    ],
+)
+def test_a_counter_of_skipped_steps_tells_rows_of_which_nearly_all_were(rows, skipped):
+    steps = Steps()
+    steps.feed(deepspeed(*rows[:1]), 1)
+    steps.feed(deepspeed(*rows[1:]), 2)
+    series = steps.series["DeepSpeed"]
+    assert list(series.skipped) == skipped and list(series.step) == [step for step, _ in rows]
+
+
+@pytest.mark.parametrize(
+    ("losses", "doubtful"),
+    [((6.2, 0, 0, 0), True), ((6.2, 0, 0), False), ((0, 0, 1e-9), False), ((2, float("nan"), 1), True)],
+)
+def test_losses_of_exactly_zero_and_not_finite_ones_are_in_doubt(losses, doubtful):
+    steps = Steps()
+    steps.feed("".join(f"step {n} loss {loss}\n" for n, loss in enumerate(losses)).encode(), 1)
+    assert [series.is_in_doubt() for series in steps.series.values()] == [doubtful]
+    rows = Steps()
+    rows.feed(deepspeed((10, 0), (20, 0), (30, 0)), 1)
+    assert not rows.series["DeepSpeed"].is_in_doubt(), "it prints no loss"
