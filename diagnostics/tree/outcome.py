@@ -103,12 +103,12 @@ def state_of(evidence: Evidence) -> str:
 
 
 def left_in_order(evidence: Evidence) -> bool:
-    """Return whether a log says that the training ended, or has its steps, and that all processes left with code 0."""
+    """Return whether a log says that the training ended, or has its steps, and that all processes ended with code 0."""
     kinds = {fact.kind for fact in evidence.facts}
     ends = [fact.fields for fact in evidence.facts if fact.kind in (ENDED, "process_left")]
-    left, by_agent = {end["pid"] for end in ends if "pid" in end}, any("of_all" in end for end in ends)
+    pids, by_agent = {end["pid"] for end in ends if "pid" in end}, any("of_all" in end for end in ends)
     least = max(evidence.world_size or 1, *(1 + (fact.rank or 0) for fact in evidence.facts), 1)
-    return bool(kinds & {ENDED, "steps"}) and (len(left) >= least or (by_agent and "one_node" in kinds))
+    return bool(kinds & {ENDED, "steps"}) and (len(pids) >= least or (by_agent and "one_node" in kinds))
 
 
 def in_trouble(evidence: Evidence) -> bool:

@@ -220,8 +220,8 @@ class Steps(Struct):
             value["step"] = [n / total + (epoch if epoch == epoch else 0.0) for n, epoch, total in rows]
         if "all_skipped" in columns:
             past = [series.so_far, *zip(value["step"], value["all_skipped"], strict=True)]
-            made = ((b[0] - a[0], b[1] - a[1]) for a, b in pairwise(past))
-            value["skipped"] = [skipped if skipped >= _NEARLY_ALL * steps > 0 else 0.0 for steps, skipped in made]
+            since = ((b[0] - a[0], b[1] - a[1]) for a, b in pairwise(past))
+            value["skipped"] = [skipped if skipped >= _NEARLY_ALL * steps > 0 else 0.0 for steps, skipped in since]
             series.so_far = past[-1]
         durations = zip(value["s"], value["ms"], value["per_s"], strict=True)
         value["took_s"] = [s if s == s else ms / 1000 if ms == ms else 1 / per_s for s, ms, per_s in durations]
