@@ -155,11 +155,8 @@ def skipped_to_the_end(log: Printed) -> Skipped | None:
         return None
     scale, count = series.scale[-1], int(sum(series.skipped[-run:]))  # A row of Megatron-LM counts its steps.
     # At the start of training, the search from a loss scale of 2 ** 32 skips many steps in a row.
-    lasting = (
-        run >= LEAST_AFTER
-        or count >= _SEARCHED
-        or (count >= LEAST_AFTER and (any(series.printed[:-run]) or scale <= SCALE_ENDS))
-    )
+    lasting = run >= LEAST_AFTER or count >= _SEARCHED
+    lasting |= count >= LEAST_AFTER and (any(series.printed[:-run]) or scale <= SCALE_ENDS)
     return Skipped(log.file, series.lines[-run], count, scale) if lasting else None
 
 

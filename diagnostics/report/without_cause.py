@@ -16,7 +16,6 @@ from diagnostics.contract.findings import Finding, Outcome, text_of
 from diagnostics.contract.formatting import UNNAMED, filled
 from diagnostics.evidence.endings import of_error
 from diagnostics.evidence.job.coverage import damaged, records
-from diagnostics.evidence.logs.steps import Series
 from diagnostics.evidence.model import Evidence, RunEvidence, shortened
 from diagnostics.evidence.readers import process
 from diagnostics.evidence.readers.log import last_progress, training_ended
@@ -242,7 +241,6 @@ def printed_text(printed: PrintedSteps, evidence: Evidence) -> str:
         parts.append(_said("scaled", scales=len(scales), scale=scale))
     if not parts:
         return ""
-    row = "all_zero" if any(map(Series.is_in_doubt, logs)) else "nothing_wrong"
-    row = "non_finite" if any(map(Series.is_non_finite, logs)) else row
+    row = "non_finite" if any(series.is_non_finite() for series in logs) else "nothing_wrong"
     row = "scale_lowest" if scales and scales[-1] == SCALE_ENDS else row
     return _said("printed_to_the_end" if training_ended(evidence) else "printed", parts=parts, verdict=_TEXTS[row])

@@ -13,11 +13,9 @@ from diagnostics.contract.files import table_beside
 from diagnostics.contract.findings import Finding, Outcome
 from diagnostics.evidence.endings import kind_of_exception
 from diagnostics.evidence.job.coverage import damaged
-from diagnostics.evidence.logs.steps import Series
 from diagnostics.evidence.model import Evidence
 from diagnostics.evidence.readers import process, watch
 from diagnostics.evidence.readers.inspector import InspectorFile
-from diagnostics.evidence.readers.log import ENDED
 from diagnostics.tree.arbitrate import Verdict
 
 TROUBLE, _ENDS, _WAITS = (frozenset[str](table_beside(__file__)[name]) for name in ("trouble", "ends", "waits"))
@@ -41,7 +39,7 @@ def outcome(
     if (happened := _without_cause(evidence, findings)) != "healthy":
         return happened
     # Neither the time of a step nor the end of the job is known without traces or a status; nor are slower steps.
-    is_known = bool(state_of(evidence) or left_in_order(evidence)) if accounted is None else not accounted.unaccounted
+    is_known = bool(state_of(evidence)) if accounted is None else not accounted.unaccounted
     return "healthy" if is_known and slowed() is None else "undecided"
 
 
@@ -79,10 +77,6 @@ def _without_cause(evidence: Evidence, findings: Sequence[Finding]) -> Outcome:
         warned = suspected or any(fact.kind in _DOUBTS for fact in evidence.facts)
         warned |= evidence.run is not None and any(error.type for error in evidence.errors)
         return "undecided" if warned or (state == "running" and is_unheard(evidence)) else "healthy"
-    if left_in_order(evidence) and evidence.run is None:
-        series = (each for f in evidence.facts if f.kind == "steps" for each in f.fields["steps"].series.values())
-        warned = suspected or in_trouble(evidence) or any(map(Series.is_in_doubt, series))
-        return "undecided" if warned or any(fact.kind in _DOUBTS for fact in evidence.facts) else "healthy"
     confirmed = [by_id()[f.cause] for f in findings if f.status == "confirmed" and f.cause in by_id()]
     if named := next((cause.outcome for cause in confirmed if cause.names_outcome), None):
         return named  # Although the reason is unknown.
@@ -100,15 +94,6 @@ def _without_cause(evidence: Evidence, findings: Sequence[Finding]) -> Outcome:
 def state_of(evidence: Evidence) -> str:
     """Return how the run ended according to its record or its watch; empty without either."""
     return "finished" if watch.ended_well(evidence) else evidence.run.state if evidence.run else ""
-
-
-def left_in_order(evidence: Evidence) -> bool:
-    """Return whether a log says that the training ended, or has its steps, and that all processes ended with code 0."""
-    kinds = {fact.kind for fact in evidence.facts}
-    ends = [fact.fields for fact in evidence.facts if fact.kind in (ENDED, "process_left")]
-    pids, by_agent = {end["pid"] for end in ends if "pid" in end}, any("of_all" in end for end in ends)
-    least = max(evidence.world_size or 1, *(1 + (fact.rank or 0) for fact in evidence.facts), 1)
-    return bool(kinds & {ENDED, "steps"}) and (len(pids) >= least or (by_agent and "one_node" in kinds))
 
 
 def in_trouble(evidence: Evidence) -> bool:

@@ -21,7 +21,6 @@ MAX_POINTS = 200_000
 LEAST = 10
 """Minimum number of steps for an analysis."""
 _NEARLY_ALL = 0.9  # Chosen: a row of several steps counts as skipped only if at least this part of them was.
-_ZEROS = 3  # Chosen: last losses of exactly 0 that show no training; a single one may be rounded.
 _REPORTED = 2  # Minimum number of steps that are reported.
 _STAMP = 120  # Characters of a line in which its date stands.
 _NEAR = 256  # Rows on either side of a line by which the ranks that print each step are counted.
@@ -90,10 +89,6 @@ class Series(Struct):
         """Return whether a printed loss or norm is not finite."""
         rows = zip(self.loss, self.norm, self.printed, strict=True)
         return any((bits & 1 and not isfinite(loss)) or (bits & 2 and not isfinite(norm)) for loss, norm, bits in rows)
-
-    def is_in_doubt(self) -> bool:
-        """Return whether a printed loss or norm is not finite, or the last losses are all exactly 0."""
-        return self.is_non_finite() or (any(self.printed[-_ZEROS:]) and not any(self.loss[-_ZEROS:]))
 
 
 class Steps(Struct):
@@ -220,8 +215,8 @@ class Steps(Struct):
             value["step"] = [n / total + (epoch if epoch == epoch else 0.0) for n, epoch, total in rows]
         if "all_skipped" in columns:
             past = [series.so_far, *zip(value["step"], value["all_skipped"], strict=True)]
-            since = ((b[0] - a[0], b[1] - a[1]) for a, b in pairwise(past))
-            value["skipped"] = [skipped if skipped >= _NEARLY_ALL * steps > 0 else 0.0 for steps, skipped in since]
+            since = ((steps - step, skips - skip) for (step, skip), (steps, skips) in pairwise(past))
+            value["skipped"] = [skips if skips >= _NEARLY_ALL * steps > 0 else 0.0 for steps, skips in since]
             series.so_far = past[-1]
         durations = zip(value["s"], value["ms"], value["per_s"], strict=True)
         value["took_s"] = [s if s == s else ms / 1000 if ms == ms else 1 / per_s for s, ms, per_s in durations]

@@ -232,8 +232,7 @@ class _Scan(Struct):
 
     def _add(self, kind: str, rank: int | None, line: Line, fields: dict[str, Any]) -> None:
         if kind == "resume":
-            if len(self.steps.resumes) < MAX_POINTS:
-                self.steps.resumes.append(line.number)
+            self.steps.resumes.extend([line.number][: MAX_POINTS - len(self.steps.resumes)])
             return
         fact = LogFact(kind, rank, self.read.file, line.number, shortened(line.text.strip(), TEXT), fields)
         if kind == "process_left":

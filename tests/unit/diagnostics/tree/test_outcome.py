@@ -139,36 +139,3 @@ def test_what_raised_at_once_did_not_hang(tmp_path: Path, then: str, expected: s
     (tmp_path / "train.log").write_text(NO_INTERFACE + last + then)
     report = diagnose(tmp_path)
     assert (report.root_causes[0].cause, report.outcome) == ("env.wrong_interface", expected)
-
-
-LEFT = "[2023-11-06 01:25:27,033] [INFO] [launch.py:347:main] Process {} exits successfully.\n"
-SIZE = "[2023-11-06 01:00:27,033] [INFO] [launch.py:145:main] dist_world_size=2\n"
-STEPS = "".join(f"step {n} loss {4 - n / 10:.2f}\n" for n in range(12))
-GROUP = "[default] worker group successfully finished. Waiting 300 seconds for other agents to finish.\n"
-
-
-@pytest.mark.parametrize(
-    ("log", "expected"),
-    [
-        (SIZE + STEPS + LEFT.format(1) + LEFT.format(2), "healthy"),
-        (STEPS + LEFT.format(1) + LEFT.format(2), "healthy"),
-        ("  max_nodes        : 1\n" + STEPS + GROUP, "healthy"),
-        (SIZE + STEPS + LEFT.format(1), "undecided"),  # The other one may hang.
-        (SIZE + STEPS + 2 * LEFT.format(1), "undecided"),
-        ("[rank3]: NCCL version 2.21.5+cuda12.4\n" + STEPS + LEFT.format(1), "undecided"),
-        (LEFT.format(1), "undecided"),  # Of any program.
-        (STEPS + GROUP, "undecided"),  # Other nodes have agents of their own.
-        (STEPS + "step 12 loss 0.0\nstep 13 loss 0.0\nstep 14 loss 0.0\n" + LEFT.format(1), "undecided"),
-        (STEPS + "step 12 loss nan\nstep 13 loss 2.0\n" + LEFT.format(1), "diverged"),
-        (STEPS + "node1:7:7 [0] NCCL WARN something odd\n" + LEFT.format(1), "undecided"),
-    ],
-)
-def test_a_job_whose_launcher_reports_code_0_of_all_its_processes(tmp_path: Path, log: str, expected: str) -> None:
-    (tmp_path / "job.log").write_text(log)
-    assert diagnose(tmp_path).outcome == expected
-
-
-def test_processes_that_left_beside_one_that_failed_are_no_healthy_end(tmp_path: Path) -> None:
-    failed = "[ERROR] [launch.py:321] ['python', '--local_rank=1'] exits with return code = 1\n"
-    (tmp_path / "job.log").write_text(STEPS + LEFT.format(1) + failed)
-    assert diagnose(tmp_path).outcome != "healthy"

@@ -322,16 +322,3 @@ def test_a_counter_of_skipped_steps_tells_rows_of_which_nearly_all_were(rows, sk
     steps.feed(deepspeed(*rows[1:]), 2)
     series = steps.series["DeepSpeed"]
     assert list(series.skipped) == skipped and list(series.step) == [step for step, _ in rows]
-
-
-@pytest.mark.parametrize(
-    ("losses", "doubtful"),
-    [((6.2, 0, 0, 0), True), ((6.2, 0, 0), False), ((0, 0, 1e-9), False), ((2, float("nan"), 1), True)],
-)
-def test_losses_of_exactly_zero_and_not_finite_ones_are_in_doubt(losses, doubtful):
-    steps = Steps()
-    steps.feed("".join(f"step {n} loss {loss}\n" for n, loss in enumerate(losses)).encode(), 1)
-    assert [series.is_in_doubt() for series in steps.series.values()] == [doubtful]
-    rows = Steps()
-    rows.feed(deepspeed((10, 0), (20, 0), (30, 0)), 1)
-    assert not rows.series["DeepSpeed"].is_in_doubt(), "it prints no loss"
